@@ -4,11 +4,12 @@ They are the declaration: a new file and docs/schema.md are made from them, and 
 with the result of the migrations.
 """
 
+import re
 from functools import cache
-from typing import Any, ClassVar
 
 from sqlalchemy import Index, UniqueConstraint, text
 from sqlalchemy.dialects import sqlite
+from sqlalchemy.orm import declared_attr
 from sqlalchemy.schema import CreateIndex, CreateTable, DDLElement
 from sqlmodel import Field, SQLModel
 
@@ -24,7 +25,16 @@ RUN_LIST = (
 )  # fmt: skip
 
 
-class Numbered(SQLModel):
+class Table(SQLModel):
+    """A table has the name of its class in lower case, without `Row`."""
+
+    @declared_attr  # type: ignore[arg-type]  # as SQLModel's own
+    @classmethod
+    def __tablename__(cls) -> str:
+        return re.sub(r"\B[A-Z]", r"_\g<0>", cls.__name__.removesuffix("Row")).lower()
+
+
+class Numbered(Table):
     """A row with a number of its own."""
 
     id: int | None = Field(default=None, primary_key=True, description="Key of the row.")
@@ -36,7 +46,7 @@ class OfRun(Numbered):
     run_id: int = Field(foreign_key="run.id", ondelete="CASCADE", description="The run.")
 
 
-class InRun(SQLModel):
+class InRun(Table):
     """A row whose key begins with the run."""
 
     run_id: int = Field(
@@ -50,14 +60,13 @@ class Recorded(OfRun):
     attempt: int = Field(description="The attempt it belongs to.")
     step: int = Field(description="The training step.")
     seq: int = Field(description="Position in the run's record, counted from 1.")
-    hidden: int = Field(default=0, description="1 if a later attempt repeated the step.")
+    hidden: int = Field(description="1 if a later attempt repeated the step.")
 
 
 class RunRow(Numbered, table=True):
     """One run; the configuration is kept as it was given."""
 
-    __tablename__: ClassVar[str] = "run"
-    __table_args__: ClassVar[tuple[Any, ...]] = (
+    __table_args__ = (
         Index("run_name", "name"),
         Index("run_status", "status"),
         Index("run_parent", "parent_id", sqlite_where=text("parent_id IS NOT NULL")),
@@ -116,8 +125,7 @@ class RunRow(Numbered, table=True):
 class AttemptRow(OfRun, table=True):
     """One process's work on a run."""
 
-    __tablename__: ClassVar[str] = "attempt"
-    __table_args__: ClassVar[tuple[Any, ...]] = (UniqueConstraint("run_id", "n"),)
+    __table_args__ = (UniqueConstraint("run_id", "n"),)
 
     n: int = Field(description="Its number in the run, counted from 1.")
     from_step: int = Field(description="The last step it kept; 0 for a new run.")
@@ -141,11 +149,7 @@ class AttemptRow(OfRun, table=True):
 class RunParamRow(InRun, table=True):
     """One setting of a run, flattened: what filters and differences read."""
 
-    __tablename__: ClassVar[str] = "run_param"
-    __table_args__: ClassVar[tuple[Any, ...]] = (
-        Index("run_param_path", "path", "number"),
-        WITHOUT_ROWID,
-    )
+    __table_args__ = (Index("run_param_path", "path", "number"), WITHOUT_ROWID)
 
     path: str = Field(primary_key=True, description="section.name")
     value: str = Field(description="JSON.")
@@ -157,11 +161,7 @@ class RunParamRow(InRun, table=True):
 class RunTagRow(InRun, table=True):
     """A tag on a run."""
 
-    __tablename__: ClassVar[str] = "run_tag"
-    __table_args__: ClassVar[tuple[Any, ...]] = (
-        Index("run_tag_tag", "tag"),
-        WITHOUT_ROWID,
-    )
+    __table_args__ = (Index("run_tag_tag", "tag"), WITHOUT_ROWID)
 
     tag: str = Field(primary_key=True, description="The tag.")
 
@@ -169,8 +169,7 @@ class RunTagRow(InRun, table=True):
 class EventRow(Recorded, table=True):
     """An event that no other table holds, as JSON."""
 
-    __tablename__: ClassVar[str] = "event"
-    __table_args__: ClassVar[tuple[Any, ...]] = (
+    __table_args__ = (
         Index("event_run", "run_id", "seq"),
         Index("event_kind", "run_id", "kind", "seq"),
     )
@@ -183,8 +182,7 @@ class EventRow(Recorded, table=True):
 class AlertRow(OfRun, table=True):
     """A rule that held, once or for a while."""
 
-    __tablename__: ClassVar[str] = "alert"
-    __table_args__: ClassVar[tuple[Any, ...]] = (UniqueConstraint("run_id", "rule"),)
+    __table_args__ = (UniqueConstraint("run_id", "rule"),)
 
     rule: str = Field(description="The rule.")
     severity: str = Field(description="info, warning or error.")
@@ -202,22 +200,19 @@ class AlertRow(OfRun, table=True):
 class KeySetRow(Numbered, table=True):
     """The metric keys that a step reported, as JSON."""
 
-    __tablename__: ClassVar[str] = "key_set"
-
     keys: str = Field(unique=True, description="Metric keys, JSON.")
 
 
 class StepRow(Recorded, table=True):
     """One finished step."""
 
-    __tablename__: ClassVar[str] = "step"
-    __table_args__: ClassVar[tuple[Any, ...]] = (
+    __table_args__ = (
         Index("step_run", "run_id", "step", "attempt", unique=True),
         Index("step_seq", "run_id", "seq"),
     )
 
     at: float = Field(description="Seconds since 1970.")
-    elapsed: float | None = Field(default=None, description="Seconds without pauses.")
+    elapsed: float | None = Field(description="Seconds without pauses.")
     tokens: int = Field(description="Tokens.")
     key_set: int = Field(foreign_key="key_set.id", description="Which metrics it reported.")
     skipped: str = Field(description="Why no update was made.")
@@ -226,27 +221,24 @@ class StepRow(Recorded, table=True):
 class UpdatePassRow(Recorded, table=True):
     """One optimiser update of a step."""
 
-    __tablename__: ClassVar[str] = "update_pass"
-    __table_args__: ClassVar[tuple[Any, ...]] = (
+    __table_args__ = (
         Index("update_pass_run", "run_id", "step"),
         Index("update_pass_seq", "run_id", "seq"),
     )
 
     pass_: int = Field(sa_column_kwargs={"name": "pass"}, description="Counted from 1.")
     minibatch: int = Field(description="Counted from 0.")
-    loss: float | None = Field(default=None, description="The objective.")
-    clip_low: float | None = Field(default=None, description="Share clipped low.")
-    clip_high: float | None = Field(default=None, description="Share clipped high.")
-    kl_to_old: float | None = Field(default=None, description="Distance to the sampling policy.")
-    grad_norm: float | None = Field(default=None, description="Before clipping.")
-    learning_rate: float | None = Field(default=None, description="In this update.")
+    loss: float | None = Field(description="The objective.")
+    clip_low: float | None = Field(description="Share clipped low.")
+    clip_high: float | None = Field(description="Share clipped high.")
+    kl_to_old: float | None = Field(description="Distance to the sampling policy.")
+    grad_norm: float | None = Field(description="Before clipping.")
+    learning_rate: float | None = Field(description="In this update.")
     stop_reason: str = Field(description="Why passes ended here.")
 
 
 class MetricKeyRow(Numbered, table=True):
     """The name of a metric."""
-
-    __tablename__: ClassVar[str] = "metric_key"
 
     name: str = Field(unique=True, description="As the trainer reports it.")
 
@@ -254,45 +246,39 @@ class MetricKeyRow(Numbered, table=True):
 class MetricRow(InRun, table=True):
     """One value of one metric; NaN is NULL."""
 
-    __tablename__: ClassVar[str] = "metric"
-    __table_args__: ClassVar[tuple[Any, ...]] = (WITHOUT_ROWID,)
+    __table_args__ = (WITHOUT_ROWID,)
 
     key_id: int = Field(primary_key=True, foreign_key="metric_key.id", description="The metric.")
     step: int = Field(primary_key=True, description="The training step.")
-    value: float | None = Field(default=None, description="The value.")
+    value: float | None = Field(description="The value.")
 
 
 class MetricHiddenRow(InRun, table=True):
     """Values of steps that a later attempt did again."""
 
-    __tablename__: ClassVar[str] = "metric_hidden"
-    __table_args__: ClassVar[tuple[Any, ...]] = (WITHOUT_ROWID,)
+    __table_args__ = (WITHOUT_ROWID,)
 
     attempt: int = Field(primary_key=True, description="The attempt it belongs to.")
     key_id: int = Field(primary_key=True, foreign_key="metric_key.id", description="The metric.")
     step: int = Field(primary_key=True, description="The training step.")
-    value: float | None = Field(default=None, description="The value.")
+    value: float | None = Field(description="The value.")
 
 
 class MetricSummaryRow(InRun, table=True):
     """One metric of one run in a line."""
 
-    __tablename__: ClassVar[str] = "metric_summary"
-    __table_args__: ClassVar[tuple[Any, ...]] = (
-        Index("metric_summary_max", "key_id", "max"),
-        WITHOUT_ROWID,
-    )
+    __table_args__ = (Index("metric_summary_max", "key_id", "max"), WITHOUT_ROWID)
 
     key_id: int = Field(primary_key=True, foreign_key="metric_key.id", description="The metric.")
-    first: float | None = Field(default=None, description="First finite value.")
-    first_step: int | None = Field(default=None, description="Its step.")
-    last: float | None = Field(default=None, description="Last finite value.")
-    last_step: int | None = Field(default=None, description="Its step.")
-    min: float | None = Field(default=None, description="Smallest.")
-    min_step: int | None = Field(default=None, description="Its step.")
-    max: float | None = Field(default=None, description="Largest.")
-    max_step: int | None = Field(default=None, description="Its step.")
-    mean: float | None = Field(default=None, description="Mean of the finite values.")
+    first: float | None = Field(description="First finite value.")
+    first_step: int | None = Field(description="Its step.")
+    last: float | None = Field(description="Last finite value.")
+    last_step: int | None = Field(description="Its step.")
+    min: float | None = Field(description="Smallest.")
+    min_step: int | None = Field(description="Its step.")
+    max: float | None = Field(description="Largest.")
+    max_step: int | None = Field(description="Its step.")
+    mean: float | None = Field(description="Mean of the finite values.")
     count: int = Field(description="How many.")
     nonfinite: int = Field(description="How many are NaN or infinite.")
 
@@ -300,15 +286,14 @@ class MetricSummaryRow(InRun, table=True):
 class RolloutGroupRow(Recorded, table=True):
     """The completions of one prompt in one step."""
 
-    __tablename__: ClassVar[str] = "rollout_group"
-    __table_args__: ClassVar[tuple[Any, ...]] = (
+    __table_args__ = (
         Index("rollout_group_prompt", "run_id", "prompt_hash", "step"),
         Index("rollout_group_origin", "run_id", "origin", "step"),
         Index("rollout_group_seq", "run_id", "seq"),
         Index("rollout_group_tokens", "run_id", "tokens_seq"),
     )
 
-    tokens_seq: int | None = Field(default=None, description="`seq` of the token numbers.")
+    tokens_seq: int | None = Field(description="`seq` of the token numbers.")
     idx: int = Field(description="Place in the step.")
     origin: str = Field(description="train, eval or pinned.")
     example_key: str = Field(description="The problem, the same over steps and runs.")
@@ -316,8 +301,8 @@ class RolloutGroupRow(Recorded, table=True):
     prompt_text: str = Field(description="The prompt as the model saw it.")
     target: str = Field(description="The expected answer.")
     sampling: str = Field(description="JSON.")
-    reward_mean: float | None = Field(default=None, description="Over its rollouts.")
-    reward_std: float | None = Field(default=None, description="The same.")
+    reward_mean: float | None = Field(description="Over its rollouts.")
+    reward_std: float | None = Field(description="The same.")
     no_signal: str = Field(description="Why it gave no learning signal.")
     refill: int = Field(description="Refill round.")
     has_tokens: int = Field(description="1 if tokens.db has its numbers.")
@@ -327,8 +312,7 @@ class RolloutGroupRow(Recorded, table=True):
 class RolloutRow(OfRun, table=True):
     """One completion."""
 
-    __tablename__: ClassVar[str] = "rollout"
-    __table_args__: ClassVar[tuple[Any, ...]] = (
+    __table_args__ = (
         Index("rollout_reward_order", "run_id", "reward"),
         Index(
             "rollout_of_group", "group_id", "run_id", "advantage", "tokens", "kl", "clip_fraction"
@@ -340,37 +324,32 @@ class RolloutRow(OfRun, table=True):
     )
     idx: int = Field(description="Place in the group.")
     text: str = Field(description="The completion.")
-    reward: float | None = Field(default=None, description="Weighted sum of the reward functions.")
-    advantage: float | None = Field(default=None, description="The advantage used in the update.")
+    reward: float | None = Field(description="Weighted sum of the reward functions.")
+    advantage: float | None = Field(description="The advantage used in the update.")
     tokens: int = Field(description="Tokens.")
     finish: str = Field(
         description="stop, length, stop_string, turns, context or environment_error."
     )
-    clip_fraction: float | None = Field(
-        default=None, description="Share of its tokens that were clipped."
-    )
-    kl: float | None = Field(default=None, description="Mean distance to the reference.")
+    clip_fraction: float | None = Field(description="Share of its tokens that were clipped.")
+    kl: float | None = Field(description="Mean distance to the reference.")
     nonfinite: str = Field(description="Columns where NULL means NaN, not a missing value.")
     spans: str = Field(
-        default="", description="Turns and their environment's replies, JSON; empty for one turn."
+        description="Turns and their environment's replies, JSON; empty for one turn."
     )
 
 
-class RolloutRewardRow(SQLModel, table=True):
+class RolloutRewardRow(Table, table=True):
     """One reward function's score of one completion."""
 
-    __tablename__: ClassVar[str] = "rollout_reward"
-    __table_args__: ClassVar[tuple[Any, ...]] = (WITHOUT_ROWID,)
+    __table_args__ = (WITHOUT_ROWID,)
 
     rollout_id: int = Field(
         primary_key=True, foreign_key="rollout.id", ondelete="CASCADE", description="The rollout."
     )
     position: int = Field(primary_key=True, description="Place in its list.")
     function: str = Field(description="The reward function.")
-    value: float | None = Field(
-        default=None, description="Raw score; NULL where it does not apply."
-    )
-    weight: float | None = Field(default=None, description="Its weight.")
+    value: float | None = Field(description="Raw score; NULL where it does not apply.")
+    weight: float | None = Field(description="Its weight.")
     reason: str = Field(description="Why, in the function's words.")
     nonfinite: str = Field(description="Columns where NULL means NaN, not a missing value.")
 
@@ -378,8 +357,7 @@ class RolloutRewardRow(SQLModel, table=True):
 class EvaluationRow(Recorded, table=True):
     """One held-out evaluation."""
 
-    __tablename__: ClassVar[str] = "evaluation"
-    __table_args__: ClassVar[tuple[Any, ...]] = (Index("evaluation_run", "run_id", "seq"),)
+    __table_args__ = (Index("evaluation_run", "run_id", "seq"),)
 
     at: float = Field(description="Seconds since 1970.")
     moment: str = Field(description="before, during or after.")
@@ -387,14 +365,13 @@ class EvaluationRow(Recorded, table=True):
     problems: int = Field(description="Problems asked.")
     samples: int = Field(description="Samples per problem.")
     metrics: str = Field(description="JSON.")
-    seconds: float | None = Field(default=None, description="How long it took.")
+    seconds: float | None = Field(description="How long it took.")
 
 
-class EvaluationSampleRow(SQLModel, table=True):
+class EvaluationSampleRow(Table, table=True):
     """One held-out problem in one evaluation."""
 
-    __tablename__: ClassVar[str] = "evaluation_sample"
-    __table_args__: ClassVar[tuple[Any, ...]] = (WITHOUT_ROWID,)
+    __table_args__ = (WITHOUT_ROWID,)
 
     evaluation_id: int = Field(
         primary_key=True,
@@ -412,8 +389,6 @@ class EvaluationSampleRow(SQLModel, table=True):
 class RunLiveRow(InRun, table=True):
     """The board of a run while a viewer's lease is fresh."""
 
-    __tablename__: ClassVar[str] = "run_live"
-
     lease_until: float = Field(description="Seconds since 1970; no viewer is watching after that.")
     version: int = Field(description="Grows with each change.")
     updated_at: float = Field(description="Seconds since 1970.")
@@ -423,8 +398,7 @@ class RunLiveRow(InRun, table=True):
 class ControlRow(OfRun, table=True):
     """A request to a run from another process."""
 
-    __tablename__: ClassVar[str] = "control"
-    __table_args__: ClassVar[tuple[Any, ...]] = (
+    __table_args__ = (
         Index("control_open", "run_id", "attempt", sqlite_where=text("outcome = ''")),
     )
 
@@ -440,8 +414,7 @@ class ControlRow(OfRun, table=True):
 class SweepRow(Numbered, table=True):
     """A grid of settings and seeds."""
 
-    __tablename__: ClassVar[str] = "sweep"
-    __table_args__: ClassVar[tuple[Any, ...]] = (Index("sweep_spec", "spec_hash"),)
+    __table_args__ = (Index("sweep_spec", "spec_hash"),)
 
     uid: str = Field(
         unique=True, description="UUIDv7; the same in every store that the row is copied to."
@@ -455,8 +428,7 @@ class SweepRow(Numbered, table=True):
 class QueueItemRow(Numbered, table=True):
     """A queued run: waiting, active or ended."""
 
-    __tablename__: ClassVar[str] = "queue_item"
-    __table_args__: ClassVar[tuple[Any, ...]] = (
+    __table_args__ = (
         Index("queue_item_state", "state", "id"),
         Index("queue_item_sweep", "sweep_id"),
     )
@@ -481,12 +453,10 @@ class QueueItemRow(Numbered, table=True):
     note: str = Field(default="", description="Free text.")
 
 
-class MigrationRow(SQLModel, table=True):
+class MigrationRow(Table, table=True):
     """A migration that the file has had."""
 
-    __tablename__: ClassVar[str] = "migration"
-
-    n: int | None = Field(default=None, primary_key=True, description="Its number.")
+    n: int | None = Field(primary_key=True, description="Its number.")
     name: str = Field(description="Its name.")
     at: str = Field(description="ISO, UTC.")
 
