@@ -24,7 +24,7 @@ from experiments.record.leftovers import recorded_parts
 from experiments.record.rows import Item
 from experiments.record.writer import RunWriter
 from experiments.store import ExperimentStore
-from experiments.values import RunDetail, RunSummary
+from experiments.values import ENDED, RunDetail, RunSummary
 from grpo_engine import events as ev
 
 Taken = list[tuple[str, str]]
@@ -164,9 +164,6 @@ def _fill(store: ExperimentStore, other: StoreReader, row: RunRow, detail: RunDe
     source = log_file(run_folder(other.path, run.id))
     if source.is_file() and not source.is_symlink():
         shutil.copyfile(source, log_file(run_folder(store.path, row.short)))
-
-
-ENDED = ("completed", "stopped", "aborted", "failed", "lost")
 
 
 def _pages(other: StoreReader, run: int) -> Iterator[list[Item]]:
