@@ -10,7 +10,7 @@ REPLACE = "INSERT OR REPLACE"
 
 
 def insert_into(table: str, row: Row, verb: str = "INSERT") -> str:
-    """Return the statement that inserts a row; `limit` and `pass` are words of SQL or Python."""
+    """Return the statement that inserts a row; names are quoted, since `limit` is a word of SQL."""
     columns = ", ".join(f'"{name}"' for name in row)
     return f"{verb} INTO {table} ({columns}) VALUES ({','.join('?' * len(row))})"
 
