@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -53,12 +54,9 @@ class Scored:
 
 @dataclass(slots=True)
 class Rows:
-    groups: list[Row] = field(default_factory=list)
-    rollouts: list[Row] = field(default_factory=list)
-    rewards: list[Row] = field(default_factory=list)
-    passes: list[Row] = field(default_factory=list)
-    events: list[Row] = field(default_factory=list)
-    metrics: list[Row] = field(default_factory=list)
+    """Rows by their table, in the order in which they are inserted."""
+
+    tables: dict[str, list[Row]] = field(default_factory=lambda: defaultdict(list))
     sizes: int = 0
 
 
@@ -76,9 +74,9 @@ class GroupRows:
     def add(self, rows: Rows, step: int, pair: Scored, last_group: int, last_rollout: int) -> None:
         """Append a group with its completions; ids continue from the last stored ones."""
         group = pair.group
-        key = last_group + len(rows.groups) + 1
+        key = last_group + len(rows.tables["rollout_group"]) + 1
         prompt, target = escape(group.prompt_text), escape(group.target)
-        rows.groups.append({
+        rows.tables["rollout_group"].append({
             "id": key, **recorded(self.run, self.attempt, step, pair.seq),
             "tokens_seq": pair.numbers_seq, "idx": group.index, "origin": group.origin,
             "example_key": escape(group.example_key), "prompt_hash": escape(group.prompt_hash),
@@ -88,10 +86,11 @@ class GroupRows:
             "has_tokens": int(self.parts.tokens_of(step, group.origin)),
             "nonfinite": nan_names(reward_mean=group.reward_mean, reward_std=group.reward_std),
         })  # fmt: skip
+        rows.tables["prompt_words"].append({"rowid": key, "prompt_text": prompt})
         rows.sizes += 200 + 2 * len(prompt) + len(target)
         by_index = {row.index: row for row in pair.numbers.numbers} if pair.numbers else {}
         for completion in group.rollouts:
-            number = last_rollout + len(rows.rollouts) + 1
+            number = last_rollout + len(rows.tables["rollout"]) + 1
             self._rollout(rows, number, key, completion, by_index.get(completion.index))
 
     def _rollout(
@@ -99,17 +98,18 @@ class GroupRows:
         numbers: ev.TokenNumbers | None,
     ) -> None:  # fmt: skip
         text = escape(completion.text) if self.parts.rollouts else ""
-        rows.rollouts.append({
+        rows.tables["rollout"].append({
             "id": key, "group_id": group, "run_id": self.run, "idx": completion.index, "text": text,
             "reward": known(completion.reward), "advantage": known(completion.advantage),
             "tokens": ev.model_tokens(completion.ids, completion.spans),
             "finish": completion.finish, "spans": spans_json(completion.spans),
             **of_numbers(completion, numbers),
         })  # fmt: skip
+        rows.tables["rollout_words"].append({"rowid": key, "text": text})
         rows.sizes += 120 + 2 * len(text)
         for position, reward in enumerate(completion.rewards):
             reason = escape(reward.reason)
-            rows.rewards.append({
+            rows.tables["rollout_reward"].append({
                 "rollout_id": key, "position": position, "function": escape(reward.name),
                 "value": known(reward.value), "weight": known(reward.weight), "reason": reason,
                 "nonfinite": nan_names(value=reward.value),

@@ -29,6 +29,7 @@ from experiments.values import TokenRow
 from grpo_engine import events as ev
 
 NAP_S = 5e-4
+REPLACED = ("metric", "metric_summary")
 OF_THE_FIRST_ALERT = {"run_id", "rule", "first_step", "count", "muted"}  # kept when it is repeated
 
 
@@ -188,21 +189,13 @@ class RunWriter:
         self._totals(items, rows.sizes)
 
     def _flush(self, rows: Rows) -> None:
-        insert(self.conn, "rollout_group", rows.groups)
-        insert(self.conn, "rollout", rows.rollouts)
-        insert(self.conn, "rollout_reward", rows.rewards)
-        texts = [{"rowid": row["id"], "text": row["text"]} for row in rows.rollouts]
-        insert(self.conn, "rollout_words", texts)
-        prompts = [{"rowid": row["id"], "prompt_text": row["prompt_text"]} for row in rows.groups]
-        insert(self.conn, "prompt_words", prompts)
-        insert(self.conn, "update_pass", rows.passes)
-        insert(self.conn, "event", rows.events)
-        insert(self.conn, "metric", rows.metrics, REPLACE)
-        if rows.metrics and self._summaries is not None:
-            lines = self._summaries
-            changed = {row["key_id"] for row in rows.metrics}
-            found = [lines[key].row(self.run, key) for key in changed]
-            insert(self.conn, "metric_summary", found, REPLACE)
+        if self._summaries is not None:
+            rows.tables["metric_summary"] = [
+                self._summaries[key].row(self.run, key)
+                for key in {row["key_id"] for row in rows.tables["metric"]}
+            ]
+        for table, found in rows.tables.items():
+            insert(self.conn, table, found, REPLACE if table in REPLACED else "INSERT")
 
     def _late_numbers(self, pair: Scored) -> None:
         """Add token numbers to a group that an earlier transaction wrote."""
@@ -223,7 +216,7 @@ class RunWriter:
                 )
 
     def _pass(self, rows: Rows, item: Item, event: ev.PassFinished) -> None:
-        rows.passes.append({
+        rows.tables["update_pass"].append({
             **self._recorded(item), "pass": event.index, "minibatch": event.minibatch,
             "loss": known(event.loss), "clip_low": known(event.clip_low),
             "clip_high": known(event.clip_high), "kl_to_old": known(event.kl_to_old),
@@ -287,7 +280,7 @@ class RunWriter:
     def _event(self, rows: Rows, item: Item) -> None:
         event = item.event
         payload = json.dumps(ev.to_json(event), separators=(",", ":"), allow_nan=False)
-        rows.events.append({
+        rows.tables["event"].append({
             **self._recorded(item), "at": item.at, "kind": ev.kind_of(event), "payload": payload,
         })  # fmt: skip
         rows.sizes += 60 + len(payload)
@@ -333,7 +326,7 @@ class RunWriter:
         for name, value in values.items():
             key = self._keys.get(name) or self._key(name)
             number = float(value)
-            rows.metrics.append(
+            rows.tables["metric"].append(
                 {"run_id": self.run, "key_id": key, "step": step, "value": known(number)}
             )
             if key not in self._summaries:
