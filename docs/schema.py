@@ -1,11 +1,11 @@
-"""Writes docs/schema.md and experiments/db/stored.py from the tables: python docs/schema.py."""
+"""Writes docs/schema.md from the tables: python docs/schema.py."""
 
 import sqlite3
 import sys
 import tempfile
 from contextlib import closing
 from pathlib import Path
-from typing import get_args, get_type_hints
+from typing import get_args
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -13,20 +13,12 @@ from pydantic.fields import FieldInfo
 from sqlalchemy import UniqueConstraint
 from sqlmodel import SQLModel
 
-from experiments.db import tables
 from experiments.db.migration_sql import MIGRATIONS
-from experiments.db.texts import Escaped
+from experiments.db.tables import declared
 from experiments.db.tokens import CODEC, FIELDS, TokenFile
 
 ROOT = Path(__file__).resolve().parent.parent
-# a column named like a method of tuple, which rows do not use
-IN_PLACE_OF_A_METHOD = "  # type: ignore[assignment]  # a column, not the method of tuple"
 PAGE = ROOT / "docs" / "schema.md"
-ROWS = ROOT / "experiments" / "db" / "stored.py"
-# tables of which no whole row is read or written with plain sqlite3
-BY_NAME = (
-    "run_param", "run_tag", "key_set", "metric_key", "metric_hidden", "control", "migration",
-)  # fmt: skip
 KINDS = {"int": "integer", "float": "real", "str": "text"}
 
 HEAD = """# The store's schema
@@ -64,31 +56,9 @@ before the row that points to it.
 """
 
 
-ROWS_HEAD = '''"""The rows of the store's tables for plain sqlite3; written by docs/schema.py."""
-
-from typing import Any, NamedTuple
-
-from experiments.db.texts import Escaped
-
-NEW: Any = None  # the `id` of a row to insert; SQLite gives it the next number
-'''
-
-
-def declared() -> list[type[SQLModel]]:
-    """The tables in the order of their declaration."""
-    return [
-        row
-        for row in vars(tables).values()
-        if isinstance(row, type) and issubclass(row, SQLModel) and hasattr(row, "__table__")
-    ]
-
-
 def _word(field: FieldInfo) -> str:
     """The type of a column without `| None`."""
     return str((get_args(field.annotation) or (field.annotation,))[0].__name__)
-
-
-# -- the page -----------------------------------------------------------------------------------
 
 
 def page() -> str:
@@ -126,38 +96,6 @@ def _section(row: type[SQLModel]) -> str:
     return "\n".join([*lines, ""])
 
 
-# -- the types of rows --------------------------------------------------------------------------
-
-
-def row_types() -> str:
-    """The text of stored.py."""
-    read = [row for row in declared() if str(row.__tablename__) not in BY_NAME]
-    names = {row.__name__.removesuffix("Row"): str(row.__tablename__) for row in read}
-    tables_of = "".join(f'    {name}: "{table}",\n' for name, table in names.items())
-    others = "".join(f'    "{table}",\n' for table in BY_NAME)
-    end = f"TABLES = {{\n{tables_of}}}\nNAMES = (\n    *TABLES.values(),\n{others})\n"
-    return "\n\n".join([ROWS_HEAD, *map(_row_type, read), end])
-
-
-def _row_type(row: type[SQLModel]) -> str:
-    """The class of a table's rows; columns with a default are last, as Python wants it."""
-    table = SQLModel.metadata.tables[str(row.__tablename__)]
-    hints = get_type_hints(row, include_extras=True)
-    needed: list[str] = []
-    others: list[str] = []
-    for column, (name, field) in zip(table.columns, row.model_fields.items(), strict=True):
-        word = "Escaped" if hints[name] is Escaped else _word(field)
-        line = f"    {name}: {word}{' | None' if column.nullable else ''}"
-        optional = not (column.primary_key or field.is_required())
-        line += f" = {field.default!r}".replace("''", '""') if optional else ""
-        line += IN_PLACE_OF_A_METHOD if hasattr(tuple, name) else ""
-        (others if optional else needed).append(line)
-    name = row.__name__.removesuffix("Row")
-    head = f'class {name}(NamedTuple):\n    """{row.__doc__}"""\n\n'
-    return head + "\n".join([*needed, *others, ""])
-
-
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
-    ROWS.write_text(row_types(), encoding="utf-8")
-    print(f"wrote {PAGE} and {ROWS}")
+    print(f"wrote {PAGE}")

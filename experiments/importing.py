@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sqlmodel import select
+from sqlmodel import SQLModel, select
 
 from experiments.db.connection import open_writer
 from experiments.db.paths import log_file, run_folder
@@ -24,7 +24,7 @@ from experiments.record.leftovers import recorded_parts
 from experiments.record.rows import Item
 from experiments.record.writer import RunWriter
 from experiments.store import ExperimentStore
-from experiments.values import RunDetail, RunSummary
+from experiments.values import ENDED, RunDetail, RunSummary
 from grpo_engine import events as ev
 
 Taken = list[tuple[str, str]]
@@ -88,7 +88,7 @@ def _other(path: Path) -> StoreReader:
         reader = StoreReader(path)
     except StoreError as error:
         raise ImportRefusedError(f"{path} cannot be imported: {error}") from error
-    if odd := reader.odd_tables():
+    if odd := reader.odd_tables(list(SQLModel.metadata.tables)):
         reader.close()
         raise ImportRefusedError(
             f"{path} cannot be imported: {', '.join(odd)} must be plain tables"
@@ -164,9 +164,6 @@ def _fill(store: ExperimentStore, other: StoreReader, row: RunRow, detail: RunDe
     source = log_file(run_folder(other.path, run.id))
     if source.is_file() and not source.is_symlink():
         shutil.copyfile(source, log_file(run_folder(store.path, row.short)))
-
-
-ENDED = ("completed", "stopped", "aborted", "failed", "lost")
 
 
 def _pages(other: StoreReader, run: int) -> Iterator[list[Item]]:

@@ -27,8 +27,6 @@ from experiments.db.migration_sql import CURRENT
 from experiments.db.migrations import migrate, too_new, version
 from experiments.db.names import free_name, new_uid, short_id
 from experiments.db.paths import run_folder
-from experiments.db.statements import insert_into
-from experiments.db.stored import RunLive
 from experiments.db.summaries import rebuild
 from experiments.db.tables import AlertRow, AttemptRow, ControlRow, RunParamRow, RunRow, RunTagRow
 from experiments.db.texts import escape, now_iso
@@ -262,9 +260,10 @@ class ExperimentStore:
         with closing(open_writer(self.path)) as conn:
             begin(conn)
             conn.execute(
-                f"{insert_into(RunLive)} ON CONFLICT (run_id) DO UPDATE "
+                "INSERT INTO run_live (run_id, lease_until, version, updated_at, board) "
+                "VALUES (?, ?, -1, 0, '') ON CONFLICT (run_id) DO UPDATE "
                 "SET lease_until = max(lease_until, excluded.lease_until)",
-                RunLive(run, time.time() + seconds, version=-1, updated_at=0, board=""),
+                (run, time.time() + seconds),
             )
             conn.execute("COMMIT")
 

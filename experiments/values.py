@@ -86,7 +86,7 @@ class RunSummary:
     archived: bool
     parent: str | None
     sweep: str | None
-    sweep_id: int | None
+    sweep_id: int | None = None
     attempts: int
     bytes: int
     config_hash: str
@@ -142,7 +142,7 @@ class AttemptView:
     heartbeat: str
     progress_at: str
     ended_at: str | None
-    cause: str
+    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 import shutil
 import sqlite3
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -28,46 +29,50 @@ def too_new(found: int, path: Path) -> str:
     )
 
 
-def migrate(conn: sqlite3.Connection, path: Path, *, upto: int = CURRENT) -> Path | None:
+def migrate(conn: sqlite3.Connection, path: Path) -> Path | None:
     """Migrate the file and return the path of its backup; None if there was nothing to back up."""
     found = version(conn)
     if found > CURRENT:
         raise StoreReadOnlyError(too_new(found, path))
-    if found >= upto:
-        return None
     copy = None
-    if found:
+    if 0 < found < CURRENT:
         _refuse_while_running(conn, path)
-        copy = backup(conn, path, f"before-schema-{upto}")
-    for number, name in enumerate(list(MIGRATIONS)[:upto], start=1):
-        try:
-            _apply(conn, number, name)
-        except sqlite3.OperationalError as error:
-            if "locked" in str(error):
-                raise
-            raise StoreUnusableError(
-                f"{path} says that its schema is {found}, but it does not fit ({error}); restore a "
-                f"backup, or choose another store with --db"
-            ) from error
+        copy = backup(conn, path, f"before-schema-{CURRENT}")
+    try:
+        while (done := version(conn)) < CURRENT:
+            _apply(conn, done)
+    except sqlite3.OperationalError as error:
+        if "locked" in str(error):
+            raise
+        raise StoreUnusableError(
+            f"{path} says that its schema is {found}, but it does not fit ({error}); restore a "
+            f"backup, or choose another store with --db"
+        ) from error
     return copy
 
 
-def _apply(conn: sqlite3.Connection, number: int, name: str) -> None:
+def _apply(conn: sqlite3.Connection, done: int) -> None:
+    """Apply the migration after `done`, or all of them to an empty file, in one transaction."""
+    names = list(MIGRATIONS)[done:]
+    if done:
+        names = names[:1]
+        statements: Sequence[str] = MIGRATIONS[names[0]].split(";")
+    else:
+        from experiments.db.tables import schema  # readers do without SQLModel
+
+        statements = schema()
     begin(conn)
     try:
         # another process may have migrated while this one waited for the lock
-        if version(conn) < number:
+        if version(conn) == done:
             # executescript would commit; the statements themselves contain no semicolons
-            for statement in MIGRATIONS[name].split(";"):
+            for statement in statements:
                 conn.execute(statement)
-            conn.execute(
-                "CREATE TABLE IF NOT EXISTS migration "
-                "(n INTEGER PRIMARY KEY, name TEXT NOT NULL, at TEXT NOT NULL)"
+            conn.executemany(
+                "INSERT INTO migration (n, name, at) VALUES (?, ?, ?)",
+                [(number, name, now_iso()) for number, name in enumerate(names, start=done + 1)],
             )
-            conn.execute(
-                "INSERT INTO migration (n, name, at) VALUES (?, ?, ?)", (number, name, now_iso())
-            )
-            conn.execute(f"PRAGMA user_version = {number}")
+            conn.execute(f"PRAGMA user_version = {done + len(names)}")
             conn.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         conn.execute("COMMIT")
     except BaseException:

@@ -1,38 +1,38 @@
-"""Build SQL from row types, so that each statement names its columns."""
+"""Insert rows, which are values by the names of their columns."""
 
-from collections.abc import Collection, Iterable
-from functools import cache
+import sqlite3
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
-from experiments.db.stored import TABLES
+Row = Mapping[str, Any]
+REPLACE = "INSERT OR REPLACE"
 
 
-def column(field: str) -> str:
-    """Return the column of a field; `limit` is reserved in SQL and `pass` in Python."""
-    return f'"{field.removesuffix("_")}"'
+def insert_into(table: str, row: Row, verb: str = "INSERT") -> str:
+    """Return the statement that inserts a row; names are quoted, since `limit` is a word of SQL."""
+    columns = ", ".join(f'"{name}"' for name in row)
+    return f"{verb} INTO {table} ({columns}) VALUES ({','.join('?' * len(row))})"
 
 
-def select(
-    row: Any, fields: Iterable[str] = (), *, of: str = "", present: Collection[str] | None = None
-) -> str:
-    """Select some or all columns of a row type, optionally under a table alias.
+def insert(conn: sqlite3.Connection, table: str, rows: Sequence[Row], verb: str = "INSERT") -> None:
+    """Insert rows in statements of up to 256, since each statement may yield the interpreter.
 
-    A column not among those `present` in an older file is read as its default.
+    With one statement per row, a busy thread made the lock last for seconds. All rows have the
+    first one's columns in its order.
     """
-    return ", ".join(
-        f"{of or TABLES[row]}.{column(field)}"
-        if present is None or field.removesuffix("_") in present
-        else _literal(row._field_defaults[field])
-        for field in fields or row._fields
-    )
+    if not rows:
+        return
+    at, sql = 0, insert_into(table, rows[0], verb)
+    most = conn.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER) // len(rows[0])
+    for size in (256, 64, 16, 4, 1):
+        while most >= size <= len(rows) - at:
+            part = rows[at : at + size]
+            conn.execute(_many(sql, size), [value for row in part for value in row.values()])
+            at += size
 
 
-def _literal(value: Any) -> str:
-    return "NULL" if value is None else repr(value)
-
-
-@cache
-def insert_into(row: Any, verb: str = "INSERT") -> str:
-    marks = ",".join("?" * len(row._fields))
-    columns = ", ".join(map(column, row._fields))
-    return f"{verb} INTO {TABLES[row]} ({columns}) VALUES ({marks})"
+@lru_cache(maxsize=128)
+def _many(sql: str, rows: int) -> str:
+    head, _, marks = sql.partition(" VALUES ")
+    return f"{head} VALUES {','.join([marks] * rows)}"

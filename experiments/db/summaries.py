@@ -3,28 +3,26 @@
 import math
 import sqlite3
 from collections.abc import Iterable
+from dataclasses import dataclass, fields
 
-from experiments.db.statements import insert_into, select
-from experiments.db.stored import MetricSummary
-
-UPSERT = insert_into(MetricSummary, "INSERT OR REPLACE")
-EMPTY = MetricSummary(run_id=0, key_id=0, count=0, nonfinite=0)
+from experiments.db.statements import REPLACE, Row, insert
 
 
+@dataclass(slots=True)
 class Summary:
     """First and last value, extremes with their steps, mean and counts of one metric."""
 
-    __slots__ = (
-        "count", "first", "first_step", "last", "last_step", "max", "max_step", "mean", "min",
-        "min_step", "nonfinite",
-    )  # fmt: skip
-
-    def __init__(self, row: MetricSummary = EMPTY) -> None:
-        self.count, self.nonfinite, self.mean = row.count, row.nonfinite, row.mean
-        self.first, self.first_step = row.first, row.first_step
-        self.last, self.last_step = row.last, row.last_step
-        self.min, self.min_step = row.min, row.min_step
-        self.max, self.max_step = row.max, row.max_step
+    first: float | None = None
+    first_step: int | None = None
+    last: float | None = None
+    last_step: int | None = None
+    min: float | None = None
+    min_step: int | None = None
+    max: float | None = None
+    max_step: int | None = None
+    mean: float | None = None
+    count: int = 0
+    nonfinite: int = 0
 
     def add(self, step: int, value: float) -> None:
         """Add a value; a value that is not finite is only counted."""
@@ -42,19 +40,18 @@ class Summary:
         finite = self.count - self.nonfinite
         self.mean = (self.mean or 0.0) + (value - (self.mean or 0.0)) / finite
 
-    def row(self, run: int, key: int) -> MetricSummary:
-        return MetricSummary(
-            run_id=run, key_id=key, first=self.first, first_step=self.first_step, last=self.last,
-            last_step=self.last_step, min=self.min, min_step=self.min_step, max=self.max,
-            max_step=self.max_step, mean=self.mean, count=self.count, nonfinite=self.nonfinite,
-        )  # fmt: skip
+    def row(self, run: int, key: int) -> Row:
+        return {"run_id": run, "key_id": key, **{name: getattr(self, name) for name in NAMES}}
+
+
+NAMES = tuple(field.name for field in fields(Summary))
 
 
 def load(conn: sqlite3.Connection, run: int) -> dict[int, Summary]:
     rows = conn.execute(
-        f"SELECT {select(MetricSummary)} FROM metric_summary WHERE run_id = ?", (run,)
+        f"SELECT key_id, {', '.join(NAMES)} FROM metric_summary WHERE run_id = ?", (run,)
     )
-    return {row.key_id: Summary(row) for row in map(MetricSummary._make, rows)}
+    return {key: Summary(*numbers) for key, *numbers in rows}
 
 
 def rebuild(conn: sqlite3.Connection, run: int, keys: Iterable[int]) -> None:
@@ -68,6 +65,6 @@ def rebuild(conn: sqlite3.Connection, run: int, keys: Iterable[int]) -> None:
         for step, value in values:
             summary.add(step, math.nan if value is None else value)
         if summary.count:
-            conn.execute(UPSERT, summary.row(run, key))
+            insert(conn, "metric_summary", [summary.row(run, key)], REPLACE)
         else:
             conn.execute("DELETE FROM metric_summary WHERE run_id = ? AND key_id = ?", (run, key))

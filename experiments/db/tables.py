@@ -1,15 +1,19 @@
 """The store's tables as SQLModel rows, used only inside `experiments`.
 
-They are the declaration: `python docs/schema.py` writes docs/schema.md and stored.py from them, and
-a test compares them with the result of the migrations.
+They are the declaration: a new file and docs/schema.md are made from them, and a test compares them
+with the result of the migrations.
 """
 
-from typing import Any, ClassVar
+import re
+from functools import cache
 
 from sqlalchemy import Index, UniqueConstraint, text
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.orm import declared_attr
+from sqlalchemy.schema import CreateIndex, CreateTable, DDLElement
 from sqlmodel import Field, SQLModel
 
-from experiments.db.texts import Escaped
+from experiments.db.migration_sql import SEARCH
 
 WITHOUT_ROWID = {"sqlite_with_rowid": False}
 
@@ -20,20 +24,17 @@ RUN_LIST = (
     "dataset_fingerprint", "code_version", "error", "note", "bytes", "config_hash",
 )  # fmt: skip
 
-# FTS5 tables without their own content; the rowid is the `id` of the indexed row.
-FULL_TEXT = {
-    "rollout_words": """CREATE VIRTUAL TABLE rollout_words USING fts5 (
-  text, content = 'rollout', content_rowid = 'id', columnsize = 0,
-  tokenize = 'unicode61 remove_diacritics 0'
-)""",
-    "prompt_words": """CREATE VIRTUAL TABLE prompt_words USING fts5 (
-  prompt_text, content = 'rollout_group', content_rowid = 'id', columnsize = 0,
-  tokenize = 'unicode61 remove_diacritics 0'
-)""",
-}
+
+class Table(SQLModel):
+    """A table has the name of its class in lower case, without `Row`."""
+
+    @declared_attr  # type: ignore[arg-type]  # as SQLModel's own
+    @classmethod
+    def __tablename__(cls) -> str:
+        return re.sub(r"\B[A-Z]", r"_\g<0>", cls.__name__.removesuffix("Row")).lower()
 
 
-class Numbered(SQLModel):
+class Numbered(Table):
     """A row with a number of its own."""
 
     id: int | None = Field(default=None, primary_key=True, description="Key of the row.")
@@ -45,7 +46,7 @@ class OfRun(Numbered):
     run_id: int = Field(foreign_key="run.id", ondelete="CASCADE", description="The run.")
 
 
-class InRun(SQLModel):
+class InRun(Table):
     """A row whose key begins with the run."""
 
     run_id: int = Field(
@@ -59,14 +60,13 @@ class Recorded(OfRun):
     attempt: int = Field(description="The attempt it belongs to.")
     step: int = Field(description="The training step.")
     seq: int = Field(description="Position in the run's record, counted from 1.")
-    hidden: int = Field(default=0, description="1 if a later attempt repeated the step.")
+    hidden: int = Field(description="1 if a later attempt repeated the step.")
 
 
 class RunRow(Numbered, table=True):
     """One run; the configuration is kept as it was given."""
 
-    __tablename__: ClassVar[str] = "run"
-    __table_args__: ClassVar[tuple[Any, ...]] = (
+    __table_args__ = (
         Index("run_name", "name"),
         Index("run_status", "status"),
         Index("run_parent", "parent_id", sqlite_where=text("parent_id IS NOT NULL")),
@@ -79,23 +79,22 @@ class RunRow(Numbered, table=True):
         unique=True, description="UUIDv7; the same in every store that the row is copied to."
     )
     short: str = Field(unique=True, description="Eight characters to type.")
-    name: Escaped = Field(description="Generated or chosen; unique if possible.")
+    name: str = Field(description="Generated or chosen; unique if possible.")
     status: str = Field(
         description="As last reported; stalled, lost and unknown are derived when it is read."
     )
     created_at: str = Field(description="ISO, UTC.")
     started_at: str | None = Field(default=None, description="ISO, UTC.")
     ended_at: str | None = Field(default=None, description="ISO, UTC.")
-    model: Escaped = Field(description="`model.path`.")
-    task: Escaped = Field(description="`task.name`.")
-    recipe: Escaped = Field(description="The algorithm.")
+    model: str = Field(description="`model.path`.")
+    task: str = Field(description="`task.name`.")
+    recipe: str = Field(description="The algorithm.")
     seed: int = Field(description="`seed`.")
-    config: str = Field(description="The configuration as it was given, JSON.")
     config_hash: str = Field(description="Fingerprint of the configuration without its name.")
-    code_version: Escaped = Field(default="", description="grpo-tui's version.")
+    code_version: str = Field(default="", description="grpo-tui's version.")
     versions: str = Field(default="", description="Versions of the packages, JSON.")
-    device: Escaped = Field(default="", description="The device used.")
-    dataset_fingerprint: Escaped = Field(
+    device: str = Field(default="", description="The device used.")
+    dataset_fingerprint: str = Field(
         default="", description="Fingerprint of the problems; paired tests need equal ones."
     )
     total_steps: int = Field(default=0, description="Steps requested.")
@@ -104,8 +103,8 @@ class RunRow(Numbered, table=True):
     elapsed: float = Field(default=0.0, description="Seconds without pauses.")
     bytes: int = Field(default=0, description="Approximate size of the recorded data.")
     last_seq: int = Field(default=0, description="Last stored `seq`.")
-    error: Escaped = Field(default="", description="Why it failed.")
-    note: Escaped = Field(default="", description="Free text.")
+    error: str = Field(default="", description="Why it failed.")
+    note: str = Field(default="", description="Free text.")
     archived: int = Field(default=0, description="1 hides it from lists.")
     sweep_id: int | None = Field(
         default=None,
@@ -119,13 +118,14 @@ class RunRow(Numbered, table=True):
         ondelete="SET NULL",
         description="The run it was cloned from.",
     )
+    # last, since what follows a text of several pages is slow to read
+    config: str = Field(description="The configuration as it was given, JSON.")
 
 
 class AttemptRow(OfRun, table=True):
     """One process's work on a run."""
 
-    __tablename__: ClassVar[str] = "attempt"
-    __table_args__: ClassVar[tuple[Any, ...]] = (UniqueConstraint("run_id", "n"),)
+    __table_args__ = (UniqueConstraint("run_id", "n"),)
 
     n: int = Field(description="Its number in the run, counted from 1.")
     from_step: int = Field(description="The last step it kept; 0 for a new run.")
@@ -140,7 +140,7 @@ class AttemptRow(OfRun, table=True):
     heartbeat: str = Field(description="Last sign of life of the process.")
     progress_at: str = Field(description="Last progress of the run.")
     ended_at: str | None = Field(default=None, description="ISO, UTC.")
-    cause: Escaped = Field(default="", description="How it ended.")
+    cause: str = Field(default="", description="How it ended.")
     rss_gb: float = Field(default=0.0, description="Memory at the last heartbeat.")
     free_gb: float = Field(default=0.0, description="Memory that was free then.")
     slept_s: float = Field(default=0.0, description="Seconds the machine was suspended.")
@@ -149,13 +149,9 @@ class AttemptRow(OfRun, table=True):
 class RunParamRow(InRun, table=True):
     """One setting of a run, flattened: what filters and differences read."""
 
-    __tablename__: ClassVar[str] = "run_param"
-    __table_args__: ClassVar[tuple[Any, ...]] = (
-        Index("run_param_path", "path", "number"),
-        WITHOUT_ROWID,
-    )
+    __table_args__ = (Index("run_param_path", "path", "number"), WITHOUT_ROWID)
 
-    path: Escaped = Field(primary_key=True, description="section.name")
+    path: str = Field(primary_key=True, description="section.name")
     value: str = Field(description="JSON.")
     number: float | None = Field(
         default=None, description="The value as a number, for comparisons; NULL for texts."
@@ -165,20 +161,15 @@ class RunParamRow(InRun, table=True):
 class RunTagRow(InRun, table=True):
     """A tag on a run."""
 
-    __tablename__: ClassVar[str] = "run_tag"
-    __table_args__: ClassVar[tuple[Any, ...]] = (
-        Index("run_tag_tag", "tag"),
-        WITHOUT_ROWID,
-    )
+    __table_args__ = (Index("run_tag_tag", "tag"), WITHOUT_ROWID)
 
-    tag: Escaped = Field(primary_key=True, description="The tag.")
+    tag: str = Field(primary_key=True, description="The tag.")
 
 
 class EventRow(Recorded, table=True):
     """An event that no other table holds, as JSON."""
 
-    __tablename__: ClassVar[str] = "event"
-    __table_args__: ClassVar[tuple[Any, ...]] = (
+    __table_args__ = (
         Index("event_run", "run_id", "seq"),
         Index("event_kind", "run_id", "kind", "seq"),
     )
@@ -191,10 +182,9 @@ class EventRow(Recorded, table=True):
 class AlertRow(OfRun, table=True):
     """A rule that held, once or for a while."""
 
-    __tablename__: ClassVar[str] = "alert"
-    __table_args__: ClassVar[tuple[Any, ...]] = (UniqueConstraint("run_id", "rule"),)
+    __table_args__ = (UniqueConstraint("run_id", "rule"),)
 
-    rule: Escaped = Field(description="The rule.")
+    rule: str = Field(description="The rule.")
     severity: str = Field(description="info, warning or error.")
     first_step: int = Field(description="First step where it held.")
     last_step: int = Field(description="Last step where it held.")
@@ -202,15 +192,13 @@ class AlertRow(OfRun, table=True):
     value: float | None = Field(default=None, description="The value.")
     limit: float | None = Field(default=None, description="The limit that the value crossed.")
     group_index: int | None = Field(default=None, description="The group, if it is one.")
-    explanation: Escaped = Field(description="What it means.")
-    remedy: Escaped = Field(description="What to do.")
+    explanation: str = Field(description="What it means.")
+    remedy: str = Field(description="What to do.")
     muted: int = Field(default=0, description="1 if the user muted it.")
 
 
 class KeySetRow(Numbered, table=True):
     """The metric keys that a step reported, as JSON."""
-
-    __tablename__: ClassVar[str] = "key_set"
 
     keys: str = Field(unique=True, description="Metric keys, JSON.")
 
@@ -218,89 +206,79 @@ class KeySetRow(Numbered, table=True):
 class StepRow(Recorded, table=True):
     """One finished step."""
 
-    __tablename__: ClassVar[str] = "step"
-    __table_args__: ClassVar[tuple[Any, ...]] = (
+    __table_args__ = (
         Index("step_run", "run_id", "step", "attempt", unique=True),
         Index("step_seq", "run_id", "seq"),
     )
 
     at: float = Field(description="Seconds since 1970.")
-    elapsed: float | None = Field(default=None, description="Seconds without pauses.")
+    elapsed: float | None = Field(description="Seconds without pauses.")
     tokens: int = Field(description="Tokens.")
     key_set: int = Field(foreign_key="key_set.id", description="Which metrics it reported.")
-    skipped: Escaped = Field(description="Why no update was made.")
+    skipped: str = Field(description="Why no update was made.")
 
 
 class UpdatePassRow(Recorded, table=True):
     """One optimiser update of a step."""
 
-    __tablename__: ClassVar[str] = "update_pass"
-    __table_args__: ClassVar[tuple[Any, ...]] = (
+    __table_args__ = (
         Index("update_pass_run", "run_id", "step"),
         Index("update_pass_seq", "run_id", "seq"),
     )
 
     pass_: int = Field(sa_column_kwargs={"name": "pass"}, description="Counted from 1.")
     minibatch: int = Field(description="Counted from 0.")
-    loss: float | None = Field(default=None, description="The objective.")
-    clip_low: float | None = Field(default=None, description="Share clipped low.")
-    clip_high: float | None = Field(default=None, description="Share clipped high.")
-    kl_to_old: float | None = Field(default=None, description="Distance to the sampling policy.")
-    grad_norm: float | None = Field(default=None, description="Before clipping.")
-    learning_rate: float | None = Field(default=None, description="In this update.")
-    stop_reason: Escaped = Field(description="Why passes ended here.")
+    loss: float | None = Field(description="The objective.")
+    clip_low: float | None = Field(description="Share clipped low.")
+    clip_high: float | None = Field(description="Share clipped high.")
+    kl_to_old: float | None = Field(description="Distance to the sampling policy.")
+    grad_norm: float | None = Field(description="Before clipping.")
+    learning_rate: float | None = Field(description="In this update.")
+    stop_reason: str = Field(description="Why passes ended here.")
 
 
 class MetricKeyRow(Numbered, table=True):
     """The name of a metric."""
 
-    __tablename__: ClassVar[str] = "metric_key"
-
-    name: Escaped = Field(unique=True, description="As the trainer reports it.")
+    name: str = Field(unique=True, description="As the trainer reports it.")
 
 
 class MetricRow(InRun, table=True):
     """One value of one metric; NaN is NULL."""
 
-    __tablename__: ClassVar[str] = "metric"
-    __table_args__: ClassVar[tuple[Any, ...]] = (WITHOUT_ROWID,)
+    __table_args__ = (WITHOUT_ROWID,)
 
     key_id: int = Field(primary_key=True, foreign_key="metric_key.id", description="The metric.")
     step: int = Field(primary_key=True, description="The training step.")
-    value: float | None = Field(default=None, description="The value.")
+    value: float | None = Field(description="The value.")
 
 
 class MetricHiddenRow(InRun, table=True):
     """Values of steps that a later attempt did again."""
 
-    __tablename__: ClassVar[str] = "metric_hidden"
-    __table_args__: ClassVar[tuple[Any, ...]] = (WITHOUT_ROWID,)
+    __table_args__ = (WITHOUT_ROWID,)
 
     attempt: int = Field(primary_key=True, description="The attempt it belongs to.")
     key_id: int = Field(primary_key=True, foreign_key="metric_key.id", description="The metric.")
     step: int = Field(primary_key=True, description="The training step.")
-    value: float | None = Field(default=None, description="The value.")
+    value: float | None = Field(description="The value.")
 
 
 class MetricSummaryRow(InRun, table=True):
     """One metric of one run in a line."""
 
-    __tablename__: ClassVar[str] = "metric_summary"
-    __table_args__: ClassVar[tuple[Any, ...]] = (
-        Index("metric_summary_max", "key_id", "max"),
-        WITHOUT_ROWID,
-    )
+    __table_args__ = (Index("metric_summary_max", "key_id", "max"), WITHOUT_ROWID)
 
     key_id: int = Field(primary_key=True, foreign_key="metric_key.id", description="The metric.")
-    first: float | None = Field(default=None, description="First finite value.")
-    first_step: int | None = Field(default=None, description="Its step.")
-    last: float | None = Field(default=None, description="Last finite value.")
-    last_step: int | None = Field(default=None, description="Its step.")
-    min: float | None = Field(default=None, description="Smallest.")
-    min_step: int | None = Field(default=None, description="Its step.")
-    max: float | None = Field(default=None, description="Largest.")
-    max_step: int | None = Field(default=None, description="Its step.")
-    mean: float | None = Field(default=None, description="Mean of the finite values.")
+    first: float | None = Field(description="First finite value.")
+    first_step: int | None = Field(description="Its step.")
+    last: float | None = Field(description="Last finite value.")
+    last_step: int | None = Field(description="Its step.")
+    min: float | None = Field(description="Smallest.")
+    min_step: int | None = Field(description="Its step.")
+    max: float | None = Field(description="Largest.")
+    max_step: int | None = Field(description="Its step.")
+    mean: float | None = Field(description="Mean of the finite values.")
     count: int = Field(description="How many.")
     nonfinite: int = Field(description="How many are NaN or infinite.")
 
@@ -308,25 +286,24 @@ class MetricSummaryRow(InRun, table=True):
 class RolloutGroupRow(Recorded, table=True):
     """The completions of one prompt in one step."""
 
-    __tablename__: ClassVar[str] = "rollout_group"
-    __table_args__: ClassVar[tuple[Any, ...]] = (
+    __table_args__ = (
         Index("rollout_group_prompt", "run_id", "prompt_hash", "step"),
         Index("rollout_group_origin", "run_id", "origin", "step"),
         Index("rollout_group_seq", "run_id", "seq"),
         Index("rollout_group_tokens", "run_id", "tokens_seq"),
     )
 
-    tokens_seq: int | None = Field(default=None, description="`seq` of the token numbers.")
+    tokens_seq: int | None = Field(description="`seq` of the token numbers.")
     idx: int = Field(description="Place in the step.")
     origin: str = Field(description="train, eval or pinned.")
-    example_key: Escaped = Field(description="The problem, the same over steps and runs.")
-    prompt_hash: Escaped = Field(description="The prompt, the same over steps.")
-    prompt_text: Escaped = Field(description="The prompt as the model saw it.")
-    target: Escaped = Field(description="The expected answer.")
+    example_key: str = Field(description="The problem, the same over steps and runs.")
+    prompt_hash: str = Field(description="The prompt, the same over steps.")
+    prompt_text: str = Field(description="The prompt as the model saw it.")
+    target: str = Field(description="The expected answer.")
     sampling: str = Field(description="JSON.")
-    reward_mean: float | None = Field(default=None, description="Over its rollouts.")
-    reward_std: float | None = Field(default=None, description="The same.")
-    no_signal: Escaped = Field(description="Why it gave no learning signal.")
+    reward_mean: float | None = Field(description="Over its rollouts.")
+    reward_std: float | None = Field(description="The same.")
+    no_signal: str = Field(description="Why it gave no learning signal.")
     refill: int = Field(description="Refill round.")
     has_tokens: int = Field(description="1 if tokens.db has its numbers.")
     nonfinite: str = Field(description="Columns where NULL means NaN, not a missing value.")
@@ -335,59 +312,52 @@ class RolloutGroupRow(Recorded, table=True):
 class RolloutRow(OfRun, table=True):
     """One completion."""
 
-    __tablename__: ClassVar[str] = "rollout"
-    __table_args__: ClassVar[tuple[Any, ...]] = (
+    __table_args__ = (
+        Index("rollout_reward_order", "run_id", "reward"),
         Index(
             "rollout_of_group", "group_id", "run_id", "advantage", "tokens", "kl", "clip_fraction"
         ),
-        Index("rollout_reward_order", "run_id", "reward"),
     )
 
     group_id: int = Field(
         foreign_key="rollout_group.id", ondelete="CASCADE", description="The group."
     )
     idx: int = Field(description="Place in the group.")
-    text: Escaped = Field(description="The completion.")
-    reward: float | None = Field(default=None, description="Weighted sum of the reward functions.")
-    advantage: float | None = Field(default=None, description="The advantage used in the update.")
+    text: str = Field(description="The completion.")
+    reward: float | None = Field(description="Weighted sum of the reward functions.")
+    advantage: float | None = Field(description="The advantage used in the update.")
     tokens: int = Field(description="Tokens.")
     finish: str = Field(
         description="stop, length, stop_string, turns, context or environment_error."
     )
-    clip_fraction: float | None = Field(
-        default=None, description="Share of its tokens that were clipped."
-    )
-    kl: float | None = Field(default=None, description="Mean distance to the reference.")
+    clip_fraction: float | None = Field(description="Share of its tokens that were clipped.")
+    kl: float | None = Field(description="Mean distance to the reference.")
     nonfinite: str = Field(description="Columns where NULL means NaN, not a missing value.")
     spans: str = Field(
-        default="", description="Turns and their environment's replies, JSON; empty for one turn."
+        description="Turns and their environment's replies, JSON; empty for one turn."
     )
 
 
-class RolloutRewardRow(SQLModel, table=True):
+class RolloutRewardRow(Table, table=True):
     """One reward function's score of one completion."""
 
-    __tablename__: ClassVar[str] = "rollout_reward"
-    __table_args__: ClassVar[tuple[Any, ...]] = (WITHOUT_ROWID,)
+    __table_args__ = (WITHOUT_ROWID,)
 
     rollout_id: int = Field(
         primary_key=True, foreign_key="rollout.id", ondelete="CASCADE", description="The rollout."
     )
     position: int = Field(primary_key=True, description="Place in its list.")
-    function: Escaped = Field(description="The reward function.")
-    value: float | None = Field(
-        default=None, description="Raw score; NULL where it does not apply."
-    )
-    weight: float | None = Field(default=None, description="Its weight.")
-    reason: Escaped = Field(description="Why, in the function's words.")
+    function: str = Field(description="The reward function.")
+    value: float | None = Field(description="Raw score; NULL where it does not apply.")
+    weight: float | None = Field(description="Its weight.")
+    reason: str = Field(description="Why, in the function's words.")
     nonfinite: str = Field(description="Columns where NULL means NaN, not a missing value.")
 
 
 class EvaluationRow(Recorded, table=True):
     """One held-out evaluation."""
 
-    __tablename__: ClassVar[str] = "evaluation"
-    __table_args__: ClassVar[tuple[Any, ...]] = (Index("evaluation_run", "run_id", "seq"),)
+    __table_args__ = (Index("evaluation_run", "run_id", "seq"),)
 
     at: float = Field(description="Seconds since 1970.")
     moment: str = Field(description="before, during or after.")
@@ -395,14 +365,13 @@ class EvaluationRow(Recorded, table=True):
     problems: int = Field(description="Problems asked.")
     samples: int = Field(description="Samples per problem.")
     metrics: str = Field(description="JSON.")
-    seconds: float | None = Field(default=None, description="How long it took.")
+    seconds: float | None = Field(description="How long it took.")
 
 
-class EvaluationSampleRow(SQLModel, table=True):
+class EvaluationSampleRow(Table, table=True):
     """One held-out problem in one evaluation."""
 
-    __tablename__: ClassVar[str] = "evaluation_sample"
-    __table_args__: ClassVar[tuple[Any, ...]] = (WITHOUT_ROWID,)
+    __table_args__ = (WITHOUT_ROWID,)
 
     evaluation_id: int = Field(
         primary_key=True,
@@ -411,7 +380,7 @@ class EvaluationSampleRow(SQLModel, table=True):
         description="The evaluation.",
     )
     position: int = Field(primary_key=True, description="Place in its list.")
-    example_key: Escaped = Field(description="The problem, the same over steps and runs.")
+    example_key: str = Field(description="The problem, the same over steps and runs.")
     correct: int = Field(description="Samples that were right.")
     samples: int = Field(description="Samples of it.")
     rewards: str = Field(description="Means by function, JSON.")
@@ -419,8 +388,6 @@ class EvaluationSampleRow(SQLModel, table=True):
 
 class RunLiveRow(InRun, table=True):
     """The board of a run while a viewer's lease is fresh."""
-
-    __tablename__: ClassVar[str] = "run_live"
 
     lease_until: float = Field(description="Seconds since 1970; no viewer is watching after that.")
     version: int = Field(description="Grows with each change.")
@@ -431,16 +398,15 @@ class RunLiveRow(InRun, table=True):
 class ControlRow(OfRun, table=True):
     """A request to a run from another process."""
 
-    __tablename__: ClassVar[str] = "control"
-    __table_args__: ClassVar[tuple[Any, ...]] = (
+    __table_args__ = (
         Index("control_open", "run_id", "attempt", sqlite_where=text("outcome = ''")),
     )
 
     attempt: int = Field(description="The attempt it belongs to.")
     verb: str = Field(description="What is asked.")
-    argument: Escaped = Field(default="", description="What the verb applies to.")
+    argument: str = Field(default="", description="What the verb applies to.")
     asked_at: str = Field(description="ISO, UTC.")
-    asked_by: Escaped = Field(description="Who.")
+    asked_by: str = Field(description="Who.")
     taken_at: str | None = Field(default=None, description="When the run accepted it.")
     outcome: str = Field(default="", description="Empty while it is open.")
 
@@ -448,13 +414,12 @@ class ControlRow(OfRun, table=True):
 class SweepRow(Numbered, table=True):
     """A grid of settings and seeds."""
 
-    __tablename__: ClassVar[str] = "sweep"
-    __table_args__: ClassVar[tuple[Any, ...]] = (Index("sweep_spec", "spec_hash"),)
+    __table_args__ = (Index("sweep_spec", "spec_hash"),)
 
     uid: str = Field(
         unique=True, description="UUIDv7; the same in every store that the row is copied to."
     )
-    name: Escaped = Field(description="For people.")
+    name: str = Field(description="For people.")
     created_at: str = Field(description="ISO, UTC.")
     spec_hash: str = Field(description="Fingerprint of the grid.")
     axes: str = Field(description="Paths and values, JSON.")
@@ -463,8 +428,7 @@ class SweepRow(Numbered, table=True):
 class QueueItemRow(Numbered, table=True):
     """A queued run: waiting, active or ended."""
 
-    __tablename__: ClassVar[str] = "queue_item"
-    __table_args__: ClassVar[tuple[Any, ...]] = (
+    __table_args__ = (
         Index("queue_item_state", "state", "id"),
         Index("queue_item_sweep", "sweep_id"),
     )
@@ -475,7 +439,7 @@ class QueueItemRow(Numbered, table=True):
         ondelete="CASCADE",
         description="The sweep it belongs to, if any.",
     )
-    name: Escaped = Field(description="For people.")
+    name: str = Field(description="For people.")
     state: str = Field(description="queued, leased, done, failed, skipped or cancelled.")
     created_at: str = Field(description="ISO, UTC.")
     settings: str = Field(description="Its settings in the sweep, JSON.")
@@ -486,14 +450,36 @@ class QueueItemRow(Numbered, table=True):
     run_id: int | None = Field(
         default=None, foreign_key="run.id", ondelete="SET NULL", description="The run it became."
     )
-    note: Escaped = Field(default="", description="Free text.")
+    note: str = Field(default="", description="Free text.")
 
 
-class MigrationRow(SQLModel, table=True):
+class MigrationRow(Table, table=True):
     """A migration that the file has had."""
 
-    __tablename__: ClassVar[str] = "migration"
-
-    n: int | None = Field(default=None, primary_key=True, description="Its number.")
+    n: int | None = Field(primary_key=True, description="Its number.")
     name: str = Field(description="Its name.")
     at: str = Field(description="ISO, UTC.")
+
+
+def declared() -> list[type[SQLModel]]:
+    """The tables in the order of their declaration."""
+    return [
+        row
+        for row in globals().values()
+        if isinstance(row, type) and issubclass(row, SQLModel) and hasattr(row, "__table__")
+    ]
+
+
+@cache
+def schema() -> tuple[str, ...]:
+    """The statements that make an empty file a store."""
+    sql: list[DDLElement] = []
+    for row in declared():
+        sql.append(CreateTable(SQLModel.metadata.tables[str(row.__tablename__)]))
+        # in their order: among indices that are as good, SQLite takes the one made last
+        options = getattr(row, "__table_args__", ())
+        sql += [CreateIndex(one) for one in options if isinstance(one, Index)]
+    made = [str(one.compile(dialect=sqlite.dialect())) for one in sql]
+    # SQLite's own names of the types
+    plain = [one.replace(" VARCHAR", " TEXT").replace(" FLOAT", " REAL") for one in made]
+    return (*plain, *SEARCH.split(";"))

@@ -7,9 +7,6 @@ looks like either, are doubled. All other text is stored unchanged.
 import re
 import unicodedata
 from datetime import UTC, datetime
-from typing import Annotated
-
-Escaped = Annotated[str, "escaped"]  # a column whose text is stored by `escape`
 
 
 class Escapes:

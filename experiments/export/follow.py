@@ -18,7 +18,6 @@ from experiments.export.trackers import TRACKERS, Log, logged_steps
 from experiments.reader import StoreReader
 
 POLL_S = 1.0
-OVER = ("completed", "stopped", "failed", "aborted", "lost", "unknown")
 
 
 def follow(store: Path, ref: str, tracker: str, after: int) -> None:
@@ -27,7 +26,7 @@ def follow(store: Path, ref: str, tracker: str, after: int) -> None:
         run = reader.resolve(ref)
         log = TRACKERS[tracker](reader, run, trackers_folder(store) / tracker, live=True)
         while True:
-            over = reader.resolve(ref).status in OVER
+            over = not reader.resolve(ref).active
             after = _log_new(reader, ref, log, after, ended=over)
             if over:
                 break

@@ -14,7 +14,6 @@ PAGE = 200
 WINDOW = 2000
 METRIC_FIELDS = ("run", "name", "step", "at", "elapsed", "tokens")
 STEP_FIELDS = ("run", "name", "recipe", "seed", "step", "elapsed", "tokens")
-WHAT = ("runs", "metrics", "steps", "rollouts", "turns", "tokens", "evaluations")
 RUN_FIELDS = (
     "id", "uid", "name", "status", "model", "task", "recipe", "seed", "step", "total_steps",
     "tokens", "elapsed", "created_at", "started_at", "ended_at", "device", "dataset_fingerprint",
@@ -24,14 +23,9 @@ RUN_FIELDS = (
 
 def rows_of(what: str, reader: StoreReader, runs: Sequence[RunSummary]) -> Iterator[Row]:
     """Return the rows of an export, read lazily."""
-    makers: dict[str, Callable[[StoreReader, Sequence[RunSummary]], Iterator[Row]]] = {
-        "runs": run_rows, "metrics": metric_rows, "steps": step_rows, "rollouts": rollout_rows,
-        "turns": turn_rows,
-        "tokens": token_rows, "evaluations": evaluation_rows,
-    }  # fmt: skip
-    if what not in makers:
+    if what not in WHAT:
         raise ExportError(f"{what!r} cannot be exported; choose from {', '.join(WHAT)}")
-    return makers[what](reader, runs)
+    return WHAT[what](reader, runs)
 
 
 def run_row(run: RunSummary) -> Row:
@@ -199,3 +193,9 @@ def evaluation_rows(reader: StoreReader, runs: Sequence[RunSummary]) -> Iterator
                     "samples": row.samples,
                     **{f"reward/{name}": value for name, value in row.rewards.items()},
                 }  # fmt: skip
+
+
+WHAT: dict[str, Callable[[StoreReader, Sequence[RunSummary]], Iterator[Row]]] = {
+    "runs": run_rows, "metrics": metric_rows, "steps": step_rows, "rollouts": rollout_rows,
+    "turns": turn_rows, "tokens": token_rows, "evaluations": evaluation_rows,
+}  # fmt: skip

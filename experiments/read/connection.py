@@ -5,19 +5,15 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from experiments.db.configs import in_force, json_text, number_of
 from experiments.db.connection import open_reader
 from experiments.db.migration_sql import CURRENT
 from experiments.db.migrations import too_new, version
-from experiments.db.statements import select
-from experiments.db.stored import NAMES, TABLES
 from experiments.db.texts import unescape
 from experiments.errors import NoStoreError, NothingStoredError, QueryError, StoreUnusableError
 from experiments.read.shapes import Columns, Shape, V
-
-R = TypeVar("R", bound=tuple[Any, ...])
 
 
 def _as_json(config: str | None, path: str) -> str | None:
@@ -44,6 +40,7 @@ class Reading:
         self.note = too_new(self.schema, path) if self.schema > CURRENT else ""
         self._data_version = self._version()
         self._stops = 0
+        self._present: dict[str, frozenset[str]] = {}  # the columns of each table
 
     def close(self) -> None:
         self._conn.close()
@@ -57,15 +54,14 @@ class Reading:
         """Return `ok`, or the damage that SQLite finds in the file."""
         return "; ".join(self._column("PRAGMA integrity_check"))
 
-    def odd_tables(self) -> list[str]:
+    def odd_tables(self, names: Sequence[str]) -> list[str]:
         """Return the tables that are views, virtual or computed: they may never end."""
-        names = marks(NAMES)
         return self._column(
-            f"SELECT name FROM sqlite_master WHERE name IN ({names}) "
+            f"SELECT name FROM sqlite_master WHERE name IN ({marks(names)}) "
             "AND (type <> 'table' OR sql LIKE 'CREATE VIRTUAL%' OR EXISTS "
             "(SELECT 1 FROM pragma_table_xinfo(sqlite_master.name) WHERE hidden > 1)) "
             "ORDER BY name",
-            NAMES,
+            names,
         )
 
     def changed(self) -> bool:
@@ -109,28 +105,22 @@ class Reading:
         self, shape: Shape[Any], rest: str, values: Sequence[Any] = (), *more: str
     ) -> Columns:
         """Return the shape's columns and `more` of the rows that the rest of the SQL selects."""
-        columns = ", ".join((self._select(shape), *more))
-        table = TABLES[shape.row]
-        return shape.read(self._all(f"SELECT {columns} FROM {table} {rest}", values), *more)
+        selected, names = self._select(shape)
+        columns = ", ".join((selected, *more))
+        rows = self._all(f"SELECT {columns} FROM {shape.table} {rest}", values)
+        return shape.read(rows, names, more)
 
     def _views(self, shape: Shape[V], rest: str, values: Sequence[Any] = ()) -> tuple[V, ...]:
         return tuple(shape.make(self._columns(shape, rest, values)))
 
-    def _select(self, shape: Shape[Any], of: str = "") -> str:
-        """Return the columns of a shape, optionally under a table alias."""
-        row = shape.row
-        return select(row, shape.columns.values(), of=of, present=self._present(row))
-
-    def _rows(self, row: type[R], rest: str, values: Sequence[Any] = ()) -> list[R]:
-        columns = select(row, present=self._present(row))
-        found = self._all(f"SELECT {columns} FROM {TABLES[row]} {rest}", values)
-        return [row(*values) for values in found]
-
-    def _present(self, row: Any) -> list[str] | None:
-        """Return the columns that a table has in an older file; None if it has all."""
-        if self.schema >= CURRENT:
-            return None
-        return self._column("SELECT name FROM pragma_table_info(?)", (TABLES[row],))
+    def _select(self, shape: Shape[Any]) -> tuple[str, list[str]]:
+        """Return the SQL of the shape's columns that the file has, and their names as fields."""
+        if shape.table not in self._present:
+            self._present[shape.table] = frozenset(
+                self._column("SELECT name FROM pragma_table_info(?)", (shape.table,))
+            )
+        columns = shape.columns(self._present[shape.table])
+        return ", ".join(f'{shape.table}."{name}"' for name in columns.values()), list(columns)
 
     def _short(self, run: int) -> str:
         short = self._value("SELECT short FROM run WHERE id = ?", (run,))

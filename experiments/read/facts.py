@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from experiments import values as v
-from experiments.db import stored
 from experiments.db.numbers import number
 from experiments.db.paths import run_folder, tokens_file
 from experiments.read.connection import marks, text
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 Value = TypeVar("Value", bound="DataclassInstance")
 Blob = tuple[tuple[int, ...], tuple[v.TokenRow, ...]]
 
-EVALUATION = Shape(ev.EvaluationFinished, stored.Evaluation)
+EVALUATION = Shape(ev.EvaluationFinished, "evaluation")
 SOURCES = (
     ("event", "seq"), ("step", "seq"), ("update_pass", "seq"), ("evaluation", "seq"),
     ("rollout_group", "seq"), ("rollout_group", "tokens_seq"),

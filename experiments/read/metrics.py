@@ -6,7 +6,6 @@ from operator import itemgetter
 from pathlib import Path
 
 from experiments import values as v
-from experiments.db import stored
 from experiments.db.numbers import number
 from experiments.db.texts import escape
 from experiments.errors import NothingStoredError
@@ -14,11 +13,11 @@ from experiments.read.connection import Reading, no_collection, text
 from experiments.read.shapes import Shape
 from grpo_engine import events as ev
 
-STEP = Shape(v.StepView, stored.Step)
-PASS = Shape(ev.PassFinished, stored.UpdatePass, index="pass_")
-ALERT = Shape(v.AlertView, stored.Alert, group="group_index", step="last_step")
-EVALUATION = Shape(v.EvaluationView, stored.Evaluation)
-SAMPLE = Shape(ev.EvaluationSample, stored.EvaluationSample)
+STEP = Shape(v.StepView, "step")
+PASS = Shape(ev.PassFinished, "update_pass", index="pass")
+ALERT = Shape(v.AlertView, "alert", group="group_index", step="last_step")
+EVALUATION = Shape(v.EvaluationView, "evaluation")
+SAMPLE = Shape(ev.EvaluationSample, "evaluation_sample")
 
 
 class MetricQuestions(Reading):

@@ -1,16 +1,30 @@
 """What is known about a run that ended without reporting it."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 from experiments import values as v
-from experiments.db import stored
 from experiments.db.machine import boot_id, host_name
 from experiments.db.paths import fault_file, log_file, run_folder
 from experiments.db.texts import ago, iso, seconds
 from experiments.read.metrics import MetricQuestions
+from experiments.read.shapes import Shape
 
 LINES = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt(v.AttemptView):
+    """An attempt with what tells why its process ended."""
+
+    boot: str
+    rss_gb: float
+    free_gb: float
+    slept_s: float
+
+
+ATTEMPT = Shape(Attempt, "attempt")
 
 
 class PostMortemQuestions(MetricQuestions):
@@ -23,8 +37,8 @@ class PostMortemQuestions(MetricQuestions):
         last, error = self._one("SELECT step, error FROM run WHERE id = ?", (run,))
         saved = [item for item in self.checkpoints(run) if item.exists and item.step <= last]
         newest = max(saved, key=lambda item: item.step, default=None)
-        rows = self._rows(stored.Attempt, "WHERE run_id = ? ORDER BY n DESC LIMIT 1", (run,))
-        attempt = rows[0] if rows else None
+        attempts = self._views(ATTEMPT, "WHERE run_id = ? ORDER BY n DESC LIMIT 1", (run,))
+        attempt = attempts[0] if attempts else None
         return v.PostMortem(
             run=run,
             last_step=last,
@@ -53,7 +67,7 @@ class PostMortemQuestions(MetricQuestions):
         return tuple(found)
 
 
-def _cause(error: str, folder: Path, attempt: stored.Attempt) -> str:
+def _cause(error: str, folder: Path, attempt: Attempt) -> str:
     held, left = attempt.rss_gb, attempt.free_gb
     if error or attempt.cause or attempt.ended_at:
         return error or attempt.cause or "its process exited without reporting an end"

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from experiments import values as v
-from experiments.db import stored
 from experiments.db.paths import run_folder, tokens_file
 from experiments.db.texts import escape
 from experiments.errors import NothingStoredError
@@ -12,9 +11,9 @@ from experiments.read.connection import Reading, marks, text
 from experiments.read.shapes import Shape
 from grpo_engine import events as ev
 
-GROUP = Shape(v.GroupView, stored.RolloutGroup)
-ROLLOUT = Shape(v.RolloutView, stored.Rollout)
-REWARD = Shape(ev.RewardValue, stored.RolloutReward, name="function")
+GROUP = Shape(v.GroupView, "rollout_group")
+ROLLOUT = Shape(v.RolloutView, "rollout")
+REWARD = Shape(ev.RewardValue, "rollout_reward", name="function")
 CHUNK = 400
 
 

@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from types import MappingProxyType
 from typing import Any
 
 from experiments import values as v
-from experiments.db import stored
 from experiments.db.configs import flat
 from experiments.db.paths import run_folder
 from experiments.db.spilled import Spilled, runs_waiting, spilled
@@ -15,7 +15,7 @@ from experiments.errors import RunActiveError, RunNotFoundError
 from experiments.read.columns import FIELDS, Column, Known, parse_column, parse_columns
 from experiments.read.connection import Reading, marks, no_collection, text
 from experiments.read.filters import compile_filter
-from experiments.read.shapes import Shape
+from experiments.read.shapes import Columns, Shape
 from experiments.read.status import Derived, LifeSigns, derive
 from experiments.starts import begun_from
 from grpo_engine.errors import nearest
@@ -26,15 +26,15 @@ DEFAULT_METRICS = (
     "entropy", "eval/accuracy", "eval/greedy/accuracy",
 )  # fmt: skip
 
-RUN = Shape(v.RunSummary, stored.Run, id="short")
-ATTEMPT = Shape(v.AttemptView, stored.Attempt)
-LINE = Shape(v.MetricSummary, stored.MetricSummary)
+RUN = Shape(v.RunSummary, "run", id="short")
+ATTEMPT = Shape(v.AttemptView, "attempt")
+LINE = tuple(one.name for one in fields(v.MetricSummary) if one.name not in ("key", "direction"))
 _OF_ATTEMPT = ("attempts", "host", "heartbeat")
 _LAST_ATTEMPT = (
     "LEFT JOIN attempt worker ON worker.id = "
     "(SELECT id FROM attempt WHERE run_id = run.id ORDER BY n DESC LIMIT 1)"
 )
-_COUNT = list(LINE.columns).index("count")
+_COUNT = LINE.index("count")
 _JOINS = 50
 MOST_ANCESTORS = 100
 
@@ -52,8 +52,8 @@ class LazyMetrics(Mapping[str, v.MetricSummary]):
 
     def __getitem__(self, key: str) -> v.MetricSummary:
         place = self._places[key]
-        numbers = self._row[place : place + len(LINE.columns)]
-        line = dict(zip(LINE.columns, numbers, strict=True))
+        numbers = self._row[place : place + len(LINE)]
+        line = dict(zip(LINE, numbers, strict=True))
         if line["count"] is None:
             raise KeyError(key)
         return v.MetricSummary(key=key, direction=spec(key).direction, **line)
@@ -86,7 +86,8 @@ class RunQuestions(Reading):
             values = [*values, *keys]
         extra = [column.sql(shown=True) for column in wanted]
         attempt = "worker.n, worker.host, worker.heartbeat"
-        select = ", ".join([self._select(RUN), attempt, *(sql for sql, _ in extra)])
+        selected, names = self._select(RUN)
+        select = ", ".join([selected, attempt, *(sql for sql, _ in extra)])
         waiting = self.waiting()
         statuses = self._derive_active(waiting)
         with no_collection():
@@ -98,7 +99,11 @@ class RunQuestions(Reading):
                     *values, *order_values, -1 if limit is None else limit,
                 ],
             )  # fmt: skip
-            return self._summaries(rows, wanted, statuses, waiting, metrics)
+            found = RUN.read(rows, names, _OF_ATTEMPT)
+            found["columns"] = [
+                _cells(wanted, row[-len(wanted) :]) if wanted else NO_COLUMNS for row in rows
+            ]
+            return self._summaries(found, statuses, waiting, metrics)
 
     def waiting(self) -> dict[int, Spilled]:
         """Return by run which events are not in the store yet."""
@@ -255,10 +260,9 @@ class RunQuestions(Reading):
         return found
 
     def _summaries(
-        self, rows: Sequence[Any], columns: Sequence[Column], statuses: Mapping[int, Derived],
-        waiting: Mapping[int, Spilled], metrics: Sequence[str],
+        self, found: Columns, statuses: Mapping[int, Derived], waiting: Mapping[int, Spilled],
+        metrics: Sequence[str],
     ) -> tuple[v.RunSummary, ...]:  # fmt: skip
-        found = RUN.read(rows, *_OF_ATTEMPT)
         keys = found["key"]
         tags = self._tags(keys)
         lines, places = self._lines(keys, metrics)
@@ -286,9 +290,6 @@ class RunQuestions(Reading):
         found["tags"] = [tags.get(key, ()) for key in keys]
         found["parent"], found["sweep"] = list(map(parents.get, keys)), list(map(sweeps.get, keys))
         found["metrics"] = [LazyMetrics(lines.get(key, ()), places) for key in keys]
-        found["columns"] = [
-            _cells(columns, row[-len(columns) :]) if columns else NO_COLUMNS for row in rows
-        ]
         return tuple(RUN.make(found))
 
     def _tags(self, runs: Sequence[int]) -> dict[int, tuple[str, ...]]:
@@ -328,7 +329,7 @@ class RunQuestions(Reading):
         found: dict[int, tuple[Any, ...]] = {}
         for at in range(0, len(ids), _JOINS):
             keys = [key for _, key in ids[at : at + _JOINS]]
-            names = ", ".join(self._select(LINE, f"m{key}") for key in keys)
+            names = ", ".join(f'm{key}."{name}"' for key in keys for name in LINE)
             joins = " ".join(
                 f"LEFT JOIN metric_summary m{key} ON m{key}.run_id = wanted.value "
                 f"AND m{key}.key_id = {key}"
@@ -340,7 +341,7 @@ class RunQuestions(Reading):
             )
             for run, *numbers in rows:
                 found[run] = (*found.get(run, ()), *numbers)
-        places = {text(name): at * len(LINE.columns) for at, (name, _) in enumerate(ids)}
+        places = {text(name): at * len(LINE) for at, (name, _) in enumerate(ids)}
         return found, places
 
 

@@ -1,67 +1,74 @@
 """Convert rows to values: each field of a value is read from the column of its name.
 
-A column stored escaped, as NULL for NaN, as 0 or 1, or as JSON is converted to the field's type.
+A text is unescaped; NULL for NaN, 0 or 1, and JSON are converted to the field's type.
 """
 
 import json
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, fields
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args, get_origin
 
 from experiments.db.numbers import loads, number
-from experiments.db.texts import Escaped, unescape
+from experiments.db.texts import unescape
+from experiments.errors import StoreUnusableError
 from grpo_engine.events import Span
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 V = TypeVar("V", bound="DataclassInstance")
-Columns = dict[str, Sequence[Any]]
 USUAL = {"key": "id", "run": "run_id", "group": "group_id", "index": "idx"}
 
 
+class Columns(dict[str, Sequence[Any]]):
+    """Columns of rows by the fields that are read from them."""
+
+    def __missing__(self, field: str) -> Sequence[Any]:
+        raise StoreUnusableError(f"the store has no column for {field}: restore a backup of it")
+
+
 class Shape(Generic[V]):
-    """Reads values of one type from the rows of one table.
+    """Reads values of one type from the rows of a table.
 
     `names` maps a field to a column of another name, or to "" if it has none.
     """
 
-    def __init__(self, view: type[V], row: Any, **names: str) -> None:
-        self.view, self.row = view, row
-        kinds: dict[str, Any] = row.__annotations__
+    def __init__(self, view: type[V], table: str, **names: str) -> None:
+        self.view, self.table = view, table
         names = USUAL | names
-        found = {field: names.get(field.name, field.name) for field in fields(view)}
-        self.columns = {field.name: name for field, name in found.items() if name in kinds}
-        self._texts = [field for field, name in self.columns.items() if kinds[name] is Escaped]
-        self._others = [
-            (field.name, convert)
-            for field, name in found.items()
-            if name in kinds and (convert := _conversion(field.type, kinds[name]))
-        ]
-        self._marked = "nonfinite" in kinds and "nonfinite" not in self.columns
-        if self._marked:
-            self.columns["nonfinite"] = "nonfinite"
+        found = {field.name: names.get(field.name, field.name) for field in fields(view)}
+        # `nonfinite` names the columns where NULL means NaN, unless it is a field itself
+        self._marked = "nonfinite" not in found
+        self._columns = {"nonfinite": "nonfinite"} | found
+        self._conversions = {field.name: _conversion(field.type) for field in fields(view)}
 
-    def read(self, rows: Sequence[Sequence[Any]], *more: str) -> Columns:
-        """Return the rows' columns by field name; columns named in `more` follow."""
-        names = (*self.columns, *more)
+    def columns(self, present: Collection[str]) -> dict[str, str]:
+        """Return the columns among those `present` in the table, by field name."""
+        return {field: name for field, name in self._columns.items() if name in present}
+
+    def read(
+        self, rows: Sequence[Sequence[Any]], names: Sequence[str], more: Sequence[str] = ()
+    ) -> Columns:
+        """Return the rows' columns by the names of fields; columns named in `more` follow."""
         of_rows = zip(*rows, strict=True) if rows else repeat(())
-        columns: Columns = dict(zip(names, of_rows, strict=False))
-        for name in self._texts:
-            columns[name] = [unescape(one) if "\\" in one else one for one in columns[name]]
-        for name, convert in self._others:
-            columns[name] = list(map(convert, columns[name]))
+        columns = Columns(zip((*names, *more), of_rows, strict=False))
+        for name in names:
+            convert = self._conversions.get(name)
+            if convert is unescape:  # few texts need it
+                columns[name] = [unescape(one) if "\\" in one else one for one in columns[name]]
+            elif convert:
+                columns[name] = list(map(convert, columns[name]))
         if self._marked:
-            for place, nan in enumerate(columns.pop("nonfinite")):
+            for place, nan in enumerate(columns.pop("nonfinite", ())):
                 for name in nan.split(",") if nan else ():
                     column = columns[name] = list(columns[name])
                     column[place] = math.nan
         return columns
 
-    def make(self, columns: Columns) -> list[V]:
+    def make(self, columns: Mapping[str, Sequence[Any]]) -> list[V]:
         """Build values from columns; a field without a column gets its default.
 
         Fields are set a column at a time: the constructor of a frozen dataclass takes three times
@@ -80,14 +87,13 @@ def spans(text: str) -> tuple[Span, ...]:
     return tuple(Span(**one) for one in json.loads(text)) if text else ()
 
 
-def _conversion(wanted: Any, stored: Any) -> Callable[[Any], Any] | None:
-    """Return the conversion from the stored type to the field's type; None if they are the same."""
-    if wanted is float and stored == float | None:
-        return number
-    if wanted is bool:
-        return bool
-    if stored is str and wanted == tuple[Span, ...]:
-        return spans
-    if stored is str and get_origin(wanted) is Mapping:
+CONVERSIONS: Mapping[Any, Callable[[Any], Any]] = {
+    str: unescape, float: number, bool: bool, tuple[Span, ...]: spans
+}  # fmt: skip
+
+
+def _conversion(wanted: Any) -> Callable[[Any], Any] | None:
+    """Return the conversion of a stored value to the field's type; None if it is of that type."""
+    if get_origin(wanted) is Mapping:
         return loads if get_args(wanted)[1] is float else json.loads
-    return None
+    return CONVERSIONS.get(wanted)

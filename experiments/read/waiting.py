@@ -5,7 +5,6 @@ import time
 from typing import Any
 
 from experiments.board import board_from_json
-from experiments.db import stored
 from experiments.db.texts import seconds
 from experiments.errors import NothingStoredError
 from experiments.read.connection import Reading, text
@@ -14,8 +13,8 @@ from experiments.read.shapes import Shape
 from experiments.values import BoardView, ControlState, ControlView, QueueItemView, SweepView
 
 NO_ANSWER_S = 5.0
-ITEM = Shape(QueueItemView, stored.QueueItem, sweep="", run="")
-SWEEP = Shape(SweepView, stored.Sweep, id="uid")
+ITEM = Shape(QueueItemView, "queue_item", sweep="", run="")
+SWEEP = Shape(SweepView, "sweep", id="uid")
 _JOINED = (
     "LEFT JOIN sweep ON sweep.id = queue_item.sweep_id LEFT JOIN run ON run.id = queue_item.run_id "
 )

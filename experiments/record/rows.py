@@ -2,15 +2,12 @@
 
 import dataclasses
 import json
-import sqlite3
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from itertools import chain
-from typing import Any
 
-from experiments.db import stored
 from experiments.db.numbers import dumps, known, nan_names
+from experiments.db.statements import Row
 from experiments.db.texts import escape
 from grpo_engine import events as ev
 
@@ -57,32 +54,15 @@ class Scored:
 
 @dataclass(slots=True)
 class Rows:
-    groups: list[stored.RolloutGroup] = field(default_factory=list)
-    rollouts: list[stored.Rollout] = field(default_factory=list)
-    rewards: list[stored.RolloutReward] = field(default_factory=list)
-    passes: list[stored.UpdatePass] = field(default_factory=list)
-    events: list[stored.Event] = field(default_factory=list)
-    metrics: list[stored.Metric] = field(default_factory=list)
+    """Rows by their table, in the order in which they are inserted."""
+
+    tables: dict[str, list[Row]] = field(default_factory=lambda: defaultdict(list))
     sizes: int = 0
 
 
-def insert(conn: sqlite3.Connection, sql: str, rows: Sequence[Sequence[Any]]) -> None:
-    """Insert rows in statements of up to 256, since each statement may yield the interpreter.
-
-    With one statement per row, a busy thread made the lock last for seconds.
-    """
-    at = 0
-    most = conn.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER) // len(rows[0]) if rows else 0
-    for size in (256, 64, 16, 4, 1):
-        while most >= size <= len(rows) - at:
-            conn.execute(_many(sql, size), list(chain.from_iterable(rows[at : at + size])))
-            at += size
-
-
-@lru_cache(maxsize=128)
-def _many(sql: str, rows: int) -> str:
-    head, _, marks = sql.partition(" VALUES ")
-    return f"{head} VALUES {','.join([marks] * rows)}"
+def recorded(run: int, attempt: int, step: int, seq: int) -> Row:
+    """Return the columns of everything that is recorded in its order."""
+    return {"run_id": run, "attempt": attempt, "step": step, "seq": seq, "hidden": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,25 +74,23 @@ class GroupRows:
     def add(self, rows: Rows, step: int, pair: Scored, last_group: int, last_rollout: int) -> None:
         """Append a group with its completions; ids continue from the last stored ones."""
         group = pair.group
-        key = last_group + len(rows.groups) + 1
-        has_tokens = self.parts.tokens_of(step, group.origin)
+        key = last_group + len(rows.tables["rollout_group"]) + 1
         prompt, target = escape(group.prompt_text), escape(group.target)
-        rows.groups.append(
-            stored.RolloutGroup(
-                id=key, run_id=self.run, attempt=self.attempt, step=step, seq=pair.seq,
-                tokens_seq=pair.numbers_seq, idx=group.index, origin=group.origin,
-                example_key=escape(group.example_key), prompt_hash=escape(group.prompt_hash),
-                prompt_text=prompt, target=target, sampling=dumps(group.sampling),
-                reward_mean=known(group.reward_mean), reward_std=known(group.reward_std),
-                no_signal=escape(group.no_signal), refill=group.refill,
-                has_tokens=int(has_tokens),
-                nonfinite=nan_names(reward_mean=group.reward_mean, reward_std=group.reward_std),
-            )
-        )  # fmt: skip
+        rows.tables["rollout_group"].append({
+            "id": key, **recorded(self.run, self.attempt, step, pair.seq),
+            "tokens_seq": pair.numbers_seq, "idx": group.index, "origin": group.origin,
+            "example_key": escape(group.example_key), "prompt_hash": escape(group.prompt_hash),
+            "prompt_text": prompt, "target": target, "sampling": dumps(group.sampling),
+            "reward_mean": known(group.reward_mean), "reward_std": known(group.reward_std),
+            "no_signal": escape(group.no_signal), "refill": group.refill,
+            "has_tokens": int(self.parts.tokens_of(step, group.origin)),
+            "nonfinite": nan_names(reward_mean=group.reward_mean, reward_std=group.reward_std),
+        })  # fmt: skip
+        rows.tables["prompt_words"].append({"rowid": key, "prompt_text": prompt})
         rows.sizes += 200 + 2 * len(prompt) + len(target)
         by_index = {row.index: row for row in pair.numbers.numbers} if pair.numbers else {}
         for completion in group.rollouts:
-            number = last_rollout + len(rows.rollouts) + 1
+            number = last_rollout + len(rows.tables["rollout"]) + 1
             self._rollout(rows, number, key, completion, by_index.get(completion.index))
 
     def _rollout(
@@ -120,25 +98,22 @@ class GroupRows:
         numbers: ev.TokenNumbers | None,
     ) -> None:  # fmt: skip
         text = escape(completion.text) if self.parts.rollouts else ""
-        rows.rollouts.append(
-            stored.Rollout(
-                id=key, group_id=group, run_id=self.run, idx=completion.index, text=text,
-                reward=known(completion.reward), advantage=known(completion.advantage),
-                tokens=ev.model_tokens(completion.ids, completion.spans), finish=completion.finish,
-                spans=spans_json(completion.spans),
-                **of_numbers(completion, numbers),
-            )
-        )  # fmt: skip
+        rows.tables["rollout"].append({
+            "id": key, "group_id": group, "run_id": self.run, "idx": completion.index, "text": text,
+            "reward": known(completion.reward), "advantage": known(completion.advantage),
+            "tokens": ev.model_tokens(completion.ids, completion.spans),
+            "finish": completion.finish, "spans": spans_json(completion.spans),
+            **of_numbers(completion, numbers),
+        })  # fmt: skip
+        rows.tables["rollout_words"].append({"rowid": key, "text": text})
         rows.sizes += 120 + 2 * len(text)
         for position, reward in enumerate(completion.rewards):
             reason = escape(reward.reason)
-            rows.rewards.append(
-                stored.RolloutReward(
-                    rollout_id=key, position=position, function=escape(reward.name),
-                    value=known(reward.value), weight=known(reward.weight), reason=reason,
-                    nonfinite=nan_names(value=reward.value),
-                )
-            )  # fmt: skip
+            rows.tables["rollout_reward"].append({
+                "rollout_id": key, "position": position, "function": escape(reward.name),
+                "value": known(reward.value), "weight": known(reward.weight), "reason": reason,
+                "nonfinite": nan_names(value=reward.value),
+            })  # fmt: skip
             rows.sizes += 30 + len(reason)
 
 
@@ -153,7 +128,7 @@ def spans_json(spans: Sequence[ev.Span]) -> str:
     ])  # fmt: skip
 
 
-def of_numbers(completion: ev.Completion, numbers: ev.TokenNumbers | None) -> dict[str, Any]:
+def of_numbers(completion: ev.Completion, numbers: ev.TokenNumbers | None) -> Row:
     """Return the columns of a rollout that depend on its token numbers."""
     clip = numbers.clip_fraction if numbers else None
     kl = numbers.kl if numbers else None

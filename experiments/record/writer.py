@@ -7,21 +7,30 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from experiments.db import stored, summaries
+from experiments.db import summaries
 from experiments.db.connection import begin, hurried
 from experiments.db.numbers import dumps, known
 from experiments.db.paths import tokens_file
-from experiments.db.statements import insert_into
-from experiments.db.stored import NEW
+from experiments.db.statements import REPLACE, Row, insert, insert_into
 from experiments.db.texts import escape, iso
 from experiments.db.tokens import TokenFile, encode
 from experiments.read.connection import marks
 from experiments.read.facts import SOURCES
-from experiments.record.rows import GroupRows, Item, RecordedParts, Rows, Scored, insert, of_numbers
+from experiments.record.rows import (
+    GroupRows,
+    Item,
+    RecordedParts,
+    Rows,
+    Scored,
+    of_numbers,
+    recorded,
+)  # fmt: skip
 from experiments.values import TokenRow
 from grpo_engine import events as ev
 
 NAP_S = 5e-4
+REPLACED = ("metric", "metric_summary")
+OF_THE_FIRST_ALERT = {"run_id", "rule", "first_step", "count", "muted"}  # kept when it is repeated
 
 
 class RunWriter:
@@ -180,21 +189,13 @@ class RunWriter:
         self._totals(items, rows.sizes)
 
     def _flush(self, rows: Rows) -> None:
-        insert(self.conn, insert_into(stored.RolloutGroup), rows.groups)
-        insert(self.conn, insert_into(stored.Rollout), rows.rollouts)
-        insert(self.conn, insert_into(stored.RolloutReward), rows.rewards)
-        texts = [(row.id, row.text) for row in rows.rollouts]
-        insert(self.conn, "INSERT INTO rollout_words (rowid, text) VALUES (?,?)", texts)
-        prompts = [(row.id, row.prompt_text) for row in rows.groups]
-        insert(self.conn, "INSERT INTO prompt_words (rowid, prompt_text) VALUES (?,?)", prompts)
-        insert(self.conn, insert_into(stored.UpdatePass), rows.passes)
-        insert(self.conn, insert_into(stored.Event), rows.events)
-        insert(self.conn, insert_into(stored.Metric, "INSERT OR REPLACE"), rows.metrics)
-        if rows.metrics and self._summaries is not None:
-            lines = self._summaries
-            changed = {row.key_id for row in rows.metrics}
-            found = [lines[key].row(self.run, key) for key in changed]
-            insert(self.conn, summaries.UPSERT, found)
+        if self._summaries is not None:
+            rows.tables["metric_summary"] = [
+                self._summaries[key].row(self.run, key)
+                for key in {row["key_id"] for row in rows.tables["metric"]}
+            ]
+        for table, found in rows.tables.items():
+            insert(self.conn, table, found, REPLACE if table in REPLACED else "INSERT")
 
     def _late_numbers(self, pair: Scored) -> None:
         """Add token numbers to a group that an earlier transaction wrote."""
@@ -215,50 +216,40 @@ class RunWriter:
                 )
 
     def _pass(self, rows: Rows, item: Item, event: ev.PassFinished) -> None:
-        rows.passes.append(
-            stored.UpdatePass(
-                id=NEW, run_id=self.run, attempt=self.attempt, step=event.step, seq=item.seq,
-                pass_=event.index, minibatch=event.minibatch, loss=known(event.loss),
-                clip_low=known(event.clip_low), clip_high=known(event.clip_high),
-                kl_to_old=known(event.kl_to_old), grad_norm=known(event.grad_norm),
-                learning_rate=known(event.learning_rate), stop_reason=escape(event.stop_reason),
-            )
-        )  # fmt: skip
+        rows.tables["update_pass"].append({
+            **self._recorded(item), "pass": event.index, "minibatch": event.minibatch,
+            "loss": known(event.loss), "clip_low": known(event.clip_low),
+            "clip_high": known(event.clip_high), "kl_to_old": known(event.kl_to_old),
+            "grad_norm": known(event.grad_norm), "learning_rate": known(event.learning_rate),
+            "stop_reason": escape(event.stop_reason),
+        })  # fmt: skip
 
     def _step(self, rows: Rows, item: Item, event: ev.StepFinished) -> None:
         self._metrics(rows, event.step, event.metrics)
-        self.conn.execute(
-            insert_into(stored.Step, "INSERT OR REPLACE"),
-            stored.Step(
-                id=NEW, run_id=self.run, attempt=self.attempt, step=event.step, seq=item.seq,
-                at=item.at, elapsed=known(event.elapsed), tokens=event.tokens,
-                key_set=self._key_set(tuple(event.metrics)),
-                skipped=escape(self._skipped.pop(event.step, "")),
-            ),
-        )  # fmt: skip
+        row = {
+            **self._recorded(item), "at": item.at, "elapsed": known(event.elapsed),
+            "tokens": event.tokens, "key_set": self._key_set(tuple(event.metrics)),
+            "skipped": escape(self._skipped.pop(event.step, "")),
+        }  # fmt: skip
+        insert(self.conn, "step", [row], REPLACE)
         rows.sizes += 60 + 25 * len(event.metrics)
 
     def _evaluation(self, rows: Rows, item: Item, event: ev.EvaluationFinished) -> None:
-        cursor = self.conn.execute(
-            insert_into(stored.Evaluation),
-            stored.Evaluation(
-                id=NEW, run_id=self.run, attempt=self.attempt, step=event.step, seq=item.seq,
-                at=item.at, moment=event.moment, mode=event.mode, problems=event.problems,
-                samples=event.samples, metrics=dumps(event.metrics), seconds=known(event.seconds),
-            ),
-        )  # fmt: skip
-        assert cursor.lastrowid is not None
-        self.conn.executemany(
-            insert_into(stored.EvaluationSample),
-            [
-                stored.EvaluationSample(
-                    evaluation_id=cursor.lastrowid, position=position,
-                    example_key=escape(row.example_key), correct=row.correct, samples=row.samples,
-                    rewards=dumps(row.rewards),
-                )
-                for position, row in enumerate(event.rows)
-            ],
-        )  # fmt: skip
+        row = {
+            **self._recorded(item), "at": item.at, "moment": event.moment, "mode": event.mode,
+            "problems": event.problems, "samples": event.samples, "metrics": dumps(event.metrics),
+            "seconds": known(event.seconds),
+        }  # fmt: skip
+        cursor = self.conn.execute(insert_into("evaluation", row), tuple(row.values()))
+        samples = [
+            {
+                "evaluation_id": cursor.lastrowid, "position": position,
+                "example_key": escape(one.example_key), "correct": one.correct,
+                "samples": one.samples, "rewards": dumps(one.rewards),
+            }
+            for position, one in enumerate(event.rows)
+        ]  # fmt: skip
+        insert(self.conn, "evaluation_sample", samples)
         self._metrics(rows, event.step, ev.evaluation_series(event))
         rows.sizes += 200 + 80 * len(event.rows)
 
@@ -283,16 +274,15 @@ class RunWriter:
             self._ended("failed", escape(f"{event.error}: {event.message}"), item.at)
         self._event(rows, item)
 
+    def _recorded(self, item: Item) -> Row:
+        return recorded(self.run, self.attempt, item.event.step, item.seq)
+
     def _event(self, rows: Rows, item: Item) -> None:
         event = item.event
         payload = json.dumps(ev.to_json(event), separators=(",", ":"), allow_nan=False)
-        kind = ev.kind_of(event)
-        rows.events.append(
-            stored.Event(
-                id=NEW, run_id=self.run, attempt=self.attempt, seq=item.seq, at=item.at,
-                step=event.step, kind=kind, payload=payload,
-            )
-        )  # fmt: skip
+        rows.tables["event"].append({
+            **self._recorded(item), "at": item.at, "kind": ev.kind_of(event), "payload": payload,
+        })  # fmt: skip
         rows.sizes += 60 + len(payload)
 
     def _started(self, event: ev.RunStarted, at: float) -> None:
@@ -313,19 +303,20 @@ class RunWriter:
         )
 
     def _alert(self, event: ev.AlertRaised) -> None:
+        row = {
+            "run_id": self.run, "rule": escape(event.rule), "severity": event.severity,
+            "first_step": event.step, "last_step": event.step, "count": 1,
+            "value": known(event.value), "limit": known(event.limit), "group_index": event.group,
+            "explanation": escape(event.explanation), "remedy": escape(event.remedy), "muted": 0,
+        }  # fmt: skip
+        latest = ", ".join(
+            f'"{name}" = excluded."{name}"' for name in row if name not in OF_THE_FIRST_ALERT
+        )
         self.conn.execute(
-            f"{insert_into(stored.Alert)} "
-            "ON CONFLICT (run_id, rule) DO UPDATE SET severity = excluded.severity, "
-            "last_step = excluded.last_step, count = count + 1, value = excluded.value, "
-            '"limit" = excluded."limit", group_index = excluded.group_index, '
-            "explanation = excluded.explanation, remedy = excluded.remedy",
-            stored.Alert(
-                id=NEW, run_id=self.run, rule=escape(event.rule), severity=event.severity,
-                first_step=event.step, last_step=event.step, count=1, value=known(event.value),
-                limit=known(event.limit), group_index=event.group,
-                explanation=escape(event.explanation), remedy=escape(event.remedy),
-            ),
-        )  # fmt: skip
+            f"{insert_into('alert', row)} ON CONFLICT (run_id, rule) DO UPDATE "
+            f"SET count = count + 1, {latest}",
+            tuple(row.values()),
+        )
 
     # -- metrics --------------------------------------------------------------------------------
 
@@ -335,7 +326,9 @@ class RunWriter:
         for name, value in values.items():
             key = self._keys.get(name) or self._key(name)
             number = float(value)
-            rows.metrics.append(stored.Metric(self.run, key, step, known(number)))
+            rows.tables["metric"].append(
+                {"run_id": self.run, "key_id": key, "step": step, "value": known(number)}
+            )
             if key not in self._summaries:
                 self._summaries[key] = summaries.Summary()
             self._summaries[key].add(step, number)

@@ -176,26 +176,19 @@ def test_an_export_that_fails_leaves_no_file(reader: StoreReader, tmp_path: Path
         rows_of("step", reader, ())
 
 
-def test_metrics_beyond_one_window_are_all_there(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("what", "at_once", "steps"),
+    [("metrics", "WINDOW", [0, 1, 3]), ("rollouts", "PAGE", [0, 2, 3])],
+)
+def test_rows_beyond_those_read_at_once_are_all_there(
+    path: Path, monkeypatch: pytest.MonkeyPatch, what: str, at_once: str, steps: list[int]
 ) -> None:
     with closing(StoreReader(path)) as reader:
         runs = reader.runs()
-        wanted = list(rows_of("metrics", reader, runs))
-        monkeypatch.setattr("experiments.export.rows.WINDOW", 1)
-        assert repr(list(rows_of("metrics", reader, runs))) == repr(wanted)
-    assert [row["step"] for row in wanted] == [0, 1, 3] * 2
-
-
-def test_rollouts_beyond_one_page_are_all_there(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with closing(StoreReader(path)) as reader:
-        runs = reader.runs()
-        wanted = list(rows_of("rollouts", reader, runs))
-        assert wanted
-        monkeypatch.setattr("experiments.export.rows.PAGE", 1)
-        assert repr(list(rows_of("rollouts", reader, runs))) == repr(wanted)
+        wanted = list(rows_of(what, reader, runs))
+        monkeypatch.setattr(f"experiments.export.rows.{at_once}", 1)
+        assert repr(list(rows_of(what, reader, runs))) == repr(wanted)
+    assert list(dict.fromkeys(row["step"] for row in wanted)) == steps
 
 
 def records(data: bytes) -> Iterator[bytes]:

@@ -1,17 +1,16 @@
 """Old files keep their data through the last migration; newer ones open read-only."""
 
+import lzma
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine
-from sqlmodel import SQLModel
 
-from experiments.db import tables as tables_module
-from experiments.db.connection import open_writer, sqlite_warnings
+from experiments.db.connection import sqlite_warnings
 from experiments.db.migration_sql import CURRENT, MIGRATIONS
-from experiments.db.migrations import migrate, version
+from experiments.db.migrations import version
+from experiments.db.texts import now_iso
 from experiments.errors import StoreReadOnlyError, StoreUnusableError
 from experiments.reader import StoreReader
 from experiments.record.recorder import Recorder
@@ -19,28 +18,17 @@ from experiments.store import ExperimentStore
 from tests.experiments.made import CONFIG, finished, put_all, record_run, started
 
 FIRST = 1
+FIRST_STORE = Path(__file__).parents[1] / "old" / "first_schema.db.xz"
 
 
 def first_version(path: Path) -> None:
     """A recorded run in a store of the first schema version."""
-    newest = path.with_name("newest.db")
-    record_run(newest, steps=2, name="old")
-    with closing(open_writer(path, create=True)) as conn:
-        migrate(conn, path, upto=FIRST)
-        conn.execute("PRAGMA foreign_keys = OFF")
-        conn.execute("ATTACH ? AS newest", (str(newest),))
-        for table in tables(conn) - {"migration"}:
-            names = ", ".join(f'"{name}"' for name in columns(conn, table))
-            conn.execute(f"INSERT INTO {table} ({names}) SELECT {names} FROM newest.{table}")
+    path.write_bytes(lzma.decompress(FIRST_STORE.read_bytes()))
 
 
 def tables(conn: sqlite3.Connection) -> set[str]:
     found = conn.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
     return {name for (name,) in found}
-
-
-def columns(conn: sqlite3.Connection, table: str) -> list[str]:
-    return [name for _, name, *_ in conn.execute(f"PRAGMA table_info({table})")]
 
 
 def test_a_column_that_an_older_file_lacks_is_read_as_its_default(tmp_path: Path) -> None:
@@ -85,7 +73,7 @@ def test_a_migration_is_refused_while_a_run_is_recorded(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
     first_version(path)
     with closing(sqlite3.connect(path)) as conn, conn:
-        conn.execute("UPDATE attempt SET ended_at = NULL")
+        conn.execute("UPDATE attempt SET ended_at = NULL, heartbeat = ?", (now_iso(),))
     store = ExperimentStore(path)
     assert "old is being recorded" in store.read_only
     with pytest.raises(StoreReadOnlyError):
@@ -150,12 +138,13 @@ def shape(conn: sqlite3.Connection) -> dict[str, dict[str, object]]:
         keys = conn.execute(f"PRAGMA foreign_key_list({table})").fetchall()
         indices = conn.execute(f"PRAGMA index_list({table})").fetchall()
         found[table] = {
-            "columns": {name: (AFFINITY.get(kind, kind), bool(needed) and not key)
+            "columns": {name: (kind, bool(needed) and not key)
                         for _, name, kind, needed, _, key in info},
             "key": [name for key, name in sorted((row[5], row[1]) for row in info) if key],
             "points": sorted((name, other, there, gone)
                              for _, _, other, name, there, _, gone, _ in keys),
-            "indices": sorted(index(conn, *row[1:5]) for row in indices if row[3] != "pk"),
+            # in their order: SQLite chooses by it among equals
+            "indices": [index(conn, *row[1:5]) for row in indices if row[3] != "pk"],
             "rowid": "WITHOUT ROWID" not in sql,
         }  # fmt: skip
     return found
@@ -171,28 +160,22 @@ def index(
     return name if origin == "c" else "", unique, columns, condition
 
 
-AFFINITY = {"VARCHAR": "TEXT", "FLOAT": "REAL"}  # SQLAlchemy's names for them
-
-
 def test_the_declared_tables_are_what_the_migrations_make(tmp_path: Path) -> None:
-    ExperimentStore(tmp_path / "s.db").close()
-    engine = create_engine(f"sqlite:///{tmp_path / 'declared.db'}")
-    SQLModel.metadata.create_all(engine)
-    engine.dispose()
+    ExperimentStore(tmp_path / "new.db").close()
+    first_version(tmp_path / "old.db")
+    ExperimentStore(tmp_path / "old.db").close()
     with (
-        closing(sqlite3.connect(tmp_path / "s.db")) as made,
-        closing(sqlite3.connect(tmp_path / "declared.db")) as declared,
+        closing(sqlite3.connect(tmp_path / "new.db")) as new,
+        closing(sqlite3.connect(tmp_path / "old.db")) as old,
     ):
-        assert shape(made) == shape(declared)
-
-
-def test_full_text_tables_are_as_declared_and_there_are_no_triggers(tmp_path: Path) -> None:
-    ExperimentStore(tmp_path / "s.db").close()
-    with closing(sqlite3.connect(tmp_path / "s.db")) as conn:
-        made = dict(conn.execute("SELECT name, sql FROM sqlite_master WHERE sql LIKE '%fts5%'"))
-        others = conn.execute("SELECT name FROM sqlite_master WHERE type IN ('trigger', 'view')")
-        assert made == tables_module.FULL_TEXT
-        assert others.fetchall() == []
+        assert shape(new) == shape(old)
+        for query in (
+            "SELECT n, name FROM migration",
+            "SELECT name, sql FROM sqlite_master WHERE sql LIKE '%fts5%'",
+        ):
+            assert new.execute(query).fetchall() == old.execute(query).fetchall()
+        others = "SELECT name FROM sqlite_master WHERE type IN ('trigger', 'view')"
+        assert new.execute(others).fetchall() == []
 
 
 def test_migrations_are_numbered_in_order() -> None:

@@ -11,13 +11,13 @@ import pytest
 
 from experiments.board import Board
 from experiments.db.connection import begin
+from experiments.db.statements import insert
 from experiments.db.texts import iso
 from experiments.errors import StoreUnusableError
 from experiments.read.status import LifeSigns, derive
 from experiments.reader import StoreReader
 from experiments.record.live import LiveBoard
 from experiments.record.recorder import Recorder
-from experiments.record.rows import insert
 from experiments.store import ExperimentStore
 from grpo_engine import events as ev
 from grpo_engine.control import Control
@@ -398,7 +398,8 @@ def test_many_rows_are_inserted_once_each_and_in_order(most: int) -> None:
     with closing(sqlite3.connect(":memory:")) as conn:
         conn.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, most)
         conn.execute("CREATE TABLE t (place INTEGER PRIMARY KEY, square INTEGER)")
-        rows = [(None, number * number) for number in range(256 + 2 * 64 + 3 * 4 + 2)]
-        insert(conn, "INSERT INTO t VALUES (?,?)", rows)
+        numbers = range(256 + 2 * 64 + 3 * 4 + 2)
+        rows = [{"place": None, "square": number * number} for number in numbers]
+        insert(conn, "t", rows)
         stored = conn.execute("SELECT square FROM t ORDER BY place").fetchall()
-    assert [row[0] for row in stored] == [row[1] for row in rows]
+    assert [row[0] for row in stored] == [row["square"] for row in rows]

@@ -1,4 +1,4 @@
-"""docs/schema.md and experiments/db/stored.py match the store."""
+"""docs/schema.md matches the store."""
 
 import importlib.util
 from pathlib import Path
@@ -22,8 +22,3 @@ def schema_page() -> ModuleType:
 def test_the_page_is_what_the_tables_say(schema_page: ModuleType) -> None:
     page = (DOCS / "schema.md").read_text(encoding="utf-8")
     assert page == schema_page.page(), "run `python docs/schema.py`"
-
-
-def test_the_types_of_rows_are_what_the_tables_say(schema_page: ModuleType) -> None:
-    rows = schema_page.ROWS.read_text(encoding="utf-8")
-    assert rows == schema_page.row_types(), "run `python docs/schema.py`"
