@@ -178,7 +178,7 @@ def test_token_numbers_that_come_after_an_interruption_complete_their_group(
     assert view.rollouts[1].kl == 0.125
 
 
-def test_an_alert_is_one_line_that_counts(recorder: Recorder) -> None:
+def test_an_alert_is_one_line_that_counts_and_stays_muted(recorder: Recorder) -> None:
     handle = recorder.start_run(CONFIG)
     for step in (3, 4, 5):
         handle.put(
@@ -187,10 +187,14 @@ def test_an_alert_is_one_line_that_counts(recorder: Recorder) -> None:
                 remedy="more beta", value=0.2, limit=0.1,
             )
         )  # fmt: skip
+        assert handle.flush(PATIENCE)
+        if step == 3:
+            recorder.store.mute(handle.key, "kl")
     handle.close()
     with closing(StoreReader(recorder.path)) as reader:
         (alert,) = reader.alerts(handle.key)
     assert (alert.rule, alert.first_step, alert.last_step, alert.count) == ("kl", 3, 5, 3)
+    assert alert.muted
 
 
 def test_a_reader_sees_that_something_was_committed(recorder: Recorder) -> None:
