@@ -90,7 +90,7 @@ def function_lines(
         most = name == mover
         colour = style(_colour(chart, i + 1, palette))
         times = f" ×{short(weights[name])}" if name in weights else ""
-        ends = f"  {short(view.start)} → {short(view.value)}"
+        ends = f"  {short(view.start)} → {short(view.value)}{' smoothed' if curves else ''}"
         mark = (word if most else " " * len(word)) if len(views) > 1 else ""
         room = width - 3 - cell_len(times + ends + mark)
         name = clip_middle(name, room)
