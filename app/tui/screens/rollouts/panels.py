@@ -99,7 +99,7 @@ class GroupsPanel(ViewPanel):
         """A header, the groups around the selected one, and counts of other origins."""
         palette, view = self.palette, self.view
         kind = view.step.origin if view.step else "train"
-        self.title = "groups" if kind == "train" else f"{KINDS[kind]} prompts"
+        self.title = "groups" if kind == "train" else KINDS[kind]
         groups = view.groups
         self.note = f"sort {view.sort}" if groups else ""
         if view.search is not None:

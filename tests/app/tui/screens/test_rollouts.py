@@ -428,7 +428,7 @@ async def test_a_typed_step_goes_to_the_same_prompt_there_or_to_a_pinned_one(sto
         await pilot.press("at", "escape")
         await settled(pilot, screen)
         assert screen.view.chosen is chosen
-        assert " pinned prompts " in frames.text(app)
+        assert "╭─ pinned ─" in frames.text(app)
         await pilot.press("J")
         await settled(pilot, screen)
         assert " answer a by token " in frames.text(app)
