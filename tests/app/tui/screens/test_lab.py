@@ -14,10 +14,11 @@ from app.inspector.lab import KNOBS, Effect, together, what_if
 from app.text.numbers import short
 from app.tui.app import Workbench
 from app.tui.dialogs.help import HelpScreen
+from app.tui.looks.colours import PALETTES, Palette, style
 from app.tui.preferences import Preferences
 from app.tui.screens.new_run import NewRunScreen
 from app.tui.screens.rollouts import RolloutsScreen
-from app.tui.screens.rollouts.lab.lines import NO_TOKENS
+from app.tui.screens.rollouts.lab.lines import NO_TOKENS, colour_of, table_lines
 from app.tui.screens.rollouts.lab.screen import LabScreen
 from app.tui.screens.rollouts.lab.study import read_step, spread
 from app.tui.screens.rollouts.lab.view import LabView, name_of
@@ -360,6 +361,21 @@ async def test_replies_of_an_environment_have_no_push_in_the_lab(tmp_path: Path)
         assert "75" in lines[reply + 1]
         frames.check(app)
         assert lab.shown.row == 0
+
+
+@pytest.mark.parametrize("palette", PALETTES.values(), ids=list(PALETTES))
+def test_a_variant_is_marked_in_the_colour_of_its_curve(palette: Palette, store: Path) -> None:
+    with closing(StoreReader(store)) as reader:
+        shown = load_step(reader, run_facts(reader, 1), None)
+    variants = tuple(recipe("grpo", beta=beta) for beta in (0.1, 0.2, 0.3, 0.4))
+    for chosen in range(4):
+        view = LabView(shown=shown, group=None, answer=0, variants=variants, steps=(1,),
+                       chosen=chosen)  # fmt: skip
+        rows = table_lines(view, 120, palette)[2:]
+        looks = [row[0][1] for row in rows]
+        assert [look and look.color for look in looks] == [
+            style(colour_of(place, palette)).color for place in range(1, 5)
+        ]
 
 
 def test_a_long_run_is_read_in_evenly_spread_steps() -> None:

@@ -71,7 +71,8 @@ def table_lines(view: LabView, width: int, palette: Palette) -> list[Line]:
         mark, text = f" {'●' if place else '○'} ", "the run"
         if place:
             text = name_of(variant, view.base)
-        line: Line = [(mark, style(colour_of(place, palette), back)),
+        exact = style(colour_of(place, palette)) + style(None, back)  # the curve's
+        line: Line = [(mark, exact),
                       (pad(text, room - 3), style(palette.text, back))]  # fmt: skip
         for value, was in zip(values, before, strict=True):
             differs = value not in (was, "…")
