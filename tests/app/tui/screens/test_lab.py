@@ -148,8 +148,8 @@ async def test_a_run_without_token_numbers_says_so_at_the_top_and_how_they_are_r
         await computed(app, pilot)
         top = " ".join(line.split("││")[1].strip("│ ") for line in frames.frame(app)[1:4])
         assert top == NO_TOKENS
-        assert "KL term: not recorded" in frames.text(app)
-        assert "with signal: not" not in frames.text(app)
+        assert "KL term: unknown" in frames.text(app)
+        assert "with signal: unknown" not in frames.text(app)
         frames.check(app)
 
 

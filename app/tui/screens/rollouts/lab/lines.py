@@ -131,7 +131,7 @@ def _chart(view: LabView, measure: int, width: int, height: int, palette: Palett
     plot = zip(scale.margin(canvas.height), rows, strict=True)
     ends = f"step {first}".ljust(max(0, canvas.width - len(str(last)))) + str(last)
     if not view.wanted and not any(curve for _, curve in curves):
-        title, ends = f"{title}: not recorded", ""
+        title, ends = f"{title}: unknown", ""
     return [
         [(pad(" " + title, width), label)],
         *([(text, label), *row] for text, row in plot),
