@@ -56,10 +56,10 @@ async def test_metrics_are_chosen_from_a_list(store: Path) -> None:
         await pilot.press("m")
         await pilot.pause()
         assert isinstance(app.screen, Picker)
+        listed = app.screen.query_one(PickList)
         app.screen.query_one(Input).focus()
-        await pilot.press(*"grad_norm", "enter")
-        picking = app.screen.query_one(PickList).picking
-        assert [item.value for item in picking.shown] == ["grad_norm"]
+        await pilot.press(*"grad_norm")
+        await until(app, lambda: [one.value for one in listed.picking.shown] == ["grad_norm"])
         await pilot.press("enter")
         await settled(pilot, screen)
         assert screen.view.metric == "grad_norm"
