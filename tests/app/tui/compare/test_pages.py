@@ -211,9 +211,9 @@ async def test_the_settings_of_a_sweep_are_rows_with_all_that_is_needed_to_decid
         assert re.search("sampled answers to 60 held-out problems.*; race to [0-9.]+%", text)
         assert "corrected for 2 comparisons" in verdict(screen.view)
         assert screen.view.bands
-        page = screen.query_one(PagePanel)
+        panel = screen.query_one(PagePanel)
         if size == (200, 60):  # the curves have the rows that the page leaves
-            await until(app, lambda: abs(page.outer_size.height - page.needs()) <= 1)
+            await until(app, lambda: abs(panel.outer_size.height - panel.needs()) <= 1)
         for typed in ("reward=.3", "much"):
             screen._reach(typed)
             await pilot.pause()

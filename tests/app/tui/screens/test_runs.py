@@ -83,7 +83,8 @@ async def test_the_preview_tells_what_is_not_the_default_in_whole_words(store: P
 
 async def test_the_preview_of_a_failed_run_says_once_what_went_wrong(tmp_path: Path) -> None:
     failed = ev.RunFailed(step=0, error="DataError", message="no column is named 'answer'")
-    record(tmp_path / "runs.db", iter([started(), failed]), name="sour-crab")
+    events: list[ev.Event] = [started(), failed]
+    record(tmp_path / "runs.db", iter(events), name="sour-crab")
     app = workbench(tmp_path / "runs.db")
     async with app.run_test(size=(160, 48)) as pilot:
         await ready(app, pilot)
