@@ -56,10 +56,10 @@ async def test_metrics_are_chosen_from_a_list(store: Path) -> None:
         await pilot.press("m")
         await pilot.pause()
         assert isinstance(app.screen, Picker)
+        listed = app.screen.query_one(PickList)
         app.screen.query_one(Input).focus()
-        await pilot.press(*"grad_norm", "enter")
-        picking = app.screen.query_one(PickList).picking
-        assert [item.value for item in picking.shown] == ["grad_norm"]
+        await pilot.press(*"grad_norm")
+        await until(app, lambda: [one.value for one in listed.picking.shown] == ["grad_norm"])
         await pilot.press("enter")
         await settled(pilot, screen)
         assert screen.view.metric == "grad_norm"
@@ -68,6 +68,15 @@ async def test_metrics_are_chosen_from_a_list(store: Path) -> None:
         await settled(pilot, screen)
         assert "▸gradient norm" in frames.text(app)
         assert "answer length" not in frames.text(app)
+
+
+async def test_four_runs_have_a_column_each(sweep: Path) -> None:
+    app = workbench(sweep)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot, refs_of(sweep)[:4])
+        assert screen.view.page == "metrics"
+        heads = [re.findall("sweep-[0-9]", line) for line in frames.frame(app)[20:]]
+        assert [f"sweep-{number}" for number in (1, 2, 3, 4)] in heads
 
 
 async def test_seeds_are_grouped_with_mean_and_interval(sweep: Path) -> None:
@@ -202,6 +211,9 @@ async def test_the_settings_of_a_sweep_are_rows_with_all_that_is_needed_to_decid
         assert re.search("sampled answers to 60 held-out problems.*; race to [0-9.]+%", text)
         assert "corrected for 2 comparisons" in verdict(screen.view)
         assert screen.view.bands
+        panel = screen.query_one(PagePanel)
+        if size == (200, 60):  # the curves have the rows that the page leaves
+            await until(app, lambda: abs(panel.outer_size.height - panel.needs()) <= 1)
         for typed in ("reward=.3", "much"):
             screen._reach(typed)
             await pilot.pause()

@@ -19,11 +19,12 @@ from app.tui.screens.runs.texts import as_csv, records
 from experiments.queue import RunQueue
 from experiments.reader import StoreReader
 from experiments.store import ExperimentStore
+from grpo_engine import events as ev
 from tests.app import frames
 from tests.app.compared import sweep_of_rates
 from tests.app.frames import LOOKS, SIZES
 from tests.app.rest import until
-from tests.app.script import algorithm
+from tests.app.script import algorithm, started
 from tests.app.stored import record, run_events
 from tests.experiments.made import CONFIG
 
@@ -78,6 +79,21 @@ async def test_the_preview_tells_what_is_not_the_default_in_whole_words(store: P
         lines = [line for line in frames.frame(app) if "rewards.functions" in line]
         assert lines
         assert "accuracy" in lines[0]
+
+
+async def test_the_preview_of_a_failed_run_says_once_what_went_wrong(tmp_path: Path) -> None:
+    failed = ev.RunFailed(step=0, error="DataError", message="no column is named 'answer'")
+    events: list[ev.Event] = [started(), failed]
+    record(tmp_path / "runs.db", iter(events), name="sour-crab")
+    app = workbench(tmp_path / "runs.db")
+    async with app.run_test(size=(160, 48)) as pilot:
+        await ready(app, pilot)
+        text = frames.text(app)
+        assert "DataError: no column" in text
+        assert "ended:" not in text
+        assert re.search(r"last step 0, [0-9-]+ [0-9:]+ UTC", text)
+        assert "no checkpoint: it would start over" in text
+        assert "from there" not in text
 
 
 async def test_the_table_shows_the_best_reward_and_its_step(store: Path) -> None:
