@@ -123,7 +123,10 @@ class RunForm:
         try:
             tree = parse_yaml(text) or {}
         except yaml.YAMLError as error:
-            raise ConfigError(f"this is not YAML: {error}") from error
+            words = str(error)
+            if isinstance(error, yaml.MarkedYAMLError) and (mark := error.problem_mark):
+                words = f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
+            raise ConfigError(f"this is not YAML: {words}") from error
         if not isinstance(tree, dict):
             raise ConfigError(f"a config has sections like `rollout:`, got {text[:40]!r}")
         wanted = {p: shown(value) for p, value in flatten(build(tree, where="this YAML")).items()}

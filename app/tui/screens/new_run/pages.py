@@ -165,7 +165,7 @@ class TryPanel(TextPanel):
         if self.view is None or len(lines) < 2:
             return lines
         found = self.view.examples.get("examples", ())
-        self.note = f"answers prompt {self.view.example + 1}; [ ] another" if found else ""
+        self.note = f"prompt {self.view.example + 1}; [ ] another" if found else ""
         if self.view.example < len(found):
             example = found[self.view.example]
             words = example["text"].strip().replace("\n", " ")

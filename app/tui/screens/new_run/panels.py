@@ -207,7 +207,7 @@ class SettingsPanel(ViewPanel):
     # -- drawing ----------------------------------------------------------------------------
 
     def _lines(self, view: View, width: int) -> tuple[list[Line], list[Row | None], int, int]:
-        """All lines, the row of each line, and the first and last line of the cursor's row."""
+        """All lines, their rows, and the first and last line of the cursor's row or section."""
         lines: list[Line] = []
         owners: list[Row | None] = []
         first = last = 0
@@ -223,8 +223,10 @@ class SettingsPanel(ViewPanel):
                 asked = row.question
                 own = setting_lines(view, row, width, self.palette)
             if row.id == here:
-                first, last = len(lines), len(lines) + len(own) - 1
+                first = len(lines)
             lines += own
+            if here in (row.id, f"#{row.section}"):
+                last = len(lines) - 1
             owners += [row] * len(own)
         return lines, owners, first, last
 

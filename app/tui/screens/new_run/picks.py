@@ -21,7 +21,7 @@ from app.tui.widgets.field import Field
 from app.tui.widgets.panel import Line, Panel
 
 Details = Callable[[str, int, Palette], list[Line]]
-NAMES, LINES = 40, 108
+NAMES, WIDTH = 40, 116
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Pick(Filtered[str]):
     }
     Pick OptionList:focus { border: none; background-tint: transparent 0%; }
     Pick DetailsPanel { margin-left: 2; }
-    Pick.-narrow OptionList { width: 1fr; height: auto; max-height: 40%; }
+    Pick.-narrow OptionList { width: 1fr; height: auto; max-height: 50%; }
     Pick.-narrow Horizontal { layout: vertical; }
     Pick.-narrow DetailsPanel { width: 1fr; height: 1fr; margin: 1 0 0 1; }
     """
@@ -104,7 +104,7 @@ class Pick(Filtered[str]):
         if not entry.value:
             return Option(Content.styled(safe(entry.label), "$text-muted"), disabled=True)
         name = clip(f"✗ {entry.label}" if entry.bad else entry.label, NAMES)
-        room = min(LINES, int(self.app.size.width * 0.96) - 14) if self._is_narrow() else NAMES
+        room = self._width - 8 if self._is_narrow() else NAMES
         if entry.note:
             longest = max(cell_len(one.label) for one in self._entries if one.note)
             name += " " * (min(room // 2, longest + 2) - cell_len(name))
@@ -116,9 +116,18 @@ class Pick(Filtered[str]):
         """Whether the description is below the list."""
         return self._whole_lines or self.app.size.width < NARROW
 
+    @property
+    def _width(self) -> int:
+        return min(WIDTH, int(self.app.size.width * 0.96))
+
     def on_mount(self) -> None:
         """Focus the list, so that the arrow keys work at once, and highlight the current value."""
         self.set_class(self._is_narrow(), "-narrow")
+        if self._whole_lines:  # few entries: no higher than they and the longest description need
+            palette, count = self.query_one(DetailsPanel).palette, len(self._entries)
+            told = [self._details(one.value, self._width - 6, palette) for one in self._entries]
+            room = max(count + 1 + max(map(len, told)), 2 * count)  # the list gets half at most
+            self.query_one(Vertical).styles.height = room + 4
         self._show(self._entries)
         self.query_one(OptionList).focus()
 

@@ -155,8 +155,8 @@ def test_a_mapping_is_typed_as_it_is_shown() -> None:
 
 
 def test_bad_yaml_is_refused_in_words() -> None:
-    with pytest.raises(ConfigError, match="not YAML"):
-        RunForm(BASE).from_yaml("a: [")
+    with pytest.raises(ConfigError, match=r"not YAML: line 2, column 5: expected"):
+        RunForm(BASE).from_yaml("steps: 3\na: [")
 
 
 def test_allowed_says_range_choices_and_unit() -> None:

@@ -103,6 +103,18 @@ async def test_by_keys_alone_from_the_preset_to_a_run_with_another_beta(
         assert reader.run(run.key).settings["algorithm.beta"] == 0.1
 
 
+async def test_a_section_that_opens_is_scrolled_into_view(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await opened(app, pilot)
+        while screen.view.cursor != "#task":
+            await pilot.press("J")
+        await pilot.press("enter")
+        await until(app, lambda: "held_out_size" in frames.text(app))
+        assert screen.view.cursor == "#task"
+        assert "▾ task" in frames.text(app)
+
+
 async def test_what_is_wrong_is_said_while_typing_and_nothing_is_launched(store: Path) -> None:
     app = workbench(store)
     async with app.run_test(size=(120, 40), notifications=True) as pilot:

@@ -53,8 +53,8 @@ def test_an_error_stands_at_its_field_and_nothing_can_be_launched() -> None:
     assert view.config is None
     row = next(r for r in view.searched("temperature").rows if r.id == "rollout.temperature")
     shown = words(setting_lines(view, row, 90, DARK))
-    assert "greater than 0, got 0" in shown
-    assert "allowed: > 0 and ≤ 10" in shown
+    assert "✗ must be a number > 0 and ≤ 10, such as 1; got 0" in shown
+    assert "allowed" not in shown
 
 
 def test_an_illegal_combination_is_refused_in_the_rules_own_words_at_the_edited_field() -> None:
