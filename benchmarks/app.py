@@ -28,7 +28,6 @@ from benchmarks import store_data as data
 from benchmarks.app_keys import FLOOD, RUNS_STORED, Ear, Keys, press, stored, walked
 from benchmarks.app_keys import opened as with_run
 from benchmarks.app_tour import LIVE, Stop, unfired
-from benchmarks.environments import FOLDER, smollm2
 from experiments.reader import StoreReader
 from grpo_engine.config.parse import build, merge
 from grpo_engine.config.settings import RunConfig
@@ -36,6 +35,7 @@ from grpo_engine.platform import threads
 from tests.app.script import Script
 from tests.app.stored import record
 from tests.e2e.terminal import Terminal
+from tests.smollm2 import model_folder
 
 START_RUNS, MANY_RUNS, STEPS = 500, 5000, 12
 KEY_TARGETS = {50: 15.0, 95: 50.0, 99: 100.0}  # percentile: milliseconds
@@ -78,11 +78,11 @@ def killed(terminal: Terminal) -> Iterator[Terminal]:
         terminal.child.close(force=True)
 
 
-def smol(folder: Path, **changes: Any) -> RunConfig:
-    """Configure a run of SmolLM2-135M on a task that needs no download."""
+def smol(**changes: Any) -> RunConfig:
+    """Configure a run of SmolLM2-135M on a task that needs no data."""
     base: dict[str, Any] = {
         "name": LIVE, "steps": 1000,
-        "model": {"path": str(smollm2(folder)), "lora_rank": 8},
+        "model": {"path": str(model_folder()), "lora_rank": 8},
         "task": {"name": "arithmetic"},
         "rollout": {"prompts": 4, "group_size": 4, "max_new_tokens": 48},
         "algorithm": {"beta": 0.04, "passes": 2},
@@ -119,7 +119,7 @@ def keys(name: str, folder: Path) -> Iterator[Result]:
     elif "events" in name:
         terminal = with_run(store, folder, build({"name": LIVE, "steps": LONG}), "flood")
     else:
-        terminal = with_run(store, folder, smol(FOLDER))
+        terminal = with_run(store, folder, smol())
     with killed(terminal):
         if live:
             terminal.until_step(2)
@@ -160,7 +160,7 @@ def watch(folder: Path) -> Iterator[Result]:
     alone, seen = list[list[float]](), list[list[float]]()
     for turn, watched in enumerate((False, True, True, False)):
         store = folder / f"{turn}.db"
-        config = smol(FOLDER, steps=STEPS, rollout={"prompts": 2, "max_new_tokens": 32})
+        config = smol(steps=STEPS, rollout={"prompts": 2, "max_new_tokens": 32})
         if watched:
             with killed(with_run(store, folder, config)) as terminal:
                 watch_to_the_end(terminal, store)
