@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,6 @@ from benchmarks import store_data as data
 from benchmarks.app_keys import FLOOD, RUNS_STORED, Ear, Keys, press, stored, walked
 from benchmarks.app_keys import opened as with_run
 from benchmarks.app_tour import LIVE, Stop, unfired
-from benchmarks.environments import FOLDER, smollm2
 from experiments.reader import StoreReader
 from grpo_engine.config.parse import build, merge
 from grpo_engine.config.settings import RunConfig
@@ -36,6 +35,7 @@ from grpo_engine.platform import threads
 from tests.app.script import Script
 from tests.app.stored import record
 from tests.e2e.terminal import Terminal
+from tests.smollm2 import model_folder
 
 START_RUNS, MANY_RUNS, STEPS = 500, 5000, 12
 KEY_TARGETS = {50: 15.0, 95: 50.0, 99: 100.0}  # percentile: milliseconds
@@ -67,18 +67,22 @@ def opened(store: Path, folder: Path, *more: str) -> Terminal:
     return Terminal(["-P", "-m", "app", "--db", str(store), *more], 140, 45)
 
 
-def leave(terminal: Terminal) -> None:
-    """Kill the workbench; what it trained is discarded."""
-    for child in psutil.Process(terminal.child.pid).children(recursive=True):
-        child.kill()
-    terminal.child.close(force=True)
+@contextmanager
+def killed(terminal: Terminal) -> Iterator[Terminal]:
+    """Kill the workbench in the end: a run would go on without its terminal."""
+    try:
+        yield terminal
+    finally:
+        for child in psutil.Process(terminal.child.pid).children(recursive=True):
+            child.kill()
+        terminal.child.close(force=True)
 
 
-def smol(folder: Path, **changes: Any) -> RunConfig:
-    """Configure a run of SmolLM2-135M on a task that needs no download."""
+def smol(**changes: Any) -> RunConfig:
+    """Configure a run of SmolLM2-135M on a task that needs no data."""
     base: dict[str, Any] = {
         "name": LIVE, "steps": 1000,
-        "model": {"path": str(smollm2(folder)), "lora_rank": 8},
+        "model": {"path": str(model_folder()), "lora_rank": 8},
         "task": {"name": "arithmetic"},
         "rollout": {"prompts": 4, "group_size": 4, "max_new_tokens": 48},
         "algorithm": {"beta": 0.04, "passes": 2},
@@ -98,12 +102,11 @@ def start(folder: Path) -> Iterator[Result]:
     paints, tables = [], []
     for _ in range(6):
         begun = time.perf_counter()
-        terminal = opened(store, folder)
-        terminal.until("1 Runs")
-        paints.append(time.perf_counter() - begun)
-        terminal.until(f"{START_RUNS} runs")
-        tables.append(time.perf_counter() - begun)
-        leave(terminal)
+        with killed(opened(store, folder)) as terminal:
+            terminal.until("1 Runs")
+            paints.append(time.perf_counter() - begun)
+            terminal.until(f"{START_RUNS} runs")
+            tables.append(time.perf_counter() - begun)
     yield Result("command to first paint, 500 runs, warm", statistics.median(paints[1:]), "s", 0.5)
     yield Result("command to the table of 500 runs, warm", statistics.median(tables[1:]), "s")
 
@@ -113,15 +116,16 @@ def keys(name: str, folder: Path) -> Iterator[Result]:
     store, live = stored(folder), name != "without a run"
     if not live:
         terminal = with_run(store, folder)
-        terminal.until(f"{RUNS_STORED + 3} runs")
     elif "events" in name:
         terminal = with_run(store, folder, build({"name": LIVE, "steps": LONG}), "flood")
-        terminal.until_step(2)
     else:
-        terminal = with_run(store, folder, smol(FOLDER))
-        terminal.until_step(2)
-    found = FOUND[name] = walked(terminal, ASKED.keys, live)
-    leave(terminal)
+        terminal = with_run(store, folder, smol())
+    with killed(terminal):
+        if live:
+            terminal.until_step(2)
+        else:
+            terminal.until(f"{RUNS_STORED + 3} runs")
+        found = FOUND[name] = walked(terminal, ASKED.keys, live)
     for percent, target in KEY_TARGETS.items():
         yield Result(f"key, {name}, p{percent} of {ASKED.keys:,}", found.percentile(percent), "ms",
                      target)  # fmt: skip
@@ -156,11 +160,10 @@ def watch(folder: Path) -> Iterator[Result]:
     alone, seen = list[list[float]](), list[list[float]]()
     for turn, watched in enumerate((False, True, True, False)):
         store = folder / f"{turn}.db"
-        config = smol(FOLDER, steps=STEPS, rollout={"prompts": 2, "max_new_tokens": 32})
+        config = smol(steps=STEPS, rollout={"prompts": 2, "max_new_tokens": 32})
         if watched:
-            terminal = with_run(store, folder, config)
-            watch_to_the_end(terminal, store)
-            leave(terminal)
+            with killed(with_run(store, folder, config)) as terminal:
+                watch_to_the_end(terminal, store)
         else:
             settings = folder / "run.yaml"
             settings.write_text(json.dumps(config.model_dump(mode="json")))
@@ -205,13 +208,13 @@ def steps_of(store: Path) -> list[float]:
 def memory(folder: Path) -> Iterator[Result]:
     """Measure the growth of the workbench's resident memory during a long run, Watch in front."""
     store = folder / "memory.db"
-    terminal = with_run(store, folder, build({"name": LIVE, "steps": LONG}), "haste")
-    terminal.until_step(1000)
-    process = psutil.Process(terminal.worker())
-    before = process.memory_info().rss
-    terminal.until(f"step {LONG}/", 600)
-    gained = process.memory_info().rss - before
-    leave(terminal)
+    long = build({"name": LIVE, "steps": LONG})
+    with killed(with_run(store, folder, long, "haste")) as terminal:
+        terminal.until_step(1000)
+        process = psutil.Process(terminal.worker())
+        before = process.memory_info().rss
+        terminal.until(f"step {LONG}/", 600)
+        gained = process.memory_info().rss - before
     yield Result("memory of the process at step 1,000", before / 1e6, "MB")
     yield Result(f"it gains until step {LONG:,}", gained / 1e6, "MB", 60.0)
 
@@ -220,21 +223,20 @@ def runs(folder: Path) -> Iterator[Result]:
     """Page down a table of 5,000 runs, and through the steps of a million rollouts."""
     store = folder / "runs.db"
     data.many_runs(store, MANY_RUNS)
-    terminal = opened(store, folder)
-    terminal.until(f"{MANY_RUNS} runs", 120)
-    yield from scrolled(terminal, f"in {MANY_RUNS:,} runs", ["pagedown"] * 60 + ["down", "up"] * 20)
-    leave(terminal)
+    keys = ["pagedown"] * 60 + ["down", "up"] * 20
+    with killed(opened(store, folder)) as terminal:
+        terminal.until(f"{MANY_RUNS} runs", 120)
+        yield from scrolled(terminal, f"in {MANY_RUNS:,} runs", keys)
     store = folder / "rollouts.db"
     count = many_rollouts(store)
-    terminal = opened(store, folder)
-    terminal.until("1 run", 120)
-    terminal.press("\r")
-    terminal.until("▌3 Watch▐", 60)
-    terminal.press("4")
-    terminal.until("by token", 60)
     keys = ["H"] * 30 + ["J"] * 10 + ["down"] * 5 + ["p"] * 10 + ["n"] * 10 + ["L"] * 20
-    yield from scrolled(terminal, f"in {count:,} rollouts", keys)
-    leave(terminal)
+    with killed(opened(store, folder)) as terminal:
+        terminal.until("1 run", 120)
+        terminal.press("\r")
+        terminal.until("▌3 Watch▐", 60)
+        terminal.press("4")
+        terminal.until("by token", 60)
+        yield from scrolled(terminal, f"in {count:,} rollouts", keys)
 
 
 def scrolled(terminal: Terminal, where: str, keys: list[str]) -> Iterator[Result]:

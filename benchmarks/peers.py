@@ -20,6 +20,7 @@ from typing import Any
 from benchmarks import environments, table
 from benchmarks.floor import Floor, floor_of, rates_of
 from benchmarks.work import WORKS, Work
+from tests.smollm2 import model_folder
 
 HERE = Path(__file__).parent
 MICRO_ROWS = 8  # answers per backward pass, for every tool that can set it
@@ -160,7 +161,7 @@ def main() -> None:
     asked = parser.parse_args()
     asked.folder.mkdir(parents=True, exist_ok=True)
     names = asked.tool or list(TOOLS)
-    model = asked.model or environments.smollm2(asked.folder)
+    model = asked.model or model_folder()
     for work in (WORKS[name] for name in asked.work or WORKS):
         say(f"({work.name}) {work.what}")
         able = [n for n in names if n != TOOLS[3] and not (n == TOOLS[2] and work.passes > 1)]
