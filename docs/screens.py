@@ -70,7 +70,7 @@ SHOTS = {
     "dialogue": Shot("rollouts", False, ("WAIT:turn 1",), ("higher", "lower"), answer=(40, 1, 1)),
     "lab": Shot("rollouts", False,
                 ("WAIT:token 1 of 6", "v", "WAIT:what if", "right", "a", "down", *["right"] * 2),
-                ("60 steps", "from the run"), answer=(26, 10, 7)),
+                ("─ 60 steps", "from the run"), answer=(26, 10, 7)),
     "compare": Shot("runs", True, ("home", *["space"] * len(RUNS), "d"),
                     ("5 Compare", "algorithm.beta", "4 runs")),
     "help": Shot("watch", False, ("down", "question_mark"), ("KL", "stored as")),

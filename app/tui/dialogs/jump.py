@@ -4,7 +4,6 @@ from typing import Any
 
 from textual import events
 from textual.app import ComposeResult
-from textual.geometry import Offset
 from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Static
@@ -26,7 +25,7 @@ class JumpScreen(Dialog[None]):
     DEFAULT_CSS = """
     JumpScreen { background: $background 40%; layers: letters; }
     JumpScreen Static {
-        layer: letters; position: absolute; width: 3; height: 1;
+        layer: letters; position: absolute; width: 2; height: 1;
         background: $accent; color: $background; text-style: bold;
     }
     """
@@ -38,8 +37,8 @@ class JumpScreen(Dialog[None]):
 
     def compose(self) -> ComposeResult:
         for letter, widget in self._targets.items():
-            label = Static(f" {letter} ", markup=False)
-            label.styles.offset = Offset(widget.region.x + 1, widget.region.y)
+            label = Static(f" {letter}", markup=False)
+            label.styles.offset = widget.region.offset
             yield label
 
     def on_key(self, event: events.Key) -> None:
