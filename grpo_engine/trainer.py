@@ -65,7 +65,7 @@ def run(
 
     Every call of `next` must come from the same thread, the only one that uses MLX.
     """
-    step = 0
+    step, current = 0, None
     try:
         with ExitStack() as stack:
             current = yield from open_run(
@@ -75,7 +75,8 @@ def run(
                 step = event.step
                 yield event
     except StopNow:
-        yield RunFinished(step=step, reason="aborted", summary={})
+        done = current.step if current is not None else 0
+        yield RunFinished(step=done, reason="aborted", summary={})
     except Exception as error:  # any error ends the run as an event
         yield _failed(step, error, _lost_rank(control))
 

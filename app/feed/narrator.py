@@ -34,7 +34,7 @@ def narrate(snapshot: Snapshot, focus: int = 0) -> tuple[str, ...]:
         return (_opening(snapshot),)
     group = snapshot.groups[min(focus, len(snapshot.groups) - 1)]
     if not isinstance(group, Group):
-        return _sampling(snapshot), *last, "Answers are scored when all are done."
+        return _sampling(snapshot), *last, "Scores show when all are known."
     return _group(group), *last, *filter(None, [_step(snapshot)])
 
 
@@ -156,6 +156,8 @@ def _sampling(snapshot: Snapshot) -> str:
     groups = snapshot.groups
     rows = sum(len(group.rollouts) for group in groups)
     kinds = {"eval": "held-out problems", "pinned": "pinned prompts", "train": "prompts"}
+    if board.phase in ("score", "logprobs", "update"):  # a run elsewhere is read step by step
+        return f"All {rows} answers of step {snapshot.current_step} are sampled."
     text = f"Sampling {rows} answers to {len(groups)} {kinds[groups[0].origin]}"
     if board.rows_total:
         text += f": {board.finished} of {board.rows_total} are finished"

@@ -342,7 +342,7 @@ def open_workbench(
         waits.shorten(over_ssh=app.capabilities.ssh)
         code = app.run()
         app.finish_run()
-        return code or 0
+        return code or app.return_code or 0
 
     return guarded(work)
 

@@ -54,6 +54,31 @@ def test_without_a_run_the_workbench_opens_and_is_left_by_keys(
         assert b"\x1b[?1049l" in terminal.raw
 
 
+BREAKS = """
+import sys
+from pathlib import Path
+from app.tui import app as workbench
+
+def broken(self):
+    raise IndexError("no such answer\\x07")
+
+workbench.Workbench.action_jump = broken
+sys.exit(workbench.open_workbench(Path(sys.argv[1])))
+"""
+
+
+def test_an_error_of_the_workbench_is_its_last_words_and_status(tmp_path: Path) -> None:
+    with Terminal(["-c", BREAKS, str(tmp_path / "none.db")]) as terminal:
+        terminal.until("1 Runs")
+        terminal.press("\x0f")
+        assert terminal.ended() == 1
+    told = terminal.raw.rpartition(b"\x1b[?1049l")[2]
+    assert b"IndexError: no such answer" in told
+    assert b"in broken" in told
+    assert b"\x07" not in told
+    assert told.count(b"\n") < 60
+
+
 def test_checkpoint_and_stop_leaves_when_the_step_is_saved(world: Path, tmp_path: Path) -> None:
     store = tmp_path / "grpo.db"
     with training(store, world, 5000) as terminal:

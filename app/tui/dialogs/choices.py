@@ -120,10 +120,10 @@ class StopDialog(Choice[str]):
         super().__init__(
             "stop the run",
             f"{name or 'The run'} is at step {step} of {total}. "
-            "A checkpoint is saved either way, and r on Runs resumes from it.",
+            "r on Runs resumes it from its last checkpoint.",
             [
-                ("stop_after_step", "s", "after this step", f"finish step {step} first"),
-                ("stop_now", "x", "now", f"drop step {step}; resume later from step {step - 1}"),
+                ("stop_after_step", "s", "after this step", f"finish step {step} and save it"),
+                ("stop_now", "x", "now", f"drop step {step}, and steps since the last checkpoint"),
                 ("", "n", "keep running", "change nothing"),
             ],
         )

@@ -5,8 +5,10 @@ sources, when a widget of a new class is mounted.
 """
 
 from collections.abc import Mapping, Sequence
+from traceback import format_exception
 from typing import Any
 
+from rich.text import Text
 from textual import screen as screens
 from textual.app import App
 from textual.cache import LRUCache
@@ -15,6 +17,7 @@ from textual.filter import ANSIToTruecolor, LineFilter
 from textual.screen import Screen
 from textual.theme import Theme
 
+from app.text.safe_text import safe
 from app.tui.looks.themes import THEMES, ExactXterm
 from app.tui.textual_private.dimmed_screen import DimmedScreen
 
@@ -55,6 +58,11 @@ class ThemedApp(App[int]):
         self._refresh_truecolor_filter(self.ansi_theme)
         self.stylesheet = CachedStylesheet(self.get_css_variables())
         self._filters.append(ExactXterm(enabled=self.console.color_system == "256"))
+
+    def _fatal_error(self) -> None:
+        """Leave with the error; Textual would draw all local values first, for half a minute."""
+        assert self._exception is not None
+        self.panic(Text(safe("".join(format_exception(self._exception)), "\n")))
 
     @property
     def is_exiting(self) -> bool:

@@ -399,7 +399,7 @@ def test_stop_now_drops_the_step_and_writes_nothing(
         seen.append(event)
     end = seen[-1]
     assert isinstance(end, RunFinished)
-    assert end.reason == "aborted"
+    assert (end.reason, end.step) == ("aborted", 2)  # the last step that was finished
     assert [event.step for event in of(StepFinished, seen)] == [1, 2]
     assert [event.step for event in of(CheckpointSaved, seen)] == [2]
 

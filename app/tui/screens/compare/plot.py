@@ -290,9 +290,8 @@ def readings(chart: ChartData, view: View, palette: Palette) -> tuple[list[Line]
         known = [run for run in group if view.curve(chart.key, run) is not None]
         mark = view.look(group[0], palette)
         names.append(view.name_of(group))
-        values = [
-            value for run in known if (value := view.value_at_x(chart.key, run)[0]) is not None
-        ]
+        reads = [view.value_at_x(chart.key, run) for run in known]
+        values = [value for value, _ in reads if value is not None]
         if not known:
             found.append([(f"{mark.mark} ", style(palette.label)), ("none", style(palette.label))])
             continue
@@ -300,8 +299,12 @@ def readings(chart: ChartData, view: View, palette: Palette) -> tuple[list[Line]
         reaches = any(view.end(run) >= view.x for run in view.runs if run.id in group)
         chosen = view.chosen is not None and view.chosen.id in group
         front = style(mark.colour if reaches else palette.label, bold=chosen)
-        found.append([(f"{mark.mark} ", style(mark.colour, bold=True)),
-                      (with_unit(value, unit), front)])  # fmt: skip
+        line: Line = [(f"{mark.mark} ", style(mark.colour, bold=True)),
+                      (with_unit(value, unit), front)]  # fmt: skip
+        if reaches and view.axis == "step" and (old := [s for _, s in reads if s is not None]):
+            # an evaluation of an earlier step, next to those of this one
+            line += [(f" @{min(old)}", style(palette.label))] if min(old) < int(view.x) else []
+        found.append(line)
     return found, names
 
 

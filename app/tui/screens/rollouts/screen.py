@@ -282,7 +282,11 @@ class RolloutsScreen(WorkbenchScreen):
         """Go to the same prompt at another step."""
         visit = self.view.visit(by)
         if visit is None:
-            self.notify(f"{ONCE}; t shows pinned prompts, sampled at many.")
+            if self.view.visit(-by) is not None:
+                when = "before" if by < 0 else "after"
+                self.notify(f"This prompt was not sampled {when} step {self.view.chosen.step}.")
+            else:
+                self.notify(f"{ONCE}; t shows pinned prompts, sampled at many.")
             return
         self._following = False
         self._load(None, visit.step, visit.origin, (visit.index, self.view.answer))

@@ -129,7 +129,8 @@ def standouts(
     if row.reference and len(policy) == len(row.reference):
         gaps = [p - r for p, r in zip(policy, row.reference, strict=True)]
         far = max(own, key=lambda t: abs(gaps[t]))
-        times = math.exp(min(50.0, abs(gaps[far])))
-        found.append(("far", f"from the reference at {name(far)}: {short(times, 3)} times as "
-                             f"{'likely' if gaps[far] > 0 else 'unlikely'}"))  # fmt: skip
+        times = short(math.exp(min(50.0, abs(gaps[far]))), 3)
+        ratio = f"{times} times" if gaps[far] > 0 else f"1/{times}"
+        likely = "as likely" if times == "1" else f"{ratio} as likely"
+        found.append(("far", f"from the reference at {name(far)}: {likely}"))
     return found

@@ -135,8 +135,9 @@ class View:
     def with_step(self, step: StepGroups) -> "View":
         """Show another step, keeping the cursor's position if possible."""
         last = max(0, len(step.groups) - 1)
-        return replace(self, step=step, group=min(self.group, last), token=0, moments=None,
+        view = replace(self, step=step, group=min(self.group, last), token=0, moments=None,
                        moment=None, arrived="")  # fmt: skip
+        return view.move_answer(0)  # a held-out problem may have one answer
 
     def at_moment(self, moment: Moment) -> "View":
         """Move to a moment of this step; its answer's numbers need not be loaded yet."""

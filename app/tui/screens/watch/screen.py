@@ -202,7 +202,7 @@ class WatchScreen(ControlScreen):
         """Look at an earlier or later step; a replay plays on from there."""
         replay = self.replay
         if replay is None:
-            self._look_back((self.past.step if self.past else self.snapshot.step + 1) + by)
+            self._look_back((self.past.step if self.past else self.snapshot.groups_step) + by)
         else:
             here = replay.sought if replay.catching_up else self.snapshot.step
             replay.seek(min(here + by, self.snapshot.head.total_steps or here + by))

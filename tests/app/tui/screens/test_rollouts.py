@@ -136,6 +136,8 @@ async def test_the_same_prompt_is_followed_over_three_steps(store: Path) -> None
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await opened(app, pilot, step=2, origin="pinned", group=0, answer=0)
         seen = [screen.view.chosen]
+        await pilot.press("left_square_bracket")
+        assert app.said[-1].text == "This prompt was not sampled before step 2."
         for _ in range(2):
             await pilot.press("right_square_bracket")
             await settled(pilot, screen)
@@ -156,6 +158,18 @@ async def test_kinds_of_prompts_take_turns(store: Path) -> None:
         assert screen.view.step is not None
         assert screen.view.step.origin == "pinned"
         assert "no push: sampled outside the gradient" in frames.text(app)
+
+
+async def test_a_kind_with_fewer_answers_to_a_prompt_shows_its_last(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot, step=2, group=0, answer=3)
+        step = screen.view.step
+        assert step is not None
+        alone = tuple(replace(one, rollouts=one.rollouts[:1]) for one in step.groups)
+        screen.view = screen.view.with_step(replace(step, groups=alone))
+        await settled(pilot, screen)
+        assert "answer a of 1" in frames.text(app)
 
 
 async def test_search_finds_answers_and_opens_them(store: Path) -> None:
