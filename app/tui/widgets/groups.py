@@ -101,10 +101,10 @@ def why_no_push(group: ShownGroup) -> str:
 
 
 def signal_line(signal: Sequence[float], width: int, palette: Palette) -> Line:
-    """The share of groups with signal over the last steps."""
+    """The share of groups with signal in the last steps; the number is the last one's."""
     if not signal:
         return []
-    now = share(sum(signal[-10:]) / len(signal[-10:]))
+    now = share(signal[-1])
     room = width - 10 - len(now)
     curve = sparkline(list(signal[-max(1, room) :]), max(1, room), 0.0, 1.0)
     return [(" signal ", style(palette.label)), (curve, style(palette.of_series("kl"))),

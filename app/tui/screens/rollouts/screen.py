@@ -246,12 +246,16 @@ class RolloutsScreen(WorkbenchScreen):
 
     # -- moves ------------------------------------------------------------------------------
 
+    def _move(self, view: View) -> None:
+        """Move the cursor; the step stays on screen while the run goes on."""
+        self._following, self.view = False, view
+
     def action_token(self, by: int) -> None:
-        self.view = self.view.move_token(by)
+        self._move(self.view.move_token(by))
 
     def action_turn(self, by: int) -> None:
         """Go to another turn of the dialogue."""
-        self.view = self.view.move_turn(by)
+        self._move(self.view.move_turn(by))
 
     def action_unfold(self) -> None:
         """Unfold every turn, or fold all but the one at the cursor."""
@@ -259,14 +263,14 @@ class RolloutsScreen(WorkbenchScreen):
 
     def action_answer(self, by: int) -> None:
         """Go to another answer of the group."""
-        self.view = self.view.move_answer(by)
+        self._move(self.view.move_answer(by))
 
     def action_group(self, by: int) -> None:
         """Go to another group, or to another search hit."""
         if self.view.hits:
             self._open_hit(self.view.hit + by)
         else:
-            self.view = self.view.move_group(by)
+            self._move(self.view.move_group(by))
 
     def action_step(self, by: int) -> None:
         """Go to another step that has groups of this origin."""
@@ -347,6 +351,7 @@ class RolloutsScreen(WorkbenchScreen):
 
     def action_measure(self) -> None:
         """Choose what to find, and go to the first one."""
+        self._following = False
         answers = [(name, key, *MEASURES[name]) for name, key in MEASURE_KEYS.items()]
         question = "f and F then go to the next and the previous one, also of other steps."
         self.app.push_screen(Choice[Measure]("find", question, answers), self._measure)
@@ -362,6 +367,7 @@ class RolloutsScreen(WorkbenchScreen):
 
     def action_moment(self, by: int) -> None:
         """Go to the next moment of the step, or to the first one of the next step that has any."""
+        self._following = False
         if self.view.step is not None:
             self._find_moment(self.view.step, by, self.view.here)
 
@@ -408,6 +414,7 @@ class RolloutsScreen(WorkbenchScreen):
 
     def action_sort(self) -> None:
         """Ask what to sort the groups by."""
+        self._following = False
         answers = [(sort, key, name, words) for sort, (key, name, words, _) in SORTS.items()]
         question = "The cursor goes to the first group and to the answer that put it there."
         self.app.push_screen(Choice[SortKey]("sort groups", question, answers), self._sort)
@@ -514,8 +521,8 @@ class RolloutsScreen(WorkbenchScreen):
         if self.view.search is not None:
             self._open_hit(message.place)
         else:
-            self.view = self.view.move_group(message.place - self.view.group)
+            self._move(self.view.move_group(message.place - self.view.group))
 
     @on(TokenPicked)
     def choose_token(self, message: TokenPicked) -> None:
-        self.view = self.view.at_token(message.index)
+        self._move(self.view.at_token(message.index))

@@ -32,7 +32,8 @@ from experiments.reader import StoreReader
 from grpo_engine import events as ev
 from tests.app import frames
 from tests.app.frames import LOOKS, SIZES
-from tests.app.script import hostile_group, started
+from tests.app.rest import until
+from tests.app.script import ScriptFeed, hostile_group, started
 from tests.app.script import scored as group_scored
 from tests.app.stored import numbers, record, run_events, with_ends
 
@@ -147,6 +148,25 @@ async def test_the_same_prompt_is_followed_over_three_steps(store: Path) -> None
         assert "[6 " in frames.text(app)
         await pilot.press("D")
         assert "what changed since step 4" in frames.text(app)
+
+
+async def test_a_running_run_is_followed_until_the_cursor_moves(store: Path) -> None:
+    feed = ScriptFeed(run_events(steps=6), name="otter", slice_size=1)
+    app = Workbench(store, feed=feed, mode="rollouts")
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = app.screen
+        assert isinstance(screen, RolloutsScreen)
+
+        def is_at(step: int) -> bool:
+            return screen.snapshot.step == step and screen._seen_step == step
+
+        await until(app, lambda: is_at(2), app.frame_now)
+        await settled(pilot, screen)
+        await pilot.press("right")
+        shown = screen.view.step
+        await until(app, lambda: screen.snapshot.step == 5, app.frame_now)
+        await settled(pilot, screen)
+        assert screen.view.step is shown
 
 
 async def test_kinds_of_prompts_take_turns(store: Path) -> None:
