@@ -254,9 +254,9 @@ async def test_charts_are_drawn_again_only_where_they_change(
         assert drawn == []
         series = Series()
         series.push(1, 0.5)
-        changed = {**curves.snapshot.series, "entropy": series.view()}
+        changed = {**curves.snapshot.series, "kl": series.view()}
         curves.snapshot = replace(curves.snapshot, series=changed)
-        assert drawn == ["entropy"]
+        assert drawn == ["KL to reference"]
         app.change_theme(LIGHT)
         await pilot.pause()
         assert len(set(drawn)) > 3
