@@ -284,11 +284,11 @@ class RolloutsScreen(WorkbenchScreen):
 
     def action_visit(self, by: int) -> None:
         """Go to the same prompt at another step."""
-        visit = self.view.visit(by)
+        chosen, visit = self.view.chosen, self.view.visit(by)
         if visit is None:
-            if self.view.visit(-by) is not None:
+            if chosen is not None and self.view.visit(-by) is not None:
                 when = "before" if by < 0 else "after"
-                self.notify(f"This prompt was not sampled {when} step {self.view.chosen.step}.")
+                self.notify(f"This prompt was not sampled {when} step {chosen.step}.")
             else:
                 self.notify(f"{ONCE}; t shows pinned prompts, sampled at many.")
             return
