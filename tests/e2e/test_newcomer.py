@@ -184,7 +184,8 @@ def pause_and_go_on(visit: Visit) -> None:
     visit.until("paused")
     visit.until(lambda: visit.run().status == "paused")
     step, values = visit.run().step, rewards(visit)
-    visit.found(rf"reward +{re.escape(short(smoothed(values)))}(?![\d.])")
+    legend = r"(?:◂ moved it most +)?"
+    visit.found(rf"reward +{legend}{re.escape(short(smoothed(values)))}(?![\d.])")
     visit.rest(0.5)
     assert visit.run().step == step
     visit.press(".")
