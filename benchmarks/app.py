@@ -69,7 +69,7 @@ def opened(store: Path, folder: Path, *more: str) -> Terminal:
 
 @contextmanager
 def killed(terminal: Terminal) -> Iterator[Terminal]:
-    """Kill the workbench in the end: a run would go on without its terminal."""
+    """Kill the workbench on exit, because its run would survive the terminal."""
     try:
         yield terminal
     finally:

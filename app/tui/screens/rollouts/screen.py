@@ -247,7 +247,7 @@ class RolloutsScreen(WorkbenchScreen):
     # -- moves ------------------------------------------------------------------------------
 
     def _move(self, view: View) -> None:
-        """Move the cursor; the step stays on screen while the run goes on."""
+        """Move the cursor, and stop following the run."""
         self._following, self.view = False, view
 
     def action_token(self, by: int) -> None:
