@@ -89,6 +89,7 @@ def environment_names() -> list[str]:
     names = (
         *threads.ASKED,
         "GRPO_TUI_BLAS",
+        "GRPO_TUI_PRODUCTS",
         "OPENBLAS_CORETYPE",
         "GRPO_TUI_DB",
         "MLX_DISABLE_COMPILE",

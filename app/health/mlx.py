@@ -105,7 +105,7 @@ def products() -> list[Fact]:
     library = done.library or done.reason
     if done.loaded:
         name = " ".join(done.config.split()[:2])
-        library = f"{name}, kernel {done.kernel}, {done.threads} of at most {done.max_threads} "
+        library = f"{name}, kernel {done.kernels}, {done.threads} of at most {done.max_threads} "
         library += f"threads, {done.library}"
     level = Level.WARNING if done.problem or done.skipped else Level.FINE
     remedy = " ".join((*done.skipped, done.remedy)).strip()
@@ -119,6 +119,7 @@ def products() -> list[Fact]:
         "library": done.library,
         "config": done.config,
         "kernel": done.kernel,
+        "products": float(done.products),
         "threads": done.threads,
     }
     first = Fact(

@@ -26,6 +26,8 @@ class Blas:
     config: str = ""
     kernel: str = ""
     """The core type whose kernels the library runs."""
+    products: bool = False
+    """Whether our own code computes products of few rows."""
     threads: int = 0
     max_threads: int = 0
     reason: str = ""
@@ -39,6 +41,11 @@ class Blas:
     def loaded(self) -> bool:
         """Whether a library of our choice is loaded."""
         return self.library is not None
+
+    @property
+    def kernels(self) -> str:
+        """The code that computes products; other code adds numbers in another order."""
+        return f"{self.kernel}, our own for few rows" if self.products else self.kernel
 
 
 _state: Blas | None = None
@@ -82,7 +89,7 @@ def _choose(check: bool) -> Blas:
         reason = found.reason
         if found.works:
             try:
-                return replace(_load(path, found.kernel), skipped=tuple(skipped))
+                return replace(_load(path, found), skipped=tuple(skipped))
             except openblas.BlasError as error:
                 reason = str(error)
         name = f"{CHOICE}={path}" if path == choice else Path(path).name
@@ -96,13 +103,15 @@ def _choose(check: bool) -> Blas:
     )  # fmt: skip
 
 
-def _load(path: str, kernel: str) -> Blas:
+def _load(path: str, found: blas_check.Verdict) -> Blas:
     global _library
-    library = openblas.OpenBlas(path, threads=threads.share(), kernel=kernel)
+    library = openblas.OpenBlas(
+        path, threads=threads.share(), kernel=found.kernel, products=found.products
+    )
     library.serve()
     _library = library
     return Blas(
-        library=path, config=library.config, kernel=library.kernel,
+        library=path, config=library.config, kernel=library.kernel, products=bool(found.products),
         max_threads=library.max_threads, threads=library.set_threads(threads.share()),
     )  # fmt: skip
 

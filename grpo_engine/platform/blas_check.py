@@ -14,15 +14,15 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
-from grpo_engine.platform import device, openblas, processor, threads
+from grpo_engine.platform import device, openblas, processor, products, threads
 from grpo_engine.platform.interpreter import command
 
-VERSION: Final = 1
+VERSION: Final = 2
 """Version of the check; a new number invalidates cached verdicts."""
 LIMIT_S = 60.0  # without output from the child
 CRASHES: Final = frozenset(
@@ -30,7 +30,8 @@ CRASHES: Final = frozenset(
 )
 BOOT: Final = "from grpo_engine.platform.blas_check import main; main()"
 SMALL: Final = ((1, 1, 1), (3, 7, 5), (1, 576, 130), (65, 129, 33))
-SHAPES: Final = (*SMALL, (8, 576, 1536), (384, 256, 320))
+SKINNY: Final = (*((rows, 70, 200) for rows in range(2, 10)), (8, 576, 1536), (13, 100, 1700))
+SHAPES: Final = (*SMALL, *SKINNY, (384, 256, 320))
 SIZES: Final = (1, 6, 40, 130)
 
 
@@ -39,6 +40,8 @@ class Verdict:
     works: bool
     kernel: str = ""
     """The core type to request; empty for the library's own choice."""
+    products: str = ""
+    """The compiled `products.c` that passed the check with it; empty if there is none."""
     reason: str = ""
     """Why it is rejected; completes a sentence that begins with "it"."""
     processor: str = ""
@@ -49,11 +52,14 @@ class Verdict:
 
 def verdict(path: str, *, fresh: bool = False) -> Verdict:
     """Whether a library may be loaded here; from the cache, or tested in a child."""
-    place = _place(path)
+    own = products.compiled(_folder(), processor.identity())
+    place = _place(path, own)
     kept = None if fresh else _read(place)
     if kept is not None:
         return kept
     found = _try_kernels(path)
+    if found.works and own and _try(path, found.kernel, own)[0].works:
+        found = replace(found, products=own)
     if found.lasting:
         _write(place, found)
     return found
@@ -69,10 +75,10 @@ def _try_kernels(path: str) -> Verdict:
     return next((found for found in others if found.works), first)
 
 
-def _try(path: str, kernel: str) -> tuple[Verdict, bool]:
+def _try(path: str, kernel: str, own: str = "") -> tuple[Verdict, bool]:
     """Run the child; return the verdict, and whether another kernel may do better."""
     environment = {**os.environ, "GRPO_TUI_BLAS": "none", "PYTHONDONTWRITEBYTECODE": "1"}
-    check = command(BOOT, path, kernel, str(threads.share()))
+    check = command(BOOT, path, kernel, own, str(threads.share()))
     try:
         status, lines = _watched(check, environment)
     except TimeoutError:
@@ -113,10 +119,10 @@ def main() -> None:
     import resource
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    path, kernel, count = sys.argv[1:4]
+    path, kernel, own, count = sys.argv[1:5]
     said = {"refused": "", "wrong": "", "processor": processor.identity()}
     try:
-        openblas.OpenBlas(path, threads=int(count), kernel=kernel).serve()
+        openblas.OpenBlas(path, threads=int(count), kernel=kernel, products=own).serve()
         for wrong in checks():
             print("checked", flush=True)  # keeps the parent from timing out
             if wrong:
@@ -189,15 +195,19 @@ def _decompositions(kind: Any, size: int) -> Iterator[tuple[str, float]]:
     yield "QR decomposition", float(off)
 
 
-def _place(path: str) -> Path:
-    """The file of a verdict, named by everything that it depends on."""
+def _folder() -> Path:
     from platformdirs import user_cache_path
 
+    return user_cache_path("grpo-tui") / "blas"
+
+
+def _place(path: str, own: str) -> Path:
+    """The file of a verdict, named by everything that it depends on."""
     mlx = device.library()
     asked = os.environ.get("OPENBLAS_CORETYPE", "")
-    parts = [VERSION, _stamp(path), _stamp(str(mlx)), processor.identity(), asked]
+    parts = [VERSION, _stamp(path), _stamp(str(mlx)), processor.identity(), asked, own]
     key = sha256(json.dumps(parts).encode()).hexdigest()[:24]
-    return user_cache_path("grpo-tui") / "blas" / f"{key}.json"
+    return _folder() / f"{key}.json"
 
 
 def _stamp(path: str) -> list[str | int]:

@@ -9,6 +9,7 @@ from typing import Final
 
 from grpo_engine.errors import EngineError
 from grpo_engine.platform import device, slots
+from grpo_engine.platform.products import Products
 
 PREFIXES: Final = ("", "scipy_")
 """Prefixes of function names in different builds."""
@@ -23,8 +24,11 @@ class BlasError(EngineError, OSError):
 class OpenBlas:
     """A loaded library; MLX does not use it until `serve` is called."""
 
-    def __init__(self, path: str, *, threads: int, kernel: str = "") -> None:
-        """Load the library; its threads start at once, so their number is set before."""
+    def __init__(self, path: str, *, threads: int, kernel: str = "", products: str = "") -> None:
+        """Load the library; its threads start at once, so their number is set before.
+
+        `products` is a compiled `products.c`, which then computes products of few rows.
+        """
         told = {"OPENBLAS_NUM_THREADS": str(threads)}
         if kernel:
             told["OPENBLAS_CORETYPE"] = kernel
@@ -42,6 +46,12 @@ class OpenBlas:
         if "USE64BITINT" in self.config.split():
             raise BlasError("uses 64-bit integers, MLX 32-bit ones")
         self.kernel = self._text("openblas_get_corename")
+        self._products: Products | None = None
+        if products and (general := self.address("cblas_sgemm")):
+            try:
+                self._products = Products(products, general, threads)
+            except (OSError, AttributeError) as error:
+                raise BlasError(f"is served beside {products}: {error}") from error
 
     def _has(self, name: str) -> bool:
         return hasattr(self._library, name)
@@ -63,9 +73,14 @@ class OpenBlas:
     def set_threads(self, count: int) -> int:
         """Use `count` threads from the next product on; return how many it really uses."""
         self._function("openblas_set_num_threads")(count)
-        return int(self._function("openblas_get_num_threads")())
+        used = int(self._function("openblas_get_num_threads")())
+        if self._products is not None:
+            self._products.set_threads(used)
+        return used
 
     def address(self, name: str) -> int | None:
+        if name == "cblas_sgemm" and self._products is not None:
+            return self._products.address
         name = f"{self._prefix}{name}"
         if not self._has(name):
             return None

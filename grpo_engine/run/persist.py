@@ -23,6 +23,7 @@ from grpo_engine.events import (
     RunPaused,
     RunResumed,
 )
+from grpo_engine.platform import blas
 from grpo_engine.policy.optimizer import Learner
 from grpo_engine.policy.policy import Policy
 from grpo_engine.run import checkpoint
@@ -191,6 +192,7 @@ def _state(run: Run) -> dict[str, Any]:
         "micro_rows": run.micro_rows,
         "threads": run.threads,
         "workers": run.workers.count if run.workers else 1,
+        "kernels": _kernels(),
         "versions": dict(versions()),
         "fingerprint": run.fingerprint,
         "model": run.policy.fingerprint,
@@ -276,6 +278,8 @@ def _changes(run: Run, state: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any
     workers = run.workers.count if run.workers else 1
     if state.get("workers", 1) != workers:
         yield "the number of workers", state.get("workers", 1), workers, SAME_TO_TOLERANCE
+    if state.get("kernels", _kernels()) != _kernels():  # earlier checkpoints lack it
+        yield "the code of matrix products", state["kernels"], _kernels(), SAME_TO_TOLERANCE
     here = versions()
     for name, then in state["versions"].items():
         if here.get(name) != then:
@@ -285,6 +289,11 @@ def _changes(run: Run, state: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any
     model = run.policy.fingerprint
     if state.get("model", model) != model:  # earlier checkpoints lack it
         yield f"the content of {run.policy.folder}", state["model"][:12], model[:12], MAY_DIFFER
+
+
+def _kernels() -> str:
+    library = blas.state()
+    return library.kernels if library is not None else ""
 
 
 def check_same_settings(config: RunConfig, saved: Checkpoint | SharedCheckpoint) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from grpo_engine.platform import blas, blas_check, device, openblas, processor, slots
+from grpo_engine.platform import blas, blas_check, device, openblas, processor, products, slots
 from grpo_engine.platform.blas_check import Verdict
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -53,6 +53,11 @@ def python(code: str, **env: str) -> subprocess.CompletedProcess[str]:
         check=True,
         env=os.environ | env,
     )
+
+
+@pytest.fixture(autouse=True)
+def _blas_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(products.CHOICE, "none")  # test_products.py has those
 
 
 @pytest.fixture
@@ -224,7 +229,7 @@ def test_what_a_check_found_is_kept_for_this_library_and_this_processor_alone(
 ) -> None:
     tried: list[str] = []
 
-    def check(path: str, _kernel: str) -> tuple[Verdict, bool]:
+    def check(path: str, _kernel: str, _own: str = "") -> tuple[Verdict, bool]:
         tried.append(Path(path).name)
         return Verdict(works=True), False
 

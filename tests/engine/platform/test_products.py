@@ -1,0 +1,150 @@
+"""Compiled products of few rows equal NumPy's; without a compiler the BLAS computes them."""
+
+import ctypes
+import subprocess
+import sys
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from grpo_engine.platform import blas_check, device, openblas, processor, products
+
+pytestmark = [
+    pytest.mark.skipif(
+        sys.platform != "linux" or device.uses_gpu(), reason="only Linux without a GPU needs a BLAS"
+    ),
+    pytest.mark.skipif(products.compiler() is None, reason="needs a C compiler"),
+]
+
+ROW_MAJOR, PLAIN, TRANSPOSED = 101, 111, 112
+BROKEN = "void set_other(void *p) { (void)p; }\nvoid set_threads(int n) { (void)n; }\n"
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> openblas.OpenBlas:
+    own = products.compiled(tmp_path_factory.mktemp("own"), processor.identity())
+    path = openblas.bundled()
+    assert own
+    assert path
+    return openblas.OpenBlas(path, threads=1, products=own)
+
+
+def multiply(
+    library: openblas.OpenBlas, a: np.ndarray, b: np.ndarray, c: np.ndarray, alpha: float,
+    beta: float, turned: tuple[bool, bool],
+) -> None:  # fmt: skip
+    """C = alpha A B + beta C; a transposed operand lies in memory as [k, m] or [n, k]."""
+    number, place, real = ctypes.c_int, ctypes.c_void_p, ctypes.c_float
+    address = library.address("cblas_sgemm")
+    assert address
+    call = ctypes.CFUNCTYPE(None, *[number] * 6, real, place, number, place, number, real, place,
+                            number)(address)  # fmt: skip
+    m, k = a.shape[::-1] if turned[0] else a.shape
+    n = b.shape[0] if turned[1] else b.shape[1]
+    order = [TRANSPOSED if is_turned else PLAIN for is_turned in turned]
+    call(ROW_MAJOR, *order, m, n, k, alpha, a.ctypes.data, a.strides[0] // 4, b.ctypes.data,
+         b.strides[0] // 4, beta, c.ctypes.data, c.strides[0] // 4)  # fmt: skip
+
+
+def whole_numbers(draw: np.random.Generator, *shape: int) -> np.ndarray:
+    """A part of a wider array of small whole numbers, whose products float32 holds exactly."""
+    return draw.integers(-4, 5, (shape[0], shape[1] + 3)).astype(np.float32)[:, : shape[1]]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    m=st.integers(1, 80), n=st.integers(1, 120), k=st.integers(1, 90),
+    left=st.booleans(), right=st.booleans(), alpha=st.sampled_from((1.0, -2.0)),
+    beta=st.sampled_from((0.0, 1.0, 3.0)), threads=st.integers(1, 3), seed=st.integers(0, 9),
+)  # fmt: skip
+@example(m=8, n=1700, k=100, left=False, right=False, alpha=1.0, beta=0.0, threads=2, seed=0)
+@example(m=65, n=577, k=70, left=True, right=False, alpha=1.0, beta=1.0, threads=3, seed=0)
+def test_products_are_exact_and_touch_nothing_else(
+    library: openblas.OpenBlas, m: int, n: int, k: int, left: bool, right: bool, alpha: float,
+    beta: float, threads: int, seed: int,
+) -> None:  # fmt: skip
+    library.set_threads(threads)
+    draw = np.random.default_rng(seed)
+    a = whole_numbers(draw, *((k, m) if left else (m, k)))
+    b = whole_numbers(draw, *((n, k) if right else (k, n)))
+    around = np.full((m + 2, n + 5), 7, np.float32)
+    c = around[1:-1, 2:-3]
+    c[:] = np.nan if beta == 0 else draw.integers(-4, 5, (m, n))
+    before = np.zeros((m, n)) if beta == 0 else c.astype(float)
+    exact = alpha * np.einsum("ik,kj->ij", (a.T if left else a).astype(float),
+                              (b.T if right else b).astype(float)) + beta * before  # fmt: skip
+    multiply(library, a, b, c, alpha, beta, (left, right))
+    assert (c == exact).all()
+    c[:] = 7
+    assert (around == 7).all()
+
+
+def test_a_row_has_the_same_bits_beside_any_number_of_others(library: openblas.OpenBlas) -> None:
+    draw = np.random.default_rng(0)
+    a, b = (draw.normal(size=size).astype(np.float32) for size in ((16, 300), (300, 112)))
+    found = []
+    for rows, threads in ((16, 1), (1, 1), (3, 2), (8, 1), (13, 3)):
+        library.set_threads(threads)
+        c = np.zeros((rows, 112), np.float32)
+        multiply(library, a[:rows], b, c, 1.0, 0.0, (False, False))
+        found.append(c[0].tobytes())
+    assert len(set(found)) == 1
+
+
+@pytest.mark.parametrize("name", [products.CHOICE, "PATH"])
+def test_without_a_compiler_the_blas_computes_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv(name, "none")
+    assert products.compiled(tmp_path, "here") == ""
+    assert not list(tmp_path.iterdir())
+
+
+def test_it_is_compiled_once_for_each_processor_and_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = products.compiled(tmp_path, "here")
+    run = mock.Mock(wraps=subprocess.run)
+    monkeypatch.setattr(subprocess, "run", run)
+    assert products.compiled(tmp_path, "here") == made
+    run.assert_not_called()
+    assert products.compiled(tmp_path, "elsewhere") != made
+    run.assert_called_once()
+
+
+def test_code_that_does_not_compile_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "source.c"
+    source.write_text("this is not C")
+    monkeypatch.setattr(products, "SOURCE", source)
+    assert products.compiled(tmp_path / "cache", "here") == ""
+    assert not list((tmp_path / "cache").iterdir())
+
+
+@pytest.mark.parametrize(
+    "mistake", ["", "__builtin_trap();", "((float *)c)[0] = 0.5f;"],
+    ids=["writes nothing", "crashes", "wrong"],
+)  # fmt: skip
+def test_products_that_fail_their_check_are_left_out_and_the_blas_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mistake: str
+) -> None:
+    numbers = "int o, int ta, int tb, int m, int n, int k, float alpha, void *a, int lda, void *b, "
+    source = tmp_path / "source.c"
+    source.write_text(
+        f"{BROKEN}void cblas_sgemm({numbers}int ldb, float beta, void *c, int ldc) {{ {mistake} }}"
+    )
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(products, "SOURCE", source)
+    path = openblas.bundled()
+    assert path
+    found = blas_check.verdict(path)
+    assert (found.works, found.products) == (True, "")
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert blas_check.verdict(path).products
