@@ -83,6 +83,82 @@ def _choices(annotation: Any) -> tuple[str, ...]:
     return ()
 
 
+def shown(value: Any) -> str:
+    """Format a setting's value as the user would type it."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "true" if value else "false"
+        case float():
+            return f"{value:.12g}"
+        case list() | tuple() if all(isinstance(item, str | int | float) for item in value):
+            return ",".join(shown(item) for item in value)
+        case list() | tuple() | dict():
+            return str(yaml.safe_dump(value, default_flow_style=True, width=10**6)).strip()
+        case _:
+            return str(value)
+
+
+def allowed(info: SettingInfo) -> str:
+    """Describe a setting's range or allowed values."""
+    if info.choices:
+        return " · ".join(info.choices)
+    low = None if info.low is None else f"{'>' if info.low_open else '≥'} {info.low:,.12g}"
+    high = None if info.high is None else f"{'<' if info.high_open else '≤'} {info.high:,.12g}"
+    words = " and ".join(part for part in (low, high) if part)
+    apart = "" if info.off is None else f", or {info.off:g}"
+    return f"{words}{apart} {info.unit}".strip()
+
+
+def number_kind(info: SettingInfo) -> type[int] | type[float] | None:
+    """Whether a setting has whole numbers or any numbers; None if it has neither."""
+    kinds = (info.annotation, *get_args(info.annotation))
+    if bool in kinds:
+        return None
+    return float if float in kinds else int if int in kinds else None
+
+
+def in_range(info: SettingInfo, value: float) -> bool:
+    """Whether a number is one that the setting takes."""
+    low = -math.inf if info.low is None else info.low
+    high = math.inf if info.high is None else info.high
+    inside = (low < value if info.low_open else low <= value) and (
+        value < high if info.high_open else value <= high
+    )
+    return math.isfinite(value) and (inside or value == info.off)
+
+
+def takes(info: SettingInfo, text: str) -> bool:
+    """Whether a text is a number in the setting's range, or several where it is a list."""
+    try:
+        values = [float(part) for part in (text.split(",") if _is_list(info) else [text])]
+    except ValueError:
+        return False
+    whole = number_kind(info) is int
+    return all(in_range(info, value) and not (whole and value % 1) for value in values)
+
+
+def _is_list(info: SettingInfo) -> bool:
+    return get_origin(info.annotation) is tuple
+
+
+def not_a_number(info: SettingInfo, text: str, *examples: object) -> str:
+    """Why a setting's number is refused, with one that is not; empty if the number is fine.
+
+    The command line, YAML files and New run all say it in these words.
+    """
+    kind = number_kind(info)
+    empty_is_fine = _is_list(info) or type(None) in get_args(info.annotation)
+    if kind is None or takes(info, text) or (not text and empty_is_fine):
+        return ""
+    tried = map(shown, (*examples, info.default, info.low, info.high, 1, 2, 0.5))
+    example = next(one for one in tried if takes(info, one))
+    noun = "whole number" if kind is int else "number"
+    noun = " ".join(filter(None, [f"{noun}s" if _is_list(info) else f"a {noun}", allowed(info)]))
+    return f"must be {noun}, such as {example}; got {text or 'nothing'}"
+
+
 def flatten(config: RunConfig) -> dict[str, Any]:
     """Return the config as JSON values by dotted path."""
     flat: dict[str, Any] = {}
@@ -283,6 +359,8 @@ def _problem(item: Any) -> Problem:
     setting = next((name for name in settings() if f"{path}.".startswith(f"{name}.")), "")
     if item["type"] == "extra_forbidden":
         return Problem(f"there is no setting {path!r}{nearest(path, settings())}", ())
+    if setting and (words := not_a_number(settings()[setting], shown(item["input"]))):
+        return Problem(words, (setting,), path)
     if item["type"] == "value_error":
         error = item["ctx"]["error"]
         if setting:

@@ -46,7 +46,7 @@ class Section(BaseModel):
         annotation = cls.model_fields[str(info.field_name)].annotation
         kinds = {annotation, *get_args(annotation)}
         if isinstance(value, bool) and kinds & {int, float} and bool not in kinds:
-            raise ValueError(f"must be a number, got {str(value).lower()}")
+            raise ValueError("must be a number")
         return value
 
 

@@ -61,10 +61,10 @@ def test_anchors_within_bounds_are_ordinary_yaml() -> None:
 @pytest.mark.parametrize(
     ("tree", "words"),
     [
-        ({"steps": True}, "steps: must be a number, got true"),
-        ({"rollout": {"temperature": False}}, "rollout.temperature: must be a number, got false"),
-        ({"algorithm": {"beta": True}}, "algorithm.beta: must be a number, got true"),
-        ({"algorithm": {"passes": True}}, "algorithm.passes: must be a number, got true"),
+        ({"steps": True}, "steps: must be a whole number ≥ 1 and ≤ 10,000,000 steps, such as"),
+        ({"rollout": {"temperature": False}}, "must be a number > 0 and ≤ 10, such as 1; got"),
+        ({"algorithm": {"beta": True}}, "beta: must be a number ≥ 0, such as 0; got true"),
+        ({"algorithm": {"passes": True}}, "must be a whole number ≥ 1, such as 1; got true"),
         ({"name": "@last"}, "name: a name must not begin with @, which marks references"),
         ({"rollout": {"stop": ["a", ""]}}, "rollout.stop: an empty text would end every answer"),
         ({"rollout": {"stop": "a"}}, "rollout.stop: must be a list, such as [one, two], got 'a'"),

@@ -9,9 +9,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from grpo_engine.config.parse import (
+    allowed,
     build,
     flatten,
     merge,
+    not_a_number,
+    number_kind,
     parse_sets,
     problems,
     read_yaml,
@@ -89,10 +92,10 @@ def test_a_wrong_word_names_the_nearest_setting(words: list[str], message: str) 
     ("tree", "message"),
     [
         ({"rollout": {"group_size": 1}}, "rollout.group_size must be >= 2 .* got 1"),
-        ({"rollout": {"temperature": 0}}, "rollout.temperature: .*greater than 0.* got 0"),
+        ({"rollout": {"temperature": 0}}, "rollout.temperature: must be a number > 0 .* got 0"),
         ({"rolout": {}}, "no setting 'rolout'"),
         ({"algorithm": {"recipe": "gppo"}}, "there is no recipe 'gppo': did you mean .*'grpo'"),
-        ({"algorithm": {"clip_low": 7}}, "algorithm.clip_low: must be at least 0 .*, got 7"),
+        ({"algorithm": {"clip_low": 7}}, "algorithm.clip_low: must be a number ≥ 0 .* got 7"),
         ({"algorithm": {"anchor": "k4"}}, "algorithm.anchor: must be one of none, k1, k2, k3"),
         ({"algorithm": {"ref_mix": 0.5, "ref_refresh_every": 5}}, "needs model.tuning full"),
         ({"rewards": {"functions": ["a"], "weights": [1, 2]}}, "2 values for 1"),
@@ -101,6 +104,25 @@ def test_a_wrong_word_names_the_nearest_setting(words: list[str], message: str) 
 def test_a_wrong_value_is_refused_in_words(tree: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         build(tree)
+
+
+@pytest.mark.parametrize("text", ["-1e12", "0.5", ".nan", ".inf", "abc", "true"])
+@pytest.mark.parametrize("path", [path for path, one in settings().items() if number_kind(one)])
+def test_a_number_is_refused_in_the_words_of_new_run_by_set_and_in_a_file(
+    path: str, text: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(_as_yaml(path, text))
+    for tree in (parse_sets([f"{path}={text}"]), read_yaml(file)):
+        wrong = [problem for problem in problems(tree) if problem.at.startswith(path)]
+        assert bool(wrong) >= bool(not_a_number(settings()[path], text))
+        for problem in wrong:
+            assert f"{allowed(settings()[path])}, such as " in problem.words
+
+
+def _as_yaml(path: str, text: str) -> str:
+    section, _, name = path.rpartition(".")
+    return f"{section}:\n  {name}: {text}\n" if section else f"{name}: {text}\n"
 
 
 def test_yaml_round_trip_keeps_the_config(tmp_path: Path) -> None:

@@ -7,13 +7,13 @@ from typing import Final, get_args, get_origin
 
 from app.tui.looks.colours import Palette, style
 from app.tui.screens.new_run.facts import fact, recipe_lines
-from app.tui.screens.new_run.form import FormField, RunForm, in_range, number_kind, shown
+from app.tui.screens.new_run.form import FormField, RunForm
 from app.tui.screens.new_run.lines import plain
 from app.tui.screens.new_run.picks import Entry, Pick
 from app.tui.screens.new_run.view import View, check
 from app.tui.widgets.panel import Line, paragraph
 from experiments.values import CheckpointView
-from grpo_engine.config.parse import SettingInfo
+from grpo_engine.config.parse import SettingInfo, in_range, number_kind, shown
 from grpo_engine.config.recipe_cards import card_of
 from grpo_engine.config.recipe_words import values_of
 from grpo_engine.config.recipes import SETTINGS, Recipe, known, recipe, settings_read

@@ -1,9 +1,8 @@
 """The New run form without a screen: settings as text, validated while typing, and their costs."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, get_args, get_origin
+from typing import Any
 
 import yaml
 
@@ -14,9 +13,11 @@ from grpo_engine.config.parse import (
     build,
     flatten,
     merge,
+    not_a_number,
     parse_sets,
     problems,
     settings,
+    shown,
     write_yaml,
 )
 from grpo_engine.config.safe_yaml import parse_yaml
@@ -142,79 +143,6 @@ def matches(info: SettingInfo, search: str) -> bool:
     """Whether every search word occurs in the setting's path or help."""
     text = f"{info.path} {info.help}".lower()
     return all(word in text for word in search.lower().split())
-
-
-def shown(value: Any) -> str:
-    """Format a setting's value as the user would type it."""
-    match value:
-        case None:
-            return ""
-        case bool():
-            return "true" if value else "false"
-        case float():
-            return f"{value:.12g}"
-        case list() | tuple() if all(isinstance(item, str | int | float) for item in value):
-            return ",".join(shown(item) for item in value)
-        case list() | tuple() | dict():
-            return str(yaml.safe_dump(value, default_flow_style=True, width=10**6)).strip()
-        case _:
-            return str(value)
-
-
-def allowed(info: SettingInfo) -> str:
-    """Describe a setting's range or allowed values."""
-    if info.choices:
-        return " · ".join(info.choices)
-    low = None if info.low is None else f"{'>' if info.low_open else '≥'} {info.low:,.12g}"
-    high = None if info.high is None else f"{'<' if info.high_open else '≤'} {info.high:,.12g}"
-    words = " and ".join(part for part in (low, high) if part)
-    apart = "" if info.off is None else f", or {info.off:g}"
-    return f"{words}{apart} {info.unit}".strip()
-
-
-def number_kind(info: SettingInfo) -> type[int] | type[float] | None:
-    """Whether a setting has whole numbers or any numbers; None if it has neither."""
-    kinds = (info.annotation, *get_args(info.annotation))
-    if bool in kinds:
-        return None
-    return float if float in kinds else int if int in kinds else None
-
-
-def in_range(info: SettingInfo, value: float) -> bool:
-    """Whether a number is one that the setting takes."""
-    low = -math.inf if info.low is None else info.low
-    high = math.inf if info.high is None else info.high
-    inside = (low < value if info.low_open else low <= value) and (
-        value < high if info.high_open else value <= high
-    )
-    return inside or value == info.off
-
-
-def takes(info: SettingInfo, text: str) -> bool:
-    """Whether a text is a number in the setting's range, or several where it is a list."""
-    try:
-        values = [float(part) for part in (text.split(",") if _is_list(info) else [text])]
-    except ValueError:
-        return False
-    whole = number_kind(info) is int
-    return all(in_range(info, value) and not (whole and value % 1) for value in values)
-
-
-def _is_list(info: SettingInfo) -> bool:
-    return get_origin(info.annotation) is tuple
-
-
-def not_a_number(info: SettingInfo, text: str, *examples: object) -> str:
-    """Why a setting's number is refused, with one that is not; empty if the number is fine."""
-    kind = number_kind(info)
-    empty_is_fine = _is_list(info) or type(None) in get_args(info.annotation)
-    if kind is None or takes(info, text) or (not text and empty_is_fine):
-        return ""
-    tried = map(shown, (*examples, info.default, info.low, info.high, 1, 2, 0.5))
-    example = next(one for one in tried if takes(info, one))
-    noun = "whole number" if kind is int else "number"
-    noun = " ".join(filter(None, [f"{noun}s" if _is_list(info) else f"a {noun}", allowed(info)]))
-    return f"must be {noun}, such as {example}; got {text or 'nothing'}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,10 +3,11 @@
 from app.text.safe_text import cell_len, clip, pad, safe, wrap
 from app.tui.looks.colours import Palette, style
 from app.tui.screens.new_run.completion import completions, functions_in
-from app.tui.screens.new_run.form import FormField, allowed, shown
+from app.tui.screens.new_run.form import FormField
 from app.tui.screens.new_run.view import FIRST, SECTIONS, Row, View
 from app.tui.widgets.panel import Line, Span, paragraph
 from grpo_engine.config.mismatch import SAID, can_agree
+from grpo_engine.config.parse import allowed, shown
 from grpo_engine.config.recipe_cards import card_of
 from grpo_engine.config.recipe_words import ASKS
 from grpo_engine.config.recipes import SETTINGS

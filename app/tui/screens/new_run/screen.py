@@ -34,7 +34,7 @@ from app.tui.screens.new_run.choices import (
     with_recipe,
 )
 from app.tui.screens.new_run.facts import probe_key
-from app.tui.screens.new_run.form import FormField, RunForm, shown
+from app.tui.screens.new_run.form import FormField, RunForm
 from app.tui.screens.new_run.launch_dialog import PLACES, LaunchDialog
 from app.tui.screens.new_run.lines import value_words
 from app.tui.screens.new_run.load import load_parent, load_runs
@@ -65,6 +65,7 @@ from app.tui.widgets.find_bar import FindBar
 from app.tui.widgets.key_bar import KeyBar
 from app.tui.widgets.panel import Panel
 from experiments.errors import StoreError
+from grpo_engine.config.parse import shown
 from grpo_engine.config.recipes import known
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError, EngineError

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from typing import Any, Literal
 
-from app.tui.screens.new_run.form import FormField, RunForm, matches, shown
+from app.tui.screens.new_run.form import FormField, RunForm, matches
 from experiments.values import RunSummary
-from grpo_engine.config.parse import SettingInfo, flatten, settings
+from grpo_engine.config.parse import SettingInfo, flatten, settings, shown
 from grpo_engine.config.recipe_words import ASKS
 from grpo_engine.config.recipes import SETTINGS, Recipe, known, recipe, settings_read
 from grpo_engine.config.settings import RunConfig

@@ -10,15 +10,19 @@ from hypothesis import strategies as st
 
 from app.tui.screens.new_run.form import (
     RunForm,
-    allowed,
     cost,
     matches,
-    not_a_number,
-    number_kind,
-    shown,
 )
 from app.tui.screens.new_run.view import check
-from grpo_engine.config.parse import build, flatten, settings
+from grpo_engine.config.parse import (
+    allowed,
+    build,
+    flatten,
+    not_a_number,
+    number_kind,
+    settings,
+    shown,
+)
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError
 
