@@ -64,23 +64,20 @@ class Picking:
 
     def toggled(self) -> "Picking":
         """Mark or unmark the item under the cursor, then move down."""
-        return self.turned([self.chosen.value] if self.chosen else []).moved(1)
+        value = self.chosen.value if self.chosen else None
+        kept = tuple(mark for mark in self.marks if mark != value)
+        if value is not None and len(kept) == len(self.marks):
+            kept = (*kept, value)
+        return replace(self, marks=kept).moved(1)
 
     def swept(self) -> "Picking":
-        """Mark or unmark the whole sweep of the item under the cursor.
-
-        One run alone that is no part of it is unmarked: settings of a sweep are compared.
-        """
+        """Mark the whole sweep of the item under the cursor and nothing else, or unmark it."""
         sweep = self.chosen.sweep if self.chosen else None
         values = [one.value for one in self.shown if sweep and one.sweep == sweep]
-        alone = len(self.marks) == 1 and values and self.marks[0] not in values
-        return (replace(self, marks=()) if alone else self).turned(values)
-
-    def turned(self, values: Sequence[str]) -> "Picking":
-        """Mark these items, or unmark them if all are marked."""
-        if not set(values) <= set(self.marks):
-            return replace(self, marks=tuple(dict.fromkeys((*self.marks, *values))))
-        return replace(self, marks=tuple(mark for mark in self.marks if mark not in values))
+        if not values or set(values) == set(self.marks):
+            return replace(self, marks=()) if values else self
+        kept = [mark for mark in self.marks if mark in values]
+        return replace(self, marks=tuple(dict.fromkeys((*kept, *values))))
 
     def showing(self, items: Sequence[Item]) -> "Picking":
         """Show other items, with the cursor on the first marked one."""
@@ -167,7 +164,7 @@ class Picker(Filtered[Picked]):
                 tooltip="The last line"),
         Binding("space", "mark", "mark", id="pick.mark", tooltip="Mark or unmark"),
         Binding("asterisk", "sweep", "sweep", id="pick.sweep", key_display="*",
-                tooltip="Mark or unmark the whole sweep of the run under the cursor"),
+                tooltip="Mark the sweep of the run under the cursor and no other runs; space adds"),
         Binding("enter", "take", "take", id="pick.take", tooltip="Use the marked ones"),
         Binding("slash", "filter", "filter", id="pick.search",
                 tooltip="Filter the list, as typing does; runs as on Runs"),
@@ -216,7 +213,7 @@ class Picker(Filtered[Picked]):
         self._list.picking = self._list.picking.toggled()
 
     def action_sweep(self) -> None:
-        """Mark or unmark the sweep of the item."""
+        """Mark the sweep of the item and nothing else, or unmark it."""
         self._list.picking = self._list.picking.swept()
 
     def action_take(self) -> None:

@@ -60,7 +60,7 @@ class CompareScreen(ChartScreen):
         Binding("plus", "pick", "runs", id="compare.pick", key_display="+",
                 tooltip="Add or remove runs"),
         Binding("asterisk", "sweep", "sweep", id="compare.sweep", key_display="*",
-                tooltip="Add all runs of the chosen run's sweep, or of the newest one"),
+                tooltip="Compare the sweep of the chosen run, or the newest one, and no other runs"),
         Binding("b", "baseline", "baseline", id="compare.baseline",
                 tooltip="Use the chosen run as the baseline"),
         Binding("J", "run(1)", "next run", id="compare.run", show=False,
@@ -208,10 +208,7 @@ class CompareScreen(ChartScreen):
 
     @work(exclusive=True, group="sweep")
     async def action_sweep(self) -> None:
-        """Compare all runs of the chosen run's sweep, or of the newest one if it has none.
-
-        One run alone that is no part of it leaves.
-        """
+        """Compare the chosen run's sweep and no other runs; the newest sweep if it has none."""
         key = self.view.chosen.key if self.view.chosen else self.run_on_watch
         try:
             runs = await self.workbench.reader.ask(lambda r: r.runs(limit=MOST_LISTED), "sweep")
@@ -223,13 +220,7 @@ class CompareScreen(ChartScreen):
         if sweep is None:
             self.notify("No run is part of a sweep; + adds runs one by one.")
             return
-        swept = [run.id for run in reversed(runs) if run.sweep_id == sweep]
-        kept = (
-            self.view.refs
-            if len(self.view.refs) > 1
-            else [ref for ref in self.view.refs if ref in swept]
-        )
-        self.compare(tuple(dict.fromkeys((*kept, *swept))))
+        self.compare(tuple(run.id for run in reversed(runs) if run.sweep_id == sweep))
 
     def read_more(self) -> None:
         """Read what the current page needs beyond the comparison."""

@@ -68,7 +68,7 @@ class RunsScreen(ControlScreen):
                 tooltip="The last run"),
         Binding("space", "mark", "mark", id="runs.mark", tooltip="Mark for the next action"),
         Binding("asterisk", "mark_sweep", "sweep", id="runs.sweep", key_display="*",
-                tooltip="Mark all runs of this run's sweep, or unmark them"),
+                tooltip="Mark this run's sweep and no other runs, or unmark it; space adds"),
         Binding("d", "compare", "compare", id="runs.compare",
                 tooltip="The marked runs side by side"),
         Binding("n", "new", "new", id="runs.new", tooltip="Settings of a new run"),
@@ -271,13 +271,11 @@ class RunsScreen(ControlScreen):
         self._rest()
 
     def action_mark_sweep(self) -> None:
-        """Mark or unmark all runs of the run's sweep."""
+        """Mark the run's sweep in place of what was marked, or unmark it."""
         chosen = self.view.chosen
         if chosen is not None and chosen.sweep_id is None:
             self.notify(NO_SWEEP.format(chosen.name or chosen.id))
-        elif chosen is not None:
-            keys = [run.key for run in self.view.runs if run.sweep_id == chosen.sweep_id]
-            self.view = self.view.toggle_marks(keys)
+        self.view = self.view.mark_sweep()
 
     def action_baseline(self) -> None:
         """Pin the run on top as the baseline, or unpin it."""

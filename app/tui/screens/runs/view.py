@@ -129,6 +129,12 @@ class View:
         runs = [row.run] if row.run else self._groups(list(self.runs)).get(row.key, [])
         return self.toggle_marks([run.key for run in runs]).moved(1)
 
+    def mark_sweep(self) -> "View":
+        """Mark the runs of the chosen run's sweep and no others, or unmark them."""
+        sweep = self.chosen.sweep_id if self.chosen else None
+        keys = frozenset(run.key for run in self.runs if sweep and run.sweep_id == sweep)
+        return replace(self, marks=frozenset() if keys == self.marks else keys) if keys else self
+
     def toggle_marks(self, keys: Sequence[int]) -> "View":
         """Mark these runs, or unmark them if all are marked."""
         chosen = frozenset(keys)

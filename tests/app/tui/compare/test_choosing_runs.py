@@ -187,9 +187,22 @@ async def test_a_sweep_is_marked_on_runs_and_unmarked(store: Path) -> None:
         assert {run.name for run in screen.view.picked} == RATES
         await pilot.press("asterisk")
         assert not screen.view.marks
+        # marks of an earlier comparison leave, and space adds to the sweep
+        await pilot.press("home", "space", "end", "asterisk")
+        assert {run.name for run in screen.view.picked} == {"other-1", "other-2"}
+        await pilot.press("home", "space")
+        assert {run.name for run in screen.view.picked} == {"lone-wolf", "other-1", "other-2"}
         await pilot.press("home", "asterisk")
-        assert not screen.view.marks
+        assert len(screen.view.marks) == 3
         assert "lone-wolf is part of no sweep" in app.said[-1].text
+
+
+async def test_a_sweep_takes_the_place_of_the_runs_that_were_compared(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot, ("lone-wolf", "rates-1"))
+        await pilot.press("J", "asterisk")
+        await until(app, lambda: set(names(screen)) == RATES)
 
 
 async def test_the_newest_sweep_is_compared_where_a_run_has_none(store: Path) -> None:
@@ -283,9 +296,11 @@ def test_a_sweep_is_marked_as_one_and_marks_keep_their_order() -> None:
     assert both.swept().marks == ()
     assert both.moved(-1).swept() == both.moved(-1)  # b is of no sweep
     assert both.moved(1).toggled().marks == ("c", "a", "d")
-    # the run that the list begins with is not compared with a sweep of others
+    # a sweep takes the place of what was marked, and space adds to it
     assert Picking(marks=("b",)).showing(items).moved(1).swept().marks == ("a", "c")
-    assert Picking(marks=("b", "d")).showing(items).moved(1).swept().marks == ("b", "d", "a", "c")
+    others = Picking(marks=("b", "d")).showing(items).moved(-9).swept()
+    assert others.marks == ("a", "c")
+    assert others.moved(1).toggled().marks == ("a", "c", "b")
 
 
 # -- rooms --------------------------------------------------------------------------------------
