@@ -78,7 +78,7 @@ class CompareScreen(ChartScreen):
         Binding("t", "stat", "best, last, at", id="compare.stat", show=False,
                 tooltip="Compare best values, last ones, or those at the crosshair"),
         Binding("s", "settings", "all settings", id="compare.settings", show=False,
-                tooltip="Show equal settings too, or only those that differ"),
+                tooltip="Show the settings that differ; then equal ones too"),
         Binding("n", "prompt(1)", "next prompt", id="compare.prompt", show=False,
                 tooltip="Answers to the next prompt"),
         Binding("p", "prompt(-1)", "previous prompt", id="compare.prompt_before", show=False,
@@ -406,8 +406,12 @@ class CompareScreen(ChartScreen):
         self.reload()
 
     def action_settings(self) -> None:
-        """Toggle between all settings and those that differ."""
-        self.view = replace(self.view, everything=not self.view.everything, row=0)
+        """Toggle between all settings and those that differ; where none show, show them first."""
+        beside = self.query_one(SettingsPanel).display
+        if beside or self.query_one(PagePanel).display and self.view.page == "settings":
+            self.view = replace(self.view, everything=not self.view.everything, row=0)
+        else:
+            self.turn_to("settings")
 
     def action_prompt(self, by: int) -> None:
         """Show answers to another prompt; if the page is hidden, show it first."""
