@@ -12,7 +12,8 @@ Direction = Literal["up", "down", "none"]
 class MetricSpec:
     """What a metric measures, which direction is better, and its guide lines.
 
-    `also` are other words that people use for it; searches find it by them.
+    `also` are other words that people use for it; searches find it by them. `best` is whether its
+    best value tells how good the run became, as a reward's does; the least time of a step does not.
     """
 
     name: str
@@ -22,22 +23,23 @@ class MetricSpec:
     direction: Direction = "none"
     help: str
     guides: tuple[float, ...] = ()
+    best: bool = False
 
 
 def _spec(
     name: str, label: str, help: str, direction: Direction = "none", unit: str = "",
-    guides: tuple[float, ...] = (), also: str = "",
+    guides: tuple[float, ...] = (), also: str = "", best: bool = False,
 ) -> MetricSpec:  # fmt: skip
     return MetricSpec(
         name=name, label=label, unit=unit, direction=direction, help=help, guides=guides,
-        also=also,
+        also=also, best=best,
     )  # fmt: skip
 
 
 _SPECS = (
     _spec("reward", "reward", "Mean of the weighted rewards of this step's answers. "
           "It is noisy because each step has different prompts; look at the smoothed line.", "up",
-          also="score, points"),
+          also="score, points", best=True),
     _spec("reward_std", "reward spread", "Standard deviation of the weighted rewards over this "
           "step's answers. At 0 all score alike and there is nothing to learn from.",
           also="variance, standard deviation of the reward"),
@@ -180,13 +182,13 @@ _SPECS = (
           "flat over a run.", "down", "GB", also="RAM"),
     _spec("eval/accuracy", "held-out accuracy, sampled", "Share of held-out problems answered "
           "correctly. It is the honest measure of progress.", "up", "share",
-          also="test, validation, correct, right answers"),
+          also="test, validation, correct, right answers", best=True),
     _spec("eval/reward", "held-out reward, sampled", "Mean reward on held-out problems. Compare it "
-          "with the training reward to see overfitting.", "up"),
+          "with the training reward to see overfitting.", "up", best=True),
     _spec("eval/turns", "held-out turns, sampled", "Mean turns of the model in held-out dialogues. "
           "One that is cut counts with the turns it had.", "none", "turns"),
     _spec("eval/format", "held-out format, sampled", "Share of held-out answers in the requested "
-          "format. A rise of format alone is not reasoning.", "up", "share"),
+          "format. A rise of format alone is not reasoning.", "up", "share", best=True),
 )  # fmt: skip
 
 METRICS: dict[str, MetricSpec] = {spec.name: spec for spec in _SPECS}
@@ -238,7 +240,7 @@ def spec(name: str) -> MetricSpec:
         kept = spec(rest)
         return _spec(name, f"{kept.label}, all sampled", f"As {kept.label}, over all answers that "
                      "were sampled. Dynamic sampling keeps only groups whose answers differ.",
-                     kept.direction)  # fmt: skip
+                     kept.direction, best=kept.best)  # fmt: skip
     if head == "eval" and rest.startswith("greedy/"):
         found = spec(f"eval/{rest.removeprefix('greedy/')}")
         label = f"{found.label.removesuffix(', sampled')}, greedy"
@@ -252,7 +254,7 @@ def spec(name: str) -> MetricSpec:
         if leaf in ("truncated", "mean_length"):
             return _held_out_length(name, leaf)
         return _spec(name, f"held-out {rest}, sampled", f"{rest} on held-out problems. It is "
-                     "measured without training on them.", "up")  # fmt: skip
+                     "measured without training on them.", "up", best=True)  # fmt: skip
     return _spec(name, name, f"{name}, logged by a reward function or a newer engine. It has no "
                  "description of its own.")  # fmt: skip
 
@@ -264,7 +266,8 @@ def natural_range(name: str) -> tuple[float, float]:
     unit = spec(name).unit
     if unit == "share":
         return 0.0, 1.0
-    return (0.0 if unit else -math.inf), math.inf
+    positive = unit or name.endswith(("std", "grad_norm"))
+    return (0.0 if positive else -math.inf), math.inf
 
 
 def _held_out_length(name: str, leaf: str) -> MetricSpec:
@@ -297,4 +300,4 @@ def _reward_spec(name: str, rest: str) -> MetricSpec:
         f"Mean of {function or rest} over this step's answers. "
         "Answers it does not apply to are left out."
     )
-    return _spec(name, function or rest, text, "up", also="reward function, score")
+    return _spec(name, function or rest, text, "up", also="reward function, score", best=True)

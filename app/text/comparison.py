@@ -143,6 +143,19 @@ def ranking_of(found: "Comparison", metric: str) -> "Ranking | None":
     return next(iter(sorted(found.rankings, key=lambda one: one.mode != first)), None)
 
 
+def ranked(found: "Comparison", run: str, metric: str) -> "RankedSetting | None":
+    """Return the run's setting in the ranking that the verdict is from."""
+    ranking = ranking_of(found, metric)
+    rows = ranking.settings if ranking else ()
+    return next((row for row in rows if run in row.own.runs), None)
+
+
+def standing(test: "PairedTest") -> str:
+    """Say how a setting did beside the baseline's: ▲ better, ▼ worse, `tie` if 0 is possible."""
+    mark = "tie" if test.p_value >= SURE else "▲" if test.difference > 0 else "▼"
+    return f"{mark} {points(test.difference)} pt"
+
+
 def ranking_title(ranking: "Ranking") -> str:
     """Name what a ranking is by, and what its intervals hold for."""
     answers = "greedy answers" if ranking.mode == "greedy" else "sampled answers"

@@ -26,7 +26,7 @@ from experiments.compare.values import (  # fmt: skip
 from experiments.errors import CompareError
 from experiments.reader import StoreReader
 from experiments.values import EvaluationView, GroupView, RunSummary
-from grpo_engine.metrics import METRICS, spec
+from grpo_engine.metrics import METRICS, natural_range, spec
 
 AXES = ("step", "tokens", "wall")
 _SEEDLESS = ("seed", "name")
@@ -35,14 +35,15 @@ _SEEDLESS = ("seed", "name")
 def compare(
     reader: StoreReader, runs: Sequence[RunSummary], *, baseline: RunSummary | None = None,
     keys: Sequence[str] = (), axis: str = "", at: float | None = None, reach: str = "",
-    or_last: bool = False,
+    or_last: bool = False, values_at: float | None = None,
 ) -> Comparison:  # fmt: skip
     """Compare runs by the settings in force: a setting left to the recipe has the recipe's value.
 
     With `axis` step, tokens or wall, also compare each metric at the same step, tokens or seconds:
     at `at`, or by default where the shortest run ends. Deltas are relative to `baseline`. `reach`
     is the held-out accuracy, or a metric's value as in `reward=.9`, that the settings race to.
-    `or_last` takes the last evaluations of all runs if one was not evaluated up to there.
+    `or_last` takes the last evaluations of all runs if one was not evaluated up to there. With
+    `values_at` the metrics alone are compared at another place.
     """
     goal = threshold(reach)
     if axis not in ("", *AXES):
@@ -73,6 +74,8 @@ def compare(
     ):
         limits = {}
     tests, notes = _tests(reader, alike, base, limits, words)
+    if values_at is not None:
+        steps, words = _equal_steps(reader, runs, axis, values_at)
     return Comparison(
         runs=tuple(runs),
         baseline=baseline.id if baseline else None,
@@ -199,7 +202,7 @@ def _statistics(
         numbers = tuple(value for value in values if value is not None)
         if numbers:
             mean, std = statistics.mean_and_std(numbers)
-            low, high = statistics.mean_interval(numbers)
+            low, high = statistics.mean_interval(numbers, limits=natural_range(key))
             found.append(
                 SeedStatistics(key=key, values=numbers, mean=mean, std=std, low=low, high=high)
             )

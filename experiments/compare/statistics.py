@@ -14,14 +14,19 @@ def mean_and_std(values: Sequence[float]) -> tuple[float, float | None]:
 
 
 def mean_interval(
-    values: Sequence[float], level: float = 0.95
-) -> tuple[float | None, float | None]:
-    """Confidence interval of the mean: ``mean -+ t(level, n - 1) * std / sqrt(n)``."""
+    values: Sequence[float], level: float = 0.95,
+    limits: tuple[float, float] = (-math.inf, math.inf),
+) -> tuple[float | None, float | None]:  # fmt: skip
+    """Confidence interval of the mean: ``mean -+ t(level, n - 1) * std / sqrt(n)``.
+
+    It is cut at the `limits` of the values. The true mean lies within them as well, so the cut
+    interval holds exactly as often.
+    """
     mean, std = mean_and_std(values)
     if std is None:
         return None, None
     half = t_quantile(level, len(values) - 1) * std / math.sqrt(len(values))
-    return mean - half, mean + half
+    return max(limits[0], mean - half), min(limits[1], mean + half)
 
 
 @lru_cache(maxsize=4096)

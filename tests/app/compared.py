@@ -128,6 +128,11 @@ async def opened(app: Workbench, pilot: Pilot[int], refs: tuple[str, ...] = ()) 
     return screen
 
 
+def choose(screen: CompareScreen, metric: str) -> None:
+    """Put the cursor on a metric's chart."""
+    screen.view = replace(screen.view, chart=screen.view.metrics.index(metric))
+
+
 async def settled(pilot: Pilot[int], screen: CompareScreen) -> None:
     """Wait until everything the screen requested from the store is loaded and drawn."""
     await pilot.pause()

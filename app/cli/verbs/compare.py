@@ -25,6 +25,7 @@ from app.text.comparison import (
     verdict,
 )
 from app.text.stderr import say
+from grpo_engine.metrics import spec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -173,9 +174,11 @@ def print_page(
     _print_metrics(result, columns, () if all_settings else keys)
     for group in result.seeds if all_settings else ():
         seeds = ", ".join(map(str, group.seeds))
-        tell(f"\n{setting_name(result, group.runs)} ({seeds}): mean of best, 95%")
-        print_table([{"metric": metric_name(one.key), "mean": one.mean, "std": one.std,
-                      "low": one.low, "high": one.high} for one in group.best])  # fmt: skip
+        tell(f"\n{setting_name(result, group.runs)} ({seeds}): mean and 95% interval")
+        pairs = zip(group.best, group.last, strict=True)
+        chosen = [("best", best) if spec(best.key).best else ("last", last) for best, last in pairs]
+        print_table([{"metric": metric_name(one.key), "of": of, "mean": one.mean, "std": one.std,
+                      "low": one.low, "high": one.high} for of, one in chosen])  # fmt: skip
 
 
 Columns = dict[str, list[bool]]  # which of the runs a column pools, by its name
@@ -215,10 +218,11 @@ def _print_metrics(result: "Comparison", columns: Columns, keys: "Sequence[str]"
         for name, mask in columns.items():
             cells = list(compress(item.cells, mask))
             one = cells[0]
-            row[name] = (
-                _mean([cell.best for cell in cells]) if len(cells) > 1
-                else _best(one.best, one.best_step, one.delta_best, one.better)
-            )  # fmt: skip
+            if spec(item.key).best:
+                row[name] = (
+                    _mean([cell.best for cell in cells]) if len(cells) > 1
+                    else _best(one.best, one.best_step, one.delta_best)
+                )  # fmt: skip
             row[f"{name} last"] = _mean([cell.last for cell in cells])
             if result.at:
                 row[f"{name} at"] = _mean([cell.at for cell in cells])
@@ -233,14 +237,10 @@ def _mean(values: "Sequence[float | None]") -> float | None:
     return fsum(known) / len(known) if known else None
 
 
-def _best(value: float | None, step: int | None, delta: float | None, better: bool | None) -> str:
+def _best(value: float | None, step: int | None, delta: float | None) -> str:
     if value is None:
         return ""
-    text = f"{value:.4g} @{step}"
-    if delta is not None:
-        mark = {True: " ▲", False: " ▼", None: " "}[better]
-        text += f"{mark}{delta:+.3g}"
-    return text
+    return f"{value:.4g} @{step}" + ("" if delta is None else f" {delta:+.3g}")
 
 
 def _value(value: Any) -> str:

@@ -145,14 +145,14 @@ def _report(
         reader.close()
     if as_json:
         print_json({"sweep": view.name, "metric": shown, "items": rows,
-                    "points": _points(rows, view)})  # fmt: skip
+                    "points": _points(rows, view, shown)})  # fmt: skip
     elif as_csv:
         print_rows(rows, as_json=False, as_csv=True)
     else:
         print_table(rows)
-        if max(row["n"] for row in _points(rows, view)) > 1:
+        if max(row["n"] for row in _points(rows, view, shown)) > 1:
             print()
-            print_table(_points(rows, view))
+            print_table(_points(rows, view, shown))
     return rows
 
 
@@ -178,9 +178,10 @@ def _rows(
     return rows, shown
 
 
-def _points(rows: list[dict[str, Any]], view: "SweepView") -> list[dict[str, Any]]:
+def _points(rows: list[dict[str, Any]], view: "SweepView", metric: str) -> list[dict[str, Any]]:
     """Summarise each point over its seeds: mean of the best, standard deviation, interval."""
     from experiments.compare.statistics import mean_and_std, mean_interval
+    from grpo_engine.metrics import natural_range
 
     axes = [path for path in view.axes if path != "seed"]
     points: dict[str, tuple[dict[str, Any], list[float]]] = {}
@@ -193,7 +194,7 @@ def _points(rows: list[dict[str, Any]], view: "SweepView") -> list[dict[str, Any
     table = []
     for place, values in points.values():
         mean, std = mean_and_std(values) if values else (None, None)
-        low, high = mean_interval(values) if values else (None, None)
+        low, high = mean_interval(values, limits=natural_range(metric)) if values else (None, None)
         table.append({**place, "n": len(values), "mean": mean, "std": std, "low": low,
                       "high": high})  # fmt: skip
     return table

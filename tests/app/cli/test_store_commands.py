@@ -152,7 +152,7 @@ def test_compare_shows_exactly_what_differs_with_equal_numbers_in_csv_and_json(
     assert checked >= 12
     assert cli("compare", *two, "--md").out.startswith("| kind | key |")
     page = cli("compare", *two, "--baseline", two[0], "--at", "tokens")
-    assert "▲+0.1" in page.out
+    assert " +0.1" in page.out
     assert "`at` is 300 tokens" in page.err
     # the second run was evaluated at 400 tokens
     assert "not both were evaluated in training by 300 tokens" in page.err

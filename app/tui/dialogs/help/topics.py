@@ -186,10 +186,11 @@ SCREENS: Mapping[str, str] = {
              "answers, which prompts give a signal, and what needs attention.",
     "rollouts": "Every recorded answer, down to the single token and its term in the loss.",
     "compare": "Runs side by side. One crosshair reads every run at the same step, tokens or "
-               "time. ▲ is better and ▼ worse than the baseline ◆. Settings are pooled over their "
-               "seeds and compared on the same held-out problems; the 95% intervals of a ranking "
-               "hold for all settings at once, over seeds and problems, or over problems alone "
-               "where each setting has one seed.",
+               "time. In the column verdict, ▲ is better and ▼ worse than the baseline ◆ for "
+               "sure, and tie is neither; other differences may be chance. Settings are pooled "
+               "over their seeds and compared on the same held-out problems; the 95% intervals "
+               "of a ranking hold for all settings at once, over seeds and problems, or over "
+               "problems alone where each setting has one seed.",
 }  # fmt: skip
 
 DIRECTIONS = {"up": "Higher is better.", "down": "Lower is better.", "none": ""}

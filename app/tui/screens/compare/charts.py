@@ -131,6 +131,7 @@ class ChartScreen(WorkbenchScreen):
         except asyncio.CancelledError:
             return
         except StoreError as error:
+            self.view = replace(self.view, reading=False)
             self.notify(str(error), severity="error", markup=False)
             return
         finally:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import Literal
 
 from app.feed.series import EVALUATIONS
 from app.inspector.groups import letter
@@ -10,9 +9,11 @@ from app.text.comparison import (
     SURE,
     metric_name,
     points,
+    ranked,
     ranking_of,
     ranking_rows,
     ranking_title,
+    standing,
     value_text,
 )
 from app.text.numbers import seconds, short, signed, tokens, with_unit
@@ -20,13 +21,13 @@ from app.text.prompt_text import asked
 from app.text.safe_text import cell_len, clip, clip_start, pad, safe, wrap
 from app.tui.looks.colours import Palette, rgb, style
 from app.tui.screens.compare.texts import place_text
-from app.tui.screens.compare.view import Stat, View
+from app.tui.screens.compare.view import Stat, View, measure_of
 from app.tui.widgets.panel import Line
 from app.tui.widgets.top_bar import status_mark
 from experiments.compare.values import GridView, MetricCell, SeedGroup, SeedStatistics
 from experiments.values import GroupView, RolloutView, RunSummary
 from grpo_engine.events import CUT
-from grpo_engine.metrics import spec
+from grpo_engine.metrics import natural_range, spec
 
 NO_SEEDS = (
     "No two of these runs differ only in the seed. `grpo-tui sweep CONFIG --seeds 3` makes such "
@@ -50,48 +51,48 @@ RAMPS = {True: (235, 17, 18, 24, 31, 38, 45), False: (255, 195, 153, 117, 75, 33
 NAME = 12
 LEAST_NAME = 10  # of a name that is cut
 NOISE = 1e-9  # differences that rounding explains
-Better = Literal["▲", "▼", " "]
-
-
-def verdict_mark(key: str, delta: float | None) -> Better:
-    """▲ better than the baseline, ▼ worse, blank if the metric has no direction."""
-    direction = spec(key).direction
-    if not delta or not abs(delta) >= NOISE or direction == "none":
-        return " "
-    return "▲" if (delta > 0) == (direction == "up") else "▼"
 
 
 def delta_text(key: str, delta: float | None) -> str:
-    """Format a difference to the baseline: `▲ +.13`; percentage points if the metric is a share."""
+    """Format a difference to the baseline: `+.13`; percentage points if the metric is a share.
+
+    It has no mark: only the verdict says what is better, since one value may be chance.
+    """
     if delta is None:
         return ""
     if abs(delta) < NOISE:
-        return "  ="
+        return "="
     is_share = spec(key).unit == "share" and math.isfinite(delta)
-    return f"{verdict_mark(key, delta)} {f'{points(delta)} pt' if is_share else signed(delta)}"
+    return f"{points(delta)} pt" if is_share else signed(delta)
 
 
-def stat_of(cell: MetricCell, stat: Stat) -> tuple[float | None, int | None, float | None]:
-    """A cell's value, its step and its difference to the baseline."""
-    if stat == "best":
+def stat_of(
+    key: str, cell: MetricCell, stat: Stat
+) -> tuple[float | None, int | None, float | None]:
+    """A cell's value, its step and its difference to the baseline; the last if none is best."""
+    if stat == "at":
+        return cell.at, cell.at_step, cell.delta_at
+    if stat == "best" and spec(key).best:
         return cell.best, cell.best_step, cell.delta_best
-    if stat == "last":
-        return cell.last, cell.last_step, cell.delta_last
-    return cell.at, cell.at_step, cell.delta_at
+    return cell.last, cell.last_step, cell.delta_last
 
 
 # -- runs ---------------------------------------------------------------------------------------
 
 
 def runs_lines(view: View, width: int, palette: Palette, now: float) -> list[Line]:
-    """One row per run: the chosen metric at the crosshair and its best value."""
+    """One row per run: its standing in the verdict, and the chosen metric's values."""
     label = style(palette.label)
-    best = "last" if view.metric and spec(view.metric).direction == "none" else "best"
-    columns = run_columns(width, best, alone=len(view.runs) < 2)
+    measure = measure_of(view.comparison, view.metric)
+    columns = run_columns(
+        width, best=bool(view.metric) and spec(view.metric).best, judged=bool(measure),
+        delta=len(view.runs) > 1 and view.metric != measure,  # the verdict tells that one
+    )  # fmt: skip
     name = width - 5 - sum(size for _, size in columns)
     here = place_text(view.axis, view.x).removesuffix("ens")
-    delta = best if view.stat == "best" else view.stat
-    titles = {"at": here, "best": best, "last": "last", "delta": f"Δ {delta}"}
+    delta = "at" if view.stat == "at" else view.stat_word
+    titles = {"at": here, "verdict": "verdict", "best": "best", "last": "last",
+              "delta": f"Δ {delta}"}  # fmt: skip
     head: Line = [(" " * 5 + pad(raw_label(view.metric), name), label)]
     head += [(pad(titles[kind], size - 1, ">") + " ", label) for kind, size in columns]
     lines = [head]
@@ -105,10 +106,11 @@ def raw_label(key: str) -> str:
     return key and ("" if key.startswith(EVALUATIONS) else "raw ") + spec(key).label
 
 
-def run_columns(width: int, best: str, *, alone: bool) -> list[tuple[str, int]]:
+def run_columns(width: int, *, best: bool, delta: bool, judged: bool) -> list[tuple[str, int]]:
     """The columns that fit beside the name, with their widths, without those that say nothing."""
-    wanted = [("at", 10), ("best", 12), *([] if alone else [("delta", 11)]),
-              *([] if best == "last" else [("last", 9)])]  # fmt: skip
+    wanted = [*([("verdict", 13)] if judged else []), ("at", 10),
+              *([("delta", 11)] if delta else []), *([("best", 12)] if best else []),
+              ("last", 9)]  # fmt: skip
     room = width - 5 - NAME
     kept = []
     for kind, size in wanted:
@@ -149,6 +151,8 @@ def _run_cell(
     view: View, run: RunSummary, kind: str, cell: MetricCell | None, palette: Palette, based: bool
 ) -> tuple[str, int]:
     unit = spec(view.metric).unit if view.metric else ""
+    if kind == "verdict":
+        return _standing(view, run, palette)
     if cell is None or cell.last is None:
         return ("none" if kind == "at" else "–"), palette.label
     if kind == "at":
@@ -162,16 +166,21 @@ def _run_cell(
         return with_unit(cell.last, unit), palette.text
     if based:
         return "baseline", palette.label
-    delta = _delta(view, run, cell)
-    shade = {"▲": palette.good, "▼": palette.bad}.get(
-        verdict_mark(view.metric, delta), palette.text
-    )
-    return delta_text(view.metric, delta) or "–", shade
+    return delta_text(view.metric, _delta(view, run, cell)) or "–", palette.text
+
+
+def _standing(view: View, run: RunSummary, palette: Palette) -> tuple[str, int]:
+    """How the run's setting did in the verdict, in the colour of a difference that is sure."""
+    row = ranked(view.comparison, run.id, view.metric) if view.comparison else None
+    if row is None or row.test is None:
+        return ("–" if row is None else "baseline"), palette.label
+    text = standing(row.test)
+    return text, {"▲": palette.good, "▼": palette.bad}.get(text[0], palette.text)
 
 
 def _delta(view: View, run: RunSummary, cell: MetricCell) -> float | None:
     if view.stat != "at" or view.base is None:
-        return stat_of(cell, view.stat)[2]
+        return stat_of(view.metric, cell, view.stat)[2]
     own, _ = view.value_at_x(view.metric, run.id)
     other, _ = view.value_at_x(view.metric, view.base.id)
     return None if own is None or other is None else own - other
@@ -313,10 +322,9 @@ def metrics_lines(view: View, width: int, height: int, palette: Palette) -> list
 def _metric_cell(
     key: str, cell: MetricCell, stat: Stat, size: int, at: int, palette: Palette, back: int
 ) -> Line:
-    value, step, delta = stat_of(cell, stat)
+    value, step, delta = stat_of(key, cell, stat)
     if value is None:
         return [(pad("–", size), style(palette.label, back))]
-    shade = {"▲": palette.good, "▼": palette.bad}.get(verdict_mark(key, delta), palette.label)
     where = f" @{step}" if step is not None else ""
     change = delta_text(key, delta)
     room = max(0, size - 1 - 10)
@@ -324,7 +332,7 @@ def _metric_cell(
     return [
         (pad(number, max(1, room - at), ">"), style(palette.text, back)),
         (pad(where, at), style(palette.label, back)),
-        (pad(change, 10), style(shade, back)),
+        (pad(change, 10), style(palette.label, back)),
         (" ", style(None, back)),
     ]
 
@@ -396,11 +404,12 @@ def seeds_lines(view: View, width: int, height: int, palette: Palette) -> list[L
     groups = view.comparison.seeds if view.comparison else ()
     if not groups:
         return [[(part, label)] for part in wrap(NO_SEEDS, width, height)]
-    stat = "best" if view.stat == "best" else "last"
+    stat = view.stat_word
     unit = spec(view.metric).unit
-    lines: list[Line] = [
-        [(f"{raw_label(view.metric)}, {stat} of each run: mean and 95% interval", label)]
-    ]
+    title = f"{raw_label(view.metric)}, {stat} of each run: mean and 95% interval"
+    unknown = view.metric and spec(view.metric).best and math.isinf(natural_range(view.metric)[1])
+    limit = "; it may pass the highest possible" if unknown else "; a reward's may pass its maximum"
+    lines: list[Line] = [[(title + (limit if cell_len(title + limit) <= width else ""), label)]]
     own = [_statistics(group, view.metric, stat) for group in groups]
     scale = _scale([found for found in own if found is not None])
     for group, found in zip(groups, own, strict=True):
@@ -417,7 +426,7 @@ def seeds_lines(view: View, width: int, height: int, palette: Palette) -> list[L
     for key in keys:
         line: Line = [(pad(key, 24), style(palette.text))]
         for group in groups:
-            mean = _mean_text(_statistics(group, key, stat), spec(key).unit)
+            mean = _mean_text(_statistics(group, key, stat), spec(key).unit, size - 1)
             line.append((" " + pad(mean, size - 1, ">"), style(palette.text)))
         lines.append(line)
     top = 1 + max(0, min(view.row, len(lines) - height))
@@ -429,14 +438,15 @@ def _statistics(group: SeedGroup, key: str, stat: str) -> SeedStatistics | None:
     return next((item for item in found if item.key == key), None)
 
 
-def _mean_text(found: SeedStatistics | None, unit: str) -> str:
+def _mean_text(found: SeedStatistics | None, unit: str, room: int) -> str:
+    """The mean, and its interval where there is room."""
     if found is None:
         return "–"
     text = with_unit(found.mean, unit)
     if found.low is None or found.high is None:
         return text
-    half = (found.high - found.low) / 2
-    return f"{text} ±{with_unit(half, unit)}"
+    whole = f"{text} [{with_unit(found.low, unit)}, {with_unit(found.high, unit)}]"
+    return whole if cell_len(whole) <= room else text
 
 
 def _group_name(view: View, group: SeedGroup, width: int, palette: Palette) -> Line:
@@ -503,7 +513,7 @@ def _whisker(
 
 
 def grid_lines(view: View, width: int, height: int, palette: Palette) -> list[Line]:
-    """The chosen metric over two settings as a heat map; ★ marks the best cell."""
+    """The chosen metric over two settings as a heat map."""
     label = style(palette.label)
     choices = view.grid_choices()
     if len(choices) < 2:
@@ -514,8 +524,7 @@ def grid_lines(view: View, width: int, height: int, palette: Palette) -> list[Li
     if grid is None:
         return [[("reading", label)]]
     unit = spec(grid.key).unit
-    stat = "best" if view.stat == "best" else "last"
-    head = f"{raw_label(grid.key)}, {stat} of each run"
+    head = f"{raw_label(grid.key)}, {view.stat_word} of each run"
     lines: list[Line] = [
         [(head, style(palette.headline)), ("   down ", label),
          (grid.rows_path, style(palette.text)), (" (g)   across ", label),
@@ -529,7 +538,7 @@ def grid_lines(view: View, width: int, height: int, palette: Palette) -> list[Li
     for value in grid.columns[:shown]:
         top.append((pad(value_text(value), size, "^"), style(palette.text)))
     lines.append(top)
-    best, low, high = _extremes(grid)
+    low, high = _extremes(grid)
     tall = 3 if height - 5 >= 3 * len(grid.rows) else 1
     for place, value in enumerate(grid.rows):
         block: list[Line] = [[(" " * side, None)] for _ in range(tall)]
@@ -537,12 +546,10 @@ def grid_lines(view: View, width: int, height: int, palette: Palette) -> list[Li
         for at, number in enumerate(grid.cells[place][:shown]):
             back, front = _shade(number, low, high, palette)
             text = with_unit(number, unit) if number is not None else "–"
-            text += " ★" if (place, at) == best else ""
             text += f" ×{grid.counts[place][at]}" if grid.counts[place][at] > 1 else ""
             for y in range(tall):
                 inner = pad(text, size - 1, "^") if y == tall // 2 else " " * (size - 1)
-                bold = (place, at) == best
-                block[y] += [(inner, style(front, back, bold=bold)), (" ", None)]
+                block[y] += [(inner, style(front, back)), (" ", None)]
         lines += block
     note = "× is how many runs a cell is the mean of"
     if shown < len(grid.columns):
@@ -551,21 +558,11 @@ def grid_lines(view: View, width: int, height: int, palette: Palette) -> list[Li
     return lines[:height]
 
 
-def _extremes(grid: GridView) -> tuple[tuple[int, int] | None, float, float]:
+def _extremes(grid: GridView) -> tuple[float, float]:
     known = [
-        (value, (y, x))
-        for y, row in enumerate(grid.cells)
-        for x, value in enumerate(row)
-        if value is not None and math.isfinite(value)
+        value for row in grid.cells for value in row if value is not None and math.isfinite(value)
     ]
-    if not known:
-        return None, 0.0, 1.0
-    values = [value for value, _ in known]
-    direction = spec(grid.key).direction
-    best = None
-    if direction != "none":
-        best = (max if direction == "up" else min)(known, key=lambda pair: pair[0])[1]
-    return best, min(values), max(values)
+    return (min(known), max(known)) if known else (0.0, 1.0)
 
 
 def _shade(value: float | None, low: float, high: float, palette: Palette) -> tuple[int, int]:

@@ -24,6 +24,7 @@ from experiments.compare.values import Comparison
 from experiments.errors import CompareError, RunNotFoundError
 from experiments.reader import StoreReader
 from experiments.values import GroupView, RunSummary
+from grpo_engine.metrics import natural_range
 
 LATE_STEPS = 20  # training prompts of this many last steps are offered for comparing answers
 MOST_PROMPTS = 200
@@ -43,7 +44,7 @@ def load_comparison(
     reader: StoreReader, refs: Sequence[str], baseline: str, axis: str, at: float | None,
     reach: str = "",
 ) -> Found:  # fmt: skip
-    """Compare the runs at a position on the axis, by default where the shortest run ends."""
+    """Compare the runs where the shortest one ends, their metrics at a position on the axis."""
     runs: list[RunSummary] = []
     gone: list[str] = []
     for ref in refs:
@@ -57,10 +58,10 @@ def load_comparison(
     if not runs:
         return Found(comparison=None, gone=tuple(gone))
     base = next((run for run in runs if run.id == baseline), runs[0])
-    place = common_end(runs, axis) if at is None else at
     found = compare(
-        reader, runs, baseline=base, axis=axis, at=place, reach=reach, or_last=at is None
-    )
+        reader, runs, baseline=base, axis=axis, at=common_end(runs, axis), reach=reach,
+        or_last=True, values_at=at,
+    )  # fmt: skip
     return Found(comparison=found, gone=tuple(gone))
 
 
@@ -235,7 +236,7 @@ class CurveLoader:
                 if run.id in group and run.id not in missing
             ]
             if members:
-                mean = band(members)
+                mean = band(members, natural_range(key))
                 bands.append((group, logarithmic(mean) if request.log else mean))
         return ChartData(key=key, curves=tuple(curves), missing=tuple(missing), bands=tuple(bands))
 

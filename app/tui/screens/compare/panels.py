@@ -9,7 +9,7 @@ from textual.message import Message
 from textual.reactive import reactive
 
 from app.text.safe_text import clip, wrap
-from app.tui.looks.colours import style
+from app.tui.looks.colours import Palette, style
 from app.tui.screens.compare.lines import (
     answers_lines,
     grid_lines,
@@ -22,7 +22,7 @@ from app.tui.screens.compare.lines import (
     work_text,
 )
 from app.tui.screens.compare.texts import differences, verdict
-from app.tui.screens.compare.view import PAGES, Page, View
+from app.tui.screens.compare.view import PAGES, Page, View, measure_of
 from app.tui.widgets.panel import Line, Panel
 from app.tui.widgets.top_bar import pulse
 from grpo_engine.metrics import spec
@@ -123,7 +123,11 @@ class RunsPanel(ViewPanel):
         view, palette = self.view, self.palette
         count = len(view.runs)
         self.title = f"legend · {count} runs" if count > 1 else "legend"
-        self.note = "◆ baseline  ▲ better ▼ worse" if count > 1 else ""
+        judged = view.comparison is not None and view.comparison.rankings
+        marks = "▲ better ▼ worse than ◆ baseline" if judged else "◆ baseline"
+        self.note = marks if count > 1 else ""
+        if view.comparison is None:
+            return [_reading(view, palette)]
         lines = runs_lines(view, width, palette, self.now or time.time())
         notes = self._notes(width)
         room = max(1, height - 1 - min(3, len(notes)) if height > 8 else height - 1)
@@ -165,6 +169,8 @@ class SettingsPanel(ViewPanel):
     def paint(self, width: int, height: int) -> list[Line]:
         """The table, with the number of differences in the frame."""
         self.title, self.note = settings_words(self.view)
+        if self.view.comparison is None:
+            return [_reading(self.view, self.palette)]
         return settings_lines(self.view, width, height, self.palette)
 
     def on_mouse_scroll_down(self) -> None:
@@ -174,12 +180,19 @@ class SettingsPanel(ViewPanel):
         self.post_message(RowPicked(-3))
 
 
+def _reading(view: View, palette: Palette) -> Line:
+    """Where results will be, as long as the runs are read for the first time."""
+    return [("reading" if view.reading else "", style(palette.label))]
+
+
 def settings_words(view: View) -> tuple[str, str]:
     """Title and note of the settings panel."""
     count = len(view.comparison.differing) if view.comparison else 0
     everything = view.everything or len(view.runs) == 1
     title = "all settings" if everything else "settings that differ"
-    same = len(view.comparison.same) if view.comparison else 0
+    if view.comparison is None:
+        return title, ""
+    same = len(view.comparison.same)
     return title, f"{count} differ, {same} equal" + ("" if everything else " (s)")
 
 
@@ -196,19 +209,24 @@ class PagePanel(ViewPanel):
         metric = spec(view.metric).label if view.metric else ""
         at = view.comparison.at if view.comparison else ""
         base = f"Δ to {view.name(view.base)}" if view.base and len(view.runs) > 1 else ""
-        stat = {"best": "best where ↑ or ↓, else last", "last": "last", "at": f"at {at}"}[view.stat]
+        stat = {"best": "best of rewards and evaluations, else last", "last": "last",
+                "at": f"at {at}"}[view.stat]  # fmt: skip
+        measure = measure_of(view.comparison, view.metric)
+        by = "" if measure in ("", view.metric) else " · the verdict is by held-out answers"
         return {
             "ranking": f"{base} · T threshold" if base else "",
             "metrics": " · ".join(part for part in (f"raw values, {stat} (t)", base) if part),
             "settings": settings_words(view)[1],
-            "seeds": metric,
-            "grid": metric,
+            "seeds": metric + by,
+            "grid": metric + by,
             "answers": f"up to {at} · n p prompt" if at else "",
         }[view.page]
 
     def needs(self) -> int:
         """The rows of a page that may be low; 0 if it takes any number."""
-        short = self.view.page in ("ranking", "grid")
+        short = self.view.page in ("ranking", "grid") or (
+            self.view.page == "answers" and self.view.answers is not None
+        )
         return max(10, len(self.paint(max(10, self.inner.width), 99)) + 2) if short else 0
 
     def topic(self) -> str:
@@ -224,6 +242,8 @@ class PagePanel(ViewPanel):
             "ranking": ranking_lines, "metrics": metrics_lines, "settings": settings_lines,
             "seeds": seeds_lines, "grid": grid_lines, "answers": answers_lines,
         }[self.view.page]  # fmt: skip
+        if self.view.comparison is None:
+            return [self._tab_line(), _reading(self.view, self.palette)]
         return [self._tab_line(), *draw(self.view, width, height - 1, self.palette)]
 
     def _tab_line(self) -> Line:

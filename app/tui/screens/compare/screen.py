@@ -60,7 +60,7 @@ class CompareScreen(ChartScreen):
         Binding("plus", "pick", "runs", id="compare.pick", key_display="+",
                 tooltip="Add or remove runs"),
         Binding("asterisk", "sweep", "sweep", id="compare.sweep", key_display="*",
-                tooltip="Compare the sweep of the chosen run, or the newest one, and no other runs"),
+                tooltip="Compare the chosen run's sweep and no other runs, or the newest sweep"),
         Binding("b", "baseline", "baseline", id="compare.baseline",
                 tooltip="Use the chosen run as the baseline"),
         Binding("J", "run(1)", "next run", id="compare.run", show=False,
@@ -75,8 +75,8 @@ class CompareScreen(ChartScreen):
                 tooltip="Draw runs that differ only in the seed as mean and 95% interval"),
         Binding("T", "reach", "threshold", id="compare.reach", show=False,
                 tooltip="Type what the settings race to: an accuracy, or METRIC=VALUE"),
-        Binding("t", "stat", "best, last, at", id="compare.stat", show=False,
-                tooltip="Compare best values, last ones, or those at the crosshair"),
+        Binding("t", "stat", "last, best, at", id="compare.stat", show=False,
+                tooltip="Compare last values, best ones, or those at the crosshair"),
         Binding("s", "settings", "all settings", id="compare.settings", show=False,
                 tooltip="Show the settings that differ; then equal ones too"),
         Binding("n", "prompt(1)", "next prompt", id="compare.prompt", show=False,
@@ -254,9 +254,9 @@ class CompareScreen(ChartScreen):
         if len(choices) < 2 or not view.metric:
             return
         down, across = view.grid_paths or choices[:2]
-        stat = "best" if view.stat == "best" else "last"
         found = await self.workbench.reader.ask(
-            lambda reader: grid(reader, view.runs, down, across, view.metric, stat), "grid"
+            lambda reader: grid(reader, view.runs, down, across, view.metric, view.stat_word),
+            "grid",
         )
         self.view = replace(self.view, grid=found, grid_paths=(down, across))
 
@@ -381,7 +381,7 @@ class CompareScreen(ChartScreen):
         self.read_more()
 
     def action_stat(self) -> None:
-        """Switch between best values, last values and those at the crosshair."""
+        """Switch between last values, best ones and those at the crosshair."""
         stat = STATS[(STATS.index(self.view.stat) + 1) % len(STATS)]
         self.view = replace(self.view, stat=stat)
         self.read_more()
@@ -408,7 +408,7 @@ class CompareScreen(ChartScreen):
     def action_settings(self) -> None:
         """Toggle between all settings and those that differ; where none show, show them first."""
         beside = self.query_one(SettingsPanel).display
-        if beside or self.query_one(PagePanel).display and self.view.page == "settings":
+        if beside or (self.query_one(PagePanel).display and self.view.page == "settings"):
             self.view = replace(self.view, everything=not self.view.everything, row=0)
         else:
             self.turn_to("settings")

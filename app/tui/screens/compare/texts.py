@@ -19,6 +19,8 @@ from grpo_engine.metrics import spec
 
 def verdict(view: View) -> str:
     """Which setting is better and with what confidence, or why that cannot be said."""
+    if view.reading:
+        return "Reading the runs …"
     found, chosen = view.comparison, view.chosen
     if found is None or chosen is None:
         return ""
@@ -36,9 +38,9 @@ def verdict(view: View) -> str:
 
 
 def leader(view: View) -> str:
-    """The run with the best value of the chosen metric, if the metric has a direction."""
+    """The run with the best value of the chosen metric, if best values of it say something."""
     key = view.metric
-    if not key or spec(key).direction == "none":
+    if not key or not spec(key).best:
         return ""
     best = [
         (cell.best, run)
@@ -62,7 +64,7 @@ def leader(view: View) -> str:
 def differences(view: View, most: int = 4) -> str:
     """Describe what differs in one line."""
     found = view.comparison
-    if found is None or len(found.runs) < 2:
+    if view.reading or found is None or len(found.runs) < 2:
         return ""
     if not found.differing:
         return "All settings are the same: what differs is chance or the code."

@@ -197,10 +197,11 @@ def logarithmic(curve: Shape) -> Shape:
     return Shape(curve.columns, low, high, smooth, curve.sparse, lost)
 
 
-def band(members: Sequence[Shape]) -> Shape:
+def band(members: Sequence[Shape], limits: tuple[float, float] = (-math.inf, math.inf)) -> Shape:
     """Mean of several seeds as the smoothed line, its 95% confidence interval as the range.
 
-    Between its own columns a seed counts as its straight line; a single seed has no interval.
+    The interval is cut at the limits of the values. Between its own columns a seed counts as its
+    straight line; a single seed has no interval.
     """
     columns = np.unique(np.concatenate([np.asarray(m.columns, dtype=int) for m in members]))
     heights = np.array([_heights(member, columns) for member in members])
@@ -209,15 +210,11 @@ def band(members: Sequence[Shape]) -> Shape:
         there = values[np.isfinite(values)].tolist()
         if not there:
             continue
-        mean, std = statistics.mean_and_std(there)
-        half = (
-            statistics.t_quantile(0.95, len(there) - 1) * std / math.sqrt(len(there))
-            if std is not None
-            else 0.0
-        )
+        mean, _ = statistics.mean_and_std(there)
+        least, most = statistics.mean_interval(there, limits=limits)
         kept.append(column)
-        low.append(mean - half)
-        high.append(mean + half)
+        low.append(mean if least is None else least)
+        high.append(mean if most is None else most)
         smooth.append(mean)
     return Shape(kept, low, high, smooth, all(member.sparse for member in members))
 

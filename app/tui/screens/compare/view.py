@@ -5,24 +5,33 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from app.text.comparison import MAIN_METRICS, run_name, setting_name
+from app.text.comparison import GREEDY, MAIN_METRICS, ranking_of, run_name, setting_name
 from app.tui.looks.colours import Palette
 from app.tui.screens.compare.load import Answers, Charts, CurveData, Prompt, common_end, end_of
 from app.tui.screens.compare.tracks import SMOOTHINGS
 from experiments.compare.values import Comparison, GridView, MetricCell, MetricComparison
 from experiments.values import RunSummary
+from grpo_engine.metrics import spec
 
 Axis = Literal["step", "tokens", "wall"]
 Stat = Literal["best", "last", "at"]
 Page = Literal["ranking", "metrics", "settings", "seeds", "grid", "answers"]
 
 AXES: tuple[Axis, ...] = ("step", "tokens", "wall")
-STATS: tuple[Stat, ...] = ("best", "last", "at")
+STATS: tuple[Stat, ...] = ("last", "best", "at")
 PAGES: tuple[Page, ...] = ("ranking", "metrics", "settings", "seeds", "grid", "answers")
 MARKS = "●■✚○□✱◇△✦◉"  # neither ◆, the baseline, nor ▲ and ▼, better and worse
 MOST_CURVES = 4  # more runs are drawn as bands from the start, where seeds can be pooled
 LEAST_STEPS, MOST_ZOOM = 8.0, 1024.0
 NOT_IN_A_GRID = ("name",)
+
+
+def measure_of(found: Comparison | None, metric: str = "") -> str:
+    """The metric that the verdict is by: held-out accuracy, greedy if `metric` is; or none."""
+    ranking = ranking_of(found, metric) if found else None
+    if ranking is None:
+        return ""
+    return f"{GREEDY}accuracy" if ranking.mode == "greedy" else "eval/accuracy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +51,7 @@ class View:
     comparison: Comparison | None = None
     charts: Charts | None = None
     loaded: bool = False
+    reading: bool = False  # whether the runs that were asked for are not those shown yet
     problem: str = ""
     newest: tuple[RunSummary, ...] = ()
     baseline: str = ""
@@ -58,7 +68,7 @@ class View:
     reach: str = ""
     window: tuple[float, float] | None = None
     guides: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    stat: Stat = "best"
+    stat: Stat = "last"
     page: Page = "metrics"
     row: int = 0
     everything: bool = False
@@ -121,6 +131,7 @@ class View:
             window=None,
             baseline=base if base in refs else (refs[0] if refs else ""), prompts=None,
             answers=None, grid=None, grid_paths=None, problem="", scroll=0, row=0,
+            reading=bool(refs),
             comparison=self.comparison if refs else None, charts=self.charts if refs else None,
             run=min(self.run, max(0, len(refs) - 1)),
         )  # fmt: skip
@@ -139,7 +150,7 @@ class View:
     def with_comparison(self, found: Comparison | None) -> "View":
         """Show a loaded comparison, keeping charts and cursors where possible."""
         if found is None:
-            return replace(self, comparison=None, charts=None, loaded=True)
+            return replace(self, comparison=None, charts=None, loaded=True, reading=False)
         known = [item.key for item in found.metrics]
         metrics = tuple(key for key in self.metrics if key in known)
         if not metrics:
@@ -147,13 +158,23 @@ class View:
         chart = metrics.index(self.metric) if self.metric in metrics else self.chart
         page, bands = self.page, self.bands
         if len(self.runs) < 2:
+            measure = measure_of(found)
+            if measure in metrics:  # the chart of what the verdict is by comes first
+                metrics = tuple(dict.fromkeys((measure, *metrics)))
+                chart = 0
             bands = len(found.runs) > MOST_CURVES and bool(found.seeds)
             if bands or any(len(one.settings) > 2 for one in found.rankings):
                 page = "ranking"
         return replace(
             self, comparison=found, page=page, bands=bands, metrics=metrics, loaded=True,
-            problem="", chart=min(chart, max(0, len(metrics) - 1)),
+            reading=False, problem="", chart=min(chart, max(0, len(metrics) - 1)),
         )  # fmt: skip
+
+    @property
+    def stat_word(self) -> Stat:
+        """Which value of each run counts: its best one only if the metric has one that does."""
+        best = bool(self.metric) and spec(self.metric).best
+        return "best" if self.stat == "best" and best else "last"
 
     @property
     def rows(self) -> tuple[MetricComparison, ...]:

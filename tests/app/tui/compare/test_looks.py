@@ -4,28 +4,30 @@ import csv
 import io
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from app.text.comparison import ranking_of, standing
 from app.text.numbers import with_unit
 from app.text.safe_text import safe
 from app.tui.app import Workbench
 from app.tui.screens.compare.curves import CurvesPanel
 from app.tui.screens.compare.panels import PagePanel, RunsPanel
 from app.tui.screens.compare.texts import as_csv, as_json, as_markdown, curves_csv
-from app.tui.screens.compare.view import MARKS
+from app.tui.screens.compare.view import MARKS, PAGES, View
 from experiments.reader import StoreReader
 from grpo_engine import events as ev
 from grpo_engine.metrics import spec
 from tests.app import frames
 from tests.app.compared import (
+    choose,
     cli,
     grid_of_runs,
     opened,
     refs_of,
     settled,
+    sweep_of_settings,
     two_runs,
     workbench,
 )
@@ -93,15 +95,16 @@ async def test_exports_are_what_the_command_gives(
     args = (*refs, "--baseline", refs[0], "--at", "step=6", "--db", str(store))
     monkeypatch.chdir(tmp_path)
     told = json.loads(cli(capsys, *args, "--json"))
+    last = json.loads(cli(capsys, *refs, "--baseline", refs[0], "--db", str(store), "--json"))
     printed = cli(capsys, *args, "--csv")
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await opened(app, pilot)
         assert screen.view.comparison
-        assert screen.view.comparison.tests[0].step == 6  # the last ones, since not both have one
-        await pilot.press("at", "enter")  # the same step, but asked for
-        await until(app, lambda: screen.view.comparison and not screen.view.comparison.tests)
         own = json.loads(as_json(screen.view))
+        # the verdict takes the last evaluations, since not both runs have one up to step 6
+        assert not told["tests"]
+        told |= {key: last[key] for key in ("tests", "rankings", "notes")}
         assert {key: own[key] for key in told} == told
         assert own["shown"]["crosshair"] == 6
         assert list(csv.reader(io.StringIO(printed, newline=""))) == list(
@@ -185,20 +188,81 @@ async def test_numbers_say_what_they_are_where_they_stand(store: Path) -> None:
         screen = await opened(app, pilot)
 
         def heads() -> str:
-            return next(line for line in frames.frame(app) if " Δ " in line)
+            return next(line for line in frames.frame(app) if "│     " in line and "step" in line)
 
-        assert re.search(r" raw reward +step 6 +best +Δ best ", heads())
-        for said in ("best where ↑ or ↓, else last", "last", "at step 6"):
+        # the chart of what the verdict is by comes first, and it is never smoothed
+        assert re.search(r" held-out accuracy\S* +verdict +step 6 +best ", heads())
+        choose(screen, "reward")
+        await until(app, lambda: re.search(r" raw reward +verdict +step 6 +Δ last ", heads()))
+        for said in ("last", "best of rewards and evaluations, else last", "at step 6"):
             assert f"raw values, {said} (t) · Δ to calm-otter" in frames.text(app)
             await pilot.press("t")
         assert "smooth .9, numbers raw" in frames.text(app)
-        # without a better direction the last value is compared
-        screen.view = replace(screen.view, chart=screen.view.metrics.index("kl"))
-        await until(app, lambda: re.search(r" raw KL .*step 6 +last +Δ last ", heads()))
-        # evaluations are never smoothed
-        found = screen.view.metrics.index("eval/greedy/accuracy")
-        screen.view = replace(screen.view, chart=found)
-        await until(app, lambda: "raw" not in heads() and "held-out" in heads())
+        # no value of KL is the best one
+        await pilot.press("t")
+        choose(screen, "kl")
+        await until(app, lambda: re.search(r" raw KL .*verdict +step 6 +Δ last ", heads()))
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
+async def test_only_the_verdict_marks_what_is_better(
+    size: tuple[int, int], store: Path, tmp_path: Path
+) -> None:
+    """Between these two runs nothing is told apart, whatever their rewards are."""
+    app = workbench(store)
+    async with app.run_test(size=size) as pilot:
+        screen = await opened(app, pilot)
+        for metric in screen.view.metrics:
+            choose(screen, metric)
+            for page in ("metrics", "seeds", "grid"):
+                screen.turn_to(page)
+                await settled(pilot, screen)
+                text = frames.text(app)
+                assert not re.search(r"[▲▼★] ?[+−\d]|\d ★", text)
+                row = next(line for line in text.splitlines() if "│ ■ brave-fox" in line)
+                assert "tie −1.6 pt" in row
+    path = sweep_of_settings(tmp_path, betas=(0.04, 0.4), seeds=3, steps=4)
+    app = workbench(path)
+    async with app.run_test(size=size) as pilot:
+        screen = await opened(app, pilot)
+        found = screen.view.comparison
+        assert found is not None
+        for metric in ("eval/accuracy", "reward", "eval/greedy/accuracy"):
+            choose(screen, metric)
+            await settled(pilot, screen)
+            ranking = ranking_of(found, metric)
+            assert ranking is not None
+            (other,) = [row for row in ranking.settings if row.test]
+            assert other.test is not None
+            sure = other.test.low > 0 or other.test.high < 0
+            rows = [line for line in frames.frame(app) if re.search(r"│.\S b0", line)]
+            said = standing(other.test)
+            assert ("tie" in said) is not sure
+            assert [said in row for row in rows[:4]] == ["b0.4-" in row for row in rows[:4]]
+
+
+async def test_what_is_read_is_said_where_the_results_will_be(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot)
+        shown = screen.view
+        refs = (shown.refs[1], shown.refs[0])
+        screen.view = View().with_refs(refs)  # as before the first answer of the store
+        for page in PAGES:
+            screen.turn_to(page)
+            await pilot.pause()
+            text = frames.text(app)
+            assert "▸ Reading the runs …" in text
+            assert len(re.findall(r"│reading +│", text)) == 4, text
+            assert "same" not in text
+            frames.check(app)
+        # the verdict on other runs leaves at once, and what is shown stays until there is more
+        screen.view = shown.with_refs(refs)
+        await pilot.pause()
+        assert "▸ Reading the runs …" in frames.text(app)
+        assert "No significant difference" not in frames.text(app)
+        screen.compare(refs)
+        await until(app, lambda: "▸ No significant difference" in frames.text(app))
 
 
 def test_no_mark_of_a_run_is_the_baseline_or_a_verdict() -> None:
@@ -224,4 +288,4 @@ async def test_every_metric_in_the_table_has_a_readable_number(store: Path) -> N
         text = frames.text(app)
         for row in screen.view.rows[:8]:
             for cell in row.cells:
-                assert with_unit(cell.best, spec(row.key).unit) in text
+                assert with_unit(cell.last, spec(row.key).unit) in text

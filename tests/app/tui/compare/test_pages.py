@@ -25,6 +25,7 @@ from grpo_engine import events as ev
 from grpo_engine.config.recipes import RECIPES
 from tests.app import frames
 from tests.app.compared import (
+    choose,
     cli,
     grid_of_runs,
     opened,
@@ -84,6 +85,7 @@ async def test_seeds_are_grouped_with_mean_and_interval(sweep: Path) -> None:
     async with app.run_test(size=(200, 60)) as pilot:
         screen = await opened(app, pilot)
         await pilot.press("v", "v")
+        choose(screen, "reward")
         await settled(pilot, screen)
         found = screen.view.comparison
         assert found is not None
@@ -92,13 +94,65 @@ async def test_seeds_are_grouped_with_mean_and_interval(sweep: Path) -> None:
         text = frames.text(app)
         assert "seeds as bands" in text
         assert "beta 0.1, learning_rate 1e−05, 2 seeds (0, 1)" in text
-        one = next(item for item in found.seeds[0].best if item.key == "reward")
+        one = next(item for item in found.seeds[0].last if item.key == "reward")
         assert one.low is not None
         assert one.high is not None
         assert f"{short(one.mean)}  [{short(one.low)}, {short(one.high)}]" in text
         assert screen.view.charts is not None
         assert len(screen.view.charts.charts[0].bands) == 4
         frames.check(app)
+
+
+async def test_intervals_over_seeds_stay_within_what_is_possible(tmp_path: Path) -> None:
+    """Two seeds with 90 and 99% right: t alone would end far above 100%."""
+    path = tmp_path / "runs.db"
+    for beta in (0.04, 0.1):
+        for seed, share in enumerate((0.9, 0.99)):
+            events: list[ev.Event] = [started(), evaluation(3, share, "after")]
+            record(path, iter(events), name=f"b{beta}-{seed}", seed=seed,
+                   algorithm=algorithm(beta=beta))  # fmt: skip
+    app = workbench(path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot)
+        screen.turn_to("seeds")
+        await pilot.press("S")
+        await settled(pilot, screen)
+        found = screen.view.comparison
+        assert found is not None
+        for group in found.seeds:
+            for one in (*group.best, *group.last):
+                assert one.low is not None
+                assert one.high is not None
+                if one.key == "eval/greedy/accuracy":
+                    assert 0 <= one.low <= one.mean <= one.high <= 1
+        assert re.search(r"94.*  \[.*, 100%\]", frames.text(app))
+        assert screen.view.charts is not None
+        (ends,) = {band.high[-1] for _, band in screen.view.charts.charts[0].bands}
+        assert ends == 1
+
+
+async def test_the_verdict_is_the_same_wherever_the_crosshair_is(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    for number, ends in enumerate(((0.2, 0.75), (0.75, 0.2))):
+        events: list[ev.Event] = [started()]
+        for step, share in enumerate(ends, 1):
+            events.append(
+                ev.StepFinished(step=step, metrics={"reward": share}, tokens=9, elapsed=step)
+            )
+            events.append(evaluation(step, share, "during"))
+        record(path, iter(events), name=f"run-{number}", seed=number)
+    app = workbench(path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot)
+        said = verdict(screen.view)
+        assert said.startswith("run-0 is better than run-1: ")
+        await pilot.press("home", "right")
+        await until(app, lambda: screen.view.comparison and screen.view.comparison.at == "step 1")
+        cell = screen.view.cell("reward", screen.view.refs[0])
+        assert cell is not None
+        assert cell.at == 0.2
+        assert verdict(screen.view) == said
+        assert "step 2" in said
 
 
 async def test_a_sweep_is_a_grid_of_two_settings(
@@ -110,7 +164,8 @@ async def test_a_sweep_is_a_grid_of_two_settings(
     app = workbench(sweep)
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await opened(app, pilot)
-        await pilot.press("g")
+        choose(screen, "reward")
+        await pilot.press("t", "g")
         await settled(pilot, screen)
         grid = screen.view.grid
         assert grid is not None
@@ -120,7 +175,7 @@ async def test_a_sweep_is_a_grid_of_two_settings(
         for row in grid.cells:
             for value in row:
                 assert short(value) in text
-        assert "★" in text
+        assert "raw reward, best of each run" in text
         frames.check(app)
 
 
@@ -301,7 +356,7 @@ async def test_the_verdict_is_of_settings_and_of_the_evaluation_in_the_table(
         assert "held-out accuracy, greedy" in frames.text(app)
     printed = " ".join(cli(capsys, *refs_of(path), "--all", "--db", str(path)).split())
     assert said in printed
-    assert "beta 0.4, 2 seeds (0, 1): mean of best" in printed
+    assert "beta 0.4, 2 seeds (0, 1): mean and 95% interval" in printed
     assert "eval/accuracy (sampled) ↑" in printed
 
 

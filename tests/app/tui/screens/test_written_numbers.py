@@ -21,13 +21,13 @@ DARK = PALETTES["dark"]
 @pytest.mark.parametrize(
     ("key", "delta", "text"),
     [
-        ("eval/accuracy", 0.031, "▲ +3.1 pt"),
-        ("eval/accuracy", -0.12, "▼ −12 pt"),
-        ("eval/accuracy", 5.6e-17, "  ="),  # .3 - .1 - .2
-        ("reward", -1.1e-16, "  ="),
-        ("reward", 0.13, "▲ +.13"),
-        ("reward", math.inf, "▲ +∞"),
-        ("kl", 0.02, "  +.02"),
+        ("eval/accuracy", 0.031, "+3.1 pt"),
+        ("eval/accuracy", -0.12, "−12 pt"),
+        ("eval/accuracy", 5.6e-17, "="),  # .3 - .1 - .2
+        ("reward", -1.1e-16, "="),
+        ("reward", 0.13, "+.13"),
+        ("reward", math.inf, "+∞"),
+        ("kl", 0.02, "+.02"),
     ],
 )
 def test_a_difference_that_rounding_explains_is_none(key: str, delta: float, text: str) -> None:
