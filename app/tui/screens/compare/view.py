@@ -178,9 +178,11 @@ class View:
 
     @property
     def rows(self) -> tuple[MetricComparison, ...]:
-        """The metrics of the table that match the search."""
+        """The metrics of the table that match the search, what the verdict is by first."""
         found = self.comparison.metrics if self.comparison else ()
-        return tuple(item for item in found if self.filter.casefold() in item.key.casefold())
+        measure = measure_of(self.comparison)
+        rows = [item for item in found if self.filter.casefold() in item.key.casefold()]
+        return tuple(sorted(rows, key=lambda item: item.key != measure))
 
     def cell(self, key: str, run: str) -> MetricCell | None:
         """One run's numbers of a metric."""
