@@ -11,6 +11,7 @@ from app.cli.output import print_json, print_rows, print_table, tell
 from app.cli.params import Csv, Db, Json, Raw, RunRef, Runs, complete_runs
 from app.cli.store_access import reading, resolve_all, writing
 from app.text.stderr import say
+from grpo_engine.metrics import spec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -160,7 +161,8 @@ def _print_metrics(run: "RunSummary") -> None:
     print_table(
         [
             {
-                "metric": key, "best": line.best, "@": line.best_step, "last": line.last,
+                "metric": key, "best": line.best if spec(key).best else None,
+                "@": line.best_step if spec(key).best else None, "last": line.last,
                 "mean": line.mean, "min": line.min, "max": line.max, "count": line.count,
             }
             for key, line in run.metrics.items()
