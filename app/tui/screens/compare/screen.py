@@ -105,6 +105,7 @@ class CompareScreen(ChartScreen):
     def __init__(self) -> None:
         super().__init__()
         self._opened = 0  # the open run that was compared unasked
+        self._awaits_run = False  # whether the run on Watch was not known yet when it was read
         self._marked = msg.CompareRequested(())  # the runs last marked on Runs
 
     def on_mount(self) -> None:
@@ -119,6 +120,8 @@ class CompareScreen(ChartScreen):
     def watch_view(self, old: View, new: View) -> None:
         """Give runs, settings and page the rows they need; the curves have the rest."""
         super().watch_view(old, new)
+        if not self.query(PagePanel):
+            return  # the screen was closed while the store was read
         if self.is_mounted and "top" not in self.arrangement.sizes:
             rows, all_rows = self.query_one(PagePanel).needs(), self.app.size.height - 5
             fraction = max(1.5, all_rows / rows - 1) if rows and not self.has_class("-short") else 0
@@ -129,8 +132,10 @@ class CompareScreen(ChartScreen):
             most = 4 if self.has_class("-short") else self.app.size.height // 5
             self.query_one("#side").styles.height = min(rows, most) + 3
 
-    def show(self, snapshot: Snapshot) -> None:
-        """Note that this process's run has changed; the next poll reads it."""
+    def show(self, snapshot: Snapshot) -> None:  # noqa: ARG002 - a hook's
+        """Compare the run on Watch, if it was still opening when this screen came."""
+        if self._awaits_run and self.run_on_watch and len(self.view.refs) < 2:
+            self.read_newest()
 
     def tick(self, now: float) -> None:
         """Animate the marks of live runs."""
@@ -179,6 +184,7 @@ class CompareScreen(ChartScreen):
     async def read_newest(self) -> None:
         """Read the run on Watch, and which runs the hint card can offer."""
         here = self.run_on_watch
+        self._awaits_run = not here
         try:
             newest, opened = await self.workbench.reader.ask(
                 lambda r: (r.runs(limit=2), r.runs(archived=True, keys=[here])), "newest"

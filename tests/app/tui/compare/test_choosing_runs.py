@@ -1,6 +1,7 @@
 """Which runs Compare and Runs begin with, and how others are chosen: sweeps, filters, keys."""
 
 import re
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from app.tui.screens.compare import CompareScreen
 from app.tui.screens.compare.panels import RunsPanel, SettingsPanel
 from app.tui.screens.compare.pick import Item, Picker, Picking, PickList
 from app.tui.screens.runs import RunsScreen
+from experiments.reader import StoreReader
 from tests.app import frames
 from tests.app.compared import opened, refs_of, settled, sweep_of_rates, two_runs, workbench
 from tests.app.rest import until
@@ -80,6 +82,23 @@ async def test_another_run_that_is_opened_takes_the_place_of_one_alone(store: Pa
         await on_compare(app, pilot)
         await watch(app, pilot, "lone-wolf")
         screen = await on_compare(app, pilot)
+        await until(app, lambda: names(screen) == ["lone-wolf"])
+
+
+async def test_a_run_that_is_still_opening_is_compared_once_it_is_there(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = [0]
+    monkeypatch.setattr(CompareScreen, "run_on_watch", property(lambda _: run[0]))
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("5")
+        screen = app.screen
+        assert isinstance(screen, CompareScreen)
+        await until(app, lambda: "No runs to compare yet" in frames.text(app))
+        with closing(StoreReader(store)) as reader:
+            run[0] = reader.resolve("lone-wolf").key
+        screen.show(screen.snapshot)
         await until(app, lambda: names(screen) == ["lone-wolf"])
 
 
