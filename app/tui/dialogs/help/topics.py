@@ -77,14 +77,18 @@ PANELS: Mapping[str, Part] = {
         ("@", "goes to the same prompt at a step that you type; -50 is 50 steps earlier."),
     )),
     "tokens": Part("tokens of an answer", (
-        ("", "The bar under a token is what `m` chose: push (advantage × ratio), change of its "
-             "log-probability, KL to the reference, entropy, or whether it is clipped."),
+        ("", "The bar under a token is what `m` chose: push (the loss's slope in its "
+             "log-probability, with clipping and the KL term), change of its log-probability, "
+             "KL to the reference, entropy, or whether it is clipped. A full bar is the largest of "
+             "the group, so bars of two answers can be compared."),
         ("‾", "an underlined token is clipped: its ratio left the interval, its push has stopped."),
         ("probability", "under the reference (the model before training), old (when the answer was "
                         "sampled), new (in the last pass), after (once the step was done)."),
         ("ratio", "new ÷ old. In the first pass it is 1 by construction."),
         ("▸ ▾", "a turn of a dialogue, folded or open: tokens, reply, what the environment told, "
                 "reward. space opens all; page down and page up go through them."),
+        ("slope", "which way the loss moves its log-probability: what the advantage pushes and "
+                  "what KL pulls. Shown where the recipe has a KL term in the loss."),
         ("term", "what this token adds to the objective, written out; “for the sampler” is the "
                  "weight that corrects for a sampler that rounds differently than the trainer."),
     )),

@@ -6,6 +6,7 @@ Called on the reader thread, which also computes the terms.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from app.inspector.heat import HeatMode, scales
 from app.inspector.moments import Measure, Moment, moments_of
 from app.inspector.terms import group_terms, not_recorded
 from app.inspector.values import TokenTerm
@@ -61,11 +62,12 @@ class StepGroups:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDetail:
-    """One group with its token numbers, the terms of each pass, and the history of its prompt."""
+    """One group: token numbers, the terms of each pass, what fills a bar, and its prompt's history."""
 
     group: GroupView
     tokens: TokenView | None
     terms: "tuple[Terms, ...]"
+    scales: dict[HeatMode, float]
     history: tuple[GroupView, ...]
     missing: str
 
@@ -157,7 +159,14 @@ def load_group(reader: StoreReader, step: StepGroups, group: GroupView) -> Group
     """Read one group's tokens, compute their terms in each pass, and find the prompt's history."""
     tokens, terms, missing = load_terms(reader, step, group)
     history = reader.history(step.run.key, group.prompt_hash)
-    return GroupDetail(group=group, tokens=tokens, terms=terms, history=history, missing=missing)
+    return GroupDetail(
+        group=group,
+        tokens=tokens,
+        terms=terms,
+        scales=scales(tokens.rows if tokens else (), terms[-1] if terms else ()),
+        history=history,
+        missing=missing,
+    )
 
 
 Terms = tuple[tuple[TokenTerm, ...], ...]

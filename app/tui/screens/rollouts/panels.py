@@ -187,6 +187,8 @@ class AnswerPanel(ViewPanel):
         self.title += f" {letter(rollout.index)}{how}"
         shade = HEAT_NAMES[view.mode]
         texts = [f"heat {place}/{len(HEAT_MODES)}: {shade}", shade]
+        if view.mode != "clip" and view.heat is not None:
+            texts = [f"{text}, group's scale" for text in texts] + texts
         if moment := moment_note(view):
             texts = [f"{moment} · {texts[0]}", moment]
         self.note_first(*texts)

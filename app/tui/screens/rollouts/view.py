@@ -107,11 +107,10 @@ class View:
     @property
     def heat(self) -> Heat | None:
         """The shading of the answer under the cursor."""
-        row = self.row
-        if row is None:
+        row, detail, terms = self.row, self.shown, self.terms
+        if row is None or detail is None:
             return None
-        terms = self.terms
-        return heat(self.mode, row, terms[-1] if terms else ())
+        return heat(self.mode, row, terms[-1] if terms else (), detail.scales[self.mode])
 
     @property
     def earlier(self) -> GroupView | None:
