@@ -77,7 +77,7 @@ def _values(mode: HeatMode, row: TokenRow, terms: Sequence[TokenTerm]) -> tuple[
         case "push":
             return _padded([term.slope for term in terms], count)
         case "change":
-            return _padded([b - a for a, b in zip(row.old, _newest(row), strict=True)], count)
+            return _padded([b - a for a, b in zip(row.old, _newest(row), strict=False)], count)
         case "kl":
             return _padded([term.kl for term in terms], count)
         case "entropy":

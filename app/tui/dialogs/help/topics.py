@@ -1,7 +1,7 @@
 """Help texts on each topic as plain paragraphs, without Textual."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
@@ -97,8 +97,8 @@ PANELS: Mapping[str, Part] = {
              "reward; advantage is how far it lies above its siblings' mean."),
         ("█", "a full bar is the function's largest score in this step."),
     )),
-    "lab": Part("lab", (
-        ("", "The stored answers of a range of steps, a step or a group under other settings: "
+    "lab": Part("lab: what if", (
+        ("", "What if a setting had been another? v on Rollouts (4) opens the lab. The stored answers of a range of steps, a step or a group under other settings: "
              "computed by the loss from their stored numbers, beside what the run did."),
         ("mean push", "what a token adds to the objective, without its sign, on average."),
         ("KL term", "what the distance to the reference adds to the loss."),
@@ -276,6 +276,15 @@ def topic_parts(topic: str, snapshot: Snapshot) -> list[Part]:
         case "screen" if name in SCREENS:
             return [Part(name.replace("_", " "), (("", SCREENS[name]),))]
     return [Part(name or kind, (("", "There is no help on this."),))]
+
+
+def places_of(needle: str, keys: Sequence[Part]) -> dict[str, tuple[Part, ...]]:
+    """The keys, screens and panels that match a text, by what they are."""
+    rows = (row for part in keys for row in part.paragraphs)
+    found = tuple(row for row in rows if needle in " ".join(row).casefold())
+    screens = (Part(name.replace("_", " "), (("", text),)) for name, text in SCREENS.items())
+    return {"keys": (Part("keys of this screen", found),) if found else (),
+            "screens and panels": (*screens, *PANELS.values())}  # fmt: skip
 
 
 def panel_parts(mode: str) -> list[Part]:

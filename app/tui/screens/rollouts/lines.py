@@ -29,8 +29,10 @@ KINDS: Mapping[Origin, str] = {"train": "training", "pinned": "pinned", "eval": 
 
 
 def mark(advantage: float | None) -> str:
-    """▲ pushed up, ▼ pushed down, = no push."""
-    if advantage is None or advantage == 0 or advantage != advantage:
+    """▲ pushed up, ▼ pushed down, = no push; nothing on an answer outside the gradient."""
+    if advantage is None:
+        return ""
+    if advantage == 0 or advantage != advantage:
         return "="
     return "▲" if advantage > 0 else "▼"
 
@@ -145,7 +147,9 @@ def sibling_lines(
     for place in range(first, end):
         one = group.rollouts[place]
         back = palette.cursor if place == selected else palette.paper
-        head = f"{letter(one.index)} {mark(one.advantage)}{signed(one.advantage):>6} "
+        head = f"{letter(one.index)} "
+        if one.advantage is not None:
+            head += f"{mark(one.advantage)}{signed(one.advantage):>6} "
         push = style(palette.of_push(one.advantage), back)
         text = style(palette.headline if place == selected else palette.text, back)
         reward = f"{short(one.reward):>5}  "
@@ -266,6 +270,8 @@ def reward_lines(
         if reward.weight != 1:
             lines.append([(f"  × weight {short(reward.weight)}", label)])
         lines += [[("  " + part, text)] for part in wrap(reward.reason, width - 2, 3) if part]
+    if rollout.advantage is None:
+        return lines
     push = style(palette.of_push(rollout.advantage), bold=True)
     lines.append([])
     lines.append(

@@ -103,6 +103,7 @@ def load_step(
     steps = reader.group_steps(run.key, origin)
     chosen = steps[-1] if step is None and steps else (step or 0)
     groups = reader.groups(run.key, chosen, origin) if steps else ()
+    groups = groups if origin == "train" else tuple(map(_unpushed, groups))
     return StepGroups(
         run=run,
         step=chosen,
@@ -112,6 +113,11 @@ def load_step(
         passes=reader.passes(run.key, chosen),
         counts={name: len(reader.group_steps(run.key, name)) for name in ORIGINS},
     )
+
+
+def _unpushed(group: GroupView) -> GroupView:
+    """A group outside the gradient: what its answers' advantages would be pushes nothing."""
+    return replace(group, rollouts=tuple(replace(r, advantage=None) for r in group.rollouts))
 
 
 def completed(step: StepGroups, group: GroupView, tokens: TokenView) -> TokenView:

@@ -238,7 +238,9 @@ async def test_where_reasons_do_not_fit_below_they_are_in_the_row_of_their_group
         app.screen.query_one(Groups).focus()
         await pilot.press("right")
         await settle(pilot, app)
-        assert "1▸ = = = = = = = =" in rows_of(app, "#groups")[2]  # one answer is marked
+        assert "1▸ = all right" in rows_of(app, "#groups")[2]  # it stays, with the cursor in it
+        line = app.screen.query_one(Groups).paint(30, 12)[1]
+        assert [text for text, look in line if look and look.bgcolor] == ["al"]
         frames.check(app)
         app.screen.query_one(Groups).styles.height = 4
         await settle(pilot, app)
