@@ -46,9 +46,7 @@ def heat(mode: HeatMode, row: TokenRow, terms: Sequence[TokenTerm], largest: flo
     return Heat(mode=mode, signed=signed, shades=tuple(map(shade, values)), values=values)
 
 
-def scales(
-    rows: Sequence[TokenRow], terms: Sequence[Sequence[TokenTerm]]
-) -> dict[HeatMode, float]:
+def scales(rows: Sequence[TokenRow], terms: Sequence[Sequence[TokenTerm]]) -> dict[HeatMode, float]:
     """The largest size of each measure in a group, so that its answers can be compared.
 
     `terms` are those of the last pass, a sequence for each row; empty where there are none.

@@ -98,9 +98,7 @@ def loss_terms(
     return _loss(given, recipe, max_length).terms
 
 
-def slopes(
-    numbers: Packed, recipe: Recipe, *, max_length: int
-) -> tuple["mx.array", "mx.array"]:
+def slopes(numbers: Packed, recipe: Recipe, *, max_length: int) -> tuple["mx.array", "mx.array"]:
     """-dL/dlog π of each token without the KL term, and of the KL term alone. [B,T] each
 
     L is the whole loss: with a ratio or a KL of whole answers it reads a token in the terms of its
@@ -109,9 +107,11 @@ def slopes(
     import mlx.core as mx
 
     def of(how: Recipe) -> mx.array:
-        return mx.grad(lambda new: -_loss(replace(numbers, new=new), how, max_length).value)(
-            numbers.new
-        )
+        def objective(new: mx.array) -> mx.array:
+            return -_loss(replace(numbers, new=new), how, max_length).value
+
+        found: mx.array = mx.grad(objective)(numbers.new)
+        return found
 
     whole = of(recipe)
     if recipe.beta == 0 or recipe.anchor_place == "reward":

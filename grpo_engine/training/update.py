@@ -125,9 +125,7 @@ def _make_pass(
     return objective
 
 
-def _as_part(
-    work: Generator[Event, None, T], before: int, parts: int
-) -> Generator[Event, None, T]:
+def _as_part(work: Generator[Event, None, T], before: int, parts: int) -> Generator[Event, None, T]:
     """Do one of the update's equal parts; its progress counts in all of them."""
     with closing(work):
         while True:

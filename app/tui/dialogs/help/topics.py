@@ -29,7 +29,9 @@ PANELS: Mapping[str, Part] = {
              "change over ten steps; `at step 40` if the value is older than the step."),
         ("×1  .3 → .8", "a reward function: its weight, its mean in the first step and where it "
                         "is. ◂ moved the reward most, by weight × change."),
-        ("limit", "a guide line: beyond it an alert is raised. A distant one is in the title."),
+        ("limit", "a guide line. One step beyond it is no alert: that takes the median of five "
+                  "steps for KL, the mean of three or five for the others; while answers get "
+                  "better, KL may be five times its limit. A distant one is in the title."),
         ("z", "shows the chosen chart alone, with a crosshair, zoom, smoothing and a log axis."),
         ("m", "chooses among all metrics that the run records."),
         ("< >", "look at earlier steps: groups and answers show that step, curves stay live."),
@@ -98,7 +100,8 @@ PANELS: Mapping[str, Part] = {
         ("█", "a full bar is the function's largest score in this step."),
     )),
     "lab": Part("lab: what if", (
-        ("", "What if a setting had been another? v on Rollouts (4) opens the lab. The stored answers of a range of steps, a step or a group under other settings: "
+        ("", "What if a setting had been another? v on Rollouts (4) opens the lab. It shows the "
+             "stored answers of a range of steps, a step or a group under other settings: "
              "computed by the loss from their stored numbers, beside what the run did."),
         ("mean push", "what a token adds to the objective, without its sign, on average."),
         ("KL term", "what the distance to the reference adds to the loss."),

@@ -62,7 +62,7 @@ class StepGroups:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDetail:
-    """One group: token numbers, the terms of each pass, what fills a bar, and its prompt's history."""
+    """One group: token numbers, terms of each pass, what fills a bar, and its prompt's history."""
 
     group: GroupView
     tokens: TokenView | None

@@ -178,6 +178,8 @@ async def test_kinds_of_prompts_take_turns(store: Path) -> None:
         assert screen.view.step is not None
         assert screen.view.step.origin == "pinned"
         assert "no push: sampled outside the gradient" in frames.text(app)
+        assert not set("▲▼") & set("".join(frames.frame(app)[2:]))  # nothing looks pushed
+        assert "advantage" not in frames.text(app)
 
 
 async def test_a_kind_with_fewer_answers_to_a_prompt_shows_its_last(store: Path) -> None:
