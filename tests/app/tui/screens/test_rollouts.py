@@ -106,6 +106,15 @@ async def test_the_shown_probability_is_the_stored_one(store: Path) -> None:
         assert f"2: ratio {ratio:.3f}".replace("0.", ".", 1) in text
 
 
+async def test_eighty_columns_have_the_keys_that_lead_to_what_is_worth_a_look(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await opened(app, pilot)
+        keys = frames.frame(app)[-1]
+        for hint in ("f clipped", "v what if", "s sort", "t kind", "? explain"):
+            assert hint in keys
+
+
 async def test_where_there_is_room_the_answers_of_a_group_have_bars_on_one_scale(
     store: Path,
 ) -> None:
