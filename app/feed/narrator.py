@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 LONGEST_PROMPT = 28
 NEAR_ZERO = 0.05  # a loss; advantages are about 1 in size
 LATELY = 10  # steps that tell whether answers are cut
-AT_FIRST = "at first"
 CANCELLED = 0.01  # sum of a group's advantages, as a share of their sizes
 
 
@@ -55,7 +54,7 @@ def _last_step(snapshot: Snapshot) -> list[str]:
     found.append(_hacking(snapshot))
     if loss is not None:
         why = _why_near_zero(snapshot) if abs(loss) < NEAR_ZERO else " is not near 0"
-        found.append(f"Loss {short(loss)}{why}{_kl_in_loss(snapshot)}." if why else "")
+        found.append(f"Loss {short(loss)}{_kl_in_loss(snapshot)}{why}." if why else "")
     return [sentence for sentence in found if sentence]
 
 
@@ -90,7 +89,7 @@ def _kl_in_loss(snapshot: Snapshot) -> str:
     # the metric is the mean over tokens of this anchor, which other weights take differently
     if not how.beta or (how.anchor, how.anchor_level, how.anchor_place) != ("k3", "token", "loss"):
         return ""
-    return f"; about {short(how.beta * curve.value)} of it is KL"
+    return f" (KL {short(how.beta * curve.value)})"
 
 
 def _why_near_zero(snapshot: Snapshot) -> str:
@@ -103,7 +102,7 @@ def _why_near_zero(snapshot: Snapshot) -> str:
         abs(math.fsum(group)) <= CANCELLED * math.fsum(map(abs, group)) for group in pushes
     )
     learns = cancel and snapshot.metrics.get("grad_norm")
-    return " is near 0: advantages cancel, gradients do not" if learns else ""
+    return " is near 0: pushes cancel, gradients do not" if learns else ""
 
 
 def _hacking(snapshot: Snapshot) -> str:
@@ -127,11 +126,10 @@ def _hacking(snapshot: Snapshot) -> str:
         reward = math.fsum(weights.get(name, 1.0) * one.size for name, one in changes.items())
         error = math.hypot(*(weights.get(name, 1.0) * one.error for name, one in changes.items()))
         hacked = fell and reward >= -LIKELY * error
-        if hacked or when == AT_FIRST:
-            found = "Reward hacking is possible" if hacked else "No reward hacking seen"
-            right_was, right_is = short(changes[right].before), short(changes[right].after)
-            return f"{found}: {right} {right_was} {when}, {right_is} in the last {SPAN} steps."
-    return ""
+        was, now = short(changes[right].before), short(changes[right].after)
+        if hacked:
+            return f"Reward hacking is possible: {right} {was} → {now} {when}."
+    return f"No reward hacking seen: {right} {was} → {now}."
 
 
 def _changes(curves: Mapping[str, SeriesView]) -> Iterator[tuple[str, dict[str, "Change"]]]:
@@ -140,14 +138,12 @@ def _changes(curves: Mapping[str, SeriesView]) -> Iterator[tuple[str, dict[str, 
 
     lately = {name: change_of(curve.recent[-2 * SPAN : -SPAN], curve.recent[-SPAN:])
               for name, curve in curves.items() if len(curve.recent) >= 2 * SPAN}  # fmt: skip
-    yield f"in the {SPAN} steps before", lately
-    yield (
-        AT_FIRST,
-        {
-            name: Change(before=curves[name].start, after=one.after, error=one.error * SPAN**0.5)
-            for name, one in lately.items()
-        },
-    )
+    yield f"in {SPAN} steps", lately
+    first = {
+        name: Change(before=curves[name].start, after=one.after, error=one.error * SPAN**0.5)
+        for name, one in lately.items()
+    }
+    yield "since the first step", first
 
 
 def _right(snapshot: Snapshot) -> str:

@@ -16,7 +16,6 @@ from grpo_engine.platform.device import require_mlx
 
 if TYPE_CHECKING:
     import mlx.core as mx
-    import numpy.typing as npt
 
     from grpo_engine.maths.terms import Loss, Terms
     from grpo_engine.maths.weight import Totals
@@ -83,19 +82,12 @@ def packed(rows: Sequence[TokenRow], at: int, groups: Sequence[int] = ()) -> Pac
     )
 
 
-def loss_terms(
-    numbers: Packed, recipe: Recipe, *, max_length: int,
-    advantages: "npt.NDArray[Any] | None" = None, totals: "Totals | None" = None,
-) -> "Terms":  # fmt: skip
-    """The engine's loss terms of recorded numbers; others than the recorded ones if given.
+def loss_terms(numbers: Packed, recipe: Recipe, *, max_length: int) -> "Terms":
+    """The engine's loss terms of recorded numbers.
 
     What the recipe reads and the run did not record has no weight.
     """
-    import mlx.core as mx
-
-    given = numbers if advantages is None else replace(numbers, advantages=mx.array(advantages))
-    given = given if totals is None else replace(given, totals=totals)
-    return _loss(given, recipe, max_length).terms
+    return _loss(numbers, recipe, max_length).terms
 
 
 def slopes(numbers: Packed, recipe: Recipe, *, max_length: int) -> tuple["mx.array", "mx.array"]:

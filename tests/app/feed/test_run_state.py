@@ -317,9 +317,9 @@ def test_the_narrator_says_whether_answers_are_cut() -> None:
 @pytest.mark.parametrize(
     ("algorithm", "share"),
     [
-        ({"recipe": "grpo", "beta": 0.04}, "; about .0028 of it is KL"),
-        ({"recipe": "grpo"}, "; about .0028 of it is KL"),
-        ({"recipe": "dr-grpo", "beta": 0.4}, "; about .028 of it is KL"),
+        ({"recipe": "grpo", "beta": 0.04}, " (KL .0028)"),
+        ({"recipe": "grpo"}, " (KL .0028)"),
+        ({"recipe": "dr-grpo", "beta": 0.4}, " (KL .028)"),
         ({"recipe": "grpo", "beta": 0.0}, ""),
         ({"recipe": "grpo", "beta": 0.04, "anchor": "k1"}, ""),  # kl is k3's mean
         ({"recipe": "rloo"}, ""),  # its KL is in the reward
@@ -331,11 +331,11 @@ def test_what_kl_adds_to_a_loss_near_0_is_named(algorithm: dict[str, Any], share
     one = replace(folded(), head=Head(config={"algorithm": algorithm}))
     one = replace(one, series={"kl": curve_of("kl", [0.07]), "loss": curve_of("loss", [0.0035])})
     (said,) = (sentence for sentence in narrate(one) if sentence.startswith("Loss"))
-    assert said == f"Loss .0035 is near 0: advantages cancel, gradients do not{share}."
+    assert said == f"Loss .0035{share} is near 0: pushes cancel, gradients do not."
 
 
 def test_the_narrator_says_why_a_loss_near_0_is_no_lack_of_learning() -> None:
-    why = "Loss −.003 is near 0: advantages cancel, gradients do not."
+    why = "Loss −.003 is near 0: pushes cancel, gradients do not."
     assert why in told()
     assert "Loss .06 is not near 0." in told(loss=0.06)
     assert not any("Loss" in one for one in told(grad_norm=0.0))
@@ -359,24 +359,22 @@ def rewarded(*, right: Sequence[float], form: Sequence[float], **more: Any) -> s
 
 def test_the_narrator_says_whether_the_reward_is_hacked_also_when_it_is_not() -> None:
     up, down = [0.25] * 10 + [0.5] * 10, [0.5] * 10 + [0.25] * 10
-    assert rewarded(right=up, form=up) == (
-        "No reward hacking seen: accuracy .25 at first, .5 in the last 10 steps."
-    )
+    assert rewarded(right=up, form=up) == ("No reward hacking seen: accuracy .25 → .5.")
     # both rewards have weight 1 here, so the sum fell by .25 - .1
     less = [0.25] * 10 + [0.35] * 10
-    assert rewarded(right=down, form=less) == (
-        "No reward hacking seen: accuracy .5 at first, .25 in the last 10 steps."
-    )
+    assert rewarded(right=down, form=less) == ("No reward hacking seen: accuracy .5 → .25.")
     more = [0.25] * 10 + [0.75] * 10
-    possible = "Reward hacking is possible: accuracy .5 in the 10 steps before, .25 in the last 10"
-    assert rewarded(right=down, form=more) == f"{possible} steps."
+    possible = "Reward hacking is possible: accuracy .5 → .25 in 10 steps."
+    assert rewarded(right=down, form=more) == possible
     # what is lost after a better start, and what came back after a dip of one step
     lost = [0.1] * 5 + down
-    assert rewarded(right=lost, form=[0.1] * 5 + more) == f"{possible} steps."
+    assert rewarded(right=lost, form=[0.1] * 5 + more) == possible
     dip = [0.5, 0.6] * 9 + [0.5, 0.1]
     assert "No reward hacking seen" in rewarded(right=dip, form=more)
     since = [0.8] + [0.5] * 20
-    assert "possible: accuracy .8 at first, .5 in" in rewarded(right=since, form=[0.1, *more])
+    assert "possible: accuracy .8 → .5 since the first step" in rewarded(
+        right=since, form=[0.1, *more]
+    )
     assert rewarded(right=up[:19], form=up[:19]) == "Reward hacking: too early to tell."
     ruled = Head(config={"evaluation": {"accuracy": "format >= .5"}})
     assert "possible: format .5" in rewarded(right=up, form=down, head=ruled)

@@ -105,8 +105,8 @@ PANELS: Mapping[str, Part] = {
              "computed by the loss from their stored numbers, beside what the run did."),
         ("mean push", "what a token adds to the objective, without its sign, on average."),
         ("KL term", "what the distance to the reference adds to the loss."),
-        ("→", "before and after the change; in the bars, each token's push, on one scale for "
-              "the group."),
+        ("→", "before and after the change; in the bars, which way the loss moves each token, "
+              "on one scale for the group; an underlined one is clipped."),
     )),
 }  # fmt: skip
 

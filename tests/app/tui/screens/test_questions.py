@@ -180,7 +180,7 @@ def says_why_the_loss_is_nearly_nothing(_reader: StoreReader, _run: int, text: s
 
 def says_that_the_loss_is_no_measure(_reader: StoreReader, _run: int, text: str) -> None:
     assert re.search(
-        r"is near 0: advantages cancel, gradients do not; about [\de.−]+ of it is KL\.", text
+        r"Loss [\de.−]+ \(KL [\de.−]+\) is near 0: pushes cancel, gradients do not\.", text
     )
 
 

@@ -269,11 +269,12 @@ def _bar(
 ) -> tuple[str, Any]:
     if not push and not stopped:
         return BARS[0] * cells, style(palette.guide)
-    if stopped:
+    if not push:
         return "‾" * cells, style(palette.of_series("clip"))
     size = abs(push) / largest
     shade = (LEAST + (1 - LEAST) * size) * (1 if push > 0 else -1)
-    return BARS[round(7 * size)] * cells, style(palette.of_advantage(shade, 1.0))
+    look = style(palette.of_advantage(shade, 1.0), underline=stopped)
+    return BARS[round(7 * size)] * cells, look
 
 
 def lack_lines(view: LabView, width: int, palette: Palette) -> list[Line]:
