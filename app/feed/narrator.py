@@ -1,15 +1,22 @@
 """Plain sentences about the current step, with its real numbers."""
 
 import math
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
+from app.feed.series import SeriesView
 from app.feed.snapshot import Snapshot
 from app.text.numbers import MINUS, share, short, signed
 from app.text.prompt_text import asked
-from grpo_engine.errors import ConfigError
+from grpo_engine.errors import ConfigError, RecipeError
 from grpo_engine.events import Group
+
+if TYPE_CHECKING:
+    from grpo_engine.alerts.rules import Change
 
 LONGEST_PROMPT = 28
 NEAR_ZERO = 0.05  # a loss; advantages are about 1 in size
+LATELY = 10  # steps that tell whether answers are cut
 CANCELLED = 0.01  # sum of a group's advantages, as a share of their sizes
 
 
@@ -41,19 +48,48 @@ def narrate(snapshot: Snapshot, focus: int = 0) -> tuple[str, ...]:
 def _last_step(snapshot: Snapshot) -> list[str]:
     """Whether answers were cut, whether reward is hacked, and whether the loss is near 0."""
     found = []
-    cut, curve = snapshot.metrics.get("completions/clipped_ratio"), snapshot.series.get("loss")
+    curve = snapshot.series.get("loss")
     loss = curve.value if curve is not None else snapshot.metrics.get("loss")
-    if cut is not None:
-        most = snapshot.head.config.get("rollout", {}).get("max_new_tokens")
-        where = f"at {most} tokens" if most else "at the length limit"
-        alert = any(one.rule == "most_truncated" for one in snapshot.open_alerts)
-        cuts = f"{share(cut)} of answers cut {where}" if cut else "no answer cut"
-        found.append(f"{'▲ ' if alert else ''}Step {snapshot.step}: {cuts}.")
+    found.append(_truncating(snapshot))
     found.append(_hacking(snapshot))
     if loss is not None:
         why = _why_near_zero(snapshot) if abs(loss) < NEAR_ZERO else " is not near 0"
-        found.append(f"Loss {short(loss)}{why}." if why else "")
+        found.append(f"Loss {short(loss)}{_kl_in_loss(snapshot)}{why}." if why else "")
     return [sentence for sentence in found if sentence]
+
+
+def _truncating(snapshot: Snapshot) -> str:
+    """How many of the last ten steps' answers were cut: one step alone is noise."""
+    curve = snapshot.series.get("completions/clipped_ratio")
+    last = curve.recent[-LATELY:] if curve is not None else ()
+    if not last:
+        return ""
+    most = snapshot.head.config.get("rollout", {}).get("max_new_tokens")
+    where = f"at {most} tokens" if most else "at the length limit"
+    alert = any(one.rule == "most_truncated" for one in snapshot.open_alerts)
+    cut = math.fsum(last) / len(last)
+    cuts = f"{share(cut)} of answers cut {where}" if cut else "no answer cut"
+    when = f"Last {len(last)} steps" if len(last) > 1 else f"Step {snapshot.step}"
+    return f"{'▲ ' if alert else ''}{when}: {cuts}."
+
+
+def _kl_in_loss(snapshot: Snapshot) -> str:
+    """What the KL term adds to the loss; empty without one, or if its mean is not recorded."""
+    from grpo_engine.config.recipes import recipe  # the first screen does without recipes
+
+    chosen = {name: value for name, value in snapshot.head.config.get("algorithm", {}).items()
+              if value is not None}  # fmt: skip
+    curve = snapshot.series.get("kl")
+    if curve is None or not chosen:
+        return ""
+    try:
+        how = recipe(str(chosen.pop("recipe", "grpo")), **chosen)
+    except (RecipeError, TypeError):  # of another version
+        return ""
+    # the metric is the mean over tokens of this anchor, which other weights take differently
+    if not how.beta or (how.anchor, how.anchor_level, how.anchor_place) != ("k3", "token", "loss"):
+        return ""
+    return f" (KL {short(how.beta * curve.value)})"
 
 
 def _why_near_zero(snapshot: Snapshot) -> str:
@@ -66,7 +102,7 @@ def _why_near_zero(snapshot: Snapshot) -> str:
         abs(math.fsum(group)) <= CANCELLED * math.fsum(map(abs, group)) for group in pushes
     )
     learns = cancel and snapshot.metrics.get("grad_norm")
-    return " is near 0: advantages cancel, gradients do not" if learns else ""
+    return " is near 0: pushes cancel, gradients do not" if learns else ""
 
 
 def _hacking(snapshot: Snapshot) -> str:
@@ -79,14 +115,35 @@ def _hacking(snapshot: Snapshot) -> str:
     moves, right = snapshot.moves, _right(snapshot)
     if len(moves) < 2 or not right:
         return ""
-    from grpo_engine.alerts.rules import SPAN  # the first screen does without pydantic
+    from grpo_engine.alerts.rules import LIKELY, SPAN  # the first screen does without pydantic
 
-    view = snapshot.series[f"rewards/{right}/mean"]
-    if view.count < 2 * SPAN:
+    curves = {name: snapshot.series[f"rewards/{name}/mean"] for name in moves}
+    if len(curves[right].recent) < 2 * SPAN:
         return "Reward hacking: too early to tell."
-    alone = moves[right] < 0 < sum(moves.values())
-    found = "Reward hacking is possible" if alone else "No reward hacking seen"
-    return f"{found}: {right} {short(view.start)} → {short(view.value)}."
+    weights = snapshot.weights
+    for when, changes in _changes(curves):
+        fell = changes[right].fell(LIKELY)
+        reward = math.fsum(weights.get(name, 1.0) * one.size for name, one in changes.items())
+        error = math.hypot(*(weights.get(name, 1.0) * one.error for name, one in changes.items()))
+        hacked = fell and reward >= -LIKELY * error
+        was, now = short(changes[right].before), short(changes[right].after)
+        if hacked:
+            return f"Reward hacking is possible: {right} {was} → {now} {when}."
+    return f"No reward hacking seen: {right} {was} → {now}."
+
+
+def _changes(curves: Mapping[str, SeriesView]) -> Iterator[tuple[str, dict[str, "Change"]]]:
+    """How each curve changed to its last ten steps: from the ten before, and from the first."""
+    from grpo_engine.alerts.rules import SPAN, Change, change_of
+
+    lately = {name: change_of(curve.recent[-2 * SPAN : -SPAN], curve.recent[-SPAN:])
+              for name, curve in curves.items() if len(curve.recent) >= 2 * SPAN}  # fmt: skip
+    yield f"in {SPAN} steps", lately
+    first = {
+        name: Change(before=curves[name].start, after=one.after, error=one.error * SPAN**0.5)
+        for name, one in lately.items()
+    }
+    yield "since the first step", first
 
 
 def _right(snapshot: Snapshot) -> str:

@@ -201,7 +201,11 @@ class RunState:
             self._group_step = event.step
             self._groups.clear()
             self._passes.clear()
-        self._groups[(event.group.origin, event.group.index)] = event.group
+        group = event.group
+        if group.origin != "train":  # what the advantages would be pushes nothing
+            rollouts = (dataclasses.replace(one, advantage=None) for one in group.rollouts)
+            group = dataclasses.replace(group, rollouts=tuple(rollouts))
+        self._groups[(group.origin, group.index)] = group
         if event.group.origin == "train":
             groups = (group for group in self._groups.values() if group.origin == "train")
             self._trained = event.step, tuple(groups)

@@ -14,6 +14,7 @@ MOST_BUCKETS = 2048
 SMOOTHING = 0.9
 DELTA_STEPS = 10
 EVALUATIONS = "eval/"
+FRESH = 20  # values that tell how the last ten steps differ from the ten before
 RECENT = 2048  # values; a checkpoint to resume from is more recent than that
 
 
@@ -35,6 +36,7 @@ class SeriesView:
     value: float
     delta: float
     sparse: bool
+    recent: tuple[float, ...] = ()  # the newest finite values, at most `FRESH`
 
     @property
     def start(self) -> float:
@@ -162,6 +164,7 @@ class Series:
                 last_step=self._last_step, last=self._last,
                 value=self._last if sparse else value, sparse=sparse,
                 delta=self._change() if sparse else self._delta(value),
+                recent=tuple(filter(math.isfinite, self._values))[-FRESH:],
             )  # fmt: skip
         return self._view
 

@@ -106,7 +106,8 @@ class Snapshot:
     @property
     def moves(self) -> dict[str, float]:
         """How far each reward function has moved the reward: weight × change of its mean."""
-        means = {key.split("/")[1]: view for key, view in self.series.items()
+        means = {key.removeprefix("rewards/").removesuffix("/mean"): view
+                 for key, view in self.series.items()
                  if key.startswith("rewards/") and key.endswith("/mean")}  # fmt: skip
         weights = self.weights
         return {name: weights.get(name, 1.0) * (view.value - view.start)

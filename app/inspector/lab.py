@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from app.inspector.terms import LAST, Packed, loss_terms, packed
+from app.inspector.terms import LAST, Packed, loss_terms, packed, slopes
 from experiments.values import GroupView, TokenRow
 from grpo_engine.config import recipes
 from grpo_engine.config.recipes import RECIPES, SETTINGS, Recipe
 from grpo_engine.errors import RecipeError
 
 if TYPE_CHECKING:
+    import mlx.core as mx
+
     from grpo_engine.maths.terms import Terms
     from grpo_engine.maths.weight import Totals
 
@@ -203,15 +205,16 @@ class WhatIf:
         )
 
     def pushes(self, group: int) -> tuple[Array, Array]:
-        """What each token of a group adds to the objective, and where a bound stops it. [A,T]"""
+        """The objective's slope in each token of a group, and where a bound stops it. [A,T]"""
         rows = self._of(group)
-        return -self.parts["contribution"][rows], self.parts["side"][rows] != 0
+        return self.parts["slope"][rows], self.parts["side"][rows] != 0
 
 
-def what_if(numbers: StepNumbers, recipe: Recipe, was: Recipe) -> WhatIf:
+def what_if(numbers: StepNumbers, recipe: Recipe, was: Recipe, *, sloped: bool = False) -> WhatIf:
     """Compute a step's last pass under another recipe than the run's, `was`.
 
-    Advantages come from the step's rewards, denominators from the recorded updates.
+    Advantages come from the step's rewards, denominators from the recorded updates. `sloped` adds
+    what `pushes` reads.
     """
     numbers_of, lacks = numbers.packed, set()
     values = None
@@ -232,13 +235,21 @@ def what_if(numbers: StepNumbers, recipe: Recipe, was: Recipe) -> WhatIf:
              "entropy": recipe.entropy_top_quantile < 1}  # fmt: skip
     lacks |= {name for name, read in reads.items() if read and name not in numbers_of.known}
     same_floor = recipe.entropy_top_quantile == was.entropy_top_quantile
-    terms = loss_terms(
-        numbers_of, recipe, max_length=numbers.max_length,
-        advantages=None if values is None else values[list(numbers.places)],
-        totals=None if same_floor else _other_floor(numbers_of, recipe),
-    )  # fmt: skip
-    parts = _parts(terms, recipe)
+    if values is not None:
+        numbers_of = replace(numbers_of, advantages=_array(values[list(numbers.places)]))
+    if not same_floor and (totals := _other_floor(numbers_of, recipe)) is not None:
+        numbers_of = replace(numbers_of, totals=totals)
+    parts = _parts(loss_terms(numbers_of, recipe, max_length=numbers.max_length), recipe)
+    if sloped:
+        push, pull = slopes(numbers_of, recipe, max_length=numbers.max_length)
+        parts["slope"] = np.array(push + pull)
     return WhatIf(numbers=numbers, signal=signal, lacks=frozenset(lacks), parts=parts)
+
+
+def _array(values: Array) -> "mx.array":
+    import mlx.core as mx
+
+    return mx.array(values)
 
 
 def _signal_of(recipe: Recipe) -> tuple[Any, ...]:

@@ -28,15 +28,21 @@ def token_texts(text: str, ends: Sequence[int]) -> tuple[str, ...]:
 
 
 def lay_out(tokens: Sequence[str], width: int) -> tuple[Line, ...]:
-    """Fill lines of `width` cells; a newline in a token shows as a sign and ends the line."""
+    """Fill lines of `width` cells; a newline in a token shows as a sign and ends the line.
+
+    The sign of an empty token, such as the one that ends an answer, is not alone on a line for
+    want of room.
+    """
     lines: list[list[Piece]] = [[]]
     room = width
     for index, raw in enumerate(tokens):
         for text, breaks in _parts(raw):
             for bit, cells in _bits(text, width):
                 if cells > room:
-                    lines.append([])
-                    room = width
+                    line = lines[-1]
+                    moves = not raw and len(line) > 1 and line[-1].cells + cells <= width
+                    lines.append([line.pop()] if moves else [])
+                    room = width - sum(piece.cells for piece in lines[-1])
                 lines[-1].append(Piece(index, bit, cells))
                 room -= cells
             if breaks:

@@ -16,9 +16,8 @@ from grpo_engine.platform.device import require_mlx
 
 if TYPE_CHECKING:
     import mlx.core as mx
-    import numpy.typing as npt
 
-    from grpo_engine.maths.terms import Terms
+    from grpo_engine.maths.terms import Loss, Terms
     from grpo_engine.maths.weight import Totals
 
 T = TypeVar("T")
@@ -83,16 +82,38 @@ def packed(rows: Sequence[TokenRow], at: int, groups: Sequence[int] = ()) -> Pac
     )
 
 
-def loss_terms(
-    numbers: Packed, recipe: Recipe, *, max_length: int,
-    advantages: "npt.NDArray[Any] | None" = None, totals: "Totals | None" = None,
-) -> "Terms":  # fmt: skip
-    """The engine's loss terms of recorded numbers; others than the recorded ones if given.
+def loss_terms(numbers: Packed, recipe: Recipe, *, max_length: int) -> "Terms":
+    """The engine's loss terms of recorded numbers.
 
     What the recipe reads and the run did not record has no weight.
     """
+    return _loss(numbers, recipe, max_length).terms
+
+
+def slopes(numbers: Packed, recipe: Recipe, *, max_length: int) -> tuple["mx.array", "mx.array"]:
+    """-dL/dlog π of each token without the KL term, and of the KL term alone. [B,T] each
+
+    L is the whole loss: with a ratio or a KL of whole answers it reads a token in the terms of its
+    neighbours too.
+    """
     import mlx.core as mx
 
+    def of(how: Recipe) -> mx.array:
+        def objective(new: mx.array) -> mx.array:
+            return -_loss(replace(numbers, new=new), how, max_length).value
+
+        found: mx.array = mx.grad(objective)(numbers.new)
+        return found
+
+    whole = of(recipe)
+    if recipe.beta == 0 or recipe.anchor_place == "reward":
+        return whole, mx.zeros_like(whole)
+    # the loss is linear in beta; a beta of 0 would be another recipe, which may not exist
+    pull = of(replace(recipe, beta=2 * recipe.beta)) - whole
+    return whole - pull, pull
+
+
+def _loss(numbers: Packed, recipe: Recipe, max_length: int) -> "Loss":
     from grpo_engine.maths.loss import policy_loss
 
     chosen = replace(recipe, entropy_bonus=numbers.entropy_bonus)
@@ -100,15 +121,15 @@ def loss_terms(
     return policy_loss(
         numbers.new,
         numbers.old,
-        advantages=numbers.advantages if advantages is None else mx.array(advantages),
+        advantages=numbers.advantages,
         mask=numbers.mask,
         recipe=_without_missing(chosen, set(OPTIONAL) - numbers.known.keys()),
         group_ids=numbers.group_ids,
         token_ids=numbers.ids,
         max_length=max_length,
-        totals=totals or numbers.totals,
+        totals=numbers.totals,
         **known,
-    ).terms
+    )
 
 
 def group_terms(
@@ -121,7 +142,10 @@ def group_terms(
     rows = tokens.rows
     if not any(row.ids for row in rows):
         return tuple(() for _ in rows)
-    terms = _lists(loss_terms(packed(rows, at), recipe, max_length=max_length))
+    numbers = packed(rows, at)
+    terms = _lists(loss_terms(numbers, recipe, max_length=max_length))
+    push, pull = slopes(numbers, recipe, max_length=max_length)
+    terms |= {"push": push.tolist(), "pull": pull.tolist()}
     return tuple(
         tuple(
             _term(terms, row, i, t, (of_pass(row.passes, at) or row.old)[t])
@@ -245,4 +269,6 @@ def _term(arrays: dict[str, Any], row: TokenRow, i: int, t: int, new: float) -> 
         bonus=at("bonus"),
         # the engine minimises the loss; people see the objective, which is maximised
         contribution=-at("contribution"),
+        push=at("push"),
+        pull=at("pull"),
     )

@@ -10,7 +10,8 @@ Side = Literal["free", "low", "high", "ceiling"]
 class TokenTerm:
     """One token's part in the loss; `contribution` is what it adds to the objective.
 
-    The objective is maximised, so the sign is that of the push.
+    `push` and `pull` are the objective's slope in the token's log-probability: that of the
+    advantages, and that of the KL term. The objective is maximised: above 0 is up.
     """
 
     advantage: float
@@ -35,3 +36,10 @@ class TokenTerm:
     value_loss: float
     bonus: float
     contribution: float
+    push: float
+    pull: float
+
+    @property
+    def slope(self) -> float:
+        """Which way the loss moves the token's log-probability, and how strongly."""
+        return self.push + self.pull

@@ -11,11 +11,56 @@ FAR = 1e6
 
 
 def why(term: TokenTerm, recipe: Recipe, *, first_pass: bool) -> str:
-    """Explain in one sentence what happens to the token and why."""
+    """Explain in one sentence which way the loss moves the token, and why."""
     if not term.in_loss:
         return (
             "left out: forced by the think budget, or its answer was cut or its environment failed"
         )
+    if abs(term.pull) > abs(term.push) > 0 > term.push * term.pull:
+        who, pulls = _who(term), _way(term.pull)
+        return (f"{who}, but KL pulls it {pulls} more than the advantage pushes it "
+                f"{_way(term.push)}")  # fmt: skip
+    held = stopped(term, recipe)
+    said = held or _pushed(term, recipe, first_pass)
+    if held and term.push:  # a ratio of whole answers reads every token of them
+        said += f"; the ratio of its answer pushes it {_way(term.push)}"
+    return said + _pulled(term)
+
+
+def _who(term: TokenTerm) -> str:
+    return "better answer" if term.advantage > 0 else "worse answer"
+
+
+def _way(slope: float) -> str:
+    return "up" if slope > 0 else "down"
+
+
+def slope_parts(term: TokenTerm) -> str:
+    """The slope as a sum, `+.0076 by the advantage − .0091 by KL = −.0015`; empty without KL."""
+    if not _is_pulled(term):
+        return ""
+    sign = "+" if term.pull > 0 else MINUS
+    return (f"{_fixed(term.push)} by the advantage {sign} {_fixed(term.pull)[1:]} by KL"
+            f" = {_fixed(term.slope)}")  # fmt: skip
+
+
+def _is_pulled(term: TokenTerm) -> bool:
+    """Whether the KL term pulls, beyond float32's rounding."""
+    return abs(term.pull) > ONE * abs(term.push)
+
+
+def _pulled(term: TokenTerm) -> str:
+    """What the KL term does beside a push that it does not outweigh."""
+    if not _is_pulled(term):
+        return ""
+    if not term.push:
+        return f"; KL alone pulls it {_way(term.pull)}"
+    same = term.push * term.pull > 0
+    return f"; KL pulls it {_way(term.pull)}{' too' if same else ', but less'}"
+
+
+def stopped(term: TokenTerm, recipe: Recipe) -> str:
+    """Why the token's own term does not push it; empty if it does."""
     if term.advantage == 0:
         return "no push: its answer scored like the others of its group"
     if not term.kept:
@@ -24,22 +69,33 @@ def why(term: TokenTerm, recipe: Recipe, *, first_pass: bool) -> str:
         return f"left out of the loss at its bound, ratio {short(term.ratio)}"
     if not term.updated:
         return f"no push: not in the top {recipe.entropy_top_quantile:.0%} of tokens by entropy"
-    better = term.advantage > 0
-    who = "better answer" if better else "worse answer"
+    if term.side == "free" or recipe.trust == "cispo":
+        return ""
+    beyond = {
+        "high": f", already beyond {short(term.high)}",
+        "low": f", already below {short(term.low)}",
+        "ceiling": f", ratio beyond the ceiling {short(recipe.delta or 0)}",
+    }
+    return f"{_who(term)}{beyond[term.side]}: clipped, no push"
+
+
+def _pushed(term: TokenTerm, recipe: Recipe, first_pass: bool) -> str:
+    """How the token's term pushes it."""
+    who, way = _who(term), _way(term.push)
+    if not term.push:
+        return f"{who}: no push, so far from 1 is the ratio"
     if recipe.ratio == "none":
-        return f"{who}: pushed {'up' if better else 'down'}, with no ratio and no bound"
+        return f"{who}: pushed {way}, with no ratio and no bound"
+    if term.advantage * term.push < 0:
+        return f"{who}: pushed {way} by the ratio of its answer"
     if recipe.trust in ("sapo", "vespo"):
         of = "the ratio of its answer" if recipe.trust == "vespo" else "its ratio"
-        return f"{who}: pushed {'up' if better else 'down'} by a smooth function of {of}"
+        return f"{who}: pushed {way} by a smooth function of {of}"
     if term.side == "high":
-        return f"{who}, already beyond {short(term.high)}: {_stop(recipe)}"
-    if term.side == "low":
-        return f"{who}, already below {short(term.low)}: {_stop(recipe)}"
-    if term.side == "ceiling":
-        return f"{who}, ratio beyond the ceiling {short(recipe.delta or 0)}: {_stop(recipe)}"
+        return f"{who}, already beyond {short(term.high)}: still pushed, with capped weight"
     if abs(term.ratio - 1) < ONE and first_pass:
-        return f"{who}: pushed {'up' if better else 'down'}; ratio is 1 by construction"
-    return _free(term, who, better)
+        return f"{who}: pushed {way}; ratio is 1 by construction"
+    return _free(term, who, term.advantage > 0)
 
 
 def _too_far(term: TokenTerm, recipe: Recipe) -> str:
@@ -50,12 +106,6 @@ def _too_far(term: TokenTerm, recipe: Recipe) -> str:
         return f"trainer and sampler differ about {whose} by a ratio outside {low} to {high}"
     limit = f"{recipe.off_policy_mask:g}"
     return f"a worse answer, more than {limit} nats per token away from the sampler"
-
-
-def _stop(recipe: Recipe) -> str:
-    if recipe.trust == "cispo":
-        return "still pushed, with capped weight"
-    return "clipped, no push"
 
 
 def _free(term: TokenTerm, who: str, better: bool) -> str:

@@ -16,6 +16,8 @@ SOLVED = 0.95  # above this accuracy, nothing is
 SURE, LIKELY = 4.0, 2.0  # standard errors that a change must exceed
 TINY = 1e-6  # a change that rounding explains
 SPAN = 10  # steps that are averaged
+# How many of the last steps are compared with a threshold, by its setting: KL by their median.
+COMPARED = {"kl": 5, "clip": 5, "cut": 3}
 MEAN_GAP, MAX_GAP = (f"sampling/sampling_logp_difference/{name}" for name in ("mean", "max"))
 # limits of a corrected gap: as a multiple of the first step's, and of what rounding explains
 GROWN, FARTHEST = 5.0, Gap(20.0, 4.0)
@@ -126,7 +128,7 @@ class Facts(Limits):
             [self.last(key, SPAN, skip=SPAN) for key in keys], [self.first(key) for key in keys]
         ):  # fmt: skip
             if all(late) and all(early):
-                yield tuple(_change(a, b) for a, b in zip(early, late, strict=True))
+                yield tuple(change_of(a, b) for a, b in zip(early, late, strict=True))
 
     @property
     def rewards(self) -> list[str]:
@@ -242,7 +244,8 @@ def _variance(values: Sequence[float]) -> float:
     return sum((value - middle) * (value - middle) for value in values) / (len(values) - 1)
 
 
-def _change(early: Sequence[float], late: Sequence[float]) -> Change:
+def change_of(early: Sequence[float], late: Sequence[float]) -> Change:
+    """The change of the mean from some steps, two or more, to later ones."""
     error = math.sqrt(_variance(early) / len(early) + _variance(late) / len(late))
     return Change(before=_mean(early), after=_mean(late), error=error)
 
@@ -394,7 +397,7 @@ def reward_saturated(facts: Facts) -> Finding | None:
 
 def kl_above_limit(facts: Facts) -> Finding | None:
     """The median of a few steps: some odd tokens can raise the mean of one step tenfold."""
-    kl = statistics.median(facts.last("kl", 5) or [0.0])
+    kl = statistics.median(facts.last("kl", COMPARED["kl"]) or [0.0])
     limit = facts.excused(facts.thresholds.kl)
     if kl <= limit:
         return None
@@ -480,14 +483,15 @@ def length_growth(facts: Facts) -> Finding | None:
 
 
 def most_truncated(facts: Facts) -> Finding | None:
-    share = _mean(facts.last("completions/clipped_ratio", 3))
+    steps = COMPARED["cut"]
+    share = _mean(facts.last("completions/clipped_ratio", steps))
     limit = facts.thresholds.cut
     if share <= limit:
         return None
     return Finding(
         severity="warning",
-        explanation=f"{share:.0%} of the answers in the last 3 steps were cut at the length limit "
-        "and could not finish.",
+        explanation=f"{share:.0%} of the answers in the last {steps} steps were cut at the length "
+        "limit and could not finish.",
         remedy="Raise rollout.max_new_tokens, or ask for shorter answers in task.system_prompt.",
         value=share,
         limit=limit,
@@ -495,14 +499,15 @@ def most_truncated(facts: Facts) -> Finding | None:
 
 
 def clip_too_much(facts: Facts) -> Finding | None:
-    share = _mean(facts.last("clip_ratio/region_mean", 5))
+    steps = COMPARED["clip"]
+    share = _mean(facts.last("clip_ratio/region_mean", steps))
     limit = facts.thresholds.clip
     if facts.updates_per_step < 2 or facts.whole_answers or share <= limit:
         return None
     return Finding(
         severity="warning",
-        explanation=f"{share:.0%} of the tokens were at their bound over the last 5 steps: later "
-        "passes have little effect.",
+        explanation=f"{share:.0%} of the tokens were at their bound over the last {steps} steps: "
+        "later passes have little effect.",
         remedy="Lower optimizer.learning_rate or algorithm.passes.",
         value=share,
         limit=limit,

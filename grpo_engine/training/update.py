@@ -7,14 +7,15 @@ on micro-batches or on skipped groups without signal.
 import itertools
 import math
 from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import mlx.core as mx
 import numpy as np
 
 from grpo_engine.config.recipes import Recipe
-from grpo_engine.events import Event, PassFinished, PhaseStarted, UpdateTotals
+from grpo_engine.events import Event, PassFinished, PhaseAdvanced, PhaseStarted, UpdateTotals
 from grpo_engine.maths.metrics import merged
 from grpo_engine.maths.reuse import stop_reason
 from grpo_engine.maths.target import Targets
@@ -29,6 +30,8 @@ from grpo_engine.training.compute import batches_of, gradients, losses
 from grpo_engine.training.gather import all_gradients, all_results
 from grpo_engine.training.loss import LossInputs, MicroBatchResult, Sums, step_targets
 from grpo_engine.training.samples import Pass, Samples, as_float, assembled
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -91,8 +94,10 @@ def _make_pass(
     losses: list[float] = []
     minibatches = _minibatches(run, samples, recipe, step, index)
     for number, minibatch in enumerate(minibatches):
-        summed, results, norm, critic_norm = yield from _gradient(
-            run, samples, recipe, step, minibatch, targets
+        gradient = _gradient(run, samples, recipe, step, minibatch, targets)
+        before = (index - 1) * len(minibatches) + number
+        summed, results, norm, critic_norm = yield from _as_part(
+            gradient, before, recipe.passes * len(minibatches)
         )
         pass_results += results
         totals |= _totals_by_row(samples, recipe, minibatch, number)
@@ -118,6 +123,21 @@ def _make_pass(
         yield from answer_requests(run, step)
     _keep_token_numbers(samples, recipe, pass_results, totals, result, index)
     return objective
+
+
+def _as_part(work: Generator[Event, None, T], before: int, parts: int) -> Generator[Event, None, T]:
+    """Do one of the update's equal parts; its progress counts in all of them."""
+    with closing(work):
+        while True:
+            try:
+                event = next(work)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            if isinstance(event, PhaseAdvanced):
+                done, total = before * event.total + event.done, parts * event.total
+                event = replace(event, done=done, total=total)
+            yield event
 
 
 def measure_targets(

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from rich.style import Style
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.geometry import Size
@@ -46,10 +47,10 @@ def group_line(
     spans: Line = [(f"{group.index + 1:>{number - 2}}", bright),
                    ("▸ " if focused else "  ", style(palette.accent))]  # fmt: skip
     used = number
-    why = "" if explained or marked is not None else why_no_push(group)
+    why = "" if explained else why_no_push(group)
     if why and cell_len(why) + 2 <= each * len(group.rollouts):
         text = f"= {why}".ljust(each * len(group.rollouts))
-        spans.append((text, style(palette.label)))
+        spans += _marked(text, each, marked, style(palette.label), palette)
         used += len(text)
     elif each:
         largest = largest_push(group)
@@ -64,6 +65,15 @@ def group_line(
     spans.append((" " * max(0, width - used - MEAN), None))
     spans.append((f"{mean:>{MEAN}}", bright))
     return spans
+
+
+def _marked(text: str, each: int, marked: int | None, look: Style, palette: Palette) -> Line:
+    """A reason in place of the answers' cells, with the cursor on the one that is marked."""
+    if marked is None:
+        return [(text, look)]
+    start, end = marked * each, (marked + 1) * each
+    under = style(palette.headline, palette.cursor)
+    return [(text[:start], look), (text[start:end], under), (text[end:], look)]
 
 
 def _counts(group: ShownGroup) -> str:

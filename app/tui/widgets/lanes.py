@@ -109,13 +109,8 @@ def _plain_rows(rollout: ShownRollout, mark: str, room: int, rows: int) -> list[
         fit = room - cell_len(mark)
         return [(clip_start if growing else clip)(rollout.text, fit)]
     parts = wrap(rollout.text, room, rows, keep_end=growing) or [""]
-    over = cell_len(parts[-1]) + cell_len(mark) - room
-    if over > 0:
-        if len(parts) < rows:
-            parts.append("")
-        else:
-            cut = parts[-1].removesuffix("…")
-            parts[-1] = clip(cut + " " * (over + 1), room - cell_len(mark))
+    if cell_len(parts[-1]) + cell_len(mark) > room:
+        parts = wrap(rollout.text, room - cell_len(mark), rows, keep_end=growing)
     return parts
 
 

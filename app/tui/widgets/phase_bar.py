@@ -117,7 +117,7 @@ def _running(snapshot: Snapshot, name: str, now: float, palette: Palette) -> Lin
     if board.total:
         full, empty = bar(board.done / board.total, BAR)
         spans += [(full, style(palette.accent)), (empty, style(palette.border)), (" ", None)]
-    elif board.phase_started and now >= board.phase_started:
+    if board.phase_started and now >= board.phase_started:
         spans.append((f"{seconds(now - board.phase_started)} ", style(palette.label)))
     return spans
 
@@ -127,7 +127,7 @@ def _status_colour(snapshot: Snapshot, palette: Palette) -> int:
 
 
 class PhaseBar(Panel, can_focus=False):
-    """One line; it redraws while a phase without counts runs."""
+    """One line; it redraws while a phase runs."""
 
     DEFAULT_CSS = "PhaseBar { height: 1; }"
     framed: ClassVar[bool] = False

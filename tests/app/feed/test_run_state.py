@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from app.feed.narrator import narrate
 from app.feed.run_state import RunState
-from app.feed.series import MOST_BUCKETS, Series, series_of
+from app.feed.series import MOST_BUCKETS, Series, SeriesView, series_of
 from app.feed.snapshot import Head, Snapshot
 from app.text.numbers import short
 from experiments.board import Board
@@ -263,12 +263,30 @@ def test_the_narrator_speaks_from_the_numbers_of_the_step() -> None:
         assert f"{dead} of 8 prompts give no learning signal" in " ".join(narrate(snapshot, 0))
 
 
-def told(**changes: float) -> list[str]:
-    """What is said of the last step of the scripted run with other metrics."""
+def told(cut: Sequence[float] = (0.125,) * 10, **changes: float) -> list[str]:
+    """What is said of the last steps of the scripted run with other metrics."""
     snapshot = folded()
-    metrics = {**snapshot.metrics, "completions/clipped_ratio": 0.125, "loss": -0.003}
-    metrics |= {name.replace("__", "/"): value for name, value in changes.items()}
-    return [*narrate(replace(snapshot, metrics=metrics, series={}))]
+    metrics = {**snapshot.metrics, "loss": -0.003, **changes}
+    series = {"completions/clipped_ratio": curve_of("completions/clipped_ratio", cut)}
+    return [*narrate(replace(snapshot, metrics=metrics, series=series))]
+
+
+def curve_of(name: str, values: Sequence[float]) -> SeriesView:
+    one = series_of(name, 0.0)
+    for step, value in enumerate(values, 1):
+        one.push(step, value)
+    return one.view()
+
+
+def test_an_answer_outside_the_gradient_has_no_advantage() -> None:
+    state = RunState()
+    pushed = next(event for event in SHORT.events() if isinstance(event, ev.GroupScored))
+    pinned = replace(pushed, group=replace(pushed.group, origin="pinned"))
+    for event, known in ((pinned, False), (pushed, True)):
+        state.apply(event)
+        (group,) = (one for one in state.snapshot().groups if one.origin == event.group.origin)
+        assert isinstance(group, ev.Group)
+        assert {one.advantage is not None for one in group.rollouts} == {known}
 
 
 def test_the_loss_that_is_explained_is_the_one_on_the_chart() -> None:
@@ -284,16 +302,40 @@ def test_a_failure_is_a_sentence_before_those_on_the_last_step() -> None:
         failure = ev.RunFailed(step=25, error="E", message=message, traceback="")
         said = narrate(replace(folded(), status="failed", failure=failure))
         assert said[:2] == ("The run failed at step 25: no memory.",
-                            "Step 24: 11% of answers cut at 64 tokens.")  # fmt: skip
+                            "Last 10 steps: 12% of answers cut at 64 tokens.")  # fmt: skip
 
 
 def test_the_narrator_says_whether_answers_are_cut() -> None:
-    assert "Step 24: 12% of answers cut at 64 tokens." in told()
-    assert "Step 24: no answer cut." in told(completions__clipped_ratio=0.0)
+    assert "Last 10 steps: 12% of answers cut at 64 tokens." in told()
+    # one step without cuts does not hide those before, and one with cuts ten steps ago is over
+    assert "Last 10 steps: 11% of answers cut at 64 tokens." in told([0.125] * 12 + [0.0])
+    assert "Last 10 steps: no answer cut." in told([1.0] + [0.0] * 10)
+    assert "Last 2 steps: 50% of answers cut at 64 tokens." in told([1.0, math.nan, 0.0])
+    assert "Step 24: 25% of answers cut at 64 tokens." in told([0.25])
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "share"),
+    [
+        ({"recipe": "grpo", "beta": 0.04}, " (KL .0028)"),
+        ({"recipe": "grpo"}, " (KL .0028)"),
+        ({"recipe": "dr-grpo", "beta": 0.4}, " (KL .028)"),
+        ({"recipe": "grpo", "beta": 0.0}, ""),
+        ({"recipe": "grpo", "beta": 0.04, "anchor": "k1"}, ""),  # kl is k3's mean
+        ({"recipe": "rloo"}, ""),  # its KL is in the reward
+        ({"recipe": "of a later version"}, ""),
+        ({}, ""),
+    ],
+)
+def test_what_kl_adds_to_a_loss_near_0_is_named(algorithm: dict[str, Any], share: str) -> None:
+    one = replace(folded(), head=Head(config={"algorithm": algorithm}))
+    one = replace(one, series={"kl": curve_of("kl", [0.07]), "loss": curve_of("loss", [0.0035])})
+    (said,) = (sentence for sentence in narrate(one) if sentence.startswith("Loss"))
+    assert said == f"Loss .0035{share} is near 0: pushes cancel, gradients do not."
 
 
 def test_the_narrator_says_why_a_loss_near_0_is_no_lack_of_learning() -> None:
-    why = "Loss −.003 is near 0: advantages cancel, gradients do not."
+    why = "Loss −.003 is near 0: pushes cancel, gradients do not."
     assert why in told()
     assert "Loss .06 is not near 0." in told(loss=0.06)
     assert not any("Loss" in one for one in told(grad_norm=0.0))
@@ -310,25 +352,32 @@ def rewarded(*, right: Sequence[float], form: Sequence[float], **more: Any) -> s
     """What is said about reward hacking when two rewards go from their first value to the last."""
     series = {}
     for name, values in (("accuracy", right), ("format", form)):
-        one = series_of(f"rewards/{name}/mean", 0.0)
-        for step, value in enumerate(values, 1):
-            one.push(step, value)
-        series[f"rewards/{name}/mean"] = one.view()
+        series[f"rewards/{name}/mean"] = curve_of(f"rewards/{name}/mean", values)
     snapshot = Snapshot(status="running", step=20, groups=folded().groups, series=series, **more)
     return " ".join(one for one in narrate(snapshot) if "hacking" in one)
 
 
 def test_the_narrator_says_whether_the_reward_is_hacked_also_when_it_is_not() -> None:
     up, down = [0.25] * 10 + [0.5] * 10, [0.5] * 10 + [0.25] * 10
-    assert rewarded(right=up, form=up) == "No reward hacking seen: accuracy .25 → .5."
+    assert rewarded(right=up, form=up) == ("No reward hacking seen: accuracy .25 → .5.")
     # both rewards have weight 1 here, so the sum fell by .25 - .1
     less = [0.25] * 10 + [0.35] * 10
-    assert rewarded(right=down, form=less) == "No reward hacking seen: accuracy .5 → .25."
+    assert rewarded(right=down, form=less) == ("No reward hacking seen: accuracy .5 → .25.")
     more = [0.25] * 10 + [0.75] * 10
-    assert rewarded(right=down, form=more) == "Reward hacking is possible: accuracy .5 → .25."
+    possible = "Reward hacking is possible: accuracy .5 → .25 in 10 steps."
+    assert rewarded(right=down, form=more) == possible
+    # what is lost after a better start, and what came back after a dip of one step
+    lost = [0.1] * 5 + down
+    assert rewarded(right=lost, form=[0.1] * 5 + more) == possible
+    dip = [0.5, 0.6] * 9 + [0.5, 0.1]
+    assert "No reward hacking seen" in rewarded(right=dip, form=more)
+    since = [0.8] + [0.5] * 20
+    assert "possible: accuracy .8 → .5 since the first step" in rewarded(
+        right=since, form=[0.1, *more]
+    )
     assert rewarded(right=up[:19], form=up[:19]) == "Reward hacking: too early to tell."
     ruled = Head(config={"evaluation": {"accuracy": "format >= .5"}})
-    assert "seen: format .5" in rewarded(right=up, form=down, head=ruled)
+    assert "possible: format .5" in rewarded(right=up, form=down, head=ruled)
     absent = Head(config={"evaluation": {"accuracy": "exact"}})
     assert rewarded(right=up, form=up, head=absent) == ""
     alert = AlertView(rule="format_hacking", severity="warning", explanation="", remedy="",
@@ -342,7 +391,7 @@ def test_the_narrator_says_whether_the_reward_is_hacked_also_when_it_is_not() ->
 
 
 def test_cuts_and_loss_fit_into_one_line_of_a_terminal_of_120_cells() -> None:
-    cut, loss = (one for one in told(loss=-0.0123) if one.startswith(("Step", "Loss")))
+    cut, loss = (one for one in told(loss=-0.0123) if one.startswith(("Last", "Loss")))
     assert len(f"▲ {cut} {loss}".replace("24", "1234").replace("64", "1024")) <= 116
 
 

@@ -82,9 +82,9 @@ def test_the_environments_tokens_have_no_heat_and_do_not_scale_that_of_others() 
     assert row.replies == {2, 3, 6, 7, 10, 11}
     assert row.own == (0, 1, 4, 5, 8, 9, 12, 13)
     for mode in HEAT_MODES:
-        shades = heat(mode, row, terms).shades
+        shades = heat(mode, row, terms, 9.0).shades
         assert all((shades[place] is None) == (place in row.replies) for place in range(14)), mode
-    assert {heat("entropy", row, terms).shades[place] for place in row.own} == {1.0}
+    assert {heat("entropy", row, terms, 0.3).shades[place] for place in row.own} == {1.0}
 
 
 def test_no_moment_is_a_token_of_the_environment() -> None:

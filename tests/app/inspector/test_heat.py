@@ -7,10 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.inspector.heat import HEAT_MODES, HEAT_NAMES, LEAST, heat
+from app.inspector.heat import HEAT_MODES, HEAT_NAMES, LEAST, Heat, HeatMode, heat, scales
 from app.inspector.layout import lay_out, token_texts
+from app.inspector.values import TokenTerm
 from app.text.safe_text import cell_len, safe
 from experiments.values import TokenRow
+from grpo_engine.events import Span
 from tests.app.inspector.test_inspector import term
 
 ROW = TokenRow(
@@ -20,15 +22,20 @@ ROW = TokenRow(
 )  # fmt: skip
 
 
+def alone(mode: HeatMode, row: TokenRow, terms: tuple[TokenTerm, ...]) -> Heat:
+    """The shades of a group's only answer."""
+    return heat(mode, row, terms, scales((row,), (terms,))[mode])
+
+
 def test_change_is_shaded_by_the_largest_and_keeps_its_sign() -> None:
     # new − old: 0, +.5, −1, so shades 0, .5, −1
-    assert heat("change", ROW, ()).shades == (0.0, 0.5, -1.0)
+    assert alone("change", ROW, ()).shades == (0.0, 0.5, -1.0)
 
 
 def test_entropy_is_unsigned_and_missing_numbers_have_no_shade() -> None:
-    got = heat("entropy", ROW, ())
+    got = alone("entropy", ROW, ())
     assert (got.signed, got.shades) == (False, (0.0, 0.5, 1.0))
-    assert heat("kl", ROW, ()).shades == (None, None, None)
+    assert alone("kl", ROW, ()).shades == (None, None, None)
 
 
 @pytest.mark.parametrize("ends", [(1, 3, 3, 5)])
@@ -51,28 +58,30 @@ def test_a_line_end_is_shown_and_breaks_the_line() -> None:
     assert ["".join(piece.text for piece in line) for line in lines] == ["a⏎", "b"]
 
 
-def test_a_push_is_advantage_times_ratio_times_weight_for_tokens_that_are_updated() -> None:
-    # 2 x .5 x 1.5 = 1.5, -1 x 1 x 1 = -1, and 0 for a token that is left out
-    terms = (
-        term(advantage=2.0, ratio=0.5, importance=1.5),
-        term(advantage=-1.0, ratio=1.0),
-        term(advantage=3.0, updated=False),
-    )
-    got = heat("push", ROW, terms)
-    assert got.values == (1.5, -1.0, 0.0)
-    assert got.shades == pytest.approx((1.0, -1 / 1.5, 0.0))
+def test_a_push_is_the_slope_with_the_kl_terms_share() -> None:
+    # 2 - .5 = 1.5, -1 - .25 = -1.25, and 0 for a token that is left out; .15 is the least shade
+    terms = (term(push=2.0, pull=-0.5), term(push=-1.0, pull=-0.25), term(push=0.0))
+    got = heat("push", ROW, terms, 3.0)
+    assert got.values == (1.5, -1.25, 0.0)
+    assert got.shades == pytest.approx((0.15 + 0.85 / 2, -0.15 - 0.85 * 1.25 / 3, 0.0))
     assert (got.mode, got.signed) == ("push", True)
-    # without a 0 the smallest push has the least shade, .15
-    got = heat("push", ROW, (*terms[:2], term(advantage=1.25, ratio=1.0)))
-    assert got.shades == pytest.approx((1.0, -0.15, 0.15 + 0.85 / 2))
-
-
-def test_equal_pushes_have_the_least_shade_and_no_push_none() -> None:
-    same = tuple(term(advantage=1.0, ratio=1.0) for _ in range(3))
-    assert heat("push", ROW, same).shades == (LEAST,) * 3
-    assert heat("push", ROW, same[:1]).shades == (LEAST, None, None)
-    assert heat("push", ROW, ()).shades == (None,) * 3
+    assert heat("push", ROW, terms[:1], 1.5).shades == (1.0, None, None)
+    assert heat("push", ROW, (), 0.0).shades == (None,) * 3
     assert LEAST == 0.15
+
+
+def test_one_scale_is_for_all_answers_of_a_group() -> None:
+    other = replace(ROW, entropy=(0.25, 4.0, math.nan), passes=((-1.0, -1.0, -1.0),))
+    terms = ((term(push=-1.0),) * 3, (term(push=0.5, pull=-4.0, kl=math.inf),) * 3)
+    got = scales((ROW, other), terms)
+    assert got == {"push": 3.5, "change": 1.0, "kl": 0.1, "entropy": 4.0, "clip": 1.0}
+    assert scales((ROW, other), ())["push"] == 0.0
+    # the replies of an environment do not count
+    reply = (
+        Span(start=0, length=1, kind="model", turn=0),
+        Span(start=1, length=2, kind="environment", turn=0),
+    )
+    assert scales((replace(other, spans=reply),), ())["entropy"] == 0.25
 
 
 def test_clip_has_a_side_and_kl_a_size() -> None:
@@ -80,28 +89,28 @@ def test_clip_has_a_side_and_kl_a_size() -> None:
         term(side=side, kl=kl)
         for side, kl in (("high", 0.2), ("low", 0.4), ("ceiling", None), ("free", math.inf))
     )
-    four = replace(ROW, ids=(1, 2, 3, 4), old=(-1.0,) * 4)
-    got = heat("clip", four, terms)
+    four = replace(ROW, ids=(1, 2, 3, 4), old=(-1.0,) * 4, passes=())
+    got = alone("clip", four, terms)
     assert (got.shades, got.signed) == ((1.0, -1.0, -1.0, 0.0), True)
-    got = heat("kl", four, terms)
+    got = alone("kl", four, terms)
     assert (got.shades, got.signed) == ((0.5, 1.0, None, None), False)
-    assert heat("clip", ROW, (terms[3],) * 3).shades == (0.0,) * 3
+    assert alone("clip", ROW, (terms[3],) * 3).shades == (0.0,) * 3
 
 
 def test_a_change_is_to_the_newest_numbers() -> None:
     after = replace(ROW, after=(-1.0, -1.0, 0.0))
-    assert heat("change", after, ()).values == (0.0, 0.0, 1.0)
+    assert alone("change", after, ()).values == (0.0, 0.0, 1.0)
     twice = replace(ROW, passes=((-9.0,) * 3, (-3.0, -1.0, -1.0)))
-    got = heat("change", twice, ())
+    got = alone("change", twice, ())
     assert (got.values, got.signed) == ((-2.0, 0.0, 0.0), True)
-    assert heat("change", replace(ROW, passes=()), ()).shades == (0.0,) * 3
+    assert alone("change", replace(ROW, passes=()), ()).shades == (0.0,) * 3
 
 
 def test_the_kinds_of_heat_are_in_order_and_each_has_a_name() -> None:
     assert HEAT_MODES == ("push", "change", "kl", "entropy", "clip")
     assert tuple(HEAT_NAMES) == HEAT_MODES
     assert list(HEAT_NAMES.values()) == [
-        "advantage × ratio", "change of log-probability", "KL to the reference", "entropy",
+        "push with KL", "change of log-probability", "KL to the reference", "entropy",
         "clip state",
     ]  # fmt: skip
 
@@ -116,6 +125,9 @@ def test_tokens_fill_lines_to_the_last_cell() -> None:
     assert pieces(["abcdef"], 4) == [[(0, "abcd", 4)], [(0, "ef", 2)]]
     assert pieces(["a", "bcdefg"], 4) == [[(0, "a", 1)], [(1, "bcde", 4)], [(1, "fg", 2)]]
     assert pieces(["漢字漢"], 4) == [[(0, "漢字", 4)], [(0, "漢", 2)]]
+    # an end token has its token beside it, unless that fills a line alone
+    assert pieces(["ab", "cd", ""], 4) == [[(0, "ab", 2)], [(1, "cd", 2), (2, "∅", 1)]]
+    assert pieces(["abcd", ""], 4) == [[(0, "abcd", 4)], [(1, "∅", 1)]]
     assert pieces(["漢"], 1) == [[], [(0, "漢", 2)]]
     assert pieces([], 4) == [[]]
 

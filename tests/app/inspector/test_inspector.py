@@ -25,7 +25,10 @@ def term(**changes: object) -> TokenTerm:
         "anchor": 0.0, "kl": 0.1, "target": None, "entropy": None, "value_loss": 0.0,
         "bonus": 0.0, "contribution": 1.2 * 1.21 / 24 / 8,
     }  # fmt: skip
-    return TokenTerm(**(base | changes))  # type: ignore[arg-type]  # fields are checked by use
+    all_of = base | changes
+    free = all_of["side"] == "free" and all_of["in_loss"] and all_of["updated"] and all_of["kept"]
+    slopes = {"push": float(str(all_of["advantage"])) if free else 0.0, "pull": 0.0}
+    return TokenTerm(**(slopes | all_of))  # type: ignore[arg-type]  # fields are checked by use
 
 
 def test_a_clipped_token_is_written_out_as_arithmetic() -> None:

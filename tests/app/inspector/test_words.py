@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.inspector.words import ONE, why, written_out
+from app.inspector.words import ONE, slope_parts, why, written_out
 from grpo_engine.config.recipes import Recipe, recipe
 from grpo_engine.events import UpdateTotals
 from tests.app.inspector.test_inspector import SIZES, TOTALS, term
@@ -68,9 +68,67 @@ BY_TOKEN = recipe("grpo", importance_cap=2.5, importance_mode="token_mask", impo
             "worse answer, ratio beyond the ceiling 1.5: clipped, no push",
         ),
         (
-            {**UP, "side": "high", "high": 5.0},
+            {**UP, "side": "high", "high": 5.0, "push": 1.0},
             recipe("cispo"),
             "better answer, already beyond 5: still pushed, with capped weight",
+        ),
+        (
+            UP | FREE | {"pull": -1.1},
+            GRPO,
+            "better answer: pushed up; ratio is 1 by construction; KL pulls it down, but less",
+        ),
+        (
+            DOWN | FREE | {"ratio": 0.9, "pull": -1.3},
+            GRPO,
+            "worse answer: pushed down, down to ratio .8; KL pulls it down too",
+        ),
+        (
+            DOWN | FREE | {"pull": 1.3},
+            GRPO,
+            "worse answer, but KL pulls it up more than the advantage pushes it down",
+        ),
+        (
+            UP | FREE | {"pull": -1.3},
+            GRPO,
+            "better answer, but KL pulls it down more than the advantage pushes it up",
+        ),
+        (UP | FREE | {"pull": -1e-6}, GRPO, "better answer: pushed up; ratio is 1 by construction"),
+        (
+            {**UP, "side": "high", "pull": -0.1},
+            GRPO,
+            "better answer, already beyond 1.2: clipped, no push; KL alone pulls it down",
+        ),
+        (
+            {"advantage": 0.0, "push": 0.0, "pull": 0.1},
+            GRPO,
+            "no push: its answer scored like the others of its group; KL alone pulls it up",
+        ),
+        # one answer's ratio: its other tokens' terms read this token too
+        (
+            {"updated": False, "push": 0.5},
+            recipe("gspo", entropy_top_quantile=0.2),
+            "no push: not in the top 20% of tokens by entropy; the ratio of its answer pushes it "
+            "up",
+        ),
+        (
+            UP | FREE | {"push": -0.2},
+            recipe("gspo"),
+            "better answer: pushed down by the ratio of its answer",
+        ),
+        (
+            UP | FREE | {"push": 0.0},
+            recipe("sapo"),
+            "better answer: no push, so far from 1 is the ratio",
+        ),
+        (
+            {"in_loss": False, "pull": 0.3},
+            GRPO,
+            "left out: forced by the think budget, or its answer was cut or its environment failed",
+        ),
+        (
+            UP | FREE | {"ratio": 1.1},
+            GRPO,
+            "better answer: pushed up, up to ratio 1.2",
         ),
         (UP | FREE, GRPO, "better answer: pushed up; ratio is 1 by construction"),
         (DOWN | FREE, GRPO, "worse answer: pushed down; ratio is 1 by construction"),
@@ -112,7 +170,6 @@ BY_TOKEN = recipe("grpo", importance_cap=2.5, importance_mode="token_mask", impo
             GRPO,
             "better answer that became less likely: pushed up at full strength",
         ),
-        (UP | FREE | {"ratio": 1.1}, GRPO, "better answer: pushed up, up to ratio 1.2"),
         (DOWN | FREE | {"ratio": 0.9}, GRPO, "worse answer: pushed down, down to ratio .8"),
         (UP | FREE | {"ratio": 1.1, "high": 1e7}, GRPO, "better answer: pushed up"),
         (DOWN | FREE | {"ratio": 0.9, "low": 1e-7}, GRPO, "worse answer: pushed down"),
@@ -261,3 +318,11 @@ def test_the_bonus_is_divided_by_the_tokens_that_are_pushed() -> None:
 def test_a_term_has_four_decimals_or_a_power_of_ten(value: float, text: str) -> None:
     told = written_out(term(contribution=value), GRPO, TOTALS, **SIZES)
     assert told == f"1.2 × +1.21 ÷ 24 tokens ÷ 8 answers = {text}"
+
+
+def test_the_slope_is_written_as_a_sum_where_kl_pulls() -> None:
+    assert slope_parts(term(push=0.0076)) == ""
+    assert slope_parts(term(push=0.0076, pull=-0.0091)) == (
+        "+.0076 by the advantage − .0091 by KL = −.0015"
+    )
+    assert slope_parts(term(push=0.0, pull=0.0091)) == ("0 by the advantage + .0091 by KL = +.0091")

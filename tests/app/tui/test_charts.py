@@ -268,6 +268,14 @@ def test_a_guide_line_within_the_range_is_drawn_through_the_empty_cells_of_its_r
     plot = lines[2][LABELS:]
     assert plot.index(" limit .1 ") == (len(plot) - 10) // 2
     assert " " not in plot.replace(" limit .1 ", "")
+    # where there is room, how many steps an alert looks at: one beyond the line is none
+    for key, last, words in (
+        ("kl", 0.2, "limit .1 over 5 steps"),
+        ("completions__clipped_ratio", 0.9, "alert at 50% over 3 steps"),
+    ):
+        one = snapshot(step=40, total=40, **{key: view(*[0.0] * 39, last)})
+        rows = chart_lines(charts_of(one)[0], one, LABELS + 50, 6, DARK, chosen=False)[1:]
+        assert any(f" {words} " in written(row) for row in rows)
     # words of 8 cells need more than 8 around them
     late = snapshot(step=40, total=40, kl=view(*[0.0] * 39, 0.2))
     for width, expected in ((LABELS + 17, True), (LABELS + 16, False)):

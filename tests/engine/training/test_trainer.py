@@ -21,6 +21,7 @@ from grpo_engine.events import (
     GroupScored,
     ModelLoaded,
     PassFinished,
+    PhaseAdvanced,
     PhaseStarted,
     RunFailed,
     RunFinished,
@@ -112,6 +113,16 @@ def test_second_pass_sees_another_policy_than_the_first(world: Path, tmp_path: P
     for event in of(TokensScored, events):
         if event.origin == "train":
             assert all(own.passes[0] == own.old != own.passes[1] for own in event.numbers)
+
+
+def test_the_progress_of_an_update_goes_once_from_its_first_pass_to_its_last(
+    world: Path, tmp_path: Path
+) -> None:
+    two = {"recipe": "grpo", "passes": 2, "minibatches": 2}
+    events = events_of(settings(world, steps=1, algorithm=two), tmp_path)
+    made = [one.done / one.total for one in of(PhaseAdvanced, events) if one.phase == "update"]
+    assert made == sorted(set(made))
+    assert (len(made) >= 4, made[-1]) == (True, 1.0)
 
 
 def test_learning_rate_zero_changes_nothing(world: Path, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The help screen: the requested topic, the screen's keys, and every metric and setting."""
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from textual import on
@@ -19,13 +20,14 @@ from app.tui.dialogs.help.topics import (
     alert_parts,
     metric_parts,
     panel_parts,
+    places_of,
     setting_parts,
     topic_parts,
 )
 from app.tui.key_actions import key_actions
 from app.tui.widgets.field import Field
 
-REFERENCE = ("metrics", "alerts", "settings")
+KEYS = ("keys", "keys on every screen")
 NOTHING = "Nothing matches this text."
 FOLLOWS_S = 0.05
 WIDTH = 92
@@ -47,11 +49,20 @@ def content_of(part: Part, width: int) -> Content:
     return Content("").join(pieces)
 
 
-def reference(snapshot: Snapshot, width: int, needle: str = "", most: int | None = None) -> Content:
-    """Return all metrics, alerts and settings that match the needle, up to `most`."""
+def reference(
+    snapshot: Snapshot, width: int, needle: str = "", most: int | None = None,
+    keys: Sequence[Part] = (),
+) -> Content:  # fmt: skip
+    """Return all metrics, alerts and settings that match the needle, up to `most`.
+
+    A needle also finds keys, screens and panels, which are what this page begins with otherwise.
+    """
     pieces: list[Content] = []
-    lists = (metric_parts(snapshot), alert_parts(), setting_parts())
-    for name, parts in zip(REFERENCE, lists, strict=True):
+    lists: dict[str, Sequence[Part]] = {
+        **(places_of(needle.casefold(), keys) if needle else {}),
+        "metrics": metric_parts(snapshot), "alerts": alert_parts(), "settings": setting_parts(),
+    }  # fmt: skip
+    for name, parts in lists.items():
         kept = [part for part in parts if needle.casefold() in haystack(part)][:most]
         if kept and (most is None or not pieces):
             heading = name if needle else f"all {name}"
@@ -67,7 +78,7 @@ def haystack(part: Part) -> str:
 
 
 class HelpScreen(Filtered[None]):
-    """Show help; typing filters metrics, alerts and settings."""
+    """Show help; typing finds keys, panels, metrics, alerts and settings."""
 
     DEFAULT_CSS = """
     HelpScreen > Vertical {
@@ -82,7 +93,7 @@ class HelpScreen(Filtered[None]):
         Binding("escape,q,question_mark,f1,enter", "leave", "close", id="help.close",
                 tooltip="Back to where you were"),
         Binding("slash", "filter", "filter", id="help.filter",
-                tooltip="Find a metric, an alert or a setting, as typing does"),
+                tooltip="Find a key, a panel, a metric, an alert or a setting, as typing does"),
     ]  # fmt: skip
 
     def __init__(self, topic: str, base: Screen[Any], mode: str, snapshot: Snapshot) -> None:
@@ -92,7 +103,7 @@ class HelpScreen(Filtered[None]):
         if not topic.startswith("screen:") and mode in SCREENS:
             self._parts += topic_parts(f"screen:{mode}", snapshot)
         self._parts += [part for part in panel_parts(mode) if part not in self._parts]
-        for heading, everywhere in (("keys", False), ("keys on every screen", True)):
+        for heading, everywhere in zip(KEYS, (False, True), strict=True):
             rows = tuple((k.written, k.help) for k in keys if k.everywhere == everywhere)
             self._parts += [Part(heading, rows)] if rows else []
         self._snapshot = snapshot
@@ -111,7 +122,7 @@ class HelpScreen(Filtered[None]):
                 for part in self._parts:
                     yield Static(content_of(part, self._width), classes="topic")
                 yield Static(id="reference")
-            yield Field(placeholder="type to find a metric, an alert or a setting",
+            yield Field(placeholder="type to find a key, a panel, a metric, an alert or a setting",
                         select_on_focus=False)  # fmt: skip
 
     def on_mount(self) -> None:
@@ -147,6 +158,7 @@ class HelpScreen(Filtered[None]):
         for item in self.query(".topic"):
             item.display = not event.value
         self._whole = True
-        found = reference(self._snapshot, self._width, event.value)
+        keys = [part for part in self._parts if part.heading in KEYS]
+        found = reference(self._snapshot, self._width, event.value, keys=keys)
         self.query_one("#reference", Static).update(found)
         self.query_one(VerticalScroll).scroll_home(animate=False)

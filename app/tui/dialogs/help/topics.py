@@ -1,7 +1,7 @@
 """Help texts on each topic as plain paragraphs, without Textual."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
@@ -29,7 +29,9 @@ PANELS: Mapping[str, Part] = {
              "change over ten steps; `at step 40` if the value is older than the step."),
         ("×1  .3 → .8", "a reward function: its weight, its mean in the first step and where it "
                         "is. ◂ moved the reward most, by weight × change."),
-        ("limit", "a guide line: beyond it an alert is raised. A distant one is in the title."),
+        ("limit", "a guide line. One step beyond it is no alert: that takes the median of five "
+                  "steps for KL, the mean of three or five for the others; while answers get "
+                  "better, KL may be five times its limit. A distant one is in the title."),
         ("z", "shows the chosen chart alone, with a crosshair, zoom, smoothing and a log axis."),
         ("m", "chooses among all metrics that the run records."),
         ("< >", "look at earlier steps: groups and answers show that step, curves stay live."),
@@ -77,14 +79,18 @@ PANELS: Mapping[str, Part] = {
         ("@", "goes to the same prompt at a step that you type; -50 is 50 steps earlier."),
     )),
     "tokens": Part("tokens of an answer", (
-        ("", "The bar under a token is what `m` chose: push (advantage × ratio), change of its "
-             "log-probability, KL to the reference, entropy, or whether it is clipped."),
+        ("", "The bar under a token is what `m` chose: push (the loss's slope in its "
+             "log-probability, with clipping and the KL term), change of its log-probability, "
+             "KL to the reference, entropy, or whether it is clipped. A full bar is the largest of "
+             "the group, so bars of two answers can be compared."),
         ("‾", "an underlined token is clipped: its ratio left the interval, its push has stopped."),
         ("probability", "under the reference (the model before training), old (when the answer was "
                         "sampled), new (in the last pass), after (once the step was done)."),
         ("ratio", "new ÷ old. In the first pass it is 1 by construction."),
         ("▸ ▾", "a turn of a dialogue, folded or open: tokens, reply, what the environment told, "
                 "reward. space opens all; page down and page up go through them."),
+        ("slope", "which way the loss moves its log-probability: what the advantage pushes and "
+                  "what KL pulls. Shown where the recipe has a KL term in the loss."),
         ("term", "what this token adds to the objective, written out; “for the sampler” is the "
                  "weight that corrects for a sampler that rounds differently than the trainer."),
     )),
@@ -93,12 +99,14 @@ PANELS: Mapping[str, Part] = {
              "reward; advantage is how far it lies above its siblings' mean."),
         ("█", "a full bar is the function's largest score in this step."),
     )),
-    "lab": Part("lab", (
-        ("", "The stored answers of a range of steps, a step or a group under other settings: "
+    "lab": Part("lab: what if", (
+        ("", "What if a setting had been another? v on Rollouts (4) opens the lab. It shows the "
+             "stored answers of a range of steps, a step or a group under other settings: "
              "computed by the loss from their stored numbers, beside what the run did."),
         ("mean push", "what a token adds to the objective, without its sign, on average."),
         ("KL term", "what the distance to the reference adds to the loss."),
-        ("→", "before and after the change; in the bars, each token's push."),
+        ("→", "before and after the change; in the bars, which way the loss moves each token, "
+              "on one scale for the group; an underlined one is clipped."),
     )),
 }  # fmt: skip
 
@@ -273,6 +281,15 @@ def topic_parts(topic: str, snapshot: Snapshot) -> list[Part]:
         case "screen" if name in SCREENS:
             return [Part(name.replace("_", " "), (("", SCREENS[name]),))]
     return [Part(name or kind, (("", "There is no help on this."),))]
+
+
+def places_of(needle: str, keys: Sequence[Part]) -> dict[str, tuple[Part, ...]]:
+    """The keys, screens and panels that match a text, by what they are."""
+    rows = (row for part in keys for row in part.paragraphs)
+    found = tuple(row for row in rows if needle in " ".join(row).casefold())
+    screens = (Part(name.replace("_", " "), (("", text),)) for name, text in SCREENS.items())
+    return {"keys": (Part("keys of this screen", found),) if found else (),
+            "screens and panels": (*screens, *PANELS.values())}  # fmt: skip
 
 
 def panel_parts(mode: str) -> list[Part]:

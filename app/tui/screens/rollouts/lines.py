@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-from app.inspector.dialogue import flow
 from app.inspector.groups import (
     Change,
     SortKey,
@@ -17,7 +16,6 @@ from app.text.prompt_text import asked
 from app.text.safe_text import cell_len, clip, excerpt, pad, safe, wrap
 from app.tui.looks.colours import Palette, style
 from app.tui.screens.rollouts.load import Hits
-from app.tui.widgets.lanes import end_mark
 from app.tui.widgets.panel import Line
 from experiments.values import GroupView, RolloutView, SearchHit
 from grpo_engine.events import Origin
@@ -29,8 +27,10 @@ KINDS: Mapping[Origin, str] = {"train": "training", "pinned": "pinned", "eval": 
 
 
 def mark(advantage: float | None) -> str:
-    """▲ pushed up, ▼ pushed down, = no push."""
-    if advantage is None or advantage == 0 or advantage != advantage:
+    """▲ pushed up, ▼ pushed down, = no push; nothing on an answer outside the gradient."""
+    if advantage is None:
+        return ""
+    if advantage == 0 or advantage != advantage:
         return "="
     return "▲" if advantage > 0 else "▼"
 
@@ -132,34 +132,6 @@ def answer_line(
         line.append((texts[place], style(front, back, bold=chosen)))
         line.append(("▐" if chosen else " ", style(palette.focus)))
     return [*line, ("…", dim)] if end < len(texts) else line
-
-
-def sibling_lines(
-    group: GroupView, selected: int, width: int, rows: int, palette: Palette
-) -> list[Line]:
-    """The group's answers, one below the other for comparison."""
-    if rows < 3 or len(group.rollouts) < 2:
-        return []
-    lines: list[Line] = [[("all answers to this prompt", style(palette.label))]]
-    first, end = window([1] * len(group.rollouts), selected, rows - 1)
-    for place in range(first, end):
-        one = group.rollouts[place]
-        back = palette.cursor if place == selected else palette.paper
-        head = f"{letter(one.index)} {mark(one.advantage)}{signed(one.advantage):>6} "
-        push = style(palette.of_push(one.advantage), back)
-        text = style(palette.headline if place == selected else palette.text, back)
-        reward = f"{short(one.reward):>5}  "
-        room = max(1, width - cell_len(head) - cell_len(reward))
-        cut = end_mark(one).removesuffix("▪")
-        body = [(clip(" ".join(safe(one.text, " ").split()), room - len(cut)), False)]
-        if one.spans:
-            body = flow(one.text, one.spans, room - len(cut), 1)[0]
-        heard = style(palette.label, back)
-        line: Line = [(head, push), (reward, text)]
-        line += [(part, heard if is_reply else text) for part, is_reply in body]
-        line.append((cut, style(palette.warn, back)))
-        lines.append([*line, (" " * max(0, width - cells(line)), text)])
-    return lines
 
 
 def window(widths: Sequence[int], selected: int, room: int) -> tuple[int, int]:
@@ -266,6 +238,8 @@ def reward_lines(
         if reward.weight != 1:
             lines.append([(f"  × weight {short(reward.weight)}", label)])
         lines += [[("  " + part, text)] for part in wrap(reward.reason, width - 2, 3) if part]
+    if rollout.advantage is None:
+        return lines
     push = style(palette.of_push(rollout.advantage), bold=True)
     lines.append([])
     lines.append(

@@ -6,6 +6,7 @@ Called on the reader thread, which also computes the terms.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from app.inspector.heat import HeatMode, scales
 from app.inspector.moments import Measure, Moment, moments_of
 from app.inspector.terms import group_terms, not_recorded
 from app.inspector.values import TokenTerm
@@ -61,11 +62,12 @@ class StepGroups:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDetail:
-    """One group with its token numbers, the terms of each pass, and the history of its prompt."""
+    """One group: token numbers, terms of each pass, what fills a bar, and its prompt's history."""
 
     group: GroupView
     tokens: TokenView | None
     terms: "tuple[Terms, ...]"
+    scales: dict[HeatMode, float]
     history: tuple[GroupView, ...]
     missing: str
 
@@ -101,6 +103,7 @@ def load_step(
     steps = reader.group_steps(run.key, origin)
     chosen = steps[-1] if step is None and steps else (step or 0)
     groups = reader.groups(run.key, chosen, origin) if steps else ()
+    groups = groups if origin == "train" else tuple(map(_unpushed, groups))
     return StepGroups(
         run=run,
         step=chosen,
@@ -110,6 +113,11 @@ def load_step(
         passes=reader.passes(run.key, chosen),
         counts={name: len(reader.group_steps(run.key, name)) for name in ORIGINS},
     )
+
+
+def _unpushed(group: GroupView) -> GroupView:
+    """A group outside the gradient: what its answers' advantages would be pushes nothing."""
+    return replace(group, rollouts=tuple(replace(r, advantage=None) for r in group.rollouts))
 
 
 def completed(step: StepGroups, group: GroupView, tokens: TokenView) -> TokenView:
@@ -157,7 +165,14 @@ def load_group(reader: StoreReader, step: StepGroups, group: GroupView) -> Group
     """Read one group's tokens, compute their terms in each pass, and find the prompt's history."""
     tokens, terms, missing = load_terms(reader, step, group)
     history = reader.history(step.run.key, group.prompt_hash)
-    return GroupDetail(group=group, tokens=tokens, terms=terms, history=history, missing=missing)
+    return GroupDetail(
+        group=group,
+        tokens=tokens,
+        terms=terms,
+        scales=scales(tokens.rows if tokens else (), terms[-1] if terms else ()),
+        history=history,
+        missing=missing,
+    )
 
 
 Terms = tuple[tuple[TokenTerm, ...], ...]

@@ -9,11 +9,11 @@ from textual.message import Message
 from textual.reactive import reactive
 
 from app.inspector.groups import balance, largest_by_reward, letter, verdicts
-from app.inspector.heat import HEAT_MODES, HEAT_NAMES, Heat
+from app.inspector.heat import HEAT_MODES, HEAT_NAMES
 from app.inspector.layout import Line as TokenLine
 from app.inspector.layout import lay_out
 from app.inspector.moments import MEASURES
-from app.text.numbers import BARS, short
+from app.text.numbers import short
 from app.text.prompt_text import question
 from app.text.safe_text import safe, wrap
 from app.tui.looks.colours import Palette, style
@@ -28,10 +28,10 @@ from app.tui.screens.rollouts.lines import (
     place_line,
     reward_lines,
     search_note,
-    sibling_lines,
     verdict_line,
 )
 from app.tui.screens.rollouts.load import Hits
+from app.tui.screens.rollouts.siblings import bar, sibling_lines
 from app.tui.screens.rollouts.token_lines import standouts, token_lines
 from app.tui.screens.rollouts.turns import HEADS, Note, dialogue_rows, note_line, turn_at
 from app.tui.screens.rollouts.view import View
@@ -187,6 +187,8 @@ class AnswerPanel(ViewPanel):
         self.title += f" {letter(rollout.index)}{how}"
         shade = HEAT_NAMES[view.mode]
         texts = [f"heat {place}/{len(HEAT_MODES)}: {shade}", shade]
+        if view.mode != "clip" and view.heat is not None:
+            texts = [f"{text}, group's scale" for text in texts] + texts
         if moment := moment_note(view):
             texts = [f"{moment} · {texts[0]}", moment]
         self.note_first(*texts)
@@ -205,8 +207,7 @@ class AnswerPanel(ViewPanel):
             more = f"… {len(foot) - kept + 1} more lines; z makes room"
             foot = [*foot[: kept - 1], [(more, style(palette.label))]]
         lines = [*head, *body, [], *foot, []]
-        rows = height - len(lines)
-        return lines + sibling_lines(chosen, view.answer, width, rows, palette)
+        return lines + sibling_lines(view, width, height - len(lines), palette)
 
     def _reason(self, width: int) -> list[Line]:
         """Why the tokens have no shades or terms; a blank line if they have."""
@@ -338,18 +339,6 @@ def reach(rows: Sequence[TokenLine | Note], token: int, room: int) -> tuple[int,
     first = max((n for n in heads if n <= at), default=at)
     last = min((n for n in heads if n > at), default=len(rows)) - 1 if heads else at
     return (first, last) if sum(map(height_of, rows[first : last + 1])) <= room else (at, at)
-
-
-def bar(heat: Heat | None, token: int, cells: int, palette: Palette) -> Span:
-    """The bar under one token: its height is the shade's size, its colour the sign."""
-    shade = heat.shades[token] if heat is not None and token < len(heat.shades) else None
-    if heat is None or shade is None:
-        return " " * cells, None
-    if shade == 0:
-        return BARS[0] * cells, style(palette.guide)
-    height = max(0, min(7, round(abs(shade) * 7)))
-    signed = shade if heat.signed else abs(shade)
-    return BARS[height] * cells, style(palette.of_advantage(signed, 1.0))
 
 
 class WhyPanel(ViewPanel):

@@ -9,7 +9,7 @@ from rich.style import Style
 from app.inspector.layout import EMPTY_SIGN
 from app.inspector.terms import inside
 from app.inspector.values import TokenTerm
-from app.inspector.words import why, written_out
+from app.inspector.words import slope_parts, stopped, why, written_out
 from app.text.numbers import short
 from app.text.safe_text import clip, safe, wrap
 from app.tui.looks.colours import Palette, style
@@ -38,6 +38,8 @@ def token_lines(
     last = seen[-1]
     lines.append(_ratio_line(last, width, palette))
     lines += _labelled("why", why(last, recipe, first_pass=len(seen) == 1), width, label, plain)
+    if slope := slope_parts(last):
+        lines += _labelled("slope", slope, width, label, plain)
     term = written_out(
         last, recipe, row.updates[-1], length=sum(inside(row)), max_length=max_length
     )
@@ -123,7 +125,10 @@ def standouts(
         sides = {"low": "low", "high": "high", "ceiling": "at the ceiling"}
         listed = ", ".join(f"{name(t)} {sides[term.side]}" for t, term in held[:MOST_NAMED])
         more = f" and {len(held) - MOST_NAMED} more" if len(held) > MOST_NAMED else ""
-        reason = f"; {why(held[0][1], recipe, first_pass=False)}" if held else ""
+        first = held[0][1] if held else None
+        reason = ""
+        if first is not None:
+            reason = f"; {stopped(first, recipe) or why(first, recipe, first_pass=False)}"
         found.append(("clipped", (listed or "no token") + more + reason))
     policy = row.after or (row.passes[-1] if row.passes else row.old)
     if row.reference and len(policy) == len(row.reference):

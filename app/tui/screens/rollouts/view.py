@@ -70,7 +70,10 @@ class View:
     @property
     def row(self) -> TokenRow | None:
         """The token numbers of the answer under the cursor."""
-        detail, rollout = self.shown, self.rollout
+        return self._row_of(self.rollout)
+
+    def _row_of(self, rollout: RolloutView | None) -> TokenRow | None:
+        detail = self.shown
         if detail is None or detail.tokens is None or rollout is None:
             return None
         return next((row for row in detail.tokens.rows if row.index == rollout.index), None)
@@ -78,7 +81,10 @@ class View:
     @property
     def terms(self) -> tuple[tuple[TokenTerm, ...], ...]:
         """The terms of the answer under the cursor, one tuple per pass."""
-        detail, row = self.shown, self.row
+        return self._terms_of(self.row)
+
+    def _terms_of(self, row: TokenRow | None) -> tuple[tuple[TokenTerm, ...], ...]:
+        detail = self.shown
         if detail is None or row is None or detail.tokens is None:
             return ()
         place = detail.tokens.rows.index(row)
@@ -87,10 +93,7 @@ class View:
     @property
     def texts(self) -> tuple[str, ...]:
         """The answer under the cursor split into tokens, or in one piece if they are unknown."""
-        rollout, row = self.rollout, self.row
-        if rollout is None:
-            return ()
-        return cut(rollout.text, row)
+        return self.texts_of(self.rollout) if self.rollout is not None else ()
 
     @property
     def spans(self) -> tuple[Span, ...]:
@@ -107,11 +110,15 @@ class View:
     @property
     def heat(self) -> Heat | None:
         """The shading of the answer under the cursor."""
-        row = self.row
-        if row is None:
+        return self.heat_of(self.rollout)
+
+    def heat_of(self, rollout: RolloutView | None) -> Heat | None:
+        """The shading of an answer of the group."""
+        row, detail = self._row_of(rollout), self.shown
+        if row is None or detail is None:
             return None
-        terms = self.terms
-        return heat(self.mode, row, terms[-1] if terms else ())
+        terms = self._terms_of(row)
+        return heat(self.mode, row, terms[-1] if terms else (), detail.scales[self.mode])
 
     @property
     def earlier(self) -> GroupView | None:
@@ -212,6 +219,10 @@ class View:
         place = next((i for i, visit in enumerate(alike) if visit.key == chosen.key), -1) + by
         return alike[place] if 0 <= place < len(alike) else None
 
+    def texts_of(self, rollout: RolloutView) -> tuple[str, ...]:
+        """An answer of the group split into tokens, or in one piece if they are unknown."""
+        return cut(rollout.text, self._row_of(rollout))
+
 
 def cut(text: str, row: TokenRow | None) -> tuple[str, ...]:
     """An answer split into tokens, or in one piece if they are unknown."""
@@ -219,6 +230,6 @@ def cut(text: str, row: TokenRow | None) -> tuple[str, ...]:
     return _cut_at(text, row.ends) if row is not None and known else (text,)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=128)
 def _cut_at(text: str, ends: tuple[int, ...]) -> tuple[str, ...]:
     return token_texts(text, ends)

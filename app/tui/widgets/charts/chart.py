@@ -122,12 +122,19 @@ def guides_of(chart: Chart, snapshot: Snapshot) -> tuple[float, ...]:
 
 
 def limit_of(key: str, snapshot: Snapshot) -> float:
-    """The run's limit of a metric, beyond which an alert is raised."""
+    """The run's limit of a metric; an alert compares several steps with it."""
     from grpo_engine.config.settings import AlertsConfig  # the first screen does without pydantic
 
     chosen = snapshot.head.config.get("alerts", {}).get(GUIDES[key])
     default: float = AlertsConfig.model_fields[GUIDES[key]].default
     return float(chosen) if chosen is not None else default
+
+
+def steps_of(key: str) -> int:
+    """How many of the last steps an alert compares with a metric's limit."""
+    from grpo_engine.alerts.rules import COMPARED  # the first screen does without pydantic
+
+    return COMPARED[GUIDES[key]]
 
 
 def heights(room: int, least: Sequence[int], telling: int) -> list[int]:
@@ -188,7 +195,8 @@ def chart_lines(
     for guide in guides:
         if frame.axis.low < guide <= frame.axis.high:
             word = f"{chart.guide_word} {with_unit(guide, spec(chart.keys[0]).unit)}"
-            _lay_guide(rows, guide, word, frame.axis, plot_width, palette)
+            words = (f"{word} over {steps_of(chart.keys[0])} steps", word)
+            _lay_guide(rows, guide, words, frame.axis, plot_width, palette)
     dim = style(palette.label)
     margin = frame.axis.margin(plot_height)
     return lines + [[(text, dim), *row] for text, row in zip(margin, rows, strict=True)]
@@ -268,22 +276,26 @@ def _readout(
 
 
 def _lay_guide(
-    rows: list[Line], guide: float, word: str, scale: Axis, width: int, palette: Palette
+    rows: list[Line], guide: float, words: Sequence[str], scale: Axis, width: int, palette: Palette
 ) -> None:
+    """Draw a guide line, with the first words that fit where there is no curve."""
     y = scale.dot(guide, 4 * len(rows)) >> 2
     flat = "".join(text for text, _ in rows[y])
-    label = f" {word} " if word and len(word) + 8 < width else ""
-    start = (width - len(label)) // 2
-    look, words = style(palette.guide), style(palette.label)
+    label, start = "", 0
+    for word in words:
+        at = (width - len(word) - 2) // 2
+        if len(word) + 8 < width and not flat[at : at + len(word) + 2].strip():
+            label, start = f" {word} ", at
+            break
+    look, written = style(palette.guide), style(palette.label)
     line: Line = []
     position = 0
     for text, colour in rows[y]:
         for char in text:
             inside = start <= position < start + len(label)
-            free = flat[start : start + len(label)].strip() == ""
             span: Span = (char, colour)
             if char == " ":
-                span = (label[position - start], words) if inside and free else (GUIDE, look)
+                span = (label[position - start], written) if inside else (GUIDE, look)
             line.append(span)
             position += 1
     rows[y] = line

@@ -128,6 +128,11 @@ def test_what_a_word_says_stays_in_its_column() -> None:
 def test_a_search_names_what_it_found_and_the_whole_reference_is_all() -> None:
     assert reference(Snapshot(), 80, "beta1").plain.startswith("settings\n")
     assert reference(Snapshot(), 80).plain.startswith("all metrics\n")
+    # what is on other screens is found by its words, and so are keys
+    found = reference(Snapshot(), 80, "What if", keys=[Part("keys", (("v", "what if"), ("x", "")))])
+    assert "lab: what if" in found.plain
+    assert "v  what if\n" in found.plain
+    assert "x" not in found.plain.partition("screens")[0].split()
 
 
 async def test_the_keys_of_a_screen_come_before_those_of_every_screen(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from app.tui.looks.colours import PALETTES, Palette, style
 from app.tui.preferences import Preferences
 from app.tui.screens.new_run import NewRunScreen
 from app.tui.screens.rollouts import RolloutsScreen
-from app.tui.screens.rollouts.lab.lines import NO_TOKENS, colour_of, table_lines
+from app.tui.screens.rollouts.lab.lines import NO_TOKENS, colour_of, table_lines, token_lines
 from app.tui.screens.rollouts.lab.screen import LabScreen
 from app.tui.screens.rollouts.lab.study import read_step, spread
 from app.tui.screens.rollouts.lab.view import LabView, name_of
@@ -204,6 +204,13 @@ async def test_a_group_shows_its_answers_before_and_after(store: Path) -> None:
         push = view.here[view.recipe].answers(group.index)[0].push
         assert short(abs(push), 3) in next(line for line in text.splitlines() if "│ a " in line)
         assert "would " in text
+        # every answer that fits as a whole has its tokens below, the chosen one first
+        rows = token_lines(lab.shown, 80, 60, PALETTES["dark"])
+        begins = ["".join(text for text, _ in row)[:6].strip() for row in rows]
+        assert [one for one in begins if one not in ("", "was", "would")] == ["a", "b", "c", "d"]
+        short_of = token_lines(lab.shown, 80, len(rows) - 1, PALETTES["dark"])
+        assert short_of == rows[: len(short_of)]
+        assert len(token_lines(lab.shown, 80, 2, PALETTES["dark"])) == 0
         await pilot.press("J")
         assert lab.shown.row == 1
         await pilot.press("K", "K")

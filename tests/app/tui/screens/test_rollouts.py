@@ -13,7 +13,7 @@ from textual.pilot import Pilot
 
 from app.feed.snapshot import Snapshot
 from app.inspector.groups import measure_of
-from app.text.numbers import short
+from app.text.numbers import BARS, short
 from app.tui.app import Workbench
 from app.tui.messages import RolloutOpened
 from app.tui.preferences import Preferences
@@ -26,6 +26,7 @@ from app.tui.screens.rollouts.load import (
     load_step,
     run_facts,
 )
+from app.tui.screens.rollouts.panels import AnswerPanel
 from app.tui.screens.rollouts.texts import as_csv, as_json, as_markdown
 from app.tui.screens.rollouts.token_lines import probability
 from experiments.reader import StoreReader
@@ -105,6 +106,34 @@ async def test_the_shown_probability_is_the_stored_one(store: Path) -> None:
         assert f"2: ratio {ratio:.3f}".replace("0.", ".", 1) in text
 
 
+async def test_eighty_columns_have_the_keys_that_lead_to_what_is_worth_a_look(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await opened(app, pilot)
+        keys = frames.frame(app)[-1]
+        for hint in ("f clipped", "v what if", "s sort", "t kind", "? explain"):
+            assert hint in keys
+
+
+async def test_where_there_is_room_the_answers_of_a_group_have_bars_on_one_scale(
+    store: Path,
+) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(200, 60)) as pilot:
+        screen = await opened(app, pilot)
+        await settled(pilot, screen)
+        for width, height, barred in ((120, 60, True), (120, 20, False)):
+            lines = screen.query_one(AnswerPanel).paint(width, height)
+            texts = ["".join(text for text, _ in line) for line in lines]
+            below = texts[texts.index("all answers to this prompt") + 1 :]
+            assert any(set(line) & set(BARS) for line in below) is barred
+        assert screen.view.chosen is not None
+        heats = [screen.view.heat_of(one) for one in screen.view.chosen.rollouts]
+        most = [max(abs(shade or 0.0) for shade in heat.shades) for heat in heats if heat]
+        assert min(most) < max(most) == 1.0  # of the whole group, not of each answer
+        assert "group's scale" in frames.text(app)
+
+
 async def test_a_clipped_token_says_on_which_side_and_why(store: Path) -> None:
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
@@ -178,6 +207,8 @@ async def test_kinds_of_prompts_take_turns(store: Path) -> None:
         assert screen.view.step is not None
         assert screen.view.step.origin == "pinned"
         assert "no push: sampled outside the gradient" in frames.text(app)
+        assert not set("▲▼") & set("".join(frames.frame(app)[2:]))  # nothing looks pushed
+        assert "advantage" not in frames.text(app)
 
 
 async def test_a_kind_with_fewer_answers_to_a_prompt_shows_its_last(store: Path) -> None:

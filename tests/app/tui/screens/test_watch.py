@@ -21,9 +21,10 @@ from app.tui.preferences import Preferences
 from app.tui.screens.watch import WatchScreen
 from app.tui.widgets.charts.curves import Curves
 from app.tui.widgets.groups import Groups, why_line
-from app.tui.widgets.lanes import Lanes
+from app.tui.widgets.lanes import LEAD, Lanes, lane_lines
 from app.tui.widgets.phase_bar import phase_line, spent_in
 from experiments.reader import StoreReader
+from experiments.values import BoardView
 from grpo_engine import events as ev
 from tests.app import frames
 from tests.app.frames import LOOKS, SIZES
@@ -238,7 +239,9 @@ async def test_where_reasons_do_not_fit_below_they_are_in_the_row_of_their_group
         app.screen.query_one(Groups).focus()
         await pilot.press("right")
         await settle(pilot, app)
-        assert "1▸ = = = = = = = =" in rows_of(app, "#groups")[2]  # one answer is marked
+        assert "1▸ = all right" in rows_of(app, "#groups")[2]  # it stays, with the cursor in it
+        line = app.screen.query_one(Groups).paint(30, 12)[1]
+        assert [text for text, look in line if look and look.bgcolor] == ["al"]
         frames.check(app)
         app.screen.query_one(Groups).styles.height = 4
         await settle(pilot, app)
@@ -270,7 +273,7 @@ async def test_an_alert_is_counted_at_the_top_and_told_in_full(tmp_path: Path) -
         await settle(pilot, app)
         top, _, sentence, more = frames.frame(app)[:4]
         assert "▲ 1 alert  step 24/60" in top
-        assert "▲ Step 24: " in sentence + more
+        assert "▲ Last 10 steps: " in sentence + more
         log = rows_of(app, "#alerts")[1:-1]
         words = " ".join("".join(line[12:-1] for line in log[:3]).split())
         assert words.startswith("61% of the answers were cut. 61% of")
@@ -299,6 +302,19 @@ def test_the_phases_of_a_step_without_a_length_are_not_compared() -> None:
         assert spent_in(timed) == expected
         assert phase_line(timed, 0.0, 120, PALETTES["dark"])
         assert phase_line(replace(timed, status="completed"), 0.0, 24, PALETTES["dark"])
+
+
+def test_a_phase_shows_its_progress_and_its_time_while_it_goes_on() -> None:
+    board = BoardView(phase="update", done=3, total=4, phase_started=100.0)
+    line = phase_line(Snapshot(status="running", board=board), 102.5, 80, PALETTES["dark"])
+    assert "update ━━━━━━━━━─── 2.5s " in "".join(text for text, _ in line)
+
+
+def test_an_end_mark_has_the_last_words_beside_it() -> None:
+    one = replace(scored(1, 0, (1, 1), [("x", True, False)]).group.rollouts[0], text="ten and two")
+    room = len("ten and two")
+    rows = lane_lines(one, LEAD + room, 3, PALETTES["dark"], 1.0)
+    assert ["".join(text for text, _ in row).strip() for row in rows][1:] == ["two▪", ""]
 
 
 async def test_zoom_gives_a_panel_the_screen_and_gives_it_back(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """The lab's lines: choices, measures of each variant, and what is looked at, before and after."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 from app.inspector.groups import letter
@@ -204,19 +205,52 @@ def _filled(line: Line, width: int, back: int) -> Line:
 
 
 def token_lines(view: LabView, width: int, height: int, palette: Palette) -> list[Line]:
-    """One answer: under its text each token's push, before and after."""
+    """The chosen answer, and the others as far as there is room for each as a whole.
+
+    Under a text is each token's push, before and after, on one scale for the group.
+    """
     assert view.group is not None
-    texts, replies = view.texts, view.rows[view.group.index, view.places[view.row]].replies
     both = [view.here[recipe].pushes(view.group.index) for recipe in (view.base, view.recipe)]
-    pushes = [(push[view.row], stopped[view.row]) for push, stopped in both]
-    largest = max(float(abs(push).max()) for push, _ in pushes)
+    largest = max(float(abs(push).max()) for push, _ in both)
     lines: list[Line] = []
-    for line in lay_out(texts, max(2, width - 6)):
-        if len(lines) + 3 > height:
+    for row in sorted(range(len(view.places)), key=lambda row: row != view.row):
+        pushes = [(push[row], stopped[row]) for push, stopped in both]
+        found = _answer_lines(view, row, pushes, largest, width, palette)
+        if row == view.row:
+            lines = list(chain.from_iterable(_whole(found, height)))
+        elif len(lines) + 1 + sum(map(len, found)) <= height:
+            lines += [[], *chain.from_iterable(found)]
+        else:
             break
+    return lines
+
+
+def _whole(found: Sequence[list[Line]], height: int) -> Iterator[list[Line]]:
+    """The first lines of text that fit together with their bars."""
+    for one in found:
+        height -= len(one)
+        if height < 0:
+            return
+        yield one
+
+
+def _answer_lines(
+    view: LabView, row: int, pushes: Sequence[tuple[Any, Any]], largest: float, width: int,
+    palette: Palette,
+) -> list[list[Line]]:  # fmt: skip
+    """Each line of an answer's tokens with the bars of their pushes, before and after."""
+    assert view.group is not None
+    replies = view.rows[view.group.index, view.places[row]].replies
+    found: list[list[Line]] = []
+    lead = f"{letter(view.places[row]):<6}"
+    for line in lay_out(view.texts(row), max(2, width - 6)):
         looks = [palette.label if p.token in replies else palette.text for p in line]
         parts = zip(line, looks, strict=True)
-        lines.append([("      ", None), *((p.text, style(look)) for p, look in parts)])
+        lines: list[Line] = [
+            [(lead, style(palette.label)), *((p.text, style(look)) for p, look in parts)]
+        ]
+        found.append(lines)
+        lead = " " * 6
         if all(p.token in replies for p in line):
             continue
         for name, (push, stopped) in zip(("was   ", "would "), pushes, strict=True):
@@ -227,7 +261,7 @@ def token_lines(view: LabView, width: int, height: int, palette: Palette) -> lis
                 for p in line
             ]  # fmt: skip
             lines.append(bars)
-    return lines
+    return found
 
 
 def _bar(
@@ -235,11 +269,12 @@ def _bar(
 ) -> tuple[str, Any]:
     if not push and not stopped:
         return BARS[0] * cells, style(palette.guide)
-    if stopped:
+    if not push:
         return "‾" * cells, style(palette.of_series("clip"))
     size = abs(push) / largest
     shade = (LEAST + (1 - LEAST) * size) * (1 if push > 0 else -1)
-    return BARS[round(7 * size)] * cells, style(palette.of_advantage(shade, 1.0))
+    look = style(palette.of_advantage(shade, 1.0), underline=stopped)
+    return BARS[round(7 * size)] * cells, look
 
 
 def lack_lines(view: LabView, width: int, palette: Palette) -> list[Line]:

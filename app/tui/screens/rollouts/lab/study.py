@@ -64,7 +64,8 @@ class Study:
             self._here = read_step(reader, self._shown, self._shown.step)
         numbers, rows = self._here
         return {
-            recipe: known.get(recipe) or what_if(numbers, recipe, self._was) for recipe in recipes
+            recipe: known.get(recipe) or what_if(numbers, recipe, self._was, sloped=True)
+            for recipe in recipes
         }, rows
 
     def advance(self, reader: StoreReader, wanted: Sequence[tuple[Recipe, int]]) -> Effects:

@@ -98,11 +98,10 @@ class LabView:
         """The chosen answer's place among them."""
         return min(self.answer, max(0, len(self.places) - 1))
 
-    @property
-    def texts(self) -> tuple[str, ...]:
-        """The tokens of the chosen answer."""
+    def texts(self, row: int) -> tuple[str, ...]:
+        """The tokens of one of the answers."""
         assert self.group is not None
-        index = self.places[self.row]
+        index = self.places[row]
         text = next(one.text for one in self.group.rollouts if one.index == index)
         return cut(text, self.rows[self.group.index, index])
 

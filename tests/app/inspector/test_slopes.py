@@ -1,0 +1,77 @@
+"""A token's slope against central differences of an independent loss, for every recipe."""
+
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.inspector.terms import group_terms, packed, slopes
+from experiments.values import TokenRow, TokenView
+from grpo_engine.config.recipes import RECIPES, Recipe, recipe
+from grpo_engine.events import UpdateTotals
+from tests.engine.maths import oracle
+from tests.engine.maths.test_gradients import CHANGED, MAX_LENGTH, smooth_inputs
+
+
+def recorded(given: dict[str, Any]) -> list[TokenRow]:
+    """Those completions as a run records them, in its only pass."""
+    mask = given["mask"]
+    totals = UpdateTotals(rows=len(mask), tokens=int(mask.sum()))
+    worth = given["signs"][:, None] if "signs" in given else given["advantage"]
+    columns = {
+        name: given.get(name) for name in
+        ("new", "old", "ref", "sampler", "entropy", "values", "old_values", "returns", "token_ids")
+    }  # fmt: skip
+
+    def of(name: str, row: int) -> tuple[Any, ...]:
+        values = columns[name]
+        return () if values is None else tuple(values[row].tolist())
+
+    return [
+        TokenRow(
+            index=row, ids=of("token_ids", row), ends=(), sampler=of("sampler", row),
+            old=of("old", row), reference=of("ref", row), passes=(of("new", row),), after=(),
+            entropy=of("entropy", row), advantages=tuple(worth[row].tolist()),
+            mask=tuple(mask[row].astype(int).tolist()), updates=(totals,),
+            values=(of("values", row),) if "values" in given else (),
+            old_values=of("old_values", row), returns=of("returns", row),
+        )
+        for row in range(len(mask))
+    ]  # fmt: skip
+
+
+HOWS: dict[str, Recipe] = {
+    **{name: recipe(name) for name in RECIPES},
+    **{name: recipe("grpo", **changes) for name, changes in CHANGED.items()},
+}
+
+
+@pytest.mark.parametrize("name", HOWS)
+def test_a_slope_equals_central_differences_of_the_whole_loss_and_of_its_parts(name: str) -> None:
+    # the bonus is recorded with the step, and has no slope in a log-probability
+    how = replace(HOWS[name], entropy_bonus=0.0)
+    given = smooth_inputs(how)
+    numbers = packed(recorded(given), 0, given["group_ids"].tolist())
+    push, pull = (np.array(one) for one in slopes(numbers, how, max_length=MAX_LENGTH))
+    np.testing.assert_allclose(push + pull, -oracle.gradient(asdict(how), given, "new"), 1e-4, 2e-6)
+    without = asdict(how) | {"beta": 0.0}
+    np.testing.assert_allclose(push, -oracle.gradient(without, given, "new"), 1e-4, 2e-6)
+    assert (pull != 0).any() == (how.beta > 0 and how.anchor_place == "loss")
+
+
+def test_a_clipped_token_has_no_push_and_only_the_kl_terms_pull() -> None:
+    # ratio 1.5 > 1.2 at advantage 1; k3 at log(π/π_ref) = .5 has slope 1 - e^-.5 = .3935,
+    # so .3 x .3935 / 1 token / 1 answer down; unclipped, 1.5 up outweighs it
+    row = TokenRow(
+        index=0, ids=(5,), ends=(1,), sampler=(-1.0,), old=(-0.5 - np.log(1.5),),
+        reference=(-1.0,), passes=((-0.5,),), after=(), entropy=(), advantages=(1.0,),
+        updates=(UpdateTotals(rows=1, tokens=1),),
+    )  # fmt: skip
+    shown = TokenView(group=1, prompt_ids=(1,), rows=(row,))
+    ((one,),) = group_terms(shown, recipe("grpo", beta=0.3), at=0, max_length=8)
+    assert one.push == 0.0
+    assert one.pull == pytest.approx(-0.3 * (1 - np.exp(-0.5)), rel=1e-5)
+    ((one,),) = group_terms(shown, recipe("grpo", beta=0.3, clip_high=0.9), at=0, max_length=8)
+    assert one.push == pytest.approx(1.5, rel=1e-5)
+    assert one.slope == pytest.approx(1.5 - 0.3 * (1 - np.exp(-0.5)), rel=1e-5)
