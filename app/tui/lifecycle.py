@@ -4,6 +4,7 @@ import asyncio
 import signal
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ class RunApp(ThemedApp):
         super().__init__(preferences.theme)
         self.store = store
         self.reader = ReaderThread(store)
+        self._writer = ThreadPoolExecutor(1, "writer")
         self.preferences = preferences
         self.read_only = read_only
         self.bridge = Bridge(store, self._tell)
@@ -55,6 +57,11 @@ class RunApp(ThemedApp):
         """Receive a message from the engine thread."""
         if self.is_running:
             self.post_message(message)
+
+    async def write(self, call: Callable[[], None]) -> None:
+        """Change the store on a thread, after the changes that were asked for earlier."""
+        # shielded: a screen that is left cancels its workers
+        await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._writer, call))
 
     # -- the shown run ----------------------------------------------------------------------
 
@@ -91,16 +98,18 @@ class RunApp(ThemedApp):
         elif session is not None:
             session.mute(message.rule, message.muted)
             self.frame_now()
-            self.run_worker(partial(self._write_mute, session, message), thread=True)
+            self.run_worker(self._write_mute(session, message))
 
-    def _write_mute(self, session: Session, message: msg.MuteRequested) -> None:
+    async def _write_mute(self, session: Session, message: msg.MuteRequested) -> None:
         from experiments.errors import StoreError
 
         try:
-            writes.mute(self.store, session.run, message.rule, message.muted)
+            await self.write(
+                partial(writes.mute, self.store, session.run, message.rule, message.muted)
+            )
         except StoreError as error:
-            self.call_from_thread(session.mute, message.rule, not message.muted)
-            self.call_from_thread(self.notify, str(error), severity="error")
+            session.mute(message.rule, not message.muted)
+            self.notify(str(error), severity="error")
 
     def ask_engine(self, verb: Asked) -> None:
         """Send a request to the run in this process, shown or not."""

@@ -153,7 +153,8 @@ class QueueScreen(Dialog[None]):
         self._write(lambda queue: queue.requeue(item.state, item=item.key))
         self.notify(f"{item.name or 'The run'} waits again; ⏎ starts a worker.")
 
-    def _write(self, change: "Callable[[RunQueue], object]") -> None:
+    @work(group="write")
+    async def _write(self, change: "Callable[[RunQueue], object]") -> None:
         path = self.workbench.store
 
         def write() -> None:
@@ -163,7 +164,8 @@ class QueueScreen(Dialog[None]):
             with closing(ExperimentStore(path)) as store:
                 change(RunQueue(store))
 
-        self.run_worker(write, thread=True, group="write")
+        await self.workbench.write(write)
+        self._look()
 
     def action_close(self) -> None:
         """Return to the runs."""

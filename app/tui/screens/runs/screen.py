@@ -414,22 +414,16 @@ class RunsScreen(ControlScreen):
 
     # -- changes in the store: archive, tags, names, notes -----------------------------------
 
-    def _write(self, call: Callable[[], None], done: str) -> None:
+    @work(group="write")
+    async def _write(self, call: Callable[[], None], done: str) -> None:
         if self.workbench.read_only:
             self.notify("This view is read-only.", severity="warning")
             return
-
-        def guarded() -> None:
-            try:
-                call()
-            except StoreError as error:
-                self.app.call_from_thread(self.notify, str(error), severity="error")
-                return
-            self.app.call_from_thread(self._written, done)
-
-        self.run_worker(guarded, thread=True, group="write")
-
-    def _written(self, done: str) -> None:
+        try:
+            await self.workbench.write(call)
+        except StoreError as error:
+            self.notify(str(error), severity="error")
+            return
         self.notify(done)
         self.refresh_runs()
 

@@ -1,6 +1,8 @@
 """Runs on real stores: the table, filters, marks, groups, writing, and the hint card."""
 
 import re
+import time
+from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -15,10 +17,13 @@ from app.tui.screens.runs import RunsScreen
 from app.tui.screens.runs import screen as screen_module
 from app.tui.screens.runs.columns import fitting
 from app.tui.screens.runs.panels import PreviewPanel, RunsTable
+from app.tui.screens.runs.queue import QueueScreen
 from app.tui.screens.runs.texts import as_csv, records
+from app.tui.store import writes
 from experiments.queue import RunQueue
 from experiments.reader import StoreReader
 from experiments.store import ExperimentStore
+from experiments.values import RunSummary
 from grpo_engine import events as ev
 from tests.app import frames
 from tests.app.compared import sweep_of_rates
@@ -251,6 +256,43 @@ async def test_archive_hides_and_undo_brings_back(tmp_path: Path) -> None:
         await pilot.press("u")
         await pilot.pause()
         assert len(screen.view.runs) == 1
+
+
+async def test_an_undo_at_once_comes_after_the_archiving(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "runs.db"
+    record(path, run_events(steps=1))
+    set_archived = writes.set_archived
+
+    def slow_to_archive(path: Path, runs: Sequence[RunSummary], archived: bool) -> None:
+        time.sleep(0.2 if archived else 0)
+        set_archived(path, runs, archived)
+
+    monkeypatch.setattr(writes, "set_archived", slow_to_archive)
+    app = workbench(path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await ready(app, pilot)
+        screen.action_archive()
+        screen.action_undo()
+        await pilot.pause()
+        assert len(screen.view.runs) == 1
+
+
+async def test_a_change_of_the_queue_is_seen_without_waiting_for_the_next_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "runs.db"
+    with closing(ExperimentStore(path)) as opened:
+        RunQueue(opened).add(CONFIG, name="otter")
+    monkeypatch.setattr(QueueScreen, "on_mount", lambda self: self._look())  # once
+    app = workbench(path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await ready(app, pilot)
+        await pilot.press("Q")
+        await until(app, lambda: "queued" in "\n".join(frames.frame(app)))
+        await pilot.press("x")
+        await until(app, lambda: "cancelled" in "\n".join(frames.frame(app)))
 
 
 async def test_tags_are_asked_for_and_written(tmp_path: Path) -> None:
