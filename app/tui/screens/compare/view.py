@@ -34,6 +34,11 @@ def measure_of(found: Comparison | None, metric: str = "") -> str:
     return f"{GREEDY}accuracy" if ranking.mode == "greedy" else "eval/accuracy"
 
 
+def first_metrics(known: Sequence[str]) -> tuple[str, ...]:
+    """The metrics that are drawn until others are chosen."""
+    return tuple(key for key in MAIN_METRICS if key in known) or tuple(known[:4])
+
+
 @dataclass(frozen=True, slots=True)
 class Look:
     """The mark and colour that identify a run; the mark alone is enough."""
@@ -153,8 +158,8 @@ class View:
             return replace(self, comparison=None, charts=None, loaded=True, reading=False)
         known = [item.key for item in found.metrics]
         metrics = tuple(key for key in self.metrics if key in known)
-        if not metrics:
-            metrics = tuple(key for key in MAIN_METRICS if key in known) or tuple(known[:4])
+        if not metrics or self.metrics == first_metrics(self.known_metrics()):
+            metrics = first_metrics(known)
         chart = metrics.index(self.metric) if self.metric in metrics else self.chart
         page, bands = self.page, self.bands
         if len(self.runs) < 2:

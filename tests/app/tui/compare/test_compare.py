@@ -4,6 +4,7 @@ import json
 import math
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from app.text.numbers import short
 from app.tui.looks.colours import PALETTES
 from app.tui.screens.compare import CompareScreen
+from app.tui.screens.compare.load import load_comparison
 from app.tui.screens.compare.pick import Picker
 from app.tui.screens.compare.view import View
 from app.tui.screens.runs import RunsScreen
@@ -312,3 +314,18 @@ def test_thirty_runs_are_told_apart_by_mark_and_colour_together() -> None:
         assert len(looks) == 30
         first = [view.look(str(number), palette) for number in range(10)]
         assert len({look.mark for look in first}) == 10
+
+
+def test_charts_are_the_main_metrics_of_the_runs_until_others_are_chosen(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    begun = [event for event in run_events(steps=1) if event.step == 0]
+    record(path, iter(begun), name="new")
+    record(path, run_events(steps=2), name="old")
+    with closing(StoreReader(path)) as reader:
+        alone, both = (load_comparison(reader, refs, "", "step", None).comparison
+                       for refs in (["new"], ["new", "old"]))  # fmt: skip
+    view = View().with_comparison(alone)
+    assert view.metrics == ("eval/greedy/accuracy",)
+    assert {"reward", "kl", "entropy"} <= set(view.with_comparison(both).metrics)
+    chosen = replace(view.with_comparison(both), metrics=("loss", "reward"))
+    assert chosen.with_comparison(both).metrics == ("loss", "reward")
