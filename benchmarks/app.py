@@ -124,7 +124,7 @@ def keys(name: str, folder: Path) -> Iterator[Result]:
         if live:
             terminal.until_step(2)
         else:
-            terminal.until(f"{RUNS_STORED + 3} runs")
+            terminal.until(f"{RUNS_STORED} runs")
         found = FOUND[name] = walked(terminal, ASKED.keys, live)
     for percent, target in KEY_TARGETS.items():
         yield Result(f"key, {name}, p{percent} of {ASKED.keys:,}", found.percentile(percent), "ms",

@@ -11,7 +11,7 @@ import sqlite3
 import statistics
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -21,14 +21,19 @@ from typing import Any
 from benchmarks import app_tour as tour
 from benchmarks import store_data as data
 from experiments.db.texts import iso
+from experiments.queue import RunQueue
+from experiments.store import ExperimentStore
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
+from tests.app import dialogues
 from tests.app.stored import record, run_events
 from tests.e2e.terminal import Terminal
 
-COLUMNS, ROWS, RUNS_STORED = 140, 45, 60
+COLUMNS, ROWS = 140, 45
+COPIED = 60
+RUNS_STORED = COPIED + 5
 PATIENCE = 2.0  # seconds after which a key counts as unanswered
-QUIET, REST = 0.04, 0.5  # quiet for QUIET seconds means settled; wait at most REST seconds
+QUIET, REST = 0.1, 0.5  # quiet for QUIET seconds means settled; wait at most REST seconds
 FLOOD = 1000  # events a second
 
 # The workbench with a run that starts at once; `engine` names a function below as its engine.
@@ -65,17 +70,31 @@ def flood(config: RunConfig, control: Control) -> Iterator[Any]:
     """Emit `FLOOD` events a second: steps of 64 answers, an event for about a token of each."""
     from tests.app.script import Script
 
-    begin, *rest = Script(steps=20, total_steps=config.steps, slices=26).events()
-    script = [event for event in rest if event.step]
-    yield begin
+    events = list(Script(steps=20, total_steps=config.steps, slices=26).events())
+    script = [event for event in events if event.step]
+    yield from events[: len(events) - len(script)]
     begun = time.monotonic()
     for count, event in enumerate(itertools.cycle(script)):
         if control.stop_after_step:
             return
+        yield from acknowledged(control, event.step)
         yield replace(event, step=event.step + 20 * (count // len(script)))
         ahead = count / FLOOD - (time.monotonic() - begun)
         if ahead > 0.002:
             time.sleep(ahead)
+
+
+def acknowledged(control: Control, step: int) -> Iterator[Any]:
+    """Pause and save a checkpoint when asked to, as a trainer does."""
+    from grpo_engine.events import CheckpointSaved, RunPaused, RunResumed
+
+    if control.paused:
+        yield RunPaused(step=step)
+        while control.wait_while_paused(1.0):
+            pass
+        yield RunResumed(step=step)
+    if control.take_checkpoint():
+        yield CheckpointSaved(step=step, path=f"checkpoints/{step}", best=False, seconds=0.1)
 
 
 def haste(config: RunConfig, control: Control) -> Iterator[Any]:
@@ -106,11 +125,23 @@ class Keys:
 
 
 def stored(folder: Path) -> Path:
-    """Make a store of runs, three of them with all answers and their token numbers."""
+    """Make a store of copied runs, and of the five runs that the tour opens.
+
+    From the newest on: a sweep of three with all answers and their token numbers, a run of
+    dialogues, and one that was trained, whose checkpoint can be asked and begun with.
+    """
     store = folder / "keys.db"
-    data.many_runs(store, RUNS_STORED)
+    data.many_runs(store, COPIED)
+    trained(store, folder)
+    record(store, finished(dialogues.run_events()), name="lucky-guess", rewards={"functions": []})
+    with closing(ExperimentStore(store)) as made_in:
+        queue = RunQueue(made_in)
+        sweep, _ = queue.sweep("seeds", {"seed": [0, 1, 2]}, [])
+        for number in range(4):
+            queue.finish(queue.add(data.config(), name=f"twin-{number}"), "skipped")
     for seed, name in enumerate(("calm-otter", "swift-heron", "dry-newt")):
-        record(store, run_events(steps=30, seed=3 + seed), name=name, seed=seed)
+        record(store, run_events(steps=30, seed=3 + seed), sweep, name=name, seed=seed,
+               rewards={"functions": []})  # fmt: skip
     with closing(sqlite3.connect(store)) as connection, connection:
         for key, created in connection.execute("SELECT id, created_at FROM run").fetchall():
             old = datetime.fromisoformat(created) - timedelta(days=3)  # keeps the shown age fixed
@@ -118,6 +149,25 @@ def stored(folder: Path) -> Path:
                 "UPDATE run SET created_at = ? WHERE id = ?", (iso(old.timestamp()), key)
             )
     return store
+
+
+def finished(events: Iterable[Any]) -> Iterator[Any]:
+    """Complete a run: another one could be resumed."""
+    from grpo_engine.events import RunFinished
+
+    yield from events
+    yield RunFinished(step=2, reason="completed", summary={})
+
+
+def trained(store: Path, folder: Path) -> None:
+    """Train a tiny model for two steps."""
+    from app.jobs.start import new_job
+    from tests.engine.runs import settings, write_world
+
+    (folder / "world").mkdir()
+    job = new_job(settings(write_world(folder / "world"), steps=2, name="tiny-ant"), db=store)
+    job.train(lambda _: None)
+    job.close()
 
 
 def opened(

@@ -25,17 +25,25 @@ BYTES = {
     "ctrl+c": "\x03", "ctrl+o": "\x0f", "ctrl+p": "\x10", "ctrl+z": "\x1a",
     "slash": "/", "question_mark": "?", "full_stop": ".", "asterisk": "*", "minus": "-",
     "equals_sign": "=", "plus": "+", "at": "@", "right_square_bracket": "]",
-    "left_square_bracket": "[",
+    "left_square_bracket": "[", "left_curly_bracket": "{", "right_curly_bracket": "}",
+    "less_than_sign": "<", "greater_than_sign": ">", "left_parenthesis": "(",
+    "right_parenthesis": ")", "exclamation_mark": "!",
 }  # fmt: skip
 
 LIVE = "busy-bee"  # the name of the active run
 MARKS = re.compile("[╭╮╰╯│▸]|(?<=│)▌")  # frames and cursor marks
-LEAVES_THE_SCREEN = frozenset({"rollouts.pager", "runs.demo"})  # opens another program
+SAID = re.compile(r"asked for|is frozen|paused|muted in this run|Step \d+, seen from")
+NOT_PRESSED = frozenset((
+    "rollouts.pager", "runs.demo",  # open another program
+    "watch.faster", "watch.slower",  # of a replay, which is another program
+    "queue.work",  # a process whose start would be measured as well
+    "new.probe", "new.stop_probe", "chat.begin", "chat.next", "chat.before",  # load a model
+))  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """A screen, the unmeasured keys that lead there, and the measured keys."""
+    """A screen with its panels, the unmeasured keys that lead there, and the measured keys."""
 
     screens: tuple[str, ...]
     way: str
@@ -51,55 +59,92 @@ class Stop:
 
 
 COMMON = "slash escape y e escape question_mark escape f1 escape ctrl+o escape ctrl+p escape"
+PANELS = "right_parenthesis X Z Z left_parenthesis Z z z"
 STEER = "full_stop full_stop w s escape"  # while a run is active
+SECOND = "1 home down"  # the second run of the table
+TWO = f"{SECOND} space down space d"  # compares the second run and the third
 RUNS = Stop(
-    ("RunsScreen", "QueueScreen", "WorkbenchScreen", "Workbench", "Ask", "Choice"),
-    "1 home down",
-    f"down up j k pagedown pageup end home down z z {COMMON} ctrl+c escape "
+    ("RunsScreen", "WorkbenchScreen", "Workbench", "Ask", "Choice"),
+    SECOND,
+    f"down up j k pagedown pageup end home down {PANELS} {COMMON} ctrl+c escape "
     "space down space b b t escape N escape i escape g g g g g g g G escape C escape "
-    "o O O o o o o o o A A Q enter escape n q c q r x u 2 1 3 1 4 1 5 1 "
+    "z o O O o o o o o o o o z A A asterisk asterisk n q c q r x u 2 1 3 1 4 1 5 1 "
     "home down space down space d 1 home down space down space enter 1",
 )
+CHAT = Stop(("RunsScreen", "ChatScreen"), f"{SECOND} down down down", "a escape")
+QUEUE = Stop(("RunsScreen", "QueueScreen"), "1", "Q down j up k a x a x escape")
+MESSAGES = Stop(
+    ("Workbench", "LatestScreen"), f"1 {'y ' * 40}", "exclamation_mark j k enter"
+)  # fmt: skip
 WATCH = Stop(
     ("WatchScreen", "Curves", "Lanes", "Groups", "AlertsLog"),
-    "3",
-    "ctrl+o a down j up k enter escape tab down j up k enter 3 "
+    f"{SECOND} enter 3",
+    "ctrl+o a down j up k right l left h enter escape m escape escape "
+    "tab down j up k enter 3 "
     "tab down j up k right l left h enter 3 tab down j k up enter escape shift+tab tab "
-    f"n p f f z z {COMMON} ctrl+c escape",
+    "less_than_sign less_than_sign greater_than_sign left_curly_bracket right_curly_bracket "
+    f"less_than_sign end n p f f {PANELS} {COMMON} ctrl+c escape",
 )
+CHARTS = (
+    "left h right l shift+left shift+right home end home at escape down j up k a a a "
+    "right_square_bracket right_square_bracket less_than_sign greater_than_sign "
+    "left_square_bracket left_square_bracket o o L L minus equals_sign m escape"
+)
+EXPLORE = Stop(
+    ("ExploreScreen", "ChartScreen"),
+    f"{SECOND} enter 3 ctrl+o a z", f"{CHARTS} {COMMON} enter escape z",
+)  # fmt: skip
 ROLLOUTS = Stop(
-    ("RolloutsScreen", "LabScreen", "HelpScreen"),
-    "1 home down enter 4",
-    f"right l left h end home down j up k J J K K m m m m m D D s s s s s H L t "
-    f"left_square_bracket right_square_bracket p n t z z {COMMON} asterisk "
-    "v down j up k right left l h J K right backspace escape tab tab "
-    "question_mark slash escape escape escape",
+    ("RolloutsScreen",),
+    f"{SECOND} enter 4",
+    f"v escape right l left h end home down j up k J J K K m m m m m D D s s s r s l s k s p "
+    "H H L t left_square_bracket left_square_bracket right_square_bracket p n at escape t t "
+    f"f f F M k M c {PANELS} {COMMON} asterisk",
 )
+DIALOGUES = Stop(
+    ("RolloutsScreen",), f"{SECOND} down down enter 4",
+    "pagedown pagedown pageup space space",
+)  # fmt: skip
+LAB = Stop(
+    ("LabScreen",),
+    f"{SECOND} enter 4 v",
+    "down j up k right l left h right backspace a right left_square_bracket "
+    "right_square_bracket n p x s s J K s r escape enter escape question_mark escape f1 escape "
+    "escape v c q",
+)
+HELP = Stop(("HelpScreen",), "1 question_mark", "slash escape down up escape")
 COMPARE = Stop(
-    ("CompareScreen", "Picker"),
-    "1 home down space down space d",
-    f"left h right l shift+left shift+right home end home c at escape down j up k a a a m "
-    f"down up j k space space pagedown pageup slash escape escape m enter {COMMON} z z "
-    "o o L L minus equals_sign J space space b K b t t t S S plus escape "
-    "v s s v v g G v n p v V v tab tab tab x q home down space down space",
+    ("CompareScreen", "ChartScreen"),
+    TWO,
+    f"{CHARTS} home c {COMMON} {PANELS} J space space b K b t t t S S plus escape T escape "
+    "v s s v v g G v n p v V v asterisk tab tab tab x enter q",
 )
+PICKER = Stop(
+    ("Picker",), f"{TWO} plus",
+    "down up pagedown pageup end home space space asterisk asterisk slash escape enter",
+)  # fmt: skip
 NEW_RUN = Stop(
-    ("NewRunScreen", "Pick"),
+    ("NewRunScreen",),
     "2",
     f"down j up k pagedown pageup end home J K down down down right u right left enter escape "
-    f"{COMMON} "
-    "L escape p j k escape x right_square_bracket left_square_bracket x r r o o C C "
-    "home down down down right ctrl+z right U J space space t escape escape v escape "
-    "w escape z z f q",
+    f"{COMMON} {PANELS} "
+    "L escape p escape x right_square_bracket left_square_bracket x r r o o d d "
+    "E escape escape C C home down down down right ctrl+z right U plus minus J space space "
+    "t escape escape v escape w escape f q",
 )
+BEGIN = Stop(
+    ("NewRunScreen", "Pick"), f"{SECOND} down down down c",
+    "b down up escape p down up slash s down slash up escape escape q",
+)  # fmt: skip
 STOPS = (
-    RUNS.then("R R"), WATCH.to("1 home down enter 3").then("ctrl+o f m m"), ROLLOUTS, COMPARE,
-    NEW_RUN,
+    RUNS.then("R R"), CHAT, QUEUE, MESSAGES, WATCH.then("ctrl+o f m m"), EXPLORE, ROLLOUTS,
+    DIALOGUES, LAB, HELP, COMPARE, PICKER, NEW_RUN, BEGIN,
 )  # fmt: skip
 LIVE_STOPS = (
-    RUNS.then(f"R {STEER} R"),
-    WATCH.to("1 R home enter 1 R 3").then(f"{STEER} q 3"),
-    ROLLOUTS, COMPARE, NEW_RUN,
+    RUNS.then(f"R {STEER} R"), CHAT.to(f"{CHAT.way} down"), QUEUE, MESSAGES,
+    WATCH.to("1 R home enter 1 R 3").then(f"{STEER} q 3"), EXPLORE,
+    ROLLOUTS, DIALOGUES.to(f"{SECOND} down down down enter 4"), LAB, HELP, COMPARE, PICKER,
+    NEW_RUN, BEGIN.to(f"{SECOND} down down down down c"),
 )  # fmt: skip
 
 
@@ -126,7 +171,7 @@ def unfired() -> list[str]:
     return sorted(
         binding for binding, (name, keys) in bindings().items()
         if not any((name, key) in fired for key in keys)
-        and binding.partition(":")[2] not in LEAVES_THE_SCREEN and name != "CrashScreen"
+        and binding.partition(":")[2] not in NOT_PRESSED and name != "CrashScreen"
     )  # fmt: skip
 
 
@@ -182,7 +227,7 @@ def still(screen: Screen) -> tuple[object, ...]:
         right = display[1].find("╮") + 1 or None  # the preview may be of an active run
         return (_toasts(display), *(_cells(screen, row, right) for row in range(1, bottom + 1)
                                     if LIVE not in display[row]))  # fmt: skip
-    if "▌3 Watch▐" in display[0]:
+    if "▌3 Watch▐" in display[0] and LIVE in display[0]:
         drawn = tuple(
             (row, found.start(), found.group(), screen.colours[row][found.start()])
             for row in range(3, bottom)
@@ -196,9 +241,9 @@ def still(screen: Screen) -> tuple[object, ...]:
             for column, colour in enumerate(screen.colours[row])
             if colour in grounds
         )
-        said = re.search("asked for|is frozen|paused", "".join(display[1:3]))
+        said = tuple(SAID.findall("\n".join(display)))
         titles = tuple(re.findall(r"answers to prompt \d+", "\n".join(display)))
-        return (drawn, marked, said and said.group(), titles, _toasts(display),
+        return (drawn, marked, said, titles, _toasts(display),
                 _cells(screen, bottom))  # fmt: skip
     return tuple(_cells(screen, row) for row in range(1, bottom + 1))
 

@@ -5,7 +5,7 @@ from itertools import islice
 import pyte
 
 from benchmarks.app_keys import flood
-from benchmarks.app_tour import Screen, still
+from benchmarks.app_tour import LIVE, Screen, still, unfired
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
 from grpo_engine.events import RolloutsAdvanced
@@ -22,7 +22,7 @@ def drawn(row: int, text: str, code: str = PLAIN) -> str:
 def watch(text: str, code: str = PLAIN) -> tuple[object, ...]:
     """What counts as still on Watch with this text within a frame."""
     screen = Screen(COLUMNS, ROWS)
-    output = drawn(1, "▌3 Watch▐") + drawn(4, "│ ") + drawn(5, text, code)
+    output = drawn(1, f"▌3 Watch▐ {LIVE}") + drawn(4, "│ ") + drawn(5, text, code)
     screen.draw(output.encode())
     return still(screen)
 
@@ -49,6 +49,10 @@ def test_a_number_on_watch_is_the_runs_and_a_mark_is_a_keys() -> None:
     assert watch("reward 0.1") == watch("reward 0.25")
     assert watch("reward 0.1") != watch("reward 0.1", MARKED)
     assert watch("▸ reward") != watch("  reward")
+
+
+def test_the_tour_presses_a_key_of_every_action() -> None:
+    assert unfired() == []
 
 
 def test_the_flood_brings_answers_token_by_token() -> None:
