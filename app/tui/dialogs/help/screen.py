@@ -32,7 +32,7 @@ NOTHING = "Nothing matches this text."
 FOLLOWS_S = 0.05
 WIDTH = 92
 MOST_LINES = 20
-FIRST = 12  # reference entries that fill a page before scrolling
+FIRST, TIMES, EVERY = 12, 4, 10**6  # reference entries at first, then so many times as many
 
 
 def content_of(part: Part, width: int) -> Content:
@@ -50,7 +50,7 @@ def content_of(part: Part, width: int) -> Content:
 
 
 def reference(
-    snapshot: Snapshot, width: int, needle: str = "", most: int | None = None,
+    snapshot: Snapshot, width: int, needle: str = "", most: int = EVERY,
     keys: Sequence[Part] = (),
 ) -> Content:  # fmt: skip
     """Return all metrics, alerts and settings that match the needle, up to `most`.
@@ -64,7 +64,8 @@ def reference(
     }  # fmt: skip
     for name, parts in lists.items():
         kept = [part for part in parts if needle.casefold() in haystack(part)][:most]
-        if kept and (most is None or not pieces):
+        most -= len(kept)
+        if kept:
             heading = name if needle else f"all {name}"
             pieces.append(Content.styled(f"{heading}\n", "$text-muted"))
             pieces += [content_of(part, width) for part in kept]
@@ -107,7 +108,7 @@ class HelpScreen(Filtered[None]):
             rows = tuple((k.written, k.help) for k in keys if k.everywhere == everywhere)
             self._parts += [Part(heading, rows)] if rows else []
         self._snapshot = snapshot
-        self._whole = False  # draw the whole reference only after scrolling or searching
+        self._most = FIRST  # reference entries; more are drawn when the end comes near
 
     @property
     def _width(self) -> int:
@@ -129,20 +130,21 @@ class HelpScreen(Filtered[None]):
         """Focus the text for scrolling; fill in the reference after the first frame."""
         scroll = self.query_one(VerticalScroll)
         scroll.focus()
-        self.watch(scroll, "scroll_y", self._refer_to_all, init=False)
+        self.watch(scroll, "scroll_y", self._refer_on, init=False)
         self.set_timer(FOLLOWS_S, self._refer)
 
     def _refer(self) -> None:
-        if self.is_attached and not self._whole and not self.query_one(Input).value:
+        if self.is_attached and self._most == FIRST and not self.query_one(Input).value:
             found = reference(self._snapshot, self._width, most=FIRST)
             self.query_one("#reference", Static).update(found)
 
-    def _refer_to_all(self) -> None:
-        if not self._whole and not self.query_one(Input).value:
-            self._whole = True
-            scroll = self.query_one(VerticalScroll)
-            to_the_end = scroll.scroll_target_y >= scroll.max_scroll_y
-            found = reference(self._snapshot, self._width)
+    def _refer_on(self) -> None:
+        scroll = self.query_one(VerticalScroll)
+        left = scroll.max_scroll_y - scroll.scroll_target_y
+        if self._most < EVERY and left < 2 * scroll.size.height and not self.query_one(Input).value:
+            to_the_end = left <= 0
+            self._most = EVERY if to_the_end else self._most * TIMES
+            found = reference(self._snapshot, self._width, most=self._most)
             self.query_one("#reference", Static).update(found)
             if to_the_end:  # to the old end; the text has just grown
                 self.call_after_refresh(scroll.scroll_end, animate=False)
@@ -157,7 +159,7 @@ class HelpScreen(Filtered[None]):
         """Keep only what matches the text."""
         for item in self.query(".topic"):
             item.display = not event.value
-        self._whole = True
+        self._most = EVERY
         keys = [part for part in self._parts if part.heading in KEYS]
         found = reference(self._snapshot, self._width, event.value, keys=keys)
         self.query_one("#reference", Static).update(found)

@@ -43,6 +43,21 @@ async def test_the_end_of_the_reference_is_one_key_away(tmp_path: Path) -> None:
         await walk.see(LAST)
 
 
+async def test_scrolling_on_reaches_the_end_of_the_reference(tmp_path: Path) -> None:
+    app = workbench(SHORT.events(), tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await helped(pilot, app)
+        scroll = app.screen.query_one(VerticalScroll)
+        ends = [scroll.max_scroll_y]
+        while scroll.scroll_y < scroll.max_scroll_y:
+            scroll.scroll_relative(y=25, animate=False)
+            await pilot.pause()
+            if scroll.max_scroll_y != ends[-1]:
+                ends.append(scroll.max_scroll_y)
+        assert LAST in frames.text(app)
+        assert len(ends) > 2  # in parts, each as it comes near
+
+
 async def test_search_finds_the_last_setting_from_the_first_page(tmp_path: Path) -> None:
     app = workbench(SHORT.events(), tmp_path)
     async with app.run_test(size=(120, 40)) as pilot:
