@@ -32,6 +32,7 @@ BYTES = {
 
 LIVE = "busy-bee"  # the name of the active run
 MARKS = re.compile("[╭╮╰╯│▸]|(?<=│)▌")  # frames and cursor marks
+TOAST = re.compile(r"▌ *(.*?)(?:  |$)")
 SAID = re.compile(r"asked for|is frozen|paused|muted in this run|Step \d+, seen from")
 NOT_PRESSED = frozenset((
     "rollouts.pager", "runs.demo",  # open another program
@@ -248,10 +249,11 @@ def still(screen: Screen) -> tuple[object, ...]:
     return tuple(_cells(screen, row) for row in range(1, bottom + 1))
 
 
-def _toasts(display: Sequence[str]) -> tuple[tuple[int, int], ...]:
-    """Return the first row of the toasts at the lower right."""
-    return tuple((row, line.find("▌", len(line) // 2))
-                 for row, line in enumerate(display) if row > len(display) - 10)  # fmt: skip
+def _toasts(display: Sequence[str]) -> tuple[tuple[int, str], ...]:
+    """Return the rows of the toast at the lower right, and its words."""
+    return tuple((row, words)
+                 for row, line in enumerate(display) if row > len(display) - 10
+                 for words in TOAST.findall(line[len(line) // 2 :]))  # fmt: skip
 
 
 PAPER = "48;5;233"
