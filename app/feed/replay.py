@@ -79,7 +79,8 @@ def _step(
     held: list[tuple[float | None, ev.Event]], at: float | None,
 ) -> Iterator[Timed]:  # fmt: skip
     spans = _spans(length, last)
-    groups = [e.group for _, e in held if isinstance(e, ev.GroupScored)]
+    groups = [e.group for _, e in held
+              if isinstance(e, ev.GroupScored) and e.group.origin == "train"]  # fmt: skip
     yield from _sampling(start, spans[0], last.step, groups)
     due = start + spans[0]
     yield Timed(due, at, ev.PhaseStarted(step=last.step, phase="score"), True)

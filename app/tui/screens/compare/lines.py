@@ -551,7 +551,8 @@ def grid_lines(view: View, width: int, height: int, palette: Palette) -> list[Li
                 inner = pad(text, size - 1, "^") if y == tall // 2 else " " * (size - 1)
                 block[y] += [(inner, style(front, back)), (" ", None)]
         lines += block
-    note = "× is how many runs a cell is the mean of"
+    several = any(count > 1 for row in grid.counts for count in row)
+    note = "× is how many runs a cell is the mean of" if several else ""
     if shown < len(grid.columns):
         note = f"{len(grid.columns) - shown} more columns; z gives them room"
     lines += [[], [(clip(note, width), label)]]

@@ -33,13 +33,13 @@ def what(view: View, busy: str) -> str:
     changed = [path for path in view.checked.changed if path != "name"]
     if changed:
         more = f" and {len(changed) - 4} more" if len(changed) > 4 else ""
-        lines.append(f"Not as in {view.origin.name}: {', '.join(changed[:4])}{more}.")
+        lines.append(f"Differs from {view.origin.name}: {', '.join(changed[:4])}{more}.")
     if own := view.checked.own:
         said = ", ".join(f"{path.partition('.')[2]} {fields[path].text}" for path in own)
-        lines.append(f"Not as in recipe {config.algorithm.recipe}: {said}.")
+        lines.append(f"Differs from recipe {config.algorithm.recipe}: {said}.")
     found = view.verdict
     if not found:
-        lines.append("It is still being tried; a run that would fail is refused.")
+        lines.append("It is still being checked; a run that would fail is refused.")
     elif words := found.get("problem") or found["now"] or " ".join(found["fetches"]):
         lines.append(f"▲ {words[:300]}")
     if view.lacking:

@@ -72,6 +72,9 @@ def note_width(width: int) -> int:
     return max(1, width - 45)
 
 
+NEED_ITEMS = frozenset({"work", "cancel", "again"})
+
+
 class QueueScreen(Dialog[None]):
     """Show waiting runs and the worker that takes them."""
 
@@ -115,6 +118,7 @@ class QueueScreen(Dialog[None]):
         except (StoreError, asyncio.CancelledError):
             return
         self.query_one(QueuePanel).items = items
+        self.query_one(KeyBar).hidden = frozenset() if items else NEED_ITEMS
 
     def action_move(self, by: int) -> None:
         panel = self.query_one(QueuePanel)

@@ -188,6 +188,17 @@ def rows_of(app: Workbench, which: str) -> list[str]:
     return [line[region.x : region.right] for line in lines]
 
 
+async def test_the_mean_of_a_group_stays_beside_its_answers(tmp_path: Path) -> None:
+    app = workbench(SHORT.events(), tmp_path)
+    async with app.run_test(size=(200, 60)) as pilot:
+        await settle(pilot, app)
+        app.screen.query_one(Groups).focus()
+        await pilot.press("z")
+        await settle(pilot, app)
+        head = next(row for row in frames.frame(app) if " a " in row and "mean" in row)
+        assert head.index("mean") - head.index(" h ") <= 10
+
+
 async def test_the_groups_scored_last_can_be_read_while_the_next_step_is_sampled(
     tmp_path: Path,
 ) -> None:
