@@ -27,7 +27,7 @@ def what(view: View, busy: str) -> str:
     lines = [
         f"{config.model.path} learns {config.task.name} with {config.algorithm.recipe}: "
         f"{config.steps:,} steps of {rollout.prompts} × {rollout.group_size} answers.",
-        f"It takes {cost_summary(view)}.",
+        f"{cost_summary(view)}.",
     ]
     fields = view.checked.fields
     changed = [path for path in view.checked.changed if path != "name"]
