@@ -145,7 +145,7 @@ NAME = Column(title="name", width=18, sort="name", draw=_name)
 COLUMNS: tuple[Column, ...] = (
     NAME,
     Column(title="steps", width=14, sort="step", draw=_steps, right=True),
-    Column(title="best reward", width=12, sort="reward", draw=_best("reward"), right=True,
+    Column(title="best reward", width=13, sort="reward", draw=_best("reward"), right=True,
            noted=True),
     Column(title="curve", width=SPARK, sort="", draw=_spark),
     Column(title="recipe", width=10, sort="recipe", draw=_plain(lambda r: r.recipe)),

@@ -380,7 +380,7 @@ async def test_titles_of_columns_do_not_run_into_each_other(store: Path) -> None
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
         await ready(app, pilot)
-        assert "best reward  curve" in frames.text(app)
+        assert "steps  best reward  curve" in frames.text(app)
 
 
 async def test_the_preview_keeps_numbers_near_their_names(store: Path) -> None:
