@@ -103,6 +103,7 @@ class QueueScreen(Dialog[None]):
 
     def on_mount(self) -> None:
         """Read the queue, and poll for changes."""
+        self.query_one(KeyBar).hidden = NEED_ITEMS
         self._look()
         self.set_interval(1.0, self._look)
 

@@ -365,8 +365,7 @@ async def test_the_queue_shows_the_whole_note_of_the_run_under_the_cursor(tmp_pa
 
 
 async def test_an_empty_queue_offers_nothing_to_do_with_its_runs(tmp_path: Path) -> None:
-    store = tmp_path / "runs.db"
-    ExperimentStore(store).close()
+    store = tmp_path / "runs.db"  # which does not exist yet
     app = workbench(store)
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("Q")
