@@ -118,7 +118,7 @@ STATES = {
                     ("1 to fix",)),
     "watch-none": Shot("watch", "none", (), ("No run is open",)),
     "watch-ended": Shot("watch", "one", (), ("The run is complete",)),
-    "watch-begins": Shot("watch", "one", (), ("step 1/60",), at=2.0),
+    "watch-begins": Shot("watch", "one", (), ("1/60",), at=2.0),
     "earlier-step": Shot("watch", "one", ("less_than_sign",) * 2, ("seen from step",)),
     "chart": Shot("watch", "one", ("z",), ("moved the reward most",)),
     "charts": Shot("watch", "one", ("z", "WAIT:moved the reward most", "o"), ("more",)),
@@ -148,11 +148,10 @@ STATES = {
     "lab-range": Shot("rollouts", "one", ("WAIT:passes", "v", "WAIT:60 steps", "r"),
                       ("range of steps",), answer=CLIPPED),
     "compare-none": Shot("compare", "none", (), ("No runs to compare yet",)),
-    "ranking": Shot("runs", "several", (*MARKED, "V"), ("race to",)),
-    "settings": Shot("runs", "several", (*MARKED, "v"), ("equal (s)",)),
-    "seeds": Shot("runs", "several", (*MARKED, "v", "v"), ("mean and 95% interval",)),
-    "grid": Shot("runs", "several", (*MARKED, "v", "v", "v"), ("across seed",)),
-    "answers": Shot("runs", "several", (*MARKED, *["v"] * 4), ("@60 mean",)),
+    "ranking": Shot("runs", "several", (*MARKED, "v:race to"), ("race to",)),
+    "seeds": Shot("runs", "several", (*MARKED, "v:mean and 95%"), ("interval",)),
+    "grid": Shot("runs", "several", (*MARKED, "v:across seed"), ("down algorithm.beta",)),
+    "answers": Shot("runs", "several", (*MARKED, "v:@60 mean"), ("prompt 1 of",)),
     "pick-runs": Shot("runs", "several", (*MARKED, "plus"), ("runs to compare",)),
     "threshold": Shot("runs", "several", (*MARKED, "T"), ("METRIC=VALUE",)),
     "tour": Shot("watch", "one", (), ("1/9",), at=12.0, tour=True),
@@ -242,6 +241,13 @@ async def shoot(shot: Shot, store: Path, size: tuple[int, int], theme: str) -> s
         for key in shot.keys:
             if key.startswith("WAIT:"):
                 await until(pilot, app, partial(shows, app, key[5:]))
+            elif ":" in key:  # press until the words show
+                pressed, words = key.split(":", 1)
+                for _ in range(8):
+                    if shows(app, words):
+                        break
+                    await pilot.press(pressed)
+                    await pilot.pause(0.5)
             else:
                 await pilot.press({"[": "left_square_bracket"}.get(key, key))
                 await pilot.pause(0.2)
