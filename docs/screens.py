@@ -124,7 +124,7 @@ STATES = {
     "charts": Shot("watch", "one", ("z", "WAIT:moved the reward most", "o"), ("more",)),
     "answers-alone": Shot("watch", "one", ("tab", "z"), ("answers to prompt",)),
     "groups-alone": Shot("watch", "one", ("tab", "tab", "z"), ("groups", "signal")),
-    "log-alone": Shot("watch", "one", ("tab", "tab", "tab", "z"), ("started at step 0",)),
+    "log-alone": Shot("watch", "one", ("tab", "tab", "tab", "z"), ("run completed",)),
     "alert": Shot("watch", "one", ("tab", "tab", "tab", "enter"), ("alert: no signal",)),
     "metrics": Shot("watch", "one", ("m",), ("metrics to draw",)),
     "stop": Shot("watch", "one", (), ("stop the run",),
