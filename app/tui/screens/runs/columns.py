@@ -152,7 +152,7 @@ COLUMNS: tuple[Column, ...] = (
     Column(title="KL", width=6, sort="kl", draw=_last("kl"), right=True),
     Column(title="age", width=7, sort="created",
            draw=_plain(lambda r: age(r, time.time()), dim=True, right=True), right=True),
-    Column(title="held-out", width=12, sort="eval/accuracy", draw=_best("eval/accuracy"),
+    Column(title="held-out", width=11, sort="eval/accuracy", draw=_best("eval/accuracy"),
            right=True, noted=True),
     Column(title="task", width=14, sort="task", draw=_plain(lambda r: r.task)),
     Column(title="clip", width=6, sort="clip_ratio/region_mean",
