@@ -2,6 +2,7 @@
 
     python docs/screens.py                      the pictures of README.md, into docs/images
     python docs/screens.py --out /tmp/p --png --size 80x24 --size 200x60 --theme light watch lab
+    python docs/screens.py --out /tmp/p --png all    every state of every screen, on no page
 
 One run is the recording that comes with the program; where several are needed, they are those of
 docs/several.tar.xz: starter runs with two settings of `beta` and two seeds each, which `--record`
@@ -20,20 +21,27 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any, Literal
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from textual.pilot import Pilot
+from textual.screen import Screen
 
 from app.feed import demo
 from app.feed.feed import Feed
 from app.feed.replay import ReplayFeed
+from app.feed.snapshot import Snapshot
 from app.feed.stored import StoreFeed
 from app.tui.app import Workbench
+from app.tui.dialogs.choices import StopDialog
+from app.tui.dialogs.crash import CrashScreen
+from app.tui.dialogs.leaving import QuitDialog
 from app.tui.looks.colours import DARK, PALETTES
 from app.tui.messages import RolloutOpened
 from app.tui.picture import Row, document, drawn, paper_of, picture, rows_of
 from app.tui.preferences import Preferences
+from app.tui.screens.base import WorkbenchScreen
 from tests.app.script import FIRST_WALL_TIME
 
 SECONDS = 6.0  # of a replay that are shown at their own pace before a picture is taken
@@ -47,35 +55,110 @@ LEAN = ("record.tokens=none", "record.after_groups=0", "evaluation.every=20")
 
 @dataclass(frozen=True, slots=True)
 class Shot:
-    """One picture: the screen it begins on, whether it needs several runs, keys, what must show."""
+    """One picture: the screen it begins on, the store it needs, keys, and what must show."""
 
     mode: str
-    several: bool
+    store: Literal["one", "several", "none"]
     keys: tuple[str, ...]
     words: tuple[str, ...]
     at: float | None = None  # seconds into the replay; None for the run as it ended
     answer: tuple[int, int, int] | None = None  # step, group and answer to open on Rollouts
+    tour: bool = False
+    over: Callable[[Snapshot], Screen[Any]] | None = None  # a dialog that keys cannot open here
 
 
 SHOTS = {
-    "runs": Shot("runs", True, (), ("newt", "reward", "not the default")),
-    "new-run": Shot("new_run", True, (), ("2 New", "prompts", "GB")),
-    "watch": Shot("watch", False, ("n", "n", "n"), ("generate", "reward"), at=112.0),
-    "rollouts": Shot("rollouts", False, ("WAIT:token 1 of 6", *["right"] * 3),
+    "runs": Shot("runs", "several", (), ("newt", "reward", "not the default")),
+    "new-run": Shot("new_run", "several", (), ("2 New", "prompts", "GB")),
+    "watch": Shot("watch", "one", ("n", "n", "n"), ("generate", "reward"), at=112.0),
+    "rollouts": Shot("rollouts", "one", ("WAIT:token 1 of 6", *["right"] * 3),
                      ("token 4 of", "CLIPPED"),
                      answer=(26, 10, 7)),
-    "same-prompt": Shot("rollouts", False, (
+    "same-prompt": Shot("rollouts", "one", (
         "WAIT:passes", "t", "WAIT:[60", "[", "WAIT:[50", "[", "WAIT:[40", "[", "WAIT:[30", "[",
         "WAIT:[20", "WAIT:prob.", "D"), ("by step", "changes")),
-    "dialogue": Shot("rollouts", False, ("WAIT:turn 1",), ("higher", "lower"), answer=(40, 1, 1)),
-    "lab": Shot("rollouts", False,
+    "dialogue": Shot("rollouts", "one", ("WAIT:turn 1",), ("higher", "lower"), answer=(40, 1, 1)),
+    "lab": Shot("rollouts", "one",
                 ("WAIT:token 1 of 6", "v", "WAIT:what if", "right", "a", "down", *["right"] * 2),
                 ("─ 60 steps", "from the run"), answer=(26, 10, 7)),
-    "compare": Shot("runs", True, ("home", *["space"] * len(RUNS), "d"),
+    "compare": Shot("runs", "several", ("home", *["space"] * len(RUNS), "d"),
                     ("5 Compare", "algorithm.beta", "4 runs")),
-    "help": Shot("watch", False, ("down", "question_mark"), ("KL", "stored as")),
-    "palette": Shot("watch", False, ("ctrl+p",), ("Find an action",)),
-    "jump": Shot("watch", False, ("ctrl+o",), ("alerts",)),
+    "help": Shot("watch", "one", ("down", "question_mark"), ("KL", "stored as")),
+    "palette": Shot("watch", "one", ("ctrl+p",), ("Find an action",)),
+    "jump": Shot("watch", "one", ("ctrl+o",), ("alerts",)),
+}  # fmt: skip
+CLIPPED = (26, 10, 7)
+MARKED = ("home", *["space"] * len(RUNS), "d", "WAIT:Differ in")
+FAILURE = ("[metal::malloc] Attempting to allocate 19327352832 bytes", "Traceback\n  in step")
+STATES = {
+    "runs-none": Shot("runs", "none", (), ("No runs yet", "p recorded run")),
+    "runs-marked": Shot("runs", "several", ("home", "space", "down", "space"), ("2 marked",)),
+    "runs-grouped": Shot("runs", "several", ("g",), ("recipe grpo",)),
+    "runs-search": Shot("runs", "several", ("slash", *"newt"), ("filter newt",)),
+    "columns": Shot("runs", "several", ("C",), ("separated by commas",)),
+    "tags": Shot("runs", "several", ("t",), ("Tags for 1 run",)),
+    "queue": Shot("runs", "several", ("Q",), ("The queue is empty",)),
+    "messages": Shot("runs", "several", ("asterisk", "exclamation_mark"), ("part of no sweep",)),
+    "export": Shot("runs", "several", ("e",), ("Markdown",)),
+    "leave": Shot("runs", "several", ("q",), ("Leave the workbench?",)),
+    "found": Shot("watch", "one", ("ctrl+p", *"kl"), ("Metric: KL to reference",)),
+    "presets": Shot("new_run", "one", ("p",), ("start from",)),
+    "recipes": Shot("new_run", "one", ("down", "down", "enter"), ("conflicts with",)),
+    "recipe": Shot("new_run", "one", ("r",), ("six choices", "choose recipe")),
+    "prompts": Shot("new_run", "one", ("x",), ("the model sees", "1 of 3")),
+    "rewards": Shot("new_run", "one", ("t",), ("try the rewards",)),
+    "yaml": Shot("new_run", "one", ("v",), ("as YAML",)),
+    "diff": Shot("new_run", "one", ("d",), ("1 setting differs",)),
+    "costs": Shot("new_run", "one", ("o",), ("what it costs",)),
+    "play": Shot("new_run", "one", ("E",), ("play the environment",)),
+    "probe": Shot("new_run", "one", ("P",), ("probe",)),
+    "launch": Shot("new_run", "one", ("L",), ("into the queue",)),
+    "setting": Shot("new_run", "one", ("slash", *"beta", "enter", "enter"), ("as grpo", "done")),
+    "refused": Shot("new_run", "one", ("slash", *"beta", "enter", "enter", "minus", "1", "enter"),
+                    ("1 to fix",)),
+    "watch-none": Shot("watch", "none", (), ("No run is open",)),
+    "watch-ended": Shot("watch", "one", (), ("The run is complete",)),
+    "watch-begins": Shot("watch", "one", (), ("1/60",), at=2.0),
+    "earlier-step": Shot("watch", "one", ("less_than_sign",) * 2, ("seen from step",)),
+    "chart": Shot("watch", "one", ("z",), ("moved the reward most",)),
+    "charts": Shot("watch", "one", ("z", "WAIT:moved the reward most", "o"), ("more",)),
+    "answers-alone": Shot("watch", "one", ("tab", "z"), ("answers to prompt",)),
+    "groups-alone": Shot("watch", "one", ("tab", "tab", "z"), ("groups", "signal")),
+    "log-alone": Shot("watch", "one", ("tab", "tab", "tab", "z"), ("run completed",)),
+    "alert": Shot("watch", "one", ("tab", "tab", "tab", "enter"), ("alert: no signal",)),
+    "metrics": Shot("watch", "one", ("m",), ("metrics to draw",)),
+    "stop": Shot("watch", "one", (), ("stop the run",),
+                 over=lambda snapshot: StopDialog("calm-otter", snapshot.step, 60)),
+    "leave-training": Shot("watch", "one", (), ("hand over",),
+                           over=lambda snapshot: QuitDialog(snapshot, "calm-otter", "")),
+    "failure": Shot("watch", "one", (), ("the run failed",),
+                    over=lambda snapshot: CrashScreen(snapshot, *FAILURE)),
+    "rollouts-none": Shot("rollouts", "none", (), ("No run is open",)),
+    "pinned": Shot("rollouts", "one", ("WAIT:passes", "t"), ("pinned prompt by step",)),
+    "held-out": Shot("rollouts", "one", ("WAIT:passes", "t", "WAIT:pinned prompt by", "t"),
+                     ("held-out answers",)),
+    "search": Shot("rollouts", "one", ("WAIT:passes", "slash", *"12"), ("of the first",)),
+    "moments": Shot("rollouts", "one", ("WAIT:passes", "M"), ("highest KL",), answer=CLIPPED),
+    "another-step": Shot("rollouts", "one", ("WAIT:passes", "at"), ("50 steps earlier",)),
+    "sorting": Shot("rollouts", "one", ("WAIT:passes", "s"), ("sort groups",)),
+    "lab-step": Shot("rollouts", "one", ("WAIT:passes", "v", "WAIT:60 steps", "s"), ("step 26",),
+                     answer=CLIPPED),
+    "lab-group": Shot("rollouts", "one", ("WAIT:passes", "v", "WAIT:60 steps", "s", "s"),
+                      ("group 11 of step 26",), answer=CLIPPED),
+    "lab-range": Shot("rollouts", "one", ("WAIT:passes", "v", "WAIT:60 steps", "r"),
+                      ("range of steps",), answer=CLIPPED),
+    "compare-none": Shot("compare", "none", (), ("No runs to compare yet",)),
+    "ranking": Shot("runs", "several", (*MARKED, "v:race to"), ("race to",)),
+    "seeds": Shot("runs", "several", (*MARKED, "v:mean and 95%"), ("interval",)),
+    "grid": Shot("runs", "several", (*MARKED, "v:across seed"), ("down algorithm.beta",)),
+    "answers": Shot("runs", "several", (*MARKED, "v:@60 mean"), ("prompt 1 of",)),
+    "pick-runs": Shot("runs", "several", (*MARKED, "plus"), ("runs to compare",)),
+    "threshold": Shot("runs", "several", (*MARKED, "T"), ("METRIC=VALUE",)),
+    "tour": Shot("watch", "one", (), ("1/9",), at=12.0, tour=True),
+    "tour-new-run": Shot("watch", "one",
+                         ("n", "right_curly_bracket", "full_stop", "4", "WAIT:5/9", "WAIT:passes",
+                          "f", "WAIT:6/9", "m", "WAIT:7/9", "1", "WAIT:8/9", "2"),
+                         ("9/9",), at=12.0, tour=True),
 }  # fmt: skip
 
 
@@ -111,7 +194,7 @@ async def until(pilot: Pilot[int], app: Workbench, true: Callable[[], bool]) -> 
 
 def feed_of(shot: Shot, store: Path, clock: Clock) -> Feed | None:
     """The run on screen: as it ended, or as it was after some seconds."""
-    if shot.mode in ("runs", "new_run"):
+    if shot.mode in ("runs", "new_run") or shot.store == "none":
         return None
     if shot.at is not None:
         return ReplayFeed(store, "@last", clock=clock)
@@ -136,18 +219,19 @@ async def shoot(shot: Shot, store: Path, size: tuple[int, int], theme: str) -> s
     preferences.remember(theme=theme)
     clock = Clock()
     feed = feed_of(shot, store, clock)
-    app = Workbench(store, feed=feed, mode=shot.mode, preferences=preferences)
+    app = Workbench(store, feed=feed, mode=shot.mode, preferences=preferences, tour=shot.tour)
     async with app.run_test(size=size) as pilot:
         if isinstance(feed, ReplayFeed) and shot.at is not None:
             await until(pilot, app, lambda: feed._peek() is not None)
             await catch_up(pilot, app, feed)
-            clock.now = shot.at - SECONDS
+            clock.now = max(0.0, shot.at - SECONDS)
             await catch_up(pilot, app, feed)
             for _ in range(round(SECONDS / 0.2)):
                 clock.now += 0.2
                 app.frame_now()
                 await pilot.pause(0.2)
-        await until(pilot, app, lambda: len(text_of(app).split()) > 40)
+        least = 40 if shot.store != "none" else 20
+        await until(pilot, app, lambda: len(text_of(app).split()) > least)
         await pilot.pause(0.5)
         if shot.answer is not None:
             step, group, answer = shot.answer
@@ -157,9 +241,18 @@ async def shoot(shot: Shot, store: Path, size: tuple[int, int], theme: str) -> s
         for key in shot.keys:
             if key.startswith("WAIT:"):
                 await until(pilot, app, partial(shows, app, key[5:]))
+            elif ":" in key:  # press until the words show
+                pressed, words = key.split(":", 1)
+                for _ in range(8):
+                    if shows(app, words):
+                        break
+                    await pilot.press(pressed)
+                    await pilot.pause(0.5)
             else:
                 await pilot.press({"[": "left_square_bracket"}.get(key, key))
                 await pilot.pause(0.2)
+        if shot.over is not None and isinstance(app.screen, WorkbenchScreen):
+            app.push_screen(shot.over(app.screen.snapshot))
         await until(pilot, app, partial(shows, app, *shot.words))
         await pilot.pause(0.5)
         return picture(app)
@@ -243,7 +336,12 @@ def record_several() -> None:
 def main() -> None:
     """Read the command line and write the files."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(SHOTS)}, replay")
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help=f"of {', '.join(SHOTS)}, replay; of {', '.join(STATES)}; or all",
+    )
     parser.add_argument("--out", type=Path, default=IMAGES)
     parser.add_argument("--theme", choices=list(PALETTES), default=DARK)
     parser.add_argument("--size", action="append", help="columns x rows; 120x36 without it")
@@ -251,7 +349,10 @@ def main() -> None:
     parser.add_argument("--record", action="store_true", help=f"train {SEVERAL.name} again first")
     parser.add_argument("--png", action="store_true", help="as well, where rsvg-convert is there")
     args = parser.parse_args()
-    unknown = set(args.names) - {*SHOTS, "replay"}
+    shots = {**SHOTS, **STATES}
+    if args.names == ["all"]:
+        args.names = [name for name in shots if name != "dialogue"]
+    unknown = set(args.names) - {*shots, "replay"}
     if unknown:
         parser.error(f"no picture is named {', '.join(sorted(unknown))}")
     if "dialogue" in args.names and args.store is None:
@@ -263,6 +364,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         one = args.store or demo.unpack(Path(folder))
         many = args.store or demo.unpacked(SEVERAL, Path(folder) / "several")
+        stores = {"one": one, "several": many, "none": Path(folder) / "none.db"}
         usual = [name for name in SHOTS if name != "dialogue" or args.store is not None]
         for name in args.names or [*usual, "replay"]:
             for width, height in sizes:
@@ -270,9 +372,8 @@ def main() -> None:
                 if name == "replay":
                     text = asyncio.run(film(one, (width, height), args.theme))
                 else:
-                    shot = SHOTS[name]
-                    store = many if shot.several else one
-                    text = asyncio.run(shoot(shot, store, (width, height), args.theme))
+                    shot = shots[name]
+                    text = asyncio.run(shoot(shot, stores[shot.store], (width, height), args.theme))
                 more = f"-{width}x{height}" if args.size else ""
                 more += f"-{args.theme}" if args.theme != DARK else ""
                 path = args.out / f"{name}{more}.svg"

@@ -58,8 +58,8 @@ _SPECS = (
           "ratio 1 advantages of a group cancel, while the gradient does not.", "none",
           also="objective"),
     _spec("kl", "KL to reference", "Mean over tokens of the k3 estimate of the distance to the "
-          "reference policy, times the ratio if the KL penalty is. It grows as the model learns; a "
-          "sudden rise means it is drifting.", "none", "nats", (0.1,),
+          "reference policy, multiplied by the ratio where the KL penalty is too. It grows as the "
+          "model learns; a sudden rise means it is drifting.", "none", "nats", (0.1,),
           also="distance from the reference, drift, divergence"),
     _spec("kl_to_old", "KL to sampling policy", "Distance to the policy that sampled the answers, "
           "after the last pass. It tells how far one step moved the policy.", "none", "nats",

@@ -79,14 +79,15 @@ def _step(
     held: list[tuple[float | None, ev.Event]], at: float | None,
 ) -> Iterator[Timed]:  # fmt: skip
     spans = _spans(length, last)
-    groups = [e.group for _, e in held if isinstance(e, ev.GroupScored)]
-    yield from _sampling(start, spans[0], last.step, groups)
+    scored = [(moment, e) for moment, e in held if isinstance(e, ev.GroupScored)]
+    trained = [(moment, e) for moment, e in scored if e.group.origin == "train"]
+    asked = [(moment, e) for moment, e in scored if e.group.origin != "train"]
+    yield from (Timed(start, *fact) for fact in asked if fact[1].step < last.step)
+    yield from _sampling(start, spans[0], last.step, [e.group for _, e in trained])
     due = start + spans[0]
     yield Timed(due, at, ev.PhaseStarted(step=last.step, phase="score"), True)
     due += spans[1]
-    for moment, event in held:
-        if isinstance(event, ev.GroupScored):
-            yield Timed(due, moment, event)
+    yield from (Timed(due, *fact) for fact in trained)
     if spans[2]:
         yield Timed(due, at, ev.PhaseStarted(step=last.step, phase="logprobs"), True)
         due += spans[2]
@@ -99,9 +100,12 @@ def _step(
         yield Timed(due, at, moved, True)
         yield Timed(due, moment, event)
     end = start + length
-    for moment, event in held:
-        if not isinstance(event, ev.GroupScored | ev.PassFinished):
-            yield Timed(end, moment, event)
+    late = [fact for fact in asked if fact[1].step == last.step]
+    if late:
+        yield Timed(end, at, ev.PhaseStarted(step=last.step, phase="evaluate"), True)
+        yield from (Timed(end, *fact) for fact in late)
+    others = (fact for fact in held if not isinstance(fact[1], ev.GroupScored | ev.PassFinished))
+    yield from (Timed(end, *fact) for fact in others)
     yield Timed(end, at, last)
 
 

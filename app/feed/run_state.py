@@ -183,7 +183,7 @@ class RunState:
                 self._trained = (0, ())
         self._values.update(status="loading", step=event.step, asked="", failure=None)
         what = "went on from" if event.resumed else "started at"
-        self._write(event, at, f"{what} step {event.step} on {event.device}")
+        self._write(event, at, f"{what} step {event.step} on {_device(event.device)}")
 
     def _model_loaded(self, event: ev.ModelLoaded, at: float | None) -> None:
         self._values["status"] = "running"
@@ -310,6 +310,12 @@ _HANDLERS: Mapping[type, Any] = {
 def _get(config: Mapping[str, Any], section: str, name: str) -> Any:
     inner = config.get(section)
     return inner.get(name) if isinstance(inner, Mapping) else None
+
+
+def _device(name: str) -> str:
+    """A device in words; MLX calls one `Device(cpu, 0)`."""
+    kind = name.removeprefix("Device(").partition(",")[0]
+    return f"the {kind.upper()}" if kind in ("cpu", "gpu") else name
 
 
 def _passes(config: Mapping[str, Any]) -> int:

@@ -17,7 +17,8 @@ from grpo_engine import events as ev
 
 POLL_S, QUIET_S, LEASE_S, LEASE_EVERY_S = 0.25, 1.0, 10.0, 4.0
 PAGE, MOST_AT_ONCE = 500, 1500
-GONE: dict[str, Status] = {"lost": "lost", "unknown": "lost"}
+# what a run's process has not told as an event
+GONE: dict[str, Status] = {"lost": "lost", "unknown": "lost", "aborted": "aborted"}
 ANSWER_S = 6.0
 
 
@@ -73,7 +74,7 @@ class StoreFeed:
         return self._board
 
     def status(self) -> Status | None:
-        """Return `lost` if the run's process is gone."""
+        """Return `lost` or `aborted` if the run's process is gone without a word."""
         return self._status
 
     def muted(self) -> frozenset[str]:

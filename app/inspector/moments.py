@@ -12,8 +12,8 @@ Measure = Literal["clipped", "ratio", "kl", "probability", "term"]
 MEASURES: dict[Measure, tuple[str, str]] = {
     "clipped": ("clipped tokens", "in reading order"),
     "ratio": ("highest ratio", "of each answer, the largest first"),
-    "kl": ("highest KL", "of each answer, the one furthest from the reference first"),
-    "probability": ("lowest probability", "of each answer, the least first"),
+    "kl": ("highest KL", "of each answer, the furthest first"),
+    "probability": ("lowest probability", "of each answer, the lowest first"),
     "term": ("largest term", "of each answer, the largest first"),
 }
 

@@ -67,12 +67,12 @@ def with_unit(value: float | None, unit: str, digits: int = 2) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """Format a duration: `.2s`, `12s`, `4 min`, `2.5 h`, `3 d`."""
+    """Format a duration: `0s`, `.2s`, `12s`, `4 min`, `2.5 h`, `3 d`."""
     if value is None or math.isnan(value):
         return "–"
     if value < 9.95:
         text = f"{value:.1f}"
-        return f"{text[1:] if text.startswith('0.') else text}s"
+        return "0s" if text == "0.0" else f"{text[1:] if text.startswith('0.') else text}s"
     if value < 99.5:
         return f"{value:.0f}s"
     if value < 5400:

@@ -84,6 +84,7 @@ def _metrics(app: RunApp, screen: WorkbenchScreen) -> Iterator[Found]:
     from grpo_engine.metrics import METRICS, spec
 
     series = screen.snapshot.series
+    lacking = "" if screen.snapshot.status == "empty" else "not in this run"
     places = {key: place for place, key in enumerate(METRICS)}
     recorded = sorted(series, key=lambda key: places.get(key, len(places)))
     for key in dict.fromkeys((*recorded, *METRICS)):
@@ -98,7 +99,7 @@ def _metrics(app: RunApp, screen: WorkbenchScreen) -> Iterator[Found]:
             yield Found(f"Metric: {label}", one.help, go, one.also, value)
         else:
             go_help = partial(screen.explain, f"metric:{key}")
-            yield Found(f"Metric: {label}", one.help, go_help, one.also, "not in this run")
+            yield Found(f"Metric: {label}", one.help, go_help, one.also, lacking)
 
 
 def _runs(app: RunApp, screen: WorkbenchScreen, runs: Sequence[RunSummary]) -> Iterator[Found]:

@@ -11,12 +11,12 @@ from textual.widget import Widget
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from app.text.safe_text import safe
+from app.text.safe_text import safe, wrap
 from app.tui.textual_private.screens import Dialog
 from app.tui.widgets.field import Field
 
 T = TypeVar("T")
-NAMES = 20  # longer names do not widen the column of names
+WIDTH, NAMES = 84, 26  # longer names do not widen the column of names
 
 
 class Choice(Dialog[T | None], Generic[T]):
@@ -49,9 +49,12 @@ class Choice(Dialog[T | None], Generic[T]):
             box.border_subtitle = "↑↓ browse   ⏎ choose   esc cancel"
             yield Static(safe(self._question, "\n"), markup=False)
             names = min(NAMES, max(len(name) for _, _, name, _ in self._answers))
+            indent = len(" k  ") + names + 2
+            room = min(WIDTH, int(0.96 * self.app.size.width)) - 6 - indent  # in frame and padding
             lines = [
                 Content.assemble((f" {key}  ", "bold $accent"), (name.ljust(names), "$headline"),
-                                 (f"  {why}", "$foreground"))
+                                 ("  " + f"\n{' ' * indent}".join(wrap(why, room, 4)),
+                                  "$foreground"))
                 for _, key, name, why in self._answers
             ]  # fmt: skip
             yield OptionList(*map(Option, lines))

@@ -32,8 +32,11 @@ def crash_text(snapshot: Snapshot, message: str, traceback: str) -> Content:
     if traceback:
         parts += [Content.styled(safe(traceback.rstrip(), "\n"), "$text-muted"), Content("\n\n")]
     parts.append(Content.styled("last lines of the log\n", "$headline"))
-    for line in snapshot.log[-12:]:
-        parts.append(Content(f"{clock(line.at)}  step {line.step}  {safe(line.text, ' ')}\n"))
+    last = snapshot.log[-12:]
+    digits = max((len(str(line.step)) for line in last), default=0)
+    for line in last:
+        at = f"{clock(line.at)}  step {line.step:>{digits}}"
+        parts.append(Content(f"{at}  {safe(line.text, ' ')}\n"))
     return Content("").join(parts)
 
 

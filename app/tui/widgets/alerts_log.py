@@ -15,7 +15,7 @@ from app.tui.widgets.panel import Line, Panel
 from experiments.values import AlertView
 
 LEAD = 12  # cells before an alert's text: mark, time, sign
-MOST_LINES = 3  # of an alert
+MOST_LINES = 3  # of an alert, unless the panel is high
 SIGNS = {"info": "·", "warning": "▲", "error": "✗"}
 
 
@@ -120,7 +120,8 @@ class AlertsLog(Panel):
         if not entries:
             return [[(" Alerts and log messages appear here.", style(palette.label))]]
         cursor = min(self.cursor, len(entries) - 1)
-        most = max(1, min(MOST_LINES, height // max(1, len(self.snapshot.open_alerts))))
+        most = max(MOST_LINES, height // 4)
+        most = max(1, min(most, height // max(1, len(self.snapshot.open_alerts))))
         self._top = max(0, min(self._top, cursor, len(entries) - height))
         while True:
             lines: list[Line] = []

@@ -11,6 +11,8 @@ def one_line(text: str) -> str:
 class Field(Input):
     """An input field that keeps pasted text on one line, without control characters."""
 
+    submits = ""  # what ⏎ does, for the key line
+
     def insert_text_at_cursor(self, text: str) -> None:
         """Type or paste; overrides Textual."""
         super().insert_text_at_cursor(one_line(text))

@@ -35,7 +35,9 @@ class FindBar(Horizontal):
 
     def compose(self) -> ComposeResult:
         yield Label(" / ")
-        yield Field(placeholder=f"{self._hint}; enter keeps, esc ends")
+        field = Field(placeholder=self._hint)
+        field.submits = "keep the search"
+        yield field
 
     @property
     def has_focus_within(self) -> bool:

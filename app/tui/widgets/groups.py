@@ -178,7 +178,9 @@ class Groups(Panel):
         answers = max(len(group.rollouts) for group in groups)
         number = number_width(groups)
         each = cell_width(width - number, answers)
-        lines = [self._header(number, each, answers, width)] if height > HEAD_FROM else []
+        # the mean stays beside the answers, however wide the panel is
+        table = min(width, number + each * answers + 1 + MEAN) if each else width
+        lines = [self._header(number, each, answers, table)] if height > HEAD_FROM else []
         head = len(lines)
         foot = signal_line(self.snapshot.signal, width, palette) if height > FOOT_FROM else []
         room = height - head - (1 if foot else 0)
@@ -190,7 +192,7 @@ class Groups(Panel):
             if len(lines) - head + needed > room:
                 break
             marked = self.cursor if index == place and self.has_focus else None
-            lines.append(group_line(group, width, number, each, palette, index == place, marked,
+            lines.append(group_line(group, table, number, each, palette, index == place, marked,
                                     needed == 2))  # fmt: skip
             self._places.append(index)
             if needed == 2:

@@ -12,6 +12,7 @@ from textual.widgets import Input, TextArea
 from app.text.safe_text import cell_len
 from app.tui.key_actions import key_name
 from app.tui.looks.colours import Palette, style
+from app.tui.widgets.field import Field
 from app.tui.widgets.panel import Line, Panel
 
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
@@ -114,9 +115,12 @@ class KeyBar(Panel, can_focus=False):
     @property
     def shown(self) -> tuple[list[tuple[str, str, str]], int]:
         """The hints that fit, and the gap between them: a narrower one where that shows more."""
-        typing = isinstance(self.screen.focused, Input | TextArea)
+        field = self.screen.focused
+        typing = isinstance(field, Input | TextArea)
         found = hints(self.bindings, self.hidden, typing=typing, renamed=self.renamed,
                       lacking=self.lacking, leads=self.leads)  # fmt: skip
+        if isinstance(field, Field) and field.submits:
+            found.insert(0, ("⏎", field.submits, "submit"))
         gap = 3 if len(fitting(found, self.size.width, 3)) == len(found) else 2
         return fitting(found, self.size.width, gap), gap
 

@@ -6,7 +6,7 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.reactive import reactive
 
-from app.feed.snapshot import ShownGroup, ShownRollout, Snapshot
+from app.feed.snapshot import ENDED, ShownGroup, ShownRollout, Snapshot
 from app.inspector.dialogue import Piece, flow
 from app.inspector.groups import letter
 from app.text.numbers import seconds, short, signed
@@ -242,4 +242,6 @@ def _empty(snapshot: Snapshot, width: int, palette: Palette) -> list[Line]:
     text = "The first answers arrive when the model is loaded."
     if snapshot.status == "empty":
         text = "Answers appear here while they are sampled, one lane each."
+    elif snapshot.status in ENDED:
+        text = "No answers of this run are recorded."
     return [[(" " + part, dim)] for part in wrap(text, width - 2, 4)]

@@ -1,15 +1,18 @@
 """A replay: its clock, its speed, and going to another step."""
 
+import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from app.feed.replay import MARK, ReplayFeed
+from app.feed.replay import MARK, ReplayFeed, timed
 from app.feed.session import Session
 from app.feed.snapshot import Snapshot
-from tests.app.stored import record, run_events
+from app.feed.stored import StoreFeed
+from grpo_engine import events as ev
+from tests.app.stored import pinned_groups, record, run_events
 from tests.patience import PATIENCE
 
 STEPS = 6
@@ -122,3 +125,27 @@ def test_twice_the_speed_takes_half_the_time_from_here_on(session: Session) -> N
     assert feed.mark == f"{MARK} ×2"
     feed.play_at(1)
     assert feed.mark == MARK
+
+
+def test_only_groups_that_are_trained_on_are_sampled_in_a_step() -> None:
+    rng = random.Random(1)
+    asked = [ev.GroupScored(step=0, group=group) for group in pinned_groups(rng, 0)]
+    facts = [*asked, *run_events(steps=1, prompts=3)]
+    shown = [moment.event for moment in timed((0.0, fact) for fact in facts)]
+    prompts = next(event for event in shown if isinstance(event, ev.PromptsStarted))
+    assert [(one.group, one.origin) for one in prompts.prompts] == [
+        (place, "train") for place in range(3)
+    ]
+    # the others still arrive, and before a board that is sampled shows them as its own
+    assert all(shown.index(event) < shown.index(prompts) for event in asked)
+
+
+def test_a_run_whose_end_nobody_reported_is_not_shown_as_training(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    record(path, (event for event in run_events(steps=2) if not isinstance(event, ev.RunFinished)))
+    session = Session(StoreFeed(path, "@last"))
+    end = time.monotonic() + PATIENCE
+    while session.pull().status != "aborted":
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    session.close()

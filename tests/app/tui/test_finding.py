@@ -69,6 +69,13 @@ async def test_every_metric_is_found_by_its_key_its_title_and_everyday_words(sto
             assert any(key in name for name in names), (key, words)
 
 
+async def test_without_a_run_no_metric_is_said_to_be_missing_in_it(store: Path) -> None:
+    app = Workbench(store)
+    async with app.run_test(size=(120, 40)):
+        values = {found.value for found in await everything(app) if "Metric" in found.name}
+        assert values == {""}
+
+
 @pytest.mark.parametrize(
     ("words", "key"),
     [

@@ -293,7 +293,7 @@ def metrics_lines(view: View, width: int, height: int, palette: Palette) -> list
     label = style(palette.label)
     if not rows:
         return [[("no metric matches", label)]]
-    name = min(max(cell_len(metric_name(row.key)) for row in rows) + 2, max(18, width // 4))
+    name = min(max(cell_len(metric_name(row.key)) for row in rows) + 3, max(18, width // 4))
     at = 3 + len(str(max(run.step for run in view.runs)))  # cells of the last step
     first, last, size = column_window(view, width - name - 1, 17 + at)
     size = min(size, 34)
@@ -309,7 +309,7 @@ def metrics_lines(view: View, width: int, height: int, palette: Palette) -> list
         arrow = {"up": "↑", "down": "↓", "none": " "}[row.direction]
         line: Line = [
             (shown, style(palette.accent, back)),
-            (clip_start(metric_name(row.key), name - 2).ljust(name - 2), style(palette.text, back)),
+            (clip_start(metric_name(row.key), name - 3).ljust(name - 2), style(palette.text, back)),
             (arrow, style(palette.label, back)),
         ]
         for cell in row.cells[first:last]:
@@ -551,7 +551,8 @@ def grid_lines(view: View, width: int, height: int, palette: Palette) -> list[Li
                 inner = pad(text, size - 1, "^") if y == tall // 2 else " " * (size - 1)
                 block[y] += [(inner, style(front, back)), (" ", None)]
         lines += block
-    note = "× is how many runs a cell is the mean of"
+    several = any(count > 1 for row in grid.counts for count in row)
+    note = "× is how many runs a cell is the mean of" if several else ""
     if shown < len(grid.columns):
         note = f"{len(grid.columns) - shown} more columns; z gives them room"
     lines += [[], [(clip(note, width), label)]]

@@ -31,8 +31,9 @@ from app.tui.screens.compare.panels import (
 from app.tui.screens.compare.pick import Item, Picked, Picker
 from app.tui.screens.compare.texts import as_csv, as_json, as_markdown, curves_csv
 from app.tui.screens.compare.view import PAGES, STATS, Page, View
+from app.tui.widgets.key_bar import KeyBar
 from experiments.compare.runs import grid, threshold
-from experiments.errors import CompareError, StoreError
+from experiments.errors import CompareError, NoStoreError, StoreError
 from experiments.values import RunSummary
 
 POLL_S = 0.5
@@ -87,7 +88,7 @@ class CompareScreen(ChartScreen):
                 tooltip="Another setting down the grid"),
         Binding("G", "grid(1)", "grid across", id="compare.grid_across", show=False,
                 tooltip="Another setting across the grid"),
-        Binding("enter", "enter", "open", id="compare.open", show=False,
+        Binding("enter", "enter", "open", id="compare.open",
                 tooltip="Open the run, draw the metric, or show the answers token by token"),
     ]  # fmt: skip
 
@@ -138,8 +139,11 @@ class CompareScreen(ChartScreen):
             self.read_newest()
 
     def tick(self, now: float) -> None:
-        """Animate the marks of live runs."""
+        """Animate the marks of live runs, and show the keys of the hint card while it is there."""
         self.query_one(RunsPanel).now = now
+        bar, offered = self.query_one(KeyBar), not self.view.refs and len(self.view.newest) > 1
+        bar.renamed = {"enter": "compare the newest"} if offered else {}
+        bar.hidden = frozenset({"zoom"} if offered else {"enter"})
 
     def receive(self, message: Message) -> None:
         """Compare the runs sent by another screen."""
@@ -191,6 +195,8 @@ class CompareScreen(ChartScreen):
             )
         except asyncio.CancelledError:
             return
+        except NoStoreError:  # before the very first run
+            newest, opened = (), ()
         except StoreError as error:
             self.view = replace(self.view, problem=str(error), loaded=True)
             return

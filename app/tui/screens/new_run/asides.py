@@ -27,7 +27,11 @@ class AboutPanel(ScrolledPanel):
         if title != self.title:
             self._top = 0
         self.title = title
-        self.note = cost_summary(view) if self.screen.has_class("-narrow") else ""
+        if self.screen.has_class("-narrow"):
+            words = cost_summary(view).split(", ")
+            self.note_first(*(", ".join(words[:count]) for count in range(len(words), 0, -1)))
+        else:
+            self.note = ""
         return about_lines(view, width, self.palette)
 
 

@@ -240,7 +240,7 @@ def start_list(view: View) -> Pick:
     runs = view.runs[:MOST_PARENTS]
     entries += [Entry("", "clone a run")] if runs else []
     entries += [
-        Entry(f"clone:{run.id}", run.name or run.id, f"{run.recipe} {run.status}") for run in runs
+        Entry(f"clone:{run.id}", run.name or run.id, f"{run.recipe} · {run.status}") for run in runs
     ]
 
     def about(value: str, width: int, palette: Palette) -> list[Line]:

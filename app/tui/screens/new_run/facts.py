@@ -160,7 +160,9 @@ def recipe_lines(view: View, width: int, palette: Palette) -> list[Line]:
     lines: list[Line] = []
     for path, problem in view.checked.errors.items():
         if path.startswith("algorithm."):
-            lines += paragraph(f"✗ {problem}", width, 5, palette.bad)
+            # rules name their settings, ranges do not
+            name = f"{path.partition('.')[2]} " if problem.startswith("must be") else ""
+            lines += paragraph(f"✗ {name}{problem}", width, 5, palette.bad)
     if chosen is None:
         return lines
     if lines:

@@ -27,19 +27,19 @@ def what(view: View, busy: str) -> str:
     lines = [
         f"{config.model.path} learns {config.task.name} with {config.algorithm.recipe}: "
         f"{config.steps:,} steps of {rollout.prompts} × {rollout.group_size} answers.",
-        f"It takes {cost_summary(view)}.",
+        f"{cost_summary(view)}.",
     ]
     fields = view.checked.fields
     changed = [path for path in view.checked.changed if path != "name"]
     if changed:
         more = f" and {len(changed) - 4} more" if len(changed) > 4 else ""
-        lines.append(f"Not as in {view.origin.name}: {', '.join(changed[:4])}{more}.")
+        lines.append(f"Differs from {view.origin.name}: {', '.join(changed[:4])}{more}.")
     if own := view.checked.own:
         said = ", ".join(f"{path.partition('.')[2]} {fields[path].text}" for path in own)
-        lines.append(f"Not as in recipe {config.algorithm.recipe}: {said}.")
+        lines.append(f"Differs from recipe {config.algorithm.recipe}: {said}.")
     found = view.verdict
     if not found:
-        lines.append("It is still being tried; a run that would fail is refused.")
+        lines.append("It is still being checked; a run that would fail is refused.")
     elif words := found.get("problem") or found["now"] or " ".join(found["fetches"]):
         lines.append(f"▲ {words[:300]}")
     if view.lacking:

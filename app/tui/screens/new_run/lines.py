@@ -187,12 +187,12 @@ def state_words(view: View, palette: Palette) -> Line:
 
 
 def verdict_words(view: View, palette: Palette) -> tuple[str, int]:
-    """What trying the settings found, in two words; only what was tried is ready."""
+    """What checking the settings found, in two words; only what was checked is ready."""
     found = view.verdict
     if not found:
-        return "… trying", palette.label
+        return "… checking", palette.label
     if "problem" in found:
-        return "▲ not tried", palette.warn
+        return "▲ not checked", palette.warn
     if found["now"]:
         return "▲ cannot start now", palette.warn
     if found["fetches"]:
@@ -320,8 +320,8 @@ def diff_lines(view: View, width: int, palette: Palette) -> list[Line]:
         (f"recipe {recipe.name}" if recipe is not None else "the recipe", from_recipe),
         (origin, from_origin),
     ):
-        count = f"{len(rows)} setting{'' if len(rows) == 1 else 's'} other than" if rows else "as"
-        lines.append([(f"{count} in {name}", style(palette.headline, bold=True))])
+        count = "1 setting differs" if len(rows) == 1 else f"{len(rows) or 'no'} settings differ"
+        lines.append([(f"{count} from {name}", style(palette.headline, bold=True))])
         lines += [_diff_line(row, width, palette) for row in rows]
         lines.append([])
     return lines[:-1]

@@ -17,6 +17,7 @@ from app.tui.screens.new_run.lines import (
     question_line,
     setting_lines,
     value_at,
+    value_words,
 )
 from app.tui.screens.new_run.view import Row, View
 from app.tui.widgets.field import Field
@@ -161,6 +162,7 @@ class FieldInput(Field):
     }
     FieldInput:focus { border: none; background-tint: transparent 0%; }
     """
+    submits = "done"
 
     def on_key(self, event: events.Key) -> None:
         """On tab, keep the text and edit the next setting."""
@@ -268,9 +270,12 @@ class SettingsPanel(ViewPanel):
     # -- editing ----------------------------------------------------------------------------
 
     def edit(self, text: str) -> None:
-        """Open the field on the row under the cursor."""
+        """Open the field on the row under the cursor; while it is empty, it tells what holds."""
         path = self.view.row.id if self.view is not None else ""
         field = self.input
+        chosen = self.view.chosen if self.view is not None else None
+        holds = value_words(self.view, chosen) if self.view is not None and chosen else ()
+        field.placeholder = "  ".join(filter(None, holds))
         with field.prevent(Input.Changed):
             field.suggester = Completer(path) if path in NAMES else None
             field.value = text

@@ -60,7 +60,7 @@ class Pick(Filtered[str]):
         border: round $border; background: $background; border-title-color: $headline;
         border-subtitle-color: $text-muted;
     }
-    Pick Static { color: $text-muted; width: 100%; margin: 0 1; }
+    Pick Static { color: $text-muted; width: 100%; }
     Pick OptionList {
         width: 44; height: 1fr; border: none; background: $background; padding: 0;
         scrollbar-size-vertical: 1;
@@ -69,7 +69,7 @@ class Pick(Filtered[str]):
     Pick DetailsPanel { margin-left: 2; }
     Pick.-narrow OptionList { width: 1fr; height: auto; max-height: 50%; }
     Pick.-narrow Horizontal { layout: vertical; }
-    Pick.-narrow DetailsPanel { width: 1fr; height: 1fr; margin: 1 0 0 1; }
+    Pick.-narrow DetailsPanel { width: 1fr; height: 1fr; margin: 1 0 0 0; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "leave", "cancel", id="new.pick_cancel",

@@ -566,7 +566,7 @@ class NewRunScreen(WorkbenchScreen):
             self.notify("Nothing is changed.")
             return
         self.change(self.view.with_form(RunForm(self.view.form.base, title=self.view.form.title)))
-        self.notify(f"{count} reset; ctrl+z brings them back.")
+        self.notify(f"{count} reset; ctrl+z undoes that.")
 
     def action_changed(self) -> None:
         """Toggle between changed settings and all."""

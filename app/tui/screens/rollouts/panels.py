@@ -39,7 +39,7 @@ from app.tui.widgets.panel import Line, Panel, Span
 
 TURN_LINES, TEXT_LINES, LEAST_NUMBERS = 9, 6, 3  # of a dialogue, of an answer, of a token
 NO_RUN = "No run is open. Press 1 for the list of runs, then ⏎ on one."
-NO_GROUPS = "No answers are recorded yet. They appear after the first step; 3 shows the run live."
+NO_GROUPS = "No answers are recorded. The first appear once a step has ended; 3 shows the run."
 
 
 @dataclass
@@ -106,7 +106,7 @@ class GroupsPanel(ViewPanel):
             self.title, self.note = "found", search_note(view.search, view.hit)
             return self._found(view.search, width, height)
         if not groups:
-            text = "The prompts of a step, with the mean reward of their answers, show up here."
+            text = "The prompts of a step, with the mean reward of their answers, appear here."
             return [[(" " + p, style(palette.label))] for p in wrap(text, width - 2, 5)]
         foot = self._foot(palette)
         room = max(1, height - 1 - len(foot))
@@ -355,7 +355,7 @@ class WhyPanel(ViewPanel):
         view, palette = self.view, self.palette
         chosen, rollout = view.chosen, view.rollout
         if chosen is None or rollout is None:
-            text = "What each reward function gave an answer, and why, shows up here."
+            text = "What each reward function gave an answer, and why, appears here."
             return [[(" " + p, style(palette.label))] for p in wrap(text, width - 2, 5)]
         groups = view.step.groups if view.step else ()
         lines = reward_lines(rollout, largest_by_reward(groups), width, palette)

@@ -297,7 +297,7 @@ class RolloutsScreen(WorkbenchScreen):
 
     def action_visit_at(self) -> None:
         """Ask for a step, and go to the same prompt there."""
-        hint = "a step, or -50 for 50 steps earlier; it goes to the nearest one with this prompt"
+        hint = "A step, or -50 for 50 steps earlier. The nearest one with this prompt opens."
         self.app.push_screen(Ask("this prompt at another step", hint), self._ask_visit)
 
     def _ask_visit(self, text: str | None) -> None:

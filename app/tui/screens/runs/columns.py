@@ -35,6 +35,7 @@ class Column:
     sort: str
     draw: Callable[[RunSummary, Cell, int], Line]
     right: bool = False
+    noted: bool = False  # a note behind the value leaves the last cell free, also in the title
 
 
 Drawer = Callable[[RunSummary, Cell, int], Line]
@@ -144,14 +145,15 @@ NAME = Column(title="name", width=18, sort="name", draw=_name)
 COLUMNS: tuple[Column, ...] = (
     NAME,
     Column(title="steps", width=14, sort="step", draw=_steps, right=True),
-    Column(title="best reward", width=12, sort="reward", draw=_best("reward"), right=True),
+    Column(title="best reward", width=13, sort="reward", draw=_best("reward"), right=True,
+           noted=True),
     Column(title="curve", width=SPARK, sort="", draw=_spark),
     Column(title="recipe", width=10, sort="recipe", draw=_plain(lambda r: r.recipe)),
     Column(title="KL", width=6, sort="kl", draw=_last("kl"), right=True),
     Column(title="age", width=7, sort="created",
            draw=_plain(lambda r: age(r, time.time()), dim=True, right=True), right=True),
-    Column(title="held-out", width=12, sort="eval/accuracy", draw=_best("eval/accuracy"),
-           right=True),
+    Column(title="held-out", width=11, sort="eval/accuracy", draw=_best("eval/accuracy"),
+           right=True, noted=True),
     Column(title="task", width=14, sort="task", draw=_plain(lambda r: r.task)),
     Column(title="clip", width=6, sort="clip_ratio/region_mean",
            draw=_last("clip_ratio/region_mean"), right=True),
@@ -208,7 +210,8 @@ def head_line(columns: Sequence[Column], sort: str, palette: Palette) -> Line:
     for column in columns:
         sorts = sort.lstrip("-") == column.sort
         arrow = ("▾" if sort.startswith("-") else "▴") if sorts else ""
-        text = pad(column.title + arrow, column.width, ">" if column.right else "<")
+        text = column.title + arrow + " " * (column.noted and not sorts)
+        text = pad(text, column.width, ">" if column.right else "<")
         line.append((text + " ", style(palette.headline if sorts else palette.label)))
     return line
 

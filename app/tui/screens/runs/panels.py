@@ -19,7 +19,7 @@ from app.tui.widgets.top_bar import pulse
 CARD = (
     ("⏎", "two-minute starter run", "an embedded model learns arithmetic on this machine"),
     ("p", "play the bundled recorded run", "needs nothing, not even MLX"),
-    ("n", "own run", "choose model, task and settings"),
+    ("n", "a run of your own", "choose model, task and settings"),
 )
 
 
@@ -160,8 +160,10 @@ class PreviewPanel(ViewPanel):
         chosen, preview = view.chosen, view.preview
         self.title = (chosen.name or chosen.id) if chosen else "preview"
         if chosen is None:
-            hint = "space marks the group, ⏎ folds it" if view.row else "a run's curves show here"
-            return [[(hint, style(palette.label))]]
+            hint = "The curves of a run appear here."
+            if view.row:
+                hint = "⏎ folds or opens the group, space marks its runs."
+            return [[(part, style(palette.label))] for part in wrap(hint, width, height)]
         if preview is None or preview.detail.summary.key != chosen.key:
             return [[("reading", style(palette.label))]]
         return preview_lines(preview, width, height, palette)

@@ -1,5 +1,7 @@
 """The preview's lines: a run's state, curves, settings and last alert."""
 
+import re
+
 from app.feed.series import series_of
 from app.text.axes import axis
 from app.text.numbers import seconds, share, tokens, with_unit
@@ -13,6 +15,7 @@ from experiments.values import MetricSeries
 from grpo_engine.metrics import natural_range, spec
 
 CHART_HEIGHT = 4
+DATE = re.compile(r"^\d{4}-\d\d-\d\dT(\d\d:\d\d:\d\d)\S*")  # of a line of the log
 
 
 def preview_lines(preview: Preview, width: int, height: int, palette: Palette) -> list[Line]:
@@ -34,12 +37,17 @@ def preview_lines(preview: Preview, width: int, height: int, palette: Palette) -
         lines += [[(part, style(palette.warn))] for part in wrap(text, width, 3)]
     if preview.changed and len(lines) + 3 < height:
         lines += [[], [("not the default", style(palette.label))]]
-        names = min(26, width * 3 // 5)
+        names = _names(width)
         for path, value in preview.changed[: max(0, height - len(lines))]:
             for place, part in enumerate(wrap(value, max(1, width - names - 1), 2)):
                 left = pad("" if place else path, names)
                 lines.append([(left + " ", style(palette.label)), (part, style(palette.text))])
     return lines[:height]
+
+
+def _names(width: int) -> int:
+    """Cells of the names, before the values of settings and evaluations."""
+    return min(26, width * 3 // 5)
 
 
 def _head(preview: Preview, width: int, palette: Palette) -> list[Line]:
@@ -87,7 +95,7 @@ def _post_mortem(preview: Preview, width: int, palette: Palette) -> list[Line]:
         ]
     )
     for line in found.log_lines[-3:]:
-        lines += [[(part, label)] for part in wrap(line, width, 2)]
+        lines += [[(part, label)] for part in wrap(DATE.sub(r"\1", line), width, 2)]
     return lines
 
 
@@ -121,6 +129,6 @@ def _evaluations(preview: Preview, width: int, palette: Palette) -> list[Line]:
             span = (
                 f"{share(values[0])} → {share(values[-1])}" if len(found) > 1 else share(values[0])
             )
-            text = pad(f"held-out, {mode}", max(1, width - 14))
-            lines.append([(text, style(palette.label)), (pad(span, 14, ">"), style(palette.text))])
+            name = pad(f"held-out, {mode}", _names(width))
+            lines.append([(f"{name} ", style(palette.label)), (span, style(palette.text))])
     return lines

@@ -72,6 +72,9 @@ def note_width(width: int) -> int:
     return max(1, width - 45)
 
 
+NEED_ITEMS = frozenset({"work", "cancel", "again"})
+
+
 class QueueScreen(Dialog[None]):
     """Show waiting runs and the worker that takes them."""
 
@@ -100,6 +103,7 @@ class QueueScreen(Dialog[None]):
 
     def on_mount(self) -> None:
         """Read the queue, and poll for changes."""
+        self.query_one(KeyBar).hidden = NEED_ITEMS
         self._look()
         self.set_interval(1.0, self._look)
 
@@ -115,6 +119,7 @@ class QueueScreen(Dialog[None]):
         except (StoreError, asyncio.CancelledError):
             return
         self.query_one(QueuePanel).items = items
+        self.query_one(KeyBar).hidden = frozenset() if items else NEED_ITEMS
 
     def action_move(self, by: int) -> None:
         panel = self.query_one(QueuePanel)

@@ -41,7 +41,9 @@ from grpo_engine.errors import EngineError
 MOST_RUNS = 5000  # in the table; a search finds the others
 POLL_S = 0.5
 PREVIEW_DELAY_S = 0.12
-NEED_RUNS = frozenset({"mark", "mark_sweep", "compare", "clone", "resume"})
+DEMO = frozenset({"demo"})
+NEED_RUNS = frozenset({"mark", "mark_sweep", "compare", "clone", "resume", "find", "zoom"})
+OFFERS: Final = {"open": "starter run", "demo": "recorded run", "new": "own run"}
 WORDS: Final = {
     "pause": "pause", "continue": "continue", "checkpoint": "save a checkpoint",
     "stop_after_step": "stop after this step", "stop_now": "stop now",
@@ -103,8 +105,7 @@ class RunsScreen(ControlScreen):
                 tooltip="Bring back what was archived last"),
         Binding("Q", "queue", "queue", id="runs.queue", show=False,
                 tooltip="The queue of waiting runs"),
-        Binding("p", "demo", "demo", id="runs.demo", show=False,
-                tooltip="Play the bundled recorded run"),
+        Binding("p", "demo", "demo", id="runs.demo", tooltip="Play the bundled recorded run"),
     ]  # fmt: skip
 
     view: reactive[View] = reactive(View, repaint=False)
@@ -153,9 +154,9 @@ class RunsScreen(ControlScreen):
         self.query_one(RunsTable).now = now
         run, bar = self.controlled_run(), self.query_one(KeyBar)
         bar.renamed = HELD if run is not None and run.held else {}
-        bar.hidden = frozenset() if run is not None and run.active else CONTROLS
+        bar.hidden = DEMO if run is not None and run.active else CONTROLS | DEMO
         if self.view.empty:
-            bar.renamed, bar.hidden = {"open": "starter run"}, CONTROLS | NEED_RUNS
+            bar.renamed, bar.hidden = OFFERS, CONTROLS | NEED_RUNS
 
     # -- reading ----------------------------------------------------------------------------
 
@@ -439,7 +440,8 @@ class RunsScreen(ControlScreen):
         back = all(run.archived for run in picked)
         self._archived_last = () if back else picked
         count = f"{len(picked)} run{'s' if len(picked) > 1 else ''}"
-        done = f"{count} back in the list" if back else f"{count} archived; u brings them back"
+        them = "it" if len(picked) == 1 else "them"
+        done = f"{count} back in the list." if back else f"{count} archived; u brings {them} back."
         self.view = replace(self.view, marks=frozenset())
         self._write(partial(writes.set_archived, path, picked, not back), done)
 
@@ -448,7 +450,7 @@ class RunsScreen(ControlScreen):
         runs, self._archived_last = self._archived_last, ()
         if runs:
             call = partial(writes.set_archived, self.workbench.store, runs, False)
-            self._write(call, f"{len(runs)} brought back")
+            self._write(call, f"{len(runs)} run{'s' if len(runs) > 1 else ''} back in the list.")
         else:
             self.notify("Nothing was archived here; A shows archived runs.")
 
@@ -528,14 +530,14 @@ class RunsScreen(ControlScreen):
 
     def action_group_by(self) -> None:
         """Ask what to group by."""
-        hint = "A setting or a metric, as `optimizer.learning_rate`; empty for no groups."
+        hint = "A setting or a metric, such as optimizer.learning_rate. Empty for no groups."
         ask = Ask("group by", hint, self.view.group)
         self.app.push_screen(ask, lambda text: self._ask_done("group", text))
 
     def action_columns(self) -> None:
         """Ask which columns to add, and remember them."""
         hint = (
-            "Settings and metrics, separated by commas:\n"
+            "Settings and metrics, separated by commas, for example\n"
             "best reward, last kl, =optimizer.learning_rate as lr"
         )
         ask = Ask("columns", hint, ", ".join(self.view.columns))

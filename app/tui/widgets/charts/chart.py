@@ -85,20 +85,26 @@ def function_lines(
     chart, weights = reward_chart(snapshot), snapshot.weights
     views = [snapshot.series[key] for key in chart.keys[1:]]
     mover, word = snapshot.mover, " ◂ moved the reward most" if curves else " ◂"
+    times = [f" ×{short(weights[name])}" if name in weights else "" for name in chart.names[1:]]
+    ends = [f"  {short(view.start)} → {short(view.value)}{' smoothed' if curves else ''}"
+            for view in views]  # fmt: skip
+    right = max(map(cell_len, ends), default=0)
+    left = max(map(cell_len, map(str.__add__, chart.names[1:], times)), default=0)
     lines: list[Line] = []
     for i, (name, view) in enumerate(zip(chart.names[1:], views, strict=True)):
         most = name == mover
         colour = style(_colour(chart, i + 1, palette))
-        times = f" ×{short(weights[name])}" if name in weights else ""
-        ends = f"  {short(view.start)} → {short(view.value)}{' smoothed' if curves else ''}"
         mark = (word if most else " " * len(word)) if len(views) > 1 else ""
-        room = width - 3 - cell_len(times + ends + mark)
+        room = width - 3 - right - cell_len(mark)
+        # all curves begin below each other
+        curve = sparkline(list(view.smooth), room - left - 2) if curves else ""
+        room -= cell_len(times[i])
         name = clip_middle(name, room)
         room -= cell_len(name)
-        curve = sparkline(list(view.smooth), room - 2) if curves else ""
         lines.append([(" ━ ", colour), (name, style(palette.text)),
-                      (times, style(palette.label)), (" " * (room - len(curve)), None),
-                      (curve, colour), (ends, style(palette.headline if most else palette.text)),
+                      (times[i], style(palette.label)), (" " * (room - len(curve)), None),
+                      (curve, colour),
+                      (ends[i].rjust(right), style(palette.headline if most else palette.text)),
                       (mark, style(palette.accent))])  # fmt: skip
     return lines
 

@@ -189,6 +189,15 @@ async def test_marked_runs_come_from_the_runs_screen(store: Path) -> None:
         assert app.screen is runs
 
 
+async def test_before_the_first_run_the_card_says_where_to_start_one(tmp_path: Path) -> None:
+    app = workbench(tmp_path / "none.db")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("5")
+        await until(app, lambda: "there are no runs yet: ⏎ there starts" in frames.text(app))
+        assert "no store" not in frames.text(app)
+        frames.check(app)
+
+
 async def test_an_empty_screen_helps_and_picks_runs(store: Path) -> None:
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
@@ -199,6 +208,7 @@ async def test_an_empty_screen_helps_and_picks_runs(store: Path) -> None:
         text = frames.text(app)
         assert "No runs to compare yet" in text
         assert "brave-fox and calm-otter" in text
+        await until(app, lambda: "⏎ compare the newest" in frames.frame(app)[-1], app.frame_now)
         frames.check(app)
         await pilot.press("plus")
         await pilot.pause()

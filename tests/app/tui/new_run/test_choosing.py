@@ -202,6 +202,18 @@ async def test_a_list_is_filtered_by_typing_and_esc_ends_the_filter_first(store:
         assert app.screen is screen
 
 
+async def test_an_empty_field_says_what_holds_and_the_key_line_how_to_end(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot)
+        await go_to(pilot, screen, "algorithm.beta")
+        await pilot.press("enter")
+        await until(app, lambda: "0.04  as grpo" in frames.text(app))
+        assert frames.frame(app)[-1].split()[:2] == ["⏎", "done"]
+        await pilot.press("escape", "slash")
+        await until(app, lambda: "⏎ keep the search" in frames.frame(app)[-1])
+
+
 async def test_the_diff_names_both_values_to_the_recipe_and_to_the_preset(store: Path) -> None:
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
@@ -213,8 +225,8 @@ async def test_the_diff_names_both_values_to_the_recipe_and_to_the_preset(store:
         frames.check(app)
         rows = [row for row in frames.frame(app) if "clip_high" in row and "←" in row]
         text = frames.text(app)
-        assert "other than in recipe grpo" in text
-        assert "other than in preset starter" in text
+        assert "2 settings differ from recipe grpo" in text
+        assert "1 setting differs from preset starter" in text
         assert sum("0.35 ← " in row for row in rows) >= 2
         own = RECIPES["grpo"].clip_high
         assert any(f"0.35 ← {own:g}" in row for row in rows)

@@ -85,7 +85,7 @@ async def test_by_keys_alone_from_the_preset_to_a_run_with_another_beta(
             await write(pilot, text)
             await pilot.press("enter")
         assert set(screen.view.checked.changed) == set(changes)
-        assert "… trying" in frames.text(app)
+        assert "… checking" in frames.text(app)
         monkeypatch.setattr(NewRunScreen, "REHEARSE_S", 0.05)
         screen.try_settings()
         await until(app, lambda: "✓ ready" in frames.text(app))
@@ -193,7 +193,7 @@ async def test_another_recipe_shows_its_own_values_and_marks_what_is_typed(store
         frames.check(app)
         await pilot.press("L")
         await pilot.pause()
-        assert "Not as in recipe how-much: passes 2." in " ".join(frames.text(app).split())
+        assert "Differs from recipe how-much: passes 2." in " ".join(frames.text(app).split())
         await pilot.press("q")
     with closing(StoreReader(store)) as reader:
         algorithm = reader.queue()[-1].config["algorithm"]
@@ -221,7 +221,7 @@ async def test_clone_from_runs_shows_exactly_the_setting_that_differs(store: Pat
         assert "← 0.04" in text
         frames.check(app)
         await pilot.press("L")
-        assert "Not as in calm-otter: algorithm.beta." in frames.text(app)
+        assert "Differs from calm-otter: algorithm.beta." in frames.text(app)
         await pilot.press("escape", "u")
         assert not screen.view.checked.changed
 

@@ -57,6 +57,11 @@ def test_an_error_stands_at_its_field_and_nothing_can_be_launched() -> None:
     assert "allowed" not in shown
 
 
+def test_an_error_beside_the_recipe_names_its_setting() -> None:
+    view = typed(preset_view("starter"), algorithm__beta="-1")
+    assert "✗ beta must be a number ≥ 0" in words(recipe_lines(view, 90, DARK))
+
+
 def test_an_illegal_combination_is_refused_in_the_rules_own_words_at_the_edited_field() -> None:
     view = typed(preset_view("starter"), algorithm__ratio="none")
     own = EXCLUSIONS[0].why.format(trust="clip")

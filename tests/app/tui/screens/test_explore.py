@@ -7,7 +7,7 @@ from textual import events
 from textual.pilot import Pilot
 
 from app.feed.stored import StoreFeed
-from app.text.numbers import short, with_unit
+from app.text.numbers import BARS, short, with_unit
 from app.tui.app import Workbench
 from app.tui.messages import MetricRequested
 from app.tui.preferences import Preferences
@@ -97,6 +97,8 @@ async def test_the_reward_alone_keeps_its_functions(size: tuple[int, int], store
             assert f"{short(values[0])} → {short(last / norm)}" in line
             moved[name] = weight * abs(last / norm - values[0])
         most = max(moved, key=moved.__getitem__)
+        starts = [min(line.find(bar) % 1000 for bar in BARS.strip()) for line in functions]
+        assert starts[0] == starts[1]  # the curves begin below each other
         assert [name for name, line in zip(moved, functions, strict=True)
                 if "◂ moved the reward most" in line] == [most]  # fmt: skip
         await pilot.press("down", *["down"] * len(moved))  # the first of another metric

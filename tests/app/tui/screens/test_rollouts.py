@@ -383,7 +383,7 @@ async def test_a_store_without_answers_says_what_would_fill_the_screen(tmp_path:
             "rollouts", RolloutOpened(run=1, step=0, origin="train", group=0, answer=0)
         )
         await pilot.pause()
-        assert "No answers are recorded yet" in frames.text(app)
+        assert "No answers are recorded" in frames.text(app)
         assert "heat 1/5" not in frames.text(app)
         assert "sort prompt" not in frames.text(app)
 

@@ -99,6 +99,8 @@ async def test_the_preview_of_a_failed_run_says_once_what_went_wrong(tmp_path: P
         assert re.search(r"last step 0, [0-9-]+ [0-9:]+ UTC", text)
         assert "no checkpoint: it would start over" in text
         assert "from there" not in text
+        assert re.search(r"\d\d:\d\d:\d\d step 0: no column", text)
+        assert not re.search(r"T\d\d:", text)
 
 
 async def test_the_table_shows_the_best_reward_and_its_step(store: Path) -> None:
@@ -253,6 +255,7 @@ async def test_archive_hides_and_undo_brings_back(tmp_path: Path) -> None:
         await pilot.press("x")
         await pilot.pause()
         assert screen.view.runs == ()
+        assert app.said[-1].text == "1 run archived; u brings it back."
         await pilot.press("u")
         await pilot.pause()
         assert len(screen.view.runs) == 1
@@ -333,6 +336,7 @@ async def test_an_empty_store_shows_one_card_that_starts_a_run(
         assert "two-minute starter run" in text
         assert "play the bundled recorded run" in text
         await until(app, lambda: "⏎ starter run  " in frames.frame(app)[-1], app.frame_now)
+        assert "p recorded run" in frames.frame(app)[-1]
         assert "space mark" not in frames.text(app)
 
 
@@ -400,6 +404,33 @@ async def test_the_queue_shows_the_whole_note_of_the_run_under_the_cursor(tmp_pa
         await pilot.press("j")
         await until(app, lambda: "THE END" not in frames.text(app))
         assert "it was stopped" in frames.text(app)
+
+
+async def test_an_empty_queue_offers_nothing_to_do_with_its_runs(tmp_path: Path) -> None:
+    store = tmp_path / "runs.db"  # which does not exist yet
+    app = workbench(store)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("Q")
+        await until(app, lambda: frames.frame(app)[-1].split() == ["esc", "close"])
+        with closing(ExperimentStore(store)) as opened:
+            RunQueue(opened).add(CONFIG, name="waits")
+        await until(app, lambda: "⏎ start a worker" in frames.frame(app)[-1])
+
+
+async def test_titles_of_columns_do_not_run_into_each_other(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await ready(app, pilot)
+        assert "steps  best reward  curve" in frames.text(app)
+
+
+async def test_the_preview_keeps_numbers_near_their_names(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(200, 60)) as pilot:
+        screen = await ready(app, pilot)
+        screen.query_one(PreviewPanel).focus()
+        await pilot.press("z")
+        await until(app, lambda: re.search(r"held-out, greedy {1,20}\d", frames.text(app)))
 
 
 async def test_only_a_view_that_may_write_asks_for_a_file(store: Path) -> None:

@@ -3,6 +3,7 @@
 One workbench on a real store visits all of them, and `frames.check` checks each.
 """
 
+import re
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
@@ -182,6 +183,27 @@ async def test_what_opens_over_a_screen_is_whole_and_readable(
         assert isinstance(app.screen, WorkbenchScreen)
         app.push_screen(CrashScreen(app.screen.snapshot, "The model is gone.", "Traceback\n x"))
         await walk.see("The model is gone", "last lines of the log")
+        lines = [line for line in frames.frame(app) if re.search(r":\d\d  step +\d+  ", line)]
+        ends = {re.search(r"step +\d+", line).end() for line in lines}  # type: ignore[union-attr]  # each line matched
+        assert len(lines) > 1
+        assert len(ends) == 1  # the texts begin below each other
+
+
+async def test_a_long_reason_of_an_answer_stays_in_its_column(store: Path) -> None:
+    app = opened(store, "dark")
+    async with app.run_test(size=(80, 24)) as pilot:
+        walk = Walk(app, pilot)
+        await walk.see("reward")
+        why = "this takes more room than a line of the dialog has, so it goes on below"
+        names = ("checkpoint, stop and leave", "stay")
+        app.push_screen(Choice("leave", "How?", [(name, name[0], name, why) for name in names]))
+        await walk.see("checkpoint, stop and leave")
+        rows = [row for row in frames.frame(app) if "│" in row]
+        starts = [row.index("this takes") for row in rows if "this takes" in row]
+        assert len(starts) == len(names)
+        assert len(set(starts)) == 1
+        below = next(row for row in rows if "below" in row)
+        assert below.index(below.strip("│ ").split()[0]) >= starts[0]
 
 
 @pytest.mark.parametrize("size", SIZES)

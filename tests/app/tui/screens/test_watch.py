@@ -188,6 +188,26 @@ def rows_of(app: Workbench, which: str) -> list[str]:
     return [line[region.x : region.right] for line in lines]
 
 
+@pytest.mark.parametrize("length", range(28, 36))
+def test_the_mark_of_an_answer_is_on_no_line_alone(length: int) -> None:
+    (one, *_) = scored(1, 0, (17, 25), [("x" * length, True, True)] * 4).group.rollouts
+    lines = lane_lines(replace(one, finish="stop"), LEAD + 16, 4, PALETTES["dark"], 1.0)
+    texts = ["".join(text for text, _ in line).strip() for line in lines]
+    assert "x▪" in "".join(texts)
+    assert "▪" not in texts
+
+
+async def test_the_mean_of_a_group_stays_beside_its_answers(tmp_path: Path) -> None:
+    app = workbench(SHORT.events(), tmp_path)
+    async with app.run_test(size=(200, 60)) as pilot:
+        await settle(pilot, app)
+        app.screen.query_one(Groups).focus()
+        await pilot.press("z")
+        await settle(pilot, app)
+        head = next(row for row in frames.frame(app) if " a " in row and "mean" in row)
+        assert head.index("mean") - head.index(" h ") <= 10
+
+
 async def test_the_groups_scored_last_can_be_read_while_the_next_step_is_sampled(
     tmp_path: Path,
 ) -> None:
