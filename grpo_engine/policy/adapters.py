@@ -183,8 +183,8 @@ def can_fold(module: nn.Module) -> bool:
 def copied_to_sample(model: nn.Module, fast: FastPaths) -> list[nn.Module]:
     """The layers that sample with a copy of their weights: with the adapter added, or transposed.
 
-    For every product OpenBLAS copies the weights into the order of its kernels. With few rows that
-    is most of the time, and from [in, out] it is faster than from [out, in].
+    Products of few rows read weights that lie as [in, out] once (`platform/products.c`). OpenBLAS
+    copies the weights for every product, and faster from [in, out] than from [out, in].
     """
     turns = transposes(fast)
     head = nn.Embedding if getattr(getattr(model, "args", None), "tie_word_embeddings", 0) else None
