@@ -156,6 +156,7 @@ class Workbench(RunApp):
         if self.session is not None:
             self.session.close()
         self.reader.close()
+        self.end_writing()
 
     async def on_event(self, event: events.Event) -> None:
         """Note when a key or the mouse was last used: frames are more frequent after input.

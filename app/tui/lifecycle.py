@@ -63,6 +63,10 @@ class RunApp(ThemedApp):
         # shielded: a screen that is left cancels its workers
         await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._writer, call))
 
+    def end_writing(self) -> None:
+        """Take no further changes; those asked for are still made."""
+        self._writer.shutdown(wait=False)
+
     # -- the shown run ----------------------------------------------------------------------
 
     def frame_now(self) -> None:

@@ -291,7 +291,7 @@ async def test_the_settings_that_differ_are_a_table_within_five_keys_on_a_small_
                     app.frame_now)  # fmt: skip
         for key in keys:
             await pilot.press(key)
-            await pilot.pause()
+            await until(app, lambda: True, app.frame_now)
         differs = "steps" if run == LIVE and "brave" not in "".join(keys) else "algorithm.beta"
         row = rf"│{re.escape(differs)} +\S+ +\S+ *│"
         await until(app, lambda: "▌settings▐" in frames.text(app)
