@@ -19,7 +19,9 @@ enum {
     DEPTH = 32,                  /* rows of B that are read side by side */
     PANEL = 1536 / TILE * TILE,  /* columns for which DEPTH rows of B stay in the cache */
     SMALL = 2000000,             /* products of fewer multiplications need no packing */
-    SHARED = 500000,             /* products of more are shared by the threads */
+    /* Products of more are shared by the threads. Those of a backward pass are not: the threads of
+       OpenBLAS, which computes the products between them, would wait beside ours. */
+    SHARED = SMALL,
     LINE = 16,                   /* numbers in a line of the cache */
     ROW_MAJOR = 101, PLAIN = 111
 };
