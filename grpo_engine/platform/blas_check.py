@@ -52,7 +52,7 @@ class Verdict:
 
 def verdict(path: str, *, fresh: bool = False) -> Verdict:
     """Whether a library may be loaded here; from the cache, or tested in a child."""
-    own = products.compiled(_folder(), processor.identity())
+    own = products.compiled(_folder())
     place = _place(path, own)
     kept = None if fresh else _read(place)
     if kept is not None:

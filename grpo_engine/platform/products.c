@@ -9,10 +9,8 @@
 
 #if defined(__AVX512F__)
 enum { LANES = 16, ROWS = 8, WIDE = 3, MOST_ROWS = 64 };
-#elif defined(__AVX__)
-enum { LANES = 8, ROWS = 4, WIDE = 2, MOST_ROWS = 16 };
 #else
-enum { LANES = 4, ROWS = 4, WIDE = 2, MOST_ROWS = 16 };
+enum { LANES = 8, ROWS = 4, WIDE = 2, MOST_ROWS = 16 };
 #endif
 enum {
     TILE = LANES * WIDE,         /* columns whose sums are kept in registers, for ROWS rows */

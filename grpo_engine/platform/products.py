@@ -1,7 +1,8 @@
 """Compiles `products.c`, matrix products of few rows, for the processor it runs on.
 
 A decode step multiplies a few rows by every weight. OpenBLAS first copies the weights, which takes
-two to three times as long as the product itself. A machine without a C compiler goes without.
+as long as the product itself or longer. A machine without a C compiler, or whose processor has none
+of the instruction sets below, leaves these products to OpenBLAS too.
 """
 
 import ctypes
@@ -13,11 +14,19 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
+from grpo_engine.platform import processor
+
 CHOICE: Final = "GRPO_TUI_PRODUCTS"
 """`none` leaves all products to the BLAS."""
 SOURCE: Final = Path(__file__).with_name("products.c")
 COMPILERS: Final = ("cc", "gcc", "clang")
-FLAGS: Final = ("-O3", "-march=native", "-shared", "-fPIC")
+FLAGS: Final = ("-O3", "-shared", "-fPIC")
+KINDS: Final = (
+    (("AVX-512", "FMA"), ("-mavx512f", "-mfma")),
+    (("AVX2", "FMA"), ("-mavx2", "-mfma")),
+)
+"""Instruction sets, and the compiler's flags for them. A compiler's own `native` may be another
+processor: under emulation, it runs on the real one."""
 SEVERAL_THREADS: Final = ("-fopenmp",)
 LIMIT_S: Final = 120.0
 
@@ -37,25 +46,28 @@ class Products:
         self._set_threads(count)
 
 
+def instructions() -> tuple[str, ...]:
+    """The compiler's flags for this processor; empty if nothing is to be compiled for it."""
+    has = processor.extensions()
+    return next((flags for needed, flags in KINDS if all(name in has for name in needed)), ())
+
+
 def compiler() -> str | None:
-    """The C compiler to use; None if there is none or nothing is to be compiled."""
+    """The C compiler to use; None if there is none or it is not wanted."""
     if os.environ.get(CHOICE) == "none":
         return None
     names = (os.environ.get("CC", ""), *COMPILERS)
     return next((found for name in names if name and (found := shutil.which(name))), None)
 
 
-def compiled(folder: Path, identity: str) -> str:
-    """Path of the library in a cache folder, compiled if it is not there; "" if it cannot be.
-
-    `identity` names the processor, since two machines may share one home folder.
-    """
-    tool = compiler()
-    if tool is None:
+def compiled(folder: Path) -> str:
+    """Path of the library in a cache folder, compiled if it is not there; "" if it cannot be."""
+    tool, chosen = compiler(), instructions()
+    if tool is None or not chosen:
         return ""
     try:
         stamp = Path(tool).stat()
-        parts = [SOURCE.read_text(), identity, tool, str(stamp.st_size), str(stamp.st_mtime_ns)]
+        parts = [SOURCE.read_text(), *chosen, tool, str(stamp.st_size), str(stamp.st_mtime_ns)]
         place = folder / f"products-{sha256(chr(0).join(parts).encode()).hexdigest()[:24]}.so"
         if place.is_file():
             return str(place)
@@ -63,7 +75,7 @@ def compiled(folder: Path, identity: str) -> str:
         with tempfile.TemporaryDirectory(dir=folder) as draft:
             made = Path(draft) / place.name
             for more in (SEVERAL_THREADS, ()):  # the compiler may lack the library for threads
-                command = [tool, *FLAGS, *more, "-o", str(made), str(SOURCE)]
+                command = [tool, *FLAGS, *chosen, *more, "-o", str(made), str(SOURCE)]
                 done = subprocess.run(
                     command, stdin=subprocess.DEVNULL, capture_output=True, check=False,
                     timeout=LIMIT_S,

@@ -152,6 +152,23 @@ def test_a_run_on_another_processor_gives_the_same_numbers(
         assert found.about["extensions"] == ["SSE4.2"]
 
 
+@pytest.mark.skipif(EMULATOR is None, reason=f"qemu-{HERE} is missing: install qemu-user")
+@pytest.mark.parametrize("cpu", CPUS.get(HERE, ()))
+def test_products_are_right_where_compilers_and_checks_run_on_the_real_processor(
+    cpu: str, tmp_path: Path
+) -> None:
+    code = (
+        "import grpo_engine, mlx.core\nfrom grpo_engine.platform import blas, blas_check\n"
+        "print(blas.ensure().loaded, *filter(None, blas_check.checks()))"
+    )
+    done = subprocess.run(
+        [str(EMULATOR), "-0", sys.executable, str(Path(sys.executable).resolve()), "-c", code],
+        capture_output=True, text=True, check=False, cwd=ROOT,
+        env={**os.environ, "QEMU_CPU": cpu, "XDG_CACHE_HOME": str(tmp_path)},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr[-3000:]
+
+
 @pytest.mark.skipif(not ARM64, reason="GRPO_TUI_ARM64_PYTHON names no emulated Python for aarch64")
 @pytest.mark.parametrize("cpu", CPUS["aarch64"])
 def test_a_run_on_aarch64_gives_the_same_numbers(cpu: str, real: Seen, tmp_path: Path) -> None:

@@ -18,15 +18,24 @@ pytestmark = [
         sys.platform != "linux" or device.uses_gpu(), reason="only Linux without a GPU needs a BLAS"
     ),
     pytest.mark.skipif(products.compiler() is None, reason="needs a C compiler"),
+    pytest.mark.skipif(not products.instructions(), reason="nothing to compile for here"),
 ]
 
 ROW_MAJOR, PLAIN, TRANSPOSED = 101, 111, 112
 BROKEN = "void set_other(void *p) { (void)p; }\nvoid set_threads(int n) { (void)n; }\n"
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> openblas.OpenBlas:
-    own = products.compiled(tmp_path_factory.mktemp("own"), processor.identity())
+@pytest.fixture(scope="module", params=range(len(products.KINDS)))
+def library(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> openblas.OpenBlas:
+    """OpenBLAS beside products compiled for each instruction set that this processor has."""
+    needed, flags = products.KINDS[request.param]
+    if not set(needed) <= set(processor.extensions()):
+        pytest.skip(f"this processor has no {needed[0]}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(products, "KINDS", ((needed, flags),))
+        own = products.compiled(tmp_path_factory.mktemp("own"))
     path = openblas.bundled()
     assert own
     assert path
@@ -101,20 +110,35 @@ def test_without_a_compiler_the_blas_computes_all(
 ) -> None:
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setenv(name, "none")
-    assert products.compiled(tmp_path, "here") == ""
+    assert products.compiled(tmp_path) == ""
     assert not list(tmp_path.iterdir())
 
 
 def test_it_is_compiled_once_for_each_processor_and_compiler(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = products.compiled(tmp_path, "here")
+    made = products.compiled(tmp_path)
     run = mock.Mock(wraps=subprocess.run)
     monkeypatch.setattr(subprocess, "run", run)
-    assert products.compiled(tmp_path, "here") == made
+    assert products.compiled(tmp_path) == made
     run.assert_not_called()
-    assert products.compiled(tmp_path, "elsewhere") != made
+    monkeypatch.setattr(products, "KINDS", (((), ("-O1", "-mavx")),))
+    assert products.compiled(tmp_path) != made
     run.assert_called_once()
+
+
+@pytest.mark.parametrize(
+    ("has", "flags"),
+    [
+        ([], ()), (["SSE4.2", "AVX"], ()), (["AVX", "FMA", "AVX2"], ("-mavx2", "-mfma")),
+        (["AVX", "FMA", "AVX2", "AVX-512"], ("-mavx512f", "-mfma")), (["NEON", "SVE"], ()),
+    ],
+)  # fmt: skip
+def test_it_is_compiled_for_the_instructions_that_the_processor_says_it_has(
+    monkeypatch: pytest.MonkeyPatch, has: list[str], flags: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(processor, "extensions", lambda: has)
+    assert products.instructions() == flags
 
 
 def test_code_that_does_not_compile_leaves_nothing_behind(
@@ -123,7 +147,7 @@ def test_code_that_does_not_compile_leaves_nothing_behind(
     source = tmp_path / "source.c"
     source.write_text("this is not C")
     monkeypatch.setattr(products, "SOURCE", source)
-    assert products.compiled(tmp_path / "cache", "here") == ""
+    assert products.compiled(tmp_path / "cache") == ""
     assert not list((tmp_path / "cache").iterdir())
 
 
