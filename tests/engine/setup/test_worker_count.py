@@ -8,6 +8,8 @@ import pytest
 
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.distributed.ranks import Ranks
+from grpo_engine.platform import blas
+from grpo_engine.platform.blas import Blas
 from grpo_engine.policy.source import find_folder, stored_parameters
 from grpo_engine.setup import preflight
 from grpo_engine.setup.preflight import Processes, Work, worker_count
@@ -39,14 +41,19 @@ def test_a_run_that_repays_their_start_gets_a_worker_for_each_core() -> None:
     assert count_of(starter(), cores=1) == 1
 
 
-def test_a_short_run_and_a_step_of_few_answers_are_computed_by_the_engine_itself(
-    world: Path,
-) -> None:
+def test_a_short_run_is_computed_by_the_engine_itself(world: Path) -> None:
     assert count_of(settings(world)) == 1
     assert count_of(starter(steps=10)) == 1
-    # 8 answers keep one worker busy, 16 two
-    assert count_of(starter(steps=9000, rollout={"prompts": 1, "group_size": 8})) == 1
-    assert count_of(starter(steps=9000, rollout={"prompts": 2, "group_size": 8}), cores=4) == 2
+
+
+@pytest.mark.parametrize(("products", "each"), [(False, 8), (True, 4)])
+def test_a_worker_has_eight_answers_or_half_where_products_copy_no_weights(
+    monkeypatch: pytest.MonkeyPatch, products: bool, each: int
+) -> None:
+    monkeypatch.setattr(blas, "state", lambda: Blas(library="some.so", products=products))
+    for workers in (1, 2, 3):
+        rollout = {"prompts": 1, "group_size": workers * each}
+        assert count_of(starter(steps=99_000, rollout=rollout), cores=4) == workers
 
 
 def test_workers_that_do_not_fit_in_memory_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +71,7 @@ def test_an_evaluation_is_counted_by_its_own_answers() -> None:
     # a third of a step's work: 64 answers take a second, 9,000 repay the start of two
     assert count_for(64, 64) == 1
     assert count_for(64, 64_000) == 2
-    assert count_for(8, 64_000) == 1
+    assert count_for(3, 64_000) == 1
 
 
 def test_planned_processes_share_the_weights_of_large_models(
