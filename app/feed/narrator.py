@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from app.feed.series import SeriesView
+from app.feed.series import DELTA_STEPS, SeriesView
 from app.feed.snapshot import Snapshot
 from app.text.numbers import MINUS, share, short, signed
 from app.text.prompt_text import asked
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 LONGEST_PROMPT = 28
 NEAR_ZERO = 0.05  # a loss; advantages are about 1 in size
-LATELY = 10  # steps that tell whether answers are cut
 CANCELLED = 0.01  # sum of a group's advantages, as a share of their sizes
 
 
@@ -61,7 +60,7 @@ def _last_step(snapshot: Snapshot) -> list[str]:
 def _truncating(snapshot: Snapshot) -> str:
     """How many of the last ten steps' answers were cut: one step alone is noise."""
     curve = snapshot.series.get("completions/clipped_ratio")
-    last = curve.recent[-LATELY:] if curve is not None else ()
+    last = curve.recent[-DELTA_STEPS:] if curve is not None else ()
     if not last:
         return ""
     most = snapshot.head.config.get("rollout", {}).get("max_new_tokens")

@@ -14,7 +14,7 @@ MOST_BUCKETS = 2048
 SMOOTHING = 0.9
 DELTA_STEPS = 10
 EVALUATIONS = "eval/"
-FRESH = 20  # values that tell how the last ten steps differ from the ten before
+FRESH = 2 * DELTA_STEPS  # values: those of the last steps, and of as many before
 RECENT = 2048  # values; a checkpoint to resume from is more recent than that
 
 

@@ -83,7 +83,7 @@ def _pushed(term: TokenTerm, recipe: Recipe, first_pass: bool) -> str:
     """How the token's term pushes it."""
     who, way = _who(term), _way(term.push)
     if not term.push:
-        return f"{who}: no push, so far from 1 is the ratio"
+        return f"{who}: no push, because its ratio is so far from 1"
     if recipe.ratio == "none":
         return f"{who}: pushed {way}, with no ratio and no bound"
     if term.advantage * term.push < 0:

@@ -73,7 +73,7 @@ class ExactXterm(LineFilter):
     come out as 250.
     """
 
-    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:  # noqa: ARG002 - a hook's
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:  # noqa: ARG002 - the base class has it
         return [
             Segment(text, _numbered(style) if style is not None else None, control)
             for text, style, control in segments

@@ -30,7 +30,7 @@ class DimmedScreen(Visual):
         self._color = color
 
     def render_strips(
-        self, width: int, height: int | None, style: "Style", options: RenderOptions  # noqa: ARG002 - a hook's
+        self, width: int, height: int | None, style: "Style", options: RenderOptions  # noqa: ARG002 - the base class has it
     ) -> list[Strip]:  # fmt: skip
         """Return the screen's lines in dimmed colours; overrides Textual."""
         size = Size(width, height if height is not None else self._screen.size.height)
@@ -41,10 +41,10 @@ class DimmedScreen(Visual):
             for strip in strips_of(self._screen, size)
         ]  # fmt: skip
 
-    def get_optimal_width(self, rules: "RulesMap", container_width: int) -> int:  # noqa: ARG002 - a hook's
+    def get_optimal_width(self, rules: "RulesMap", container_width: int) -> int:  # noqa: ARG002 - the base class has it
         return container_width
 
-    def get_height(self, rules: "RulesMap", width: int) -> int:  # noqa: ARG002 - a hook's
+    def get_height(self, rules: "RulesMap", width: int) -> int:  # noqa: ARG002 - the base class has it
         return self._screen.size.height
 
 

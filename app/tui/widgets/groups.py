@@ -145,7 +145,7 @@ class Groups(Panel):
         super().__init__("groups", **kwargs)
         self._places: list[int] = []
 
-    def get_content_width(self, container: Size, viewport: Size) -> int:  # noqa: ARG002 - a hook's
+    def get_content_width(self, container: Size, viewport: Size) -> int:  # noqa: ARG002 - the base class has it
         """Room for the arrows of all answers; overrides Textual, for `width: auto`."""
         groups = self.snapshot.groups
         answers = max((len(group.rollouts) for group in groups), default=0)

@@ -124,7 +124,7 @@ class KeyBar(Panel, can_focus=False):
         gap = 3 if len(fitting(found, self.size.width, 3)) == len(found) else 2
         return fitting(found, self.size.width, gap), gap
 
-    def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - a hook's
+    def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - the base class has it
         return [key_line(*self.shown, self.palette)]
 
     async def on_click(self, event: events.Click) -> None:

@@ -194,7 +194,7 @@ class Panel(Widget, can_focus=True):
         """The selected text; overrides Textual."""
         return selection.extract("\n".join(strip.text for strip in self._strips)), "\n"
 
-    def selection_updated(self, selection: Selection | None) -> None:  # noqa: ARG002 - a hook's
+    def selection_updated(self, selection: Selection | None) -> None:  # noqa: ARG002 - the base class has it
         """Draw the selection; overrides Textual."""
         super().refresh()
 

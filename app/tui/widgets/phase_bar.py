@@ -136,5 +136,5 @@ class PhaseBar(Panel, can_focus=False):
     snapshot: reactive[Snapshot] = reactive(Snapshot, always_update=True)
     now: reactive[float] = reactive(0.0)
 
-    def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - a hook's
+    def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - the base class has it
         return [phase_line(self.snapshot, self.now, width, self.palette)]

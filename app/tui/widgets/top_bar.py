@@ -105,7 +105,7 @@ class TopBar(Panel, can_focus=False):
         if self.snapshot.active and pulse(old) != pulse(new):
             self.refresh()
 
-    def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - a hook's
+    def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - the base class has it
         return [top_line(self.active, self.snapshot, width, self.palette, self.now, self.mark)]
 
     async def on_click(self, event: events.Click) -> None:

@@ -118,7 +118,7 @@ BY_TOKEN = recipe("grpo", importance_cap=2.5, importance_mode="token_mask", impo
         (
             UP | FREE | {"push": 0.0},
             recipe("sapo"),
-            "better answer: no push, so far from 1 is the ratio",
+            "better answer: no push, because its ratio is so far from 1",
         ),
         (
             {"in_loss": False, "pull": 0.3},

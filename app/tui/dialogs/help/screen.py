@@ -32,7 +32,9 @@ NOTHING = "Nothing matches this text."
 FOLLOWS_S = 0.05
 WIDTH = 92
 MOST_LINES = 20
-FIRST, TIMES, EVERY = 12, 4, 10**6  # reference entries at first, then so many times as many
+FIRST = 12  # entries of the reference that are drawn before anyone scrolls
+TIMES = 4  # how many times as many are drawn when the end comes near
+EVERY = 10**6  # more entries than there are
 
 
 def content_of(part: Part, width: int) -> Content:

@@ -133,7 +133,7 @@ class CompareScreen(ChartScreen):
             most = 4 if self.has_class("-short") else self.app.size.height // 5
             self.query_one("#side").styles.height = min(rows, most) + 3
 
-    def show(self, snapshot: Snapshot) -> None:  # noqa: ARG002 - a hook's
+    def show(self, snapshot: Snapshot) -> None:  # noqa: ARG002 - the base class has it
         """Compare the run on Watch, if it was still opening when this screen came."""
         if self._awaits_run and self.run_on_watch and len(self.view.refs) < 2:
             self.read_newest()

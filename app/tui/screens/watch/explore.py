@@ -33,11 +33,11 @@ class Functions(Panel, can_focus=False):
 
     snapshot: reactive[Snapshot] = reactive(Snapshot, always_update=True)
 
-    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:  # noqa: ARG002 - a hook's
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:  # noqa: ARG002 - the base class has it
         """A line for each function; overrides Textual, for `height: auto`."""
         return len(reward_chart(self.snapshot).keys) - 1
 
-    def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - a hook's
+    def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - the base class has it
         return function_lines(self.snapshot, width - 2, self.palette, curves=True)
 
 
@@ -128,7 +128,7 @@ class ExploreScreen(ChartScreen):
         """Return to all panels."""
         self.leave()
 
-    def leave(self, quits: bool = False) -> None:  # noqa: ARG002 - a hook's
+    def leave(self, quits: bool = False) -> None:  # noqa: ARG002 - the base class has it
         """Return to Watch."""
         if self.is_active:
             self.dismiss()
