@@ -155,11 +155,11 @@ class QueueScreen(Dialog[None]):
                 f"This run is {item.state}; what was skipped or failed can be queued again."
             )
             return
-        self._write(lambda queue: queue.requeue(item.state, item=item.key))
-        self.notify(f"{item.name or 'The run'} waits again; ⏎ starts a worker.")
+        done = f"{item.name or 'The run'} waits again; ⏎ starts a worker."
+        self._write(lambda queue: queue.requeue(item.state, item=item.key), done)
 
     @work(group="write")
-    async def _write(self, change: "Callable[[RunQueue], object]") -> None:
+    async def _write(self, change: "Callable[[RunQueue], object]", done: str = "") -> None:
         path = self.workbench.store
 
         def write() -> None:
@@ -169,7 +169,13 @@ class QueueScreen(Dialog[None]):
             with closing(ExperimentStore(path)) as store:
                 change(RunQueue(store))
 
-        await self.workbench.write(write)
+        try:
+            await self.workbench.write(write)
+        except StoreError as error:
+            self.notify(str(error), severity="error")
+            return
+        if done:
+            self.notify(done)
         self._look()
 
     def action_close(self) -> None:

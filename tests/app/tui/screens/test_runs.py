@@ -20,6 +20,7 @@ from app.tui.screens.runs.panels import PreviewPanel, RunsTable
 from app.tui.screens.runs.queue import QueueScreen
 from app.tui.screens.runs.texts import as_csv, records
 from app.tui.store import writes
+from experiments.errors import StoreError
 from experiments.queue import RunQueue
 from experiments.reader import StoreReader
 from experiments.store import ExperimentStore
@@ -296,6 +297,26 @@ async def test_a_change_of_the_queue_is_seen_without_waiting_for_the_next_look(
         await until(app, lambda: "queued" in "\n".join(frames.frame(app)))
         await pilot.press("x")
         await until(app, lambda: "cancelled" in "\n".join(frames.frame(app)))
+
+
+async def test_a_change_of_the_queue_that_the_store_refuses_is_told_and_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "runs.db"
+    with closing(ExperimentStore(path)) as opened:
+        RunQueue(opened).add(CONFIG, name="otter")
+
+    def refused(*_: object) -> None:
+        raise StoreError("the store is busy")
+
+    monkeypatch.setattr(RunQueue, "cancel", refused)
+    app = workbench(path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await ready(app, pilot)
+        await pilot.press("Q")
+        await until(app, lambda: "queued" in "\n".join(frames.frame(app)))
+        await pilot.press("x")
+        await until(app, lambda: "the store is busy" in "\n".join(frames.frame(app)))
 
 
 async def test_tags_are_asked_for_and_written(tmp_path: Path) -> None:
