@@ -311,7 +311,7 @@ async def test_a_change_of_the_queue_that_the_store_refuses_is_told_and_ends_not
 
     monkeypatch.setattr(RunQueue, "cancel", refused)
     app = workbench(path)
-    async with app.run_test(size=(120, 40)) as pilot:
+    async with app.run_test(size=(120, 40), notifications=True) as pilot:
         await ready(app, pilot)
         await pilot.press("Q")
         await until(app, lambda: "queued" in "\n".join(frames.frame(app)))
