@@ -273,6 +273,7 @@ async def test_a_screen_without_a_run_offers_only_keys_that_do_something(tmp_pat
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot, app)
         assert frames.frame(app)[-1].split() == ["/", "find", "z", "zoom", "?", "explain"]
+        assert frames.text(app).count("No run is open") == 1
 
 
 async def test_a_frozen_view_names_its_step(tmp_path: Path) -> None:
