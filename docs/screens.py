@@ -76,7 +76,7 @@ SHOTS = {
                      answer=(26, 10, 7)),
     "same-prompt": Shot("rollouts", "one", (
         "WAIT:passes", "t", "WAIT:[60", "[", "WAIT:[50", "[", "WAIT:[40", "[", "WAIT:[30", "[",
-        "WAIT:[20", "WAIT:prob.", "D"), ("by step", "changes")),
+        "WAIT:[20", "WAIT:answer a by", "D"), ("by step", "changes")),
     "dialogue": Shot("rollouts", "one", ("WAIT:turn 1",), ("higher", "lower"), answer=(40, 1, 1)),
     "lab": Shot("rollouts", "one",
                 ("WAIT:token 1 of 6", "v", "WAIT:what if", "right", "a", "down", *["right"] * 2),

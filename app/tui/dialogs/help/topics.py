@@ -26,7 +26,7 @@ PANELS: Mapping[str, Part] = {
     "curves": Part("curves", (
         ("", "One small chart per metric over the steps of the run. Bright is the smoothed line, "
              "faint dots are the steps themselves. The title gives the smoothed value and its "
-             "change over ten steps; `at step 40` if the value is older than the step."),
+             "change over ten steps, and `at step 40` if it is of an earlier step."),
         ("×1  .3 → .8", "a reward function: its weight, its mean in the first step and where it "
                         "is. ◂ moved the reward most, by weight × change."),
         ("limit", "a guide line. One step beyond it is no alert: that takes the median of five "

@@ -408,7 +408,7 @@ def seeds_lines(view: View, width: int, height: int, palette: Palette) -> list[L
     unit = spec(view.metric).unit
     title = f"{raw_label(view.metric)}, {stat} of each run: mean and 95% interval"
     unknown = view.metric and spec(view.metric).best and math.isinf(natural_range(view.metric)[1])
-    limit = "; it may pass the highest possible" if unknown else "; a reward's may pass its maximum"
+    limit = f"; {'it' if unknown else 'that of a reward'} may pass the highest possible"
     lines: list[Line] = [[(title + (limit if cell_len(title + limit) <= width else ""), label)]]
     own = [_statistics(group, view.metric, stat) for group in groups]
     scale = _scale([found for found in own if found is not None])

@@ -141,9 +141,13 @@ class CompareScreen(ChartScreen):
     def tick(self, now: float) -> None:
         """Animate the marks of live runs, and show the keys of the hint card while it is there."""
         self.query_one(RunsPanel).now = now
-        bar, offered = self.query_one(KeyBar), not self.view.refs and len(self.view.newest) > 1
+        bar, view = self.query_one(KeyBar), self.view
+        offered = not view.refs and len(view.newest) > 1
         bar.renamed = {"enter": "compare the newest"} if offered else {}
-        bar.hidden = frozenset({"zoom"} if offered else {"enter"})
+        hidden = set() if offered else {"enter"}
+        if not view.refs:
+            hidden |= {"zoom"} if view.newest else {"zoom", "pick", "sweep"}
+        bar.hidden = frozenset(hidden)
 
     def receive(self, message: Message) -> None:
         """Compare the runs sent by another screen."""

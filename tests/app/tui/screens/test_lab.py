@@ -12,6 +12,7 @@ from textual.pilot import Pilot
 from app.feed.stored import StoreFeed
 from app.inspector.lab import KNOBS, Effect, together, what_if
 from app.text.numbers import short
+from app.text.prompt_text import asked
 from app.tui.app import Workbench
 from app.tui.dialogs.help import HelpScreen
 from app.tui.looks.colours import PALETTES, Palette, style
@@ -166,6 +167,17 @@ async def test_every_scope_is_whole_at_every_size_and_theme(
             frames.check(app)
             assert words in frames.text(app)
             await pilot.press("s")
+
+
+async def test_the_groups_of_a_step_have_their_prompts_where_there_is_room(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(200, 60)) as pilot:
+        lab = await opened(app, pilot)
+        await pilot.press("s")
+        await computed(app, pilot)
+        asks = [asked(group.prompt_text)[:24] for group in lab.shown.shown.groups]
+        assert asks[0]
+        assert [ask for ask in asks if ask not in frames.text(app)] == []
 
 
 async def test_groups_without_room_are_counted_and_an_answer_has_room_for_its_tokens(

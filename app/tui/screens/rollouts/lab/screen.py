@@ -329,7 +329,7 @@ class LabScreen(Dialog[None]):
                 self.notify(f"No step of {text} has answers: there are {every[0]} to {every[-1]}.",
                             severity="warning", markup=False)  # fmt: skip
 
-        hint = f"such as {every[0]}-{every[-1]}; nothing for all"
+        hint = f"For example {every[0]}-{every[-1]}. Empty: all steps."
         self.app.push_screen(Ask("range of steps", hint), take)
 
     def action_answer(self, by: int) -> None:
