@@ -28,7 +28,7 @@ from grpo_engine.metrics import spec
 
 REST_S = 0.2
 PATIENCE = 6  # a read that took t seconds is not repeated within 6 t
-METRIC_HINT = "space mark   ⏎ draw   esc cancel"
+METRIC_HINT = "space mark   + all   ⏎ draw   esc cancel"
 
 
 class ChartScreen(WorkbenchScreen):

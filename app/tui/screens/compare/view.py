@@ -59,6 +59,7 @@ class View:
     reading: bool = False  # whether the runs that were asked for are not those shown yet
     problem: str = ""
     newest: tuple[RunSummary, ...] = ()
+    swept: bool = False  # whether any run is part of a sweep
     baseline: str = ""
     hidden: frozenset[str] = frozenset()
     run: int = 0
