@@ -238,7 +238,13 @@ async def test_only_the_verdict_marks_what_is_better(
             rows = [line for line in frames.frame(app) if re.search(r"│.\S b0", line)]
             said = standing(other.test)
             assert ("tie" in said) is not sure
-            assert [said in row for row in rows[:4]] == ["b0.4-" in row for row in rows[:4]]
+            # it stands once for each setting; its other seeds point to that row
+            first = next(place for place, line in enumerate(rows) if "b0.4-" in line)
+            assert [place for place, line in enumerate(rows[:6]) if said in line] == [first]
+            shown = [re.findall(r"baseline|with \S", line)[0] for line in rows[:3]]
+            assert shown == ["baseline", "with ◆", "with ◆"]
+            mark = screen.view.look(other.own.runs[0], screen.query_one(RunsPanel).palette).mark
+            assert all(f"with {mark}" in line for line in rows[first + 1 : 6])
 
 
 async def test_what_is_read_is_said_where_the_results_will_be(store: Path) -> None:
