@@ -109,8 +109,12 @@ def _chart(series: MetricSeries, last: int, width: int, palette: Palette) -> lis
     canvas = Canvas(max(4, width - LABELS), CHART_HEIGHT)
     draw(canvas, curve, Frame(scale, 0, last))
     last_value = with_unit(view.value, about.unit)  # where the line ends
-    title: Line = [(f"{about.label} ", style(palette.label)),
-                   (last_value, style(palette.headline))]  # fmt: skip
+    smoothed = "" if view.sparse else " smoothed"
+    title: Line = [
+        (f"{about.label} ", style(palette.label)),
+        (last_value, style(palette.headline)),
+        (smoothed, style(palette.label)),
+    ]
     lines = [title]
     for tick, row in zip(scale.margin(CHART_HEIGHT), canvas.rows(), strict=True):
         marks: Line = [(tick, style(palette.label))]
