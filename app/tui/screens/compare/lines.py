@@ -7,7 +7,6 @@ from app.feed.series import EVALUATIONS
 from app.inspector.groups import letter
 from app.text.comparison import (
     SURE,
-    metric_name,
     points,
     ranked,
     ranking_of,
@@ -308,7 +307,7 @@ def metrics_lines(view: View, width: int, height: int, palette: Palette) -> list
     label = style(palette.label)
     if not rows:
         return [[("no metric matches", label)]]
-    name = min(max(cell_len(metric_name(row.key)) for row in rows) + 3, max(18, width // 4))
+    name = min(max(cell_len(full_name(row.key)) for row in rows) + 3, max(18, width // 4))
     at = 3 + len(str(max(run.step for run in view.runs)))  # cells of the last step
     first, last, size = column_window(view, width - name - 1, 17 + at)
     size = min(size, 34)
@@ -324,7 +323,7 @@ def metrics_lines(view: View, width: int, height: int, palette: Palette) -> list
         arrow = {"up": "↑", "down": "↓", "none": " "}[row.direction]
         line: Line = [
             (shown, style(palette.accent, back)),
-            (clip_start(metric_name(row.key), name - 3).ljust(name - 2), style(palette.text, back)),
+            (pad(metric_title(row.key, name - 3), name - 2), style(palette.text, back)),
             (arrow, style(palette.label, back)),
         ]
         for cell in row.cells[first:last]:
@@ -332,6 +331,16 @@ def metrics_lines(view: View, width: int, height: int, palette: Palette) -> list
         used = sum(cell_len(text) for text, _ in line)
         lines.append([*line, (" " * max(0, width - used), style(None, back))])
     return lines
+
+
+def full_name(key: str) -> str:
+    """A metric's label and its key."""
+    return key if spec(key).label == key else f"{spec(key).label} · {key}"
+
+
+def metric_title(key: str, room: int) -> str:
+    """A metric's label, and its key where that fits uncut."""
+    return full_name(key) if cell_len(full_name(key)) <= room else clip(spec(key).label, room)
 
 
 def _metric_cell(
@@ -439,7 +448,7 @@ def seeds_lines(view: View, width: int, height: int, palette: Palette) -> list[L
         head += [(" " * (size - 2), None), (look.mark + " ", style(look.colour, bold=True))]
     lines.append(head)
     for key in keys:
-        line: Line = [(pad(key, 24), style(palette.text))]
+        line: Line = [(pad(spec(key).label, 24), style(palette.text))]
         for group in groups:
             mean = _mean_text(_statistics(group, key, stat), spec(key).unit, size - 1)
             line.append((" " + pad(mean, size - 1, ">"), style(palette.text)))

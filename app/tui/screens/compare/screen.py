@@ -142,7 +142,8 @@ class CompareScreen(ChartScreen):
         self.query_one(RunsPanel).now = now
         bar, offered = self.query_one(KeyBar), not self.view.refs and len(self.view.newest) > 1
         bar.renamed = {"enter": "compare the newest"} if offered else {}
-        bar.hidden = frozenset({"zoom"} if offered else {"enter"})
+        swept = self.view.swept or any(run.sweep_id is not None for run in self.view.runs)
+        bar.hidden = frozenset({"zoom" if offered else "enter", *(() if swept else ("sweep",))})
 
     def receive(self, message: Message) -> None:
         """Compare the runs sent by another screen."""
@@ -157,10 +158,9 @@ class CompareScreen(ChartScreen):
             self.compare(self._marked.refs, self._marked.baseline)
         elif self.view.refs:
             self.reload()
-        if len(self.view.refs) < 2:
-            newest = self.read_newest()
-            if not self.view.refs:
-                self.opening = newest
+        newest = self.read_newest()
+        if not self.view.refs:
+            self.opening = newest
 
     # -- reading ----------------------------------------------------------------------------
 

@@ -231,6 +231,7 @@ async def test_the_newest_sweep_is_compared_where_a_run_has_none(store: Path) ->
         screen = await on_compare(app, pilot)
         assert "Only lone-wolf is shown." in frames.text(app)
         assert "* the newest sweep." in frames.text(app)
+        await until(app, lambda: "* sweep" in frames.frame(app)[-1], app.frame_now)
         await pilot.press("asterisk")
         await until(app, lambda: set(names(screen)) == RATES)
 
