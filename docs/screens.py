@@ -148,7 +148,7 @@ STATES = {
     "lab-range": Shot("rollouts", "one", ("WAIT:passes", "v", "WAIT:60 steps", "r"),
                       ("range of steps",), answer=CLIPPED),
     "compare-none": Shot("compare", "none", (), ("No runs to compare yet",)),
-    "ranking": Shot("runs", "several", (*MARKED, "v:race to"), ("race to",)),
+    "ranking": Shot("runs", "several", (*MARKED, "v:reached: "), ("reached: ",)),
     "seeds": Shot("runs", "several", (*MARKED, "v:mean and 95%"), ("interval",)),
     "grid": Shot("runs", "several", (*MARKED, "v:across seed"), ("down algorithm.beta",)),
     "answers": Shot("runs", "several", (*MARKED, "v:@60 mean"), ("prompt 1 of",)),

@@ -1,5 +1,6 @@
 """Active alerts, then the log, newest first; ⏎ explains an alert, m mutes its kind."""
 
+import time
 from typing import Any, ClassVar
 
 from textual import events
@@ -70,6 +71,13 @@ def counted(snapshot: Snapshot) -> str:
     return f"{shown} · {muted} muted" if muted else shown
 
 
+def dated(snapshot: Snapshot) -> str:
+    """The day of the newest line of the log, unless it is today."""
+    at = next((line.at for line in reversed(snapshot.log) if line.at is not None), None)
+    day = "" if at is None else time.strftime("%Y-%m-%d", time.localtime(at))
+    return f" · {day}" if day and day != time.strftime("%Y-%m-%d") else ""
+
+
 class AlertsLog(Panel):
     """The panel with alerts and the log."""
 
@@ -116,7 +124,7 @@ class AlertsLog(Panel):
         """The entries that fit, including the selected one."""
         palette = self.palette
         entries = self.entries
-        self.note = counted(self.snapshot)
+        self.note = counted(self.snapshot) + dated(self.snapshot)
         if not entries:
             return [[(" Alerts and log messages appear here.", style(palette.label))]]
         cursor = min(self.cursor, len(entries) - 1)

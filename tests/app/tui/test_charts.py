@@ -224,6 +224,7 @@ def test_each_reward_function_is_listed_with_its_weight_and_ends_and_the_mover_i
     long = [written(line) for line in function_lines(shown, 70, DARK, curves=True)]
     assert long[1].endswith(" .6 → .3 smoothed ◂ moved the reward most")
     assert "▁▅█" in long[0]
+    assert "▅▃" in long[1]  # on the same scale, from .1 to .9
     assert {len(line) for line in long} == {70}
     (alone,) = function_lines(moved(view(0.6, 0.3)), 30, DARK)
     assert written(alone).endswith("  .6 → .3")  # nothing to be compared with

@@ -118,10 +118,10 @@ class RolloutsScreen(WorkbenchScreen):
         Binding("space", "unfold", "all turns", id="rollouts.unfold", show=False,
                 tooltip="Unfold every turn of a dialogue, or only the one at the cursor"),
         Binding("F", "moment(-1)", "previous moment", id="rollouts.moment_before", show=False,
-                tooltip="Go to the previous one"),
+                tooltip="Go to the previous clipped token of the run, or whatever M chose"),
         Binding("M", "measure", "furthest", id="rollouts.measure", show=False,
-                tooltip="Choose what f finds: clipped tokens, highest ratio, furthest from the "
-                        "reference (KL), lowest probability, largest term"),
+                tooltip="Choose what f finds: clipped tokens, highest ratio, highest KL (furthest "
+                        "from the reference), lowest probability, largest term"),
         Binding("D", "diff", "diff", id="rollouts.diff", show=False,
                 tooltip="Show the words that changed since this prompt was last sampled"),
         Binding("o", "pager", "pager", id="rollouts.pager", show=False,

@@ -111,7 +111,7 @@ def _chart(series: MetricSeries, last: int, width: int, palette: Palette) -> lis
     last_value = with_unit(view.value, about.unit)  # where the line ends
     title: Line = [(f"{about.label} ", style(palette.label)),
                    (last_value, style(palette.headline))]  # fmt: skip
-    if last_value != with_unit(view.last, about.unit):  # the table has the last one
+    if not view.sparse:  # the table has the last step's value
         room = width - cell_len(about.label + last_value) - 1
         title.append((clip(" smoothed", room), style(palette.label)))
     lines = [title]

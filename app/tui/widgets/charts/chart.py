@@ -90,6 +90,8 @@ def function_lines(
             for view in views]  # fmt: skip
     right = max(map(cell_len, ends), default=0)
     left = max(map(cell_len, map(str.__add__, chart.names[1:], times)), default=0)
+    values = [value for view in views for value in view.smooth if math.isfinite(value)]
+    low, high = min(values, default=None), max(values, default=None)  # one scale for all curves
     lines: list[Line] = []
     for i, (name, view) in enumerate(zip(chart.names[1:], views, strict=True)):
         most = name == mover
@@ -97,7 +99,7 @@ def function_lines(
         mark = (word if most else " " * len(word)) if len(views) > 1 else ""
         room = width - 3 - right - cell_len(mark)
         # all curves begin below each other
-        curve = sparkline(list(view.smooth), room - left - 2) if curves else ""
+        curve = sparkline(list(view.smooth), room - left - 2, low, high) if curves else ""
         room -= cell_len(times[i])
         name = clip_middle(name, room)
         room -= cell_len(name)

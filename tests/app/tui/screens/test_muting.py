@@ -1,8 +1,10 @@
 """Muting a kind of alert: shown at once, stored, undone by the same key."""
 
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,10 +12,11 @@ import pytest
 from app.feed.feed import LiveFeed
 from app.feed.run_state import RunState
 from app.feed.session import Session
+from app.feed.snapshot import LogLine, Snapshot
 from app.feed.stored import StoreFeed
 from app.tui.app import Workbench
 from app.tui.screens.runs.load import load_preview
-from app.tui.widgets.alerts_log import AlertsLog
+from app.tui.widgets.alerts_log import AlertsLog, dated
 from experiments.reader import StoreReader
 from experiments.record.recorder import Recorder
 from experiments.store import ExperimentStore
@@ -53,6 +56,15 @@ def store(tmp_path: Path) -> Path:
 def muted(store: Path) -> frozenset[str]:
     with closing(StoreReader(store)) as reader:
         return reader.muted_alerts(1)
+
+
+def test_a_log_of_another_day_says_which() -> None:
+    now = time.time()
+    today = LogLine(at=now, step=1, severity="info", text="now")
+    before = replace(today, at=now - 3 * 86_400)
+    day = time.strftime("%Y-%m-%d", time.localtime(now - 3 * 86_400))
+    assert dated(Snapshot(log=(before,))) == f" · {day}"
+    assert dated(Snapshot(log=(before, today))) == dated(Snapshot()) == ""
 
 
 async def on_alerts(walk: Walk, words: str) -> AlertsLog:

@@ -472,6 +472,7 @@ async def test_the_preview_keeps_numbers_near_their_names(store: Path) -> None:
         screen.query_one(PreviewPanel).focus()
         await pilot.press("z")
         await until(app, lambda: re.search(r"held-out, greedy {1,20}\d", frames.text(app)))
+        assert re.search(r"reward [.\d]+ smoothed", frames.text(app))
 
 
 async def test_only_a_view_that_may_write_asks_for_a_file(store: Path) -> None:
