@@ -11,12 +11,15 @@ from app.feed.feed import LiveFeed
 from app.feed.run_state import RunState
 from app.feed.session import Session
 from app.feed.stored import StoreFeed
+from app.text.safe_text import cell_len
 from app.tui.app import Workbench
+from app.tui.looks.colours import PALETTES
 from app.tui.screens.runs.load import load_preview
-from app.tui.widgets.alerts_log import AlertsLog
+from app.tui.widgets.alerts_log import AlertsLog, alert_lines
 from experiments.reader import StoreReader
 from experiments.record.recorder import Recorder
 from experiments.store import ExperimentStore
+from experiments.values import AlertView
 from grpo_engine import events as ev
 from grpo_engine.config.parse import build
 from grpo_engine.control import Control
@@ -53,6 +56,21 @@ def store(tmp_path: Path) -> Path:
 def muted(store: Path) -> frozenset[str]:
     with closing(StoreReader(store)) as reader:
         return reader.muted_alerts(1)
+
+
+@pytest.mark.parametrize(("width", "most", "count"), [(96, 3, 2), (80, 3, 3), (60, 2, 2)])
+def test_an_alert_uses_the_whole_width_and_ends_with_since_when(
+    width: int, most: int, count: int
+) -> None:
+    alert = AlertView(step=9, first_step=4, count=5, rule="no_signal", severity="warning",
+                      explanation="word " * 12, remedy="word " * 12 + "end.")  # fmt: skip
+    lines = ["".join(text for text, _ in line)
+             for line in alert_lines(alert, PALETTES["dark"], False, width, most)]  # fmt: skip
+    assert len(lines) == count
+    assert width - 6 < cell_len(lines[0].rstrip())
+    assert lines[-1].endswith(" since step 4  ⏎")
+    assert max(map(cell_len, lines)) <= width
+    assert ("end." in "".join(lines)) == (width > 60)
 
 
 async def on_alerts(walk: Walk, words: str) -> AlertsLog:
