@@ -3,6 +3,7 @@
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from app.text.safe_text import cell_len
 from app.tui.app import Workbench
 from app.tui.looks.colours import PALETTES
 from app.tui.screens.runs.load import load_preview
+from app.tui.screens.runs.preview import preview_lines
 from app.tui.widgets.alerts_log import AlertsLog, alert_lines
 from experiments.reader import StoreReader
 from experiments.record.recorder import Recorder
@@ -121,6 +123,11 @@ async def test_what_was_muted_is_muted_in_the_next_window_and_left_out_of_the_pr
         shown = load_preview(reader, reader.resolve("@last"))
         assert shown.alert is not None
         assert shown.alert.rule == "format_hacking"
+        whole = ("Reward rose by 0.295 over the last 20 steps while numeric_answer did not: the "
+                 "model earns by form and not by being right.")  # fmt: skip
+        shown = replace(shown, alert=replace(shown.alert, explanation=whole))
+        lines = preview_lines(shown, 42, 40, PALETTES["dark"])
+        assert whole in " ".join(text for line in lines for text, _ in line)
 
 
 async def test_the_palette_offers_it(store: Path) -> None:
