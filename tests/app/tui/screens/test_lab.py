@@ -397,7 +397,7 @@ def test_a_long_run_is_read_in_evenly_spread_steps() -> None:
 @pytest.mark.parametrize(
     ("variant", "name"),
     [
-        (recipe("grpo"), "as the run was"),
+        (recipe("grpo"), "unchanged"),
         (recipe("grpo", beta=0.0), "beta 0"),
         (recipe("dapo", clip_low=0.1), "dapo, clip_low 0.1"),
         (recipe("grpo", anchor="k1"), "anchor k1"),
