@@ -191,7 +191,8 @@ class AnswerPanel(ViewPanel):
             texts = [f"{text}, group's scale" for text in texts] + texts
         if moment := moment_note(view):
             texts = [f"{moment} · {texts[0]}", moment]
-        self.note_first(*texts)
+        if not view.diff:
+            self.note_first(*texts)
         head = [answer_line(chosen.rollouts, view.answer, width, palette)]
         if view.diff:
             return head + self._changes(width, palette)
