@@ -175,7 +175,7 @@ async def test_what_opens_over_a_screen_is_whole_and_readable(
         await walk.over("question_mark", words=("reward",))
         await walk.over("ctrl+p", words=("Find an action",))
         await walk.over("e", words=("CSV", "JSON", "Markdown", "SVG"))
-        await walk.over("ctrl+c", words=("leave the workbench",))
+        await walk.over("ctrl+c", words=("─ quit ─", "Leave the workbench?"))
         await walk.press("ctrl+o")
         assert isinstance(app.screen, JumpScreen)
         frames.check(app)
