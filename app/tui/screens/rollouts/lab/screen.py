@@ -75,7 +75,8 @@ class KnobsPanel(Panel):
         self.note = f"variant {self.view.chosen + 1} of {count}" if count > 1 else ""
         lines = knob_lines(base, recipe, self.chosen, width, self.palette)
         label = style(self.palette.label)
-        lines.append([])
+        if height > len(lines) + 3:
+            lines.append([])
         for part in wrap(self._help(base, recipe), width, max(1, min(8, height - len(lines)))):
             lines.append([(part, label)])
         return lines
