@@ -62,6 +62,8 @@ SORTS: Final[dict[SortKey, tuple[str, str, str, Measure | None]]] = {
     "clip": ("c", "clip", "the most clipped, at its first clipped token", "clipped"),
 }
 ONCE = "This prompt was sampled at no other step"
+READING = frozenset({"token(1)", "answer(1)", "group(1)", "moment(1)", "lab", "sort", "heat",
+                     "visit(1)"})  # fmt: skip
 NOWHERE = (-1, -1, -1)  # before the first moment of a step
 TYPING_S = 0.25  # without a key before a search begins
 
@@ -150,6 +152,7 @@ class RolloutsScreen(WorkbenchScreen):
     def on_mount(self) -> None:
         """Focus the answer first."""
         self.query_one(AnswerPanel).focus()
+        self.query_one(KeyBar).hidden = READING | {"origin"}
 
     # -- what is shown ----------------------------------------------------------------------
 
@@ -226,6 +229,7 @@ class RolloutsScreen(WorkbenchScreen):
         self.set_class(new.search is not None, "-finding")
         for panel in self.query(ViewPanel):
             panel.view = new
+        self.query_one(KeyBar).hidden = frozenset() if new.chosen else READING
         if new.chosen is not None and new.shown is None:
             self.opening = self._read_group(new.chosen)
 

@@ -27,6 +27,7 @@ from app.tui.screens.watch.explore import ExploreScreen
 from app.tui.textual_private.screens import Dialog
 from app.tui.widgets.charts.curves import Curves
 from app.tui.widgets.field import Field
+from app.tui.widgets.key_bar import KeyBar
 from tests.app import frames
 from tests.app.frames import SIZES
 from tests.app.rest import until
@@ -229,6 +230,8 @@ async def test_an_empty_store_says_what_would_fill_the_screen(
              "compare": ("5 Compare",)}  # fmt: skip
     async with app.run_test(size=size) as pilot:
         await Walk(app, pilot).see(*words[mode])
+        keys = app.screen.query_one(KeyBar).shown[0]
+        assert mode != "rollouts" or [name for _, name, _ in keys] == ["find", "zoom", "explain"]
 
 
 async def test_help_finds_metrics_alerts_and_settings(store: Path) -> None:
