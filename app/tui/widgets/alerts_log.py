@@ -9,7 +9,7 @@ from textual.reactive import reactive
 
 from app.feed.run_state import clock
 from app.feed.snapshot import LogLine, Snapshot
-from app.text.safe_text import cell_len, safe, wrap
+from app.text.safe_text import cell_len, clip, safe, wrap
 from app.tui.looks.colours import Palette, style
 from app.tui.messages import ExplainRequested, MuteRequested
 from app.tui.widgets.panel import Line, Panel
@@ -32,14 +32,22 @@ def alert_lines(
     since = f" since step {alert.first_step}" if held else f" at step {alert.first_step}"
     sign = style(colour_of(alert.severity, palette), bold=True)
     text = f"{safe(alert.explanation, ' ')} {safe(alert.remedy, ' ')}"
-    rows = wrap(text, max(8, width - LEAD - cell_len(since) - 3), most) or [""]
+    room, tail = width - LEAD, cell_len(since) + 3
+    rows = wrap(text, max(8, room), most) or [""]
+    if len(rows) == most:
+        rows[-1] = clip(rows[-1], max(8, room - tail))
+    elif cell_len(rows[-1]) + tail > room:
+        rows.append("")
     edge = ("▌" if marked else " ", style(palette.accent))
     lines: list[Line] = [
         [edge, (" " * (LEAD - 1), None), (row, style(palette.headline))] for row in rows
     ]
     lines[0][1:2] = [(f"{clock(alert.at)} ", style(palette.label)),
                      (f"{SIGNS[alert.severity]} ", sign)]  # fmt: skip
-    lines[-1] += [(since, style(palette.label)), ("  ⏎", style(palette.accent))]
+    lines[-1] += [
+        (since if rows[-1] else since.lstrip(), style(palette.label)),
+        ("  ⏎", style(palette.accent)),
+    ]
     return lines
 
 

@@ -263,8 +263,9 @@ def test_a_guide_line_within_the_range_is_drawn_through_the_empty_cells_of_its_r
     shown = snapshot(kl=view(0.0, 0.05, 0.2))
     (chart,) = charts_of(shown)
     # 5 rows of 20 dots; .1 of 0 to .2 is at dot 9.5, drawn as 9 or 10, in row 2
-    lines = [written(line) for line in chart_lines(chart, shown, 40, 6, DARK, chosen=False)[1:]]
+    title, *lines = map(written, chart_lines(chart, shown, 40, 6, DARK, chosen=False))
     assert [row for row, line in enumerate(lines) if "┈" in line] == [2]
+    assert "limit" not in title  # once is enough
     assert " limit .1 " in lines[2]
     plot = lines[2][LABELS:]
     assert plot.index(" limit .1 ") == (len(plot) - 10) // 2

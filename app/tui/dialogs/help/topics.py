@@ -7,7 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from app.feed.snapshot import Snapshot
-from app.text.numbers import short, with_unit
+from app.text.numbers import with_unit
 from grpo_engine.metrics import METRICS, MetricSpec, spec
 
 if TYPE_CHECKING:
@@ -257,10 +257,12 @@ def alert_part(rule: str, snapshot: Snapshot) -> Part:
         if alert.rule == rule:
             paragraphs = [("", alert.explanation), ("try", alert.remedy)]
             if alert.value is not None and alert.limit is not None:
-                paragraphs.append(
-                    ("value", f"{short(alert.value, 3)}, limit {short(alert.limit, 3)}")
-                )
-            steps = f"step {alert.first_step} to {alert.last_step}, {alert.count} times"
+                unit = _unit_of(rule)
+                limit = with_unit(alert.limit, unit)
+                paragraphs.append(("value", f"{with_unit(alert.value, unit)}, limit {limit}"))
+            steps = f"step {alert.first_step}"
+            if alert.count > 1:
+                steps += f" to {alert.last_step}, {alert.count} times"
             paragraphs.append(("active", steps))
             if alert.group is not None:
                 paragraphs.append(("prompt", f"{alert.group + 1} of the step"))
@@ -269,6 +271,14 @@ def alert_part(rule: str, snapshot: Snapshot) -> Part:
             return Part(f"alert: {rule.replace('_', ' ')}", tuple(paragraphs))
     meaning = ALERTS[rule][0] if rule in ALERTS else ""
     return Part(f"alert: {rule.replace('_', ' ')}", (("", meaning), ("", "It is not active.")))
+
+
+def _unit_of(rule: str) -> str:
+    """The unit of an alert's value: a share if its threshold is at most 1."""
+    from grpo_engine.config.parse import settings
+
+    info = settings().get(f"alerts.{ALERTS.get(rule, ('', ''))[1]}")
+    return "share" if info is not None and info.high == 1 else ""
 
 
 def topic_parts(topic: str, snapshot: Snapshot) -> list[Part]:

@@ -565,13 +565,14 @@ def grid_lines(view: View, width: int, height: int, palette: Palette) -> list[Li
     if grid is None:
         return [[("reading", label)]]
     unit = spec(grid.key).unit
-    head = f"{raw_label(grid.key)}, {view.stat_word} of each run"
-    lines: list[Line] = [
-        [(head, style(palette.headline)), ("   down ", label),
-         (grid.rows_path, style(palette.text)), (" (g)   across ", label),
-         (grid.columns_path, style(palette.text)), (" (G)", label)],
-        [],
+    head = (f"{raw_label(grid.key)}, {view.stat_word} of each run", style(palette.headline))
+    axes: Line = [
+        ("down ", label), (grid.rows_path, style(palette.text)), (" (g)   across ", label),
+        (grid.columns_path, style(palette.text)), (" (G)", label),
     ]  # fmt: skip
+    beside: Line = [head, ("   ", None), *axes]
+    fits = sum(cell_len(text) for text, _ in beside) <= width
+    lines: list[Line] = [beside, []] if fits else [[head], axes]
     side = min(24, max(8, *(cell_len(safe(value_text(value))) + 1 for value in grid.rows)))
     size = max(9, min(20, (width - side) // max(1, len(grid.columns))))
     shown = max(1, (width - side) // size)

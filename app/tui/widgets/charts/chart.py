@@ -204,7 +204,9 @@ def chart_lines(
         if frame.axis.low < guide <= frame.axis.high:
             word = f"{chart.guide_word} {with_unit(guide, spec(chart.keys[0]).unit)}"
             words = (f"{word} over {steps_of(chart.keys[0])} steps", word)
-            _lay_guide(rows, guide, words, frame.axis, plot_width, palette)
+            if _lay_guide(rows, guide, words, frame.axis, plot_width, palette):
+                hints = hints[len(guides) :]  # its words are in the plot
+                lines[0] = _title(chart, shown, width, palette, chosen, hints, snapshot.step)
     dim = style(palette.label)
     margin = frame.axis.margin(plot_height)
     return lines + [[(text, dim), *row] for text, row in zip(margin, rows, strict=True)]
@@ -285,8 +287,8 @@ def _readout(
 
 def _lay_guide(
     rows: list[Line], guide: float, words: Sequence[str], scale: Axis, width: int, palette: Palette
-) -> None:
-    """Draw a guide line, with the first words that fit where there is no curve."""
+) -> bool:
+    """Draw a guide line, with the first words that fit where there is no curve, if any do."""
     y = scale.dot(guide, 4 * len(rows)) >> 2
     flat = "".join(text for text, _ in rows[y])
     label, start = "", 0
@@ -307,3 +309,4 @@ def _lay_guide(
             line.append(span)
             position += 1
     rows[y] = line
+    return bool(label)

@@ -184,6 +184,10 @@ async def test_a_sweep_is_a_grid_of_two_settings(
                 assert short(value) in text
         assert "raw reward, best of each run" in text
         frames.check(app)
+        await pilot.resize_terminal(80, 24)
+        await settled(pilot, screen)
+        assert "down algorithm.beta (g)   across optimizer.learning_rate (G)" in frames.text(app)
+        frames.check(app)
 
 
 async def test_a_grid_says_what_it_needs(store: Path) -> None:

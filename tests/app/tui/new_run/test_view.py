@@ -9,7 +9,13 @@ from app.tui.screens.new_run import lines
 from app.tui.screens.new_run.choices import choices_of, with_recipe
 from app.tui.screens.new_run.facts import cost_lines, recipe_lines, size
 from app.tui.screens.new_run.form import RunForm
-from app.tui.screens.new_run.lines import about_lines, diff_lines, is_unread, setting_lines
+from app.tui.screens.new_run.lines import (
+    about_line,
+    about_lines,
+    diff_lines,
+    is_unread,
+    setting_lines,
+)
 from app.tui.screens.new_run.load import known_only
 from app.tui.screens.new_run.screen import preset_view
 from app.tui.screens.new_run.view import INFO, Origin, View, check, members_of
@@ -31,6 +37,13 @@ def typed(view: View, **texts: str) -> View:
 
 def words(lines: list[Line]) -> str:
     return "\n".join("".join(text for text, _ in line) for line in lines)
+
+
+def test_the_purpose_of_a_preset_is_shown_in_whole_sentences() -> None:
+    view, first = preset_view("starter"), "two cores: no network, no settings."
+    assert words([about_line(view, 120, DARK)]).endswith(first)
+    assert words([about_line(view, 200, DARK)]).endswith("so that clipping can be seen at work.")
+    assert words([about_line(view, 60, DARK)]).endswith("…")
 
 
 @pytest.mark.parametrize("name", names())

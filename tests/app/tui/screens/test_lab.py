@@ -166,6 +166,7 @@ async def test_every_scope_is_whole_at_every_size_and_theme(
             await computed(app, pilot)
             frames.check(app)
             assert words in frames.text(app)
+            assert "this. The run had 0.2." in frames.text(app)
             await pilot.press("s")
 
 
@@ -397,6 +398,15 @@ def test_a_variant_is_marked_in_the_colour_of_its_curve(palette: Palette, store:
         ]
 
 
+def test_a_variant_of_one_setting_has_its_whole_name_at_80_columns(store: Path) -> None:
+    with closing(StoreReader(store)) as reader:
+        shown = load_step(reader, run_facts(reader, 1), None)
+    variants = (replace(shown.run.recipe, clip_low=0.5),)
+    view = LabView(shown=shown, group=None, answer=0, variants=variants, steps=(1,))
+    row = "".join(text for text, _ in table_lines(view, 46, PALETTES["dark"])[2])
+    assert row.startswith("● clip_low 0.5 ")
+
+
 def test_a_long_run_is_read_in_evenly_spread_steps() -> None:
     assert spread((1, 2, 3), 3) == (1, 2, 3)
     assert spread(tuple(range(1, 12)), 3) == (1, 6, 11)
@@ -409,7 +419,7 @@ def test_a_long_run_is_read_in_evenly_spread_steps() -> None:
 @pytest.mark.parametrize(
     ("variant", "name"),
     [
-        (recipe("grpo"), "as the run was"),
+        (recipe("grpo"), "unchanged"),
         (recipe("grpo", beta=0.0), "beta 0"),
         (recipe("dapo", clip_low=0.1), "dapo, clip_low 0.1"),
         (recipe("grpo", anchor="k1"), "anchor k1"),

@@ -172,12 +172,15 @@ async def test_the_same_prompt_is_followed_over_three_steps(store: Path) -> None
             await pilot.press("right_square_bracket")
             await settled(pilot, screen)
             seen.append(screen.view.chosen)
+        assert "push with KL" in frames.text(app)
+        assert "group's scale" not in frames.text(app)  # pinned answers have no push
         assert [group.step for group in seen if group] == [2, 4, 6]
         assert len({group.prompt_hash for group in seen if group}) == 1
         assert "[6 " in frames.text(app)
         await pilot.press("D")
         assert "what changed since step 4" in frames.text(app)
         assert "heat 1/5" not in frames.text(app)  # changes have no shading
+        assert "push with KL" not in frames.text(app)  # no token is shaded
 
 
 async def test_a_running_run_is_followed_until_the_cursor_moves(store: Path) -> None:

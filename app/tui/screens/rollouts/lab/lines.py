@@ -70,12 +70,12 @@ def table_lines(view: LabView, width: int, palette: Palette) -> list[Line]:
         here = place == view.chosen + 1
         back = palette.cursor if here else palette.paper
         values = _measured(view, variant)
-        mark, text = f" {'●' if place else '○'} ", "the run"
+        mark, text = "● " if place else "○ ", "the run"
         if place:
             text = name_of(variant, view.base)
         exact = style(colour_of(place, palette)) + style(None, back)  # the curve's
         line: Line = [(mark, exact),
-                      (pad(text, room - 3), style(palette.text, back))]  # fmt: skip
+                      (pad(text, room - 2), style(palette.text, back))]  # fmt: skip
         for value, was in zip(values, before, strict=True):
             differs = value not in (was, "…")
             look = style(palette.accent if differs else palette.text, back, bold=differs)

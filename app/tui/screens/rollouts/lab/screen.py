@@ -74,10 +74,10 @@ class KnobsPanel(Panel):
         count = len(self.view.variants)
         self.note = f"variant {self.view.chosen + 1} of {count}" if count > 1 else ""
         lines = knob_lines(base, recipe, self.chosen, width, self.palette)
-        label = style(self.palette.label)
-        lines.append([])
-        for part in wrap(self._help(base, recipe), width, max(1, min(8, height - len(lines)))):
-            lines.append([(part, label)])
+        room = height - len(lines)
+        words = wrap(self._help(base, recipe), width, max(1, min(8, room)))
+        lines += [[]] if len(words) < room else []
+        lines += [[(part, style(self.palette.label))] for part in words]
         return lines
 
     def _help(self, base: Recipe, recipe: Recipe) -> str:
