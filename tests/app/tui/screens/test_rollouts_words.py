@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,7 +14,7 @@ from app.tui.app import Workbench
 from app.tui.looks.colours import PALETTES
 from app.tui.preferences import Preferences
 from app.tui.screens.rollouts.lines import history_line, reward_lines, verdict_line
-from app.tui.screens.rollouts.load import load_group, load_step, run_facts
+from app.tui.screens.rollouts.load import UNFINISHED, load_group, load_step, run_facts
 from app.tui.widgets.panel import Line
 from experiments.reader import StoreReader
 from experiments.values import GroupView
@@ -140,11 +141,19 @@ def test_a_group_without_a_signal_says_why_its_tokens_have_no_term(store: Path) 
         def history(self, *_: object) -> tuple[GroupView, ...]:
             return ()
 
+        def run(self, *_: object) -> object:
+            return SimpleNamespace(summary=SimpleNamespace(active=at < 4, step=at))
+
     fake = Reader()
-    detail = load_group(fake, step, alike)  # type: ignore[arg-type]  # only these two are asked
+    at = 4
+    detail = load_group(fake, step, alike)  # type: ignore[arg-type]  # only these are asked
     assert detail.missing == "no push: all right, so its tokens were left out of the update"
     early = load_group(fake, step, replace(chosen, no_signal=""))  # type: ignore[arg-type]
     assert early.missing == "the step ended before its tokens were scored"
+    at = 2  # and the run is in step 3
+    for one in (alike, replace(chosen, no_signal="")):
+        found = load_group(fake, step, one)  # type: ignore[arg-type]  # only these are asked
+        assert found.missing == UNFINISHED
     with_reader.close()
 
 
