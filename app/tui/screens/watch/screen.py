@@ -19,7 +19,7 @@ from app.feed.snapshot import Snapshot
 from app.feed.stored import snapshot_of
 from app.text.safe_text import safe
 from app.tui.dialogs.export import Maker
-from app.tui.messages import MetricRequested, PromptFocused
+from app.tui.messages import MetricRequested, PromptFocused, RolloutOpened
 from app.tui.screens.base import Found
 from app.tui.screens.run_keys import CONTROL_BINDINGS, CONTROLS, HELD, ControlledRun, ControlScreen
 from app.tui.screens.watch import texts
@@ -73,6 +73,7 @@ class WatchScreen(ControlScreen):
     def __init__(self) -> None:
         super().__init__()
         self._shown_run = ""
+        self._taken: Snapshot | None = None  # the earlier step that Rollouts has shown
 
     def body(self) -> ComposeResult:
         """Two status lines, three panels side by side, alerts below."""
@@ -270,6 +271,20 @@ class WatchScreen(ControlScreen):
         message.stop()
         chosen = self.query_one(Curves).chosen
         self.explore(message.key or (chosen.keys[0] if chosen else "reward"), pick=not message.key)
+
+    def going_to(self, mode: str) -> Message | None:
+        """Rollouts follows to the earlier step on screen, once; then it stays where one moves."""
+        past = self.past
+        if mode != "rollouts" or past is None or past is self._taken or not past.groups:
+            return None
+        self._taken = past
+        group = past.groups[min(self.place, len(past.groups) - 1)]
+        return RolloutOpened(self.run_on_watch, past.groups_step, group.origin, group.index, 0)
+
+    @on(RolloutOpened)
+    def rollouts_follow(self) -> None:
+        """An answer of the earlier step is opened, and stays open there."""
+        self._taken = self.past
 
     def receive(self, message: Message) -> None:
         """Show the metric that the palette found."""

@@ -18,6 +18,7 @@ from app.feed.stored import StoreFeed
 from app.tui.app import Workbench
 from app.tui.looks.colours import PALETTES
 from app.tui.preferences import Preferences
+from app.tui.screens.rollouts import RolloutsScreen
 from app.tui.screens.watch import WatchScreen
 from app.tui.widgets.charts.curves import Curves
 from app.tui.widgets.groups import Groups, why_line
@@ -437,3 +438,30 @@ async def test_an_answer_of_an_earlier_step_opens_on_rollouts(tmp_path: Path) ->
         await until(app, lambda: getattr(app.screen.past, "step", 0) == 5)  # type: ignore[attr-defined]
         await pilot.press("enter")
         await until(app, lambda: "step 5 " in frames.text(app) and "4 Rollouts" in frames.text(app))
+
+
+async def test_rollouts_follow_to_the_earlier_step_once(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    record(path, run_events(steps=6), name="otter")
+    feed = StoreFeed(path, "otter")
+    assert feed.caught_up.wait(PATIENCE)
+    app = Workbench(path, feed=feed, mode="watch")
+    async with app.run_test(size=(120, 40)) as pilot:
+
+        def rollouts_at(step: int) -> bool:
+            screen = app.screen
+            shown = isinstance(screen, RolloutsScreen) and screen.view.chosen
+            return bool(shown) and shown.step == step  # type: ignore[union-attr]
+
+        await until(app, lambda: app.screen.snapshot.step == 6)  # type: ignore[attr-defined]
+        await pilot.press("4")
+        await until(app, lambda: rollouts_at(6))
+        await pilot.press("3", "less_than_sign")
+        await until(app, lambda: getattr(app.screen, "past", None) is not None)
+        await pilot.press("n", "4")
+        await until(app, lambda: rollouts_at(5))
+        assert app.screen.view.group == 1  # type: ignore[attr-defined]
+        await pilot.press("H")
+        await until(app, lambda: rollouts_at(4))
+        await pilot.press("3", "4")
+        await until(app, lambda: rollouts_at(4))
