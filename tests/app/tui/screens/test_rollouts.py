@@ -723,7 +723,9 @@ async def test_outside_the_gradient_nothing_says_0_or_that_it_is_shaded(store: P
         assert app.said[-1].text == "f finds largest term only in training prompts (t)."
 
 
-async def test_without_an_earlier_answer_a_diff_leaves_the_answer_on_the_screen(store: Path) -> None:
+async def test_without_an_earlier_answer_a_diff_leaves_the_answer_on_the_screen(
+    store: Path,
+) -> None:
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await opened(app, pilot, step=4)
