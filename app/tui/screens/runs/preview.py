@@ -33,7 +33,7 @@ def preview_lines(preview: Preview, width: int, height: int, palette: Palette) -
         lines.append(step_axis(last, width, palette))
     lines += _evaluations(preview, width, palette)
     if preview.alert is not None:
-        text = f"▲ {preview.alert.explanation}"
+        text = f"▲ step {preview.alert.last_step}: {preview.alert.explanation}"
         lines += [[(part, style(palette.warn))] for part in wrap(text, width, 3)]
     if preview.changed and len(lines) + 3 < height:
         lines += [[], [("not the default", style(palette.label))]]

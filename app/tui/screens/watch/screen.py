@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
@@ -93,7 +92,8 @@ class WatchScreen(ControlScreen):
         self._shown_run = snapshot.head.id
         self.query_one(PhaseBar).snapshot = snapshot
         bar = self.query_one(KeyBar)
-        bar.hidden = frozenset() if snapshot.active else CONTROLS | {"freeze"}
+        controlled = snapshot.active and not snapshot.reading
+        bar.hidden = frozenset() if controlled else CONTROLS | {"freeze"}
         if snapshot.status == "empty":
             bar.hidden |= READING
         bar.renamed = HELD if ControlledRun.of(snapshot).held else {}
@@ -135,12 +135,14 @@ class WatchScreen(ControlScreen):
 
     def _hand_down(self, snapshot: Snapshot) -> None:
         place = min(self.place, max(0, len((self.past or snapshot).groups) - 1))
-        shown = snapshot if self.past is None else replace(self.past, signal=snapshot.signal)
+        shown = self.past or snapshot
         groups = self.query_one(Groups)
         self.query_one(NarratorLine).sentences = self._sentences(snapshot, place)
         self.query_one(Curves).snapshot = snapshot
         groups.snapshot = shown.scored
-        self.query_one(Lanes).snapshot = groups.snapshot if self.focused is groups else shown
+        lanes = self.query_one(Lanes)
+        lanes.snapshot = groups.snapshot if self.focused is groups else shown
+        groups.marks = lanes.snapshot.groups_step == groups.snapshot.groups_step
         self.query_one(AlertsLog).snapshot = snapshot
 
     def on_descendant_focus(self) -> None:

@@ -180,4 +180,6 @@ def _empty(snapshot: Snapshot, palette: Palette) -> list[Line]:
     dim = style(palette.label)
     if snapshot.status == "empty":
         return [[(" No run is open.", dim)], [(" 1 lists runs, 2 starts one.", dim)]]
+    if snapshot.reading:
+        return [[(" The run is being read.", dim)]]
     return [[(" Curves begin after step 1.", dim)]]

@@ -13,19 +13,20 @@ from textual.pilot import Pilot
 
 from app.feed.replay import ReplayFeed
 from app.feed.series import series_of
-from app.feed.snapshot import Snapshot
+from app.feed.snapshot import LogLine, Snapshot
 from app.feed.stored import StoreFeed
 from app.tui.app import Workbench
 from app.tui.looks.colours import PALETTES
 from app.tui.preferences import Preferences
 from app.tui.screens.rollouts import RolloutsScreen
 from app.tui.screens.watch import WatchScreen
+from app.tui.widgets.alerts_log import AlertsLog
 from app.tui.widgets.charts.curves import Curves
 from app.tui.widgets.groups import Groups, why_line
 from app.tui.widgets.lanes import LEAD, Lanes, lane_lines
 from app.tui.widgets.phase_bar import phase_line, spent_in
 from experiments.reader import StoreReader
-from experiments.values import BoardView
+from experiments.values import AlertView, BoardView
 from grpo_engine import events as ev
 from tests.app import frames
 from tests.app.frames import LOOKS, SIZES
@@ -221,10 +222,12 @@ async def test_the_groups_scored_last_can_be_read_while_the_next_step_is_sampled
         assert groups.snapshot.groups == tuple(last)
         assert "step 24" in rows_of(app, "#groups")[0]
         assert "step 25" in rows_of(app, "#answers")[0]
+        assert "▸" not in "".join(rows_of(app, "#groups"))  # none of them is on screen
         # with the focus on the groups, the answers are theirs
         groups.focus()
         await settle(pilot, app)
         assert answers.group == last[0]
+        assert "1▸" in "".join(rows_of(app, "#groups")).replace(" ", "")
         assert "step 24" in rows_of(app, "#answers")[0]
         frames.check(app)
         app.screen.query_one(Curves).focus()
@@ -276,6 +279,23 @@ async def test_a_screen_without_a_run_offers_only_keys_that_do_something(tmp_pat
         assert frames.frame(app)[-1].split() == ["/", "find", "z", "zoom", "?", "explain"]
 
 
+async def test_a_run_that_is_being_read_says_so_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ScriptFeed, "catching_up", True)
+    app = workbench([], tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot, app)
+        text = frames.text(app)
+        assert frames.frame(app)[0].rstrip().endswith("reading")
+        assert "●" not in frames.frame(app)[0]
+        assert "Reading what the run has recorded." in text
+        assert text.count("The run is being read.") == 2
+        assert "reading the run" in text
+        assert "pause run" not in text
+        assert "step 0/" not in text
+
+
 async def test_a_frozen_view_names_its_step(tmp_path: Path) -> None:
     app = workbench(SHORT.sampling(), tmp_path)
     async with app.run_test(size=(80, 24)) as pilot:
@@ -299,13 +319,32 @@ async def test_an_alert_is_counted_at_the_top_and_told_in_full(tmp_path: Path) -
         words = " ".join("".join(line[12:-1] for line in log[:3]).split())
         assert words.startswith("61% of the answers were cut. 61% of")
         assert words.endswith("or reward shorter answers. at step 24 ⏎")
-        assert "held-out problems" in log[3]
+        assert "alert at step 8, closed: 5 of 8 prompts" in log[3]
         panel = app.screen.query_one("#alerts")
         panel.focus()
         await pilot.press("down", "down", "down")
         assert "▌" in "".join(rows_of(app, "#alerts"))
         await pilot.click(panel, offset=(20, 1))
         frames.check(app)
+    past = replace(alert, step=4, explanation="Reward rose, " * 12 + "by form.")
+    app = workbench([*SHORT.events(), replace(past, step=3), past], tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot, app)
+        panel = app.screen.query_one("#alerts", AlertsLog)
+        assert panel.note == "all quiet"
+        panel.focus()
+        place = next(
+            n for n, one in enumerate(panel.entries)
+            if isinstance(one, AlertView) and one.rule == alert.rule
+        )  # fmt: skip
+        below = panel.entries[place + 1]
+        assert isinstance(below, LogLine)
+        assert below.step <= 4
+        panel.cursor = place
+        await settle(pilot, app)
+        words = " ".join(" ".join(row[2:-2] for row in rows_of(app, "#alerts")).split())
+        assert "alert in steps 3 to 4, closed: Reward rose, " in words
+        assert "by form." in words
     app = workbench([*SHORT.events(), alert], tmp_path)
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot, app)
