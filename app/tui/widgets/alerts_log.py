@@ -126,7 +126,7 @@ class AlertsLog(Panel):
         shown = self.snapshot
         return [*shown.open_alerts, *shown.muted_alerts, *reversed(with_closed(shown))]
 
-    def go_to(self, line: LogLine) -> None:
+    def go_to(self, line: AlertView | LogLine) -> None:
         """Select a line of the log."""
         self.focus()
         self.cursor = self.entries.index(line)

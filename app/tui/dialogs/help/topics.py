@@ -87,7 +87,8 @@ PANELS: Mapping[str, Part] = {
              "the group, so bars of two answers can be compared."),
         ("‾", "an underlined token is clipped: its ratio left the interval, its push has stopped."),
         ("probability", "under the reference (the model before training), old (when the answer was "
-                        "sampled), new (in the last pass), after (once the step was done)."),
+                        "sampled), new (in the last pass), after (once the step was done; kept "
+                        "for pinned prompts and the first groups of a step)."),
         ("ratio", "new ÷ old. In the first pass it is 1 by construction."),
         ("▸ ▾", "a turn of a dialogue, folded or open: tokens, reply, what the environment told, "
                 "reward. space opens all; page down and page up go through them."),

@@ -340,6 +340,7 @@ async def test_an_alert_is_counted_at_the_top_and_told_in_full(tmp_path: Path) -
         below = panel.entries[place + 1]
         assert isinstance(below, LogLine)
         assert below.step <= 4
+        assert any("by form." in found.name for found in app.screen.places())  # type: ignore[attr-defined]
         panel.cursor = place
         await settle(pilot, app)
         words = " ".join(" ".join(row[2:-2] for row in rows_of(app, "#alerts")).split())
@@ -462,6 +463,28 @@ async def test_earlier_steps_are_looked_at_while_the_run_goes_on(tmp_path: Path)
         await pilot.press("end")
         assert lanes.snapshot.groups_step >= 7
         assert "seen from" not in frames.text(app)
+
+
+async def test_steps_back_add_up_while_one_is_being_read(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    record(path, run_events(steps=6), name="otter")
+    feed = StoreFeed(path, "otter")
+    assert feed.caught_up.wait(PATIENCE)
+    app = Workbench(path, feed=feed, mode="watch")
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = app.screen
+        assert isinstance(screen, WatchScreen)
+        await until(app, lambda: screen.snapshot.step == 6)
+        for _ in range(4):
+            screen.action_seek(-1)
+        await until(app, lambda: screen.past is not None)
+        assert screen.past is not None
+        assert screen.past.step == 2
+        assert screen.query_one(Groups).snapshot.signal == screen.past.signal  # of its own step
+        screen.action_seek(-1)
+        screen.action_present()
+        await settle(pilot, app)
+        assert screen.past is None
 
 
 async def test_an_answer_of_an_earlier_step_opens_on_rollouts(tmp_path: Path) -> None:
