@@ -235,6 +235,15 @@ class Workbench(RunApp):
     # -- actions ----------------------------------------------------------------------------
 
     async def action_mode(self, mode: str) -> None:
+        """Switch to a screen, which follows where the present one asks it to."""
+        screen = self.screen
+        request = screen.going_to(mode) if isinstance(screen, WorkbenchScreen) else None
+        if request is not None:
+            await self.forward(mode, request)
+        else:
+            await self._switch(mode)
+
+    async def _switch(self, mode: str) -> None:
         if self.read_only and mode == "new_run":
             self.notify("This view is read-only.", severity="warning")
             return
@@ -322,7 +331,7 @@ class Workbench(RunApp):
 
     async def forward(self, mode: str, message: Message) -> None:
         """Switch to a screen and pass it a request."""
-        await self.action_mode(mode)
+        await self._switch(mode)
         screen = self.screen
         if isinstance(screen, WorkbenchScreen) and screen.mode == mode:
             screen.receive(message)

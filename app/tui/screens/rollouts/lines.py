@@ -170,7 +170,8 @@ def history_line(
     sampled = "greedy" if is_greedy(group) else "sampled"
     names = {"train": "by step", "eval": f"held-out, {sampled}, by step"}
     name = f" {names.get(group.origin, f'{group.origin} prompt by step')} "
-    tail = f"  {short(rewards[0])} → {short(rewards[place])}  [ ] @ step  D diff"
+    was = f"{short(rewards[0])} → " if place else ""
+    tail = f"  {was}{short(rewards[place])}  [ ] @ step  D diff"
     first, end = window([len(text) + 2 for text in texts], place, width - len(name) - len(tail) - 1)
     line: Line = [(name, label)]
     for number in range(first, end):

@@ -19,7 +19,7 @@ from app.tui.looks.colours import PALETTES, Palette, style
 from app.tui.preferences import Preferences
 from app.tui.screens.new_run import NewRunScreen
 from app.tui.screens.rollouts import RolloutsScreen
-from app.tui.screens.rollouts.lab.lines import NO_TOKENS, colour_of, table_lines, token_lines
+from app.tui.screens.rollouts.lab.lines import NO_TOKENS, colour_of, notes, table_lines, token_lines
 from app.tui.screens.rollouts.lab.screen import LabScreen
 from app.tui.screens.rollouts.lab.study import read_step, spread
 from app.tui.screens.rollouts.lab.view import LabView, name_of
@@ -103,6 +103,10 @@ async def test_what_another_beta_would_have_changed_is_five_keys_from_watch(stor
         assert run.strip("│").split()[-1] == short(before[3])
         assert short(before[3]) != short(after[3])
         assert "Later steps would have" in text
+        assert "temperature" not in text
+        assert isinstance(app.screen, LabScreen)
+        told = [words for ((words, _),) in notes(app.screen.shown, 400, 1, PALETTES["dark"])]
+        assert "The run's ratios are from ." in told[0]
 
 
 def unfinished(steps: int) -> Iterator[ev.Event]:
