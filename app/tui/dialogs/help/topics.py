@@ -26,8 +26,8 @@ PANELS: Mapping[str, Part] = {
     "curves": Part("curves", (
         ("", "One small chart per metric over the steps of the run. Bright is the smoothed line, "
              "faint dots are the steps themselves. The title gives the smoothed value and its "
-             "change over ten steps; a held-out value is as measured, its change that since the "
-             "one before. Changes of shares are in points."),
+             "change over ten steps; a held-out value is as measured, “at step 40” says when, and "
+             "its change is that since the one before. Changes of shares are in points."),
         ("×1  .3 → .8", "a reward function: its weight, its mean in the first step and where it "
                         "is. ◂ moved the reward most, by weight × change."),
         ("limit", "a guide line: an alert comes when the median of five steps (KL) or the mean "

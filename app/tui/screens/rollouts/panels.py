@@ -184,9 +184,6 @@ class AnswerPanel(ViewPanel):
         changes = view.diff and (view.earlier is not None or view.shown is None)
         how = ", changes" if changes else f": {view.arrived}" if view.arrived else " by token"
         self.title += f" {letter(rollout.index)}{how}"
-        head = [answer_line(chosen.rollouts, view.answer, width, palette)]
-        if view.diff:
-            return head + self._changes(width, palette)
         shade = HEAT_NAMES[view.mode]
         texts = [f"heat {place}/{len(HEAT_MODES)}: {shade}", shade]
         if view.mode != "clip":

@@ -34,7 +34,7 @@ def preview_lines(preview: Preview, width: int, height: int, palette: Palette) -
     lines += _evaluations(preview, width, palette)
     if preview.alert is not None:
         text = f"▲ step {preview.alert.last_step}: {preview.alert.explanation}"
-        lines += [[(part, style(palette.warn))] for part in wrap(text, width, 3)]
+        lines += [[(part, style(palette.warn))] for part in wrap(text, width, 6)]
     if preview.changed and len(lines) + 3 < height:
         lines += [[], [("not the default", style(palette.label))]]
         names = _names(width)

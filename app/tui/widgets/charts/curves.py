@@ -177,6 +177,9 @@ def side_by_side(blocks: list[list[Line]], width: int) -> list[Line]:
 
 
 def _empty(snapshot: Snapshot, palette: Palette) -> list[Line]:
-    empty = snapshot.status == "empty"
-    text = " The curves of a run appear here." if empty else " Curves begin after step 1."
+    text = " Curves begin after step 1."
+    if snapshot.status == "empty":
+        text = " The curves of a run appear here."
+    elif snapshot.reading:
+        text = " The run is being read."
     return [[(text, style(palette.label))]]
