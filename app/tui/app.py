@@ -240,6 +240,16 @@ class Workbench(RunApp):
             return
         if isinstance(self.screen, WorkbenchScreen):
             await self.show_mode(mode)
+        if isinstance(self.screen, WorkbenchScreen):
+            self.screen.came_from = ""
+
+    async def action_lead(self, mode: str) -> None:
+        """Switch to a screen that esc and q leave for the present one."""
+        here = getattr(self.screen, "mode", "")
+        await self.action_mode(mode)
+        found = self.screen
+        if isinstance(found, WorkbenchScreen) and here != found.mode == mode:
+            found.came_from = here
 
     def action_jump(self) -> None:
         """Show a letter on every panel and field to jump to it."""
@@ -322,7 +332,7 @@ class Workbench(RunApp):
 
     async def forward(self, mode: str, message: Message) -> None:
         """Switch to a screen and pass it a request."""
-        await self.action_mode(mode)
+        await self.action_lead(mode)
         screen = self.screen
         if isinstance(screen, WorkbenchScreen) and screen.mode == mode:
             screen.receive(message)
