@@ -63,8 +63,10 @@ async def test_search_finds_the_last_setting_from_the_first_page(tmp_path: Path)
     async with app.run_test(size=(120, 40)) as pilot:
         walk = await helped(pilot, app)
         await walk.press(*LAST.partition(".")[2])
-        await walk.see(LAST)
+        await walk.see(LAST, "esc clear")
         assert "pushed up" not in frames.text(app)
+        await walk.press("escape")
+        await walk.see("esc close")
 
 
 def looks_of(app: Workbench, words: str) -> set[tuple[str, str]]:
