@@ -190,7 +190,7 @@ class AnswerPanel(ViewPanel):
         if view.mode != "clip" and view.heat is not None:
             texts = [f"{text}, group's scale" for text in texts] + texts
         if moment := moment_note(view):
-            texts = [f"{moment} · {texts[0]}", moment]
+            texts = [f"{moment} in the step · {texts[0]}", f"{moment} in the step", moment]
         self.note_first(*texts)
         head = [answer_line(chosen.rollouts, view.answer, width, palette)]
         if view.diff:
