@@ -246,6 +246,14 @@ def test_the_list_of_reward_functions_leaves_three_lines_for_the_curve() -> None
         assert ("◂" in wide) is listed  # explained only where it is
 
 
+def test_a_narrow_title_names_the_function_that_moved_the_reward_most() -> None:
+    shown = moved(view(0.6, 0.3), exact=view(0.1, 0.5, 0.9))
+    (chart,) = charts_of(shown)
+    for width, readouts in ((23, "form .3"), (40, "form .3  exact_answer .9")):
+        title = written(chart_lines(chart, shown, width, 4, DARK, chosen=False)[0])
+        assert title.endswith(f" 1  {readouts}")
+
+
 def test_an_evaluation_that_is_older_than_the_step_says_of_which_step_it_is() -> None:
     accuracy = view(0.25, 0.5, key="eval/accuracy")
     for step, width, expected in (

@@ -265,10 +265,16 @@ def alert_part(rule: str, snapshot: Snapshot) -> Part:
                 paragraphs.append(("prompt", f"{alert.group + 1} of the step"))
             if alert.muted:
                 paragraphs.append(("muted", "in this run; m in the list unmutes it"))
-            return Part(f"alert: {rule.replace('_', ' ')}", tuple(paragraphs))
+            return Part(_name_of(rule), (*paragraphs, ("stored as", rule)))
     meaning = ALERTS[rule][0] if rule in ALERTS else ""
-    return Part(f"alert: {rule.replace('_', ' ')}",
-                (("", meaning), ("", "It was not raised in this run.")))  # fmt: skip
+    return Part(_name_of(rule), (("", meaning), ("", "It was not raised in this run."),
+                                 ("stored as", rule)))  # fmt: skip
+
+
+def _name_of(rule: str) -> str:
+    """An alert's heading; Watch's sentence has reward hacking, of which form is the usual kind."""
+    words = {"format_hacking": "reward hacking"}.get(rule, rule.replace("_", " "))
+    return f"alert: {words}"
 
 
 def _raised(alert: AlertView) -> str:
@@ -312,7 +318,7 @@ def alert_parts() -> list[Part]:
     parts = []
     for rule, (meaning, threshold) in ALERTS.items():
         where = [("threshold", f"alerts.{threshold}")] if threshold else []
-        parts.append(Part(f"alert: {rule.replace('_', ' ')}", (("", meaning), *where)))
+        parts.append(Part(_name_of(rule), (("", meaning), *where, ("stored as", rule))))
     return parts
 
 

@@ -175,7 +175,7 @@ def chart_lines(
     listed = (
         chart.names[:1] == ("",) and len(views) > 1 and plot_height >= LEAST_PLOT + len(views) - 1
     )
-    shown = views[:1] if listed else views
+    shown = views[:1] if listed else _mover_first(chart, views, snapshot.mover)
     hints = [
         f"{chart.guide_word} {with_unit(guide, spec(chart.keys[0]).unit)} " for guide in guides
     ]
@@ -206,6 +206,14 @@ def chart_lines(
     dim = style(palette.label)
     margin = frame.axis.margin(plot_height)
     return lines + [[(text, dim), *row] for text, row in zip(margin, rows, strict=True)]
+
+
+def _mover_first(
+    chart: Chart, views: list[tuple[int, str, SeriesView]], mover: str
+) -> list[tuple[int, str, SeriesView]]:
+    """The reward, then the function that moved it most: a narrow title may have no more."""
+    named = [view for view in views if mover and chart.names[view[0] : view[0] + 1] == (mover,)]
+    return views[:1] + named + [view for view in views[1:] if view not in named]
 
 
 def _axis(chart: Chart, curves: Sequence[Curve], guides: Sequence[float], height: int) -> Axis:

@@ -11,7 +11,7 @@ from app.text.safe_text import cell_len
 from app.tui.app import Workbench
 from app.tui.dialogs.help import HelpScreen
 from app.tui.dialogs.help.screen import content_of, reference
-from app.tui.dialogs.help.topics import Part, setting_parts
+from app.tui.dialogs.help.topics import Part, alert_part, setting_parts
 from app.tui.looks.colours import PALETTES, hex_of
 from app.tui.messages import ExplainRequested
 from app.tui.widgets.charts.curves import Curves
@@ -150,6 +150,13 @@ def test_a_search_names_what_it_found_and_the_whole_reference_is_all() -> None:
     assert "lab: what if" in found.plain
     assert "v  what if\n" in found.plain
     assert "x" not in found.plain.partition("screens")[0].split()
+
+
+def test_an_alert_has_one_name_on_watch_and_in_help() -> None:
+    part = alert_part("format_hacking", Snapshot())
+    assert part.heading == "alert: reward hacking"
+    assert ("stored as", "format_hacking") in part.paragraphs
+    assert alert_part("no_signal", Snapshot()).heading == "alert: no signal"
 
 
 async def test_the_keys_of_a_screen_come_before_those_of_every_screen(tmp_path: Path) -> None:

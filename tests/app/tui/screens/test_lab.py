@@ -18,7 +18,13 @@ from app.tui.looks.colours import PALETTES, Palette, style
 from app.tui.preferences import Preferences
 from app.tui.screens.new_run import NewRunScreen
 from app.tui.screens.rollouts import RolloutsScreen
-from app.tui.screens.rollouts.lab.lines import NO_TOKENS, colour_of, table_lines, token_lines
+from app.tui.screens.rollouts.lab.lines import (
+    NO_TOKENS,
+    answers_lines,
+    colour_of,
+    table_lines,
+    token_lines,
+)
 from app.tui.screens.rollouts.lab.screen import LabScreen
 from app.tui.screens.rollouts.lab.study import read_step, spread
 from app.tui.screens.rollouts.lab.view import LabView, name_of
@@ -204,6 +210,13 @@ async def test_a_group_shows_its_answers_before_and_after(store: Path) -> None:
         push = view.here[view.recipe].answers(group.index)[0].push
         assert short(abs(push), 3) in next(line for line in text.splitlines() if "│ a " in line)
         assert "would " in text
+        assert "push in the loss" in text
+        lines = ["".join(text for text, _ in line)
+                 for line in answers_lines(lab.shown, 46, 4, PALETTES["dark"])]  # fmt: skip
+        count = len(lab.shown.places)
+        assert "push in the loss" in lines[0]
+        assert lines[-1] == f"… and {count - 2} more answers (J K)"
+        assert len(answers_lines(lab.shown, 46, count + 1, PALETTES["dark"])) == count + 1
         # every answer that fits as a whole has its tokens below, the chosen one first
         rows = token_lines(lab.shown, 80, 60, PALETTES["dark"])
         begins = ["".join(text for text, _ in row)[:6].strip() for row in rows]
@@ -397,7 +410,7 @@ def test_a_long_run_is_read_in_evenly_spread_steps() -> None:
 @pytest.mark.parametrize(
     ("variant", "name"),
     [
-        (recipe("grpo"), "as the run was"),
+        (recipe("grpo"), "unchanged"),
         (recipe("grpo", beta=0.0), "beta 0"),
         (recipe("dapo", clip_low=0.1), "dapo, clip_low 0.1"),
         (recipe("grpo", anchor="k1"), "anchor k1"),

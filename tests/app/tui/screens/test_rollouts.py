@@ -28,6 +28,7 @@ from app.tui.screens.rollouts.load import (
     run_facts,
 )
 from app.tui.screens.rollouts.panels import AnswerPanel
+from app.tui.screens.rollouts.siblings import sibling_lines
 from app.tui.screens.rollouts.texts import as_csv, as_json, as_markdown
 from app.tui.screens.rollouts.token_lines import _probabilities, probability
 from experiments.reader import StoreReader
@@ -656,3 +657,13 @@ def test_a_group_without_clipped_tokens_is_passed_over_without_reading_its_token
     assert load_moments(closed, calm, "clipped") == ()
     with pytest.raises(AttributeError):
         load_moments(closed, calm, "ratio")
+
+
+async def test_a_list_of_answers_that_is_not_whole_says_which_are_shown(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await opened(app, pilot)
+        lines = sibling_lines(screen.view, 60, 4, PALETTES["dark"])
+        assert "".join(text for text, _ in lines[0]) == "answers b to d of 4"
+        lines = sibling_lines(screen.view, 60, 9, PALETTES["dark"])
+        assert "".join(text for text, _ in lines[0]) == "all answers to this prompt"

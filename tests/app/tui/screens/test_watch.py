@@ -15,6 +15,7 @@ from app.feed.replay import ReplayFeed
 from app.feed.series import series_of
 from app.feed.snapshot import Snapshot
 from app.feed.stored import StoreFeed
+from app.text.prompt_text import question
 from app.tui.app import Workbench
 from app.tui.dialogs.help.topics import alert_part
 from app.tui.looks.colours import PALETTES
@@ -124,6 +125,16 @@ async def test_when_a_run_ends_its_last_groups_and_phase_times_stay(
         whole = r"score \.1s  logprobs \.2s  update \.6s  other \.[012]s"
         wanted = short if size == (80, 24) else whole
         assert re.search(rf"generate 1\.2s ◂ slowest  {wanted}", text)
+
+
+async def test_the_prompt_in_focus_is_named_when_the_run_has_ended(tmp_path: Path) -> None:
+    app = workbench(Script(steps=4, total_steps=4, finished=True).events(), tmp_path)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot, app)
+        lanes = app.screen.query_one(Lanes)
+        assert lanes.group is not None
+        title = f"answers to prompt 1: {question(lanes.group.prompt_text)}"
+        assert f"╭─ {title} " in frames.text(app)
 
 
 async def test_a_held_out_problem_beyond_ninety_nine_shows_its_mean(tmp_path: Path) -> None:

@@ -140,4 +140,4 @@ def name_of(variant: Recipe, base: Recipe) -> str:
     if "beta" in changed and (not variant.beta or not start.beta):
         changed = tuple(name for name in changed if name != "anchor")
     named += [f"{name} {value_text(getattr(variant, name))}" for name in changed]
-    return ", ".join(named) or "as the run was"
+    return ", ".join(named) or "unchanged"
