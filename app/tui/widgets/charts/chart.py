@@ -40,10 +40,11 @@ class Chart:
     names: tuple[str, ...] = ()
     family: tuple[str, ...] = ()
     guide_word: str = ""
+    short: str = ""  # the title where it leaves no room for the limit
 
 
 FIXED = (
-    Chart("KL to reference", ("kl",), family=("kl",), guide_word="limit"),
+    Chart("KL to reference", ("kl",), family=("kl",), guide_word="limit", short="KL"),
     Chart("held-out accuracy", ("eval/accuracy",), family=("reward",)),
     Chart("clipped", ("clip_ratio/low_mean", "clip_ratio/high_mean"), ("low", "high"),
           ("entropy", "clip"), "alert at"),
@@ -262,6 +263,9 @@ def _title(
             right += [("  " if right else " ", None), *piece]
         if whole:
             break
+    missing = len(hints[0]) + 2 - width + sum(cell_len(t) for t, _ in left + right) if hints else 0
+    if right and chart.short and 0 < missing <= len(chart.title) - len(chart.short):
+        left[1] = (chart.short, label)
     for hint in hints:
         if sum(cell_len(t) for t, _ in left + right) + len(hint) + 2 <= width:
             left.append((f"  {hint}", style(palette.label)))
