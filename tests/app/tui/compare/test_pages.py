@@ -12,9 +12,10 @@ from textual.widgets import Input
 
 from app.text.comparison import ranking_rows
 from app.text.numbers import short
+from app.tui.looks.colours import PALETTES
 from app.tui.messages import CompareRequested
 from app.tui.screens.compare import CompareScreen
-from app.tui.screens.compare.lines import WORK, fitted
+from app.tui.screens.compare.lines import WORK, answers_lines, fitted, grid_lines
 from app.tui.screens.compare.load import load_comparison
 from app.tui.screens.compare.panels import PagePanel
 from app.tui.screens.compare.pick import Picker, PickList
@@ -177,6 +178,12 @@ async def test_a_sweep_is_a_grid_of_two_settings(
                 assert short(value) in text
         assert "raw reward, best of each run" in text
         frames.check(app)
+        # both settings are named where they do not fit beside the metric
+        for width, line in ((100, 0), (76, 1)):
+            rows = grid_lines(screen.view, width, 20, PALETTES["dark"])
+            named = "".join(part for part, _ in rows[line])
+            assert named.endswith(f"down {paths[0]} (g)   across {paths[1]} (G)")
+            assert len(named) <= width
 
 
 async def test_a_grid_says_what_it_needs(store: Path) -> None:
@@ -211,6 +218,9 @@ async def test_answers_to_the_same_prompt_stand_side_by_side(store: Path) -> Non
                 r.text for r in reader.group(stored[-1].key).rollouts
             ]
             assert group.rollouts[0].text[:20] in text
+        assert "(J K)" not in text
+        narrow = answers_lines(screen.view, 50, 20, PALETTES["dark"])
+        assert "1–1 of 2 (J K)" in "".join(part for part, _ in narrow[0])
         await pilot.press("n")
         await settled(pilot, screen)
         assert "31 + 9 = ?" in frames.text(app)
