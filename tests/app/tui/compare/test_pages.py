@@ -21,6 +21,7 @@ from app.tui.screens.compare.panels import PagePanel
 from app.tui.screens.compare.pick import Picker, PickList
 from app.tui.screens.compare.texts import verdict
 from app.tui.screens.rollouts import RolloutsScreen
+from app.tui.screens.watch import WatchScreen
 from experiments.reader import StoreReader
 from grpo_engine import events as ev
 from grpo_engine.config.recipes import RECIPES
@@ -235,6 +236,16 @@ async def test_answers_to_the_same_prompt_stand_side_by_side(store: Path) -> Non
         await pilot.pause()
         assert isinstance(app.screen, RolloutsScreen)
     reader.close()
+
+
+async def test_a_run_that_was_opened_from_here_leads_back(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot)
+        screen.open_run()
+        await until(app, lambda: isinstance(app.screen, WatchScreen))
+        await pilot.press("escape")
+        await until(app, lambda: app.screen is screen)
 
 
 def judged(path: Path, first: float, second: float, fingerprint: str = "a1b2c3") -> None:

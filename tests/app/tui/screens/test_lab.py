@@ -157,6 +157,10 @@ async def test_a_run_without_token_numbers_says_so_at_the_top_and_how_they_are_r
         assert "KL term: unknown" in frames.text(app)
         assert "with signal: unknown" not in frames.text(app)
         frames.check(app)
+        await pilot.press("s", "s")
+        await computed(app, pilot)
+        rows = [line.split("││")[1].strip("│ ") for line in frames.frame(app)[1:-2]]
+        assert "has no token numbers: s looks at the step." in " ".join(rows)
 
 
 @pytest.mark.parametrize(("size", "theme"), LOOKS)
@@ -205,6 +209,7 @@ async def test_a_group_shows_its_answers_before_and_after(store: Path) -> None:
         await computed(app, pilot)
         text = frames.text(app)
         assert "was 0.2" in text
+        assert "The run had 0.2. algorithm.clip_low: " in text
         view, group = lab.shown, lab.shown.group
         assert group is not None
         push = view.here[view.recipe].answers(group.index)[0].push
