@@ -76,7 +76,7 @@ SHOTS = {
                      answer=(26, 10, 7)),
     "same-prompt": Shot("rollouts", "one", (
         "WAIT:passes", "t", "WAIT:[60", "[", "WAIT:[50", "[", "WAIT:[40", "[", "WAIT:[30", "[",
-        "WAIT:[20", "WAIT:prob.", "D"), ("by step", "changes")),
+        "WAIT:[20", "WAIT:answer a by", "D"), ("by step", "changes")),
     "dialogue": Shot("rollouts", "one", ("WAIT:turn 1",), ("higher", "lower"), answer=(40, 1, 1)),
     "lab": Shot("rollouts", "one",
                 ("WAIT:token 1 of 6", "v", "WAIT:what if", "right", "a", "down", *["right"] * 2),
@@ -148,7 +148,7 @@ STATES = {
     "lab-range": Shot("rollouts", "one", ("WAIT:passes", "v", "WAIT:60 steps", "r"),
                       ("range of steps",), answer=CLIPPED),
     "compare-none": Shot("compare", "none", (), ("No runs to compare yet",)),
-    "ranking": Shot("runs", "several", (*MARKED, "v:race to"), ("race to",)),
+    "ranking": Shot("runs", "several", (*MARKED, "v:reached: "), ("reached: ",)),
     "seeds": Shot("runs", "several", (*MARKED, "v:mean and 95%"), ("interval",)),
     "grid": Shot("runs", "several", (*MARKED, "v:across seed"), ("down algorithm.beta",)),
     "answers": Shot("runs", "several", (*MARKED, "v:@60 mean"), ("prompt 1 of",)),

@@ -60,7 +60,7 @@ _SPECS = (
     _spec("kl", "KL to reference", "Mean over tokens of the k3 estimate of the distance to the "
           "reference policy, each times its ratio if the recipe's KL penalty is. It grows as "
           "the model learns; a sudden rise means it is drifting.", "none", "nats", (0.1,),
-          also="distance from the reference, drift, divergence"),
+          also="distance from the reference, far, furthest, drift, divergence"),
     _spec("kl_to_old", "KL to sampling policy", "Distance to the policy that sampled the answers, "
           "after the last pass. It tells how far one step moved the policy.", "none", "nats",
           also="distance, drift, policy change"),

@@ -183,7 +183,7 @@ def _ended(snapshot: Snapshot) -> list[str]:
     if reward is not None and reward.count > 1:
         best = max(filter(math.isfinite, reward.high), default=None)
         ends = f"{short(reward.start)} to {short(reward.value)}"
-        change = f"Reward, smoothed: {ends}, best in a step {short(best)}"
+        change = f"Reward, smoothed: {ends}, highest in one step {short(best)}"
         if most := snapshot.mover:
             change += f", moved most by {most} ({signed(snapshot.moves[most])})"
         change += "."
@@ -191,7 +191,8 @@ def _ended(snapshot: Snapshot) -> list[str]:
     held_out = ""
     if accuracy is not None and accuracy.count > 1:
         at = f" at step {accuracy.last_step}" if accuracy.last_step < snapshot.step else ""
-        held_out = f"Held-out accuracy: {share(accuracy.start)} to {share(accuracy.last)}{at}."
+        ends = f"{share(accuracy.start)} to {share(accuracy.last)}"
+        held_out = f"Held-out accuracy, sampled: {ends}{at}."
     words = {"completed": "The run is complete", "stopped": "The run was stopped",
              "aborted": "The run was stopped in the middle of a step",
              "lost": "The process of this run is gone; r on Runs resumes it"}  # fmt: skip

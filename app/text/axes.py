@@ -184,8 +184,10 @@ def texts(values: Sequence[Decimal], unit: str) -> list[str]:
 
 
 def rounded(value: float, unit: str) -> str:
-    """The label of a number with as many digits as fit, at most four."""
-    labels = (text(_significant(value, digits), unit) for digits in (4, 3, 2, 1))
+    """The label of a number with about as many digits as the chart's title has, if they fit."""
+    whole = len(f"{abs(value):.0f}")
+    most = 2 if unit == "share" or abs(value) < 1 else max(3, min(4, whole))
+    labels = (text(_significant(value, digits), unit) for digits in range(most, 0, -1))
     return next((label for label in labels if label), "")
 
 

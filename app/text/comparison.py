@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         PairedTest,
         RankedSetting,
         Ranking,
+        SettingDifference,
     )
     from experiments.values import RunSummary
 
@@ -111,6 +112,7 @@ def verdict(found: "Comparison", chosen: str = "", metric: str = "") -> str:
     said = [sentence_of(row.test, found)]
     if ranking.comparisons > 1:
         said[0] = f"{said[0][:-1]}, corrected for {ranking.comparisons} comparisons."
+    said.append(_otherwise(row, ranking, found))
     if not ranking.seeds:
         said.append("One seed each: the interval covers other problems, not other seeds.")
     said.append(needed(row, ranking))
@@ -123,6 +125,22 @@ def verdict(found: "Comparison", chosen: str = "", metric: str = "") -> str:
     return " ".join(part for part in said if part)
 
 
+def _otherwise(row: "RankedSetting", ranking: "Ranking", found: "Comparison") -> str:
+    """The same difference by the other kind of answers, if both kinds were evaluated."""
+    others = (one for other in found.rankings if other.mode != ranking.mode
+              for one in other.settings if one.own.runs == row.own.runs)  # fmt: skip
+    other = next(others, None)
+    if other is None or other.test is None or row.test is None:
+        return ""
+    test, mode = other.test, "Sampled" if ranking.mode == "greedy" else "Greedy"
+    up = row.test.difference >= 0  # the setting that was named first
+    ends = (test.low, test.high) if up else (-test.high, -test.low)
+    sure = "" if test.p_value < SURE else "not significant, "
+    size = points(test.difference if up else -test.difference)
+    return (f"{mode} answers: {size} points (95%: {points(ends[0])} to {points(ends[1])}), "
+            f"{sure}{probability(test.p_value)}.")  # fmt: skip
+
+
 def needed(row: "RankedSetting", ranking: "Ranking") -> str:
     """Say how many more seeds or problems would tell a setting from the baseline's."""
     if row.test is None or row.test.p_value < SURE:
@@ -133,8 +151,8 @@ def needed(row: "RankedSetting", ranking: "Ranking") -> str:
         return f"To tell them apart: about {' or '.join(ways)}."
     if not row.test.difference:
         return ""
-    most = "100 more seeds or 7,000" if ranking.seeds else "7,000"
-    return f"So small a difference would not show with {most} more problems."
+    most = "100 more seeds each or 7,000" if ranking.seeds else "7,000"
+    return f"To tell them apart would take more than {most} more problems."
 
 
 def ranking_of(found: "Comparison", metric: str) -> "Ranking | None":
@@ -162,9 +180,13 @@ def ranking_title(ranking: "Ranking") -> str:
     over = "seeds and problems" if ranking.seeds else "problems, not seeds"
     many = f", all {ranking.comparisons} at once" if ranking.comparisons > 1 else ""
     ours = ranking.metric in ("eval/accuracy", f"{GREEDY}accuracy")
-    goal = f"{percent(ranking.threshold)}%" if ours else f"{ranking.metric} {ranking.threshold:g}"
+    goal = (
+        f"{percent(ranking.threshold)}% right"
+        if ours
+        else f"{ranking.metric} {ranking.threshold:g}"
+    )
     return (f"{answers} to {ranking.problems} held-out problems; 95% over {over}{many}; "
-            f"race to {goal}")  # fmt: skip
+            f"reached: {goal}")  # fmt: skip
 
 
 def ranking_rows(ranking: "Ranking", found: "Comparison") -> list[dict[str, str]]:
@@ -179,8 +201,12 @@ def _ranking_row(row: "RankedSetting", ranking: "Ranking", found: "Comparison") 
     alone = sum(one.may_be_best for one in ranking.settings) == 1
     middle = "–" if reached.runs else ""  # no median, since too few reached it
     more = {
-        "+ seeds": f"{row.more_seeds}" if row.more_seeds else ">100" if ranking.seeds else "?",
-        "+ problems": f"{row.more_problems:,}" if row.more_problems else ">7,000",
+        "needs + seeds": f"{row.more_seeds}"
+        if row.more_seeds
+        else ">100"
+        if ranking.seeds
+        else "?",
+        "or + problems": f"{row.more_problems:,}" if row.more_problems else ">7,000",
     }
     return {
         "setting": setting_name(found, row.own.runs),
@@ -270,17 +296,27 @@ def setting_name(found: "Comparison", runs: Sequence[str], *, inline: bool = Fal
     if len(runs) == 1:
         return run_name(next(run for run in found.runs if run.id == runs[0]), found.runs)
     places = [place for place, run in enumerate(found.runs) if run.id in runs]
-    paths = [item.path for item in found.differing]
+    differing = _telling(found)
+    paths = [item.path for item in differing]
     leaves = [path.rpartition(".")[2] for path in paths]
     parts = [
         f"{leaf if leaves.count(leaf) == 1 else item.path} {value_text(item.values[places[0]])}"
-        for item, leaf in zip(found.differing, leaves, strict=True)
+        for item, leaf in zip(differing, leaves, strict=True)
         if item.path != "seed"
     ]
     count = f"{len(runs)} seeds"
     if inline and parts:
         return f"{', '.join(parts)} ({count})"
     return ", ".join([*parts, count])
+
+
+def _telling(found: "Comparison") -> "Sequence[SettingDifference]":
+    """The settings that tell those with several seeds apart, without minor ones if they can."""
+    major = [item for item in found.differing if not item.minor and item.path != "seed"]
+    places = {run.id: place for place, run in enumerate(found.runs)}
+    groups = [places[group.runs[0]] for group in found.seeds]
+    names = {tuple(value_text(item.values[place]) for item in major) for place in groups}
+    return major if major and len(names) == len(groups) else found.differing
 
 
 def run_name(run: "RunSummary", runs: "Sequence[RunSummary]") -> str:

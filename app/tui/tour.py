@@ -24,8 +24,8 @@ class Stop:
 
 STOPS = (
     Stop("watch", "watch.next",
-         "A model learns arithmetic in this recorded run, and the answers in the middle are to one "
-         "prompt: press {key} for the next prompt."),
+         "A model learns arithmetic in this recorded run. Beside the curves are its answers to one "
+         "prompt: press {key} for the next."),
     Stop("watch", "watch.forth_far",
          "Answers to a prompt are compared with each other, ▲ is pushed up and ▼ down: press {key} "
          "to go ten steps on."),
@@ -45,8 +45,8 @@ STOPS = (
     Stop("runs", "mode.new_run",
          "A run shows its curves and what was set: press {key} for the settings of a new one."),
     Stop("new_run", "explain",
-         "Each setting is explained beside it, as every panel is everywhere: press {key} to read "
-         "on."),
+         "The setting under the cursor is explained here, and every panel has help: press {key} to "
+         "read it."),
 )  # fmt: skip
 END = "That was the tour. q goes back and, on Runs, leaves."
 

@@ -52,10 +52,19 @@ def compare(
     stored = [reader.settings(run.key) for run in runs]
     differ = {path for path in {p for values in settings for p in values}
               if path != "name" and _is_different(settings, path)}  # fmt: skip
+    minor = {
+        path
+        for path in differ
+        if only_recorded(path) or any(path not in values for values in stored)
+    }
     differing, by_recipe = (
         tuple(
-            SettingDifference(path=path, values=tuple(values.get(path) for values in settings))
-            for path in sorted(differ)
+            SettingDifference(
+                path=path,
+                values=tuple(values.get(path) for values in settings),
+                minor=path in minor,
+            )
+            for path in sorted(differ, key=lambda path: (path in minor, path))
             if _is_different(stored, path) == given
         )
         for given in (True, False)
@@ -89,6 +98,11 @@ def compare(
         rankings=_rankings(reader, _compared(alike, base), limits, goal),
         notes=notes,
     )
+
+
+def only_recorded(path: str) -> bool:
+    """Whether a setting is about what a run records, and not about how it is trained."""
+    return path.startswith("record.")
 
 
 def _is_different(settings: Sequence[Mapping[str, Any]], path: str) -> bool:

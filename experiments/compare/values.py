@@ -10,10 +10,14 @@ from grpo_engine.metrics import Direction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingDifference:
-    """A setting that differs between the compared runs; values are in the order of the runs."""
+    """A setting that differs between the compared runs; values are in the order of the runs.
+
+    It is minor if it is about recording, or if a run was started before there was such a setting.
+    """
 
     path: str
     values: tuple[Any, ...]
+    minor: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

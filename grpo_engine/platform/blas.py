@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from grpo_engine.platform import blas_check, device, openblas, threads
+from grpo_engine.platform.products import Products
 
 CHOICE: Final = "GRPO_TUI_BLAS"
 """Path of a library, or `none` for the BLAS that MLX ships."""
@@ -114,6 +115,11 @@ def _load(path: str, found: blas_check.Verdict) -> Blas:
         library=path, config=library.config, kernel=library.kernel, products=bool(found.products),
         max_threads=library.max_threads, threads=library.set_threads(threads.share()),
     )  # fmt: skip
+
+
+def products() -> Products | None:
+    """Our own compiled code, if this process uses it."""
+    return None if _library is None else _library.products
 
 
 def set_threads(count: int) -> int:

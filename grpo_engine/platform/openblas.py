@@ -27,7 +27,7 @@ class OpenBlas:
     def __init__(self, path: str, *, threads: int, kernel: str = "", products: str = "") -> None:
         """Load the library; its threads start at once, so their number is set before.
 
-        `products` is a compiled `products.c`, which then computes products of few rows.
+        `products` is a compiled library, which then computes products of few rows.
         """
         told = {"OPENBLAS_NUM_THREADS": str(threads)}
         if kernel:
@@ -46,10 +46,10 @@ class OpenBlas:
         if "USE64BITINT" in self.config.split():
             raise BlasError("uses 64-bit integers, MLX 32-bit ones")
         self.kernel = self._text("openblas_get_corename")
-        self._products: Products | None = None
+        self.products: Products | None = None
         if products and (general := self.address("cblas_sgemm")):
             try:
-                self._products = Products(products, general, threads)
+                self.products = Products(products, general, threads)
             except (OSError, AttributeError) as error:
                 raise BlasError(f"is served beside {products}: {error}") from error
 
@@ -74,13 +74,13 @@ class OpenBlas:
         """Use `count` threads from the next product on; return how many it really uses."""
         self._function("openblas_set_num_threads")(count)
         used = int(self._function("openblas_get_num_threads")())
-        if self._products is not None:
-            self._products.set_threads(used)
+        if self.products is not None:
+            self.products.set_threads(used)
         return used
 
     def address(self, name: str) -> int | None:
-        if name == "cblas_sgemm" and self._products is not None:
-            return self._products.address
+        if name == "cblas_sgemm" and self.products is not None:
+            return self.products.address
         name = f"{self._prefix}{name}"
         if not self._has(name):
             return None

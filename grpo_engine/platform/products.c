@@ -92,8 +92,8 @@ static void panel(int m, int n, int k, float alpha, Left a, const float *b, size
     }
 }
 
-void cblas_sgemm(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a,
-                 int lda, const float *b, int ldb, float beta, float *c, int ldc)
+static void multiply(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a,
+                     int lda, const float *b, int ldb, float beta, float *c, int ldc)
 {
     double work = (double)m * n * k;
     if (order != ROW_MAJOR || tb != PLAIN || k < 1 || n < LANES || (m > MOST_ROWS && work > SMALL)) {
@@ -109,4 +109,11 @@ void cblas_sgemm(int order, int ta, int tb, int m, int n, int k, float alpha, co
         int j = p * width;
         panel(m, n - j < width ? n - j : width, k, alpha, left, b + j, ldb, beta, c + j, ldc);
     }
+}
+
+Product cblas_sgemm;
+void cblas_sgemm(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a,
+                 int lda, const float *b, int ldb, float beta, float *c, int ldc)
+{
+    multiply(order, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 }

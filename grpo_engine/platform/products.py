@@ -1,8 +1,8 @@
-"""Compiles `products.c`, matrix products of few rows, for the processor it runs on.
+"""Compiles matrix products of few rows, and whole decode steps, for the processor it runs on.
 
 A decode step multiplies a few rows by every weight. OpenBLAS first copies the weights, which takes
 as long as the product itself or longer. A machine without a C compiler, or whose processor has none
-of the instruction sets below, leaves these products to OpenBLAS too.
+of the instruction sets below, leaves these products to OpenBLAS and the rest of a step to MLX.
 """
 
 import ctypes
@@ -18,7 +18,8 @@ from grpo_engine.platform import processor
 
 CHOICE: Final = "GRPO_TUI_PRODUCTS"
 """`none` leaves all products to the BLAS."""
-SOURCE: Final = Path(__file__).with_name("products.c")
+SOURCE: Final = Path(__file__).with_name("layers.c")
+"""It includes `products.c`."""
 COMPILERS: Final = ("cc", "gcc", "clang")
 FLAGS: Final = ("-O3", "-shared", "-fPIC")
 KINDS: Final = (
@@ -35,15 +36,14 @@ class Products:
     """A compiled library; products of many rows are passed on to `other`, an address."""
 
     def __init__(self, path: str, other: int, threads: int) -> None:
-        library = ctypes.CDLL(path)
-        library.set_other(ctypes.c_void_p(other))
-        self._set_threads = library.set_threads
-        self._set_threads(threads)
-        self.address = ctypes.cast(library.cblas_sgemm, ctypes.c_void_p).value
+        self.library = ctypes.CDLL(path)
+        self.library.set_other(ctypes.c_void_p(other))
+        self.set_threads(threads)
+        self.address = ctypes.cast(self.library.cblas_sgemm, ctypes.c_void_p).value
 
     def set_threads(self, count: int) -> None:
         """Use `count` threads from the next product on."""
-        self._set_threads(count)
+        self.library.set_threads(count)
 
 
 def instructions() -> tuple[str, ...]:
@@ -67,7 +67,8 @@ def compiled(folder: Path) -> str:
         return ""
     try:
         stamp = Path(tool).stat()
-        parts = [SOURCE.read_text(), *chosen, tool, str(stamp.st_size), str(stamp.st_mtime_ns)]
+        sources = [source.read_text() for source in sorted(SOURCE.parent.glob("*.c"))]
+        parts = [*sources, *chosen, tool, str(stamp.st_size), str(stamp.st_mtime_ns)]
         place = folder / f"products-{sha256(chr(0).join(parts).encode()).hexdigest()[:24]}.so"
         if place.is_file():
             return str(place)

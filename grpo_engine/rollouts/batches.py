@@ -1,7 +1,8 @@
-"""KV caches of all rows during decoding, in three implementations of one interface.
+"""KV caches of all rows during decoding, in four implementations of one interface.
 
 `RowsBatch` is for models whose caches hold plain keys and values: one block of storage, rows
 right-aligned so that each has one start offset, finished rows replaced by the last row.
+`CompiledBatch` computes the steps of Llama-like models on it with our own code for the CPU.
 `MergedBatch` is for caches that mlx-lm can batch. `SeparateBatch` decodes row by row. Axes: n rows.
 """
 
@@ -11,10 +12,12 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import mlx.core as mx
+import numpy as np
 from mlx_lm.models.cache import make_prompt_cache
 
 from grpo_engine.policy.fast.attention import reads_prompts_once
 from grpo_engine.policy.fast.caches import BiasedCache, Layout, PrefixCache
+from grpo_engine.policy.fast.decoding import CompiledStep, may_compile
 from grpo_engine.policy.load import TOLERANCE
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.structure import agrees
@@ -65,8 +68,9 @@ def batch_for(policy: Policy) -> Batch:
     """The fastest implementation that reproduces this model's logits; chosen once per policy."""
     if not policy.fast.batched_decode:
         return SeparateBatch(policy)
-    if policy.batching is None:
-        policy.batching = next(kind for kind in BUILDS if _serves(kind, policy))
+    kinds = [kind for kind in BUILDS if kind != "compiled" or may_compile(policy.fast)]
+    if policy.batching not in kinds:
+        policy.batching = next(kind for kind in kinds if _serves(kind, policy))
     return BUILDS[policy.batching](policy)
 
 
@@ -83,7 +87,7 @@ def _serves(kind: str, policy: Policy) -> bool:
         batch.keep([2, 1])
         given = batch.step([prompts[2][-1], prompts[1][-1]])
         return agrees(given, mx.stack([whole[2], whole[1]]), TOLERANCE[policy.dtype])
-    except (TypeError, ValueError, AttributeError, RuntimeError, IndexError, AssertionError):
+    except (TypeError, ValueError, AttributeError, RuntimeError, LookupError, AssertionError):
         return False  # an unknown kind of model: it uses a slower batch
 
 
@@ -419,6 +423,45 @@ class RowsBatch:
                 cache.values[to] = cache.values[place]
 
 
+class CompiledBatch(RowsBatch):
+    """`RowsBatch` whose steps are compiled code; it writes into the storage that MLX reads."""
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__(policy)
+        self._code = CompiledStep(policy)
+        self._storage: list[tuple[np.ndarray, ...]] = []
+
+    def add(self, prompts: Sequence[Prefilled]) -> None:
+        super().add(prompts)
+        self._take_storage()
+
+    def step(self, tokens: Sequence[int]) -> mx.array:
+        if self.caches[0].keys.shape[2] <= self.layout.end:
+            self._make_room()
+            self._take_storage()
+        logits = self._code.logits(tokens, self.layout.pads, self.layout.end)
+        self.layout.end += 1
+        return mx.array(logits)
+
+    def keep(self, places: Sequence[int]) -> None:
+        moves = [(to, place) for to, place in enumerate(places) if to != place]
+        self.layout.pads = [self.layout.pads[place] for place in places]
+        to, place = [to for to, _ in moves], [place for _, place in moves]
+        for keys, values, *_ in self._storage:
+            keys[to], values[to] = keys[place], values[place]
+
+    def _take_storage(self) -> None:
+        """Write into the storage from now on; it was just copied, so no other array is in it."""
+        self._storage = []
+        for cache in self.caches:
+            cache.keys, cache.values = (
+                mx.contiguous(array) for array in (cache.keys, cache.values)
+            )
+            shared = [np.ascontiguousarray(array) for array in cache.prompt or ()]
+            self._storage.append((np.asarray(cache.keys), np.asarray(cache.values), *shared))
+        self._code.use(self._storage)
+
+
 def _one_row(keys: mx.array, values: mx.array, window: int | None) -> PrefixCache:
     cache = PrefixCache(window)
     cache.take(keys, values)
@@ -544,6 +587,7 @@ def _prefill_alone(model: Any, prompt: tuple[int, ...]) -> Prefilled:
 
 
 BUILDS: Final[dict[str, Callable[[Policy], Batch]]] = {
+    "compiled": CompiledBatch,
     "rows": RowsBatch,
     "merged": MergedBatch,
     "separate": SeparateBatch,

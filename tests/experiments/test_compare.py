@@ -75,6 +75,21 @@ def test_only_the_settings_that_differ_are_shown(reader: StoreReader) -> None:
     assert not {"seed", "algorithm.beta", "name"} & result.same.keys()
 
 
+def test_recording_and_settings_that_a_run_did_not_have_come_last(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    algorithm = {"recipe": "grpo", "beta": 0.04}
+    record_run(path, tree=config(algorithm=algorithm, record={"tokens": "all"}), name="old")
+    algorithm = {"recipe": "grpo", "beta": 0.1, "a_new_one": 3}
+    tree = config(algorithm=algorithm, record={"tokens": "none"})
+    record_run(path, tree=tree, name="new")
+    with closing(StoreReader(path)) as reader:
+        found = compare(reader, [reader.resolve("old"), reader.resolve("new")]).differing
+    minor = [item.path for item in found if item.minor]
+    assert minor == [item.path for item in found][-len(minor) :]
+    assert {"algorithm.a_new_one", "record.tokens"} <= set(minor)
+    assert found[0].path == "algorithm.beta"
+
+
 def test_settings_are_compared_as_they_are_in_force(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
     for name, recipe, beta in (

@@ -41,7 +41,7 @@ At = Annotated[
 Reach = Annotated[
     str,
     typer.Option(
-        help="What the settings race to: a held-out accuracy, or METRIC=VALUE. By default the "
+        help="What counts as reached: a held-out accuracy, or METRIC=VALUE. By default the "
         "baseline's last accuracy."
     ),
 ]
@@ -83,7 +83,8 @@ def compare(
     the same held-out problems, greedy and sampled answers apart. The 95% intervals cover other
     seeds and other problems, and hold for all settings at once (Bonferroni); with one seed per
     setting they cover problems only. "best?" is "no" where the leading setting is better for sure.
-    "+ seeds" or "+ problems" would show the difference, if it is as measured, in 4 of 5 cases.
+    So many more seeds or problems as "needs" says would show the difference, if it is as measured,
+    in 4 of 5 cases.
 
     Example: grpo-tui compare calm-otter brave-fox --baseline calm-otter --reach .8
     """

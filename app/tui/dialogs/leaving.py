@@ -37,6 +37,6 @@ class LeaveDialog(Choice[Plan]):
         question = "Leave the workbench?"
         if watching:
             question += f" {watching} continues without it; run `grpo-tui watch` to see it."
-        super().__init__("leave the workbench", question, [
+        super().__init__("quit", question, [
             ("leave", "y", "leave", ""), ("stay", "n", "stay", ""),
         ])  # fmt: skip

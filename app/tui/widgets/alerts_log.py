@@ -1,5 +1,6 @@
 """Active alerts, then the log, newest first; ⏎ explains an alert, m mutes its kind."""
 
+import time
 from typing import Any, ClassVar
 
 from textual import events
@@ -8,7 +9,7 @@ from textual.reactive import reactive
 
 from app.feed.run_state import clock
 from app.feed.snapshot import LogLine, Snapshot
-from app.text.safe_text import cell_len, safe, wrap
+from app.text.safe_text import cell_len, clip, safe, wrap
 from app.tui.looks.colours import Palette, style
 from app.tui.messages import ExplainRequested, MuteRequested
 from app.tui.widgets.panel import Line, Panel
@@ -33,14 +34,22 @@ def alert_lines(
         since = ""  # a single line is for what the alert says; ⏎ tells the steps
     sign = style(colour_of(alert.severity, palette), bold=True)
     text = f"{safe(alert.explanation, ' ')} {safe(alert.remedy, ' ')}"
-    rows = wrap(text, max(8, width - LEAD - cell_len(since) - 3), most) or [""]
+    room, tail = width - LEAD, cell_len(since) + 3
+    rows = wrap(text, max(8, room), most) or [""]
+    if len(rows) == most:
+        rows[-1] = clip(rows[-1], max(8, room - tail))
+    elif cell_len(rows[-1]) + tail > room:
+        rows.append("")
     edge = ("▌" if marked else " ", style(palette.accent))
     lines: list[Line] = [
         [edge, (" " * (LEAD - 1), None), (row, style(palette.headline))] for row in rows
     ]
     lines[0][1:2] = [(f"{clock(alert.at)} ", style(palette.label)),
                      (f"{SIGNS[alert.severity]} ", sign)]  # fmt: skip
-    lines[-1] += [(since, style(palette.label)), ("  ⏎", style(palette.accent))]
+    lines[-1] += [
+        (since if rows[-1] else since.lstrip(), style(palette.label)),
+        ("  ⏎", style(palette.accent)),
+    ]
     return lines
 
 
@@ -70,6 +79,13 @@ def counted(snapshot: Snapshot) -> str:
     count, muted = len(snapshot.open_alerts), len(snapshot.muted_alerts)
     shown = f"{count} open" if count else "all quiet"
     return f"{shown} · {muted} muted" if muted else shown
+
+
+def dated(snapshot: Snapshot) -> str:
+    """The day of the newest line of the log, unless it is today."""
+    at = next((line.at for line in reversed(snapshot.log) if line.at is not None), None)
+    day = "" if at is None else time.strftime("%Y-%m-%d", time.localtime(at))
+    return f" · {day}" if day and day != time.strftime("%Y-%m-%d") else ""
 
 
 class AlertsLog(Panel):
@@ -118,7 +134,7 @@ class AlertsLog(Panel):
         """The entries that fit, including the selected one."""
         palette = self.palette
         entries = self.entries
-        self.note = counted(self.snapshot)
+        self.note = counted(self.snapshot) + dated(self.snapshot)
         if not entries:
             return [[(" Alerts and log messages appear here.", style(palette.label))]]
         cursor = min(self.cursor, len(entries) - 1)

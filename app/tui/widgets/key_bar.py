@@ -102,22 +102,25 @@ class KeyBar(Panel, can_focus=False):
     renamed: reactive[Mapping[str, str]] = reactive(dict)
     lacking: reactive[str] = reactive("")  # the panels that the user has hidden
     leads: reactive[str] = reactive("")  # where esc leads, if that is worth a hint
+    zoomed: reactive[bool] = reactive(False)
 
     def on_mount(self) -> None:
         """Update with the focus."""
         self.screen.bindings_updated_signal.subscribe(self, self._update)
-        self._update()
+        self.watch(self.screen, "maximized", self._update)
 
     def _update(self, *_: object) -> None:
         if self.screen.is_attached:
             self.bindings = list(self.screen.active_bindings.values())
+            self.zoomed = self.screen.maximized is not None
 
     @property
     def shown(self) -> tuple[list[tuple[str, str, str]], int]:
         """The hints that fit, and the gap between them: a narrower one where that shows more."""
         field = self.screen.focused
         typing = isinstance(field, Input | TextArea)
-        found = hints(self.bindings, self.hidden, typing=typing, renamed=self.renamed,
+        renamed = {**self.renamed, "zoom": "all panels"} if self.zoomed else self.renamed
+        found = hints(self.bindings, self.hidden, typing=typing, renamed=renamed,
                       lacking=self.lacking, leads=self.leads)  # fmt: skip
         if isinstance(field, Field) and field.submits:
             found.insert(0, ("⏎", field.submits, "submit"))

@@ -215,12 +215,13 @@ def test_numbers_are_written_in_the_usual_short_way(
         assert value_of(expected) == pytest.approx(number(digits))
 
 
-def test_a_constant_is_rounded_to_four_digits_or_to_what_fits() -> None:
-    assert [rounded(v, "") for v in (0.123456, -0.123456, 1234.56, 1e-5 / 3)] == [
-        ".1235", "−.1235", "1235", "333e−8",
+def test_a_constant_is_rounded_as_in_a_title_or_to_what_fits() -> None:
+    values = (0.123456, -0.123456, 1.83456, 16.543, 153.26, 1234.56, 1e-5 / 3, 5.49e-4)
+    assert [rounded(value, "") for value in values] == [
+        ".12", "−.12", "1.83", "16.5", "153", "1235", "3.3e−6", ".00055",
     ]  # fmt: skip
-    assert rounded(1 / 3, "share") == "33.33%"
-    assert rounded(-1 / 3, "share") == "−33.3%"
+    assert rounded(1 / 3, "share") == "33%"
+    assert rounded(-1 / 3, "share") == "−33%"
     assert rounded(-1e-44, "share") == ""
 
 

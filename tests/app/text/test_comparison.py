@@ -15,6 +15,7 @@ from app.text.comparison import (
     probability,
     ranking_rows,
     sentence_of,
+    setting_name,
     value_text,
 )
 from experiments.compare.effects import paired
@@ -35,6 +36,7 @@ NAMES: Any = SimpleNamespace(
         SettingDifference(path="task.options.hard", values=(True, True, False, False)),
         SettingDifference(path="seed", values=(0, 1, 0, 1)),
     ),
+    seeds=(SimpleNamespace(runs=("a", "b")), SimpleNamespace(runs=("c", "d"))),
 )
 
 
@@ -88,6 +90,19 @@ def test_settings_are_named_by_what_their_seeds_share() -> None:
         "algorithm.beta 0.04, optimizer.beta 2, hard no (2 seeds): +100 points"
     )
     assert "85 and 51%, on 10 held-out problems, sampled once, step 60; p = .002" in said
+
+
+def test_names_leave_out_minor_settings_unless_only_these_tell_them_apart() -> None:
+    beta = SettingDifference(path="algorithm.beta", values=(0.4, 0.4, 0.04, 0.04))
+    kept = SettingDifference(
+        path="record.tokens", values=("all", "all", "none", "none"), minor=True
+    )
+    found: Any = SimpleNamespace(runs=NAMES.runs, seeds=NAMES.seeds, differing=(beta, kept))
+    assert setting_name(found, ("c", "d")) == "beta 0.04, 2 seeds"
+    found.differing = (kept,)
+    assert setting_name(found, ("c", "d")) == "tokens none, 2 seeds"
+    found.differing = (replace(beta, values=(0.4,) * 4), kept)
+    assert setting_name(found, ("c", "d")) == "beta 0.4, tokens none, 2 seeds"
 
 
 @pytest.mark.parametrize(

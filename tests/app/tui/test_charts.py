@@ -229,6 +229,7 @@ def test_each_reward_function_is_listed_with_its_weight_and_ends_and_the_mover_i
     long = [written(line) for line in function_lines(shown, 70, DARK, curves=True)]
     assert long[1].endswith(" .6 → .3 smoothed ◂ moved the reward most")
     assert "▁▅█" in long[0]
+    assert "▅▃" in long[1]  # on the same scale, from .1 to .9
     assert {len(line) for line in long} == {70}
     (alone,) = function_lines(moved(view(0.6, 0.3)), 30, DARK)
     assert written(alone).endswith("  .6 → .3")  # nothing to be compared with
@@ -275,8 +276,9 @@ def test_a_guide_line_within_the_range_is_drawn_through_the_empty_cells_of_its_r
     shown = snapshot(kl=view(0.0, 0.05, 0.2))
     (chart,) = charts_of(shown)
     # 5 rows of 20 dots; .1 of 0 to .2 is at dot 9.5, drawn as 9 or 10, in row 2
-    lines = [written(line) for line in chart_lines(chart, shown, 40, 6, DARK, chosen=False)[1:]]
+    title, *lines = map(written, chart_lines(chart, shown, 40, 6, DARK, chosen=False))
     assert [row for row, line in enumerate(lines) if "┈" in line] == [2]
+    assert "limit" not in title  # once is enough
     assert " limit .1 " in lines[2]
     plot = lines[2][LABELS:]
     assert plot.index(" limit .1 ") == (len(plot) - 10) // 2

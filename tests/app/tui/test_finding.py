@@ -82,7 +82,7 @@ async def test_without_a_run_no_metric_is_said_to_be_missing_in_it(store: Path) 
         ("truncated", "completions/clipped_ratio"), ("slow", "time/generate"),
         ("time", "time/generate"), ("length", "completions/mean_length"), ("distance", "kl"),
         ("reference", "kl"), ("how far", "kl_to_old"), ("reward", "reward"),
-        ("lr", "learning_rate"),
+        ("lr", "learning_rate"), ("furthest", "kl"),
     ],
 )  # fmt: skip
 async def test_the_first_hit_is_the_metric_that_was_meant(

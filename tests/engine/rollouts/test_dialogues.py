@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from grpo_engine.config.settings import ModelConfig
 from grpo_engine.distributed.shares import parts_of_prompts
 from grpo_engine.events import RolloutsAdvanced, Span, unscored
+from grpo_engine.platform import blas
 from grpo_engine.policy.batch import micro_batches
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.load import load_policy
@@ -172,7 +173,7 @@ def test_what_a_worker_asks_is_about_its_own_rows() -> None:
 @pytest.mark.parametrize(
     ("changes", "batching"),
     [
-        ({}, "rows"),
+        ({}, "compiled" if blas.products() else "rows"),
         ({"sliding_window": 6, "layer_types": ["full_attention", "sliding_attention"]}, "rows"),
         (MAMBA, "merged"),
         (GEMMA2, "separate"),

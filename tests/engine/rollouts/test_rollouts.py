@@ -61,9 +61,11 @@ SAMPLINGS = {
     "storage that grows": Sampling(max_new_tokens=70, ignore_end=True),
 }
 ONE_BY_ONE: dict[str, list[Rollout]] = {}
+SWITCHES = ("merge_adapter", "transposed_weights", "batched_prefill", "batched_decode",
+            "compiled_decode")  # fmt: skip
 WITHOUT = [
     (name, replace(FastPaths(), **{path: False}))
-    for path in ("merge_adapter", "transposed_weights", "batched_prefill", "batched_decode")
+    for path in SWITCHES
     for name in ("plain", "waiting rows")
 ]
 
@@ -79,15 +81,16 @@ def test_batched_sampling_equals_one_row_at_a_time(
     assert_same(sample(policy, SAMPLINGS[name]), ONE_BY_ONE[name])
 
 
+@pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("max_rows", [0, 3])
 @pytest.mark.parametrize("prompts", [[PROMPTS[1]], [replace(PROMPTS[1], rows=5), PROMPTS[3]]])
 def test_rows_that_share_the_keys_of_their_prompt_equal_one_row_at_a_time(
     make_policy: MakePolicy, monkeypatch: pytest.MonkeyPatch, prompts: list[PromptRows],
-    max_rows: int,
+    max_rows: int, compiled: bool,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(batches, "SHARED_FROM", 4)
     sampling = Sampling(max_new_tokens=70, max_rows=max_rows, stop=("a", "zz", "e"))
-    policy = make_policy()
+    policy = make_policy(fast=FastPaths(compiled_decode=compiled))
     move_weights(policy, 0.1)
     shared: list[int] = []
     share = batches.RowsBatch._share

@@ -27,15 +27,16 @@ PANELS: Mapping[str, Part] = {
     "curves": Part("curves", (
         ("", "One small chart per metric over the steps of the run. Bright is the smoothed line, "
              "faint dots are the steps themselves. The title gives the smoothed value and its "
-             "change over ten steps; `at step 40` if the value is older than the step."),
+             "change over ten steps. Held-out values are not smoothed; “at step 40” says when one "
+             "was measured."),
         ("×1  .3 → .8", "a reward function: its weight, its mean in the first step and where it "
                         "is. ◂ moved the reward most, by weight × change."),
-        ("limit", "a guide line. One step beyond it is no alert: that takes the median of five "
-                  "steps for KL, the mean of three or five for the others; while answers get "
-                  "better, KL may be five times its limit. A distant one is in the title."),
+        ("limit", "a guide line: an alert comes when the median of five steps (KL) or the mean "
+                  "of three or five (others) is beyond it. While answers get better, KL may be "
+                  "five times its limit. A limit too far away to be drawn is in the title."),
         ("z", "shows the chosen chart alone, with a crosshair, zoom, smoothing and a log axis."),
         ("m", "chooses among all metrics that the run records."),
-        ("< >", "look at earlier steps: groups and answers show that step, curves stay live."),
+        ("< >", "look at earlier steps: groups and answers show that step, curves the whole run."),
         ("⏎", "explains the chosen chart."),
     )),
     "answers": Part("answers", (
@@ -59,7 +60,8 @@ PANELS: Mapping[str, Part] = {
                     "or too hard, and the step learns nothing from it."),
         ("step", "which one it is. The groups scored last stay until the next ones have scores; "
                  "with the focus here, the answers are theirs."),
-        ("signal", "the share of prompts with a training signal over the last steps."),
+        ("signal", "bars: the share of prompts with a training signal in each of the last steps. "
+                   "The number is that of the last one."),
     )),
     "log": Part("alerts and log", (
         ("", "Alerts raised in the last ten steps come first; what still holds is raised again "
@@ -79,12 +81,13 @@ PANELS: Mapping[str, Part] = {
     "prompts": Part("groups of a step", (
         ("", "A row for each prompt: mean reward of its answers and their spread. If all "
              "scored the same (=), the prompt gives no training signal."),
-        ("s", "sorts by surprise (unlikely answers with a strong push), reward, length, KL, clip."),
+        ("s", "sorts by surprise (“surp”: unlikely answers with a strong push), reward, length, "
+              "KL, clip."),
         ("t", "switches to pinned prompts, which are sampled at many steps, and to held-out ones."),
         ("@", "goes to the same prompt at a step that you type; -50 is 50 steps earlier."),
     )),
     "tokens": Part("tokens of an answer", (
-        ("", "The bar under a token is what `m` chose: push (the loss's slope in its "
+        ("", "The bar under a token is what m chose: push (the loss's slope in its "
              "log-probability, with clipping and the KL term), change of its log-probability, "
              "KL to the reference, entropy, or whether it is clipped. A full bar is the largest of "
              "the group, so bars of two answers can be compared."),
@@ -259,7 +262,9 @@ def alert_part(rule: str, snapshot: Snapshot) -> Part:
         if alert.rule == rule:
             paragraphs = [("", alert.explanation), ("try", alert.remedy)]
             if alert.value is not None and alert.limit is not None:
-                paragraphs.append(("value", f"{alert.value:.3g}, limit {alert.limit:.3g}"))
+                unit = _unit_of(rule)
+                limit = with_unit(alert.limit, unit)
+                paragraphs.append(("value", f"{with_unit(alert.value, unit)}, limit {limit}"))
             paragraphs.append(("raised", _raised(alert)))
             if alert.group is not None:
                 paragraphs.append(("prompt", f"{alert.group + 1} of the step"))
@@ -281,6 +286,14 @@ def _raised(alert: AlertView) -> str:
     if alert.count == 1:
         return f"at step {alert.last_step}"
     return f"{alert.count} times, first at step {alert.first_step}, last at step {alert.last_step}"
+
+
+def _unit_of(rule: str) -> str:
+    """The unit of an alert's value: a share if its threshold is at most 1."""
+    from grpo_engine.config.parse import settings
+
+    info = settings().get(f"alerts.{ALERTS.get(rule, ('', ''))[1]}")
+    return "share" if info is not None and info.high == 1 else ""
 
 
 def topic_parts(topic: str, snapshot: Snapshot) -> list[Part]:

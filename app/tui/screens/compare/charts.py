@@ -28,7 +28,7 @@ from grpo_engine.metrics import spec
 
 REST_S = 0.2
 PATIENCE = 6  # a read that took t seconds is not repeated within 6 t
-METRIC_HINT = "space mark   ⏎ draw   esc cancel"
+METRIC_HINT = "space mark   + all   ⏎ draw   esc cancel"
 
 
 class ChartScreen(WorkbenchScreen):
@@ -283,7 +283,7 @@ class ChartScreen(WorkbenchScreen):
         known = self.view.known_metrics()
         if not known:
             return
-        items = [Item(key, key, spec(key).help) for key in known]
+        items = [Item(key, spec(key).label, f"{key} · {spec(key).help}") for key in known]
 
         async def matching(text: str) -> Sequence[Item]:
             words = text.casefold().split()
@@ -291,7 +291,7 @@ class ChartScreen(WorkbenchScreen):
                 one
                 for one in items
                 if all(
-                    w in f"{one.text} {one.note} {spec(one.text).also}".casefold() for w in words
+                    w in f"{one.text} {one.note} {spec(one.value).also}".casefold() for w in words
                 )
             ]
 

@@ -7,7 +7,6 @@ from app.feed.series import EVALUATIONS
 from app.inspector.groups import letter
 from app.text.comparison import (
     SURE,
-    metric_name,
     points,
     ranked,
     ranking_of,
@@ -43,7 +42,17 @@ NO_RANKING = (
 )
 WORK = ("tokens", "time", "step")
 # the most important first
-COLUMNS = ("points", "95%", "right", "best?", "+ seeds", "+ problems", "p", "reached", *WORK)
+COLUMNS = (
+    "points",
+    "95%",
+    "right",
+    "best?",
+    "needs + seeds",
+    "or + problems",
+    "p",
+    "reached",
+    *WORK,
+)
 ANSWER_LINES = 8
 RAMPS = {True: (235, 17, 18, 24, 31, 38, 45), False: (255, 195, 153, 117, 75, 33, 26)}
 
@@ -172,8 +181,13 @@ def _run_cell(
 def _standing(view: View, run: RunSummary, palette: Palette) -> tuple[str, int]:
     """How the run's setting did in the verdict, in the colour of a difference that is sure."""
     row = ranked(view.comparison, run.id, view.metric) if view.comparison else None
-    if row is None or row.test is None:
-        return ("–" if row is None else "baseline"), palette.label
+    if row is None:
+        return "–", palette.label
+    first = next((one.id for one in (view.base, *view.runs) if one and one.id in row.own.runs), "")
+    if run.id != first:  # of one setting, whose value stands once
+        return f"with {'◆' if row.test is None else view.look(first, palette).mark}", palette.label
+    if row.test is None:
+        return "baseline", palette.label
     text = standing(row.test)
     return text, {"▲": palette.good, "▼": palette.bad}.get(text[0], palette.text)
 
@@ -299,7 +313,7 @@ def metrics_lines(view: View, width: int, height: int, palette: Palette) -> list
     label = style(palette.label)
     if not rows:
         return [[("no metric matches", label)]]
-    name = min(max(cell_len(metric_name(row.key)) for row in rows) + 3, max(18, width // 4))
+    name = min(max(cell_len(full_name(row.key)) for row in rows) + 3, max(18, width // 4))
     at = 3 + len(str(max(run.step for run in view.runs)))  # cells of the last step
     first, last, size = column_window(view, width - name - 1, 17 + at)
     size = min(size, 34)
@@ -315,7 +329,7 @@ def metrics_lines(view: View, width: int, height: int, palette: Palette) -> list
         arrow = {"up": "↑", "down": "↓", "none": " "}[row.direction]
         line: Line = [
             (shown, style(palette.accent, back)),
-            (clip_start(metric_name(row.key), name - 3).ljust(name - 2), style(palette.text, back)),
+            (pad(metric_title(row.key, name - 3), name - 2), style(palette.text, back)),
             (arrow, style(palette.label, back)),
         ]
         for cell in row.cells[first:last]:
@@ -323,6 +337,16 @@ def metrics_lines(view: View, width: int, height: int, palette: Palette) -> list
         used = sum(cell_len(text) for text, _ in line)
         lines.append([*line, (" " * max(0, width - used), style(None, back))])
     return lines
+
+
+def full_name(key: str) -> str:
+    """A metric's label and its key."""
+    return key if spec(key).label == key else f"{spec(key).label} · {key}"
+
+
+def metric_title(key: str, room: int) -> str:
+    """A metric's label, and its key where that fits uncut."""
+    return full_name(key) if cell_len(full_name(key)) <= room else clip(spec(key).label, room)
 
 
 def _metric_cell(
@@ -414,14 +438,14 @@ def seeds_lines(view: View, width: int, height: int, palette: Palette) -> list[L
     unit = spec(view.metric).unit
     title = f"{raw_label(view.metric)}, {stat} of each run: mean and 95% interval"
     unknown = view.metric and spec(view.metric).best and math.isinf(natural_range(view.metric)[1])
-    limit = "; it may pass the highest possible" if unknown else "; a reward's may pass its maximum"
+    limit = "; it may pass the highest possible" if unknown else ""
     lines: list[Line] = [[(title + (limit if cell_len(title + limit) <= width else ""), label)]]
     own = [_statistics(group, view.metric, stat) for group in groups]
     scale = _scale([found for found in own if found is not None])
     for group, found in zip(groups, own, strict=True):
         lines.append(_group_name(view, group, width, palette))
         lines.append(_whisker(view, group, found, scale, unit, width, palette))
-    lines.append([])
+    lines.append(_scale_line(scale, unit, width, palette))
     keys = [row.key for row in view.rows if row.key != view.metric]
     size = max(14, min(26, (width - 24) // len(groups)))
     head: Line = [(pad("all metrics", 24), label)]
@@ -430,7 +454,7 @@ def seeds_lines(view: View, width: int, height: int, palette: Palette) -> list[L
         head += [(" " * (size - 2), None), (look.mark + " ", style(look.colour, bold=True))]
     lines.append(head)
     for key in keys:
-        line: Line = [(pad(key, 24), style(palette.text))]
+        line: Line = [(pad(spec(key).label, 24), style(palette.text))]
         for group in groups:
             mean = _mean_text(_statistics(group, key, stat), spec(key).unit, size - 1)
             line.append((" " + pad(mean, size - 1, ">"), style(palette.text)))
@@ -478,6 +502,23 @@ def _scale(found: Sequence[SeedStatistics]) -> tuple[float, float]:
     return (low, high) if high > low else (low - room / 2, high + room / 2)
 
 
+def _numbers(width: int) -> int:
+    """Cells of the numbers beside an interval's bar."""
+    return min(34, width // 2)
+
+
+def _bar(width: int) -> int:
+    """Cells of an interval's bar."""
+    return max(4, width - _numbers(width) - 2)
+
+
+def _scale_line(scale: tuple[float, float], unit: str, width: int, palette: Palette) -> Line:
+    """What both ends of the bars stand for."""
+    low, high = (with_unit(end, unit) for end in scale)
+    return [(" " * (_numbers(width) + 1) + low + pad(high, _bar(width) - cell_len(low), ">"),
+             style(palette.label))]  # fmt: skip
+
+
 def _whisker(
     view: View, group: SeedGroup, found: SeedStatistics | None, scale: tuple[float, float],
     unit: str, width: int, palette: Palette,
@@ -490,8 +531,8 @@ def _whisker(
     numbers = f"  {text}"
     if low is not None and high is not None:
         numbers += f"  [{with_unit(low, unit)}, {with_unit(high, unit)}]"
-    numbers = pad(numbers, min(34, width // 2))
-    room = max(4, width - cell_len(numbers) - 1)
+    numbers = pad(numbers, _numbers(width))
+    room = _bar(width)
 
     def place(value: float) -> int:
         return round((value - scale[0]) / (scale[1] - scale[0]) * (room - 1))
@@ -530,13 +571,14 @@ def grid_lines(view: View, width: int, height: int, palette: Palette) -> list[Li
     if grid is None:
         return [[("reading", label)]]
     unit = spec(grid.key).unit
-    head = f"{raw_label(grid.key)}, {view.stat_word} of each run"
-    named: Line = [("down ", label), (grid.rows_path, style(palette.text)),
-                   (" (g)   across ", label), (grid.columns_path, style(palette.text)),
-                   (" (G)", label)]  # fmt: skip
-    lines: list[Line] = [[(head, style(palette.headline)), ("   ", None), *named], []]
-    if sum(cell_len(text) for text, _ in lines[0]) > width:
-        lines = [lines[0][:1], named]
+    head = (f"{raw_label(grid.key)}, {view.stat_word} of each run", style(palette.headline))
+    axes: Line = [
+        ("down ", label), (grid.rows_path, style(palette.text)), (" (g)   across ", label),
+        (grid.columns_path, style(palette.text)), (" (G)", label),
+    ]  # fmt: skip
+    beside: Line = [head, ("   ", None), *axes]
+    fits = sum(cell_len(text) for text, _ in beside) <= width
+    lines: list[Line] = [beside, []] if fits else [[head], axes]
     side = min(24, max(8, *(cell_len(safe(value_text(value))) + 1 for value in grid.rows)))
     size = max(9, min(20, (width - side) // max(1, len(grid.columns))))
     shown = max(1, (width - side) // size)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from app.feed.series import EVALUATIONS
+from app.text.comparison import value_text
 from app.tui.screens.compare.tracks import (
     Shape,
     Track,
@@ -19,7 +20,7 @@ from app.tui.screens.compare.tracks import (
     span_of,
     track,
 )
-from experiments.compare.runs import compare, side_by_side
+from experiments.compare.runs import compare, only_recorded, side_by_side
 from experiments.compare.values import Comparison
 from experiments.errors import CompareError, RunNotFoundError
 from experiments.reader import StoreReader
@@ -28,6 +29,9 @@ from grpo_engine.metrics import natural_range
 
 LATE_STEPS = 20  # training prompts of this many last steps are offered for comparing answers
 MOST_PROMPTS = 200
+MOST_LISTED = 2000  # runs to choose from
+MOST_DESCRIBED = 100  # of these have the settings that differ
+MOST_CHANGES = 3
 MOST_NUMBERS = 3_000_000  # values cached for series that are not shown
 ORIGINS = ("pinned", "eval", "train")
 
@@ -38,6 +42,27 @@ class Found:
 
     comparison: Comparison | None
     gone: tuple[str, ...]
+
+
+def list_runs(
+    reader: StoreReader, text: str, base: RunSummary | None
+) -> list[tuple[RunSummary, list[str]]]:
+    """The runs that match a filter, the newest of them with the settings that differ from base."""
+    runs = reader.runs(text, limit=MOST_LISTED)
+    own = reader.settings(base.key) if base else {}
+    return [(run, _changes(reader, run, own) if place < MOST_DESCRIBED and own else [])
+            for place, run in enumerate(runs)]  # fmt: skip
+
+
+def _changes(reader: StoreReader, run: RunSummary, own: dict[str, object]) -> list[str]:
+    """Some settings in which a run differs from another, as `beta 0.4`."""
+    found = [
+        f"{path.rpartition('.')[2]} {value_text(value)}"
+        for path, value in reader.settings(run.key).items()
+        if path in own and path not in ("name", "seed") and not only_recorded(path)
+        and value_text(value) != value_text(own[path])
+    ]  # fmt: skip
+    return found[:MOST_CHANGES] + (["…"] if len(found) > MOST_CHANGES else [])
 
 
 def load_comparison(

@@ -12,6 +12,7 @@ from textual.message import Message
 from textual.reactive import reactive
 from textual.widgets import Input
 
+from app.text.comparison import NO_SWEEP
 from app.text.safe_text import cell_len, pad, wrap
 from app.tui.dialogs.choices import Filtered
 from app.tui.looks.colours import style
@@ -19,6 +20,7 @@ from app.tui.widgets.field import Field
 from app.tui.widgets.panel import Line, Panel
 from experiments.errors import StoreError
 
+SWEEP_HINT = "* its sweep   "  # where an item is part of one
 NOTE_LINES = 3  # of the note under the cursor, where lines have no room for notes
 
 
@@ -69,6 +71,13 @@ class Picking:
         if value is not None and len(kept) == len(self.marks):
             kept = (*kept, value)
         return replace(self, marks=kept).moved(1)
+
+    def all_marked(self) -> "Picking":
+        """Mark every item that is listed; if all are, none."""
+        values = tuple(item.value for item in self.shown)
+        if set(values) <= set(self.marks):
+            return replace(self, marks=tuple(mark for mark in self.marks if mark not in values))
+        return replace(self, marks=tuple(dict.fromkeys((*self.marks, *values))))
 
     def swept(self) -> "Picking":
         """Mark the whole sweep of the item under the cursor and nothing else, or unmark it."""
@@ -162,10 +171,14 @@ class Picker(Filtered[Picked]):
                 tooltip="The first line"),
         Binding("end", "move(1000000)", "last", id="pick.last", show=False,
                 tooltip="The last line"),
-        Binding("space", "mark", "mark", id="pick.mark", tooltip="Mark or unmark"),
+        Binding("space", "mark", "mark", id="pick.mark",
+                tooltip="Mark or unmark, and go to the next line"),
+        Binding("plus", "mark_all", "mark all", id="pick.all", key_display="+",
+                tooltip="Mark all that are listed, or none"),
         Binding("asterisk", "sweep", "sweep", id="pick.sweep", key_display="*",
                 tooltip="Mark the sweep of the run under the cursor and no other runs; space adds"),
-        Binding("enter", "take", "take", id="pick.take", tooltip="Use the marked ones"),
+        Binding("enter", "take", "take", id="pick.take",
+                tooltip="Use the marked ones; without a mark, the line under the cursor"),
         Binding("slash", "filter", "filter", id="pick.search",
                 tooltip="Filter the list, as typing does; runs as on Runs"),
         Binding("escape", "leave", "cancel", id="pick.leave",
@@ -183,7 +196,6 @@ class Picker(Filtered[Picked]):
     def compose(self) -> ComposeResult:
         with Vertical() as box:
             box.border_title = self._title
-            box.border_subtitle = self._hint
             yield PickList()
             yield Field(placeholder="type to filter", select_on_focus=False)
 
@@ -195,7 +207,10 @@ class Picker(Filtered[Picked]):
 
     async def _show(self, text: str) -> None:
         try:
-            self._list.picking = self._list.picking.showing(await self._find(text))
+            items = await self._find(text)
+            self._list.picking = self._list.picking.showing(items)
+            swept = SWEEP_HINT if any(item.sweep for item in items) else ""
+            self.query_one(Vertical).border_subtitle = self._hint.replace(SWEEP_HINT, swept)
         except StoreError as error:
             self._list.picking = replace(self._list.picking, shown=(), problem=str(error))
 
@@ -214,12 +229,19 @@ class Picker(Filtered[Picked]):
 
     def action_sweep(self) -> None:
         """Mark the sweep of the item and nothing else, or unmark it."""
+        chosen = self._list.picking.chosen
+        if chosen and not chosen.sweep:
+            self.notify(NO_SWEEP.format(chosen.text))
         self._list.picking = self._list.picking.swept()
+
+    def action_mark_all(self) -> None:
+        """Mark all items that are listed, or none of them."""
+        self._list.picking = self._list.picking.all_marked()
 
     def action_take(self) -> None:
         """Return the marked items."""
         marks, chosen = self._list.picking.marks, self._list.picking.chosen
-        if chosen and set(marks) == set(self._picking.marks):
+        if chosen and (not marks or set(marks) == set(self._picking.marks)):
             marks = tuple(dict.fromkeys((*marks, chosen.value)))
         self.dismiss(Picked(marks, chosen.value if chosen else ""))
 

@@ -17,7 +17,7 @@ from app.tui import messages as msg
 from app.tui.dialogs.ask import Ask
 from app.tui.screens.compare.charts import ChartScreen
 from app.tui.screens.compare.curves import CurvesPanel
-from app.tui.screens.compare.load import load_answers, load_prompts
+from app.tui.screens.compare.load import MOST_LISTED, list_runs, load_answers, load_prompts
 from app.tui.screens.compare.panels import (
     CardPanel,
     PagePanel,
@@ -28,7 +28,7 @@ from app.tui.screens.compare.panels import (
     SettingsPanel,
     VerdictLine,
 )
-from app.tui.screens.compare.pick import Item, Picked, Picker
+from app.tui.screens.compare.pick import SWEEP_HINT, Item, Picked, Picker
 from app.tui.screens.compare.texts import as_csv, as_json, as_markdown, curves_csv
 from app.tui.screens.compare.view import PAGES, STATS, Page, View
 from app.tui.widgets.key_bar import KeyBar
@@ -37,13 +37,12 @@ from experiments.errors import CompareError, NoStoreError, StoreError
 from experiments.values import RunSummary
 
 POLL_S = 0.5
-MOST_LISTED = 2000
 NEED_RUNS = frozenset(
     ("cross", "common", "zoom_axis", "pan", "place", "down", "axis", "metrics", "page", "baseline",
      "log", "smooth", "run", "hide", "drop", "solo", "bands", "stat", "settings", "prompt", "grid",
      "find", "reach")
 )  # fmt: skip
-PICK_HINT = "space mark   * its sweep   ⏎ compare   esc cancel"
+PICK_HINT = f"space mark   + all   {SWEEP_HINT}⏎ compare   esc cancel"
 
 
 class CompareScreen(ChartScreen):
@@ -68,15 +67,15 @@ class CompareScreen(ChartScreen):
                 tooltip="Choose the next run"),
         Binding("K", "run(-1)", "previous run", id="compare.run_before", show=False,
                 tooltip="Choose the previous run"),
-        Binding("space", "hide", "hide", id="compare.hide", show=False,
+        Binding("space", "hide", "hide run", id="compare.hide", show=False,
                 tooltip="Hide the chosen run's curves, or show them"),
-        Binding("x", "drop", "remove", id="compare.drop", show=False,
+        Binding("x", "drop", "remove run", id="compare.drop", show=False,
                 tooltip="Remove the chosen run from the comparison"),
         Binding("S", "bands", "seeds as bands", id="compare.bands", show=False,
                 tooltip="Draw runs that differ only in the seed as mean and 95% interval"),
         Binding("T", "reach", "threshold", id="compare.reach", show=False,
-                tooltip="Type what the settings race to: an accuracy, or METRIC=VALUE"),
-        Binding("t", "stat", "last, best, at", id="compare.stat", show=False,
+                tooltip="Type what counts as reached: an accuracy, or METRIC=VALUE"),
+        Binding("t", "stat", "last or best values", id="compare.stat", show=False,
                 tooltip="Compare last values, best ones, or those at the crosshair"),
         Binding("s", "settings", "all settings", id="compare.settings", show=False,
                 tooltip="Show the settings that differ; then equal ones too"),
@@ -141,9 +140,15 @@ class CompareScreen(ChartScreen):
     def tick(self, now: float) -> None:
         """Animate the marks of live runs, and show the keys of the hint card while it is there."""
         self.query_one(RunsPanel).now = now
-        bar, offered = self.query_one(KeyBar), not self.view.refs and len(self.view.newest) > 1
+        bar, view = self.query_one(KeyBar), self.view
+        offered = not view.refs and len(view.newest) > 1
         bar.renamed = {"enter": "compare the newest"} if offered else {}
-        bar.hidden = frozenset({"zoom"} if offered else {"enter"})
+        hidden = set() if offered else {"enter"}
+        if not view.refs:
+            hidden |= {"zoom"} if view.newest else {"zoom", "pick"}
+        if not view.swept and all(run.sweep_id is None for run in view.runs):
+            hidden.add("sweep")
+        bar.hidden = frozenset(hidden)
 
     def receive(self, message: Message) -> None:
         """Compare the runs sent by another screen."""
@@ -158,10 +163,9 @@ class CompareScreen(ChartScreen):
             self.compare(self._marked.refs, self._marked.baseline)
         elif self.view.refs:
             self.reload()
-        if len(self.view.refs) < 2:
-            newest = self.read_newest()
-            if not self.view.refs:
-                self.opening = newest
+        newest = self.read_newest()
+        if not self.view.refs:
+            self.opening = newest
 
     # -- reading ----------------------------------------------------------------------------
 
@@ -191,7 +195,11 @@ class CompareScreen(ChartScreen):
         self._awaits_run = not here
         try:
             newest, opened = await self.workbench.reader.ask(
-                lambda r: (r.runs(limit=2), r.runs(archived=True, keys=[here])), "newest"
+                lambda r: (
+                    r.runs(limit=MOST_LISTED, metrics=()),
+                    r.runs(archived=True, keys=[here]),
+                ),
+                "newest",
             )
         except asyncio.CancelledError:
             return
@@ -200,7 +208,8 @@ class CompareScreen(ChartScreen):
         except StoreError as error:
             self.view = replace(self.view, problem=str(error), loaded=True)
             return
-        self.view = replace(self.view, newest=newest, loaded=True, problem="")
+        swept = any(run.sweep_id is not None for run in newest)
+        self.view = replace(self.view, newest=newest[:2], swept=swept, loaded=True, problem="")
         if opened and here != self._opened and len(self.view.refs) < 2:
             self._opened = here
             self.compare((opened[0].id,))
@@ -215,8 +224,10 @@ class CompareScreen(ChartScreen):
             self.app.push_screen(picker, self._take_runs)
 
     async def _items(self, text: str) -> Sequence[Item]:
-        runs = await self.workbench.reader.ask(lambda r: r.runs(text, limit=MOST_LISTED), "pick")
-        return [Item(run.id, run.name or run.id, about(run), run.sweep_id) for run in runs]
+        base = self.view.chosen
+        found = await self.workbench.reader.ask(lambda r: list_runs(r, text, base), "pick")
+        return [Item(run.id, run.name or run.id, about(run, changes), run.sweep_id)
+                for run, changes in found]  # fmt: skip
 
     @work(exclusive=True, group="sweep")
     async def action_sweep(self) -> None:
@@ -399,7 +410,7 @@ class CompareScreen(ChartScreen):
         self.read_more()
 
     def action_reach(self) -> None:
-        """Ask what the settings race to."""
+        """Ask what counts as reached."""
         hint = (
             "A held-out accuracy such as .8, or METRIC=VALUE. Empty: the baseline's last accuracy."
         )
@@ -528,12 +539,12 @@ class CompareScreen(ChartScreen):
         self.draw()
 
 
-def about(run: RunSummary) -> str:
-    """Describe a run in one line of the picker."""
+def about(run: RunSummary, changes: Sequence[str] = ()) -> str:
+    """Describe a run in one line of the picker, first how its settings differ."""
     sweep = f"sweep {run.sweep}" if run.sweep else ""
     parts = [run.status, f"step {run.step}", f"seed {run.seed}", sweep, run.recipe, run.task,
              *run.tags]  # fmt: skip
     best = run.metrics.get("reward")
     if best is not None and best.best is not None:
         parts.insert(2, f"best reward {short(best.best)}")
-    return " · ".join(part for part in parts if part)
+    return " · ".join(part for part in (*changes, *parts) if part)

@@ -25,8 +25,9 @@ def verdict(view: View) -> str:
     if found is None or chosen is None:
         return ""
     if len(found.runs) == 1:
-        sweep = "the newest sweep" if chosen.sweep_id is None else "its whole sweep"
-        return f"Only {view.name(chosen)} is shown. + adds runs to compare it with, * {sweep}."
+        newest = ", * the newest sweep" if view.swept else ""
+        sweep = newest if chosen.sweep_id is None else ", * its whole sweep"
+        return f"Only {view.name(chosen)} is shown. + adds runs to compare it with{sweep}."
     said = verdict_of(found, chosen.id, view.metric)
     if said:
         return said

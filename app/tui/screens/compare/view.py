@@ -59,6 +59,7 @@ class View:
     reading: bool = False  # whether the runs that were asked for are not those shown yet
     problem: str = ""
     newest: tuple[RunSummary, ...] = ()
+    swept: bool = False  # whether any run is part of a sweep
     baseline: str = ""
     hidden: frozenset[str] = frozenset()
     run: int = 0
@@ -186,7 +187,8 @@ class View:
         """The metrics of the table that match the search, what the verdict is by first."""
         found = self.comparison.metrics if self.comparison else ()
         measure = measure_of(self.comparison)
-        rows = [item for item in found if self.filter.casefold() in item.key.casefold()]
+        wanted = self.filter.casefold()
+        rows = [item for item in found if wanted in f"{item.key} {spec(item.key).label}".casefold()]
         return tuple(sorted(rows, key=lambda item: item.key != measure))
 
     def cell(self, key: str, run: str) -> MetricCell | None:

@@ -131,7 +131,8 @@ def memory_lines(view: View, width: int, palette: Palette) -> list[Line]:
     ]
     per, unit = scale(memory["peak"])
     names = ("weights", "optimizer", "sampling", "update")
-    parts = ", ".join(f"{name} {short(memory[name] / per)}" for name in names)
+    weights, optimizer, *either = [f"{name} {short(memory[name] / per)}" for name in names]
+    parts = f"{weights}, {optimizer}, {' or '.join(either)}"
     by = f", by {count} workers" if (count := memory["workers"]) > 1 else ""
     return [line, *fact("", f"{parts} {unit}, in {memory['dtype']}{by}", width, palette)]
 

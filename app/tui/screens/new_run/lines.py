@@ -234,7 +234,10 @@ def about_line(view: View, width: int, palette: Palette) -> Line:
     words = found.get("problem") or found.get("now") or " ".join(found.get("fetches", ()))
     if words:
         return [(clip(f" ▲ {words}", width), style(palette.warn))]
-    return [(clip(f" {view.origin.about}", width), style(palette.label))]
+    about = view.origin.about
+    if cell_len(about) >= width:  # its first sentence
+        about = about.partition(". ")[0] + "."
+    return [(clip(f" {about}", width), style(palette.label))]
 
 
 # -- the pane about one setting -------------------------------------------------------------

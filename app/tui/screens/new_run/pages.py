@@ -140,7 +140,7 @@ class TextPanel(ScrolledPanel):
 class TryPanel(TextPanel):
     """Try reward functions on a typed answer."""
 
-    reads = ("examples", "example", "scores")
+    reads = ("examples", "example", "scores", "busy")
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__("try the rewards", **kwargs)
@@ -174,7 +174,8 @@ class TryPanel(TextPanel):
             lines[0] = [("after  ", label), (clip_start(words, width - 7), label)]
             lines[1] = [(part, style(self.palette.good)) for part in wrap(target, width, 1)]
         else:
-            lines[0] = [("no prompt yet; x shows why", style(self.palette.label))]
+            busy = "" if self.view.examples else self.view.busy
+            lines[0] = [(busy or "no prompt yet; x shows why", style(self.palette.label))]
         return lines
 
     def copy_text(self) -> str:

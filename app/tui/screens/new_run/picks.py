@@ -21,7 +21,7 @@ from app.tui.widgets.field import Field
 from app.tui.widgets.panel import Line, Panel
 
 Details = Callable[[str, int, Palette], list[Line]]
-NAMES, WIDTH = 40, 116
+NAMES, WIDTH = 40, 164  # at least and at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +56,13 @@ class Pick(Filtered[str]):
 
     DEFAULT_CSS = """
     Pick > Vertical {
-        width: 116; max-width: 96%; height: 40; max-height: 90%; padding: 0 1;
+        width: 164; max-width: 96%; height: 40; max-height: 90%; padding: 0 1;
         border: round $border; background: $background; border-title-color: $headline;
         border-subtitle-color: $text-muted;
     }
     Pick Static { color: $text-muted; width: 100%; }
     Pick OptionList {
-        width: 44; height: 1fr; border: none; background: $background; padding: 0;
+        height: 1fr; border: none; background: $background; padding: 0;
         scrollbar-size-vertical: 1;
     }
     Pick OptionList:focus { border: none; background-tint: transparent 0%; }
@@ -103,8 +103,8 @@ class Pick(Filtered[str]):
     def _option(self, entry: Entry) -> Option:
         if not entry.value:
             return Option(Content.styled(safe(entry.label), "$text-muted"), disabled=True)
-        name = clip(f"✗ {entry.label}" if entry.bad else entry.label, NAMES)
-        room = self._width - 8 if self._is_narrow() else NAMES
+        room = self._room
+        name = clip(f"✗ {entry.label}" if entry.bad else entry.label, room)
         if entry.note:
             longest = max(cell_len(one.label) for one in self._entries if one.note)
             name += " " * (min(room // 2, longest + 2) - cell_len(name))
@@ -120,9 +120,16 @@ class Pick(Filtered[str]):
     def _width(self) -> int:
         return min(WIDTH, int(self.app.size.width * 0.96))
 
+    @property
+    def _room(self) -> int:
+        """Cells of an entry: two fifths where the description is beside the list."""
+        return self._width - 8 if self._is_narrow() else max(NAMES, (self._width - 6) * 2 // 5 - 4)
+
     def on_mount(self) -> None:
         """Focus the list, so that the arrow keys work at once, and highlight the current value."""
         self.set_class(self._is_narrow(), "-narrow")
+        if not self._is_narrow():
+            self.query_one(OptionList).styles.width = self._room + 4
         if self._whole_lines:  # few entries: no higher than they and the longest description need
             palette, count = self.query_one(DetailsPanel).palette, len(self._entries)
             told = [self._details(one.value, self._width - 6, palette) for one in self._entries]

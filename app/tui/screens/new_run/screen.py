@@ -73,8 +73,7 @@ from grpo_engine.presets import names, preset
 
 FIRST_PRESET = "starter"
 # what ⏎ does on a page
-ENTERS = {"recipe": "choose recipe…", "probe": "use it", "try": "type", "yaml": "edit",
-          "play": "answer"}  # fmt: skip
+ENTERS = {"recipe": "choose recipe…", "try": "type", "yaml": "edit", "play": "answer"}
 # lines of the screen around the list of settings
 FRAME_LINES = 6
 

@@ -86,16 +86,17 @@ def check(form: RunForm) -> Checked:
     config = None
     if not found:
         config = form.config()
-    chosen = _recipe_of(form, config)
+    chosen = _recipe_of(form, config, found)
     read = frozenset(settings_read(chosen)) if chosen is not None else frozenset()
     return Checked(fields=form.fields(found), errors=found, config=config, recipe=chosen, read=read)
 
 
-def _recipe_of(form: RunForm, config: RunConfig | None) -> Recipe | None:
-    """The form's recipe; if other fields are invalid, the recipe of its algorithm edits alone."""
+def _recipe_of(form: RunForm, config: RunConfig | None, errors: Mapping[str, str]) -> Recipe | None:
+    """The form's recipe; if fields are invalid, the recipe of its valid algorithm edits alone."""
     if config is not None:
         return config.algorithm.resolved()
-    edits = {path: text for path, text in form.edits.items() if path.startswith("algorithm.")}
+    edits = {path: text for path, text in form.edits.items() if path == "algorithm.recipe"
+             or (path.startswith("algorithm.") and path not in errors)}  # fmt: skip
     try:
         return replace(form, edits=edits).config().algorithm.resolved()
     except ConfigError:

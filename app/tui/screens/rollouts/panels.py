@@ -185,6 +185,9 @@ class AnswerPanel(ViewPanel):
             return missing(view, width, palette)
         how = ", changes" if view.diff else f": {view.arrived}" if view.arrived else " by token"
         self.title += f" {letter(rollout.index)}{how}"
+        head = [answer_line(chosen.rollouts, view.answer, width, palette)]
+        if view.diff:
+            return head + self._changes(width, palette)
         shade = HEAT_NAMES[view.mode]
         texts = [f"heat {place}/{len(HEAT_MODES)}: {shade}", shade]
         if view.mode != "clip" and view.heat is not None:
@@ -192,9 +195,6 @@ class AnswerPanel(ViewPanel):
         if moment := moment_note(view):
             texts = [f"{moment} in the step · {texts[0]}", f"{moment} in the step", moment]
         self.note_first(*texts)
-        head = [answer_line(chosen.rollouts, view.answer, width, palette)]
-        if view.diff:
-            return head + self._changes(width, palette)
         head += self._reason(width)
         self._text_from = len(head)
         foot = self._token(width, palette)

@@ -62,6 +62,8 @@ SORTS: Final[dict[SortKey, tuple[str, str, str, Measure | None]]] = {
     "kl": ("k", "KL", "the furthest from the reference, at its furthest token", "kl"),
     "clip": ("c", "clip", "the most clipped, at its first clipped token", "clipped"),
 }
+NEED_ANSWERS = frozenset({"token(1)", "answer(1)", "group(1)", "moment(1)", "lab", "sort", "heat",
+                          "visit(1)"})  # fmt: skip
 ONCE = "This prompt was sampled at no other step"
 NOWHERE = (-1, -1, -1)  # before the first moment of a step
 TYPING_S = 0.25  # without a key before a search begins
@@ -92,10 +94,10 @@ class RolloutsScreen(WorkbenchScreen):
         Binding("f", "moment(1)", "clipped", id="rollouts.moment",
                 tooltip="Go to the next clipped token of the run, or whatever M chose"),
         Binding("F", "moment(-1)", "previous moment", id="rollouts.moment_before", show=False,
-                tooltip="Go to the previous clipped token, or whatever M chose"),
+                tooltip="Go to the previous clipped token of the run, or whatever M chose"),
         Binding("M", "measure", "furthest", id="rollouts.measure", show=False,
-                tooltip="Choose what f finds: clipped tokens, highest ratio, furthest from the "
-                        "reference (KL), lowest probability, largest term"),
+                tooltip="Choose what f finds: clipped tokens, highest ratio, highest KL (furthest "
+                        "from the reference), lowest probability, largest term"),
         Binding("v", "lab", "what if", id="rollouts.lab",
                 tooltip="The lab: what other settings would have done to the steps or a group"),
         Binding("s", "sort", "sort", id="rollouts.sort",
@@ -151,6 +153,7 @@ class RolloutsScreen(WorkbenchScreen):
     def on_mount(self) -> None:
         """Focus the answer first."""
         self.query_one(AnswerPanel).focus()
+        self.query_one(KeyBar).hidden = NEED_ANSWERS | {"origin"}
 
     # -- what is shown ----------------------------------------------------------------------
 
@@ -225,6 +228,8 @@ class RolloutsScreen(WorkbenchScreen):
         if not self.is_mounted:
             return
         self.set_class(new.search is not None, "-finding")
+        hidden = frozenset() if new.chosen is not None else NEED_ANSWERS
+        self.query_one(KeyBar).hidden = hidden if new.step is not None else hidden | {"origin"}
         for panel in self.query(ViewPanel):
             panel.view = new
         if new.chosen is not None and new.shown is None:

@@ -113,12 +113,13 @@ class View:
         return self.heat_of(self.rollout)
 
     def heat_of(self, rollout: RolloutView | None) -> Heat | None:
-        """The shading of an answer of the group."""
+        """The shading of an answer of the group; None if no token has any."""
         row, detail = self._row_of(rollout), self.shown
         if row is None or detail is None:
             return None
         terms = self._terms_of(row)
-        return heat(self.mode, row, terms[-1] if terms else (), detail.scales[self.mode])
+        found = heat(self.mode, row, terms[-1] if terms else (), detail.scales[self.mode])
+        return found if any(shade is not None for shade in found.shades) else None
 
     @property
     def earlier(self) -> GroupView | None:

@@ -5,7 +5,7 @@ import re
 from app.feed.series import series_of
 from app.text.axes import axis
 from app.text.numbers import seconds, share, tokens, with_unit
-from app.text.safe_text import pad, wrap
+from app.text.safe_text import cell_len, clip, pad, wrap
 from app.tui.looks.colours import Palette, style
 from app.tui.screens.runs.load import Preview
 from app.tui.widgets.charts.braille import Canvas, Curve, Frame, draw, drawn_values, span_of
@@ -34,7 +34,7 @@ def preview_lines(preview: Preview, width: int, height: int, palette: Palette) -
     lines += _evaluations(preview, width, palette)
     if preview.alert is not None:
         text = f"▲ {preview.alert.explanation}"
-        lines += [[(part, style(palette.warn))] for part in wrap(text, width, 3)]
+        lines += [[(part, style(palette.warn))] for part in wrap(text, width, 6)]
     if preview.changed and len(lines) + 3 < height:
         lines += [[], [("not the default", style(palette.label))]]
         names = _names(width)
@@ -111,6 +111,9 @@ def _chart(series: MetricSeries, last: int, width: int, palette: Palette) -> lis
     last_value = with_unit(view.value, about.unit)  # where the line ends
     title: Line = [(f"{about.label} ", style(palette.label)),
                    (last_value, style(palette.headline))]  # fmt: skip
+    if not view.sparse:  # the table has the last step's value
+        room = width - cell_len(about.label + last_value) - 1
+        title.append((clip(" smoothed", room), style(palette.label)))
     lines = [title]
     for tick, row in zip(scale.margin(CHART_HEIGHT), canvas.rows(), strict=True):
         marks: Line = [(tick, style(palette.label))]

@@ -58,7 +58,7 @@ class WatchScreen(ControlScreen):
                 tooltip="Ten steps earlier"),
         Binding("right_curly_bracket", "seek(10)", "ten steps later", id="watch.forth_far",
                 show=False, tooltip="Ten steps later"),
-        Binding("end", "present", "the present", id="watch.present",
+        Binding("end", "present", "latest step", id="watch.present",
                 tooltip="Back to the step that the run is at; in a replay, to its end"),
         Binding("right_square_bracket", "pace(2)", "speed", id="watch.faster", key_display="[ ]",
                 tooltip="Replay twice as fast"),

@@ -91,6 +91,8 @@ def function_lines(
             for view in views]  # fmt: skip
     right = max(map(cell_len, ends), default=0)
     left = max(map(cell_len, map(str.__add__, chart.names[1:], times)), default=0)
+    values = [value for view in views for value in view.smooth if math.isfinite(value)]
+    low, high = min(values, default=None), max(values, default=None)  # one scale for all curves
     lines: list[Line] = []
     for i, (name, view) in enumerate(zip(chart.names[1:], views, strict=True)):
         most = name == mover
@@ -98,7 +100,7 @@ def function_lines(
         mark = (word if most else " " * len(word)) if len(views) > 1 else ""
         room = width - 3 - right - cell_len(mark)
         # all curves begin below each other
-        curve = sparkline(list(view.smooth), room - left - 2) if curves else ""
+        curve = sparkline(list(view.smooth), room - left - 2, low, high) if curves else ""
         room -= cell_len(times[i])
         name = clip_middle(name, room)
         room -= cell_len(name)
@@ -203,7 +205,9 @@ def chart_lines(
         if frame.axis.low < guide <= frame.axis.high:
             word = f"{chart.guide_word} {with_unit(guide, spec(chart.keys[0]).unit)}"
             words = (f"{word} over {steps_of(chart.keys[0])} steps", word)
-            _lay_guide(rows, guide, words, frame.axis, plot_width, palette)
+            if _lay_guide(rows, guide, words, frame.axis, plot_width, palette):
+                hints = hints[len(guides) :]  # its words are in the plot
+                lines[0] = _title(chart, shown, width, palette, chosen, hints, snapshot.step)
     dim = style(palette.label)
     margin = frame.axis.margin(plot_height)
     return lines + [[(text, dim), *row] for text, row in zip(margin, rows, strict=True)]
@@ -295,8 +299,8 @@ def _readout(
 
 def _lay_guide(
     rows: list[Line], guide: float, words: Sequence[str], scale: Axis, width: int, palette: Palette
-) -> None:
-    """Draw a guide line, with the first words that fit where there is no curve."""
+) -> bool:
+    """Draw a guide line, with the first words that fit where there is no curve, if any do."""
     y = scale.dot(guide, 4 * len(rows)) >> 2
     flat = "".join(text for text, _ in rows[y])
     label, start = "", 0
@@ -317,3 +321,4 @@ def _lay_guide(
             line.append(span)
             position += 1
     rows[y] = line
+    return bool(label)

@@ -177,7 +177,6 @@ def side_by_side(blocks: list[list[Line]], width: int) -> list[Line]:
 
 
 def _empty(snapshot: Snapshot, palette: Palette) -> list[Line]:
-    dim = style(palette.label)
-    if snapshot.status == "empty":
-        return [[(" No run is open.", dim)], [(" 1 lists runs, 2 starts one.", dim)]]
-    return [[(" Curves begin after step 1.", dim)]]
+    empty = snapshot.status == "empty"
+    text = " The curves of a run appear here." if empty else " Curves begin after step 1."
+    return [[(text, style(palette.label))]]

@@ -231,6 +231,7 @@ async def test_the_newest_sweep_is_compared_where_a_run_has_none(store: Path) ->
         screen = await on_compare(app, pilot)
         assert "Only lone-wolf is shown." in frames.text(app)
         assert "* the newest sweep." in frames.text(app)
+        await until(app, lambda: "* sweep" in frames.frame(app)[-1], app.frame_now)
         await pilot.press("asterisk")
         await until(app, lambda: set(names(screen)) == RATES)
 
@@ -244,6 +245,13 @@ async def test_without_a_sweep_compare_says_so(tmp_path: Path) -> None:
         await pilot.pause()
         assert names(screen) == ["lone-wolf"]
         assert app.said[-1].text == "No run is part of a sweep; + adds runs one by one."
+        # so none is offered
+        assert "+ adds runs to compare it with." in frames.text(app)
+        await pilot.press("plus")
+        await pilot.pause()
+        assert "space mark   + all   ⏎ compare   esc cancel" in frames.text(app)
+        await pilot.press("asterisk")
+        assert app.said[-1].text.startswith("lone-wolf is part of no sweep")
 
 
 # -- the list to pick from ----------------------------------------------------------------------
@@ -259,6 +267,45 @@ async def test_the_list_of_runs_is_filtered_as_runs_is(store: Path) -> None:
         await until(app, lambda: len(picking(app).shown) == 9)
         await pilot.press("escape")
         assert isinstance(app.screen, CompareScreen)
+
+
+async def test_all_runs_of_the_list_are_marked_and_unmarked_with_one_key(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await watch(app, pilot, "rates-2")
+        screen = await on_compare(app, pilot)
+        await pilot.press("plus", *"/seed:1", "down")
+        await until(app, lambda: len(picking(app).shown) in range(2, 9))
+        listed = {one.text for one in picking(app).shown}
+        await pilot.press("plus")
+        assert picking(app).marks[0] == screen.view.refs[0]  # what was marked stays first
+        await pilot.press("plus")
+        assert len(picking(app).marks) == int("rates-2" not in listed)
+        await pilot.press("plus", "enter")
+        await until(app, lambda: set(names(screen)) == listed | {"rates-2"})
+
+
+async def test_without_a_mark_the_run_under_the_cursor_is_taken(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await watch(app, pilot, "rates-2")
+        screen = await on_compare(app, pilot)
+        await pilot.press("plus", "space", "home")
+        assert not picking(app).marks
+        await pilot.press("enter")
+        await until(app, lambda: names(screen) == ["lone-wolf"])
+
+
+async def test_the_list_of_runs_says_how_their_settings_differ(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await watch(app, pilot, "rates-2")
+        await on_compare(app, pilot)
+        await pilot.press("plus")
+        await pilot.pause()
+        notes = {one.text: one.note for one in picking(app).shown}
+        assert notes["rates-5"].startswith("learning_rate 0.0001 · completed")
+        assert notes["rates-3"].startswith("completed")  # nothing but the seed
 
 
 async def test_arrows_lead_from_the_filter_to_the_list_where_space_marks(store: Path) -> None:

@@ -195,6 +195,7 @@ async def test_before_the_first_run_the_card_says_where_to_start_one(tmp_path: P
         await pilot.press("5")
         await until(app, lambda: "there are no runs yet: ⏎ there starts" in frames.text(app))
         assert "no store" not in frames.text(app)
+        await until(app, lambda: frames.frame(app)[-1].split() == ["?", "explain"], app.frame_now)
         frames.check(app)
 
 

@@ -15,7 +15,7 @@ from app.text.numbers import short
 from app.tui.looks.colours import PALETTES
 from app.tui.messages import CompareRequested
 from app.tui.screens.compare import CompareScreen
-from app.tui.screens.compare.lines import WORK, answers_lines, fitted, grid_lines
+from app.tui.screens.compare.lines import WORK, answers_lines, fitted
 from app.tui.screens.compare.load import load_comparison
 from app.tui.screens.compare.panels import PagePanel
 from app.tui.screens.compare.pick import Picker, PickList
@@ -96,6 +96,13 @@ async def test_seeds_are_grouped_with_mean_and_interval(sweep: Path) -> None:
         text = frames.text(app)
         assert "seeds as bands" in text
         assert "beta 0.1, learning_rate 1e−05, 2 seeds (0, 1)" in text
+        # the bars have a scale
+        lines = text.splitlines()
+        below = lines[next(y for y, line in enumerate(lines) if "all metrics" in line) - 1]
+        low, high = re.findall(r"[\d.]+", below)
+        ends = [end for group in found.seeds for one in group.last if one.key == "reward"
+                for end in (*one.values, one.low, one.high) if end is not None]  # fmt: skip
+        assert min(ends) - 0.01 <= float(low) < float(high) <= max(ends) + 0.01
         one = next(item for item in found.seeds[0].last if item.key == "reward")
         assert one.low is not None
         assert one.high is not None
@@ -179,12 +186,10 @@ async def test_a_sweep_is_a_grid_of_two_settings(
                 assert short(value) in text
         assert "raw reward, best of each run" in text
         frames.check(app)
-        # both settings are named where they do not fit beside the metric
-        for width, line in ((100, 0), (76, 1)):
-            rows = grid_lines(screen.view, width, 20, PALETTES["dark"])
-            named = "".join(part for part, _ in rows[line])
-            assert named.endswith(f"down {paths[0]} (g)   across {paths[1]} (G)")
-            assert len(named) <= width
+        await pilot.resize_terminal(80, 24)
+        await settled(pilot, screen)
+        assert "down algorithm.beta (g)   across optimizer.learning_rate (G)" in frames.text(app)
+        frames.check(app)
 
 
 async def test_a_grid_says_what_it_needs(store: Path) -> None:
@@ -283,8 +288,8 @@ async def test_the_settings_of_a_sweep_are_rows_with_all_that_is_needed_to_decid
                          if f" {row['setting']} " in line and row["points"] in line)  # fmt: skip
             for column in ("right", "points", "95%", "best?"):
                 assert row[column] in shown
-        # the title is shorter where there is less room, but names what is raced to
-        assert re.search("sampled answers to 60 held-out problems.*; race to [0-9.]+%", text)
+        # the title is shorter where there is less room, but names what counts as reached
+        assert re.search("sampled answers to 60 held-out problems.*; reached: [0-9.]+% right", text)
         assert "corrected for 2 comparisons" in verdict(screen.view)
         assert screen.view.bands
         panel = screen.query_one(PagePanel)
@@ -358,6 +363,8 @@ async def test_the_verdict_is_of_settings_and_of_the_evaluation_in_the_table(
         assert (
             "on 128 held-out problems, sampled 4 times, step 3; p = .005, t test over seeds" in said
         )
+        assert " Greedy answers: " in said
+        assert ", not significant, p = 1.000." in said
         # the shares in the sentence are the means of those in the table
         table = [screen.view.cell("eval/accuracy", run.id) for run in screen.view.runs]
         shares = sorted(100 * cell.last for cell in table if cell and cell.last is not None)
@@ -372,6 +379,7 @@ async def test_the_verdict_is_of_settings_and_of_the_evaluation_in_the_table(
         # the greedy answers are told of where they are looked at
         greedy = replace(screen.view, chart=screen.view.metrics.index("eval/greedy/accuracy"))
         assert "greedy answers, step 3; p = 1.000" in verdict(greedy)
+        assert re.search(r" Sampled answers: \+\S+ points \(95%: .*\), p = .005\.", verdict(greedy))
         screen.view = greedy
         await settled(pilot, screen)
         assert "held-out accuracy, greedy" in frames.text(app)
@@ -410,7 +418,7 @@ def test_a_setting_left_to_the_recipe_is_compared_by_the_recipes_value(tmp_path:
 
 @pytest.mark.parametrize("width", range(40, 130))
 def test_work_until_the_threshold_is_shown_only_beside_how_many_reached_it(width: int) -> None:
-    sizes = dict.fromkeys(("right", "best?", "points", "95%", "+ seeds", "+ problems"), 9)
+    sizes = dict.fromkeys(("right", "best?", "points", "95%", "needs + seeds", "or + problems"), 9)
     kept = fitted({"setting": 20, **sizes, "p": 9, "reached": 9, **dict.fromkeys(WORK, 4)}, width)
     assert "reached" in kept or not set(WORK) & set(kept)
     assert sum(kept.values()) <= width

@@ -14,6 +14,7 @@ from app.tui.screens.new_run.picks import Pick
 from app.tui.screens.new_run.screen import preset_view
 from app.tui.screens.new_run.view import INFO
 from grpo_engine import events as ev
+from grpo_engine.config.recipe_cards import card_of
 from grpo_engine.config.recipes import RECIPES
 from tests.app import frames
 from tests.app.new_run_kit import go_to, opened, workbench, write
@@ -70,6 +71,17 @@ async def test_a_clone_begins_with_a_checkpoint_and_its_optimiser_on_request(
         await pilot.press("down", "enter")
         assert screen.view.checked.fields["model.adapter"].text == str(folders[1])
         assert screen.view.checked.fields["optimizer.start"].text == ""
+
+
+async def test_a_wide_screen_lists_recipes_with_their_whole_titles(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(200, 60)) as pilot:
+        await opened(app, pilot)
+        await pilot.press("down", "down", "enter")
+        await until(app, lambda: isinstance(app.screen, Pick))
+        frames.check(app)
+        shown = frames.text(app)
+        assert [name for name in RECIPES if card_of(name).title not in shown] == []
 
 
 @pytest.mark.parametrize("name", list(RECIPES))

@@ -70,8 +70,10 @@ async def test_a_probe_shows_its_progress_and_its_advice_is_used(
         await pilot.press("P")
         await until(app, lambda: "512 of 1,024 answers" in frames.text(app))
         assert "25% of the answers" in frames.text(app)
+        assert "use it" not in frames.text(app)
         trial.released.set()
         await until(app, lambda: "Use group size 4 at temperature 1.25" in frames.text(app))
+        assert "⏎ use it" in frames.text(app)
         assert "85%" in frames.text(app)
         if size != (80, 24):
             assert "always" in frames.text(app)

@@ -39,6 +39,17 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+async def test_the_page_for_answers_says_that_the_prompts_are_being_read(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await opened(app, pilot)
+        await pilot.press("t")
+        for busy, words in (("reading the task…", "reading the task…"), ("", "no prompt yet")):
+            screen.view = replace(screen.view, examples={}, busy=busy)
+            await pilot.pause()
+            assert words in frames.text(app)
+
+
 async def test_without_mlx_the_extra_is_named_and_editing_and_queueing_go_on(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

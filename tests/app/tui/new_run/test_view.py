@@ -9,7 +9,13 @@ from app.tui.screens.new_run import lines
 from app.tui.screens.new_run.choices import choices_of, with_recipe
 from app.tui.screens.new_run.facts import cost_lines, recipe_lines, size
 from app.tui.screens.new_run.form import RunForm
-from app.tui.screens.new_run.lines import about_lines, diff_lines, is_unread, setting_lines
+from app.tui.screens.new_run.lines import (
+    about_line,
+    about_lines,
+    diff_lines,
+    is_unread,
+    setting_lines,
+)
 from app.tui.screens.new_run.load import known_only
 from app.tui.screens.new_run.screen import preset_view
 from app.tui.screens.new_run.view import INFO, Origin, View, check, members_of
@@ -31,6 +37,13 @@ def typed(view: View, **texts: str) -> View:
 
 def words(lines: list[Line]) -> str:
     return "\n".join("".join(text for text, _ in line) for line in lines)
+
+
+def test_the_purpose_of_a_preset_is_shown_in_whole_sentences() -> None:
+    view, first = preset_view("starter"), "two cores: no network, no settings."
+    assert words([about_line(view, 120, DARK)]).endswith(first)
+    assert words([about_line(view, 200, DARK)]).endswith("so that clipping can be seen at work.")
+    assert words([about_line(view, 60, DARK)]).endswith("…")
 
 
 @pytest.mark.parametrize("name", names())
@@ -59,7 +72,9 @@ def test_an_error_stands_at_its_field_and_nothing_can_be_launched() -> None:
 
 def test_an_error_beside_the_recipe_names_its_setting() -> None:
     view = typed(preset_view("starter"), algorithm__beta="-1")
-    assert "✗ beta must be a number ≥ 0" in words(recipe_lines(view, 90, DARK))
+    shown = words(recipe_lines(view, 90, DARK))
+    assert "✗ beta must be a number ≥ 0" in shown
+    assert "rollouts are used in 2 passes" in shown  # as the preset has it
 
 
 def test_an_illegal_combination_is_refused_in_the_rules_own_words_at_the_edited_field() -> None:
@@ -140,7 +155,9 @@ def test_costs_count_answers_memory_and_what_is_done_beside_training() -> None:
     assert "16 prompts × 8 = 128 a step, 13k in all" in shown
     assert "at most 8,192 a step" in shown
     assert "2 GB of 8 GB" in shown
-    assert "in bfloat16, by 2 workers" in shown
+    # sampling and update take turns: 2 = 1 + .5 + the larger of .25 and .5
+    assert "weights 1, optimizer .5, sampling .25 or update .5 GB, in bfloat16" in shown
+    assert "by 2 workers" in shown
     # 128 problems, greedy and one sample
     assert "256 answers before and after" in shown
     # 4 pinned prompts x 8 answers

@@ -1,5 +1,6 @@
 """Help: the whole reference by keys, search to its end, and selectable, readable text."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from app.tui.dialogs.help.topics import Part, alert_part, setting_parts
 from app.tui.looks.colours import PALETTES, hex_of
 from app.tui.messages import ExplainRequested
 from app.tui.widgets.charts.curves import Curves
+from experiments.values import AlertView
 from tests.app import frames
 from tests.app.rest import until
 from tests.app.script import Script
@@ -33,6 +35,22 @@ async def helped(pilot: Pilot[int], app: Workbench) -> Walk:
     await until(app, lambda: isinstance(app.screen, HelpScreen))
     await until(app, lambda: app.screen.query_one(VerticalScroll).max_scroll_y > 100)
     return walk
+
+
+@pytest.mark.parametrize(
+    ("rule", "value", "limit", "written"),
+    [("no_signal", 0.725, 0.5, "72%, limit 50%"), ("kl_above_limit", 0.42, 0.1, ".42, limit .1")],
+)
+def test_an_alert_has_the_numbers_of_the_charts(
+    rule: str, value: float, limit: float, written: str
+) -> None:
+    once = AlertView(step=9, first_step=9, count=1, rule=rule, severity="warning", explanation="",
+                     remedy="", value=value, limit=limit)  # fmt: skip
+    rows = dict(alert_part(rule, Snapshot(alerts=(once,))).paragraphs)
+    assert (rows["value"], rows["raised"]) == (written, "at step 9")
+    often = replace(once, first_step=4, count=3)
+    rows = dict(alert_part(rule, Snapshot(alerts=(often,))).paragraphs)
+    assert rows["raised"] == "3 times, first at step 4, last at step 9"
 
 
 async def test_the_end_of_the_reference_is_one_key_away(tmp_path: Path) -> None:

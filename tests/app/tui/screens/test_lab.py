@@ -12,6 +12,7 @@ from textual.pilot import Pilot
 from app.feed.stored import StoreFeed
 from app.inspector.lab import KNOBS, Effect, together, what_if
 from app.text.numbers import short
+from app.text.prompt_text import asked
 from app.tui.app import Workbench
 from app.tui.dialogs.help import HelpScreen
 from app.tui.looks.colours import PALETTES, Palette, style
@@ -175,7 +176,19 @@ async def test_every_scope_is_whole_at_every_size_and_theme(
             await computed(app, pilot)
             frames.check(app)
             assert words in frames.text(app)
+            assert "this. The run had 0.2." in frames.text(app)
             await pilot.press("s")
+
+
+async def test_the_groups_of_a_step_have_their_prompts_where_there_is_room(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(200, 60)) as pilot:
+        lab = await opened(app, pilot)
+        await pilot.press("s")
+        await computed(app, pilot)
+        asks = [asked(group.prompt_text)[:24] for group in lab.shown.shown.groups]
+        assert asks[0]
+        assert [ask for ask in asks if ask not in frames.text(app)] == []
 
 
 async def test_groups_without_room_are_counted_and_an_answer_has_room_for_its_tokens(
@@ -209,7 +222,6 @@ async def test_a_group_shows_its_answers_before_and_after(store: Path) -> None:
         await computed(app, pilot)
         text = frames.text(app)
         assert "was 0.2" in text
-        assert "The run had 0.2. algorithm.clip_low: " in text
         view, group = lab.shown, lab.shown.group
         assert group is not None
         push = view.here[view.recipe].answers(group.index)[0].push
@@ -401,6 +413,15 @@ def test_a_variant_is_marked_in_the_colour_of_its_curve(palette: Palette, store:
         assert [look and look.color for look in looks] == [
             style(colour_of(place, palette)).color for place in range(1, 5)
         ]
+
+
+def test_a_variant_of_one_setting_has_its_whole_name_at_80_columns(store: Path) -> None:
+    with closing(StoreReader(store)) as reader:
+        shown = load_step(reader, run_facts(reader, 1), None)
+    variants = (replace(shown.run.recipe, clip_low=0.5),)
+    view = LabView(shown=shown, group=None, answer=0, variants=variants, steps=(1,))
+    row = "".join(text for text, _ in table_lines(view, 46, PALETTES["dark"])[2])
+    assert row.startswith("● clip_low 0.5 ")
 
 
 def test_a_long_run_is_read_in_evenly_spread_steps() -> None:

@@ -1,8 +1,10 @@
 """Muting a kind of alert: shown at once, stored, undone by the same key."""
 
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,13 +12,18 @@ import pytest
 from app.feed.feed import LiveFeed
 from app.feed.run_state import RunState
 from app.feed.session import Session
+from app.feed.snapshot import LogLine, Snapshot
 from app.feed.stored import StoreFeed
+from app.text.safe_text import cell_len
 from app.tui.app import Workbench
+from app.tui.looks.colours import PALETTES
 from app.tui.screens.runs.load import load_preview
-from app.tui.widgets.alerts_log import AlertsLog
+from app.tui.screens.runs.preview import preview_lines
+from app.tui.widgets.alerts_log import AlertsLog, alert_lines, dated
 from experiments.reader import StoreReader
 from experiments.record.recorder import Recorder
 from experiments.store import ExperimentStore
+from experiments.values import AlertView
 from grpo_engine import events as ev
 from grpo_engine.config.parse import build
 from grpo_engine.control import Control
@@ -53,6 +60,30 @@ def store(tmp_path: Path) -> Path:
 def muted(store: Path) -> frozenset[str]:
     with closing(StoreReader(store)) as reader:
         return reader.muted_alerts(1)
+
+
+def test_a_log_of_another_day_says_which() -> None:
+    now = time.time()
+    today = LogLine(at=now, step=1, severity="info", text="now")
+    before = replace(today, at=now - 3 * 86_400)
+    day = time.strftime("%Y-%m-%d", time.localtime(now - 3 * 86_400))
+    assert dated(Snapshot(log=(before,))) == f" · {day}"
+    assert dated(Snapshot(log=(before, today))) == dated(Snapshot()) == ""
+
+
+@pytest.mark.parametrize(("width", "most", "count"), [(96, 3, 2), (80, 3, 3), (60, 2, 2)])
+def test_an_alert_uses_the_whole_width_and_ends_with_its_steps(
+    width: int, most: int, count: int
+) -> None:
+    alert = AlertView(step=9, first_step=4, count=5, rule="no_signal", severity="warning",
+                      explanation="word " * 12, remedy="word " * 12 + "end.")  # fmt: skip
+    lines = ["".join(text for text, _ in line)
+             for line in alert_lines(alert, PALETTES["dark"], False, width, most)]  # fmt: skip
+    assert len(lines) == count
+    assert width - 6 < cell_len(lines[0].rstrip())
+    assert lines[-1].endswith(" steps 4 to 9  ⏎")
+    assert max(map(cell_len, lines)) <= width
+    assert ("end." in "".join(lines)) == (width > 60)
 
 
 async def on_alerts(walk: Walk, words: str) -> AlertsLog:
@@ -103,6 +134,11 @@ async def test_what_was_muted_is_muted_in_the_next_window_and_left_out_of_the_pr
         shown = load_preview(reader, reader.resolve("@last"))
         assert shown.alert is not None
         assert shown.alert.rule == "format_hacking"
+        whole = ("Reward rose by 0.295 over the last 20 steps while numeric_answer did not: the "
+                 "model earns by form and not by being right.")  # fmt: skip
+        shown = replace(shown, alert=replace(shown.alert, explanation=whole))
+        lines = preview_lines(shown, 42, 40, PALETTES["dark"])
+        assert whole in " ".join(text for line in lines for text, _ in line)
 
 
 async def test_the_palette_offers_it(store: Path) -> None:

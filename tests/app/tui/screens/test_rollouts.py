@@ -190,11 +190,15 @@ async def test_the_same_prompt_is_followed_over_three_steps(store: Path) -> None
             await pilot.press("right_square_bracket")
             await settled(pilot, screen)
             seen.append(screen.view.chosen)
+        assert "push with KL" in frames.text(app)
+        assert "group's scale" not in frames.text(app)  # pinned answers have no push
         assert [group.step for group in seen if group] == [2, 4, 6]
         assert len({group.prompt_hash for group in seen if group}) == 1
         assert "[6 " in frames.text(app)
         await pilot.press("D")
         assert "what changed since step 4" in frames.text(app)
+        assert "heat 1/5" not in frames.text(app)  # changes have no shading
+        assert "push with KL" not in frames.text(app)  # no token is shaded
 
 
 async def test_a_running_run_is_followed_until_the_cursor_moves(store: Path) -> None:
@@ -404,6 +408,15 @@ async def test_a_store_without_answers_says_what_would_fill_the_screen(tmp_path:
         assert "No answers are recorded" in frames.text(app)
         assert "heat 1/5" not in frames.text(app)
         assert "sort prompt" not in frames.text(app)
+        assert "token" not in frames.frame(app)[-1]
+
+
+async def test_a_screen_without_a_run_offers_only_keys_that_do_something(tmp_path: Path) -> None:
+    app = workbench(tmp_path / "none.db")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("4")
+        await until(app, lambda: "No run is open" in frames.text(app))
+        assert frames.frame(app)[-1].split() == ["/", "find", "z", "zoom", "?", "explain"]
 
 
 def asking(

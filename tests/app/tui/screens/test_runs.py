@@ -4,6 +4,7 @@ import re
 import time
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -12,11 +13,13 @@ from textual.pilot import Pilot
 
 from app.tui import messages as msg
 from app.tui.app import Workbench
+from app.tui.looks.colours import PALETTES
 from app.tui.preferences import Preferences
 from app.tui.screens.runs import RunsScreen
 from app.tui.screens.runs import screen as screen_module
 from app.tui.screens.runs.columns import fitting
 from app.tui.screens.runs.panels import PreviewPanel, RunsTable
+from app.tui.screens.runs.preview import preview_lines
 from app.tui.screens.runs.queue import QueueScreen
 from app.tui.screens.runs.texts import as_csv, records
 from app.tui.store import writes
@@ -24,7 +27,7 @@ from experiments.errors import StoreError
 from experiments.queue import RunQueue
 from experiments.reader import StoreReader
 from experiments.store import ExperimentStore
-from experiments.values import RunSummary
+from experiments.values import AlertView, MetricSeries, RunSummary
 from grpo_engine import events as ev
 from tests.app import frames
 from tests.app.compared import sweep_of_rates
@@ -85,6 +88,23 @@ async def test_the_preview_tells_what_is_not_the_default_in_whole_words(store: P
         lines = [line for line in frames.frame(app) if "rewards.functions" in line]
         assert lines
         assert "accuracy" in lines[0]
+
+
+async def test_the_preview_says_what_is_smoothed_and_the_whole_alert(store: Path) -> None:
+    said = "Reward rose while right answers did not. " * 4
+    alert = AlertView(step=4, rule="format_hacking", severity="warning", explanation=said,
+                      remedy="", first_step=4, count=1)  # fmt: skip
+    app = workbench(store)
+    async with app.run_test(size=(160, 48)) as pilot:
+        preview = (await ready(app, pilot)).view.preview
+        assert preview
+        steps = MetricSeries(run=1, key="reward", steps=(1, 2), values=(1.0, 2.0))
+        shown = preview_lines(
+            replace(preview, alert=alert, series=(steps,)), 42, 48, PALETTES["dark"]
+        )
+    lines = ["".join(text for text, _ in line) for line in shown]
+    assert "reward 1.53 smoothed" in lines  # the last value, in the table, is 2
+    assert "".join(lines).replace(" ", "").count("rightanswersdidnot.") == 4
 
 
 async def test_the_preview_of_a_failed_run_says_once_what_went_wrong(tmp_path: Path) -> None:
@@ -452,6 +472,7 @@ async def test_the_preview_keeps_numbers_near_their_names(store: Path) -> None:
         screen.query_one(PreviewPanel).focus()
         await pilot.press("z")
         await until(app, lambda: re.search(r"held-out, greedy {1,20}\d", frames.text(app)))
+        assert re.search(r"reward [.\d]+ smoothed", frames.text(app))
 
 
 async def test_only_a_view_that_may_write_asks_for_a_file(store: Path) -> None:

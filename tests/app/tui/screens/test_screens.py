@@ -27,6 +27,7 @@ from app.tui.screens.watch.explore import ExploreScreen
 from app.tui.textual_private.screens import Dialog
 from app.tui.widgets.charts.curves import Curves
 from app.tui.widgets.field import Field
+from app.tui.widgets.key_bar import KeyBar
 from tests.app import frames
 from tests.app.frames import SIZES
 from tests.app.rest import until
@@ -175,7 +176,7 @@ async def test_what_opens_over_a_screen_is_whole_and_readable(
         await walk.over("question_mark", words=("reward",))
         await walk.over("ctrl+p", words=("Find an action",))
         await walk.over("e", words=("CSV", "JSON", "Markdown", "SVG"))
-        await walk.over("ctrl+c", words=("leave the workbench",))
+        await walk.over("ctrl+c", words=("─ quit ─", "Leave the workbench?"))
         await walk.press("ctrl+o")
         assert isinstance(app.screen, JumpScreen)
         frames.check(app)
@@ -224,10 +225,13 @@ async def test_an_empty_store_says_what_would_fill_the_screen(
 ) -> None:
     app = Workbench(tmp_path / "none.db", mode=mode, preferences=Preferences())
     words = {"runs": ("two-minute starter run", "recorded run"), "new_run": ("2 New",),
-             "watch": ("No run is open", "Press 1"), "rollouts": ("No run is open",),
+             "watch": ("No run is open", "Press 1", "The curves of a run appear here"),
+             "rollouts": ("No run is open",),
              "compare": ("5 Compare",)}  # fmt: skip
     async with app.run_test(size=size) as pilot:
         await Walk(app, pilot).see(*words[mode])
+        keys = app.screen.query_one(KeyBar).shown[0]
+        assert mode != "rollouts" or [name for _, name, _ in keys] == ["find", "zoom", "explain"]
 
 
 async def test_help_finds_metrics_alerts_and_settings(store: Path) -> None:

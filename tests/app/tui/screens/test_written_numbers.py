@@ -43,8 +43,8 @@ def test_the_end_of_a_run_is_told_by_the_numbers_that_its_charts_show() -> None:
     series = {"reward": reward.view(), "eval/accuracy": accuracy.view()}
     # debiased average: .1*1 / (1 - .9^2) = .526
     assert narrate(Snapshot(status="completed", step=3, series=series)) == (
-        "The run is complete after 3 steps.", "Held-out accuracy: 36% to 88%.",
-        "Reward, smoothed: 0 to .53, best in a step 1.",
+        "The run is complete after 3 steps.", "Held-out accuracy, sampled: 36% to 88%.",
+        "Reward, smoothed: 0 to .53, highest in one step 1.",
     )  # fmt: skip
     right, form = series_of("rewards/right/mean"), series_of("rewards/form/mean")
     for step, (one, other) in enumerate(((0.25, 0.5), (0.75, 0.0)), 1):
@@ -56,7 +56,7 @@ def test_the_end_of_a_run_is_told_by_the_numbers_that_its_charts_show() -> None:
     assert {name: round(move, 3) for name, move in whole.moves.items()} == {
         "right": 0.263, "form": -0.263
     }  # fmt: skip
-    change = "Reward, smoothed: 0 to .53, best in a step 1, moved most by right (+.26)."
+    change = "Reward, smoothed: 0 to .53, highest in one step 1, moved most by right (+.26)."
     assert narrate(whole)[2] == change
 
 

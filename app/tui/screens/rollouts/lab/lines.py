@@ -11,6 +11,7 @@ from app.inspector.lab import KNOBS, LACKS, MEASURES, Effect, differences, undet
 from app.inspector.layout import lay_out
 from app.text.axes import axis
 from app.text.numbers import BARS, share, short, signed, with_unit
+from app.text.prompt_text import asked
 from app.text.safe_text import cell_len, pad, wrap
 from app.tui.looks.colours import Palette, style
 from app.tui.screens.rollouts.lab.view import LabView, name_of, value_text
@@ -20,7 +21,7 @@ from app.tui.widgets.charts.chart import LABELS
 from app.tui.widgets.panel import Line
 from grpo_engine.config.recipes import SETTINGS, Recipe
 
-MOST_NAME = 48  # cells of a variant's name, so that its numbers are near it
+MOST_NAME = 48  # cells of a variant's name or a prompt, so that the numbers are near it
 NO_TOKENS = (
     "No token numbers are recorded here, so only the signal is known; record.tokens=all records "
     "them in a new run (c)."
@@ -69,12 +70,12 @@ def table_lines(view: LabView, width: int, palette: Palette) -> list[Line]:
         here = place == view.chosen + 1
         back = palette.cursor if here else palette.paper
         values = _measured(view, variant)
-        mark, text = f" {'●' if place else '○'} ", "the run"
+        mark, text = "● " if place else "○ ", "the run"
         if place:
             text = name_of(variant, view.base)
         exact = style(colour_of(place, palette)) + style(None, back)  # the curve's
         line: Line = [(mark, exact),
-                      (pad(text, room - 3), style(palette.text, back))]  # fmt: skip
+                      (pad(text, room - 2), style(palette.text, back))]  # fmt: skip
         for value, was in zip(values, before, strict=True):
             differs = value not in (was, "…")
             look = style(palette.accent if differs else palette.text, back, bold=differs)
@@ -143,11 +144,13 @@ def _chart(view: LabView, measure: int, width: int, height: int, palette: Palett
 def group_lines(view: LabView, width: int, height: int, palette: Palette) -> list[Line]:
     """One row per group of the step, before and after; those that do not fit are counted."""
     was, now = view.here[view.base], view.here[view.recipe]
+    room = min(MOST_NAME, width - 4 - 54)  # beside the columns
     rows = []
     for group in view.shown.groups:
         if group.index in was.signal:
             a, b = was.effect(group.index), now.effect(group.index)
-            rows.append((f"{group.index + 1:3} ", [
+            prompt = pad(asked(group.prompt_text), room) if room > 23 else ""
+            rows.append((f"{group.index + 1:3} {prompt}", [
                 (_yes(a), _yes(b)),
                 (with_unit(a.measures[0], "share"), with_unit(b.measures[0], "share")),
                 (with_unit(a.measures[2], ""), with_unit(b.measures[2], "")),

@@ -74,18 +74,18 @@ class KnobsPanel(Panel):
         count = len(self.view.variants)
         self.note = f"variant {self.view.chosen + 1} of {count}" if count > 1 else ""
         lines = knob_lines(base, recipe, self.chosen, width, self.palette)
-        label = style(self.palette.label)
-        lines.append([])
-        for part in wrap(self._help(base, recipe), width, max(1, min(8, height - len(lines)))):
-            lines.append([(part, label)])
+        room = height - len(lines)
+        words = wrap(self._help(base, recipe), width, max(1, min(8, room)))
+        lines += [[]] if len(words) < room else []
+        lines += [[(part, style(self.palette.label))] for part in words]
         return lines
 
     def _help(self, base: Recipe, recipe: Recipe) -> str:
         was = getattr(base, self.knob)
         part = setting_part(self.topic().removeprefix("setting:"))
         words = card_of(recipe.name).summary if self.knob == "name" else part.paragraphs[0][1]
-        before = f"The run had {value_text(was)}. " if getattr(recipe, self.knob) != was else ""
-        return f"{before}{part.heading}: {words}"
+        before = f" The run had {value_text(was)}." if getattr(recipe, self.knob) != was else ""
+        return f"{part.heading}: {words}{before}"
 
 
 class EffectPanel(Panel):
@@ -330,7 +330,7 @@ class LabScreen(Dialog[None]):
                 self.notify(f"No step of {text} has answers: there are {every[0]} to {every[-1]}.",
                             severity="warning", markup=False)  # fmt: skip
 
-        hint = f"such as {every[0]}-{every[-1]}; nothing for all"
+        hint = f"For example {every[0]}-{every[-1]}. Empty: all steps."
         self.app.push_screen(Ask("range of steps", hint), take)
 
     def action_answer(self, by: int) -> None:

@@ -1,0 +1,55 @@
+"""The structures that `layers.c` takes."""
+
+import ctypes
+from typing import Any
+
+ADDRESS = ctypes.c_void_p
+
+
+class Linear(ctypes.Structure):
+    """A weight, [in, out], and its bias, if any."""
+
+    _fields_ = [("weight", ADDRESS), ("bias", ADDRESS)]
+
+
+class Layer(ctypes.Structure):
+    """Weights and stored keys and values of one layer."""
+
+    _fields_ = [
+        *((name, ADDRESS) for name in ("norm", "norm_after", "norm_queries", "norm_keys")),
+        *((name, Linear) for name in ("queries", "keys", "values", "out", "gate", "up", "down")),
+        *((name, ADDRESS) for name in ("stored_keys", "stored_values")),
+        *((name, ADDRESS) for name in ("prompt_keys", "prompt_values")),
+    ]
+
+
+class Model(ctypes.Structure):
+    """The sizes that all layers share."""
+
+    _fields_ = [
+        *((name, ctypes.c_int) for name in ("layers", "width", "inner", "heads", "kinds")),
+        *((name, ctypes.c_int) for name in ("each", "turned")),
+        ("epsilon", ctypes.c_float), ("scale", ctypes.c_float),
+    ]  # fmt: skip
+
+
+class Step(ctypes.Structure):
+    """What is new in a step."""
+
+    _fields_ = [
+        *((name, ctypes.c_int) for name in ("rows", "room", "end", "prompt")),
+        ("starts", ADDRESS), ("turns", ADDRESS),
+    ]  # fmt: skip
+
+
+def declare(library: ctypes.CDLL) -> Any:
+    """Tell ctypes the functions' arguments."""
+    model, step = ctypes.POINTER(Model), ctypes.POINTER(Step)
+    library.scratch.argtypes = [model, step]
+    library.scratch.restype = ctypes.c_size_t
+    library.run_layers.argtypes = [model, ctypes.POINTER(Layer), step, ADDRESS, ADDRESS]
+    library.run_layers.restype = None
+    number = ctypes.c_int
+    library.run_head.argtypes = [model, number, number, ADDRESS, Linear, ADDRESS, ADDRESS]
+    library.run_head.restype = None
+    return library

@@ -1,0 +1,215 @@
+"""Decode steps by compiled code equal MLX's, for every kind of layer that it takes on."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from grpo_engine.config.settings import ModelConfig
+from grpo_engine.platform import blas, openblas, processor, products
+from grpo_engine.policy.load import load_policy
+from grpo_engine.policy.policy import Policy
+from grpo_engine.policy.switches import FastPaths
+from grpo_engine.rollouts import batches
+from tests.engine.policy.helpers import move_weights
+from tests.engine.tiny import GEMMA2, write_model
+
+pytestmark = pytest.mark.skipif(blas.ensure().products is False, reason="nothing is compiled here")
+
+LLAMA3 = {
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}  # fmt: skip
+TAKEN: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "biases": {"attention_bias": True, "mlp_bias": True},
+    "qwen2": {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]},
+    "qwen3": {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "head_dim": 24},
+    "untied": {"tie_word_embeddings": False},
+    "one kind of keys, odd sizes": {
+        "num_key_value_heads": 1, "head_dim": 18, "hidden_size": 44, "intermediate_size": 70,
+    },
+    "long context": {"rope_scaling": LLAMA3},
+    "wide heads": {"head_dim": 96, "num_attention_heads": 2, "num_key_value_heads": 2},
+}  # fmt: skip
+LEFT: dict[str, dict[str, Any]] = {
+    "gemma2": GEMMA2,
+    "windows": {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]},
+    "interleaved rotations": {"rope_traditional": True},
+    "rotations by length": {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}},
+    "scaled logits": {
+        "model_type": "granite", "architectures": ["GraniteForCausalLM"],
+        "logits_scaling": 3.0, "attention_multiplier": 0.3, "embedding_multiplier": 2.0,
+        "residual_multiplier": 0.7, "attention_bias": False, "mlp_bias": False,
+    },
+    "experts": {
+        "model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "head_dim": 8,
+        "num_experts": 4, "num_experts_per_tok": 2, "decoder_sparse_step": 1,
+        "mlp_only_layers": [], "moe_intermediate_size": 32, "norm_topk_prob": True,
+    },
+}  # fmt: skip
+
+
+def policy_of(folder: Path, changes: dict[str, Any], **model: Any) -> Policy:
+    path = write_model(folder, scale=1.0, **changes)
+    policy = load_policy(ModelConfig(path=str(path), **model), seed=0)
+    move_weights(policy, 0.1)
+    return policy
+
+
+@pytest.fixture(scope="module", params=list(TAKEN))
+def sampler(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Policy]:
+    """A policy of each kind, ready to sample."""
+    policy = policy_of(tmp_path_factory.mktemp("model"), TAKEN[request.param])
+    with policy.for_sampling():
+        yield policy
+
+
+@pytest.fixture(scope="module", params=range(len(products.KINDS)))
+def instructions(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """The code compiled for each instruction set that this processor has."""
+    needed, flags = products.KINDS[request.param]
+    if not set(needed) <= set(processor.extensions()):
+        pytest.skip(f"this processor has no {needed[0]}")
+    path = openblas.bundled()
+    assert path
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(products, "KINDS", ((needed, flags),))
+        own = products.compiled(tmp_path_factory.mktemp("own"))
+        library = openblas.OpenBlas(path, threads=1, products=own)
+        patch.setattr(blas, "products", lambda: library.products)
+        yield
+
+
+def decode(
+    policy: Policy, kind: str, prompts: Sequence[tuple[int, ...]], tokens: Sequence[Sequence[int]]
+) -> np.ndarray:
+    """Logits of steps with given tokens, [steps, rows, V]; after half of them a row leaves."""
+    batch = batches.BUILDS[kind](policy)
+    distinct = list(dict.fromkeys(prompts))
+    ran = dict(zip(distinct, batch.prefill(distinct), strict=True))
+    batch.add([ran[prompt] for prompt in prompts])
+    rows = list(range(len(prompts)))
+    found = []
+    for place, step in enumerate(tokens):
+        if place == len(tokens) // 2 and len(rows) > 1:
+            last = len(rows) - 1
+            rows = [last, *rows[1:last]] if last > 1 else [last]
+            batch.keep(rows)
+        found.append(np.full((len(prompts), policy.vocabulary), np.nan, np.float32))
+        found[-1][: len(rows)] = np.array(batch.step(step[: len(rows)]))
+    return np.stack(found)
+
+
+def some(seed: int, *shape: int) -> list[Any]:
+    ids: list[Any] = np.random.default_rng(seed).integers(0, 200, shape).tolist()
+    return ids
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    lengths=st.lists(st.integers(1, 40), min_size=1, max_size=9), same=st.booleans(),
+    threads=st.integers(1, 3), seed=st.integers(0, 9),
+)  # fmt: skip
+@pytest.mark.usefixtures("instructions")
+def test_steps_equal_those_of_mlx(
+    sampler: Policy, lengths: list[int], same: bool, threads: int, seed: int
+) -> None:
+    prompts = [tuple(some(length, length)) for length in lengths]
+    prompts = [prompts[0]] * len(prompts) if same else prompts
+    tokens = some(seed, 6, len(prompts))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batches, "SHARED_FROM", 4)
+        patch.setattr(batches, "GROWTH", 4)
+        own = blas.products()
+        assert own
+        own.set_threads(threads)
+        given = decode(sampler, "compiled", prompts, tokens)
+        own.set_threads(1)
+        expected = decode(sampler, "rows", prompts, tokens)
+    assert np.array_equal(np.isnan(given), np.isnan(expected))
+    assert np.nanmax(np.abs(given - expected)) < 2e-5 * np.nanmax(np.abs(expected))
+
+
+@pytest.mark.parametrize("kind", [*TAKEN, *LEFT])
+def test_other_models_are_left_to_mlx(tmp_path: Path, kind: str) -> None:
+    policy = policy_of(tmp_path / "model", {**TAKEN, **LEFT}[kind])
+    with policy.for_sampling():
+        batches.batch_for(policy)
+    assert (policy.batching == "compiled") == (kind in TAKEN)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"compiled_decode": False}, {"merge_adapter": False}, {"transposed_weights": False},
+        {"batched_decode": False},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_switches_turn_it_off(tmp_path: Path, change: dict[str, bool]) -> None:
+    policy = policy_of(tmp_path / "model", {})
+    with policy.for_sampling():
+        assert isinstance(batches.batch_for(policy), batches.CompiledBatch)
+    policy.fast = dataclasses.replace(FastPaths(), **change)
+    with policy.for_sampling():
+        assert not isinstance(batches.batch_for(policy), batches.CompiledBatch)
+
+
+def test_16_bit_weights_are_left_to_mlx(tmp_path: Path) -> None:
+    policy = policy_of(tmp_path / "model", {}, dtype="bfloat16")
+    with policy.for_sampling():
+        batches.batch_for(policy)
+    assert policy.batching == "rows"
+
+
+def test_a_row_has_the_same_bits_beside_any_others(tmp_path: Path) -> None:
+    policy = policy_of(tmp_path / "model", {"hidden_size": 64})
+    prompt, tokens = tuple(some(1, 37)), some(2, 5, 9)
+    with policy.for_sampling(), pytest.MonkeyPatch.context() as patch:
+        alone = decode(policy, "compiled", [prompt], tokens)
+        longer = decode(policy, "compiled", [prompt, tuple(some(3, 90))], tokens)
+        patch.setattr(batches, "SHARED_FROM", 4)
+        shared = decode(policy, "compiled", [prompt] * 9, tokens)
+    assert np.array_equal(alone[:, 0], shared[:2, 0].tolist() + alone[2:, 0].tolist())
+    assert np.array_equal(alone[:2, 0], longer[:2, 0])
+
+
+def test_what_is_not_a_number_stays_visible(tmp_path: Path) -> None:
+    policy = policy_of(tmp_path / "model", {}, tuning="full")
+    weights = policy.snapshot()
+    name = next(name for name in weights if name.endswith("layers.0.mlp.up_proj.weight"))
+    policy.load_trainable({**weights, name: mx.full(weights[name].shape, mx.nan)})
+    with policy.for_sampling():
+        found = decode(policy, "compiled", [(1, 2, 3)], [[4]])
+    assert np.isnan(found).all()
+
+
+def test_prompts_that_wait_are_not_written_to(tmp_path: Path) -> None:
+    policy = policy_of(tmp_path / "model", {})
+    with policy.for_sampling():
+        batch = batches.CompiledBatch(policy)
+        [ran] = batch.prefill([(1, 2, 3, 4)])
+        before = [np.array(cache.keys) for cache, _ in ran.caches]
+        batch.add([ran])
+        first = np.array(batch.step([5]))
+        [kept] = batch.take([0])
+        kept_before = [np.array(cache.keys) for cache, _ in kept.caches]
+        batch.step([6])
+        other = batches.CompiledBatch(policy)
+        other.add([ran])
+        assert np.array_equal(np.array(other.step([5])), first)
+    assert all(np.array_equal(cache.keys, old) for (cache, _), old in
+               zip(ran.caches, before, strict=True))  # fmt: skip
+    assert all(np.array_equal(cache.keys, old) for (cache, _), old in
+               zip(kept.caches, kept_before, strict=True))  # fmt: skip
