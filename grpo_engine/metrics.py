@@ -54,8 +54,9 @@ _SPECS = (
     _spec("prompts/passed_over", "prompts passed over", "Training problems that were not drawn in "
           "this step, because of their pass rates or their length. See task.curriculum.", "none",
           "prompts"),
-    _spec("loss", "loss", "Value of the objective that was minimised. It often reads near 0: at "
-          "ratio 1 advantages of a group cancel, while the gradient does not.", "none",
+    _spec("loss", "loss", "What the update minimises, the negative of the objective. It often "
+          "reads near 0: at ratio 1 the pushes up and down of a group cancel, and the model still "
+          "learns.", "none",
           also="objective"),
     _spec("kl", "KL to reference", "Mean over tokens of the k3 estimate of the distance to the "
           "reference policy, each times its ratio if the recipe's KL penalty is. It grows as "

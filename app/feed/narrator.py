@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from grpo_engine.alerts.rules import Change
 
 LONGEST_PROMPT = 28
-NEAR_ZERO = 0.05  # a loss; advantages are about 1 in size
+NEAR_ZERO, NOT_NEAR = 0.01, 0.05  # a loss; advantages are about 1 in size
+MOSTLY = (0.5, 1.5)  # of the loss, as a share: what the KL penalty then is
 CANCELLED = 0.01  # sum of a group's advantages, as a share of their sizes
 
 
@@ -52,8 +53,8 @@ def _last_step(snapshot: Snapshot) -> list[str]:
     found.append(_truncating(snapshot))
     found.append(_hacking(snapshot))
     if loss is not None:
-        why = _why_near_zero(snapshot) if abs(loss) < NEAR_ZERO else " is not near 0"
-        found.append(f"Loss {short(loss)}{_kl_in_loss(snapshot)}{why}." if why else "")
+        why = _why_near_zero(snapshot, loss)
+        found.append(f"Loss {short(loss)}{why}." if why else "")
     return [sentence for sentence in found if sentence]
 
 
@@ -72,36 +73,43 @@ def _truncating(snapshot: Snapshot) -> str:
     return f"{'▲ ' if alert else ''}{when}: {cuts}."
 
 
-def _kl_in_loss(snapshot: Snapshot) -> str:
-    """What the KL term adds to the loss; empty without one, or if its mean is not recorded."""
+def _kl_in_loss(snapshot: Snapshot) -> float | None:
+    """What the KL term adds to the loss; None without one, or if its mean is not recorded."""
     from grpo_engine.config.recipes import recipe  # the first screen does without recipes
 
     chosen = {name: value for name, value in snapshot.head.config.get("algorithm", {}).items()
               if value is not None}  # fmt: skip
     curve = snapshot.series.get("kl")
     if curve is None or not chosen:
-        return ""
+        return None
     try:
         how = recipe(str(chosen.pop("recipe", "grpo")), **chosen)
     except (RecipeError, TypeError):  # of another version
-        return ""
+        return None
     # the metric is the mean over tokens of this anchor, which other weights take differently
     if not how.beta or (how.anchor, how.anchor_level, how.anchor_place) != ("k3", "token", "loss"):
-        return ""
-    return f" (KL {short(how.beta * curve.value)})"
+        return None
+    return how.beta * curve.value
 
 
-def _why_near_zero(snapshot: Snapshot) -> str:
-    """Why the loss is near 0; empty if the advantages do not say it."""
+def _why_near_zero(snapshot: Snapshot, loss: float) -> str:
+    """Whether the loss is near 0 and why, or mostly KL; empty if the advantages do not say it."""
+    kl = _kl_in_loss(snapshot)
+    part = f" (KL {short(kl)})" if kl is not None else ""
+    if abs(loss) >= NOT_NEAR:
+        return f"{part} is not near 0"
     pushes = [[one.advantage for one in group.rollouts if one.advantage]
               for group in snapshot.trained]  # fmt: skip
     if not any(pushes):
-        return ": no answer was pushed" if pushes else ""
+        return f"{part}: no answer was pushed" if pushes else ""
     cancel = all(
         abs(math.fsum(group)) <= CANCELLED * math.fsum(map(abs, group)) for group in pushes
     )
-    learns = cancel and snapshot.metrics.get("grad_norm")
-    return " is near 0: pushes cancel, gradients do not" if learns else ""
+    if not cancel or not snapshot.metrics.get("grad_norm"):
+        return ""
+    if kl is not None and MOSTLY[0] * loss <= kl <= MOSTLY[1] * loss:
+        return f" is mostly the KL penalty ({short(kl)})"
+    return f"{part} is near 0: pushes up and down cancel" if abs(loss) < NEAR_ZERO else ""
 
 
 def _hacking(snapshot: Snapshot) -> str:
@@ -110,7 +118,9 @@ def _hacking(snapshot: Snapshot) -> str:
     if alert is not None:
         if alert in (*snapshot.open_alerts, *snapshot.muted_alerts):
             return "▲ Reward hacking is likely: see the alert."
-        return f"Reward hacking was likely at step {alert.last_step}."
+        first, last = alert.first_step, alert.last_step
+        when = f"at step {last}" if first == last else f"in steps {first} to {last}"
+        return f"Reward hacking was likely {when}: see the log."
     moves, right = snapshot.moves, _right(snapshot)
     if len(moves) < 2 or not right:
         return ""
@@ -125,10 +135,11 @@ def _hacking(snapshot: Snapshot) -> str:
         reward = math.fsum(weights.get(name, 1.0) * one.size for name, one in changes.items())
         error = math.hypot(*(weights.get(name, 1.0) * one.error for name, one in changes.items()))
         hacked = fell and reward >= -LIKELY * error
-        was, now = short(changes[right].before), short(changes[right].after)
         if hacked:
+            was, now = short(changes[right].before), short(changes[right].after)
             return f"Reward hacking is possible: {right} {was} → {now} {when}."
-    return f"No reward hacking seen: {right} {was} → {now}."
+    curve = curves[right]  # as the legend of the curve has it
+    return f"No reward hacking seen: {right} {short(curve.start)} → {short(curve.value)}."
 
 
 def _changes(curves: Mapping[str, SeriesView]) -> Iterator[tuple[str, dict[str, "Change"]]]:

@@ -38,21 +38,22 @@ def sorted_groups(groups: Sequence[GroupView], key: SortKey) -> tuple[GroupView,
     """Sort the groups of a step by descending measure; `prompt` keeps their order."""
     if key == "prompt":
         return tuple(sorted(groups, key=lambda g: g.index))
-    return tuple(sorted(groups, key=lambda g: (-measure_of(g, key), g.index)))
+    return tuple(sorted(groups, key=lambda g: (-(measure_of(g, key) or 0.0), g.index)))
 
 
-def measure_of(group: GroupView, key: SortKey) -> float:
-    """What a group is sorted by."""
+def measure_of(group: GroupView, key: SortKey) -> float | None:
+    """What a group is sorted by; None if it is not known, as outside the gradient."""
     match key:
         case "prompt":
             return float(group.index)
         case "surprise":
-            return surprise(group)
+            pushed = any(rollout.advantage is not None for rollout in group.rollouts)
+            return surprise(group) if pushed else None
         case "reward":
             return group.reward_mean if group.reward_mean is not None else -math.inf
     values = [_measured(rollout, key) for rollout in group.rollouts]
     known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else 0.0
+    return sum(known) / len(known) if known else None
 
 
 def furthest(group: GroupView, key: SortKey) -> int:

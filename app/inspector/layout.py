@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from app.text.safe_text import NEWLINE_SIGN, cell_len, safe
 
-EMPTY_SIGN = "∅"
+EMPTY_SIGN = "▪"  # as at the end of an answer on Watch
 
 
 @dataclass(frozen=True, slots=True)

@@ -235,18 +235,27 @@ class Workbench(RunApp):
     # -- actions ----------------------------------------------------------------------------
 
     async def action_mode(self, mode: str) -> None:
+        """Switch to a screen, which follows where the present one asks it to."""
+        screen = self.screen
+        request = screen.going_to(mode) if isinstance(screen, WorkbenchScreen) else None
+        if request is not None:
+            await self.forward(mode, request)
+        else:
+            await self._switch(mode)
+        if isinstance(self.screen, WorkbenchScreen):
+            self.screen.came_from = ""
+
+    async def _switch(self, mode: str) -> None:
         if self.read_only and mode == "new_run":
             self.notify("This view is read-only.", severity="warning")
             return
         if isinstance(self.screen, WorkbenchScreen):
             await self.show_mode(mode)
-        if isinstance(self.screen, WorkbenchScreen):
-            self.screen.came_from = ""
 
     async def action_lead(self, mode: str) -> None:
         """Switch to a screen that esc and q leave for the present one."""
         here = getattr(self.screen, "mode", "")
-        await self.action_mode(mode)
+        await self._switch(mode)
         found = self.screen
         if isinstance(found, WorkbenchScreen) and here != found.mode == mode:
             found.came_from = here

@@ -99,6 +99,10 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
     def receive(self, message: Message) -> None:
         """Handle a request from another screen, delivered by the app."""
 
+    def going_to(self, mode: str) -> Message | None:  # noqa: ARG002 - for subclasses
+        """What another screen is to show, to follow this one; None leaves it where it is."""
+        return None
+
     def find(self, text: str) -> None:
         """Search while the user types; an empty text ends the search."""
 

@@ -74,8 +74,36 @@ def log_line(line: LogLine, palette: Palette, marked: bool) -> Line:
     ]
 
 
+def with_closed(snapshot: Snapshot) -> list[AlertView | LogLine]:
+    """The log, with each alert that is no longer active after the lines of its last step."""
+    lines: list[AlertView | LogLine] = list(snapshot.log)
+    active = (*snapshot.open_alerts, *snapshot.muted_alerts)
+    for alert in snapshot.alerts:
+        if alert not in active:
+            later = (place for place, line in enumerate(lines) if line.step > alert.last_step)
+            lines.insert(next(later, len(lines)), alert)
+    return lines
+
+
+def closed_lines(
+    alert: AlertView, palette: Palette, marked: bool, width: int, most: int
+) -> list[Line]:
+    """An alert that is no longer active, as lines of the log."""
+    first, last = alert.first_step, alert.last_step
+    when = f"alert at step {last}" if first == last else f"alert in steps {first} to {last}"
+    rows = wrap(f"{when}, closed: {safe(alert.explanation, ' ')}", max(8, width - LEAD), most)
+    look = style(palette.text)
+    edge = ("▌" if marked else " ", style(palette.accent))
+    lines: list[Line] = [[edge, (" " * (LEAD - 1), None), (row, look)] for row in rows]
+    dim = style(palette.label)
+    lines[0][1:2] = [(f"{clock(alert.at)} ", dim), (f"{SIGNS['info']} ", dim)]
+    return lines
+
+
 def counted(snapshot: Snapshot) -> str:
     """The number of active alerts, and how many of them are muted."""
+    if snapshot.reading:
+        return "reading the run"
     count, muted = len(snapshot.open_alerts), len(snapshot.muted_alerts)
     shown = f"{count} open" if count else "all quiet"
     return f"{shown} · {muted} muted" if muted else shown
@@ -114,9 +142,9 @@ class AlertsLog(Panel):
     def entries(self) -> list[AlertView | LogLine]:
         """Active alerts, muted ones, then log lines from the newest on."""
         shown = self.snapshot
-        return [*shown.open_alerts, *shown.muted_alerts, *reversed(shown.log)]
+        return [*shown.open_alerts, *shown.muted_alerts, *reversed(with_closed(shown))]
 
-    def go_to(self, line: LogLine) -> None:
+    def go_to(self, line: AlertView | LogLine) -> None:
         """Select a line of the log."""
         self.focus()
         self.cursor = self.entries.index(line)
@@ -138,6 +166,7 @@ class AlertsLog(Panel):
         if not entries:
             return [[(" Alerts and log messages appear here.", style(palette.label))]]
         cursor = min(self.cursor, len(entries) - 1)
+        active = len(self.snapshot.open_alerts) + len(self.snapshot.muted_alerts)
         most = max(MOST_LINES, height // 4)
         most = max(1, min(most, height // max(1, len(self.snapshot.open_alerts))))
         self._top = max(0, min(self._top, cursor, len(entries) - height))
@@ -146,7 +175,10 @@ class AlertsLog(Panel):
             self._places = []
             for place, entry in enumerate(entries[self._top : self._top + height], self._top):
                 marked = self.has_focus and place == cursor
-                lines += _block(entry, palette, marked, width, most)
+                if isinstance(entry, AlertView) and place >= active:
+                    lines += closed_lines(entry, palette, marked, width, most)
+                else:
+                    lines += _block(entry, palette, marked, width, most)
                 self._places += [place] * (len(lines) - len(self._places))
             if self._top == cursor or cursor in self._places[:height]:
                 return lines

@@ -140,6 +140,7 @@ class Groups(Panel):
     snapshot: reactive[Snapshot] = reactive(Snapshot, always_update=True)
     place: reactive[int] = reactive(0)
     cursor: reactive[int] = reactive(0)
+    marks: reactive[bool] = reactive(True)  # the answers on screen are of these groups
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__("groups", **kwargs)
@@ -192,7 +193,8 @@ class Groups(Panel):
             if len(lines) - head + needed > room:
                 break
             marked = self.cursor if index == place and self.has_focus else None
-            lines.append(group_line(group, table, number, each, palette, index == place, marked,
+            lines.append(group_line(group, table, number, each, palette,
+                                    self.marks and index == place, marked,
                                     needed == 2))  # fmt: skip
             self._places.append(index)
             if needed == 2:

@@ -245,6 +245,8 @@ def _empty(snapshot: Snapshot, width: int, palette: Palette) -> list[Line]:
     text = "The first answers arrive when the model is loaded."
     if snapshot.status == "empty":
         text = "Answers appear here while they are sampled, one lane each."
+    elif snapshot.reading:
+        text = "The run is being read."
     elif snapshot.status in ENDED:
         text = "No answers of this run are recorded."
     return [[(" " + part, dim)] for part in wrap(text, width - 2, 4)]

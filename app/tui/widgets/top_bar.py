@@ -64,18 +64,19 @@ def top_line(
     if snapshot.status == "empty":
         return [*tabs, (" " * max(0, width - used), None)]
     step = f"step {snapshot.current_step}/{head.total_steps} "
+    step = "reading " if snapshot.reading else step
     alerts = sum(alert.severity != "info" for alert in snapshot.open_alerts)
     warning = f"▲ {alerts} alert{'s' if alerts > 1 else ''}  " if alerts else ""
     if mark:
         step = f"{mark}  {step}"
-    glyph, colour = status_mark(snapshot.status, palette, now)
+    glyph, colour = status_mark("" if snapshot.reading else snapshot.status, palette, now)
     what = [head.recipe, f"{head.passes} passes" if head.passes > 1 else ""]
     about = " · ".join(part for part in (head.model, *what) if part)
     room = width - used - len(warning + step) - 3
     if warning and room - 2 < cell_len(head.name or head.id):
         warning = f"▲{alerts} "
         room = width - used - len(warning + step) - 3
-    if room < 8:
+    if room < 8 and not snapshot.reading:
         step = f"{snapshot.current_step}/{head.total_steps} "
         room = width - used - len(warning + step) - 3
     name = clip(head.name or head.id, room - 2)

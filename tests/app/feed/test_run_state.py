@@ -322,30 +322,35 @@ def test_the_narrator_says_whether_answers_are_cut() -> None:
     assert "Step 24: 25% of answers cut at 64 tokens." in told([0.25])
 
 
+NEAR = " is near 0: pushes up and down cancel"
+
+
 @pytest.mark.parametrize(
     ("algorithm", "share"),
     [
-        ({"recipe": "grpo", "beta": 0.04}, " (KL .0028)"),
-        ({"recipe": "grpo"}, " (KL .0028)"),
-        ({"recipe": "dr-grpo", "beta": 0.4}, " (KL .028)"),
-        ({"recipe": "grpo", "beta": 0.0}, ""),
-        ({"recipe": "grpo", "beta": 0.04, "anchor": "k1"}, ""),  # kl is k3's mean
-        ({"recipe": "rloo"}, ""),  # its KL is in the reward
-        ({"recipe": "of a later version"}, ""),
-        ({}, ""),
+        ({"recipe": "grpo", "beta": 0.04}, " is mostly the KL penalty (.0028)"),
+        ({"recipe": "grpo"}, " is mostly the KL penalty (.0028)"),
+        ({"recipe": "grpo", "beta": 0.004}, f" (KL 2.8e−4){NEAR}"),
+        ({"recipe": "dr-grpo", "beta": 0.4}, f" (KL .028){NEAR}"),
+        ({"recipe": "grpo", "beta": 0.0}, NEAR),
+        ({"recipe": "grpo", "beta": 0.04, "anchor": "k1"}, NEAR),  # kl is k3's mean
+        ({"recipe": "rloo"}, NEAR),  # its KL is in the reward
+        ({"recipe": "of a later version"}, NEAR),
+        ({}, NEAR),
     ],
 )
 def test_what_kl_adds_to_a_loss_near_0_is_named(algorithm: dict[str, Any], share: str) -> None:
     one = replace(folded(), head=Head(config={"algorithm": algorithm}))
     one = replace(one, series={"kl": curve_of("kl", [0.07]), "loss": curve_of("loss", [0.0035])})
     (said,) = (sentence for sentence in narrate(one) if sentence.startswith("Loss"))
-    assert said == f"Loss .0035{share} is near 0: pushes cancel, gradients do not."
+    assert said == f"Loss .0035{share}."
 
 
 def test_the_narrator_says_why_a_loss_near_0_is_no_lack_of_learning() -> None:
-    why = "Loss −.003 is near 0: pushes cancel, gradients do not."
+    why = "Loss −.003 is near 0: pushes up and down cancel."
     assert why in told()
     assert "Loss .06 is not near 0." in told(loss=0.06)
+    assert not any("Loss" in one for one in told(loss=0.019))
     assert not any("Loss" in one for one in told(grad_norm=0.0))
     pushed = [replace(one, advantage=1.0) for one in folded().trained[0].rollouts]
     one_way = replace(folded().trained[0], rollouts=tuple(pushed))
@@ -368,6 +373,9 @@ def rewarded(*, right: Sequence[float], form: Sequence[float], **more: Any) -> s
 def test_the_narrator_says_whether_the_reward_is_hacked_also_when_it_is_not() -> None:
     up, down = [0.25] * 10 + [0.5] * 10, [0.5] * 10 + [0.25] * 10
     assert rewarded(right=up, form=up) == ("No reward hacking seen: accuracy .25 → .5.")
+    smooth = folded().series["rewards/accuracy/mean"]
+    seen = next(one for one in narrate(folded()) if "hacking seen" in one)
+    assert seen.endswith(f"accuracy {short(smooth.start)} → {short(smooth.value)}.")
     # both rewards have weight 1 here, so the sum fell by .25 - .1
     less = [0.25] * 10 + [0.35] * 10
     assert rewarded(right=down, form=less) == ("No reward hacking seen: accuracy .5 → .25.")
@@ -393,13 +401,17 @@ def test_the_narrator_says_whether_the_reward_is_hacked_also_when_it_is_not() ->
     for raised, said in (
         (alert, "▲ Reward hacking is likely: see the alert."),
         (replace(alert, muted=True), "▲ Reward hacking is likely: see the alert."),
-        (replace(alert, step=9), "Reward hacking was likely at step 9."),
+        (replace(alert, step=9, first_step=9), "Reward hacking was likely at step 9: see the log."),
+        (
+            replace(alert, step=9, first_step=7),
+            "Reward hacking was likely in steps 7 to 9: see the log.",
+        ),
     ):
         assert rewarded(right=up, form=up, alerts=(raised,)) == said
 
 
 def test_cuts_and_loss_fit_into_one_line_of_a_terminal_of_120_cells() -> None:
-    cut, loss = (one for one in told(loss=-0.0123) if one.startswith(("Last", "Loss")))
+    cut, loss = (one for one in told(loss=-0.0023) if one.startswith(("Last", "Loss")))
     assert len(f"▲ {cut} {loss}".replace("24", "1234").replace("64", "1024")) <= 116
 
 

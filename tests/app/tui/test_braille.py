@@ -95,11 +95,11 @@ def test_a_stroke_has_one_dot_in_each_column_or_row_of_its_way() -> None:
 
 
 def test_the_span_of_steps_grows_in_few_jumps_up_to_the_total() -> None:
-    spans = [span_of(n, 500) for n in (1, 16, 17, 24, 25, 32, 33, 49, 65)]
-    assert spans == [16, 16, 24, 24, 32, 32, 48, 64, 96]
-    assert [span_of(n, 500) for n in (384, 385, 499, 500, 501)] == [384, 500, 500, 500, 512]
-    assert [span_of(n, 10) for n in (1, 10, 11)] == [10, 10, 16]
-    assert span_of(3, 16) == 16
+    spans = [span_of(n, 500) for n in (1, 21, 22, 31, 32, 41, 42, 62, 82)]
+    assert spans == [21, 21, 31, 31, 41, 41, 61, 81, 121]  # to step 20, 30, 40, 60, 80, 120
+    assert [span_of(n, 500) for n in (321, 481, 482, 500, 501)] == [321, 481, 500, 500, 641]
+    assert [span_of(n, 10) for n in (1, 10, 11)] == [10, 10, 21]
+    assert span_of(3, 21) == 21
 
 
 def test_a_sparse_line_joins_steps_without_a_value_and_breaks_where_one_is_no_number() -> None:

@@ -263,8 +263,8 @@ def test_a_narrow_title_names_the_function_that_moved_the_reward_most() -> None:
 def test_an_evaluation_that_is_older_than_the_step_says_of_which_step_it_is() -> None:
     accuracy = view(0.25, 0.5, key="eval/accuracy")
     for step, width, expected in (
-        (2, 50, "50% ▲25.0"), (3, 50, "50% ▲25.0 at step 2"), (3, 37, "50% at step 2"),
-        (3, 31, "50% @2"),
+        (2, 50, "50% ▲25.0 points"), (2, 32, "50% ▲25.0"), (3, 50, "50% ▲25.0 points at step 2"),
+        (3, 40, "50% ▲25.0 at step 2"), (3, 37, "50% at step 2"), (3, 31, "50% @2"),
     ):  # fmt: skip
         shown = snapshot(step=step, eval__accuracy=accuracy)
         (chart,) = charts_of(shown)
@@ -361,8 +361,8 @@ def test_only_the_first_curve_has_its_raw_values_below_it() -> None:
 
 def test_the_axis_of_steps_ends_at_the_total_or_at_a_step_not_reached_yet() -> None:
     assert last_step(snapshot(step=3, total=3)) == 3
-    assert last_step(snapshot(step=3, total=500)) == 15
-    assert last_step(snapshot(step=16, total=500)) == 23
+    assert last_step(snapshot(step=3, total=500)) == 20
+    assert last_step(snapshot(step=21, total=500)) == 30
     line = written(step_axis(60, 40, DARK))
     assert line == " " * LABELS + "step 0" + " " * (40 - LABELS - 8) + "60"
     assert written(step_axis(123_456, 10, DARK)) == " " * LABELS + "step 0 123456"

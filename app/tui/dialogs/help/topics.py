@@ -27,8 +27,8 @@ PANELS: Mapping[str, Part] = {
     "curves": Part("curves", (
         ("", "One small chart per metric over the steps of the run. Bright is the smoothed line, "
              "faint dots are the steps themselves. The title gives the smoothed value and its "
-             "change over ten steps. Held-out values are not smoothed; “at step 40” says when one "
-             "was measured."),
+             "change over ten steps; a held-out value is as measured, its change that since the "
+             "one before. Changes of shares are in points."),
         ("×1  .3 → .8", "a reward function: its weight, its mean in the first step and where it "
                         "is. ◂ moved the reward most, by weight × change."),
         ("limit", "a guide line: an alert comes when the median of five steps (KL) or the mean "
@@ -55,7 +55,8 @@ PANELS: Mapping[str, Part] = {
     )),
     "groups": Part("groups", (
         ("", "A row for each prompt of the step, a cell for each answer, the mean reward at the "
-             "end. The row marked ▸ is the one whose answers are shown."),
+             "end. ▸ marks the row whose answers are shown; there is none while they are of "
+             "the next step."),
         ("no push", "if all answers scored the same, advantages are 0: the prompt is too easy "
                     "or too hard, and the step learns nothing from it."),
         ("step", "which one it is. The groups scored last stay until the next ones have scores; "
@@ -65,8 +66,8 @@ PANELS: Mapping[str, Part] = {
     )),
     "log": Part("alerts and log", (
         ("", "Alerts raised in the last ten steps come first; what still holds is raised again "
-             "every ten. ⏎ explains what an alert means and what to try. Below is the log, the "
-             "newest line first."),
+             "every ten. ⏎ explains what an alert means and what to try. Below is the log with "
+             "older alerts, the newest line first."),
         ("m", "mutes that kind of alert in this run: it is listed below the others, dim, and is "
               "not counted as open. m on it unmutes it."),
     )),
@@ -93,13 +94,15 @@ PANELS: Mapping[str, Part] = {
              "the group, so bars of two answers can be compared."),
         ("underlined", "the token is clipped: its ratio left the interval, its push has stopped."),
         ("probability", "under the reference (the model before training), old (when the answer was "
-                        "sampled), new (in the last pass), after (once the step was done)."),
+                        "sampled), new (in the last pass), after (once the step was done; kept "
+                        "for pinned prompts and the first groups of a step)."),
         ("ratio", "new ÷ old. In the first pass it is 1 by construction."),
         ("▸ ▾", "a turn of a dialogue, folded or open: tokens, reply, what the environment told, "
                 "reward. space opens all; page down and page up go through them."),
         ("slope", "which way the loss moves its log-probability: what the advantage pushes and "
                   "what KL pulls. Shown where the recipe has a KL term in the loss."),
-        ("term", "what this token adds to the objective, written out; “for the sampler” is the "
+        ("term", "what this token adds to the objective, the negative of the loss, written out; "
+                 "“for the sampler” is the "
                  "weight that corrects for a sampler that rounds differently than the trainer."),
     )),
     "why": Part("why this reward", (
@@ -127,8 +130,8 @@ PANELS_OF: Mapping[str, tuple[str, ...]] = {
 # What each alert means, and which setting holds its threshold.
 ALERTS: Mapping[str, tuple[str, str]] = {
     "no_signal": (
-        "Most prompts give no signal: their answers all scored the same, and not because they "
-        "became right.",
+        "Most prompts give no signal: their answers all scored the same. Where most answers "
+        "have become right, it is not raised.",
         "no_signal",
     ),
     "task_solved": ("Nearly all answers are right: little is left to learn.", ""),

@@ -170,7 +170,8 @@ def history_line(
     sampled = "greedy" if is_greedy(group) else "sampled"
     names = {"train": "by step", "eval": f"held-out, {sampled}, by step"}
     name = f" {names.get(group.origin, f'{group.origin} prompt by step')} "
-    tail = f"  {short(rewards[0])} → {short(rewards[place])}  [ ] @ step  D diff"
+    was = f"{short(rewards[0])} → " if place else ""
+    tail = f"  {was}{short(rewards[place])}  [ ] @ step  D diff"
     room = width - len(name) - len(tail) - 3
     first, end = window([len(text) + 2 for text in texts], place, room)
     line: Line = [(name + "…" * (first > 0), label)]

@@ -18,6 +18,7 @@ from grpo_engine.events import CUT, Origin, PassFinished, UpdateTotals
 
 ORIGINS: tuple[Origin, ...] = ("train", "pinned", "eval")
 
+UNFINISHED = "the update of this step has not ended: its numbers are not there yet"
 MOST_HITS = 50
 SLICE = 8  # pages of texts that are read at a time
 
@@ -161,6 +162,12 @@ def why_no_terms(step: StepGroups, group: GroupView, tokens: TokenView | None) -
     return "the step ended before its tokens were scored"
 
 
+def not_ended(reader: StoreReader, step: StepGroups) -> bool:
+    """Whether the run is still at work on this step."""
+    run = reader.run(step.run.key).summary
+    return run.active and run.step < step.step
+
+
 def load_group(reader: StoreReader, step: StepGroups, group: GroupView) -> GroupDetail:
     """Read one group's tokens, compute their terms in each pass, and find the prompt's history."""
     tokens, terms, missing = load_terms(reader, step, group)
@@ -184,6 +191,8 @@ def load_terms(
     """A group's tokens, their terms in each pass, or in the last one, and why there are none."""
     recorded = reader.tokens(step.run.key, group.key) if group.has_tokens else None
     missing = why_no_terms(step, group, recorded)
+    if missing and recorded is not None and group.origin == "train" and not_ended(reader, step):
+        missing = UNFINISHED
     tokens = None if recorded is None else completed(step, group, recorded)
     terms: list[Terms] = []
     if tokens is not None and not missing:

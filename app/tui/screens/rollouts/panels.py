@@ -153,9 +153,7 @@ class GroupsPanel(ViewPanel):
 def moment_note(view: View) -> str:
     """Which of the step's moments is shown: `clipped token 3 of 17`, `highest KL .21, 1 of 64`."""
     moments, moment = view.moments or (), view.moment
-    if moment is None or moment not in moments:
-        return ""
-    if view.here != (moment.group, moment.answer, moment.token):
+    if moment is None or moment not in moments or not view.found:
         return ""
     place = f"{moments.index(moment) + 1} of {len(moments)}"
     name = MEASURES[view.measure][0]
@@ -183,18 +181,27 @@ class AnswerPanel(ViewPanel):
         self.title, self.note = "answer", ""
         if chosen is None or rollout is None:
             return missing(view, width, palette)
-        how = ", changes" if view.diff else f": {view.arrived}" if view.arrived else " by token"
+        changes = view.diff and (view.earlier is not None or view.shown is None)
+        how = ", changes" if changes else f": {view.arrived}" if view.arrived else " by token"
         self.title += f" {letter(rollout.index)}{how}"
         head = [answer_line(chosen.rollouts, view.answer, width, palette)]
         if view.diff:
             return head + self._changes(width, palette)
         shade = HEAT_NAMES[view.mode]
         texts = [f"heat {place}/{len(HEAT_MODES)}: {shade}", shade]
-        if view.mode != "clip" and view.heat is not None:
+        if view.mode != "clip":
             texts = [f"{text}, group's scale" for text in texts] + texts
+        if not view.shaded:
+            texts = [f"heat {place}/{len(HEAT_MODES)}: no {shade} here", f"no {shade}"]
+        if changes:
+            texts = []
         if moment := moment_note(view):
-            texts = [f"{moment} in the step · {texts[0]}", f"{moment} in the step", moment]
+            placed = f"{moment} in the step"
+            texts = [f"{placed} · {texts[0]}", placed, moment] if texts else [placed, moment]
         self.note_first(*texts)
+        head = [answer_line(chosen.rollouts, view.answer, width, palette)]
+        if changes:
+            return head + self._changes(width, palette)
         head += self._reason(width)
         self._text_from = len(head)
         foot = self._token(width, palette)
@@ -210,8 +217,11 @@ class AnswerPanel(ViewPanel):
         return lines + sibling_lines(view, width, height - len(lines), palette)
 
     def _reason(self, width: int) -> list[Line]:
-        """Why the tokens have no shades or terms; a blank line if they have."""
+        """Why there are no changes, shades or terms to show; a blank line if there are."""
         detail = self.view.shown
+        if self.view.diff and detail is not None:
+            why = "this prompt has no earlier answer to compare with"
+            return [[(why, style(self.palette.label))]]
         if detail is None or not detail.missing:
             return [[]]
         look = style(self.palette.warn if detail.tokens is None else self.palette.label)
@@ -219,8 +229,8 @@ class AnswerPanel(ViewPanel):
 
     def _changes(self, width: int, palette: Palette) -> list[Line]:
         changes, earlier = self.view.changes(), self.view.earlier
-        if not changes or earlier is None:
-            return [[("this prompt has no earlier answer to compare with", style(palette.label))]]
+        if earlier is None:
+            return [[("reading the earlier answer", style(palette.label))]]
         same = all(change.kind == "same" for change in changes)
         since = f"{'unchanged' if same else 'what changed'} since step {earlier.step}"
         return [[(since, style(palette.label))], *diff_lines(changes, width, palette)]

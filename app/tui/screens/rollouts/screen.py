@@ -140,6 +140,7 @@ class RolloutsScreen(WorkbenchScreen):
         self._shown: int | None = None  # the run that was last shown in the workbench
         self._following = True
         self._seen_step = -1
+        self._going: int | None = None  # the step that is being read
         self.typing_pause: Callable[[], Awaitable[None]] = partial(asyncio.sleep, TYPING_S)
 
     def body(self) -> ComposeResult:
@@ -176,6 +177,10 @@ class RolloutsScreen(WorkbenchScreen):
         if other or (self._following and snapshot.step != self._seen_step):
             self._seen_step = snapshot.step
             self._load(session.run if other else None, step=None)
+        elif self.view.unfinished and snapshot.step != self._seen_step:
+            self._seen_step = snapshot.step
+            if self.view.chosen is not None:
+                self.opening = self._read_group(self.view.chosen)
 
     def receive(self, message: Message) -> None:
         """Open the answer that another screen requests."""
@@ -190,6 +195,7 @@ class RolloutsScreen(WorkbenchScreen):
     ) -> None:  # fmt: skip
         # a step requested before its run was read must not be taken from the previous run
         self._wanted = run if run is not None else self._wanted
+        self._going = step
         worker = self._read_step(self._wanted, step, origin, at, arrived)
         if run is not None or step is not None or self.view.step is None:
             self.opening = worker
@@ -205,15 +211,14 @@ class RolloutsScreen(WorkbenchScreen):
             if facts is None or (run is not None and run != facts.key):
                 key = run if run is not None else 0
                 facts = self._run = await ask(lambda reader: run_facts(reader, key), "run")
-                old = self.view
-                self.view = View(
-                    mode=old.mode, sort=old.sort, measure=old.measure, unfolded=old.unfolded
-                )
+                self.view = View(mode=self.view.mode, unfolded=self.view.unfolded)
+                self.query_one(KeyBar).renamed = {}
             known: RunFacts = facts
             found = await ask(lambda reader: load_step(reader, known, step, origin), "step")
         except (StoreError, asyncio.CancelledError) as error:
             self._say(error)
             return
+        self._going = None
         view = self.view.with_step(found)
         if at is not None:
             view = view.at_answer(*at)
@@ -283,7 +288,8 @@ class RolloutsScreen(WorkbenchScreen):
         step = self.view.step
         if step is None or not step.steps:
             return
-        place = step.steps.index(step.step) if step.step in step.steps else 0
+        here = self._going if self._going in step.steps else step.step
+        place = step.steps.index(here) if here in step.steps else 0
         target = max(0, min(len(step.steps) - 1, place + by))
         self._following = target == len(step.steps) - 1 and step.origin == "train"
         self._load(None, step.steps[target], step.origin)
@@ -303,7 +309,13 @@ class RolloutsScreen(WorkbenchScreen):
 
     def action_visit_at(self) -> None:
         """Ask for a step, and go to the same prompt there."""
-        hint = "A step, or -50 for 50 steps earlier. The nearest one with this prompt opens."
+        detail, chosen = self.view.shown, self.view.chosen
+        opens = "The nearest one with this prompt opens."
+        if detail is not None and chosen is not None and len(visits(detail.history, chosen)) < 2:
+            opens = f"{ONCE}."
+            if chosen.origin != "pinned":
+                opens += " A pinned prompt at the nearest step opens instead."
+        hint = f"A step, or -50 for 50 steps earlier. {opens}"
         self.app.push_screen(Ask("this prompt at another step", hint), self._ask_visit)
 
     def _ask_visit(self, text: str | None) -> None:
@@ -312,17 +324,23 @@ class RolloutsScreen(WorkbenchScreen):
         if found and chosen is not None and step is not None:
             here = chosen.step if found[1] else 0
             self._find_visit(step.run.key, chosen, here + int(f"{found[1]}{found[2]}"))
-        elif text:
-            self.notify(f"“{text}” is no step: 150 is one, -50 is 50 steps back.")
+        elif text is not None:
+            typed = f"“{text}” is no step" if text.strip() else "No step was typed"
+            self.notify(f"{typed}: 150 is one, -50 is 50 steps back.")
 
     @work(exclusive=True, group="visit")
     async def _find_visit(self, run: int, group: GroupView, at: int) -> None:
-        """Go to the visit nearest to a step; for a prompt that has only one, to pinned ones."""
+        """Go to the visit nearest to a step; for a prompt that has only one, to pinned ones.
+
+        An earlier step never leads to a later one, nor a later step to an earlier one.
+        """
 
         def look(reader: StoreReader) -> list[tuple[int, Origin, int]]:
             found = visits(reader.history(run, group.prompt_hash), group)
             others = [(one.step, one.origin, one.index) for one in found if one.step != group.step]
-            return others or [(step, "pinned", 0) for step in reader.group_steps(run, "pinned")]
+            if others or group.origin == "pinned":
+                return others
+            return [(step, "pinned", 0) for step in reader.group_steps(run, "pinned")]
 
         try:
             places = await self.workbench.reader.ask(look, "visit")
@@ -331,6 +349,14 @@ class RolloutsScreen(WorkbenchScreen):
             return
         if not places:
             self.notify(f"{ONCE}.")
+            return
+        if at == group.step and places[0][1] == group.origin:
+            self.notify(f"This is step {at}.")
+            return
+        places = [one for one in places if (one[0] <= group.step) == (at <= group.step)]
+        if not places:
+            when = "before" if at <= group.step else "after"
+            self.notify(f"This prompt was not sampled {when} step {group.step}.")
             return
         step, origin, index = min(places, key=lambda place: abs(place[0] - at))
         arrived = f"this prompt at step {step}" + ", the nearest" * (step != at)
@@ -374,8 +400,10 @@ class RolloutsScreen(WorkbenchScreen):
     def action_moment(self, by: int) -> None:
         """Go to the next moment of the step, or to the first one of the next step that has any."""
         self._following = False
-        if self.view.step is not None:
-            self._find_moment(self.view.step, by, self.view.here)
+        view = self.view
+        if view.step is not None:
+            went_on = view.measure == "clipped" or view.found  # a step begins with its furthest
+            self._find_moment(view.step, by, view.here if went_on else NOWHERE)
 
     @work(exclusive=True, group="moment")
     async def _find_moment(self, step: StepGroups, by: int, here: tuple[int, int, int]) -> None:
@@ -399,8 +427,11 @@ class RolloutsScreen(WorkbenchScreen):
             return
         if place is None:
             found_none = f"{'No later' if by > 0 else 'No earlier'} {measure} token in this run."
+            found_none = found_none.replace(" kl ", " KL ")
             detail = self.view.shown
-            if detail is not None and detail.missing and not self.view.moments:
+            if step.origin != "train":
+                found_none = f"f finds {MEASURES[measure][0]} only in training prompts (t)."
+            elif detail is not None and detail.missing and not self.view.moments:
                 found_none = f"No {measure} token can be found: {detail.missing}."
             self.notify(found_none)
             return
@@ -469,7 +500,8 @@ class RolloutsScreen(WorkbenchScreen):
             self.app.push_screen(LabScreen(step, self.view.chosen, self.view.answer,
                                            self.snapshot))  # fmt: skip
         else:
-            self.notify("The lab needs a step of training: t goes to one.")
+            twice = step is not None and step.origin == "pinned" and step.counts["eval"]
+            self.notify(f"The lab needs training prompts: t{' twice' if twice else ''} shows them.")
 
     def action_pager(self) -> None:
         """Show the group in the pager."""

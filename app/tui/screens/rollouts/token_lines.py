@@ -139,6 +139,6 @@ def standouts(
         far = max(own, key=lambda t: abs(gaps[t]))
         times = short(math.exp(min(50.0, abs(gaps[far]))), 3)
         ratio = f"{times} times" if gaps[far] > 0 else f"1/{times}"
-        likely = "as likely" if times == "1" else f"{ratio} as likely"
-        found.append(("far", f"from the reference at {name(far)}: {likely}"))
+        where = ": no token" if times == "1" else f" at {name(far)}: {ratio} as likely"
+        found.append(("far", f"from the reference{where}"))
     return found

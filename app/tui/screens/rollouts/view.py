@@ -10,7 +10,7 @@ from app.inspector.heat import HEAT_MODES, Heat, HeatMode, heat
 from app.inspector.layout import token_texts
 from app.inspector.moments import Measure, Moment
 from app.inspector.values import TokenTerm
-from app.tui.screens.rollouts.load import GroupDetail, Hits, StepGroups
+from app.tui.screens.rollouts.load import UNFINISHED, GroupDetail, Hits, StepGroups
 from experiments.values import GroupView, RolloutView, SearchHit, TokenRow
 from grpo_engine.events import Span
 
@@ -58,6 +58,11 @@ class View:
         if self.detail is None or chosen is None or self.detail.group.key != chosen.key:
             return None
         return self.detail
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether the selected group's numbers come when the update of its step has ended."""
+        return self.shown is not None and self.shown.missing == UNFINISHED
 
     @property
     def rollout(self) -> RolloutView | None:
@@ -112,6 +117,12 @@ class View:
         """The shading of the answer under the cursor."""
         return self.heat_of(self.rollout)
 
+    @property
+    def shaded(self) -> bool:
+        """Whether a token of the answer under the cursor has a shade."""
+        heat = self.heat
+        return heat is not None and any(shade is not None for shade in heat.shades)
+
     def heat_of(self, rollout: RolloutView | None) -> Heat | None:
         """The shading of an answer of the group; None if no token has any."""
         row, detail = self._row_of(rollout), self.shown
@@ -151,6 +162,12 @@ class View:
         """Move to a moment of this step; its answer's numbers need not be loaded yet."""
         view = self.at_answer(moment.group, moment.answer)
         return replace(view, token=moment.token, moment=moment)
+
+    @property
+    def found(self) -> bool:
+        """Whether the cursor is on the moment that `f` found."""
+        one = self.moment
+        return one is not None and self.here == (one.group, one.answer, one.token)
 
     @property
     def here(self) -> tuple[int, int, int]:

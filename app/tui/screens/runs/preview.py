@@ -33,8 +33,8 @@ def preview_lines(preview: Preview, width: int, height: int, palette: Palette) -
         lines.append(step_axis(last, width, palette))
     lines += _evaluations(preview, width, palette)
     if preview.alert is not None:
-        text = f"▲ {preview.alert.explanation}"
-        lines += [[(part, style(palette.warn))] for part in wrap(text, width, 6)]
+        text = f"▲ step {preview.alert.last_step}: {preview.alert.explanation}"
+        lines += [[(part, style(palette.warn))] for part in wrap(text, width, 3)]
     if preview.changed and len(lines) + 3 < height:
         lines += [[], [("not the default", style(palette.label))]]
         names = _names(width)

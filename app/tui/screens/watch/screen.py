@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
@@ -15,15 +14,15 @@ from textual.reactive import reactive
 
 from app.feed.narrator import narrate
 from app.feed.replay import ReplayFeed
-from app.feed.snapshot import Snapshot
+from app.feed.snapshot import LogLine, Snapshot
 from app.feed.stored import snapshot_of
 from app.text.safe_text import safe
 from app.tui.dialogs.export import Maker
-from app.tui.messages import MetricRequested, PromptFocused
+from app.tui.messages import MetricRequested, PromptFocused, RolloutOpened
 from app.tui.screens.base import Found
 from app.tui.screens.run_keys import CONTROL_BINDINGS, CONTROLS, HELD, ControlledRun, ControlScreen
 from app.tui.screens.watch import texts
-from app.tui.widgets.alerts_log import AlertsLog
+from app.tui.widgets.alerts_log import AlertsLog, with_closed
 from app.tui.widgets.charts.curves import Curves
 from app.tui.widgets.groups import Groups
 from app.tui.widgets.key_bar import KeyBar
@@ -73,6 +72,8 @@ class WatchScreen(ControlScreen):
     def __init__(self) -> None:
         super().__init__()
         self._shown_run = ""
+        self._seeking = 0  # the step that is being read
+        self._taken: Snapshot | None = None  # the earlier step that Rollouts has shown
 
     def body(self) -> ComposeResult:
         """Two status lines, three panels side by side, alerts below."""
@@ -87,12 +88,13 @@ class WatchScreen(ControlScreen):
 
     def show(self, snapshot: Snapshot) -> None:
         """Pass the snapshot to the panels, unless the view is frozen."""
-        if self.past is not None and snapshot.head.id != self._shown_run:
-            self.past = None
+        if snapshot.head.id != self._shown_run:
+            self._return()
         self._shown_run = snapshot.head.id
         self.query_one(PhaseBar).snapshot = snapshot
         bar = self.query_one(KeyBar)
-        bar.hidden = frozenset() if snapshot.active else CONTROLS | {"freeze"}
+        controlled = snapshot.active and not snapshot.reading
+        bar.hidden = frozenset() if controlled else CONTROLS | {"freeze"}
         if snapshot.status == "empty":
             bar.hidden |= READING
         bar.renamed = HELD if ControlledRun.of(snapshot).held else {}
@@ -134,12 +136,14 @@ class WatchScreen(ControlScreen):
 
     def _hand_down(self, snapshot: Snapshot) -> None:
         place = min(self.place, max(0, len((self.past or snapshot).groups) - 1))
-        shown = snapshot if self.past is None else replace(self.past, signal=snapshot.signal)
+        shown = self.past or snapshot
         groups = self.query_one(Groups)
         self.query_one(NarratorLine).sentences = self._sentences(snapshot, place)
         self.query_one(Curves).snapshot = snapshot
         groups.snapshot = shown.scored
-        self.query_one(Lanes).snapshot = groups.snapshot if self.focused is groups else shown
+        lanes = self.query_one(Lanes)
+        lanes.snapshot = groups.snapshot if self.focused is groups else shown
+        groups.marks = lanes.snapshot.groups_step == groups.snapshot.groups_step
         self.query_one(AlertsLog).snapshot = snapshot
 
     def on_descendant_focus(self) -> None:
@@ -168,8 +172,9 @@ class WatchScreen(ControlScreen):
             yield Found(f"Prompt {place + 1}: {safe(group.prompt_text, ' ')}", "", also=answers,
                         go=partial(setattr, self, "place", place))  # fmt: skip
         log = self.query_one(AlertsLog)
-        for line in reversed(self.snapshot.log):
-            yield Found(f"Log: {safe(line.text, ' ')}", "", partial(log.go_to, line))
+        for line in reversed(with_closed(self.snapshot)):
+            text = line.text if isinstance(line, LogLine) else line.explanation
+            yield Found(f"Log: {safe(text, ' ')}", "", partial(log.go_to, line))
 
     def watch_place(self) -> None:
         """Show the selected prompt in all panels."""
@@ -207,7 +212,8 @@ class WatchScreen(ControlScreen):
         """Look at an earlier or later step; a replay plays on from there."""
         replay = self.replay
         if replay is None:
-            self._look_back((self.past.step if self.past else self.snapshot.groups_step) + by)
+            here = self.past.step if self.past else self.snapshot.groups_step
+            self._look_back((self._seeking or here) + by)
         else:
             here = replay.sought if replay.catching_up else self.snapshot.step
             replay.seek(min(here + by, self.snapshot.head.total_steps or here + by))
@@ -217,13 +223,18 @@ class WatchScreen(ControlScreen):
         """Return to the step that the run is at."""
         if self.replay is not None:
             self.action_seek(self.snapshot.head.total_steps)
-        self.past = None
+        self._return()
+
+    def _return(self) -> None:
+        self.workers.cancel_group(self, "past")
+        self._seeking, self.past = 0, None
 
     def _look_back(self, step: int) -> None:
         if step > self.snapshot.step:
-            self.past = None
+            self._return()
         elif self.workbench.session is not None and self.snapshot.step:
-            self._read_step(self.workbench.session.run, max(1, step))
+            self._seeking = max(1, step)
+            self._read_step(self.workbench.session.run, self._seeking)
 
     @work(exclusive=True, group="past")
     async def _read_step(self, run: int, step: int) -> None:
@@ -232,8 +243,10 @@ class WatchScreen(ControlScreen):
         except asyncio.CancelledError:
             return
         except StoreError as error:
+            self._seeking = 0
             self.notify(str(error), severity="error")
             return
+        self._seeking = 0
         if found.groups:
             self.past = found
         else:
@@ -275,6 +288,20 @@ class WatchScreen(ControlScreen):
         message.stop()
         chosen = self.query_one(Curves).chosen
         self.explore(message.key or (chosen.keys[0] if chosen else "reward"), pick=not message.key)
+
+    def going_to(self, mode: str) -> Message | None:
+        """Rollouts follows to the earlier step on screen, once; then it stays where one moves."""
+        past = self.past
+        if mode != "rollouts" or past is None or past is self._taken or not past.groups:
+            return None
+        self._taken = past
+        group = past.groups[min(self.place, len(past.groups) - 1)]
+        return RolloutOpened(self.run_on_watch, past.groups_step, group.origin, group.index, 0)
+
+    @on(RolloutOpened)
+    def rollouts_follow(self) -> None:
+        """An answer of the earlier step is opened, and stays open there."""
+        self._taken = self.past
 
     def receive(self, message: Message) -> None:
         """Show the metric that the palette found."""

@@ -80,11 +80,14 @@ class Canvas:
 
 
 def span_of(steps: int, total: int) -> int:
-    """The number of steps that the width covers; it grows by a third or a half, up to the total."""
-    span = 16
-    while span < steps:
-        span = span * 3 // 2 if (span & (span - 1)) == 0 else span * 4 // 3
-    return total if steps <= total < span else span
+    """The number of steps that the width covers, from step 0 to a round one or the last.
+
+    It grows by a third or a half, up to the total.
+    """
+    last = 20
+    while last + 1 < steps:
+        last = last * 4 // 3 if last % 3 == 0 else last * 3 // 2
+    return total if steps <= total < last + 1 else last + 1
 
 
 def drawn_values(curve: Curve) -> Iterator[float]:

@@ -291,7 +291,12 @@ def _readout(
     delta = change(view.value, view.delta, unit) if single else ""
     delta = f" {delta}" if delta else ""
     old = view.last_step if single and view.sparse and view.last_step < step else None
-    more = (delta,) if old is None else (f"{delta} at step {old}", f" at step {old}", f" @{old}")
+    whole = f"{delta} points" if delta and view.sparse and unit == "share" else delta
+    more = (
+        (whole, delta)
+        if old is None
+        else (f"{whole} at step {old}", f"{delta} at step {old}", f" at step {old}", f" @{old}")
+    )
     fitting = (text for text in more if cell_len(value + text) <= room)
     text = next(fitting, more[-1])
     return [*piece, (text, dim)] if text else piece

@@ -187,7 +187,7 @@ async def test_a_click_on_a_folded_turn_opens_it(store: Path) -> None:
         await pilot.click(panel, offset=(9, row - panel.region.y))
         assert screen.view.token == 8
         assert "▾ turn 3 of 4" in frames.text(app)
-        row = next(y for y, line in enumerate(lines(app)) if "62∅" in line)
+        row = next(y for y, line in enumerate(lines(app)) if "62▪" in line)
         await pilot.click(panel, offset=(3, row - panel.region.y))
         assert screen.view.token == 9  # its end token
 

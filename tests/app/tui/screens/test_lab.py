@@ -23,6 +23,7 @@ from app.tui.screens.rollouts.lab.lines import (
     NO_TOKENS,
     answers_lines,
     colour_of,
+    notes,
     table_lines,
     token_lines,
 )
@@ -109,6 +110,10 @@ async def test_what_another_beta_would_have_changed_is_five_keys_from_watch(stor
         assert run.strip("│").split()[-1] == short(before[3])
         assert short(before[3]) != short(after[3])
         assert "Later steps would have" in text
+        assert "temperature" not in text
+        assert isinstance(app.screen, LabScreen)
+        told = [words for ((words, _),) in notes(app.screen.shown, 400, 1, PALETTES["dark"])]
+        assert "The run's ratios are from ." in told[0]
 
 
 def unfinished(steps: int) -> Iterator[ev.Event]:

@@ -15,6 +15,7 @@ from app.feed.snapshot import Snapshot
 from app.inspector.groups import measure_of
 from app.text.numbers import BARS, short
 from app.tui.app import Workbench
+from app.tui.dialogs.ask import Ask
 from app.tui.looks.colours import PALETTES
 from app.tui.messages import RolloutOpened
 from app.tui.preferences import Preferences
@@ -530,6 +531,46 @@ async def test_a_typed_step_goes_to_the_same_prompt_there_or_to_a_pinned_one(sto
         assert " answer a by token " in frames.text(app)
 
 
+async def test_a_typed_step_never_leads_the_other_way(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot, step=1)
+
+        async def typed(text: str) -> tuple[str, str]:
+            await pilot.press("at")
+            await pilot.pause()
+            assert isinstance(app.screen, Ask)
+            hint = app.screen._hint
+            await pilot.press(*map(_character_to_key, text), "enter")
+            await settled(pilot, screen)
+            return hint, app.said[-1].text if app.said else ""
+
+        hint, told = await typed("-1")  # the first pinned step is 2
+        assert "at no other step. A pinned prompt at the nearest step opens instead." in hint
+        assert told == "This prompt was not sampled before step 1."
+        await opened(app, pilot, step=2, origin="pinned", group=0)
+        hint, told = await typed("1")
+        assert "The nearest one with this prompt opens." in hint
+        assert told == "This prompt was not sampled before step 2."
+        assert (await typed("2"))[1] == "This is step 2."
+        assert (await typed(""))[1] == "No step was typed: 150 is one, -50 is 50 steps back."
+        assert screen.view.chosen is not None
+        assert screen.view.chosen.step == 2
+
+
+async def test_the_lab_says_how_often_t_is_pressed_to_get_to_training(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot, origin="pinned")
+        await pilot.press("v")
+        assert app.said[-1].text == "The lab needs training prompts: t shows them."
+        assert screen.view.step is not None
+        counts = {**screen.view.step.counts, "eval": 1}
+        screen.view = replace(screen.view, step=replace(screen.view.step, counts=counts))
+        await pilot.press("v")
+        assert app.said[-1].text == "The lab needs training prompts: t twice shows them."
+
+
 async def test_without_token_numbers_f_says_so_and_not_that_nothing_was_clipped(
     tmp_path: Path,
 ) -> None:
@@ -680,3 +721,78 @@ async def test_a_list_of_answers_that_is_not_whole_says_which_are_shown(store: P
         assert "".join(text for text, _ in lines[0]) == "answers b to d of 4"
         lines = sibling_lines(screen.view, 60, 9, PALETTES["dark"])
         assert "".join(text for text, _ in lines[0]) == "all answers to this prompt"
+
+
+async def test_steps_add_up_while_one_is_still_being_read(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot, step=6)
+        for _ in range(4):
+            screen.action_step(-1)  # as keys do that have waited long enough
+        await settled(pilot, screen)
+        assert screen.view.step is not None
+        assert screen.view.step.step == 2
+
+
+async def test_f_begins_with_the_highest_even_from_the_highest_of_another_answer(
+    store: Path,
+) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot)
+        await pilot.press("M", "k")
+        await settled(pilot, screen)
+        assert screen.view.moments is not None
+        third = screen.view.moments[2]
+        await opened(app, pilot, group=third.group, answer=third.answer)
+        screen.view = screen.view.at_token(third.token)
+        await pilot.press("f")
+        await settled(pilot, screen)
+        assert ", 1 of " in frames.text(app)
+
+
+async def test_outside_the_gradient_nothing_says_0_or_that_it_is_shaded(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot, origin="pinned", group=0)
+        assert "heat 1/5: no push with KL here" in frames.text(app)
+        await pilot.press("s", "s")
+        await settled(pilot, screen)
+        assert [measure_of(one, "surprise") for one in screen.view.groups] == [None, None]
+        assert "–" in next(row for row in frames.frame(app) if " 1▸" in row).split("││")[0]
+        await pilot.press("M", "t")
+        await settled(pilot, screen)
+        assert app.said[-1].text == "f finds largest term only in training prompts (t)."
+
+
+async def test_without_an_earlier_answer_a_diff_leaves_the_answer_on_the_screen(
+    store: Path,
+) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot, step=4)
+        await pilot.press("D")
+        text = frames.text(app)
+        assert "this prompt has no earlier answer to compare with" in text
+        assert " answer b by token " in text
+        assert "╶ token 1 of" in text
+        await opened(app, pilot, step=4, origin="pinned", group=0)
+        assert screen.view.diff
+        assert "since step 2" in frames.text(app)
+        assert "heat" not in frames.frame(app)[3]
+
+
+async def test_another_run_begins_in_the_order_of_its_prompts(tmp_path: Path) -> None:
+    path = tmp_path / "two.db"
+    record(path)
+    record(path)
+    app = workbench(path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot)
+        await pilot.press("s", "k")
+        await settled(pilot, screen)
+        assert (screen.view.sort, screen.view.measure) == ("kl", "kl")
+        await app.forward("rollouts", RolloutOpened(2, step=4, origin="train", group=0, answer=0))
+        await settled(pilot, screen)
+        assert (screen.view.sort, screen.view.measure) == ("prompt", "clipped")
+        assert "f clipped" in frames.text(app)

@@ -1,28 +1,36 @@
 """What Rollouts says about held-out answers, strips of visits, rewards and verdicts is true."""
 
+import math
 import random
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from app.feed.narrator import _group as sentence_on
+from app.feed.stored import StoreFeed
 from app.inspector.groups import largest_by_reward, verdicts
 from app.tui.app import Workbench
 from app.tui.looks.colours import PALETTES
 from app.tui.preferences import Preferences
 from app.tui.screens.rollouts.lines import history_line, reward_lines, verdict_line
-from app.tui.screens.rollouts.load import load_group, load_step, run_facts
+from app.tui.screens.rollouts.load import UNFINISHED, load_group, load_step, run_facts
+from app.tui.screens.rollouts.token_lines import standouts
 from app.tui.widgets.panel import Line
 from experiments.reader import StoreReader
-from experiments.values import GroupView
+from experiments.record.recorder import Recorder
+from experiments.values import GroupView, TokenRow
 from grpo_engine import events as ev
+from grpo_engine.config.parse import build
+from grpo_engine.config.recipes import recipe
 from grpo_engine.events import RewardValue
 from tests.app import frames
 from tests.app.inspector.test_groups import group, rollout
-from tests.app.script import answer, scored
+from tests.app.rest import until
+from tests.app.script import CONFIG, answer, scored
 from tests.app.stored import STEPS, record, run_events, with_ends
 from tests.app.tui.screens.test_rollouts import opened, settled
 
@@ -141,12 +149,59 @@ def test_a_group_without_a_signal_says_why_its_tokens_have_no_term(store: Path) 
         def history(self, *_: object) -> tuple[GroupView, ...]:
             return ()
 
+        def run(self, *_: object) -> object:
+            return SimpleNamespace(summary=SimpleNamespace(active=at < 4, step=at))
+
     fake = Reader()
-    detail = load_group(fake, step, alike)  # type: ignore[arg-type]  # only these two are asked
+    at = 4
+    detail = load_group(fake, step, alike)  # type: ignore[arg-type]  # only these are asked
     assert detail.missing == "no push: all right, so its tokens were left out of the update"
     early = load_group(fake, step, replace(chosen, no_signal=""))  # type: ignore[arg-type]
     assert early.missing == "the step ended before its tokens were scored"
+    at = 2  # and the run is in step 3
+    for one in (alike, replace(chosen, no_signal="")):
+        found = load_group(fake, step, one)  # type: ignore[arg-type]  # only these are asked
+        assert found.missing == UNFINISHED
     with_reader.close()
+
+
+def test_an_answer_as_likely_as_under_the_reference_has_no_token_far_from_it() -> None:
+    row = TokenRow(index=0, ids=(1, 2), sampler=(), old=(-0.5, -0.2), reference=(-0.5, -0.2))
+    assert standouts(row, ("<", ">"), (), recipe("grpo")) == [
+        ("far", "from the reference: no token")
+    ]
+    moved = replace(row, old=(-0.5, -0.2 - math.log(2)))
+    assert standouts(moved, ("<", ">"), (), recipe("grpo")) == [
+        ("far", "from the reference at 2 “>”: 1/2 as likely")
+    ]
+
+
+async def test_an_unfinished_step_shows_its_numbers_once_it_has_ended(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    recorder = Recorder(path)
+    handle = recorder.start_run(build(CONFIG), name="otter")
+    events = list(run_events(steps=3))
+    scored_at = max(
+        n for n, one in enumerate(events)
+        if isinstance(one, ev.GroupScored) and one.group.origin == "train"
+    )  # fmt: skip
+    for event in events[: scored_at + 1]:
+        handle.put(event)
+    handle.flush()
+    app = Workbench(path, feed=StoreFeed(path, "otter"), mode="rollouts")
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot, step=3)
+        assert screen.view.unfinished
+        assert "the update of this step has not ended" in frames.text(app)
+        for event in events[scored_at + 1 :]:
+            handle.put(event)
+        handle.flush()
+        await until(app, lambda: not screen.view.unfinished, app.frame_now)
+        assert screen.view.terms
+        assert screen.view.step is not None
+        assert screen.view.step.step == 3
+    handle.close()
+    recorder.close()
 
 
 def test_greedy_and_sampled_answers_have_strips_of_their_own(store: Path) -> None:
@@ -157,6 +212,7 @@ def test_greedy_and_sampled_answers_have_strips_of_their_own(store: Path) -> Non
     assert strips[0].startswith(f" held-out, greedy, by step 0 ▁──[{STEPS} █]")
     assert strips[1].startswith(f" held-out, sampled, by step 0 ▁──[{STEPS} █]")
     assert ".1 → 1.1" in strips[0]
+    assert "→" not in said([history_line(history, history[0], 100, PALETTE)])  # nothing before it
 
 
 def test_a_strip_says_on_which_sides_there_are_more_steps() -> None:
@@ -165,7 +221,7 @@ def test_a_strip_says_on_which_sides_there_are_more_steps() -> None:
         strip = said([history_line(history, history[step], 80, PALETTE)])
         assert len(strip) <= 80
         assert strip.startswith(" pinned prompt by step …") is before
-        assert ("…  .5 → .5" in strip) is after
+        assert ("…  .5" in strip) is after
 
 
 def test_the_sentence_on_a_group_that_is_all_wrong_says_what_each_answer_scored() -> None:

@@ -18,6 +18,7 @@ from app.tui.preferences import Preferences
 from app.tui.screens.runs import RunsScreen
 from app.tui.screens.runs import screen as screen_module
 from app.tui.screens.runs.columns import fitting
+from app.tui.screens.runs.load import load_preview
 from app.tui.screens.runs.panels import PreviewPanel, RunsTable
 from app.tui.screens.runs.preview import preview_lines
 from app.tui.screens.runs.queue import QueueScreen
@@ -484,3 +485,16 @@ async def test_only_a_view_that_may_write_asks_for_a_file(store: Path) -> None:
             told = "This view is read-only." if read_only else "Write what is shown to"
             await until(app, partial(lambda app, told: told in frames.text(app), app, told))
             assert app.screen.is_modal is not read_only
+
+
+def test_the_last_alert_of_a_run_has_its_step(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    record(path)
+    with closing(StoreReader(path)) as reader:
+        (run,) = reader.runs()
+        preview = load_preview(reader, run)
+    assert preview.alert is not None
+    lines = preview_lines(preview, 60, 60, PALETTES["dark"])
+    assert any(
+        text.startswith(f"▲ step {preview.alert.last_step}: ") for line in lines for text, _ in line
+    )

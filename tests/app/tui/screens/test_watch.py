@@ -13,15 +13,16 @@ from textual.pilot import Pilot
 
 from app.feed.replay import ReplayFeed
 from app.feed.series import series_of
-from app.feed.snapshot import Snapshot
+from app.feed.snapshot import LogLine, Snapshot
 from app.feed.stored import StoreFeed
 from app.text.prompt_text import question
 from app.tui.app import Workbench
 from app.tui.dialogs.help.topics import alert_part
 from app.tui.looks.colours import PALETTES
 from app.tui.preferences import Preferences
+from app.tui.screens.rollouts import RolloutsScreen
 from app.tui.screens.watch import WatchScreen
-from app.tui.widgets.alerts_log import alert_lines
+from app.tui.widgets.alerts_log import AlertsLog, alert_lines
 from app.tui.widgets.charts.curves import Curves
 from app.tui.widgets.groups import Groups, why_line
 from app.tui.widgets.lanes import LEAD, Lanes, lane_lines
@@ -233,10 +234,12 @@ async def test_the_groups_scored_last_can_be_read_while_the_next_step_is_sampled
         assert groups.snapshot.groups == tuple(last)
         assert "step 24" in rows_of(app, "#groups")[0]
         assert "step 25" in rows_of(app, "#answers")[0]
+        assert "▸" not in "".join(rows_of(app, "#groups"))  # none of them is on screen
         # with the focus on the groups, the answers are theirs
         groups.focus()
         await settle(pilot, app)
         assert answers.group == last[0]
+        assert "1▸" in "".join(rows_of(app, "#groups")).replace(" ", "")
         assert "step 24" in rows_of(app, "#answers")[0]
         frames.check(app)
         app.screen.query_one(Curves).focus()
@@ -289,6 +292,23 @@ async def test_a_screen_without_a_run_offers_only_keys_that_do_something(tmp_pat
         assert frames.text(app).count("No run is open") == 1
 
 
+async def test_a_run_that_is_being_read_says_so_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ScriptFeed, "catching_up", True)
+    app = workbench([], tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot, app)
+        text = frames.text(app)
+        assert frames.frame(app)[0].rstrip().endswith("reading")
+        assert "●" not in frames.frame(app)[0]
+        assert "Reading what the run has recorded." in text
+        assert text.count("The run is being read.") == 2
+        assert "reading the run" in text
+        assert "pause run" not in text
+        assert "step 0/" not in text
+
+
 async def test_a_frozen_view_names_its_step(tmp_path: Path) -> None:
     app = workbench(SHORT.sampling(), tmp_path)
     async with app.run_test(size=(80, 24)) as pilot:
@@ -322,13 +342,33 @@ async def test_an_alert_is_counted_at_the_top_and_told_in_full(tmp_path: Path) -
         words = " ".join("".join(line[12:-1] for line in log[:3]).split())
         assert words.startswith("61% of the answers were cut. 61% of")
         assert words.endswith("or reward shorter answers. at step 24 ⏎")
-        assert "held-out problems" in log[3]
+        assert "alert at step 8, closed: 5 of 8 prompts" in log[3]
         panel = app.screen.query_one("#alerts")
         panel.focus()
         await pilot.press("down", "down", "down")
         assert "▌" in "".join(rows_of(app, "#alerts"))
         await pilot.click(panel, offset=(20, 1))
         frames.check(app)
+    past = replace(alert, step=4, explanation="Reward rose, " * 12 + "by form.")
+    app = workbench([*SHORT.events(), replace(past, step=3), past], tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot, app)
+        panel = app.screen.query_one("#alerts", AlertsLog)
+        assert panel.note == "all quiet"
+        panel.focus()
+        place = next(
+            n for n, one in enumerate(panel.entries)
+            if isinstance(one, AlertView) and one.rule == alert.rule
+        )  # fmt: skip
+        below = panel.entries[place + 1]
+        assert isinstance(below, LogLine)
+        assert below.step <= 4
+        assert any("by form." in found.name for found in app.screen.places())  # type: ignore[attr-defined]
+        panel.cursor = place
+        await settle(pilot, app)
+        words = " ".join(" ".join(row[2:-2] for row in rows_of(app, "#alerts")).split())
+        assert "alert in steps 3 to 4, closed: Reward rose, " in words
+        assert "by form." in words
     app = workbench([*SHORT.events(), alert], tmp_path)
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot, app)
@@ -474,6 +514,28 @@ async def test_earlier_steps_are_looked_at_while_the_run_goes_on(tmp_path: Path)
         assert "seen from" not in frames.text(app)
 
 
+async def test_steps_back_add_up_while_one_is_being_read(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    record(path, run_events(steps=6), name="otter")
+    feed = StoreFeed(path, "otter")
+    assert feed.caught_up.wait(PATIENCE)
+    app = Workbench(path, feed=feed, mode="watch")
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = app.screen
+        assert isinstance(screen, WatchScreen)
+        await until(app, lambda: screen.snapshot.step == 6)
+        for _ in range(4):
+            screen.action_seek(-1)
+        await until(app, lambda: screen.past is not None)
+        assert screen.past is not None
+        assert screen.past.step == 2
+        assert screen.query_one(Groups).snapshot.signal == screen.past.signal  # of its own step
+        screen.action_seek(-1)
+        screen.action_present()
+        await settle(pilot, app)
+        assert screen.past is None
+
+
 async def test_an_answer_of_an_earlier_step_opens_on_rollouts(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     record(path, run_events(steps=6), name="otter")
@@ -494,3 +556,30 @@ async def test_an_answer_of_an_earlier_step_opens_on_rollouts(tmp_path: Path) ->
         await until(app, lambda: app.screen.mode == "rollouts")  # type: ignore[attr-defined]
         await pilot.press("escape")
         await until(app, lambda: app.screen.mode == "runs")  # type: ignore[attr-defined]
+
+
+async def test_rollouts_follow_to_the_earlier_step_once(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    record(path, run_events(steps=6), name="otter")
+    feed = StoreFeed(path, "otter")
+    assert feed.caught_up.wait(PATIENCE)
+    app = Workbench(path, feed=feed, mode="watch")
+    async with app.run_test(size=(120, 40)) as pilot:
+
+        def rollouts_at(step: int) -> bool:
+            screen = app.screen
+            shown = isinstance(screen, RolloutsScreen) and screen.view.chosen
+            return bool(shown) and shown.step == step  # type: ignore[union-attr]
+
+        await until(app, lambda: app.screen.snapshot.step == 6)  # type: ignore[attr-defined]
+        await pilot.press("4")
+        await until(app, lambda: rollouts_at(6))
+        await pilot.press("3", "less_than_sign")
+        await until(app, lambda: getattr(app.screen, "past", None) is not None)
+        await pilot.press("n", "4")
+        await until(app, lambda: rollouts_at(5))
+        assert app.screen.view.group == 1  # type: ignore[attr-defined]
+        await pilot.press("H")
+        await until(app, lambda: rollouts_at(4))
+        await pilot.press("3", "4")
+        await until(app, lambda: rollouts_at(4))

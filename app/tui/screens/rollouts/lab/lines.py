@@ -304,13 +304,14 @@ def notes(view: LabView, width: int, most: int, palette: Palette) -> list[Line]:
         parts.append("The KL is in the rewards of this recipe, not in its loss.")
     exact = "What is shown is exact" if parts or (now and now.lacks) else "Exact"
     parts.append(f"{exact} for the stored answers, by the loss itself, in each step's last pass.")
-    parts.append("Later steps would have had another policy and other answers; another temperature "
-                 "needs a new run (c).")  # fmt: skip
+    parts.append("Later steps would have had another policy and other answers.")
     if view.left_out and view.scope == "steps":
         count = len(view.steps)
         parts.append(f"{count} of {count + view.left_out} steps are read, evenly spread.")
     if was and was.tokens and was.highest == was.lowest:
         parts.append("Every ratio is 1: with one pass, no bound is reached.")
     elif was and was.tokens:
-        parts.append(f"Ratios go from {short(was.lowest, 3)} to {short(was.highest, 3)}.")
+        parts.append(
+            f"The run's ratios are from {short(was.lowest, 3)} to {short(was.highest, 3)}."
+        )
     return [[(text, style(palette.label))] for text in wrap(" ".join(parts), width, most)]
