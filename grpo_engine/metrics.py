@@ -59,8 +59,8 @@ _SPECS = (
           "learns.", "none",
           also="objective"),
     _spec("kl", "KL to reference", "Mean over tokens of the k3 estimate of the distance to the "
-          "reference policy, multiplied by the ratio where the KL penalty is too. It grows as the "
-          "model learns; a sudden rise means it is drifting.", "none", "nats", (0.1,),
+          "reference policy, each times its ratio if the recipe's KL penalty is. It grows as "
+          "the model learns; a sudden rise means it is drifting.", "none", "nats", (0.1,),
           also="distance from the reference, far, furthest, drift, divergence"),
     _spec("kl_to_old", "KL to sampling policy", "Distance to the policy that sampled the answers, "
           "after the last pass. It tells how far one step moved the policy.", "none", "nats",
@@ -95,7 +95,7 @@ _SPECS = (
     _spec("completions/max_length", "longest answer", "Tokens of the longest answer. At the limit "
           "it was cut.", "none", "tokens"),
     _spec("completions/clipped_ratio", "answers cut", "Share of answers that hit the length limit "
-          "before an end token. They get no reward for the result at their end.", "down", "share",
+          "before an end token. Their result is missing, so it earns no reward.", "down", "share",
           (0.5,), also="truncated, truncation, cut off, too long, length limit"),
     _spec("completions/mean_terminated_length", "finished length", "Mean tokens of the answers "
           "that ended by themselves. Compare it with the limit.", "none", "tokens"),

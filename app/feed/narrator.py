@@ -248,6 +248,8 @@ def _group(group: Group) -> str:
     count_up = sum(push > 0 for push in pushes)
     if not up and not down:
         why = group.no_signal or "all answers scored the same"
+        if why == "all wrong" and group.reward_mean:
+            why += f", and each scored {short(group.reward_mean)}"
         return f"{head}: {why}, so none is pushed."
     above = f"{count_up} of {len(pushes)} did better"
     return f"{head}: {above} and {'is' if count_up == 1 else 'are'} pushed up ({_some(up)}), the rest down ({_some(down)})."  # noqa: E501

@@ -109,9 +109,10 @@ def _too_far(term: TokenTerm, recipe: Recipe) -> str:
 
 
 def _free(term: TokenTerm, who: str, better: bool) -> str:
-    if better and term.ratio < 1 - ONE:
+    moved = short(term.ratio, 3) != "1"  # as far as the panel shows
+    if moved and better and term.ratio < 1:
         return f"{who} that became less likely: pushed up at full strength"
-    if not better and term.ratio > 1 + ONE:
+    if moved and not better and term.ratio > 1:
         bound = ", no bound on this side" if term.high < FAR else ""
         return f"{who} that became likelier: pushed down at full strength{bound}"
     limit = term.high if better else term.low

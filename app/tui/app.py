@@ -242,6 +242,8 @@ class Workbench(RunApp):
             await self.forward(mode, request)
         else:
             await self._switch(mode)
+        if isinstance(self.screen, WorkbenchScreen):
+            self.screen.came_from = ""
 
     async def _switch(self, mode: str) -> None:
         if self.read_only and mode == "new_run":
@@ -249,6 +251,14 @@ class Workbench(RunApp):
             return
         if isinstance(self.screen, WorkbenchScreen):
             await self.show_mode(mode)
+
+    async def action_lead(self, mode: str) -> None:
+        """Switch to a screen that esc and q leave for the present one."""
+        here = getattr(self.screen, "mode", "")
+        await self._switch(mode)
+        found = self.screen
+        if isinstance(found, WorkbenchScreen) and here != found.mode == mode:
+            found.came_from = here
 
     def action_jump(self) -> None:
         """Show a letter on every panel and field to jump to it."""
@@ -331,7 +341,7 @@ class Workbench(RunApp):
 
     async def forward(self, mode: str, message: Message) -> None:
         """Switch to a screen and pass it a request."""
-        await self._switch(mode)
+        await self.action_lead(mode)
         screen = self.screen
         if isinstance(screen, WorkbenchScreen) and screen.mode == mode:
             screen.receive(message)

@@ -139,7 +139,7 @@ class RunApp(ThemedApp):
         """Show a stored run, or this process's own."""
         self._open(message.ref)
         if message.screen:
-            await self.run_action(f"mode('{message.screen}')")
+            await self.run_action(f"lead('{message.screen}')")
 
     def copy(self, text: str) -> None:
         """Copy text and report the result."""

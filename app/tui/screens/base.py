@@ -82,6 +82,7 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
 
     snapshot: reactive[Snapshot] = reactive(Snapshot, repaint=False)
     opening: Worker[None] | None = None  # reads what the user has asked to see
+    came_from: str = ""  # the screen on which the user asked for it
 
     # -- for subclasses ---------------------------------------------------------------------
 
@@ -292,8 +293,9 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
             self.leave(quits=True)
 
     def leave(self, quits: bool = False) -> None:
-        """Return to Runs; from Runs, quit if `quits`."""
+        """Return to where the user came from, else to Runs; from Runs, quit if `quits`."""
         if self.mode != "runs":
-            self.app.call_later(self.app.run_action, "mode('runs')")
+            back, self.came_from = self.came_from or "runs", ""
+            self.app.call_later(self.app.run_action, f"mode('{back}')")
         elif quits:
             self.workbench.action_ask_quit()

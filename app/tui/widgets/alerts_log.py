@@ -28,8 +28,10 @@ def alert_lines(
     alert: AlertView, palette: Palette, marked: bool, width: int, most: int
 ) -> list[Line]:
     """An alert's time, severity, message and duration, wrapped to at most `most` lines."""
-    held = alert.last_step - alert.first_step
-    since = f" since step {alert.first_step}" if held else f" at step {alert.first_step}"
+    ends = alert.first_step, alert.last_step
+    since = f" at step {ends[1]}" if alert.count == 1 else " steps {} to {}".format(*ends)
+    if most == 1:
+        since = ""  # a single line is for what the alert says; ⏎ tells the steps
     sign = style(colour_of(alert.severity, palette), bold=True)
     text = f"{safe(alert.explanation, ' ')} {safe(alert.remedy, ' ')}"
     room, tail = width - LEAD, cell_len(since) + 3

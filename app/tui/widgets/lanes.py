@@ -166,10 +166,13 @@ class Lanes(Panel):
             return _empty(self.snapshot, width, palette)
         names = f"{letter(0)}–{letter(len(group.rollouts) - 1)}" if group.rollouts else ""
         self.title = f"answers to {ORIGINS[group.origin]} {group.index + 1}"
+        lines = self._prompt(group, width, height)
+        if not lines and not self.snapshot.active:  # while it is, Watch's sentence has the prompt
+            asked = " ".join(question(group.prompt_text).split())
+            self.title += f": {clip(asked, max(1, width - cell_len(self.title) - 6))}"
         waiting = sum(waits_since(one) is not None for one in group.rollouts)
         about = f"⚙ {waiting} wait{'s' if waiting == 1 else ''}" if waiting else names
         self.note_first(f"step {self.snapshot.groups_step} · {about}", about)
-        lines = self._prompt(group, width, height)
         self._head = len(lines)
         return lines + self._lanes(group, width, height - len(lines))
 

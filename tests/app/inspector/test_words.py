@@ -194,8 +194,18 @@ def test_a_ratio_of_1_is_by_construction_in_the_first_pass_alone() -> None:
     assert why(at_edge, GRPO, first_pass=False) == "better answer: pushed up, up to ratio 1.2"
     at_edge = term(side="free", ratio=1 + ONE, advantage=-1.0)
     assert why(at_edge, GRPO, first_pass=False) == "worse answer: pushed down, down to ratio .8"
-    below = why(term(side="free", ratio=1 - 2e-5), GRPO, first_pass=True)
-    assert below == "better answer that became less likely: pushed up at full strength"
+
+
+def test_a_ratio_that_is_shown_as_1_is_not_said_to_have_moved() -> None:
+    for ratio, words in (
+        (1 - 4e-4, "better answer: pushed up, up to ratio 1.2"),
+        (1 - 6e-4, "better answer that became less likely: pushed up at full strength"),
+    ):
+        assert why(term(side="free", ratio=ratio), GRPO, first_pass=False) == words
+    worse = term(side="free", ratio=1 + 4e-4, advantage=-1.0)
+    assert why(worse, GRPO, first_pass=False) == "worse answer: pushed down, down to ratio .8"
+    worse = term(side="free", ratio=1 + 6e-4, advantage=-1.0)
+    assert why(worse, GRPO, first_pass=False).startswith("worse answer that became likelier:")
     worse = term(side="free", ratio=1 + 5e-6, advantage=-1.0)
     assert why(worse, GRPO, first_pass=False) == "worse answer: pushed down, down to ratio .8"
 

@@ -153,9 +153,14 @@ def test_the_title_has_value_and_change_and_the_guide_line_beyond_the_range() ->
     assert chosen[1][1].bold
     assert title[1][1] is not None
     assert not title[1][1].bold
-    # 34 cells: 16 of the title, 3 of the value, 2 between; the hint needs 10 and 2
-    assert "limit" in written(chart_lines(chart, shown, 31, 4, DARK, chosen=False)[0])
-    assert "limit" not in written(chart_lines(chart, shown, 30, 4, DARK, chosen=False)[0])
+    # 31 cells: 16 of the title, 1 and 3 of the value; the hint needs 9 and 2
+    for width, expected in (
+        (31, " KL to reference  limit .1  .03"),
+        (30, " KL  limit .1              .03"),
+        (21, " KL  limit .1     .03"),
+        (18, " KL to reference  "),  # the value does not fit either
+    ):
+        assert written(chart_lines(chart, shown, width, 4, DARK, chosen=False)[0]) == expected
     long = snapshot(step=20, total=20, kl=view(*[0.01] * 10, *[0.03] * 10))
     assert written(chart_lines(chart, long, 60, 4, DARK, chosen=False)[0]).endswith(" .03 ▲.020")
 
@@ -245,6 +250,14 @@ def test_the_list_of_reward_functions_leaves_three_lines_for_the_curve() -> None
         assert ("exac…swer .9" in lines[0]) is not listed
         wide = written(chart_lines(chart, shown, 80, height, DARK, chosen=False)[0])
         assert ("◂" in wide) is listed  # explained only where it is
+
+
+def test_a_narrow_title_names_the_function_that_moved_the_reward_most() -> None:
+    shown = moved(view(0.6, 0.3), exact=view(0.1, 0.5, 0.9))
+    (chart,) = charts_of(shown)
+    for width, readouts in ((23, "form .3"), (40, "form .3  exact_answer .9")):
+        title = written(chart_lines(chart, shown, width, 4, DARK, chosen=False)[0])
+        assert title.endswith(f" 1  {readouts}")
 
 
 def test_an_evaluation_that_is_older_than_the_step_says_of_which_step_it_is() -> None:

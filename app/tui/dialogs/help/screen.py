@@ -28,6 +28,7 @@ from app.tui.key_actions import key_actions
 from app.tui.widgets.field import Field
 
 KEYS = ("keys", "keys on every screen")
+ENDS = "↑↓ scroll   esc {}"
 NOTHING = "Nothing matches this text."
 FOLLOWS_S = 0.05
 WIDTH = 92
@@ -120,7 +121,7 @@ class HelpScreen(Filtered[None]):
     def compose(self) -> ComposeResult:
         with Vertical() as box:
             box.border_title = "help"
-            box.border_subtitle = "↑↓ scroll   esc close"
+            box.border_subtitle = ENDS.format("close")
             with VerticalScroll():
                 for part in self._parts:
                     yield Static(content_of(part, self._width), classes="topic")
@@ -158,7 +159,8 @@ class HelpScreen(Filtered[None]):
 
     @on(Input.Changed)
     def find(self, event: Input.Changed) -> None:
-        """Keep only what matches the text."""
+        """Keep only what matches the text, which the first escape clears."""
+        self.query_one(Vertical).border_subtitle = ENDS.format("clear" if event.value else "close")
         for item in self.query(".topic"):
             item.display = not event.value
         self._most = EVERY

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from app.feed.snapshot import Snapshot
 from app.text.numbers import with_unit
+from experiments.values import AlertView
 from grpo_engine.metrics import METRICS, MetricSpec, spec
 
 if TYPE_CHECKING:
@@ -44,10 +45,12 @@ PANELS: Mapping[str, Part] = {
         ("▲ +1.21", "better than its siblings by that many standard deviations: it is pushed up."),
         ("▼ −.69", "worse than its siblings: it is pushed down."),
         ("=", "as good as its siblings: no push. The next number is the reward."),
-        ("▪", "the answer ended by itself.  [cut]  it hit the length limit.  "
-              "▌  it is still being generated."),
-        ("‹ ›", "a dialogue: what its environment replied.  ⚙  a tool call.  ⚙ 3s  waits for its "
-                "environment.  [failed]  has lost it."),
+        ("▪", "the answer ended by itself."),
+        ("[cut]", "it hit the length limit."),
+        ("▌", "it is still being generated."),
+        ("‹ ›", "a dialogue: what its environment replied."),
+        ("⚙", "a tool call; ⚙ 3s waits for its environment."),
+        ("[failed]", "the answer has lost its environment."),
         ("⏎", "opens the answer token by token."),
     )),
     "groups": Part("groups", (
@@ -62,8 +65,9 @@ PANELS: Mapping[str, Part] = {
                    "The number is that of the last one."),
     )),
     "log": Part("alerts and log", (
-        ("", "Alerts active in the last ten steps come first. ⏎ explains what an alert "
-             "means and what to try. Below is the log with older alerts, the newest line first."),
+        ("", "Alerts raised in the last ten steps come first; what still holds is raised again "
+             "every ten. ⏎ explains what an alert means and what to try. Below is the log with "
+             "older alerts, the newest line first."),
         ("m", "mutes that kind of alert in this run: it is listed below the others, dim, and is "
               "not counted as open. m on it unmutes it."),
     )),
@@ -72,7 +76,8 @@ PANELS: Mapping[str, Part] = {
         ("score", "reward functions score them."),
         ("logprobs", "old and reference probabilities of each token are computed."),
         ("update", "the weights are updated, once per minibatch of each pass."),
-        ("other", "the rest: drawing problems, advantages, handing results to the store."),
+        ("other", "the rest: drawing problems, advantages, handing results to the store; in a "
+                  "narrow line the shortest phases too."),
     )),
     "prompts": Part("groups of a step", (
         ("", "A row for each prompt: mean reward of its answers and their spread. If all "
@@ -87,7 +92,7 @@ PANELS: Mapping[str, Part] = {
              "log-probability, with clipping and the KL term), change of its log-probability, "
              "KL to the reference, entropy, or whether it is clipped. A full bar is the largest of "
              "the group, so bars of two answers can be compared."),
-        ("‾", "an underlined token is clipped: its ratio left the interval, its push has stopped."),
+        ("underlined", "the token is clipped: its ratio left the interval, its push has stopped."),
         ("probability", "under the reference (the model before training), old (when the answer was "
                         "sampled), new (in the last pass), after (once the step was done; kept "
                         "for pinned prompts and the first groups of a step)."),
@@ -255,7 +260,7 @@ def _setting_part(info: "SettingInfo") -> Part:
 
 
 def alert_part(rule: str, snapshot: Snapshot) -> Part:
-    """Describe an alert: its meaning, since when it has been active, and what to try."""
+    """Describe an alert: its meaning, when it was raised, and what to try."""
     for alert in snapshot.alerts:
         if alert.rule == rule:
             paragraphs = [("", alert.explanation), ("try", alert.remedy)]
@@ -263,17 +268,27 @@ def alert_part(rule: str, snapshot: Snapshot) -> Part:
                 unit = _unit_of(rule)
                 limit = with_unit(alert.limit, unit)
                 paragraphs.append(("value", f"{with_unit(alert.value, unit)}, limit {limit}"))
-            steps = f"step {alert.first_step}"
-            if alert.count > 1:
-                steps += f" to {alert.last_step}, {alert.count} times"
-            paragraphs.append(("active", steps))
+            paragraphs.append(("raised", _raised(alert)))
             if alert.group is not None:
                 paragraphs.append(("prompt", f"{alert.group + 1} of the step"))
             if alert.muted:
                 paragraphs.append(("muted", "in this run; m in the list unmutes it"))
-            return Part(f"alert: {rule.replace('_', ' ')}", tuple(paragraphs))
+            return Part(_name_of(rule), (*paragraphs, ("stored as", rule)))
     meaning = ALERTS[rule][0] if rule in ALERTS else ""
-    return Part(f"alert: {rule.replace('_', ' ')}", (("", meaning), ("", "It is not active.")))
+    return Part(_name_of(rule), (("", meaning), ("", "It was not raised in this run."),
+                                 ("stored as", rule)))  # fmt: skip
+
+
+def _name_of(rule: str) -> str:
+    """An alert's heading; Watch's sentence has reward hacking, of which form is the usual kind."""
+    words = {"format_hacking": "reward hacking"}.get(rule, rule.replace("_", " "))
+    return f"alert: {words}"
+
+
+def _raised(alert: AlertView) -> str:
+    if alert.count == 1:
+        return f"at step {alert.last_step}"
+    return f"{alert.count} times, first at step {alert.first_step}, last at step {alert.last_step}"
 
 
 def _unit_of(rule: str) -> str:
@@ -319,7 +334,7 @@ def alert_parts() -> list[Part]:
     parts = []
     for rule, (meaning, threshold) in ALERTS.items():
         where = [("threshold", f"alerts.{threshold}")] if threshold else []
-        parts.append(Part(f"alert: {rule.replace('_', ' ')}", (("", meaning), *where)))
+        parts.append(Part(_name_of(rule), (("", meaning), *where, ("stored as", rule))))
     return parts
 
 

@@ -157,9 +157,9 @@ class ChartScreen(WorkbenchScreen):
     @work(exclusive=True, group="curves")
     async def _draw(self) -> None:
         view, found = self.view, self.view.comparison
+        if found is None or not self.query(CurvesPanel):
+            return  # or the screen was closed while the store was read
         curves = self.query_one(CurvesPanel)
-        if found is None:
-            return
         request = CurveRequest(
             runs=view.runs, metrics=curves.in_sight(), axis=view.axis, smoothing=view.smoothing,
             log=view.log, wide=curves.pixels, window=view.window,

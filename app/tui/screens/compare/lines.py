@@ -235,6 +235,12 @@ def column_window(view: View, room: int, least: int) -> tuple[int, int, int]:
     return first, first + fit, room // fit
 
 
+def some_runs(view: View, first: int, last: int) -> str:
+    """Which runs have a column, and the keys that lead to the others; empty if all have one."""
+    some = last - first < len(view.runs)
+    return f"{first + 1}–{last} of {len(view.runs)} (J K)" if some else ""
+
+
 def brief(view: View, run: RunSummary, room: int) -> str:
     """Shorten a run's name; if all names start alike, keep the end."""
     starts = {view.name(other)[:4] for other in view.runs}
@@ -280,7 +286,7 @@ def settings_lines(view: View, width: int, height: int, palette: Palette) -> lis
     longest = max(cell_len(safe(value_text(value))) for row in rows for value in row[1])
     first, last, size = column_window(view, width - path - 1, max(5, min(10, longest + 2)))
     size = min(size, 22)
-    more = "" if last - first == len(view.runs) else f"{first + 1}–{last} of {len(view.runs)}"
+    more = some_runs(view, first, last)
     head = [(pad(more, path), label), *column_heads(view, first, last, size, palette)]
     base = view.runs.index(view.base) if view.base in view.runs else 0
     lines: list[Line] = [head]
@@ -311,7 +317,7 @@ def metrics_lines(view: View, width: int, height: int, palette: Palette) -> list
     at = 3 + len(str(max(run.step for run in view.runs)))  # cells of the last step
     first, last, size = column_window(view, width - name - 1, 17 + at)
     size = min(size, 34)
-    more = "" if last - first == len(view.runs) else f"{first + 1}–{last} of {len(view.runs)}"
+    more = some_runs(view, first, last)
     lines: list[Line] = [
         [(pad(more, name), label), *column_heads(view, first, last, size, palette, tail=10)]
     ]
@@ -624,13 +630,16 @@ def _shade(value: float | None, low: float, high: float, palette: Palette) -> tu
 
 def answers_lines(view: View, width: int, height: int, palette: Palette) -> list[Line]:
     """Each run's answers to the same prompt, one column per run, up to the crosshair."""
-    label, text = style(palette.label), style(palette.text)
+    label = style(palette.label)
     if view.prompts is None:
         return [[("reading", label)]]
     if not view.prompts:
         return [[(part, label)] for part in wrap(NO_PROMPTS, width, height)]
     prompt = view.prompts[min(view.prompt, len(view.prompts) - 1)]
+    first, last, size = column_window(view, width, 26)
     place = f"prompt {view.prompt + 1} of {len(view.prompts)}, {prompt.origin}"
+    if some := some_runs(view, first, last):
+        place += f"  runs {some}"
     target = f"   target {clip(prompt.target, 24)}" if prompt.target else ""
     question = clip(asked(prompt.text), max(8, width - cell_len(place) - cell_len(target) - 4))
     lines: list[Line] = [[(place, label), (f"  {question}", style(palette.headline)),
@@ -638,7 +647,6 @@ def answers_lines(view: View, width: int, height: int, palette: Palette) -> list
     answers = view.answers
     if answers is None or answers.prompt.example_key != prompt.example_key:
         return [*lines, [("reading", label)]]
-    first, last, size = column_window(view, width, 26)
     columns = [
         _answer_column(view, run, answers.groups.get(run.id), size - 3, palette)
         for run in view.runs[first:last]
@@ -651,8 +659,6 @@ def answers_lines(view: View, width: int, height: int, palette: Palette) -> list
         lines.append(
             _joined([column[y] if y < len(column) else [] for column in columns], size, palette)
         )
-    if last - first < len(view.runs):
-        lines[0].append((f"  runs {first + 1}–{last} of {len(view.runs)}", text))
     return lines
 
 

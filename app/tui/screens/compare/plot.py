@@ -127,7 +127,10 @@ def plot(
     if not view.log:
         for guide in guides:
             if scale.low < guide <= scale.high:
-                _guide(cells, guide, scale, palette)
+                # the limits of one run's alerts are named, as on Watch
+                named = chart.key in view.guides and view.solo
+                word = f" limit {with_unit(guide, spec(chart.key).unit)} " if named else ""
+                _guide(cells, guide, scale, palette, word)
     taken: set[tuple[int, int]] = set()
     for turn, (curve, path) in enumerate(zip(curves, paths, strict=True)):
         for x, y in _places(path, curve.shape, turn, len(curves)):
@@ -181,10 +184,14 @@ def _places(
     return [cells[-1], *(cell for cell in marked.values() if cell[0] > first[0] + 1)]
 
 
-def _guide(cells: list[list[Cell]], guide: float, scale: Axis, palette: Palette) -> None:
+def _guide(cells: list[list[Cell]], guide: float, scale: Axis, palette: Palette, word: str) -> None:
+    """A guide line in the empty cells of its row, with a word where it first fits."""
     row = cells[scale.dot(guide, 4 * len(cells)) >> 2]
+    at = "".join(char for char, _, _ in row).find(" " * max(1, len(word)))
     for x, (char, _, _) in enumerate(row):
-        if char == " ":
+        if word and 0 <= at <= x < at + len(word):
+            row[x] = (word[x - at], palette.label, False)
+        elif char == " ":
             row[x] = (GUIDE, palette.guide, False)
 
 

@@ -172,13 +172,14 @@ def history_line(
     name = f" {names.get(group.origin, f'{group.origin} prompt by step')} "
     was = f"{short(rewards[0])} → " if place else ""
     tail = f"  {was}{short(rewards[place])}  [ ] @ step  D diff"
-    first, end = window([len(text) + 2 for text in texts], place, width - len(name) - len(tail) - 1)
-    line: Line = [(name, label)]
+    room = width - len(name) - len(tail) - 3
+    first, end = window([len(text) + 2 for text in texts], place, room)
+    line: Line = [(name + "…" * (first > 0), label)]
     for number in range(first, end):
         shown = number == place
         text = f"[{texts[number]}]─" if shown else f"{texts[number]}──"
         line.append((text, style(palette.headline if shown else palette.of_series("reward"))))
-    return [*line, (tail, label)]
+    return [*line, ("…" * (end < len(texts)) + tail, label)]
 
 
 def bar_of(value: float | None, low: float, high: float) -> str:

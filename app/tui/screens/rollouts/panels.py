@@ -193,7 +193,8 @@ class AnswerPanel(ViewPanel):
         if changes:
             texts = []
         if moment := moment_note(view):
-            texts = [f"{moment} · {texts[0]}", moment] if texts else [moment]
+            placed = f"{moment} in the step"
+            texts = [f"{placed} · {texts[0]}", placed, moment] if texts else [placed, moment]
         self.note_first(*texts)
         head = [answer_line(chosen.rollouts, view.answer, width, palette)]
         if changes:

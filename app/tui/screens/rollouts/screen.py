@@ -53,6 +53,7 @@ from grpo_engine.events import Origin
 MEASURE_KEYS: Final[dict[Measure, str]] = {
     "clipped": "c", "ratio": "r", "kl": "k", "probability": "p", "term": "t",
 }  # fmt: skip
+FOUND: Final[dict[Measure, str]] = {"kl": "KL", "probability": "prob."}  # as the key line says it
 SORTS: Final[dict[SortKey, tuple[str, str, str, Measure | None]]] = {
     "prompt": ("p", "prompt", "as they were drawn", None),
     "surprise": ("s", "surprise", "the strongest push, at its least likely token", "probability"),
@@ -92,6 +93,11 @@ class RolloutsScreen(WorkbenchScreen):
                 tooltip="Go to the previous group"),
         Binding("f", "moment(1)", "clipped", id="rollouts.moment",
                 tooltip="Go to the next clipped token of the run, or whatever M chose"),
+        Binding("F", "moment(-1)", "previous moment", id="rollouts.moment_before", show=False,
+                tooltip="Go to the previous clipped token of the run, or whatever M chose"),
+        Binding("M", "measure", "furthest", id="rollouts.measure", show=False,
+                tooltip="Choose what f finds: clipped tokens, highest ratio, highest KL (furthest "
+                        "from the reference), lowest probability, largest term"),
         Binding("v", "lab", "what if", id="rollouts.lab",
                 tooltip="The lab: what other settings would have done to the steps or a group"),
         Binding("s", "sort", "sort", id="rollouts.sort",
@@ -117,11 +123,6 @@ class RolloutsScreen(WorkbenchScreen):
                 tooltip="Go to the previous turn of a dialogue"),
         Binding("space", "unfold", "all turns", id="rollouts.unfold", show=False,
                 tooltip="Unfold every turn of a dialogue, or only the one at the cursor"),
-        Binding("F", "moment(-1)", "previous moment", id="rollouts.moment_before", show=False,
-                tooltip="Go to the previous clipped token of the run, or whatever M chose"),
-        Binding("M", "measure", "furthest", id="rollouts.measure", show=False,
-                tooltip="Choose what f finds: clipped tokens, highest ratio, highest KL (furthest "
-                        "from the reference), lowest probability, largest term"),
         Binding("D", "diff", "diff", id="rollouts.diff", show=False,
                 tooltip="Show the words that changed since this prompt was last sampled"),
         Binding("o", "pager", "pager", id="rollouts.pager", show=False,
@@ -394,7 +395,7 @@ class RolloutsScreen(WorkbenchScreen):
 
     def _set_measure(self, measure: Measure) -> None:
         self.view = replace(self.view, measure=measure, moments=None, moment=None)
-        self.query_one(KeyBar).renamed = {"moment(1)": f"next {MEASURES[measure][0]}"}
+        self.query_one(KeyBar).renamed = {"moment(1)": FOUND.get(measure, measure)}
 
     def action_moment(self, by: int) -> None:
         """Go to the next moment of the step, or to the first one of the next step that has any."""

@@ -19,9 +19,12 @@ def sibling_lines(view: View, width: int, rows: int, palette: Palette) -> list[L
     group = view.chosen
     if group is None or rows < 3 or len(group.rollouts) < 2:
         return []
-    lines: list[Line] = [[("all answers to this prompt", style(palette.label))]]
     barred = 2 * len(group.rollouts) < rows and not any(one.spans for one in group.rollouts)
     first, end = window([1] * len(group.rollouts), view.answer, rows - 1)
+    words = "all answers to this prompt"
+    if end - first < len(group.rollouts):
+        words = f"answers {letter(first)} to {letter(end - 1)} of {len(group.rollouts)}"
+    lines: list[Line] = [[(words, style(palette.label))]]
     for place in range(first, end):
         one = group.rollouts[place]
         heat = view.heat_of(one) if barred else None

@@ -11,7 +11,7 @@ from app.inspector.terms import inside
 from app.inspector.values import TokenTerm
 from app.inspector.words import slope_parts, stopped, why, written_out
 from app.text.numbers import short
-from app.text.safe_text import clip, safe, wrap
+from app.text.safe_text import cell_len, clip, safe, wrap
 from app.tui.looks.colours import Palette, style
 from app.tui.widgets.panel import Line
 from experiments.values import TokenRow
@@ -50,24 +50,27 @@ def token_lines(
 
 
 def _probabilities(row: TokenRow, index: int, width: int, palette: Palette) -> Line:
-    label, number = style(palette.label), style(palette.headline)
     name = "reference" if width >= 58 else "ref"
     sampled = [] if row.old else [("sampled", row.sampler)]
     stages = [(name, row.reference), *sampled, ("old", row.old)]
     if row.passes:
         stages.append(("new", row.passes[-1]))
     stages.append(("after", row.after))
-    line: Line = [("probability" if width >= 64 else "prob. ", label)]
-    for name, values in stages:
-        if index < len(values):
-            line += [(f"  {name} ", label), (probability(values[index]), number)]
+    known = [(name, values[index]) for name, values in stages if index < len(values)]
+    label, number = style(palette.label), style(palette.headline)
+    for digits, gap in ((3, "  "), (3, " "), (2, " "), (1, " ")):
+        line: Line = [("probability" if width >= 64 else "prob. ", label)]
+        for name, value in known:
+            line += [(f"{gap}{name} ", label), (probability(value, digits), number)]
+        if sum(cell_len(text) for text, _ in line) <= width:
+            break
     return line
 
 
-def probability(logprob: float) -> str:
+def probability(logprob: float, digits: int = 3) -> str:
     """exp of a log-probability, with more digits if it is near 1: `.034`, `.9987`."""
     p = math.exp(min(0.0, logprob))
-    return f"{p:.4f}"[1:] if 0.99995 > p >= 0.0995 else short(p, 3)
+    return f"{p:.4f}"[1:] if 0.99995 > p >= 0.0995 else short(p, digits)
 
 
 def _ratio_line(term: TokenTerm, width: int, palette: Palette) -> Line:

@@ -15,6 +15,7 @@ from app.tui.dialogs.export import Maker
 from app.tui.messages import ExplainRequested, MetricRequested
 from app.tui.screens.compare.charts import ChartScreen
 from app.tui.screens.compare.curves import CurvesPanel
+from app.tui.screens.compare.pick import Picked
 from app.tui.screens.compare.texts import curves_csv
 from app.tui.screens.compare.view import View
 from app.tui.widgets.charts.chart import GUIDES, charts_of, function_lines, limit_of, reward_chart
@@ -53,6 +54,7 @@ class ExploreScreen(ChartScreen):
     def __init__(self, run: str, chart: str, *, pick: bool = False) -> None:
         super().__init__()
         self._run, self._first, self._pick = run, chart, pick
+        self._only_to_pick = False  # then a list that is left leads back to Watch
 
     def body(self) -> ComposeResult:
         """Where the step is, and the charts."""
@@ -104,8 +106,14 @@ class ExploreScreen(ChartScreen):
     def read_more(self) -> None:
         """Offer the metrics, if Watch asked for that."""
         if self._pick:
-            self._pick = False
+            self._pick, self._only_to_pick = False, True
             self.action_metrics()
+
+    def _draw_metrics(self, picked: Picked | None) -> None:
+        super()._draw_metrics(picked)
+        if picked is None and self._only_to_pick:
+            self.call_later(self.leave)
+        self._only_to_pick = False
 
     def show(self, snapshot: Snapshot) -> None:
         """Show where the step is; the curves follow the store."""

@@ -155,7 +155,9 @@ class WatchScreen(ControlScreen):
         """What happens in the step on screen, or what happened in an earlier one."""
         if self.past is None:
             return narrate(snapshot, place)
-        back = f"Step {self.past.step}, seen from step {snapshot.current_step} (end returns)."
+        back = (
+            f"Step {self.past.step}, seen from step {snapshot.current_step}. The end key returns."
+        )
         return back, *narrate(self.past, place)
 
     def tick(self, now: float) -> None:
@@ -189,13 +191,16 @@ class WatchScreen(ControlScreen):
             return
         if frozen:
             step = (self.past or self.snapshot).current_step
-            sentence = f"The view is frozen in step {step} while the run continues. f unfreezes it."
+            sentence = f"Only the view is frozen, in step {step}. f unfreezes it."
             self.query_one(NarratorLine).sentences = (sentence,)
         else:
             self._hand_down(self.snapshot)
 
     def action_freeze(self) -> None:
-        self.frozen = not self.frozen
+        if self.frozen or self.snapshot.active:
+            self.frozen = not self.frozen
+        else:
+            self.notify("The run has ended: there is nothing to freeze.")
 
     def action_prompt(self, by: int) -> None:
         """Select another prompt, wrapping around at the ends."""

@@ -40,10 +40,11 @@ class Chart:
     names: tuple[str, ...] = ()
     family: tuple[str, ...] = ()
     guide_word: str = ""
+    short: str = ""  # the title where it leaves no room for the limit
 
 
 FIXED = (
-    Chart("KL to reference", ("kl",), family=("kl",), guide_word="limit"),
+    Chart("KL to reference", ("kl",), family=("kl",), guide_word="limit", short="KL"),
     Chart("held-out accuracy", ("eval/accuracy",), family=("reward",)),
     Chart("clipped", ("clip_ratio/low_mean", "clip_ratio/high_mean"), ("low", "high"),
           ("entropy", "clip"), "alert at"),
@@ -177,7 +178,7 @@ def chart_lines(
     listed = (
         chart.names[:1] == ("",) and len(views) > 1 and plot_height >= LEAST_PLOT + len(views) - 1
     )
-    shown = views[:1] if listed else views
+    shown = views[:1] if listed else _mover_first(chart, views, snapshot.mover)
     hints = [
         f"{chart.guide_word} {with_unit(guide, spec(chart.keys[0]).unit)} " for guide in guides
     ]
@@ -210,6 +211,14 @@ def chart_lines(
     dim = style(palette.label)
     margin = frame.axis.margin(plot_height)
     return lines + [[(text, dim), *row] for text, row in zip(margin, rows, strict=True)]
+
+
+def _mover_first(
+    chart: Chart, views: list[tuple[int, str, SeriesView]], mover: str
+) -> list[tuple[int, str, SeriesView]]:
+    """The reward, then the function that moved it most: a narrow title may have no more."""
+    named = [view for view in views if mover and chart.names[view[0] : view[0] + 1] == (mover,)]
+    return views[:1] + named + [view for view in views[1:] if view not in named]
 
 
 def _axis(chart: Chart, curves: Sequence[Curve], guides: Sequence[float], height: int) -> Axis:
@@ -258,6 +267,9 @@ def _title(
             right += [("  " if right else " ", None), *piece]
         if whole:
             break
+    missing = len(hints[0]) + 2 - width + sum(cell_len(t) for t, _ in left + right) if hints else 0
+    if right and chart.short and 0 < missing <= len(chart.title) - len(chart.short):
+        left[1] = (chart.short, label)
     for hint in hints:
         if sum(cell_len(t) for t, _ in left + right) + len(hint) + 2 <= width:
             left.append((f"  {hint}", style(palette.label)))

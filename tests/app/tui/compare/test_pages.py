@@ -12,14 +12,16 @@ from textual.widgets import Input
 
 from app.text.comparison import ranking_rows
 from app.text.numbers import short
+from app.tui.looks.colours import PALETTES
 from app.tui.messages import CompareRequested
 from app.tui.screens.compare import CompareScreen
-from app.tui.screens.compare.lines import WORK, fitted
+from app.tui.screens.compare.lines import WORK, answers_lines, fitted
 from app.tui.screens.compare.load import load_comparison
 from app.tui.screens.compare.panels import PagePanel
 from app.tui.screens.compare.pick import Picker, PickList
 from app.tui.screens.compare.texts import verdict
 from app.tui.screens.rollouts import RolloutsScreen
+from app.tui.screens.watch import WatchScreen
 from experiments.reader import StoreReader
 from grpo_engine import events as ev
 from grpo_engine.config.recipes import RECIPES
@@ -222,6 +224,9 @@ async def test_answers_to_the_same_prompt_stand_side_by_side(store: Path) -> Non
                 r.text for r in reader.group(stored[-1].key).rollouts
             ]
             assert group.rollouts[0].text[:20] in text
+        assert "(J K)" not in text
+        narrow = answers_lines(screen.view, 50, 20, PALETTES["dark"])
+        assert "1–1 of 2 (J K)" in "".join(part for part, _ in narrow[0])
         await pilot.press("n")
         await settled(pilot, screen)
         assert "31 + 9 = ?" in frames.text(app)
@@ -236,6 +241,16 @@ async def test_answers_to_the_same_prompt_stand_side_by_side(store: Path) -> Non
         await pilot.pause()
         assert isinstance(app.screen, RolloutsScreen)
     reader.close()
+
+
+async def test_a_run_that_was_opened_from_here_leads_back(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot)
+        screen.open_run()
+        await until(app, lambda: isinstance(app.screen, WatchScreen))
+        await pilot.press("escape")
+        await until(app, lambda: app.screen is screen)
 
 
 def judged(path: Path, first: float, second: float, fingerprint: str = "a1b2c3") -> None:

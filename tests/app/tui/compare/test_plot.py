@@ -190,6 +190,15 @@ def test_the_range_of_the_axis_is_of_what_is_drawn(made: Made) -> None:
     assert axis_of("kl", drawn_curves(chart_of(kl), kl, DARK), 5, False).high == 0.1
 
 
+def test_the_limit_of_the_only_run_is_named_on_its_line(made: Made) -> None:
+    several = view_of(made, "kl", [[(step, 0.2 * step / 40) for step in range(41)]], smooth=0)
+    alone = replace(several, guides={"kl": (0.1,)}, solo=True)
+    for view, named in ((several, False), (alone, True)):
+        rows = ["".join(char for char, _, _ in row) for row in drawn(view, 40, 5)]
+        assert sum("┈" in row for row in rows) == 1
+        assert any(row.startswith(" limit .1 ┈") for row in rows) is named
+
+
 def test_a_guide_line_fills_the_empty_cells_of_its_row(made: Made) -> None:
     view = view_of(made, "kl", [[(step, 0.2 * step / 20) for step in range(21)]], smooth=0)
     cells = drawn(view, 40, 5)

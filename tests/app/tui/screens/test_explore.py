@@ -205,3 +205,21 @@ async def test_a_metric_that_the_palette_found_is_shown_alone(store: Path) -> No
         app.post_message(MetricRequested("entropy"))
         await until(app, lambda: isinstance(app.screen, ExploreScreen))
         await until(app, lambda: app.screen.view.metric == "entropy")  # type: ignore[attr-defined]
+
+
+async def test_a_choice_of_metrics_that_is_left_leads_back_to_watch(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(app, lambda: app.screen.snapshot.step == STEPS)  # type: ignore[attr-defined]
+        app.screen.query_one("#curves").focus()
+        await pilot.press("m")
+        await until(app, lambda: isinstance(app.screen, Picker))
+        await pilot.press("escape")
+        await until(app, lambda: isinstance(app.screen, WatchScreen))
+        screen = await explored(app, pilot)
+        await pilot.press("m")
+        await until(app, lambda: isinstance(app.screen, Picker))
+        await pilot.press("escape")
+        await until(app, lambda: app.screen is screen)
+        await pilot.pause()
+        assert app.screen is screen

@@ -47,10 +47,10 @@ def test_an_alert_has_the_numbers_of_the_charts(
     once = AlertView(step=9, first_step=9, count=1, rule=rule, severity="warning", explanation="",
                      remedy="", value=value, limit=limit)  # fmt: skip
     rows = dict(alert_part(rule, Snapshot(alerts=(once,))).paragraphs)
-    assert (rows["value"], rows["active"]) == (written, "step 9")
+    assert (rows["value"], rows["raised"]) == (written, "at step 9")
     often = replace(once, first_step=4, count=3)
     rows = dict(alert_part(rule, Snapshot(alerts=(often,))).paragraphs)
-    assert rows["active"] == "step 4 to 9, 3 times"
+    assert rows["raised"] == "3 times, first at step 4, last at step 9"
 
 
 async def test_the_end_of_the_reference_is_one_key_away(tmp_path: Path) -> None:
@@ -81,8 +81,10 @@ async def test_search_finds_the_last_setting_from_the_first_page(tmp_path: Path)
     async with app.run_test(size=(120, 40)) as pilot:
         walk = await helped(pilot, app)
         await walk.press(*LAST.partition(".")[2])
-        await walk.see(LAST)
+        await walk.see(LAST, "esc clear")
         assert "pushed up" not in frames.text(app)
+        await walk.press("escape")
+        await walk.see("esc close")
 
 
 def looks_of(app: Workbench, words: str) -> set[tuple[str, str]]:
@@ -166,6 +168,13 @@ def test_a_search_names_what_it_found_and_the_whole_reference_is_all() -> None:
     assert "lab: what if" in found.plain
     assert "v  what if\n" in found.plain
     assert "x" not in found.plain.partition("screens")[0].split()
+
+
+def test_an_alert_has_one_name_on_watch_and_in_help() -> None:
+    part = alert_part("format_hacking", Snapshot())
+    assert part.heading == "alert: reward hacking"
+    assert ("stored as", "format_hacking") in part.paragraphs
+    assert alert_part("no_signal", Snapshot()).heading == "alert: no signal"
 
 
 async def test_the_keys_of_a_screen_come_before_those_of_every_screen(tmp_path: Path) -> None:

@@ -19,7 +19,14 @@ from app.tui.looks.colours import PALETTES, Palette, style
 from app.tui.preferences import Preferences
 from app.tui.screens.new_run import NewRunScreen
 from app.tui.screens.rollouts import RolloutsScreen
-from app.tui.screens.rollouts.lab.lines import NO_TOKENS, colour_of, notes, table_lines, token_lines
+from app.tui.screens.rollouts.lab.lines import (
+    NO_TOKENS,
+    answers_lines,
+    colour_of,
+    notes,
+    table_lines,
+    token_lines,
+)
 from app.tui.screens.rollouts.lab.screen import LabScreen
 from app.tui.screens.rollouts.lab.study import read_step, spread
 from app.tui.screens.rollouts.lab.view import LabView, name_of
@@ -156,6 +163,10 @@ async def test_a_run_without_token_numbers_says_so_at_the_top_and_how_they_are_r
         assert "KL term: unknown" in frames.text(app)
         assert "with signal: unknown" not in frames.text(app)
         frames.check(app)
+        await pilot.press("s", "s")
+        await computed(app, pilot)
+        rows = [line.split("││")[1].strip("│ ") for line in frames.frame(app)[1:-2]]
+        assert "has no token numbers: s looks at the step." in " ".join(rows)
 
 
 @pytest.mark.parametrize(("size", "theme"), LOOKS)
@@ -221,6 +232,13 @@ async def test_a_group_shows_its_answers_before_and_after(store: Path) -> None:
         push = view.here[view.recipe].answers(group.index)[0].push
         assert short(abs(push), 3) in next(line for line in text.splitlines() if "│ a " in line)
         assert "would " in text
+        assert "push in the loss" in text
+        lines = ["".join(text for text, _ in line)
+                 for line in answers_lines(lab.shown, 46, 4, PALETTES["dark"])]  # fmt: skip
+        count = len(lab.shown.places)
+        assert "push in the loss" in lines[0]
+        assert lines[-1] == f"… and {count - 2} more answers (J K)"
+        assert len(answers_lines(lab.shown, 46, count + 1, PALETTES["dark"])) == count + 1
         # every answer that fits as a whole has its tokens below, the chosen one first
         rows = token_lines(lab.shown, 80, 60, PALETTES["dark"])
         begins = ["".join(text for text, _ in row)[:6].strip() for row in rows]

@@ -72,7 +72,7 @@ def test_a_log_of_another_day_says_which() -> None:
 
 
 @pytest.mark.parametrize(("width", "most", "count"), [(96, 3, 2), (80, 3, 3), (60, 2, 2)])
-def test_an_alert_uses_the_whole_width_and_ends_with_since_when(
+def test_an_alert_uses_the_whole_width_and_ends_with_its_steps(
     width: int, most: int, count: int
 ) -> None:
     alert = AlertView(step=9, first_step=4, count=5, rule="no_signal", severity="warning",
@@ -81,7 +81,7 @@ def test_an_alert_uses_the_whole_width_and_ends_with_since_when(
              for line in alert_lines(alert, PALETTES["dark"], False, width, most)]  # fmt: skip
     assert len(lines) == count
     assert width - 6 < cell_len(lines[0].rstrip())
-    assert lines[-1].endswith(" since step 4  ⏎")
+    assert lines[-1].endswith(" steps 4 to 9  ⏎")
     assert max(map(cell_len, lines)) <= width
     assert ("end." in "".join(lines)) == (width > 60)
 

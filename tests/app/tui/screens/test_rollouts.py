@@ -16,6 +16,7 @@ from app.inspector.groups import measure_of
 from app.text.numbers import BARS, short
 from app.tui.app import Workbench
 from app.tui.dialogs.ask import Ask
+from app.tui.looks.colours import PALETTES
 from app.tui.messages import RolloutOpened
 from app.tui.preferences import Preferences
 from app.tui.screens.rollouts import RolloutsScreen
@@ -28,9 +29,11 @@ from app.tui.screens.rollouts.load import (
     run_facts,
 )
 from app.tui.screens.rollouts.panels import AnswerPanel
+from app.tui.screens.rollouts.siblings import sibling_lines
 from app.tui.screens.rollouts.texts import as_csv, as_json, as_markdown
-from app.tui.screens.rollouts.token_lines import probability
+from app.tui.screens.rollouts.token_lines import _probabilities, probability
 from experiments.reader import StoreReader
+from experiments.values import TokenRow
 from grpo_engine import events as ev
 from tests.app import frames
 from tests.app.frames import LOOKS, SIZES
@@ -107,6 +110,17 @@ async def test_the_shown_probability_is_the_stored_one(store: Path) -> None:
         assert f"2: ratio {ratio:.3f}".replace("0.", ".", 1) in text
 
 
+def test_no_probability_is_cut_where_the_panel_is_narrow() -> None:
+    rare = (math.log(3.61e-5),)
+    row = TokenRow(index=0, ids=(7,), sampler=rare, reference=rare, old=rare, passes=(rare,),
+                   after=rare)  # fmt: skip
+    for width in (54, 58, 64, 100):
+        line = _probabilities(row, 0, width, PALETTES["dark"])
+        text = "".join(part for part, _ in line)
+        assert len(text) <= width
+        assert text.count("e−5") == 4
+
+
 async def test_eighty_columns_have_the_keys_that_lead_to_what_is_worth_a_look(store: Path) -> None:
     app = workbench(store)
     async with app.run_test(size=(80, 24)) as pilot:
@@ -114,6 +128,10 @@ async def test_eighty_columns_have_the_keys_that_lead_to_what_is_worth_a_look(st
         keys = frames.frame(app)[-1]
         for hint in ("f clipped", "v what if", "s sort", "t kind", "? explain"):
             assert hint in keys
+        await pilot.press("M", "p")
+        await until(app, lambda: "f prob." in frames.frame(app)[-1])
+        for hint in ("v what if", "s sort", "? explain"):
+            assert hint in frames.frame(app)[-1]
 
 
 async def test_where_there_is_room_the_answers_of_a_group_have_bars_on_one_scale(
@@ -615,7 +633,8 @@ async def test_what_f_finds_is_chosen_and_its_value_shown(
         moments = screen.view.moments
         assert moments is not None
         assert screen.view.moment == moments[0]
-        assert f"{words} {short(moments[0].value, 3)}, 1 of {len(moments)}" in frames.text(app)
+        place = f"1 of {len(moments)}{' in the step' * (key == 'k')}"  # where there is room
+        assert f"{words} {short(moments[0].value, 3)}, {place}" in frames.text(app)
         await pilot.press("f")
         await settled(pilot, screen)
         assert screen.view.moment == moments[1]
@@ -692,6 +711,16 @@ def test_a_group_without_clipped_tokens_is_passed_over_without_reading_its_token
     assert load_moments(closed, calm, "clipped") == ()
     with pytest.raises(AttributeError):
         load_moments(closed, calm, "ratio")
+
+
+async def test_a_list_of_answers_that_is_not_whole_says_which_are_shown(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await opened(app, pilot)
+        lines = sibling_lines(screen.view, 60, 4, PALETTES["dark"])
+        assert "".join(text for text, _ in lines[0]) == "answers b to d of 4"
+        lines = sibling_lines(screen.view, 60, 9, PALETTES["dark"])
+        assert "".join(text for text, _ in lines[0]) == "all answers to this prompt"
 
 
 async def test_steps_add_up_while_one_is_still_being_read(store: Path) -> None:

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from app.feed.narrator import _group as sentence_on
 from app.feed.stored import StoreFeed
 from app.inspector.groups import largest_by_reward, verdicts
 from app.tui.app import Workbench
@@ -212,6 +213,24 @@ def test_greedy_and_sampled_answers_have_strips_of_their_own(store: Path) -> Non
     assert strips[1].startswith(f" held-out, sampled, by step 0 ▁──[{STEPS} █]")
     assert ".1 → 1.1" in strips[0]
     assert "→" not in said([history_line(history, history[0], 100, PALETTE)])  # nothing before it
+
+
+def test_a_strip_says_on_which_sides_there_are_more_steps() -> None:
+    history = [replace(group(0), key=step, step=step, origin="pinned") for step in range(20)]
+    for step, before, after in ((0, False, True), (10, True, True), (19, True, False)):
+        strip = said([history_line(history, history[step], 80, PALETTE)])
+        assert len(strip) <= 80
+        assert strip.startswith(" pinned prompt by step …") is before
+        assert ("…  .5" in strip) is after
+
+
+def test_the_sentence_on_a_group_that_is_all_wrong_says_what_each_answer_scored() -> None:
+    made = scored(1, 0, HELD_OUT, [answer(random.Random(0), HELD_OUT, 0.0)] * 2).group
+    same = tuple(replace(one, advantage=0.0) for one in made.rollouts)
+    wrong = replace(made, rollouts=same, no_signal="all wrong", reward_mean=1.0)
+    for mean, words in ((1.0, "all wrong, and each scored 1, so"), (0.0, "all wrong, so")):
+        told = sentence_on(replace(wrong, reward_mean=mean))
+        assert f": {words} none is pushed." in told
 
 
 def test_a_bar_is_full_at_the_largest_score_of_its_function_in_the_step() -> None:

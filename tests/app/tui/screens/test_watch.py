@@ -15,12 +15,14 @@ from app.feed.replay import ReplayFeed
 from app.feed.series import series_of
 from app.feed.snapshot import LogLine, Snapshot
 from app.feed.stored import StoreFeed
+from app.text.prompt_text import question
 from app.tui.app import Workbench
+from app.tui.dialogs.help.topics import alert_part
 from app.tui.looks.colours import PALETTES
 from app.tui.preferences import Preferences
 from app.tui.screens.rollouts import RolloutsScreen
 from app.tui.screens.watch import WatchScreen
-from app.tui.widgets.alerts_log import AlertsLog
+from app.tui.widgets.alerts_log import AlertsLog, alert_lines
 from app.tui.widgets.charts.curves import Curves
 from app.tui.widgets.groups import Groups, why_line
 from app.tui.widgets.lanes import LEAD, Lanes, lane_lines
@@ -124,6 +126,16 @@ async def test_when_a_run_ends_its_last_groups_and_phase_times_stay(
         whole = r"score \.1s  logprobs \.2s  update \.6s  other \.[012]s"
         wanted = short if size == (80, 24) else whole
         assert re.search(rf"generate 1\.2s ◂ slowest  {wanted}", text)
+
+
+async def test_the_prompt_in_focus_is_named_when_the_run_has_ended(tmp_path: Path) -> None:
+    app = workbench(Script(steps=4, total_steps=4, finished=True).events(), tmp_path)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot, app)
+        lanes = app.screen.query_one(Lanes)
+        assert lanes.group is not None
+        title = f"answers to prompt 1: {question(lanes.group.prompt_text)}"
+        assert f"╭─ {title} " in frames.text(app)
 
 
 async def test_a_held_out_problem_beyond_ninety_nine_shows_its_mean(tmp_path: Path) -> None:
@@ -303,7 +315,17 @@ async def test_a_frozen_view_names_its_step(tmp_path: Path) -> None:
         await settle(pilot, app)
         await pilot.press("f")
         await settle(pilot, app)
-        assert "The view is frozen in step 25 while the run continues." in frames.text(app)
+        assert "Only the view is frozen, in step 25. f unfreezes it." in frames.text(app)
+
+
+async def test_a_run_that_has_ended_cannot_be_frozen(tmp_path: Path) -> None:
+    app = workbench(Script(steps=4, total_steps=4, finished=True).events(), tmp_path)
+    async with app.run_test(size=(80, 24), notifications=True) as pilot:
+        await settle(pilot, app)
+        await pilot.press("f")
+        await settle(pilot, app)
+        assert app.said[-1].text == "The run has ended: there is nothing to freeze."
+        assert "Only the view is frozen" not in frames.text(app)
 
 
 async def test_an_alert_is_counted_at_the_top_and_told_in_full(tmp_path: Path) -> None:
@@ -352,6 +374,30 @@ async def test_an_alert_is_counted_at_the_top_and_told_in_full(tmp_path: Path) -
         await settle(pilot, app)
         assert "calm-otter" in frames.frame(app)[0]
         assert "▲1 " in frames.frame(app)[0]
+
+
+def test_an_alert_and_its_help_name_the_steps_at_which_it_was_raised() -> None:
+    once = AlertView(step=24, rule="no_signal", severity="warning", first_step=24, count=1,
+                     explanation="72% of the prompts of the last 5 steps gave no signal: all same.",
+                     remedy="Use harder tasks.")  # fmt: skip
+    often = replace(once, step=58, first_step=28, count=4)
+
+    def told(alert: AlertView, width: int, most: int) -> list[str]:
+        lines = alert_lines(alert, PALETTES["dark"], False, width, most)
+        return ["".join(text for text, _ in line).rstrip() for line in lines]
+
+    assert told(once, 120, 3)[-1].endswith("Use harder tasks. at step 24  ⏎")
+    assert told(often, 120, 3)[-1].endswith("Use harder tasks. steps 28 to 58  ⏎")
+    # a single line is for what the alert says
+    (line,) = told(often, 78, 1)
+    assert line[12:].startswith("72% of the prompts of the last 5 steps gave no signal: all")
+    assert line.endswith("…  ⏎")
+    for alert, words in (
+        (once, "at step 24"),
+        (often, "4 times, first at step 28, last at step 58"),
+    ):
+        part = alert_part("no_signal", Snapshot(alerts=(alert,)))
+        assert ("raised", words) in part.paragraphs
 
 
 def test_the_phases_of_a_step_without_a_length_are_not_compared() -> None:
@@ -503,6 +549,13 @@ async def test_an_answer_of_an_earlier_step_opens_on_rollouts(tmp_path: Path) ->
         await until(app, lambda: getattr(app.screen.past, "step", 0) == 5)  # type: ignore[attr-defined]
         await pilot.press("enter")
         await until(app, lambda: "step 5 " in frames.text(app) and "4 Rollouts" in frames.text(app))
+        await until(app, lambda: "answer" in frames.text(app))
+        await pilot.press("escape")  # back to where it was opened
+        await until(app, lambda: isinstance(app.screen, WatchScreen))
+        await pilot.press("4")  # a screen of its own
+        await until(app, lambda: app.screen.mode == "rollouts")  # type: ignore[attr-defined]
+        await pilot.press("escape")
+        await until(app, lambda: app.screen.mode == "runs")  # type: ignore[attr-defined]
 
 
 async def test_rollouts_follow_to_the_earlier_step_once(tmp_path: Path) -> None:

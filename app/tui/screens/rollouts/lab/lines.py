@@ -178,9 +178,12 @@ def answers_lines(view: LabView, width: int, height: int, palette: Palette) -> l
         ])
         for place, a, b in zip(view.places, *answers, strict=True)
     ]  # fmt: skip
-    first, end = window([1] * len(rows), view.row, height - 1)
-    return _before_after(("advantage", "clipped", "push in the loss" if width >= 57 else "push"),
-                         rows[first:end], view.row - first, width, palette)  # fmt: skip
+    shown = height - 1 - (len(rows) >= height)
+    first, end = window([1] * len(rows), view.row, shown)
+    lines = _before_after(("advantage", "clipped", "push in the loss"), rows[first:end],
+                          view.row - first, width, palette)  # fmt: skip
+    more = f"… and {len(rows) - end + first} more answers (J K)"
+    return [*lines, [(more, style(palette.label))]] if end - first < len(rows) else lines
 
 
 def _before_after(

@@ -118,7 +118,8 @@ class EffectPanel(Panel):
         if view.scope == "step":
             return group_lines(view, width, room, self.palette)
         if not view.places:
-            return [[("This group has no token numbers: s looks at the step.", None)]]
+            text = "This group has no token numbers: s looks at the step."
+            return [[(part, None)] for part in wrap(text, width, 3)]
         lines = answers_lines(view, width, max(3, room - TOKEN_ROWS - 1), self.palette)
         return [*lines, [], *token_lines(view, width, room - len(lines) - 1, self.palette)]
 
