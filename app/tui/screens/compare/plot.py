@@ -127,7 +127,8 @@ def plot(
     if not view.log:
         for guide in guides:
             if scale.low < guide <= scale.high:
-                _guide(cells, guide, scale, palette)
+                words = f" limit {with_unit(guide, spec(chart.key).unit)} "
+                _guide(cells, guide, words, scale, palette)
     taken: set[tuple[int, int]] = set()
     for turn, (curve, path) in enumerate(zip(curves, paths, strict=True)):
         for x, y in _places(path, curve.shape, turn, len(curves)):
@@ -181,11 +182,18 @@ def _places(
     return [cells[-1], *(cell for cell in marked.values() if cell[0] > first[0] + 1)]
 
 
-def _guide(cells: list[list[Cell]], guide: float, scale: Axis, palette: Palette) -> None:
+def _guide(
+    cells: list[list[Cell]], guide: float, words: str, scale: Axis, palette: Palette
+) -> None:
+    """A guide line, with its words where there is no curve in the middle."""
     row = cells[scale.dot(guide, 4 * len(cells)) >> 2]
+    start = (len(row) - len(words)) // 2
+    free = start > 3 and all(cell[0] == " " for cell in row[start : start + len(words)])
     for x, (char, _, _) in enumerate(row):
         if char == " ":
-            row[x] = (GUIDE, palette.guide, False)
+            inside = free and 0 <= x - start < len(words)
+            row[x] = ((words[x - start], palette.label, False) if inside
+                      else (GUIDE, palette.guide, False))  # fmt: skip
 
 
 def chart_lines(
