@@ -407,6 +407,9 @@ async def test_a_replay_has_keys_for_speed_and_position_and_none_that_do_nothing
         async def at(step: int) -> None:
             await until(app, lambda: app.screen.snapshot.step == step)  # type: ignore[attr-defined]
 
+        hints = frames.frame(app)[-1]
+        assert ". pause  " in hints
+        assert "end last step" in hints
         await pilot.press("greater_than_sign", "greater_than_sign")
         await at(2)
         await pilot.press("right_curly_bracket")
