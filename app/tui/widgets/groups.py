@@ -12,6 +12,7 @@ from textual.reactive import reactive
 from app.feed.snapshot import ShownGroup, ShownRollout, Snapshot
 from app.inspector.groups import letter
 from app.text.numbers import share, short, signed, sparkline
+from app.text.prompt_text import asked
 from app.text.safe_text import cell_len, clip, pad, wrap
 from app.tui.looks.colours import Palette, style
 from app.tui.messages import PromptFocused, RolloutOpened
@@ -21,6 +22,7 @@ from experiments.values import BoardRollout
 from grpo_engine.events import Group
 
 MEAN = 4
+LEAST_PROMPT = 20  # cells beside the means from which the prompts are shown there
 HEAD_FROM, FOOT_FROM = 2, 4  # rows above which there are the header, and the signal of each step
 
 
@@ -193,9 +195,13 @@ class Groups(Panel):
             if len(lines) - head + needed > room:
                 break
             marked = self.cursor if index == place and self.has_focus else None
-            lines.append(group_line(group, table, number, each, palette,
-                                    self.marks and index == place, marked,
-                                    needed == 2))  # fmt: skip
+            chosen = self.marks and index == place
+            line = group_line(group, table, number, each, palette, chosen, marked,
+                              needed == 2)  # fmt: skip
+            if width - table >= LEAST_PROMPT:
+                prompt = clip(asked(group.prompt_text), width - table - 2)
+                line.append((f"  {prompt}", style(palette.text if chosen else palette.label)))
+            lines.append(line)
             self._places.append(index)
             if needed == 2:
                 lines.append(why_line(why_no_push(group), width, palette))

@@ -384,10 +384,14 @@ def ranking_lines(view: View, width: int, height: int, palette: Palette) -> list
         return [[(part, label)] for note in notes for part in wrap(note, width, height)]
     lines: list[Line] = []
     first = ranking_of(found, view.metric)
-    for ranking in sorted(found.rankings, key=lambda one: one is not first):
-        rows = ranking_rows(ranking, found)
-        sizes = fitted({name: max(cell_len(name), *(cell_len(row[name]) for row in rows)) + 2
-                        for name in rows[0]}, width)  # fmt: skip
+    tables = [(one, ranking_rows(one, found))
+              for one in sorted(found.rankings, key=lambda one: one is not first)]  # fmt: skip
+    needed: dict[str, int] = {}  # the same for all, so that their columns are below each other
+    for row in (row for _, rows in tables for row in rows):
+        for name, text in row.items():
+            needed[name] = max(needed.get(name, 0), cell_len(name) + 2, cell_len(text) + 2)
+    for ranking, rows in tables:
+        sizes = fitted({name: needed[name] for name in rows[0]}, width)
         lines += [[]] if lines else []
         title = ranking_title(ranking)
         first_part, *_, last_part = title.split("; ")

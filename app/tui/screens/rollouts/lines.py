@@ -152,13 +152,17 @@ def window(widths: Sequence[int], selected: int, room: int) -> tuple[int, int]:
 
 
 def history_line(
-    history: Sequence[GroupView], group: GroupView, width: int, palette: Palette
+    history: Sequence[GroupView], group: GroupView, width: int, palette: Palette, *, live: bool
 ) -> Line:
-    """One prompt over the steps: a reward bar per visit, the shown one in brackets."""
+    """One prompt over the steps: a reward bar per visit, the shown one in brackets.
+
+    Only a run that is `live` can follow another prompt.
+    """
     label = style(palette.label)
     alike = visits(history, group)
     if len(alike) < 2:
-        text = "this prompt was sampled once; @ goes to pinned prompts, * pins it"
+        text = "this prompt was sampled once; @ goes to pinned prompts"
+        text += ", * pins it" if live else ""
         return [(clip(" " + text, width), label)]
     rewards = [visit.reward_mean for visit in alike]
     known = [value for value in rewards if value is not None] or [0.0]

@@ -74,6 +74,8 @@ class HistoryBar(ViewPanel, can_focus=False):
     DEFAULT_CSS = "HistoryBar { height: 2; }"
     framed: ClassVar[bool] = False
 
+    live: reactive[bool] = reactive(False)
+
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - two lines always
         """The position in a sentence, and the bars of the prompt's visits."""
         view, palette = self.view, self.palette
@@ -82,7 +84,7 @@ class HistoryBar(ViewPanel, can_focus=False):
             return []
         history = detail.history if detail else ()
         place = place_line(chosen, view.rollout, step.run.name, width, palette)
-        return [place, history_line(history, chosen, width, palette)]
+        return [place, history_line(history, chosen, width, palette, live=self.live)]
 
 
 class GroupsPanel(ViewPanel):

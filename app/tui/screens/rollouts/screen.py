@@ -166,6 +166,8 @@ class RolloutsScreen(WorkbenchScreen):
 
     def show(self, snapshot: Snapshot) -> None:
         """Follow the shown run until the user picks a step; follow each newly opened run."""
+        for bar in self.query(HistoryBar):
+            bar.live = snapshot.active
         session = self.workbench.session
         if session is None or not session.run:  # a run that is not in the store yet
             return
@@ -233,7 +235,9 @@ class RolloutsScreen(WorkbenchScreen):
         if not self.is_mounted:
             return
         self.set_class(new.search is not None, "-finding")
-        hidden = frozenset() if new.chosen is not None else NEED_ANSWERS
+        changes = new.diff and new.earlier is not None
+        hidden = frozenset(("token(1)", "heat") if changes else ())
+        hidden |= frozenset() if new.chosen is not None else NEED_ANSWERS
         self.query_one(KeyBar).hidden = hidden if new.step is not None else hidden | {"origin"}
         for panel in self.query(ViewPanel):
             panel.view = new

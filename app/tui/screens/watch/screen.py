@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from textual import on, work
 from textual.app import ComposeResult
@@ -34,6 +34,8 @@ from experiments.errors import StoreError
 # actions that need a run
 READING = frozenset({"prompt(1)", "seek(-1)", "step(-1)", "aside(-1)", "explain_chart", "metrics",
                      "open", "explain_alert", "mute"})  # fmt: skip
+
+REPLAYED: Final = {"pause": "pause", "present": "last step"}  # keys that act on a replay
 
 
 class WatchScreen(ControlScreen):
@@ -97,7 +99,8 @@ class WatchScreen(ControlScreen):
         bar.hidden = frozenset() if controlled else CONTROLS | {"freeze"}
         if snapshot.status == "empty":
             bar.hidden |= READING
-        bar.renamed = HELD if ControlledRun.of(snapshot).held else {}
+        replayed = REPLAYED if self.replay is not None else {}
+        bar.renamed = {**replayed, **HELD} if ControlledRun.of(snapshot).held else replayed
         if not self.frozen:
             self._hand_down(snapshot)
 

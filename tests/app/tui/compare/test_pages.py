@@ -15,7 +15,7 @@ from app.text.numbers import short
 from app.tui.looks.colours import PALETTES
 from app.tui.messages import CompareRequested
 from app.tui.screens.compare import CompareScreen
-from app.tui.screens.compare.lines import WORK, answers_lines, fitted
+from app.tui.screens.compare.lines import WORK, answers_lines, fitted, ranking_lines
 from app.tui.screens.compare.load import load_comparison
 from app.tui.screens.compare.panels import PagePanel
 from app.tui.screens.compare.pick import Picker, PickList
@@ -288,6 +288,15 @@ async def test_the_settings_of_a_sweep_are_rows_with_all_that_is_needed_to_decid
                          if f" {row['setting']} " in line and row["points"] in line)  # fmt: skip
             for column in ("right", "points", "95%", "best?"):
                 assert row[column] in shown
+        first, *others = found.rankings  # a long number in one table makes its column wide in both
+        late = tuple(replace(row, reached=replace(row.reached, step=12_345_678.0))
+                     for row in first.settings)  # fmt: skip
+        found = replace(found, rankings=(replace(first, settings=late), *others))
+        lines = ranking_lines(replace(screen.view, comparison=found), 190, 40, PALETTES["dark"])
+        written = ["".join(piece for piece, _ in line) for line in lines]
+        heads = [line for line in written if " best? " in line]
+        assert len(heads) == 2
+        assert len({head.index(" tokens ") for head in heads}) == 1
         # the title is shorter where there is less room, but names what counts as reached
         assert re.search("sampled answers to 60 held-out problems.*; reached: [0-9.]+% right", text)
         assert "corrected for 2 comparisons" in verdict(screen.view)

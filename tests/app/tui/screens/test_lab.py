@@ -1,6 +1,7 @@
 """The lab: what other settings would have done to a range of steps, a step or a group."""
 
 import itertools
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -246,6 +247,7 @@ async def test_a_group_shows_its_answers_before_and_after(store: Path) -> None:
         short_of = token_lines(lab.shown, 80, len(rows) - 1, PALETTES["dark"])
         assert short_of == rows[: len(short_of)]
         assert len(token_lines(lab.shown, 80, 2, PALETTES["dark"])) == 0
+        assert "J K answer" in frames.frame(app)[-1]
         await pilot.press("J")
         assert lab.shown.row == 1
         await pilot.press("K", "K")
@@ -283,10 +285,14 @@ async def test_variants_stand_beside_each_other(store: Path) -> None:
         rows = [line for line in frames.text(app).splitlines() if "●" in line or "○" in line]
         assert len(rows) == 5
         assert "variant 4 of 4" in frames.text(app)
+        keys = " ".join(frames.frame(app)[-1].split())
+        assert "c clone x remove [ ] variant" in keys
         await pilot.press("x", "[", "[")
         assert (len(lab.shown.variants), lab.shown.chosen) == (3, 0)
         await pilot.press("x", "x", "x")
         assert lab.shown.variants == (lab.shown.base,)
+        await pilot.pause()
+        assert not re.search(r"remove|\] variant|answer", frames.frame(app)[-1])
 
 
 async def test_what_stored_numbers_cannot_tell_is_refused_and_a_clone_can_train_it(

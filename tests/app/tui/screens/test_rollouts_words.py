@@ -208,17 +208,31 @@ def test_greedy_and_sampled_answers_have_strips_of_their_own(store: Path) -> Non
     with_reader = StoreReader(store)
     history = with_reader.history(1, with_reader.groups(1, STEPS, "eval")[0].prompt_hash)
     with_reader.close()
-    strips = [said([history_line(history, shown, 100, PALETTE)]) for shown in history[-2:]]
+    strips = [
+        said([history_line(history, shown, 100, PALETTE, live=True)]) for shown in history[-2:]
+    ]
     assert strips[0].startswith(f" held-out, greedy, by step 0 ▁──[{STEPS} █]")
     assert strips[1].startswith(f" held-out, sampled, by step 0 ▁──[{STEPS} █]")
     assert ".1 → 1.1" in strips[0]
-    assert "→" not in said([history_line(history, history[0], 100, PALETTE)])  # nothing before it
+    assert "→" not in said(
+        [history_line(history, history[0], 100, PALETTE, live=True)]
+    )  # nothing before it
+
+
+def test_only_a_run_at_work_offers_to_pin_a_prompt(store: Path) -> None:
+    with_reader = StoreReader(store)
+    one = with_reader.groups(1, STEPS, "train")[0]
+    with_reader.close()
+    for live in (False, True):
+        shown = said([history_line([one], one, 100, PALETTE, live=live)])
+        assert shown.startswith(" this prompt was sampled once; @ goes to pinned prompts")
+        assert ("* pins it" in shown) == live
 
 
 def test_a_strip_says_on_which_sides_there_are_more_steps() -> None:
     history = [replace(group(0), key=step, step=step, origin="pinned") for step in range(20)]
     for step, before, after in ((0, False, True), (10, True, True), (19, True, False)):
-        strip = said([history_line(history, history[step], 80, PALETTE)])
+        strip = said([history_line(history, history[step], 80, PALETTE, live=True)])
         assert len(strip) <= 80
         assert strip.startswith(" pinned prompt by step …") is before
         assert ("…  .5" in strip) is after

@@ -15,7 +15,7 @@ from app.feed.replay import ReplayFeed
 from app.feed.series import series_of
 from app.feed.snapshot import LogLine, Snapshot
 from app.feed.stored import StoreFeed
-from app.text.prompt_text import question
+from app.text.prompt_text import asked, question
 from app.tui.app import Workbench
 from app.tui.dialogs.help.topics import alert_part
 from app.tui.looks.colours import PALETTES
@@ -440,6 +440,20 @@ async def test_zoom_gives_a_panel_the_screen_and_gives_it_back(tmp_path: Path) -
         await until(app, lambda: "all panels" not in frames.frame(app)[-1])
 
 
+async def test_groups_alone_on_the_screen_show_their_prompts(tmp_path: Path) -> None:
+    app = workbench(SHORT.events(), tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot, app)
+        groups = app.screen.query_one(Groups)
+        groups.focus()
+        asks = [asked(group.prompt_text) for group in groups.snapshot.groups]
+        assert not any(ask in "".join(rows_of(app, "#groups")) for ask in asks)
+        await pilot.press("z")
+        rows = rows_of(app, "#groups")
+        assert [sum(ask in row for row in rows) for ask in asks] == [1] * len(asks)
+        frames.check(app)
+
+
 async def test_a_replay_has_keys_for_speed_and_position_and_none_that_do_nothing(
     tmp_path: Path,
 ) -> None:
@@ -453,6 +467,9 @@ async def test_a_replay_has_keys_for_speed_and_position_and_none_that_do_nothing
         async def at(step: int) -> None:
             await until(app, lambda: app.screen.snapshot.step == step)  # type: ignore[attr-defined]
 
+        hints = frames.frame(app)[-1]
+        assert ". pause  " in hints
+        assert "end last step" in hints
         await pilot.press("greater_than_sign", "greater_than_sign")
         await at(2)
         await pilot.press("right_curly_bracket")

@@ -153,15 +153,15 @@ class LabScreen(Dialog[None]):
         Binding("r", "range", "range", id="lab.range", tooltip="Type the range of steps"),
         Binding("a", "add", "add variant", id="lab.add",
                 tooltip="Put another variant beside this one"),
-        Binding("x", "remove", "remove", id="lab.remove", show=False,
+        Binding("c", "clone", "clone", id="lab.clone",
+                tooltip="A new run with the settings of this variant"),
+        Binding("x", "remove", "remove", id="lab.remove",
                 tooltip="Remove this variant"),
-        Binding("right_square_bracket,n", "variant(1)", "variant", id="lab.variant", show=False,
+        Binding("right_square_bracket,n", "variant(1)", "variant", id="lab.variant",
                 key_display="[ ]", tooltip="Go to the next variant"),
         Binding("left_square_bracket,p", "variant(-1)", "previous variant", show=False,
                 id="lab.variant_before", tooltip="Go to the previous variant"),
-        Binding("c", "clone", "clone", id="lab.clone",
-                tooltip="A new run with the settings of this variant"),
-        Binding("J", "answer(1)", "answer", id="lab.answer", key_display="J K", show=False,
+        Binding("J", "answer(1)", "answer", id="lab.answer", key_display="J K",
                 tooltip="Show the next answer's tokens"),
         Binding("K", "answer(-1)", "previous answer", id="lab.answer_before", show=False,
                 tooltip="Show the previous answer's tokens"),
@@ -223,6 +223,11 @@ class LabScreen(Dialog[None]):
         if self.is_mounted:
             self.query_one(KnobsPanel).view = new
             self.query_one(EffectPanel).view = new
+            view = self.shown
+            self.query_one(KeyBar).hidden = frozenset(
+                (*(() if len(view.variants) > 1 else ("remove", "variant(1)")),
+                 *(() if view.scope == "group" else ("answer(1)",)))
+            )  # fmt: skip
 
     @work(exclusive=True, group="lab")
     async def _compute(self) -> None:
