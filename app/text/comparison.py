@@ -180,11 +180,9 @@ def ranking_title(ranking: "Ranking") -> str:
     over = "seeds and problems" if ranking.seeds else "problems, not seeds"
     many = f", all {ranking.comparisons} at once" if ranking.comparisons > 1 else ""
     ours = ranking.metric in ("eval/accuracy", f"{GREEDY}accuracy")
-    goal = (
-        f"{percent(ranking.threshold)}% right"
-        if ours
-        else f"{ranking.metric} {ranking.threshold:g}"
-    )
+    goal = f"{ranking.metric} {ranking.threshold:g}"
+    if ours:
+        goal = f"{percent(ranking.threshold)}% right"
     return (f"{answers} to {ranking.problems} held-out problems; 95% over {over}{many}; "
             f"reached: {goal}")  # fmt: skip
 
@@ -200,12 +198,9 @@ def _ranking_row(row: "RankedSetting", ranking: "Ranking", found: "Comparison") 
     unsure = test is not None and test.p_value >= SURE
     alone = sum(one.may_be_best for one in ranking.settings) == 1
     middle = "–" if reached.runs else ""  # no median, since too few reached it
+    unknown = ">100" if ranking.seeds else "?"
     more = {
-        "needs + seeds": f"{row.more_seeds}"
-        if row.more_seeds
-        else ">100"
-        if ranking.seeds
-        else "?",
+        "needs + seeds": f"{row.more_seeds}" if row.more_seeds else unknown,
         "or + problems": f"{row.more_problems:,}" if row.more_problems else ">7,000",
     }
     return {

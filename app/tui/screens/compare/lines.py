@@ -42,17 +42,8 @@ NO_RANKING = (
 )
 WORK = ("tokens", "time", "step")
 # the most important first
-COLUMNS = (
-    "points",
-    "95%",
-    "right",
-    "best?",
-    "needs + seeds",
-    "or + problems",
-    "p",
-    "reached",
-    *WORK,
-)
+COLUMNS = ("points", "95%", "right", "best?", "needs + seeds", "or + problems", "p", "reached",
+           *WORK)  # fmt: skip
 ANSWER_LINES = 8
 RAMPS = {True: (235, 17, 18, 24, 31, 38, 45), False: (255, 195, 153, 117, 75, 33, 26)}
 
