@@ -122,7 +122,7 @@ COMPARE = Stop(
 )
 PICKER = Stop(
     ("Picker",), f"{TWO} plus",
-    "down up pagedown pageup end home space space asterisk asterisk slash escape enter",
+    "down up pagedown pageup end home space space plus plus asterisk asterisk slash escape enter",
 )  # fmt: skip
 NEW_RUN = Stop(
     ("NewRunScreen",),

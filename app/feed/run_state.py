@@ -72,6 +72,11 @@ class RunState:
         self._values["asked"] = verb
         self._dirty = True
 
+    def _answer(self, *verbs: Asked) -> None:
+        """Forget the request if it was one of these; an event may answer the one before."""
+        if self._values.get("asked") in verbs:
+            self._values["asked"] = ""
+
     def mute(self, rules: frozenset[str]) -> None:
         """Replace the alert rules that are muted for this run."""
         if self._muted != rules:
@@ -252,8 +257,7 @@ class RunState:
         self._write(event, at, f"{event.problems} held-out problems ({event.mode}){right}")
 
     def _checkpoint_saved(self, event: ev.CheckpointSaved, at: float | None) -> None:
-        if self._values.get("asked") == "checkpoint":
-            self._values["asked"] = ""
+        self._answer("checkpoint")
         best = ", the best so far" if event.best else ""
         self._write(event, at, f"checkpoint of step {event.step} saved{best}")
 
@@ -261,11 +265,13 @@ class RunState:
         self._write(event, at, event.text, event.severity)
 
     def _paused(self, event: ev.RunPaused, at: float | None) -> None:
-        self._values.update(status="paused", asked="", paused_for=event.reason)
+        self._answer("pause")
+        self._values.update(status="paused", paused_for=event.reason)
         self._write(event, at, f"paused: {event.reason}" if event.reason else "paused")
 
     def _resumed(self, event: ev.RunResumed, at: float | None) -> None:
-        self._values.update(status="running", asked="", paused_for="")
+        self._answer("continue")
+        self._values.update(status="running", paused_for="")
         self._write(event, at, "resumed")
 
     def _finished(self, event: ev.RunFinished, at: float | None) -> None:

@@ -27,7 +27,6 @@ from grpo_engine import errors
 from grpo_engine.control import Control, StopNow
 from grpo_engine.distributed.messages import Arrays, ClosedError, receive, send
 from grpo_engine.errors import EngineError, WorkerLostError
-from grpo_engine.platform import blas
 from grpo_engine.platform.interpreter import command
 
 BOOT: Final = (
@@ -37,18 +36,13 @@ BOOT: Final = (
 LOG: Final = "workers.log"
 LEAST_SAMPLED: Final = 8  # rows that repay one more reading of the weights for every token
 LEAST_SCORED: Final = 2
+LEAST_ROWS: Final = 4  # rows of a step that repay one more worker, which may only score them
 LEAST_SHARED: Final = 10_000_000  # parameters; smaller models are read by each worker
 TICK: Final = 0.05
 GRACE: Final = 2.0  # seconds to leave before a kill
 
 Answer = tuple[int, dict[str, Any], dict[str, "np.ndarray[Any, Any]"]]
 Request = tuple[Mapping[str, Any], Arrays]
-
-
-def least_sampled() -> int:
-    """Rows that repay one more worker: fewer where weights are not copied for each product."""
-    library = blas.state()
-    return LEAST_SAMPLED // 2 if library is not None and library.products else LEAST_SAMPLED
 
 
 class Workers:
@@ -241,7 +235,7 @@ class Workers:
 
     def used_to_sample(self, rows: int) -> int:
         """How many workers sample this many rows; each reads all weights for every token."""
-        return max(1, min(self.count, rows // least_sampled()))
+        return max(1, min(self.count, rows // LEAST_SAMPLED))
 
     def used_to_score(self, rows: int) -> int:
         """How many workers score or train this many rows."""

@@ -9,7 +9,7 @@ import mlx.core as mx
 
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.distributed.ranks import Ranks
-from grpo_engine.distributed.workers import LEAST_SHARED, Workers, least_sampled
+from grpo_engine.distributed.workers import LEAST_ROWS, LEAST_SHARED, Workers
 from grpo_engine.environments.dialogues import specs_of
 from grpo_engine.errors import DataError, MemoryLimitError
 from grpo_engine.platform.memory import memory, on_device
@@ -112,7 +112,7 @@ def _worth(config: RunConfig, cores: int, work: Work) -> int:
     tokens = work.answers * config.rollout.max_new_tokens * (1 if work.trained else SAMPLED)
     seconds = tokens * (TOKEN_S + PARAMETER_S * parameters)
     fitting = int(memory_limit() * WORKERS_SHARE / max(1, WORKER_COPIES * 4 * parameters))
-    count = max(1, min(cores, fitting, work.together // least_sampled()))
+    count = max(1, min(cores, fitting, work.together // LEAST_ROWS))
     return count if seconds * (1 - 1 / count) > STARTUP_S else 1
 
 

@@ -155,6 +155,17 @@ def test_scores_of_a_step_that_is_sampled_again_are_not_shown_for_the_new_answer
     assert state.snapshot().groups == board.snapshot().groups
 
 
+def test_an_event_answers_no_later_request() -> None:
+    state = RunState()
+    state.apply(started())
+    state.ask("continue")
+    state.ask("checkpoint")
+    state.apply(ev.RunResumed(step=1))
+    assert state.snapshot().asked == "checkpoint"
+    state.apply(ev.CheckpointSaved(step=1, path="", best=False, seconds=0.1))
+    assert state.snapshot().asked == ""
+
+
 def test_what_was_asked_shows_until_the_engine_answers() -> None:
     state = RunState()
     state.apply(started())

@@ -2,14 +2,14 @@
 
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import mlx.core as mx
 import pytest
 
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.distributed.ranks import Ranks
-from grpo_engine.platform import blas
-from grpo_engine.platform.blas import Blas
+from grpo_engine.distributed.workers import Workers
 from grpo_engine.policy.source import find_folder, stored_parameters
 from grpo_engine.setup import preflight
 from grpo_engine.setup.preflight import Processes, Work, worker_count
@@ -46,14 +46,13 @@ def test_a_short_run_is_computed_by_the_engine_itself(world: Path) -> None:
     assert count_of(starter(steps=10)) == 1
 
 
-@pytest.mark.parametrize(("products", "each"), [(False, 8), (True, 4)])
-def test_a_worker_has_eight_answers_or_half_where_products_copy_no_weights(
-    monkeypatch: pytest.MonkeyPatch, products: bool, each: int
-) -> None:
-    monkeypatch.setattr(blas, "state", lambda: Blas(library="some.so", products=products))
+def test_a_worker_has_four_answers_to_score_and_eight_to_sample() -> None:
     for workers in (1, 2, 3):
-        rollout = {"prompts": 1, "group_size": workers * each}
+        rollout = {"prompts": 1, "group_size": workers * 4}
         assert count_of(starter(steps=99_000, rollout=rollout), cores=4) == workers
+    two = mock.Mock(count=2)
+    used = [Workers.used_to_sample(two, rows) for rows in (1, 8, 15, 16, 64)]
+    assert used == [1, 1, 1, 2, 2]
 
 
 def test_workers_that_do_not_fit_in_memory_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -208,9 +208,6 @@ def test_a_guide_line_fills_the_empty_cells_of_its_row(made: Made) -> None:
     assert all(cell[0] != " " for cell in cells[2])
     assert ("┈", DARK.guide, False) in cells[2]
     assert "limit" not in "".join(cell[0] for cell in cells[2])  # the curve is in its place
-    steep = view_of(made, "kl", [[(0, 0.0), (1, 0.2), (20, 0.2)]], smooth=0)
-    rows_of_text = ["".join(cell[0] for cell in row) for row in drawn(steep, 40, 5)]
-    assert rows_of_text[2][14:26] == "┈ limit .1 ┈"
     log = view_of(made, "kl", [[(step, 0.01 + 0.2 * step / 20) for step in range(21)]], smooth=0,
                   log=True)  # fmt: skip
     assert all(cell[0] != "┈" for row in drawn(log, 40, 5) for cell in row)

@@ -354,7 +354,7 @@ async def test_an_alert_is_counted_at_the_top_and_told_in_full(tmp_path: Path) -
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot, app)
         panel = app.screen.query_one("#alerts", AlertsLog)
-        assert panel.note == "all quiet"
+        assert panel.note.startswith("all quiet")
         panel.focus()
         place = next(
             n for n, one in enumerate(panel.entries)
@@ -467,9 +467,8 @@ async def test_a_replay_has_keys_for_speed_and_position_and_none_that_do_nothing
         async def at(step: int) -> None:
             await until(app, lambda: app.screen.snapshot.step == step)  # type: ignore[attr-defined]
 
-        hints = frames.frame(app)[-1]
-        assert ". pause  " in hints
-        assert "end last step" in hints
+        await until(app, lambda: ". pause  " in frames.frame(app)[-1])
+        assert "end last step" in frames.frame(app)[-1]
         await pilot.press("greater_than_sign", "greater_than_sign")
         await at(2)
         await pilot.press("right_curly_bracket")
