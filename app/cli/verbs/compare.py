@@ -83,8 +83,8 @@ def compare(
     the same held-out problems, greedy and sampled answers apart. The 95% intervals cover other
     seeds and other problems, and hold for all settings at once (Bonferroni); with one seed per
     setting they cover problems only. "best?" is "no" where the leading setting is better for sure.
-    So many more seeds or problems as "needs" says would show the difference, if it is as measured,
-    in 4 of 5 cases.
+    "needs" is how many more seeds or problems would show the difference in 4 of 5 cases, if it is
+    as large as measured.
 
     Example: grpo-tui compare calm-otter brave-fox --baseline calm-otter --reach .8
     """

@@ -508,7 +508,7 @@ def _bar(width: int) -> int:
 
 
 def _scale_line(scale: tuple[float, float], unit: str, width: int, palette: Palette) -> Line:
-    """What both ends of the bars stand for."""
+    """The values at the two ends of the bars."""
     low, high = (with_unit(end, unit) for end in scale)
     return [(" " * (_numbers(width) + 1) + low + pad(high, _bar(width) - cell_len(low), ">"),
              style(palette.label))]  # fmt: skip

@@ -235,7 +235,7 @@ class Picker(Filtered[Picked]):
         self._list.picking = self._list.picking.swept()
 
     def action_mark_all(self) -> None:
-        """Mark all items that are listed, or none of them."""
+        """Mark every listed item; if all are marked, unmark them."""
         self._list.picking = self._list.picking.all_marked()
 
     def action_take(self) -> None:
