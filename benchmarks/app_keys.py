@@ -236,6 +236,8 @@ def press(ear: Ear, stop: tour.Stop, found: Keys, count: int) -> None:
             return
         value = ear.measure(key)
         name = f"{stop.screens[0]} {place}: {key}"
+        if os.environ.get("TOUR_DEBUG"):
+            print(f"{value:7.1f} ms  {name}", flush=True)
         if value:
             found.spent.append((value, name))
         else:

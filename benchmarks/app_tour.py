@@ -80,7 +80,7 @@ MESSAGES = Stop(
 WATCH = Stop(
     ("WatchScreen", "Curves", "Lanes", "Groups", "AlertsLog"),
     f"{SECOND} enter 3",
-    "ctrl+o a down j up k right l left h enter escape m escape escape "
+    "ctrl+o a down j up k right l left h enter escape m escape "
     "tab down j up k enter 3 "
     "tab down j up k right l left h enter 3 tab down j k up enter escape shift+tab tab "
     "less_than_sign less_than_sign greater_than_sign left_curly_bracket right_curly_bracket "
