@@ -33,7 +33,7 @@ BYTES = {
 LIVE = "busy-bee"  # the name of the active run
 MARKS = re.compile("[╭╮╰╯│▸]|(?<=│)▌")  # frames and cursor marks
 TOAST = re.compile(r"▌ *(.*?)(?:  |$)")
-SAID = re.compile(r"asked for|is frozen|paused|muted in this run|Step \d+, seen from")
+SAID = re.compile(r"Saving a checkpoint|is frozen|paused|muted in this run|Step \d+, seen from")
 NOT_PRESSED = frozenset((
     "rollouts.pager", "runs.demo",  # open another program
     "watch.faster", "watch.slower",  # of a replay, which is another program

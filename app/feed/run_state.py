@@ -68,8 +68,9 @@ class RunState:
         self._dirty = True
 
     def ask(self, verb: Asked) -> None:
-        """Show a person's request before the engine answers."""
-        self._values["asked"] = verb
+        """Show a person's request before the engine answers; a pause taken back needs no answer."""
+        taken_back = verb == "continue" and self._values.get("status") != "paused"
+        self._values["asked"] = "" if taken_back else verb
         self._dirty = True
 
     def _answer(self, *verbs: Asked) -> None:

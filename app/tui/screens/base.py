@@ -18,6 +18,7 @@ from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.dom import DOMNode
+from textual.geometry import Size
 from textual.message import Message
 from textual.reactive import reactive
 from textual.screen import Screen
@@ -83,6 +84,7 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
     snapshot: reactive[Snapshot] = reactive(Snapshot, repaint=False)
     opening: Worker[None] | None = None  # reads what the user has asked to see
     came_from: str = ""  # the screen on which the user asked for it
+    _arranged_for: Size | None = None  # the terminal's size for which the panels were arranged
 
     # -- for subclasses ---------------------------------------------------------------------
 
@@ -157,11 +159,13 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
 
     def _size_classes(self) -> None:
         size = self.app.size
+        if size == self._arranged_for or not self.query(KeyBar):
+            return
+        self._arranged_for = size
         self.set_class(size.width < NARROW, "-narrow")
         self.set_class(size.height < SHORT, "-short")
         self.set_class(size.width >= WIDE, "-wide")
-        if self.query(KeyBar):
-            self.arrangement.apply()
+        self.arrangement.apply()
 
     def frame(self, snapshot: Snapshot, now: float, mark: str) -> None:
         """Update the screen; called by the app with each frame."""

@@ -5,7 +5,7 @@ import sys
 
 from textual import constants, screen
 
-SWITCH_S, DRAW_S, ESCAPE_S = 0.0002, 0.002, 0.01
+SWITCH_S, DRAW_S, ESCAPE_S = 0.0002, 0.001, 0.003
 
 
 def shorten(*, over_ssh: bool) -> None:

@@ -166,6 +166,18 @@ def test_an_event_answers_no_later_request() -> None:
     assert state.snapshot().asked == ""
 
 
+def test_a_pause_taken_back_before_it_began_waits_for_no_answer() -> None:
+    state = RunState()
+    state.apply(started())
+    state.ask("pause")
+    state.ask("continue")  # no event will follow
+    assert state.snapshot().asked == ""
+    assert "Continuing" not in narrate(state.snapshot())[0]
+    state.apply(ev.RunPaused(step=1))
+    state.ask("continue")
+    assert "Continuing" in narrate(state.snapshot())[0]
+
+
 def test_what_was_asked_shows_until_the_engine_answers() -> None:
     state = RunState()
     state.apply(started())

@@ -18,6 +18,7 @@ from experiments.record.recorder import PARENT, Recorder
 from experiments.store import ExperimentStore
 from grpo_engine.config.parse import build
 from grpo_engine.control import Control
+from grpo_engine.events import RunPaused
 from tests.app import frames
 from tests.app.rest import until
 from tests.app.script import CONFIG, Script, ScriptFeed, started
@@ -89,6 +90,9 @@ async def test_what_was_asked_is_on_screen_before_the_engine_answers(
     app = Workbench(tmp_path / "none.db", feed=feed, mode="watch")
     async with app.run_test(size=(120, 40)) as pilot:
         app.frame_now()
+        if verb == "continue":
+            assert app.session is not None
+            app.session.state.apply(RunPaused(step=1))
         before = frames.text(app)
         app.control(verb)  # no timer and no other thread: the next frame shows it
         await pilot.pause()
