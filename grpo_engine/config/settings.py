@@ -293,7 +293,7 @@ class OptimizerConfig(Section):
     )
     max_grad_norm: float = setting(1.0, "Gradients are clipped to this norm; 0 is off.", ge=0)
     micro_rows: int = setting(
-        0, "Answers per forward and backward; 0 chooses by memory.", ge=0, unit="answers"
+        0, "Answers per forward and backward; 0 chooses by memory and speed.", ge=0, unit="answers"
     )
     critic_learning_rate: float = setting(1e-4, "Learning rate of the value head.", ge=0, le=10)
     start: str | None = setting(

@@ -12,12 +12,14 @@ from mlx import nn
 
 from grpo_engine.config.settings import ModelConfig
 from grpo_engine.errors import MemoryLimitError
+from grpo_engine.policy import memory
 from grpo_engine.policy.batch import micro_batches
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.memory import (
     WORKER,
     MemoryEstimate,
+    Sizes,
     choose_micro_rows,
     estimate_memory,
 )
@@ -70,6 +72,21 @@ def test_chosen_rows_fit_the_budget(policy: Policy) -> None:
         found = estimate_memory(policy, rows=0, micro_rows=rows, prompt_tokens=8, new_tokens=12)
         assert rows == 1 or found.weights + found.optimizer + found.update <= budget
     assert rows == 64
+
+
+def test_no_more_rows_are_chosen_than_help_on_a_cpu(
+    policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def chosen(prompt_tokens: int, new_tokens: int) -> int:
+        return choose_micro_rows(policy, rows=4096, prompt_tokens=prompt_tokens,
+                                 new_tokens=new_tokens, budget=10**12)  # fmt: skip
+
+    hidden = Sizes.of(policy).hidden
+    assert chosen(8, 64) == 2**19 // hidden // 64
+    assert chosen(8, 2**19) == 1
+    assert chosen(4000, 64) == 500  # 8 x 4,000 tokens of answers for each time that it runs
+    monkeypatch.setattr(memory, "on_cpu", lambda: False)
+    assert chosen(8, 64) == 4096
 
 
 @pytest.fixture(scope="module")
