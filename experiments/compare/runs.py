@@ -49,32 +49,14 @@ def compare(
     if axis not in ("", *AXES):
         raise CompareError(f"runs cannot be compared at equal {axis!r}; choose step, tokens, wall")
     settings = [reader.settings(run.key, in_force=True) for run in runs]
-    stored = [reader.settings(run.key) for run in runs]
-    differ = {path for path in {p for values in settings for p in values}
-              if path != "name" and _is_different(settings, path)}  # fmt: skip
-    minor = {
-        path
-        for path in differ
-        if only_recorded(path) or any(path not in values for values in stored)
-    }
-    differing, by_recipe = (
-        tuple(
-            SettingDifference(
-                path=path,
-                values=tuple(values.get(path) for values in settings),
-                minor=path in minor,
-            )
-            for path in sorted(differ, key=lambda path: (path in minor, path))
-            if _is_different(stored, path) == given
-        )
-        for given in (True, False)
-    )
+    differing, by_recipe = _differences(settings, stored=[reader.settings(run.key) for run in runs])
     keys = keys or _all_keys(reader, runs)
     full = reader.runs(archived=True, keys=[run.key for run in runs], metrics=keys)
     by_key = {run.key: run for run in full}
     runs = [by_key[run.key] for run in runs]
     steps, words = _equal_steps(reader, runs, axis, at)
     alike = _alike(runs, settings)
+    apart = {"name", *(one.path for one in (*differing, *by_recipe))}
     base, limits = baseline or runs[0], _limits(runs, steps, axis)
     if or_last and any(
         not any(_evaluations(reader, run, limits.get(run.key)))
@@ -91,13 +73,32 @@ def compare(
         at=words,
         differing=differing,
         by_recipe=by_recipe,
-        same={path: value for path, value in settings[0].items() if path not in {*differ, "name"}},
+        same={path: value for path, value in settings[0].items() if path not in apart},
         metrics=_metrics(reader, runs, baseline, keys, steps),
         seeds=_seed_groups(alike, keys),
         tests=tests,
         rankings=_rankings(reader, _compared(alike, base), limits, goal),
         notes=notes,
     )
+
+
+def _differences(
+    settings: Sequence[Mapping[str, Any]], stored: Sequence[Mapping[str, Any]]
+) -> tuple[tuple[SettingDifference, ...], tuple[SettingDifference, ...]]:
+    """The settings in force that differ: those that the stored ones do as well, and the others."""
+    differ = {path for path in {p for values in settings for p in values}
+              if path != "name" and _is_different(settings, path)}  # fmt: skip
+    minor = {path for path in differ
+             if only_recorded(path) or any(path not in values for values in stored)}  # fmt: skip
+    found = [
+        SettingDifference(
+            path=path, values=tuple(values.get(path) for values in settings), minor=path in minor
+        )
+        for path in sorted(differ, key=lambda path: (path in minor, path))
+    ]
+    own = {path for path in differ if _is_different(stored, path)}
+    return (tuple(one for one in found if one.path in own),
+            tuple(one for one in found if one.path not in own))  # fmt: skip
 
 
 def only_recorded(path: str) -> bool:
