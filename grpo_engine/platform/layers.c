@@ -8,13 +8,16 @@
 
 enum {
     LEAST = -126,           /* 2^-126 vanishes in a sum of at least 1 */
-    LARGE = 1 << 16,        /* numbers from which threads share work that is no product */
     SPARE = LANES           /* room behind each row of scores */
 };
 static const float LOG2_E = 1.44269504f;
 
 typedef int whole __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-typedef struct { const float *weight, *bias; } Linear;   /* [in, out]; a bias may be missing */
+typedef struct {
+    const float *weight, *bias;     /* [in, out]; a bias may be missing */
+    const float *narrow, *wide;     /* LoRA, [rank, in] and [rank, out] with its scale */
+    int rank;
+} Linear;
 
 typedef struct {
     const float *norm, *norm_after, *norm_queries, *norm_keys;  /* the last two may be missing */
@@ -24,7 +27,7 @@ typedef struct {
 } Layer;
 
 typedef struct {
-    int layers, width, inner, heads, kinds, each, turned;
+    int layers, width, inner, heads, kinds, each, turned, rank;  /* the largest rank */
     float epsilon, scale;
 } Model;
 
@@ -55,19 +58,25 @@ INLINE lanes power_of_two(lanes x)
 
 INLINE float total(lanes x)
 {
-    float sum = 0;
-    for (int i = 0; i < LANES; i++) sum += x[i];
-    return sum;
+    typedef float four __attribute__((vector_size(16)));
+    union { lanes all; four parts[LANES / 4]; } from = {x};
+    four sum = from.parts[0] + from.parts[1];
+    for (int i = 2; i < LANES / 4; i++) sum += from.parts[i];
+    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
 INLINE float dot(const float *a, const float *b, int count)
 {
-    lanes sum = {0};
+    lanes sum[4] = {0};
     int i = 0;
-    for (; i + LANES <= count; i += LANES) sum += *(const lanes *)(a + i) * *(const lanes *)(b + i);
+    for (; i + 4 * LANES <= count; i += 4 * LANES)
+        for (int v = 0; v < 4; v++)
+            sum[v] += *(const lanes *)(a + i + v * LANES) * *(const lanes *)(b + i + v * LANES);
+    for (; i + LANES <= count; i += LANES)
+        sum[0] += *(const lanes *)(a + i) * *(const lanes *)(b + i);
     float rest = 0;
     for (; i < count; i++) rest += a[i] * b[i];
-    return total(sum) + rest;
+    return total((sum[0] + sum[1]) + (sum[2] + sum[3])) + rest;
 }
 
 static void normalise(int width, const float *x, const float *weight, float epsilon, float *out)
@@ -76,14 +85,25 @@ static void normalise(int width, const float *x, const float *weight, float epsi
     for (int i = 0; i < width; i++) out[i] = x[i] * by * weight[i];
 }
 
-static void linear(int rows, int in, int out, const float *x, Linear by, int adds, float *result)
+/* One thread's columns of x [rows, in] -> result [rows, out]. Each computes all of what LoRA brings
+   down to its rank, in `thin`: that is less work than to wait for another. */
+static void linear(int rows, int in, int out, const float *x, Linear by, int adds, float *result,
+                   float *thin, int self, int count)
 {
+    int from = share(out, TILE, self, count), to = share(out, TILE, self + 1, count);
     if (by.bias)
         for (int r = 0; r < rows; r++)
-            for (int i = 0; i < out; i++)
+            for (int i = from; i < to; i++)
                 result[(size_t)r * out + i] = by.bias[i] + (adds ? result[(size_t)r * out + i] : 0);
-    multiply(ROW_MAJOR, PLAIN, PLAIN, rows, out, in, 1, x, in, by.weight, out,
-             adds || by.bias ? 1 : 0, result, out);
+    Task task = {rows, out, in, 1, adds || by.bias ? 1 : 0, {x, in, 1}, by.weight, result, out, out};
+    some_columns(&task, self, count);
+    if (!by.rank) return;
+    for (int r = 0; r < rows; r++)
+        for (int i = 0; i < by.rank; i++)
+            thin[r * by.rank + i] = dot(x + (size_t)r * in, by.narrow + (size_t)i * in, in);
+    task.k = by.rank, task.beta = 1, task.b = by.wide;
+    task.a = (Left){thin, by.rank, 1};
+    some_columns(&task, self, count);
 }
 
 /* Rotate a head: its first half and its second half are the two coordinates. */
@@ -161,14 +181,15 @@ static void attend(const Model *model, const Layer *layer, const Step *step, int
     }
 }
 
+/* One thread's rows and kinds of keys. */
 static void attention(const Model *model, const Layer *layer, const Step *step, float *queries,
-                      const float *keys, const float *values, float *scores, float *out)
+                      const float *keys, const float *values, float *scores, float *out, int self,
+                      int count)
 {
     int each = model->each, kinds = model->kinds, repeats = model->heads / kinds;
     size_t most = step->prompt + step->end + 1;
-    int shares = step->rows * most * model->heads > LARGE ? threads : 1;
-#pragma omp parallel for num_threads(shares) if (shares > 1)
-    for (int place = 0; place < step->rows * kinds; place++) {
+    int last = share(step->rows * kinds, 1, self + 1, count);
+    for (int place = share(step->rows * kinds, 1, self, count); place < last; place++) {
         int row = place / kinds, kind = place % kinds;
         const float *turns = step->turns + (size_t)row * model->turned;
         float *query = queries + (size_t)place * repeats * each;
@@ -191,9 +212,9 @@ static void attention(const Model *model, const Layer *layer, const Step *step, 
     }
 }
 
-static void gated(size_t count, float *gate, const float *up)
+static void gated(int count, float *gate, const float *up)
 {
-    size_t i = 0;
+    int i = 0;
     for (; i + LANES <= count; i += LANES) {
         lanes *to = (lanes *)(gate + i);
         *to = *to / (1 + power_of_two(*to * -LOG2_E)) * *(const lanes *)(up + i);
@@ -209,36 +230,70 @@ size_t scratch(const Model *model, const Step *step)
     size_t attending = 2 * heads + 2 * kinds
         + model->kinds * (size_t)(step->prompt + step->end + 1 + SPARE);
     size_t gating = 2 * (size_t)model->inner;
-    return rows * (model->width + (attending > gating ? attending : gating));
+    return rows * (model->width + (attending > gating ? attending : gating)
+                   + (size_t)MOST_THREADS * model->rank);
+}
+
+typedef struct {
+    const Model *model;
+    const Layer *layers;
+    const Step *step;
+    float *states, *spare;
+} Run;
+
+/* Each thread computes its columns, rows or heads of every part of a layer. */
+static void all_layers(void *with, int self, int count)
+{
+    const Run *run = with;
+    const Model *model = run->model;
+    const Step *step = run->step;
+    int rows = step->rows, width = model->width, inner = model->inner;
+    int heads = model->heads * model->each, kinds = model->kinds * model->each;
+    int first = share(rows, 1, self, count), last = share(rows, 1, self + 1, count);
+    int from = share(inner, TILE, self, count), to = share(inner, TILE, self + 1, count);
+    float *states = run->states, *thin = run->spare + (size_t)self * rows * model->rank;
+    float *normed = run->spare + (size_t)MOST_THREADS * rows * model->rank;
+    float *free = normed + (size_t)rows * width;
+    float *queries = free, *keys = queries + (size_t)rows * heads;
+    float *values = keys + (size_t)rows * kinds, *found = values + (size_t)rows * kinds;
+    float *scores = found + (size_t)rows * heads;
+    float *gate = free, *up = gate + (size_t)rows * inner;
+#define LINEAR(in, out, x, by, adds, result) \
+    linear(rows, in, out, x, layer->by, adds, result, thin, self, count)
+    for (const Layer *layer = run->layers; layer < run->layers + model->layers; layer++) {
+        for (int r = first; r < last; r++)
+            normalise(width, states + r * width, layer->norm, model->epsilon, normed + r * width);
+        meet(count);
+        LINEAR(width, heads, normed, queries, 0, queries);
+        LINEAR(width, kinds, normed, keys, 0, keys);
+        LINEAR(width, kinds, normed, values, 0, values);
+        meet(count);
+        attention(model, layer, step, queries, keys, values, scores, found, self, count);
+        meet(count);
+        LINEAR(heads, width, found, out, 1, states);
+        meet(count);
+        for (int r = first; r < last; r++)
+            normalise(width, states + r * width, layer->norm_after, model->epsilon,
+                      normed + r * width);
+        meet(count);
+        LINEAR(width, inner, normed, gate, 0, gate);
+        LINEAR(width, inner, normed, up, 0, up);
+        for (int r = 0; r < rows; r++)
+            gated(to - from, gate + (size_t)r * inner + from, up + (size_t)r * inner + from);
+        meet(count);
+        LINEAR(inner, width, gate, down, 1, states);
+        meet(count);
+    }
 }
 
 /* states [rows, width] -> the states after all layers, before the last norm. */
 void run_layers(const Model *model, const Layer *layers, const Step *step, float *states,
                 float *spare)
 {
-    int rows = step->rows, width = model->width, inner = model->inner;
-    int heads = model->heads * model->each, kinds = model->kinds * model->each;
-    float *normed = spare, *free = normed + (size_t)rows * width;
-    float *queries = free, *keys = queries + (size_t)rows * heads;
-    float *values = keys + (size_t)rows * kinds, *found = values + (size_t)rows * kinds;
-    float *scores = found + (size_t)rows * heads;
-    float *gate = free, *up = gate + (size_t)rows * inner;
-    for (const Layer *layer = layers; layer < layers + model->layers; layer++) {
-        for (int r = 0; r < rows; r++)
-            normalise(width, states + r * width, layer->norm, model->epsilon, normed + r * width);
-        linear(rows, width, heads, normed, layer->queries, 0, queries);
-        linear(rows, width, kinds, normed, layer->keys, 0, keys);
-        linear(rows, width, kinds, normed, layer->values, 0, values);
-        attention(model, layer, step, queries, keys, values, scores, found);
-        linear(rows, heads, width, found, layer->out, 1, states);
-        for (int r = 0; r < rows; r++)
-            normalise(width, states + r * width, layer->norm_after, model->epsilon,
-                      normed + r * width);
-        linear(rows, width, inner, normed, layer->gate, 0, gate);
-        linear(rows, width, inner, normed, layer->up, 0, up);
-        gated((size_t)rows * inner, gate, up);
-        linear(rows, inner, width, gate, layer->down, 1, states);
-    }
+    Run run = {model, layers, step, states, spare};
+    double weights = (double)model->layers * model->width * (model->heads * model->each + model->inner);
+    if (step->rows * weights > SMALL) together(all_layers, &run);
+    else all_layers(&run, 0, 1);
 }
 
 /* Logits of states, which are normalised in place, [rows, width] -> [rows, vocabulary]. */
@@ -248,5 +303,8 @@ void run_head(const Model *model, int rows, int vocabulary, const float *norm, L
     for (int r = 0; r < rows; r++)
         normalise(model->width, states + r * model->width, norm, model->epsilon,
                   states + r * model->width);
-    linear(rows, model->width, vocabulary, states, head, 0, logits);
+    for (int r = 0; head.bias && r < rows; r++)
+        for (int i = 0; i < vocabulary; i++) logits[(size_t)r * vocabulary + i] = head.bias[i];
+    cblas_sgemm(ROW_MAJOR, PLAIN, PLAIN, rows, vocabulary, model->width, 1, states, model->width,
+                head.weight, vocabulary, head.bias ? 1 : 0, logits, vocabulary);
 }

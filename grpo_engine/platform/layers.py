@@ -7,9 +7,11 @@ ADDRESS = ctypes.c_void_p
 
 
 class Linear(ctypes.Structure):
-    """A weight, [in, out], and its bias, if any."""
+    """A weight, [in, out], with a bias and LoRA, [rank, in] and [rank, out], if any."""
 
-    _fields_ = [("weight", ADDRESS), ("bias", ADDRESS)]
+    _fields_ = [
+        *((name, ADDRESS) for name in ("weight", "bias", "narrow", "wide")), ("rank", ctypes.c_int),
+    ]  # fmt: skip
 
 
 class Layer(ctypes.Structure):
@@ -28,7 +30,7 @@ class Model(ctypes.Structure):
 
     _fields_ = [
         *((name, ctypes.c_int) for name in ("layers", "width", "inner", "heads", "kinds")),
-        *((name, ctypes.c_int) for name in ("each", "turned")),
+        *((name, ctypes.c_int) for name in ("each", "turned", "rank")),
         ("epsilon", ctypes.c_float), ("scale", ctypes.c_float),
     ]  # fmt: skip
 

@@ -5,7 +5,11 @@
    where it lies. Everything else is left to the BLAS. Row-major C = alpha A B + beta C; A may be
    transposed. A row of C has the same bits in any number of rows. */
 
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #if defined(__AVX512F__)
 enum { LANES = 16, ROWS = 8, WIDE = 3, MOST_ROWS = 64 };
@@ -32,10 +36,119 @@ typedef void Product(int, int, int, int, int, int, float, const float *, int, co
 static Product *other;
 static int threads = 1;
 
-void set_other(Product *product) { other = product; }
-void set_threads(int count) { threads = count; }
-
 #define INLINE static inline __attribute__((always_inline))
+
+/* Threads that share a job with the caller, who is number 0. A decode step has some hundred places
+   where they wait for each other, for less than a microsecond: they spin, and sleep between steps.
+   OpenMP keeps a team for each calling thread, and lets all sleep at once if that makes more
+   threads than processors. */
+typedef void Job(void *with, int self, int count);
+
+enum { MOST_THREADS = 64, SPINS = 4000 };
+static pthread_mutex_t busy = PTHREAD_MUTEX_INITIALIZER, door = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t wake = PTHREAD_COND_INITIALIZER;
+static int made = 1, sleepers, working, arrived, phase;
+static unsigned asked[MOST_THREADS];  /* how many jobs each was given */
+static struct { Job *job; void *with; int count; } now;
+
+#define READ(place) __atomic_load_n(&(place), __ATOMIC_SEQ_CST)
+#define ADD(place, number) __atomic_add_fetch(&(place), number, __ATOMIC_SEQ_CST)
+
+/* Another program may have the core of the thread that is waited for. */
+INLINE void wait_a_little(int spins)
+{
+    if (spins < SPINS) __builtin_ia32_pause();
+    else sched_yield();
+}
+
+static void *help(void *number)
+{
+    int self = (int)(intptr_t)number;
+    for (unsigned done = 0;; done++) {
+        for (int spins = 0; READ(asked[self]) == done && spins < SPINS; spins++)
+            wait_a_little(0);
+        if (READ(asked[self]) == done) {
+            pthread_mutex_lock(&door);
+            ADD(sleepers, 1);
+            while (READ(asked[self]) == done) pthread_cond_wait(&wake, &door);
+            ADD(sleepers, -1);
+            pthread_mutex_unlock(&door);
+        }
+        now.job(now.with, self, now.count);
+        ADD(working, -1);
+    }
+    return NULL;
+}
+
+/* Have `count` threads, or as many as can be made; signals are left to the others. */
+static int have(int count)
+{
+    sigset_t all, before;
+    pthread_t thread;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    for (; made < count; made++) {
+        if (pthread_create(&thread, NULL, help, (void *)(intptr_t)made)) break;
+        pthread_detach(thread);
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return made < count ? made : count;
+}
+
+/* Run a job with as many threads as are wanted; alone while another caller has them. */
+static void together(Job *job, void *with)
+{
+    int count = threads;
+    if (count < 2 || pthread_mutex_trylock(&busy)) {
+        job(with, 0, 1);
+        return;
+    }
+    if (made < count) count = have(count);
+    now.job = job, now.with = with, now.count = count;
+    working = count - 1;
+    for (int i = 1; i < count; i++) ADD(asked[i], 1);
+    if (READ(sleepers)) {
+        pthread_mutex_lock(&door);
+        pthread_cond_broadcast(&wake);
+        pthread_mutex_unlock(&door);
+    }
+    job(with, 0, count);
+    for (int spins = 0; READ(working); spins++) wait_a_little(spins);
+    pthread_mutex_unlock(&busy);
+}
+
+/* Within a job: wait until all its threads are here. */
+static void meet(int count)
+{
+    if (count == 1) return;
+    int before = READ(phase);
+    if (ADD(arrived, 1) == count) {
+        arrived = 0;
+        ADD(phase, 1);
+    }
+    for (int spins = 0; READ(phase) == before; spins++) wait_a_little(spins);
+}
+
+/* Where thread `self` begins, and the one before it ends, if `whole` is shared in even pieces. */
+INLINE int share(int whole, int piece, int self, int count)
+{
+    int pieces = (whole + piece - 1) / piece, from = (int)((long)pieces * self / count) * piece;
+    return from < whole ? from : whole;
+}
+
+/* Threads do not follow their process through a fork. */
+static void forget(void)
+{
+    made = 1, sleepers = 0;
+    for (int i = 0; i < MOST_THREADS; i++) asked[i] = 0;
+    pthread_mutex_init(&busy, NULL), pthread_mutex_init(&door, NULL);
+    pthread_cond_init(&wake, NULL);
+}
+
+__attribute__((constructor)) static void prepare(void) { pthread_atfork(NULL, NULL, forget); }
+
+void set_other(Product *product) { other = product; }
+void set_threads(int count) { threads = count < MOST_THREADS ? count : MOST_THREADS; }
 
 /* `rows` and `wide` are constants wherever this is inlined, so the sums stay in registers. */
 INLINE void tile(int rows, int wide, int depth, float alpha, Left a, const float *b, size_t ldb,
@@ -92,8 +205,28 @@ static void panel(int m, int n, int k, float alpha, Left a, const float *b, size
     }
 }
 
-static void multiply(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a,
-                     int lda, const float *b, int ldb, float beta, float *c, int ldc)
+typedef struct {
+    int m, n, k;
+    float alpha, beta;
+    Left a;
+    const float *b;
+    float *c;
+    size_t ldb, ldc;
+} Task;
+
+/* One thread's columns of a product. */
+static void some_columns(void *with, int self, int count)
+{
+    Task *t = with;
+    int from = share(t->n, TILE, self, count), to = share(t->n, TILE, self + 1, count);
+    for (int j = from; j < to; j += PANEL)
+        panel(t->m, to - j < PANEL ? to - j : PANEL, t->k, t->alpha, t->a, t->b + j, t->ldb,
+              t->beta, t->c + j, t->ldc);
+}
+
+Product cblas_sgemm;
+void cblas_sgemm(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a,
+                 int lda, const float *b, int ldb, float beta, float *c, int ldc)
 {
     double work = (double)m * n * k;
     if (order != ROW_MAJOR || tb != PLAIN || k < 1 || n < LANES || (m > MOST_ROWS && work > SMALL)) {
@@ -101,19 +234,7 @@ static void multiply(int order, int ta, int tb, int m, int n, int k, float alpha
         return;
     }
     Left left = {a, ta == PLAIN ? lda : 1, ta == PLAIN ? 1 : lda};
-    int shares = work > SHARED ? threads : 1, width = (n + shares - 1) / shares;
-    width = width > PANEL ? PANEL : (width + TILE - 1) / TILE * TILE;
-    int panels = (n + width - 1) / width;
-#pragma omp parallel for num_threads(shares) if (shares > 1)
-    for (int p = 0; p < panels; p++) {
-        int j = p * width;
-        panel(m, n - j < width ? n - j : width, k, alpha, left, b + j, ldb, beta, c + j, ldc);
-    }
-}
-
-Product cblas_sgemm;
-void cblas_sgemm(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a,
-                 int lda, const float *b, int ldb, float beta, float *c, int ldc)
-{
-    multiply(order, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+    Task task = {m, n, k, alpha, beta, left, b, c, ldb, ldc};
+    if (work > SHARED) together(some_columns, &task);
+    else some_columns(&task, 0, 1);
 }

@@ -21,14 +21,13 @@ CHOICE: Final = "GRPO_TUI_PRODUCTS"
 SOURCE: Final = Path(__file__).with_name("layers.c")
 """It includes `products.c`."""
 COMPILERS: Final = ("cc", "gcc", "clang")
-FLAGS: Final = ("-O3", "-shared", "-fPIC")
+FLAGS: Final = ("-O3", "-shared", "-fPIC", "-pthread")
 KINDS: Final = (
     (("AVX-512", "FMA"), ("-mavx512f", "-mfma")),
     (("AVX2", "FMA"), ("-mavx2", "-mfma")),
 )
 """Instruction sets, and the compiler's flags for them. A compiler's own `native` may be another
 processor: under emulation, it runs on the real one."""
-SEVERAL_THREADS: Final = ("-fopenmp",)
 LIMIT_S: Final = 120.0
 
 
@@ -75,15 +74,13 @@ def compiled(folder: Path) -> str:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as draft:
             made = Path(draft) / place.name
-            for more in (SEVERAL_THREADS, ()):  # the compiler may lack the library for threads
-                command = [tool, *FLAGS, *chosen, *more, "-o", str(made), str(SOURCE)]
-                done = subprocess.run(
-                    command, stdin=subprocess.DEVNULL, capture_output=True, check=False,
-                    timeout=LIMIT_S,
-                )  # fmt: skip
-                if done.returncode == 0:
-                    made.replace(place)
-                    return str(place)
+            done = subprocess.run(
+                [tool, *FLAGS, *chosen, "-o", str(made), str(SOURCE)],
+                stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=LIMIT_S,
+            )  # fmt: skip
+            if done.returncode == 0:
+                made.replace(place)
+                return str(place)
     except (OSError, subprocess.SubprocessError):
         pass
     return ""
