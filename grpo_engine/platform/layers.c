@@ -95,7 +95,7 @@ static void linear(int rows, int in, int out, const float *x, Linear by, int add
         for (int r = 0; r < rows; r++)
             for (int i = from; i < to; i++)
                 result[(size_t)r * out + i] = by.bias[i] + (adds ? result[(size_t)r * out + i] : 0);
-    Task task = {rows, out, in, 1, adds || by.bias ? 1 : 0, {x, in, 1}, by.weight, result, out, out};
+    Task task = {rows, out, in, adds || by.bias ? 1 : 0, {x, in, 1}, by.weight, result, out, out};
     some_columns(&task, self, count);
     if (!by.rank) return;
     for (int r = 0; r < rows; r++)

@@ -2,8 +2,8 @@
 
    An ordinary BLAS copies the weights into the order of its kernels for each product. With the few
    rows of a decode step the copy costs more than the product. Here each weight is read once, from
-   where it lies. Everything else is left to the BLAS. Row-major C = alpha A B + beta C; A may be
-   transposed. A row of C has the same bits in any number of rows. */
+   where it lies. Everything else is left to the BLAS. Row-major C = A B + beta C; A may be transposed.
+   Each number of C is one chain of sums, so a row has the same bits in any number of rows. */
 
 #include <pthread.h>
 #include <sched.h>
@@ -18,7 +18,7 @@ enum { LANES = 8, ROWS = 4, WIDE = 2, MOST_ROWS = 16 };
 #endif
 enum {
     TILE = LANES * WIDE,         /* columns whose sums are kept in registers, for ROWS rows */
-    DEPTH = 32,                  /* rows of B that are read side by side */
+    DEPTH = 32,                  /* rows of B that are read side by side, for few rows half as many */
     PANEL = 1536 / TILE * TILE,  /* columns for which DEPTH rows of B stay in the cache */
     SMALL = 2000000,             /* products of fewer multiplications need no packing */
     /* Products of more are shared by the threads. Those of a backward pass are not: the threads of
@@ -151,63 +151,65 @@ void set_other(Product *product) { other = product; }
 void set_threads(int count) { threads = count < MOST_THREADS ? count : MOST_THREADS; }
 
 /* `rows` and `wide` are constants wherever this is inlined, so the sums stay in registers. */
-INLINE void tile(int rows, int wide, int depth, float alpha, Left a, const float *b, size_t ldb,
+INLINE void tile(int rows, int wide, int depth, int ahead, Left a, const float *b, size_t ldb,
                  float beta, float *c, size_t ldc)
 {
-    lanes sum[ROWS][WIDE] = {0};
+    lanes sum[ROWS][WIDE];
+    for (int i = 0; i < rows; i++)
+        for (int v = 0; v < wide; v++)
+            if (beta == 0) sum[i][v] = (lanes){0};
+            else sum[i][v] = *(lanes *)(c + i * ldc + v * LANES) * beta;
     for (int k = 0; k < depth; k++) {
         lanes from[WIDE];
         for (int v = 0; v < wide; v++) {
             const float *place = b + k * ldb + v * LANES;
             from[v] = *(const lanes *)place;
-            if (v * LANES % LINE == 0) __builtin_prefetch(place + DEPTH * ldb, 0, 2);
+            if (v * LANES % LINE == 0) __builtin_prefetch(place + ahead * ldb, 0, 2);
         }
         for (int i = 0; i < rows; i++)
             for (int v = 0; v < wide; v++) sum[i][v] += a.at[i * a.down + k * a.along] * from[v];
     }
     for (int i = 0; i < rows; i++)
-        for (int v = 0; v < wide; v++) {
-            lanes *to = (lanes *)(c + i * ldc + v * LANES);
-            *to = beta == 0 ? alpha * sum[i][v] : alpha * sum[i][v] + beta * *to;
-        }
+        for (int v = 0; v < wide; v++) *(lanes *)(c + i * ldc + v * LANES) = sum[i][v];
 }
 
-INLINE void columns(int rows, int wide, int depth, float alpha, Left a, const float *b, size_t ldb,
+INLINE void columns(int rows, int wide, int depth, int ahead, Left a, const float *b, size_t ldb,
                     float beta, float *c, size_t ldc)
 {
     for (; rows >= ROWS; rows -= ROWS, a.at += ROWS * a.down, c += ROWS * ldc)
-        tile(ROWS, wide, depth, alpha, a, b, ldb, beta, c, ldc);
-#define REST(n) if (n < ROWS && rows == n) tile(n, wide, depth, alpha, a, b, ldb, beta, c, ldc);
+        tile(ROWS, wide, depth, ahead, a, b, ldb, beta, c, ldc);
+#define REST(n) if (n < ROWS && rows == n) tile(n, wide, depth, ahead, a, b, ldb, beta, c, ldc);
     REST(1) REST(2) REST(3) REST(4) REST(5) REST(6) REST(7)
 }
 
-static void last_columns(int rows, int wide, int depth, float alpha, Left a, const float *b,
+static void last_columns(int rows, int wide, int depth, Left a, const float *b,
                          size_t ldb, float beta, float *c, size_t ldc)
 {
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < wide; j++) {
-            float sum = 0;
+            float sum = beta == 0 ? 0 : beta * c[i * ldc + j];
             for (int k = 0; k < depth; k++) sum += a.at[i * a.down + k * a.along] * b[k * ldb + j];
-            c[i * ldc + j] = beta == 0 ? alpha * sum : alpha * sum + beta * c[i * ldc + j];
+            c[i * ldc + j] = sum;
         }
 }
 
-static void panel(int m, int n, int k, float alpha, Left a, const float *b, size_t ldb, float beta,
-                  float *c, size_t ldc)
+static void panel(int m, int n, int k, Left a, const float *b, size_t ldb, float beta, float *c,
+                  size_t ldc)
 {
-    for (int at = 0; at < k; at += DEPTH, a.at += DEPTH * a.along, b += DEPTH * ldb, beta = 1) {
-        int depth = k - at < DEPTH ? k - at : DEPTH, j = 0;
+    int step = m > ROWS || n <= PANEL / 2 ? DEPTH : DEPTH / 2;
+    for (int at = 0; at < k; at += step, a.at += step * a.along, b += step * ldb, beta = 1) {
+        int depth = k - at < step ? k - at : step, j = 0;
         for (; n - j >= TILE; j += TILE)
-            columns(m, WIDE, depth, alpha, a, b + j, ldb, beta, c + j, ldc);
+            columns(m, WIDE, depth, step, a, b + j, ldb, beta, c + j, ldc);
         for (; n - j >= LANES; j += LANES)
-            columns(m, 1, depth, alpha, a, b + j, ldb, beta, c + j, ldc);
-        if (j < n) last_columns(m, n - j, depth, alpha, a, b + j, ldb, beta, c + j, ldc);
+            columns(m, 1, depth, step, a, b + j, ldb, beta, c + j, ldc);
+        if (j < n) last_columns(m, n - j, depth, a, b + j, ldb, beta, c + j, ldc);
     }
 }
 
 typedef struct {
     int m, n, k;
-    float alpha, beta;
+    float beta;
     Left a;
     const float *b;
     float *c;
@@ -220,8 +222,8 @@ static void some_columns(void *with, int self, int count)
     Task *t = with;
     int from = share(t->n, TILE, self, count), to = share(t->n, TILE, self + 1, count);
     for (int j = from; j < to; j += PANEL)
-        panel(t->m, to - j < PANEL ? to - j : PANEL, t->k, t->alpha, t->a, t->b + j, t->ldb,
-              t->beta, t->c + j, t->ldc);
+        panel(t->m, to - j < PANEL ? to - j : PANEL, t->k, t->a, t->b + j, t->ldb, t->beta,
+              t->c + j, t->ldc);
 }
 
 Product cblas_sgemm;
@@ -229,12 +231,13 @@ void cblas_sgemm(int order, int ta, int tb, int m, int n, int k, float alpha, co
                  int lda, const float *b, int ldb, float beta, float *c, int ldc)
 {
     double work = (double)m * n * k;
-    if (order != ROW_MAJOR || tb != PLAIN || k < 1 || n < LANES || (m > MOST_ROWS && work > SMALL)) {
+    int large = m > MOST_ROWS && work > SMALL;
+    if (order != ROW_MAJOR || tb != PLAIN || alpha != 1 || k < 1 || n < LANES || large) {
         other(order, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
         return;
     }
     Left left = {a, ta == PLAIN ? lda : 1, ta == PLAIN ? 1 : lda};
-    Task task = {m, n, k, alpha, beta, left, b, c, ldb, ldc};
+    Task task = {m, n, k, beta, left, b, c, ldb, ldc};
     if (work > SHARED) together(some_columns, &task);
     else some_columns(&task, 0, 1);
 }

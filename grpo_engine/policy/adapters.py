@@ -25,6 +25,7 @@ from grpo_engine.policy.trees import flatten, nest
 ADAPTED = (LoRALinear, DoRALinear, LoRASwitchLinear, LoRAEmbedding, DoRAEmbedding)
 LINEAR = (nn.Linear, nn.QuantizedLinear, SwitchLinear, QuantizedSwitchLinear)
 TRAINED = frozenset({"lora_a", "lora_b", "m"})
+MOST_ADDED = 8  # LoRA is folded in where it has more than this part of the weights
 
 
 def attach(model: nn.Module, config: ModelConfig, seed: int) -> dict[str, Any]:
@@ -180,28 +181,57 @@ def can_fold(module: nn.Module) -> bool:
     return bool(module.linear.weight.dtype == mx.float32)
 
 
-def copied_to_sample(model: nn.Module, fast: FastPaths) -> list[nn.Module]:
+def adds_while_sampling(module: nn.Module) -> bool:
+    """Whether a compiled decode step adds what this LoRA brings, instead of folding it in."""
+    if not isinstance(module, LoRALinear) or not can_fold(module):
+        return False
+    wide, narrow = module.linear.weight.shape
+    return bool(MOST_ADDED * module.lora_a.shape[-1] * (wide + narrow) <= wide * narrow)
+
+
+def copied_to_sample(
+    model: nn.Module, fast: FastPaths, *, compiled: bool = False
+) -> list[nn.Module]:
     """The layers that sample with a copy of their weights: with the adapter added, or transposed.
 
-    Products of few rows read weights that lie as [in, out] once (`platform/products.c`). OpenBLAS
-    copies the weights for every product, and faster from [in, out] than from [out, in].
+    Steps may be `compiled`. Products of few rows read weights that lie as [in, out] once
+    (`platform/products.c`). OpenBLAS copies the weights for every product, and faster from
+    [in, out] than from [out, in].
     """
-    turns = transposes(fast)
-    head = nn.Embedding if getattr(getattr(model, "args", None), "tie_word_embeddings", 0) else None
     found: list[nn.Module] = []
     inside = set()
     for module in model.modules():  # a layer comes before those that it consists of
         if fast.merge_adapter and can_fold(module):
-            found.append(module)
-            inside.add(id(module.linear))
-        elif turns and type(module) in (nn.Linear, head) and id(module) not in inside:
-            found += [module] if module.weight.dtype == mx.float32 else []
+            if not (compiled and adds_while_sampling(module)):
+                found.append(module)
+                inside.add(id(module.linear))
+        elif transposes(fast) and _multiplies(module, model) and id(module) not in inside:
+            found += [] if getattr(module, "lies_turned", False) else [module]
     return found
 
 
 def transposes(fast: FastPaths) -> bool:
     """Whether weights are transposed while sampling."""
     return fast.transposed_weights and bool(mx.default_device() == mx.cpu)
+
+
+def may_compile(fast: FastPaths) -> bool:
+    """Whether the switches let decode steps be compiled code, which needs weights [in, out]."""
+    own = fast.compiled_decode and fast.batched_decode and fast.merge_adapter
+    return own and transposes(fast)
+
+
+def _multiplies(module: nn.Module, model: nn.Module) -> bool:
+    """Whether a module's only use of its float32 weights is a product, or that of a tied head."""
+    head = nn.Embedding if getattr(getattr(model, "args", None), "tie_word_embeddings", 0) else None
+    return type(module) in (nn.Linear, head) and bool(module.weight.dtype == mx.float32)
+
+
+def turned(model: nn.Module, config: ModelConfig, fast: FastPaths) -> dict[str, nn.Module]:
+    """The layers whose frozen weights lie as [in, out] in memory, where sampling wants that."""
+    if config.tuning == "full" or not transposes(fast):
+        return {}
+    return {name: one for name, one in model.named_modules() if _multiplies(one, model)}
 
 
 @cache
@@ -218,9 +248,9 @@ def _multiplying(kind: type) -> type:
 
 
 @contextmanager
-def as_sampler(model: nn.Module, fast: FastPaths) -> Iterator[None]:
-    """Run with adapters added to the weights, where that equals what training computes."""
-    layers = copied_to_sample(model, fast)
+def as_sampler(model: nn.Module, fast: FastPaths, *, compiled: bool = False) -> Iterator[None]:
+    """Run with adapters added to the weights, where that pays and equals what training computes."""
+    layers = copied_to_sample(model, fast, compiled=compiled)
     for layer in layers:
         whole = (layer.fuse() if isinstance(layer, ADAPTED) else layer).weight.T
         layer._whole = mx.contiguous(whole) if transposes(fast) else whole

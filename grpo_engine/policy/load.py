@@ -12,7 +12,7 @@ from grpo_engine.config.settings import ModelConfig
 from grpo_engine.errors import ModelError
 from grpo_engine.policy import adapters
 from grpo_engine.policy.critic import Critic
-from grpo_engine.policy.fast import attention, gates, thin
+from grpo_engine.policy.fast import attention, decoding, gates, thin
 from grpo_engine.policy.fast.checkpointing import checkpoint_layers
 from grpo_engine.policy.fast.probes import prefix_windows
 from grpo_engine.policy.policy import Policy, Trained, Weights
@@ -32,6 +32,7 @@ class Probes:
     splits: bool  # into trunk and head
     windows: list[int | None] | None
     hidden: int  # the width of hidden states, if there is a critic
+    compiled: bool  # whether decode steps are compiled code
 
 
 def probes_of(policy: Policy) -> Probes:
@@ -39,7 +40,7 @@ def probes_of(policy: Policy) -> Probes:
     critic = policy.critic_weights()
     return Probes(
         splits=policy.parts is not None, windows=policy.windows,
-        hidden=critic["weight"].size if critic else 0,
+        hidden=critic["weight"].size if critic else 0, compiled=policy.compiled,
     )  # fmt: skip
 
 
@@ -55,6 +56,11 @@ def load_policy(
     model, tokenizer, settings, folder, notes = load_parts(
         config, lazy=probes is not None, weights=weights
     )
+    for layer in adapters.turned(model, config, fast or FastPaths()).values():
+        if probes is None:
+            layer.weight = layer.weight.T if weights else mx.contiguous(layer.weight.T).T
+            mx.eval(layer.weight)  # one after another: two copies of a model may be too much
+        layer.lies_turned = True
     vocabulary = _vocabulary(settings, tokenizer)
     dtype = _dtype(model)
     probe = mx.array([[(7 * i + 3 * j + 1) % vocabulary for j in range(6)] for i in range(2)])
@@ -86,12 +92,13 @@ def load_policy(
         context_length=context_length(settings), parameters=int(get_total_parameters(model)),
         trainable_parameters=_count(model), dtype=dtype, parts=parts, windows=windows,
         head_is_trained=parts is not None and bool(parts.outer()), fast=fast, notes=tuple(notes),
-        fingerprint=fingerprint(folder),
+        fingerprint=fingerprint(folder), compiled=probes is not None and probes.compiled,
     )  # fmt: skip
     if dtype == "float32" and on_cpu() and probes is None:
         gates.install(policy)
         attention.install(policy)
         thin.install(policy)
+        policy.compiled = decoding.computes(policy, TOLERANCE[dtype])
     # Only a new LoRA equals the base model when it is switched off.
     if config.tuning != "lora" or config.adapter is not None:
         policy.reference = policy.snapshot()

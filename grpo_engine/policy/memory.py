@@ -156,7 +156,7 @@ def _sampling(
 
 def _folded(policy: Policy) -> int:
     """Bytes of the copies of weights that rows are sampled with."""
-    layers = copied_to_sample(policy.model, policy.fast)
+    layers = copied_to_sample(policy.model, policy.fast, compiled=policy.decodes_compiled)
     return sum(int(layer.get("linear", layer).weight.nbytes) for layer in layers)
 
 

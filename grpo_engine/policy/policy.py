@@ -53,6 +53,7 @@ class Policy:
     notes: tuple[str, ...] = ()
     fingerprint: str = ""  # of the model's files
     batching: str | None = None  # kind of batch for decoding; set when first sampled
+    compiled: bool = False  # whether compiled decode steps compute what the model does
     reference: dict[str, mx.array] | None = None  # None: the base model, adapter off
 
     @property
@@ -104,8 +105,13 @@ class Policy:
         """Run as the sampler, with `weights` or the policy's; adapters folded in where exact."""
         with self.using(weights):
             self.module.eval()
-            with adapters.as_sampler(self.model, self.fast):
+            with adapters.as_sampler(self.model, self.fast, compiled=self.decodes_compiled):
                 yield
+
+    @property
+    def decodes_compiled(self) -> bool:
+        """Whether decode steps are compiled code."""
+        return self.compiled and adapters.may_compile(self.fast)
 
     def refresh_reference(self, mix: float = 1.0) -> None:
         """pi_ref <- mix * pi + (1 - mix) * pi_ref; a mix below 1 is for full fine-tuning only."""

@@ -17,7 +17,7 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from grpo_engine.policy.fast.attention import reads_prompts_once
 from grpo_engine.policy.fast.caches import BiasedCache, Layout, PrefixCache
-from grpo_engine.policy.fast.decoding import CompiledStep, may_compile
+from grpo_engine.policy.fast.decoding import CompiledStep
 from grpo_engine.policy.load import TOLERANCE
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.structure import agrees
@@ -68,7 +68,9 @@ def batch_for(policy: Policy) -> Batch:
     """The fastest implementation that reproduces this model's logits; chosen once per policy."""
     if not policy.fast.batched_decode:
         return SeparateBatch(policy)
-    kinds = [kind for kind in BUILDS if kind != "compiled" or may_compile(policy.fast)]
+    if policy.decodes_compiled:
+        policy.batching = "compiled"
+    kinds = [kind for kind in BUILDS if kind != "compiled" or policy.decodes_compiled]
     if policy.batching not in kinds:
         policy.batching = next(kind for kind in kinds if _serves(kind, policy))
     return BUILDS[policy.batching](policy)

@@ -28,11 +28,13 @@ from grpo_engine.distributed.parent import die_with
 from grpo_engine.errors import EngineError
 from grpo_engine.events import NoteWritten, RolloutsAdvanced
 from grpo_engine.platform import blas
+from grpo_engine.policy import adapters
 from grpo_engine.policy.batch import TokenBatch, make_batch
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.load import load_policy, probes_of
 from grpo_engine.policy.policy import Policy, Weights
 from grpo_engine.policy.source import find_folder, load_parts, stored_parameters
+from grpo_engine.policy.switches import FastPaths
 from grpo_engine.policy.trees import flatten
 from grpo_engine.rollouts.decode import sample_groups
 from grpo_engine.rollouts.types import PromptRows, Sampling
@@ -262,8 +264,9 @@ def main() -> None:
 def shared_weights(config: ModelConfig, least: int) -> dict[str, mx.array]:
     """A large model's weights, which workers share if this process has never evaluated an array.
 
-    Another process reads them, changes their format, writes them into memory and ends. Empty if
-    the model has less than `least` parameters or cannot be read: then each worker reads it.
+    Those of `turned` layers are transposed. Another process reads them, changes their format,
+    writes them into memory and ends. Empty if the model has less than `least` parameters or cannot
+    be read: then each worker reads it.
     """
     try:
         if stored_parameters(find_folder(config.path)) < least:
@@ -298,8 +301,12 @@ def _write_weights(config: ModelConfig, memory: int, listing: int) -> None:
     """Read a model and write its weights; never returns."""
     status = 1
     try:
-        weights = flatten(load_parts(config)[0].parameters())
-        plain = {name: np.array(array) for name, array in weights.items()}
+        model = load_parts(config)[0]
+        turned = {f"{name}.weight" for name in adapters.turned(model, config, FastPaths())}
+        plain = {
+            name: np.array(array.T if name in turned else array)
+            for name, array in flatten(model.parameters()).items()
+        }
         with os.fdopen(os.dup(memory), "wb") as file:
             file.writelines(array.tobytes() for array in plain.values())
         with os.fdopen(listing, "wb") as file:

@@ -1,7 +1,7 @@
 """A decode step of a Llama-like model by compiled code, `platform/layers.c`.
 
 `CompiledStep` reads the weights that the sampler uses. Whether the model is one whose layers that
-code computes is found out by comparing logits, as for every kind of batch.
+code computes is found out by comparing logits when it is loaded.
 """
 
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ from mlx_lm.models import rope_utils
 
 from grpo_engine.platform import blas
 from grpo_engine.platform.layers import Layer, Linear, Model, Step, declare
-from grpo_engine.policy.adapters import transposes
+from grpo_engine.policy.adapters import adds_while_sampling, may_compile
 from grpo_engine.policy.head import LOG2_E
 from grpo_engine.policy.policy import Policy
-from grpo_engine.policy.switches import FastPaths
+from grpo_engine.policy.structure import agrees
 
 FIXED: Final = (nn.RoPE, rope_utils.Llama3RoPE, rope_utils.YarnRoPE, rope_utils.SuScaledRoPE)
 """Rotations that depend on a token's position alone, not on the length of its sequence."""
@@ -35,9 +35,25 @@ Storage = Sequence[Sequence[np.ndarray]]
 prompt's keys and values, [1, kinds, prompt, each]."""
 
 
-def may_compile(fast: FastPaths) -> bool:
-    """Whether the switches let steps be compiled code, which needs whole weights, [in, out]."""
-    return fast.compiled_decode and fast.merge_adapter and transposes(fast)
+def computes(policy: Policy, tolerance: float) -> bool:
+    """Whether compiled steps agree with the model, with adapters that are not zero."""
+    if blas.products() is None or not may_compile(policy.fast):
+        return False
+    tokens = np.array([[7 * i % policy.vocabulary, 3 * i % policy.vocabulary] for i in range(1, 6)])
+    own = policy.snapshot()
+    moved = {name: mx.full(a.shape, 0.01) for name, a in own.items() if name.endswith("lora_b")}
+    was, policy.compiled = policy.compiled, True
+    try:
+        with policy.for_sampling({**own, **moved}):
+            step = CompiledStep(policy)
+            step.use(step.storage(rows=2, room=len(tokens)))
+            whole = policy.model(mx.array(tokens.T))[:, -1]
+            found = [step.logits(row, (0, 0), end) for end, row in enumerate(tokens.tolist())]
+        return agrees(mx.array(found[-1]), whole, tolerance)
+    except (TypeError, ValueError, AttributeError, RuntimeError, LookupError, AssertionError):
+        return False  # an unknown kind of model: MLX computes its steps
+    finally:
+        policy.compiled = was
 
 
 class CompiledStep:
@@ -51,22 +67,29 @@ class CompiledStep:
         self._kept: list[np.ndarray] = []  # arrays whose addresses the code was given
         trunk: Any = policy.parts.trunk
         first = trunk.layers[0].self_attn
-        self._embedding = _floats(trunk.embed_tokens.weight)
-        self._rope, self._width = first.rope, first.k_proj._whole.shape[1] // first.n_kv_heads
+        self._embedding = np.asarray(_floats(trunk.embed_tokens.weight))
+        self._rope, self._width = first.rope, _sizes(first.k_proj)[1] // first.n_kv_heads
         self._turns = _turns(self._rope, self._width, GROWTH)
         self._epsilon = trunk.norm.eps
         self._shape = (first.n_heads, first.n_kv_heads, first.scale)
         self._model = Model(
             layers=len(trunk.layers), width=self._embedding.shape[1],
-            inner=trunk.layers[0].mlp.gate_proj._whole.shape[1], heads=self._shape[0],
+            inner=_sizes(trunk.layers[0].mlp.gate_proj)[1], heads=self._shape[0],
             kinds=self._shape[1], each=self._width, turned=self._turns.shape[1],
-            epsilon=self._epsilon, scale=self._shape[2] * LOG2_E,
+            epsilon=self._epsilon, scale=self._shape[2] * LOG2_E, rank=0,
         )  # fmt: skip
         self._layers = (Layer * len(trunk.layers))(*map(self._layer, trunk.layers))
         self._norm = self._scales(trunk.norm, self._model.width)
         head = policy.parts.owner.get("lm_head", trunk.embed_tokens)
-        self._vocabulary = head._whole.shape[1]
+        self._vocabulary = _sizes(head)[1]
         self._head = self._linear(head, self._model.width, self._vocabulary)
+        if self._head.rank:
+            raise ValueError("a head that is adapted")
+
+    def storage(self, rows: int, room: int) -> Storage:
+        """Empty keys and values."""
+        shape = (rows, self._model.kinds, room, self._width)
+        return [[np.zeros(shape, np.float32) for _ in range(2)] for _ in self._layers]
 
     def use(self, storage: Storage) -> None:
         """Read and write these keys and values from now on."""
@@ -89,7 +112,7 @@ class CompiledStep:
             rows=len(tokens), room=keys[0].shape[2], end=end, prompt=prompt,
             starts=first.ctypes.data, turns=turns.ctypes.data,
         )  # fmt: skip
-        states = self._embedding[np.array(tokens)]
+        states = np.ascontiguousarray(self._embedding[np.array(tokens)])
         spare = np.empty(self._library.scratch(self._model, step), np.float32)
         logits = np.empty((len(tokens), self._vocabulary), np.float32)
         self._library.run_layers(
@@ -126,9 +149,20 @@ class CompiledStep:
         return found
 
     def _linear(self, layer: Any, given: int, wanted: int) -> Linear:
-        bias = layer.get("linear", layer).get("bias")
-        weight = self._address(layer._whole, given, wanted)
-        return Linear(weight, None if bias is None else self._address(bias, wanted))
+        base = layer.get("linear", layer)
+        bias = base.get("bias")
+        made = Linear(
+            weight=self._address(layer.get("_whole", base.weight.T), given, wanted),
+            bias=None if bias is None else self._address(bias, wanted),
+        )
+        if "_whole" not in layer and base is not layer:
+            if not adds_while_sampling(layer):
+                raise ValueError("an adapter of another kind")
+            made.rank = layer.lora_a.shape[1]
+            made.narrow = self._address(layer.lora_a.T, made.rank, given)
+            made.wide = self._address(layer.scale * layer.lora_b, made.rank, wanted)
+            self._model.rank = max(self._model.rank, made.rank)
+        return made
 
     def _scales(self, norm: nn.Module, width: int) -> int:
         if type(norm) is not nn.RMSNorm or norm.eps != self._epsilon:
@@ -136,7 +170,7 @@ class CompiledStep:
         return self._address(norm.weight, width)
 
     def _address(self, array: mx.array, *shape: int) -> int:
-        floats = _floats(array)
+        floats = np.ascontiguousarray(_floats(array))
         if floats.shape != shape:
             raise ValueError("layers of other shapes")
         self._kept.append(floats)
@@ -146,7 +180,13 @@ class CompiledStep:
 def _floats(array: mx.array) -> np.ndarray:
     if array.dtype != mx.float32:
         raise ValueError("weights of another type")
-    return np.ascontiguousarray(array)
+    return np.asarray(array)
+
+
+def _sizes(layer: Any) -> tuple[int, int]:
+    """Width of what a product is given, and of what it returns."""
+    wanted, given = layer.get("linear", layer).weight.shape
+    return given, wanted
 
 
 def _turns(rope: Any, width: int, count: int) -> np.ndarray:

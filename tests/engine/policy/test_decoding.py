@@ -64,12 +64,24 @@ def policy_of(folder: Path, changes: dict[str, Any], **model: Any) -> Policy:
     return policy
 
 
-@pytest.fixture(scope="module", params=list(TAKEN))
+ADAPTED: dict[str, dict[str, Any]] = {
+    "folded in": {}, "added": {"lora_rank": 1}, "DoRA": {"tuning": "dora"},
+    "full": {"tuning": "full"}, "few layers": {"lora_rank": 1, "lora_keys": ["up_proj"]},
+}  # fmt: skip
+"""Ways to train: LoRA of rank 8 is folded into layers as small as these, of rank 1 it is not."""
+
+
+@pytest.fixture(
+    scope="module",
+    params=[*((kind, "folded in") for kind in TAKEN), *(("biases", way) for way in ADAPTED)],
+    ids=", ".join,
+)
 def sampler(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Policy]:
     """A policy of each kind, ready to sample."""
-    policy = policy_of(tmp_path_factory.mktemp("model"), TAKEN[request.param])
+    kind, way = request.param
+    policy = policy_of(tmp_path_factory.mktemp("model"), TAKEN[kind], **ADAPTED[way])
     with policy.for_sampling():
         yield policy
 

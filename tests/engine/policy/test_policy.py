@@ -7,17 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 import pytest
 from mlx_lm import generate, load
 
 from grpo_engine.config.settings import ModelConfig
 from grpo_engine.errors import ModelError
-from grpo_engine.policy.adapters import as_sampler, copied_to_sample
+from grpo_engine.platform import blas
+from grpo_engine.policy.adapters import as_sampler, copied_to_sample, turned
 from grpo_engine.policy.batch import micro_batches
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.switches import FastPaths
+from grpo_engine.policy.trees import flatten
 from grpo_engine.rollouts.decode import sample_groups
 from grpo_engine.rollouts.types import PromptRows, Sampling
 from tests.engine.conftest import MakePolicy
@@ -98,12 +101,31 @@ def test_sampling_with_transposed_weights_gives_the_same_logits(
     kinds = [type(module) for module in policy.model.modules()]
     with policy.for_sampling():
         wholes = [module._whole for module in policy.model.modules() if "_whole" in module]
-        assert len(wholes) == len(policy.model.layers) * 7 + 1  # and the head
+        # frozen weights of the head lie as [in, out] already
+        assert len(wholes) == len(policy.model.layers) * 7 + (tuning == "full")
         assert all(len(whole.shape) == 2 for whole in wholes)
         assert mx.allclose(policy.model(ids), expected, atol=1e-4)
     assert [type(module) for module in policy.model.modules()] == kinds
     assert mx.array_equal(policy.model(ids), expected)
     assert not any("_whole" in module for module in policy.model.modules())
+
+
+def test_frozen_weights_lie_as_compiled_steps_read_them(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model", scale=0.3)
+    policy = load_policy(ModelConfig(path=str(folder), lora_rank=1), seed=0)
+    plain = load_policy(
+        ModelConfig(path=str(folder), lora_rank=1), seed=0,
+        fast=FastPaths(transposed_weights=False),
+    )  # fmt: skip
+    assert (blas.products() is not None) == policy.decodes_compiled
+    layers = turned(policy.model, policy.config, policy.fast)
+    assert len(layers) == len(policy.model.layers) * 7 + 1
+    assert all(np.asarray(layer.weight.T).flags.c_contiguous for layer in layers.values())
+    for one, other in zip(*(flatten(p.model.parameters()).values() for p in (policy, plain)),
+                          strict=True):  # fmt: skip
+        assert mx.array_equal(one, other)
+    copied = copied_to_sample(policy.model, policy.fast, compiled=policy.decodes_compiled)
+    assert len(copied) == (0 if policy.decodes_compiled else len(policy.model.layers) * 7)
 
 
 def test_weights_of_16_bits_are_sampled_with_as_they_are(tmp_path: Path) -> None:

@@ -15,20 +15,31 @@ COMPARED = """
 import sys
 import mlx.core as mx
 from grpo_engine.config.settings import ModelConfig
+from grpo_engine.policy.adapters import turned
+from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.source import load_parts
+from grpo_engine.policy.switches import FastPaths
 from grpo_engine.policy.trees import flatten
 from grpo_engine.training import worker
 
 config = ModelConfig(path=sys.argv[1])
 assert worker.shared_weights(config, 10_000_000) == {}, "a small model is read by each worker"
 shared = worker.shared_weights(config, 1)
-read = flatten(load_parts(config)[0].parameters())
+model = load_parts(config)[0]
+read = flatten(model.parameters())
+transposed = {name + ".weight" for name in turned(model, config, FastPaths())}
+assert len(transposed) == 2 * 7 + 1, transposed
 assert shared.keys() == read.keys()
 for name, array in read.items():
-    assert (shared[name].dtype, shared[name].shape) == (array.dtype, array.shape), name
-    assert mx.array_equal(shared[name], array), name
-taken = flatten(load_parts(config, weights={n: 0 * a for n, a in shared.items()})[0].parameters())
-assert all(not array.any() for array in taken.values())
+    given = shared[name].T if name in transposed else shared[name]
+    assert (given.dtype, given.shape) == (array.dtype, array.shape), name
+    assert mx.array_equal(given, array), name
+other = {name: array + 1 for name, array in shared.items()}
+policies = [load_policy(config, seed=0, weights=weights) for weights in (None, shared, other)]
+for name, array in flatten(policies[0].model.parameters()).items():
+    found = [flatten(policy.model.parameters())[name] for policy in policies[1:]]
+    assert mx.array_equal(found[0], array), name
+    assert "lora" in name or mx.array_equal(found[1], array + 1), name
 print(len(shared), "arrays")
 """
 
