@@ -9,7 +9,7 @@ from typing import Final
 
 from grpo_engine.errors import EngineError
 from grpo_engine.platform import device, slots
-from grpo_engine.platform.products import Products
+from grpo_engine.platform.products import Products, libm_power
 
 PREFIXES: Final = ("", "scipy_")
 """Prefixes of function names in different builds."""
@@ -79,8 +79,10 @@ class OpenBlas:
         return used
 
     def address(self, name: str) -> int | None:
-        if name == "cblas_sgemm" and self.products is not None:
-            return self.products.address
+        if self.products is not None and name in self.products.addresses:
+            return self.products.addresses[name]
+        if name == "powf":
+            return libm_power().value
         name = f"{self._prefix}{name}"
         if not self._has(name):
             return None

@@ -31,6 +31,11 @@ processor: under emulation, it runs on the real one."""
 LIMIT_S: Final = 120.0
 
 
+def libm_power() -> ctypes.c_void_p:
+    """The address of the C library's `powf`."""
+    return ctypes.cast(ctypes.CDLL(None).powf, ctypes.c_void_p)
+
+
 class Products:
     """A compiled library; products of many rows are passed on to `other`, an address."""
 
@@ -38,7 +43,11 @@ class Products:
         self.library = ctypes.CDLL(path)
         self.library.set_other(ctypes.c_void_p(other))
         self.set_threads(threads)
-        self.address = ctypes.cast(self.library.cblas_sgemm, ctypes.c_void_p).value
+        self.library.set_power(libm_power())
+        self.addresses = {
+            name: ctypes.cast(self.library[own], ctypes.c_void_p).value
+            for name, own in (("cblas_sgemm", "cblas_sgemm"), ("powf", "power"))
+        }
 
     def set_threads(self, count: int) -> None:
         """Use `count` threads from the next product on."""

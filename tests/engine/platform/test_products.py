@@ -104,6 +104,86 @@ def test_a_row_has_the_same_bits_beside_any_number_of_others(library: openblas.O
     assert len(set(found)) == 1
 
 
+SHARED = """
+import ctypes, os, sys, threading, time
+import numpy as np
+from grpo_engine.platform.openblas import OpenBlas
+library = OpenBlas(sys.argv[1], threads=2, products=sys.argv[2])
+sgemm = ctypes.CFUNCTYPE(None, *[ctypes.c_int] * 6, ctypes.c_float, ctypes.c_void_p, ctypes.c_int,
+    ctypes.c_void_p, ctypes.c_int, ctypes.c_float, ctypes.c_void_p, ctypes.c_int)(
+    library.address("cblas_sgemm"))
+def right(seed):
+    draw, at = np.random.default_rng(seed), lambda x: x.ctypes.data_as(ctypes.c_void_p)
+    a, b = (draw.integers(-8, 9, shape).astype(np.float32) for shape in ((8, 700), (700, 900)))
+    out = np.full((8, 900), np.nan, np.float32)
+    sgemm(101, 111, 111, 8, 900, 700, 1.0, at(a), 700, at(b), 900, 0.0, at(out), 900)
+    return bool((out == np.einsum("ik,kj->ij", a, b)).all())
+found = []
+def many(seed):
+    for turn in range(40):
+        found.append(right(seed))
+        if turn % 10 == 0:
+            time.sleep(.01)  # the others fall asleep
+"""
+
+
+def run_shared(library: openblas.OpenBlas, code: str) -> str:
+    assert library.products
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", SHARED + code, library.path,
+         library.products.library._name], capture_output=True, text=True, check=True, timeout=120,
+    ).stdout  # fmt: skip
+
+
+def test_several_callers_take_turns_with_the_threads(library: openblas.OpenBlas) -> None:
+    said = run_shared(
+        library,
+        """
+callers = [threading.Thread(target=many, args=[seed]) for seed in range(3)]
+[caller.start() for caller in callers]
+for count in (1, 3, 2) * 5:
+    library.set_threads(count)
+    time.sleep(.005)
+[caller.join() for caller in callers]
+print(len(found), all(found))
+""",
+    )
+    assert said == "120 True\n"
+
+
+def test_a_forked_child_makes_threads_of_its_own(library: openblas.OpenBlas) -> None:
+    said = run_shared(
+        library,
+        """
+many(0)
+child = os.fork()
+if not child:
+    many(1)
+    os._exit(0 if all(found) and len(os.listdir("/proc/self/task")) == 2 else 1)
+print(all(found), os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), right(2))
+""",
+    )
+    assert said == "True 0 True\n"
+
+
+@given(x=st.floats(-200, 200, width=32))
+@example(x=-126.0).via("the first that the C library computes")
+@example(x=126.0).via("the first that the C library computes")
+@example(x=float("-inf")).via("a token that cannot be drawn")
+@example(x=float("nan")).via("not a number stays one")
+def test_powers_of_two_are_right_to_the_last_bit_but_one(
+    library: openblas.OpenBlas, x: float
+) -> None:
+    address = library.address("powf")
+    assert address
+    power = ctypes.CFUNCTYPE(ctypes.c_float, ctypes.c_float, ctypes.c_float)(address)
+    with np.errstate(over="ignore"):
+        exact = np.exp2(np.float64(x))
+        assert np.isclose(power(2.0, x), np.float32(exact), rtol=1.2e-7, atol=0, equal_nan=True)
+        assert np.isclose(power(3.0, x), np.float32(np.power(3.0, np.float64(x))), equal_nan=True)
+    assert power(2.0, round(x) if abs(x) < 127 else 1) == 2.0 ** (round(x) if abs(x) < 127 else 1)
+
+
 @pytest.mark.parametrize("name", [products.CHOICE, "PATH"])
 def test_without_a_compiler_the_blas_computes_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
