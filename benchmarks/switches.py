@@ -27,18 +27,21 @@ TOUCHES = {  # the phases that a switch can change
     "head_chunk": ("score", "update"), "fused_head": ("update",), "fast_gate": PHASES,
     "packed": ("score", "update"), "fast_scores": ("score",),
     "fast_attention": PHASES, "fast_adapter": ("update",), "batched_prefill": ("rollout",),
-    "batched_decode": ("rollout",), "merge_adapter": ("rollout",),
+    "compiled_passes": ("score", "update"), "batched_decode": ("rollout",),
+    "merge_adapter": ("rollout",),
     "transposed_weights": ("rollout",), "shared_decode": ("rollout",), "fast_draw": ("rollout",),
 }  # fmt: skip
 
 
-def timed(run: Callable[[], object]) -> tuple[float, float]:
+def timed(policy: Policy, run: Callable[[], object]) -> tuple[float, float]:
     """Return seconds and peak gigabytes."""
     mx.clear_cache()
+    policy.buffers.clear()
     mx.reset_peak_memory()
     begun = time.perf_counter()
     run()
-    return time.perf_counter() - begun, mx.get_peak_memory() / 1e9
+    seconds = time.perf_counter() - begun
+    return seconds, (mx.get_peak_memory() + policy.buffer_bytes) / 1e9
 
 
 def main() -> None:
@@ -76,8 +79,8 @@ def compare(
     def run(fast: FastPaths) -> tuple[float, float]:
         policy.fast = fast
         if phase == "rollout":
-            return timed(lambda: sampled(policy, prompts, sampling, 1))
-        return timed(lambda: (score if phase == "score" else learn)(policy, fast, rows))
+            return timed(policy, lambda: sampled(policy, prompts, sampling, 1))
+        return timed(policy, lambda: (score if phase == "score" else learn)(policy, fast, rows))
 
     found = [[run(fast) for fast in paths] for _ in range(rounds)]
     slow, quick = (min(turn[i][0] for turn in found) for i in (0, 1))

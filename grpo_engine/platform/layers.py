@@ -1,9 +1,10 @@
-"""The structures that `layers.c` takes."""
+"""The structures that `layers.c` and `passes.c` take."""
 
 import ctypes
 from typing import Any
 
 ADDRESS = ctypes.c_void_p
+LINEARS = ("queries", "keys", "values", "out", "gate", "up", "down")
 
 
 class Linear(ctypes.Structure):
@@ -19,7 +20,7 @@ class Layer(ctypes.Structure):
 
     _fields_ = [
         *((name, ADDRESS) for name in ("norm", "norm_after", "norm_queries", "norm_keys")),
-        *((name, Linear) for name in ("queries", "keys", "values", "out", "gate", "up", "down")),
+        *((name, Linear) for name in LINEARS),
         *((name, ADDRESS) for name in ("stored_keys", "stored_values")),
         *((name, ADDRESS) for name in ("prompt_keys", "prompt_values")),
     ]
@@ -44,6 +45,27 @@ class Step(ctypes.Structure):
     ]  # fmt: skip
 
 
+class Packed(ctypes.Structure):
+    """Where the tokens of prompts and answers are in one sequence."""
+
+    _fields_ = [
+        ("tokens", ctypes.c_int),
+        *((name, ADDRESS) for name in ("prompt", "end", "own", "turns")),
+    ]  # fmt: skip
+
+
+class Slopes(ctypes.Structure):
+    """Gradients of a LoRA's two halves."""
+
+    _fields_ = [("narrow", ADDRESS), ("wide", ADDRESS)]
+
+
+class LayerSlopes(ctypes.Structure):
+    """Gradients of a layer's LoRA."""
+
+    _fields_ = [(name, Slopes) for name in LINEARS]
+
+
 def declare(library: ctypes.CDLL) -> Any:
     """Tell ctypes the functions' arguments."""
     model, step = ctypes.POINTER(Model), ctypes.POINTER(Step)
@@ -54,4 +76,16 @@ def declare(library: ctypes.CDLL) -> Any:
     number = ctypes.c_int
     library.run_head.argtypes = [model, number, number, ADDRESS, Linear, ADDRESS, ADDRESS]
     library.run_head.restype = None
+    layers, packed, size = ctypes.POINTER(Layer), ctypes.POINTER(Packed), ctypes.c_size_t
+    library.kept_size.argtypes = [model, layers, number]
+    library.pass_scratch.argtypes = [model, number]
+    library.kept_size.restype = library.pass_scratch.restype = size
+    library.forward_pass.argtypes = [
+        model, layers, packed, ADDRESS, number, ADDRESS, ADDRESS, size, ADDRESS,
+    ]  # fmt: skip
+    library.backward_pass.argtypes = [
+        model, layers, packed, ADDRESS, number, ADDRESS, ctypes.POINTER(LayerSlopes), ADDRESS, size,
+        ADDRESS,
+    ]  # fmt: skip
+    library.forward_pass.restype = library.backward_pass.restype = None
     return library

@@ -18,8 +18,8 @@ from grpo_engine.platform import processor
 
 CHOICE: Final = "GRPO_TUI_PRODUCTS"
 """`none` leaves all products to the BLAS."""
-SOURCE: Final = Path(__file__).with_name("layers.c")
-"""It includes `products.c`."""
+SOURCE: Final = Path(__file__).with_name("passes.c")
+"""It includes `layers.c`, and that `products.c`."""
 COMPILERS: Final = ("cc", "gcc", "clang")
 FLAGS: Final = ("-O3", "-shared", "-fPIC", "-pthread")
 KINDS: Final = (

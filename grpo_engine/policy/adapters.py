@@ -154,7 +154,8 @@ def _switched_off(kind: type) -> type:
         return self[inner].as_linear(x)
 
     inner = "embedding" if issubclass(kind, LoRAEmbedding | DoRAEmbedding) else "linear"
-    return type(f"{kind.__name__}Off", (kind,), {"__call__": call, "as_linear": as_linear})
+    off = {"__call__": call, "as_linear": as_linear, "is_off": True}
+    return type(f"{kind.__name__}Off", (kind,), off)
 
 
 @contextmanager

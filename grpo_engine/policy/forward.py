@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from grpo_engine.policy.batch import TokenBatch
+from grpo_engine.policy.fast import passes
 from grpo_engine.policy.fast.attention import reads_prompts_once
 from grpo_engine.policy.fast.caches import Layout, PackedCache, PrefixCache
 from grpo_engine.policy.head import (
@@ -51,9 +52,9 @@ def token_scores(
         scores = _scores_of_logits(logits, batch.targets, temperature, entropy=entropy)
         states = None
     else:
-        states = _hidden(policy, batch)
+        states, fixed = _hidden(policy, batch, gradient=gradient)
         scores = _head_scores(
-            policy, states, batch.targets, temperature, gradient=gradient,
+            policy, states, fixed, batch.targets, temperature, gradient=gradient,
             entropy=entropy, entropy_gradient=entropy_gradient,
         )  # fmt: skip
     entropies = scores.entropy
@@ -72,17 +73,21 @@ def token_scores(
     ))  # type: ignore[arg-type]  # fmt: skip
 
 
-def _hidden(policy: Policy, batch: TokenBatch) -> mx.array:
-    """Hidden states at the sampled tokens, [N, D]."""
+def _hidden(
+    policy: Policy, batch: TokenBatch, *, gradient: bool
+) -> tuple[mx.array, mx.array | None]:
+    """Hidden states at the sampled tokens, [N, D], and a constant copy if they are known."""
     assert policy.parts is not None
+    if policy.trains_compiled:
+        return passes.hidden(policy, batch, gradient=gradient)
     if policy.fast.shared_prefix and policy.windows is not None:
         if policy.fast.packed and reads_prompts_once(policy) and max(map(len, batch.prompts)) > 1:
-            return _packed(policy, batch)
+            return _packed(policy, batch), None
         states = _shared(policy, batch)
-        return states.reshape(-1, states.shape[-1])[batch.flat]
+        return states.reshape(-1, states.shape[-1])[batch.flat], None
     ids, places = batch.joined(policy.pad_id)
     states = policy.parts.hidden(ids)
-    return states.reshape(-1, states.shape[-1])[places]
+    return states.reshape(-1, states.shape[-1])[places], None
 
 
 def _shared(policy: Policy, batch: TokenBatch) -> mx.array:
@@ -132,8 +137,8 @@ def _scores_of_logits(
 
 
 def _head_scores(
-    policy: Policy, states: mx.array, tokens: mx.array, temperature: float, *,
-    gradient: bool, entropy: bool, entropy_gradient: bool,
+    policy: Policy, states: mx.array, fixed: mx.array | None, tokens: mx.array,
+    temperature: float, *, gradient: bool, entropy: bool, entropy_gradient: bool,
 ) -> HeadScores:  # fmt: skip
     parts = policy.parts
     assert parts is not None
@@ -141,8 +146,12 @@ def _head_scores(
     starts = list(range(size, states.shape[0], size))
     found: list[HeadScores] = []
     # split: the gradient of a slice is as wide as all positions
-    for hidden, wanted in zip(mx.split(states, starts), mx.split(tokens, starts), strict=True):
-        if found:  # sequentially, so that only one chunk's logits are in memory
+    chunks = zip(
+        mx.split(states, starts), mx.split(tokens, starts),
+        [None] * (len(starts) + 1) if fixed is None else mx.split(fixed, starts), strict=True,
+    )  # fmt: skip
+    for hidden, wanted, constant in chunks:
+        if found and constant is None:  # sequentially, so that one chunk's logits are in memory
             hidden = mx.depends(hidden, found[-1].logprobs)
         if not gradient:
             score = constant_scores(
@@ -154,7 +163,7 @@ def _head_scores(
         else:
             score = surrogate_scores(
                 parts.logits, hidden, wanted, temperature,
-                entropy=entropy, entropy_gradient=entropy_gradient,
+                entropy=entropy, entropy_gradient=entropy_gradient, fixed=constant,
             )  # fmt: skip
         found.append(score)
     if len(found) == 1:

@@ -102,15 +102,19 @@ def _numpy_logprobs(logits: mx.array, tokens: mx.array, temperature: float) -> m
 
 def surrogate_scores(
     head: Head, hidden: mx.array, tokens: mx.array, temperature: float, *,
-    entropy: bool, entropy_gradient: bool,
+    entropy: bool, entropy_gradient: bool, fixed: mx.array | None = None,
 ) -> HeadScores:  # fmt: skip
     """Scores whose gradient with respect to `hidden` is stored as [N, D], not as logits [N, V].
+
+    `fixed` is a copy of `hidden` that nothing is differentiated by. With it all is computed at
+    once: MLX keeps what it evaluates of a graph that it differentiates.
 
     With p = softmax(logits / T): d logprob / d logits = (onehot(token) - p) / T and
     d entropy / d logits = -p (log p + entropy) / T; the head's backward pass, run during
     the forward, maps both to `hidden`. Only for heads whose weights are not trained.
     """
-    fixed = mx.stop_gradient(hidden)
+    at_once = fixed is not None
+    fixed = mx.stop_gradient(hidden) if fixed is None else fixed
     parts = normalise(head(fixed), temperature)
     value = parts.logprob(tokens)
     # The vjp is linear, so p's denominator is divided out afterwards, at width D instead of V.
@@ -118,16 +122,23 @@ def surrogate_scores(
     at_token = mx.take_along_axis(weights, tokens[:, None], axis=1)
     away = mx.put_along_axis(weights, tokens[:, None], at_token - parts.total, axis=1)
     slope = _pull_back(head, fixed, away) / (-temperature * parts.total)
+    if at_once:
+        mx.eval(value, slope)
     logprobs = _with_slope(value, hidden, slope)
     if not entropy:
         return HeadScores(logprobs, None)
     level = parts.entropy()
+    if at_once:
+        mx.eval(level)
     if not entropy_gradient:
         return HeadScores(logprobs, mx.stop_gradient(level))
     logs = mx.maximum(parts.shifted, -1e4) - mx.log(parts.total)
     p = weights / parts.total
     towards = -p * (logs + level[:, None]) / temperature
-    return HeadScores(logprobs, _with_slope(level, hidden, _pull_back(head, fixed, towards)))
+    level_slope = _pull_back(head, fixed, towards)
+    if at_once:
+        mx.eval(level_slope)
+    return HeadScores(logprobs, _with_slope(level, hidden, level_slope))
 
 
 def _pull_back(head: Head, hidden: mx.array, cotangent: mx.array) -> mx.array:

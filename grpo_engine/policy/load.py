@@ -12,7 +12,7 @@ from grpo_engine.config.settings import ModelConfig
 from grpo_engine.errors import ModelError
 from grpo_engine.policy import adapters
 from grpo_engine.policy.critic import Critic
-from grpo_engine.policy.fast import attention, decoding, gates, thin
+from grpo_engine.policy.fast import attention, decoding, gates, passes, thin
 from grpo_engine.policy.fast.checkpointing import checkpoint_layers
 from grpo_engine.policy.fast.probes import prefix_windows
 from grpo_engine.policy.policy import Policy, Trained, Weights
@@ -33,6 +33,7 @@ class Probes:
     windows: list[int | None] | None
     hidden: int  # the width of hidden states, if there is a critic
     compiled: bool  # whether decode steps are compiled code
+    compiled_passes: bool  # whether the layers of scoring and update are
 
 
 def probes_of(policy: Policy) -> Probes:
@@ -41,6 +42,7 @@ def probes_of(policy: Policy) -> Probes:
     return Probes(
         splits=policy.parts is not None, windows=policy.windows,
         hidden=critic["weight"].size if critic else 0, compiled=policy.compiled,
+        compiled_passes=policy.compiled_passes,
     )  # fmt: skip
 
 
@@ -93,12 +95,14 @@ def load_policy(
         trainable_parameters=_count(model), dtype=dtype, parts=parts, windows=windows,
         head_is_trained=parts is not None and bool(parts.outer()), fast=fast, notes=tuple(notes),
         fingerprint=fingerprint(folder), compiled=probes is not None and probes.compiled,
+        compiled_passes=probes is not None and probes.compiled_passes,
     )  # fmt: skip
     if dtype == "float32" and on_cpu() and probes is None:
         gates.install(policy)
         attention.install(policy)
         thin.install(policy)
         policy.compiled = decoding.computes(policy, TOLERANCE[dtype])
+        policy.compiled_passes = passes.computes(policy, TOLERANCE[dtype])
     # Only a new LoRA equals the base model when it is switched off.
     if config.tuning != "lora" or config.adapter is not None:
         policy.reference = policy.snapshot()

@@ -67,7 +67,8 @@ class Sizes:
     inner: int
     layers: int
     heads: int
-    kv_width: int  # width of a token's keys and values in a layer
+    queries: int  # width of a token's queries in a layer
+    kv_width: int  # and of its keys and values
     adapted: float  # output width of adapted linear layers, mean over the model's layers
     vocabulary: int
     bytes: int  # per number
@@ -91,6 +92,7 @@ class Sizes:
             inner=inner,
             layers=layers,
             heads=heads,
+            queries=heads * head,
             kv_width=2 * kv_heads * head,
             adapted=_adapted_width(policy) / layers,
             vocabulary=policy.vocabulary,
@@ -101,6 +103,13 @@ class Sizes:
         """Bytes of one layer's arrays for `tokens` tokens and `pairs` of query and key."""
         each = HIDDEN * self.hidden + INNER * self.inner + adapter * self.adapted
         return tokens * each * self.bytes + SCORES * pairs * self.heads * 4
+
+
+    def pass_bytes(self, tokens: int, layers: int) -> int:
+        """Bytes of compiled passes: what `layers` keep, and what both passes need in any layer."""
+        kept = 2 * self.hidden + 2 * self.queries + self.kv_width + 2 * self.inner
+        spare = 3 * self.hidden + 2 * self.queries + 2 * self.kv_width + 3 * self.inner
+        return 4 * tokens * (layers * kept + spare)
 
 
 def _adapted_width(policy: Policy) -> int:
@@ -172,6 +181,8 @@ def _update(
     adapter = ADAPTER + (DORA if policy.config.tuning == "dora" else 0)
     layer = sizes.layer_bytes(tokens, pairs, adapter=adapter)
     kept = layer * _trained_layers(policy, sizes.layers)
+    if policy.trains_compiled:
+        kept = sizes.pass_bytes(tokens, _trained_layers(policy, sizes.layers))
     if policy.config.grad_checkpoint:
         between = tokens * sizes.hidden * sizes.bytes * sizes.layers
         caches = rows * length * sizes.kv_width * sizes.bytes * sizes.layers

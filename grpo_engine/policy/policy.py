@@ -8,6 +8,7 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
+import numpy as np
 
 from grpo_engine.config.settings import ModelConfig
 from grpo_engine.errors import ModelError
@@ -54,6 +55,8 @@ class Policy:
     fingerprint: str = ""  # of the model's files
     batching: str | None = None  # kind of batch for decoding; set when first sampled
     compiled: bool = False  # whether compiled decode steps compute what the model does
+    compiled_passes: bool = False  # whether compiled passes do, and give LoRA's gradients
+    buffers: dict[str, np.ndarray] = field(default_factory=dict)  # memory that passes use again
     reference: dict[str, mx.array] | None = None  # None: the base model, adapter off
 
     @property
@@ -112,6 +115,18 @@ class Policy:
     def decodes_compiled(self) -> bool:
         """Whether decode steps are compiled code."""
         return self.compiled and adapters.may_compile(self.fast)
+
+    @property
+    def trains_compiled(self) -> bool:
+        """Whether scoring and update run the layers by compiled passes."""
+        fast = self.fast
+        wanted = fast.compiled_passes and fast.packed and fast.shared_prefix
+        return self.compiled_passes and wanted
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Memory of compiled passes, which MLX does not count."""
+        return sum(int(array.nbytes) for array in self.buffers.values())
 
     def refresh_reference(self, mix: float = 1.0) -> None:
         """pi_ref <- mix * pi + (1 - mix) * pi_ref; a mix below 1 is for full fine-tuning only."""

@@ -19,6 +19,7 @@ class FastPaths:
     batched_prefill: bool = True  # all prompts of a batch in one forward
     batched_decode: bool = True  # all rows as one batch that drops finished rows
     compiled_decode: bool = True  # steps by our own code, where it is compiled; transposed_weights
+    compiled_passes: bool = True  # layers of scoring and update by our own code; LoRA, packed
     fast_gate: bool = True  # silu by powers of two, where the model is loaded on the CPU
     fast_attention: bool = True  # softmax by powers of two, a shared prompt's keys read once; CPU
     fast_adapter: bool = True  # LoRA's product accumulates into the base's; CPU
@@ -34,7 +35,7 @@ class FastPaths:
         return cls(
             shared_prefix=False, packed=False, selective_head=False, head_chunk=0,
             fused_head=False, fast_scores=False, batched_prefill=False, batched_decode=False,
-            compiled_decode=False,
+            compiled_decode=False, compiled_passes=False,
             fast_gate=False, fast_attention=False, fast_adapter=False, merge_adapter=False,
             transposed_weights=False, shared_decode=False, fast_draw=False, bucket=0,
         )  # fmt: skip

@@ -97,7 +97,9 @@ class Worker:
             failed = {"error": type(error).__name__, "message": str(error), "trace": trace}
             send(self.engine, failed)
         else:
-            send(self.engine, {**value, "peak": mx.get_peak_memory() - self._inherited}, found)
+            buffers = self.policy.buffer_bytes if hasattr(self, "policy") else 0
+            peak = mx.get_peak_memory() - self._inherited + buffers
+            send(self.engine, {**value, "peak": peak}, found)
 
     def tokens(self, asked: Mapping[str, Any], _: Arrays) -> Reply:
         """Keep the tokens of rollouts, for the micro-batches that follow."""

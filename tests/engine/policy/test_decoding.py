@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from grpo_engine.config.settings import ModelConfig
 from grpo_engine.platform import blas, openblas, processor, products
-from grpo_engine.policy.fast import decoding
+from grpo_engine.policy.fast import compiled
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.switches import FastPaths
@@ -144,7 +144,7 @@ def test_steps_equal_those_of_mlx(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batches, "SHARED_FROM", 4)
         patch.setattr(batches, "GROWTH", 4)
-        patch.setattr(decoding, "GROWTH", 16)
+        patch.setattr(compiled, "GROWTH", 16)
         own = blas.products()
         assert own
         own.set_threads(threads)

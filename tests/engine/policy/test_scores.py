@@ -28,6 +28,7 @@ ROWS = made_up_rows([(7, (3, 5, 1)), (4, (9, 2, 4)), (1, (3, 3))])
 PLAIN = FastPaths.plain()
 FAST = {
     "all of them": FastPaths(head_chunk=7),
+    "layers by MLX": FastPaths(head_chunk=7, compiled_passes=False),
     "prompts first": FastPaths(head_chunk=7, packed=False),
     "selective head": replace(PLAIN, selective_head=True),
     "shared prefix": replace(PLAIN, selective_head=True, shared_prefix=True),

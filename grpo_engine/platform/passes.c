@@ -1,0 +1,382 @@
+/* Forward and backward pass of a Llama-like model over sequences without padding.
+
+   Prompts and answers are one sequence of tokens: a token attends to the tokens of its prompt, if it
+   belongs to an answer, and to those of its own prompt or answer up to itself. Products are those
+   of the BLAS; MLX computes the rest of a pass number by number, and keeps three times as much of it
+   for the backward pass. Only LoRA is trained. */
+
+#include "layers.c"
+
+static const float LN_2 = 6.9314718e-1f;
+
+enum { TURNED = 112 };
+
+typedef struct {
+    int tokens;
+    const int *prompt, *end, *own;  /* [tokens] its prompt's tokens, and the first of its own */
+    const float *turns;             /* [tokens, turned] */
+} Packed;
+
+typedef struct { float *narrow, *wide; } Slopes;  /* gradients of LoRA, added to; or missing */
+typedef struct { Slopes queries, keys, values, out, gate, up, down; } LayerSlopes;
+
+/* What the backward pass of a layer reads. Queries [tokens, heads], rotated and scaled; keys and
+   values [kinds, tokens, each], keys rotated; `raw` queries and keys only if those are normalised. */
+typedef struct {
+    float *input, *queries, *keys, *values, *found, *middle, *gate, *up, *raw_queries, *raw_keys;
+} Kept;
+
+typedef struct { int width, inner, heads, kinds; } Widths;
+
+static Widths widths(const Model *model)
+{
+    return (Widths){model->width, model->inner, model->heads * model->each,
+                    model->kinds * model->each};
+}
+
+static int normalises(const Layer *layer) { return layer->norm_queries != NULL; }
+
+/* Numbers that one layer keeps. */
+size_t kept_size(const Model *model, const Layer *layer, int tokens)
+{
+    Widths w = widths(model);
+    size_t raw = normalises(layer) ? w.heads + w.kinds : 0;
+    return tokens * (2 * (size_t)w.width + 2 * w.heads + 2 * w.kinds + 2 * w.inner + raw);
+}
+
+static Kept kept_at(const Model *model, const Layer *layer, int tokens, float *at)
+{
+    Widths w = widths(model);
+    Kept k = {0};
+#define TAKE(name, width) k.name = at, at += (size_t)tokens * (width)
+    TAKE(input, w.width);
+    TAKE(queries, w.heads);
+    TAKE(keys, w.kinds);
+    TAKE(values, w.kinds);
+    TAKE(found, w.heads);
+    TAKE(middle, w.width);
+    TAKE(gate, w.inner);
+    TAKE(up, w.inner);
+    if (normalises(layer)) {
+        TAKE(raw_queries, w.heads);
+        TAKE(raw_keys, w.kinds);
+    }
+    return k;
+}
+
+/* Numbers that both passes need for their own use. */
+size_t pass_scratch(const Model *model, int tokens)
+{
+    Widths w = widths(model);
+    return tokens * (2 * (size_t)w.width + 2 * w.heads + 4 * w.kinds + 3 * (size_t)w.inner
+                     + 2 * model->rank + 2) + 8 * SPARE;
+}
+
+INLINE void copy(size_t count, const float *from, float *to)
+{
+    for (size_t i = 0; i < count; i++) to[i] = from[i];
+}
+
+static void product(int ta, int tb, int m, int n, int k, const float *a, const float *b, float beta,
+                    float *c)
+{
+    cblas_sgemm(ROW_MAJOR, ta, tb, m, n, k, 1, a, ta == PLAIN ? k : m, b, tb == PLAIN ? n : k, beta,
+                c, n);
+}
+
+/* x [tokens, in] -> result [tokens, out]; `adds` to what is there. */
+static void forward_linear(int tokens, int in, int out, const float *x, const Linear *by, int adds,
+                           float *result, float *thin)
+{
+    if (by->bias)
+        for (int t = 0; t < tokens; t++)
+            for (int i = 0; i < out; i++)
+                result[(size_t)t * out + i] =
+                    by->bias[i] + (adds ? result[(size_t)t * out + i] : 0);
+    product(PLAIN, PLAIN, tokens, out, in, x, by->weight, adds || by->bias ? 1 : 0, result);
+    if (!by->rank) return;
+    product(PLAIN, TURNED, tokens, by->rank, in, x, by->narrow, 0, thin);
+    product(PLAIN, PLAIN, tokens, out, by->rank, thin, by->wide, 1, result);
+}
+
+/* slope [tokens, out] of the result -> slope of x, and of LoRA. */
+static void backward_linear(int tokens, int in, int out, const float *x, const float *slope,
+                            const Linear *by, Slopes to, int adds, float *x_slope, float *thin)
+{
+    product(PLAIN, TURNED, tokens, in, out, slope, by->weight, adds, x_slope);
+    if (!by->rank) return;
+    float *thin_slope = thin + (size_t)tokens * by->rank;
+    product(PLAIN, TURNED, tokens, by->rank, out, slope, by->wide, 0, thin_slope);
+    product(PLAIN, PLAIN, tokens, in, by->rank, thin_slope, by->narrow, 1, x_slope);
+    if (!to.narrow) return;
+    product(PLAIN, TURNED, tokens, by->rank, in, x, by->narrow, 0, thin);
+    product(TURNED, PLAIN, by->rank, in, tokens, thin_slope, x, 1, to.narrow);
+    product(TURNED, PLAIN, by->rank, out, tokens, thin, slope, 1, to.wide);
+}
+
+static void normalise_all(int tokens, int width, const float *x, const float *weight, float epsilon,
+                          float *out)
+{
+    for (size_t t = 0; t < (size_t)tokens; t++)
+        normalise(width, x + t * width, weight, epsilon, out + t * width);
+}
+
+/* result (+)= the slope of x, from that of n = x s w with s = 1 / sqrt(mean x^2 + epsilon). */
+static void backward_norm(int width, const float *x, const float *weight, float epsilon,
+                          const float *slope, int adds, float *result)
+{
+    float by = 1 / __builtin_sqrtf(dot(x, x, width) / width + epsilon);
+    lanes sum = {0};
+    float rest = 0;
+    int i = 0;
+    for (; i + LANES <= width; i += LANES)
+        sum += *(const lanes *)(x + i) * *(const lanes *)(weight + i) * *(const lanes *)(slope + i);
+    for (; i < width; i++) rest += x[i] * weight[i] * slope[i];
+    float less = (total(sum) + rest) * by * by * by / width;
+    for (i = 0; i < width; i++) {
+        float found = slope[i] * weight[i] * by - x[i] * less;
+        result[i] = adds ? result[i] + found : found;
+    }
+}
+
+static void turn_back(int turned, const float *turns, float *head)
+{
+    int half = turned / 2;
+    for (int i = 0; i < half; i++) {
+        float a = head[i], b = head[i + half], cosine = turns[i], sine = turns[i + half];
+        head[i] = a * cosine + b * sine;
+        head[i + half] = b * cosine - a * sine;
+    }
+}
+
+/* Normalise, rotate and scale queries; keys and values [tokens, kinds] -> [kinds, tokens, each]. */
+static void place_heads(const Model *model, const Layer *layer, const Packed *packed, Kept *k,
+                        const float *keys, const float *values)
+{
+    int each = model->each, n = packed->tokens;
+    Widths w = widths(model);
+    if (normalises(layer)) {
+        copy((size_t)n * w.heads, k->queries, k->raw_queries);
+        copy((size_t)n * w.kinds, keys, k->raw_keys);
+    }
+    for (size_t t = 0; t < (size_t)n; t++) {
+        const float *turns = packed->turns + t * model->turned;
+        for (int h = 0; h < model->heads; h++) {
+            float *head = k->queries + t * w.heads + h * each;
+            if (normalises(layer)) normalise(each, head, layer->norm_queries, model->epsilon, head);
+            turn(model->turned, turns, head);
+            for (int d = 0; d < each; d++) head[d] *= model->scale;
+        }
+        for (int kind = 0; kind < model->kinds; kind++) {
+            float *key = k->keys + ((size_t)kind * n + t) * each;
+            copy(each, keys + t * w.kinds + kind * each, key);
+            copy(each, values + t * w.kinds + kind * each, k->values + ((size_t)kind * n + t) * each);
+            if (normalises(layer)) normalise(each, key, layer->norm_keys, model->epsilon, key);
+            turn(model->turned, turns, key);
+        }
+    }
+}
+
+/* What token t attends to: its prompt's positions and its own. */
+typedef struct { size_t prompt, own; int before, after; } Reach;
+
+INLINE Reach reach(const Packed *packed, int t, int kind)
+{
+    size_t first = (size_t)kind * packed->tokens;
+    return (Reach){first + packed->prompt[t], first + packed->own[t],
+                   packed->end[t] - packed->prompt[t], t + 1 - packed->own[t]};
+}
+
+/* Weights of a head's positions, times what is returned. */
+INLINE float weights_of(Reach to, int each, const float *query, const float *keys, float *scores)
+{
+    float top = score(to.before, each, query, keys + to.prompt * each, scores, -1e30f);
+    top = score(to.after, each, query, keys + to.own * each, scores + to.before, top);
+    return 1 / weigh(to.before + to.after, top, scores);
+}
+
+INLINE void mix_reach(Reach to, int each, const float *weights, const float *values, float *out)
+{
+    for (int d = 0; d < each; d++) out[d] = 0;
+    mix(to.before, each, weights, values + to.prompt * each, out);
+    mix(to.after, each, weights + to.before, values + to.own * each, out);
+}
+
+static void attend_packed(const Model *model, const Packed *packed, const Kept *k, float *scores)
+{
+    int each = model->each, repeats = model->heads / model->kinds;
+    for (int t = 0; t < packed->tokens; t++)
+        for (int h = 0; h < model->heads; h++) {
+            size_t at = ((size_t)t * model->heads + h) * each;
+            Reach to = reach(packed, t, h / repeats);
+            float by = weights_of(to, each, k->queries + at, k->keys, scores);
+            mix_reach(to, each, scores, k->values, k->found + at);
+            for (int d = 0; d < each; d++) k->found[at + d] *= by;
+        }
+}
+
+/* rows[s] += weights[s] * row */
+static void spread(int count, int each, const float *weights, const float *row, float *rows)
+{
+    for (int s = 0; s < count; s++, rows += each)
+        for (int d = 0; d < each; d++) rows[d] += weights[s] * row[d];
+}
+
+/* Slopes of what was found -> of queries [tokens, heads], of keys and values [kinds, tokens, each]. */
+static void backward_attention(const Model *model, const Packed *packed, const Kept *k,
+                               const float *found, float *queries, float *keys, float *values,
+                               float *scores)
+{
+    int each = model->each, repeats = model->heads / model->kinds;
+    float *slopes = scores + packed->tokens + SPARE;
+    for (size_t i = 0; i < (size_t)packed->tokens * model->kinds * each; i++) keys[i] = values[i] = 0;
+    for (int t = 0; t < packed->tokens; t++)
+        for (int h = 0; h < model->heads; h++) {
+            size_t at = ((size_t)t * model->heads + h) * each;
+            Reach to = reach(packed, t, h / repeats);
+            const float *query = k->queries + at, *slope = found + at;
+            float by = weights_of(to, each, query, k->keys, scores);
+            score(to.before, each, slope, k->values + to.prompt * each, slopes, 0);
+            score(to.after, each, slope, k->values + to.own * each, slopes + to.before, 0);
+            float mean = dot(slope, k->found + at, each);
+            for (int s = 0; s < to.before + to.after; s++) {
+                scores[s] *= by;
+                slopes[s] = scores[s] * (slopes[s] - mean) * LN_2;
+            }
+            spread(to.before, each, scores, slope, values + to.prompt * each);
+            spread(to.after, each, scores + to.before, slope, values + to.own * each);
+            spread(to.before, each, slopes, query, keys + to.prompt * each);
+            spread(to.after, each, slopes + to.before, query, keys + to.own * each);
+            mix_reach(to, each, slopes, k->keys, queries + at);
+        }
+}
+
+/* Undo `place_heads`: slopes of rotated queries and keys -> of what the products gave. */
+static void backward_heads(const Model *model, const Layer *layer, const Packed *packed,
+                           const Kept *k, float *queries, const float *placed_keys,
+                           const float *placed_values, float *keys, float *values)
+{
+    int each = model->each, n = packed->tokens;
+    Widths w = widths(model);
+    for (size_t t = 0; t < (size_t)n; t++) {
+        const float *turns = packed->turns + t * model->turned;
+        for (int h = 0; h < model->heads; h++) {
+            size_t at = t * w.heads + h * each;
+            for (int d = 0; d < each; d++) queries[at + d] *= model->scale;
+            turn_back(model->turned, turns, queries + at);
+            if (normalises(layer))
+                backward_norm(each, k->raw_queries + at, layer->norm_queries, model->epsilon,
+                              queries + at, 0, queries + at);
+        }
+        for (int kind = 0; kind < model->kinds; kind++) {
+            size_t at = t * w.kinds + kind * each, from = ((size_t)kind * n + t) * each;
+            copy(each, placed_values + from, values + at);
+            copy(each, placed_keys + from, keys + at);
+            turn_back(model->turned, turns, keys + at);
+            if (normalises(layer))
+                backward_norm(each, k->raw_keys + at, layer->norm_keys, model->epsilon, keys + at, 0,
+                              keys + at);
+        }
+    }
+}
+
+INLINE lanes sigmoid(lanes x) { return 1 / (1 + power_of_two(x * -LOG2_E)); }
+
+/* result = silu(gate) * up; the room behind each is free, or may be read, up to a whole vector. */
+static void gate_up(size_t count, const float *gate, const float *up, float *result)
+{
+    for (size_t i = 0; i < count; i += LANES) {
+        lanes g = *(const lanes *)(gate + i);
+        *(lanes *)(result + i) = g * sigmoid(g) * *(const lanes *)(up + i);
+    }
+}
+
+/* slope of silu(gate) * up -> of gate, and of up in its place. */
+static void backward_gate(size_t count, const float *gate, const float *up, float *slope,
+                          float *gate_slope)
+{
+    for (size_t i = 0; i < count; i += LANES) {
+        lanes g = *(const lanes *)(gate + i), part = sigmoid(g), given = *(lanes *)(slope + i);
+        *(lanes *)(gate_slope + i) =
+            given * *(const lanes *)(up + i) * part * (1 + g * (1 - part));
+        *(lanes *)(slope + i) = given * g * part;
+    }
+}
+
+/* states [tokens, width] -> after all layers and the last norm. `kept` holds what each layer from
+   `first` on keeps, `stride` numbers apart (0: nothing is needed later), and then the last states. */
+void forward_pass(const Model *model, const Layer *layers, const Packed *packed, const float *norm,
+                  int first, float *states, float *kept, size_t stride, float *spare)
+{
+    int n = packed->tokens;
+    Widths w = widths(model);
+    float *normed = spare, *keys = normed + (size_t)n * w.width;
+    float *values = keys + (size_t)n * w.kinds, *thin = values + (size_t)n * w.kinds;
+    float *scores = thin + 2 * (size_t)n * model->rank, *act = scores + 2 * ((size_t)n + SPARE);
+    for (const Layer *layer = layers; layer < layers + model->layers; layer++) {
+        Kept k = kept_at(model, layer, n, kept);
+        copy((size_t)n * w.width, states, k.input);
+        normalise_all(n, w.width, states, layer->norm, model->epsilon, normed);
+        forward_linear(n, w.width, w.heads, normed, &layer->queries, 0, k.queries, thin);
+        forward_linear(n, w.width, w.kinds, normed, &layer->keys, 0, keys, thin);
+        forward_linear(n, w.width, w.kinds, normed, &layer->values, 0, values, thin);
+        place_heads(model, layer, packed, &k, keys, values);
+        attend_packed(model, packed, &k, scores);
+        forward_linear(n, w.heads, w.width, k.found, &layer->out, 1, states, thin);
+        copy((size_t)n * w.width, states, k.middle);
+        normalise_all(n, w.width, states, layer->norm_after, model->epsilon, normed);
+        forward_linear(n, w.width, w.inner, normed, &layer->gate, 0, k.gate, thin);
+        forward_linear(n, w.width, w.inner, normed, &layer->up, 0, k.up, thin);
+        gate_up((size_t)n * w.inner, k.gate, k.up, act);
+        forward_linear(n, w.inner, w.width, act, &layer->down, 1, states, thin);
+        if (layer - layers >= first) kept += stride;
+    }
+    if (stride) copy((size_t)n * w.width, states, kept);
+    normalise_all(n, w.width, states, norm, model->epsilon, states);
+}
+
+/* slope [tokens, width] of what `forward_pass` returned -> of LoRA, from the last layer to `first`;
+   `kept` is where that pass put what it kept. */
+void backward_pass(const Model *model, const Layer *layers, const Packed *packed, const float *norm,
+                   int first, float *slope, const LayerSlopes *slopes, float *kept, size_t stride,
+                   float *spare)
+{
+    int n = packed->tokens;
+    Widths w = widths(model);
+    size_t wide = (size_t)n * w.width, inner = (size_t)n * w.inner, kinds = (size_t)n * w.kinds;
+    float *normed = spare, *normed_slope = normed + wide, *thin = normed_slope + wide;
+    float *scores = thin + 2 * (size_t)n * model->rank, *free = scores + 2 * ((size_t)n + SPARE);
+    float *act = free, *act_slope = act + inner + SPARE, *gate_slope = act_slope + inner + SPARE;
+    float *found = free, *queries = found + (size_t)n * w.heads, *keys = queries + (size_t)n * w.heads;
+    float *values = keys + kinds, *placed_keys = values + kinds, *placed_values = placed_keys + kinds;
+    const float *last = kept + stride * (model->layers - first);
+    for (size_t t = 0; t < (size_t)n; t++)
+        backward_norm(w.width, last + t * w.width, norm, model->epsilon, slope + t * w.width, 0,
+                      slope + t * w.width);
+#define BACK(in, out, x, given, name, adds, result) \
+    backward_linear(n, in, out, x, given, &layer->name, to->name, adds, result, thin)
+#define BACK_NORM(x, weight) \
+    for (size_t t = 0; t < (size_t)n; t++) \
+        backward_norm(w.width, x + t * w.width, weight, model->epsilon, \
+                      normed_slope + t * w.width, 1, slope + t * w.width)
+    for (int number = model->layers - 1; number >= first; number--) {
+        const Layer *layer = layers + number;
+        const LayerSlopes *to = slopes + number;
+        Kept k = kept_at(model, layer, n, kept + stride * (number - first));
+        gate_up(inner, k.gate, k.up, act);
+        BACK(w.inner, w.width, act, slope, down, 0, act_slope);
+        backward_gate(inner, k.gate, k.up, act_slope, gate_slope);
+        normalise_all(n, w.width, k.middle, layer->norm_after, model->epsilon, normed);
+        BACK(w.width, w.inner, normed, gate_slope, gate, 0, normed_slope);
+        BACK(w.width, w.inner, normed, act_slope, up, 1, normed_slope);
+        BACK_NORM(k.middle, layer->norm_after);
+        BACK(w.heads, w.width, k.found, slope, out, 0, found);
+        backward_attention(model, packed, &k, found, queries, placed_keys, placed_values, scores);
+        backward_heads(model, layer, packed, &k, queries, placed_keys, placed_values, keys, values);
+        normalise_all(n, w.width, k.input, layer->norm, model->epsilon, normed);
+        BACK(w.width, w.heads, normed, queries, queries, 0, normed_slope);
+        BACK(w.width, w.kinds, normed, keys, keys, 1, normed_slope);
+        BACK(w.width, w.kinds, normed, values, values, 1, normed_slope);
+        BACK_NORM(k.input, layer->norm);
+    }
+}

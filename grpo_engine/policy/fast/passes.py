@@ -1,0 +1,151 @@
+"""The layers of a Llama-like model over whole sequences by compiled code, `platform/passes.c`.
+
+MLX sees one function of the adapters, which returns hidden states and, later, their gradients.
+"""
+
+from typing import Any, Final
+
+import mlx.core as mx
+import numpy as np
+from mlx_lm.tuner.lora import LoRALinear
+
+from grpo_engine.platform.layers import LayerSlopes, Packed, Slopes
+from grpo_engine.policy.batch import TokenBatch, make_batch
+from grpo_engine.policy.fast.compiled import LINEARS, CompiledModel
+from grpo_engine.policy.policy import Policy
+from grpo_engine.policy.structure import agrees
+
+ROOM: Final = 64  # numbers behind the last array, which the code may read
+
+
+def computes(policy: Policy, tolerance: float) -> bool:
+    """Whether compiled passes agree with the model and give all gradients that it has."""
+    if not policy.compiled or policy.config.tuning != "lora" or policy.config.grad_checkpoint:
+        return False
+    assert policy.parts is not None
+    ids = tuple(7 * i % policy.vocabulary for i in range(1, 8))
+    batch = make_batch([_Row(ids[:3], ids[3:])], [0])
+    try:
+        found, _ = hidden(policy, batch, gradient=False)
+        return len(policy.snapshot()) == 2 * len(_adapted(policy)) and agrees(
+            found, policy.parts.hidden(mx.array([ids[:-1]]))[0, 2:], tolerance
+        )
+    except (TypeError, ValueError, AttributeError, LookupError):
+        return False
+
+
+def hidden(
+    policy: Policy, batch: TokenBatch, *, gradient: bool
+) -> tuple[mx.array, mx.array | None]:
+    """Hidden states at the sampled tokens, [N, D], and a constant copy for a gradient."""
+    one = _Pass(policy, batch, keeps=gradient)
+    known = one.states()
+    if not gradient:
+        return one.sampled(known), None
+    states: Any = mx.custom_function(lambda *_: known)
+    states.vjp(lambda _, given, __: one.slopes(given))
+    adapters = (array for _, _, layer in _adapted(policy) for array in (layer.lora_a, layer.lora_b))
+    return one.sampled(states(*adapters)), one.sampled(known)
+
+
+class _Row:
+    """A rollout's tokens, as a batch reads them."""
+
+    def __init__(self, prompt_ids: tuple[int, ...], ids: tuple[int, ...]) -> None:
+        self.prompt_ids, self.ids, self.forced = prompt_ids, ids, ()
+
+
+def _adapted(policy: Policy) -> list[tuple[int, str, Any]]:
+    """Number of the layer, name in the code, and module, of all linear layers with LoRA."""
+    return [
+        (number, name, layer[part][linear])
+        for number, layer in enumerate(policy.model.layers)
+        for name, part, linear in LINEARS
+        if isinstance(layer[part][linear], LoRALinear)
+    ]
+
+
+class _Pass(CompiledModel):
+    """One batch through the layers: prompts, then answers, one after another without padding."""
+
+    def __init__(self, policy: Policy, batch: TokenBatch, *, keeps: bool) -> None:
+        super().__init__(policy)
+        self._policy, self._keeps = policy, keeps
+        self._first = min((number for number, _, _ in _adapted(policy)), default=0)
+        prompts = np.array([len(prompt) - 1 for prompt in batch.prompts])
+        rows = np.array([len(ids) for ids in batch.completions])
+        lengths = np.concatenate([prompts, rows])
+        starts = np.cumsum(lengths) - lengths
+        mine = np.concatenate([np.arange(len(prompts)), batch.prompt_of])  # each one's prompt
+        before = np.where(np.arange(len(lengths)) < len(prompts), 0, prompts[mine])
+        self._tokens = np.asarray(batch.packed())[0]
+        self._own, self._prompt, self._end = (
+            np.repeat(one, lengths).astype(np.int32)
+            for one in (starts, starts[mine], starts[mine] + before)
+        )
+        places = np.arange(len(self._tokens)) - self._own + np.repeat(before, lengths)
+        self._turns_here = self.turns(places)
+        self._packed = Packed(
+            len(places), *(array.ctypes.data for array in
+                           (self._prompt, self._end, self._own, self._turns_here)),
+        )  # fmt: skip
+        self._start = int(prompts.sum())
+        self._places: mx.array | None = None  # of the sampled tokens, if others are among them
+        flat = np.asarray(batch.flat)
+        if len(flat) < rows.sum():
+            first = starts[len(prompts) :] - self._start
+            self._places = mx.array(first[flat // batch.width] + flat % batch.width)
+
+    def sampled(self, states: mx.array) -> mx.array:
+        """The states of all tokens -> those of the sampled ones."""
+        answers = mx.split(states, [self._start])[1]
+        return answers if self._places is None else answers[self._places]
+
+    def states(self) -> mx.array:
+        """Hidden states of all tokens, [T, D]."""
+        states = self.embedded(self._tokens)
+        each = self._library.kept_size(self._model, self._layers, len(states))
+        self._stride = each if self._keeps else 0
+        size = max(each, (self._model.layers - self._first) * self._stride + states.size)
+        self._states = self._buffer("kept", size + ROOM)
+        self._library.forward_pass(
+            self._model, self._layers, self._packed, self._norm, self._first, states.ctypes.data,
+            self._states.ctypes.data, self._stride, self._spare(),
+        )  # fmt: skip
+        if not self._keeps:
+            self._policy.buffers["kept"] = self._states
+        return mx.array(states)
+
+    def slopes(self, given: mx.array) -> tuple[mx.array, ...]:
+        """Gradients of LoRA's A and B, in the order of `_adapted`."""
+        slope = np.array(given, np.float32)
+        adapted = _adapted(self._policy)
+        found = [
+            [np.zeros((one.lora_a.shape[1], width), np.float32)
+             for width in (one.lora_a.shape[0], one.lora_b.shape[1])]
+            for _, _, one in adapted
+        ]  # fmt: skip
+        slopes = (LayerSlopes * self._model.layers)()
+        for (number, name, _), (narrow, wide) in zip(adapted, found, strict=True):
+            setattr(slopes[number], name, Slopes(narrow.ctypes.data, wide.ctypes.data))
+        self._library.backward_pass(
+            self._model, self._layers, self._packed, self._norm, self._first, slope.ctypes.data,
+            slopes, self._states.ctypes.data, self._stride, self._spare(),
+        )  # fmt: skip
+        self._policy.buffers["kept"] = self._states
+        return tuple(
+            mx.array(array)
+            for (_, _, one), (narrow, wide) in zip(adapted, found, strict=True)
+            for array in (narrow.T, one.scale * wide)
+        )
+
+    def _spare(self) -> int:
+        """The address of memory that both passes may write to."""
+        size = self._library.pass_scratch(self._model, len(self._tokens))
+        self._policy.buffers["spare"] = spare = self._buffer("spare", size)
+        return spare.ctypes.data
+
+    def _buffer(self, name: str, size: int) -> np.ndarray:
+        """Memory for numbers, used again by every pass; fresh memory is zeroed by the kernel."""
+        array = self._policy.buffers.pop(name, None)
+        return np.empty(size, np.float32) if array is None or array.size < size else array

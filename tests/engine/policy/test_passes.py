@@ -1,0 +1,142 @@
+"""Compiled forward and backward passes equal MLX's, for every kind of layer that they take on."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from grpo_engine.platform import blas
+from grpo_engine.policy.batch import make_batch
+from grpo_engine.policy.fast import compiled
+from grpo_engine.policy.forward import token_scores
+from grpo_engine.policy.policy import Policy
+from tests.engine.policy.helpers import Ids, made_up_rows, weighted_loss
+from tests.engine.policy.test_decoding import LEFT, TAKEN, instructions, policy_of
+
+pytestmark = pytest.mark.skipif(blas.ensure().products is False, reason="nothing is compiled here")
+
+WAYS: dict[str, dict[str, Any]] = {
+    "all layers": {}, "one row of numbers": {"lora_rank": 1}, "last layer": {"lora_layers": 1},
+    "some": {"lora_keys": ["q_proj", "down_proj"]},
+}  # fmt: skip
+
+
+@pytest.fixture(
+    scope="module",
+    params=[*((kind, "all layers") for kind in TAKEN), *(("qwen3", way) for way in WAYS)],
+    ids=", ".join,
+)
+def policy(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Policy:
+    kind, way = request.param
+    policy = policy_of(tmp_path_factory.mktemp("model"), TAKEN[kind], **WAYS[way])
+    assert policy.trains_compiled
+    return policy
+
+
+def by_mlx(policy: Policy) -> Policy:
+    """The same policy, whose layers MLX runs."""
+    fast = dataclasses.replace(policy.fast, compiled_passes=False)
+    return dataclasses.replace(policy, fast=fast)
+
+
+def far(given: Any, expected: Any) -> float:
+    """The largest difference, relative to the largest number."""
+    given, expected = np.array(given), np.array(expected)
+    return float(np.abs(given - expected).max() / max(1e-3, np.abs(expected).max()))
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    shape=st.lists(
+        st.tuples(st.integers(1, 30), st.lists(st.integers(0, 20), min_size=1, max_size=4)),
+        min_size=1, max_size=3,
+    ),
+    forced=st.sets(st.integers(0, 19), max_size=4), together=st.integers(1, 12),
+)  # fmt: skip
+@example(shape=[(1, [1])], forced=set(), together=1)
+@example(shape=[(70, [3, 70])], forced={1}, together=12)  # products that the BLAS computes
+@pytest.mark.usefixtures(instructions.__name__)
+def test_values_and_gradients_equal_those_of_mlx(
+    policy: Policy, shape: list[tuple[int, list[int]]], forced: set[int], together: int
+) -> None:
+    rows = [
+        dataclasses.replace(row, forced=tuple(sorted(place for place in forced
+                                                     if place < len(row.ids))))
+        for row in made_up_rows(shape)
+    ]  # fmt: skip
+    if not any(len(row.ids) > len(row.forced) for row in rows):
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiled, "GROWTH", 16)
+        value, gradient = weighted_loss(policy, rows, rows_at_most=together)
+    expected, expected_gradient = weighted_loss(by_mlx(policy), rows, rows_at_most=together)
+    assert value == pytest.approx(expected, rel=2e-5, abs=1e-3)
+    assert gradient.keys() == expected_gradient.keys()
+    for name, array in expected_gradient.items():
+        assert far(gradient[name], array) < 2e-4, name
+
+
+def test_scores_without_a_gradient_and_of_the_reference_equal_those_of_mlx(policy: Policy) -> None:
+    batch = make_batch(made_up_rows([(9, (5, 7)), (1, (4,))]), range(3))
+
+    def scores(one: Policy) -> mx.array:
+        return token_scores(one, batch, temperature=0.8, gradient=False).logprobs
+
+    own, other = scores(policy), scores(by_mlx(policy))
+    with policy.as_reference():
+        reference, expected = scores(policy), scores(by_mlx(policy))
+    assert far(own, other) < 1e-4
+    assert far(reference, expected) < 1e-4
+    assert far(own, reference) > 1e-3  # the adapter is not zero
+
+
+def test_memory_of_a_larger_batch_does_not_show_in_a_smaller_one(policy: Policy) -> None:
+    small, large = made_up_rows([(5, (3, 2))]), made_up_rows([(30, (20, 20, 20))])
+    policy.buffers.clear()
+    value, gradient = weighted_loss(policy, small)
+    used = policy.buffer_bytes
+    weighted_loss(policy, large)
+    assert policy.buffer_bytes > used > 0
+    policy.buffers.update({n: np.full_like(a, np.nan) for n, a in policy.buffers.items()})
+    again, other = weighted_loss(policy, small)
+    assert value == again
+    assert all(mx.array_equal(gradient[name], other[name]) for name in gradient)
+
+
+def test_what_is_not_a_number_stays_visible(tmp_path: Path) -> None:
+    policy = policy_of(tmp_path / "model", {})
+    weights = policy.snapshot()
+    name = next(name for name in weights if name.endswith("layers.0.mlp.up_proj.lora_b"))
+    policy.load_trainable({**weights, name: mx.full(weights[name].shape, mx.nan)})
+    value, gradient = weighted_loss(policy, [Ids((1, 2, 3), (4, 5))])
+    assert np.isnan(value)
+    assert all(np.isnan(np.array(array)).any() for array in gradient.values())
+
+
+@pytest.mark.parametrize(
+    ("changes", "model"),
+    [
+        *((changes, {}) for changes in LEFT.values()), ({}, {"tuning": "dora"}),
+        ({}, {"tuning": "full"}), ({}, {"grad_checkpoint": True}), ({}, {"dtype": "bfloat16"}),
+    ],
+)  # fmt: skip
+def test_other_models_and_ways_to_train_are_left_to_mlx(
+    tmp_path: Path, changes: dict[str, Any], model: dict[str, Any]
+) -> None:
+    assert not policy_of(tmp_path / "model", changes, **model).trains_compiled
+
+
+@pytest.mark.parametrize("switch", ["compiled_passes", "packed", "shared_prefix"])
+def test_switches_turn_them_off(tmp_path: Path, switch: str) -> None:
+    policy = policy_of(tmp_path / "model", {})
+    policy.fast = dataclasses.replace(policy.fast, **{switch: False})
+    policy.buffers.clear()
+    weighted_loss(policy, [Ids((1, 2, 3), (4, 5))])
+    assert not policy.buffers
