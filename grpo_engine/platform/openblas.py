@@ -29,7 +29,7 @@ class OpenBlas:
 
         `products` is a compiled library, which then computes products of few rows.
         """
-        told = {"OPENBLAS_NUM_THREADS": str(threads)}
+        told = {"OPENBLAS_NUM_THREADS": "1" if products else str(threads)}
         if kernel:
             told["OPENBLAS_CORETYPE"] = kernel
         try:
@@ -72,11 +72,11 @@ class OpenBlas:
 
     def set_threads(self, count: int) -> int:
         """Use `count` threads from the next product on; return how many it really uses."""
+        if self.products is not None:  # its threads share the products of the library too
+            self.products.set_threads(count)
+            return count
         self._function("openblas_set_num_threads")(count)
-        used = int(self._function("openblas_get_num_threads")())
-        if self.products is not None:
-            self.products.set_threads(used)
-        return used
+        return int(self._function("openblas_get_num_threads")())
 
     def address(self, name: str) -> int | None:
         if self.products is not None and name in self.products.addresses:

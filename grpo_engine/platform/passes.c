@@ -17,7 +17,7 @@ typedef struct {
     const float *turns;             /* [tokens, turned] */
 } Packed;
 
-typedef struct { float *narrow, *wide; } Slopes;  /* gradients of LoRA, added to; or missing */
+typedef struct { float *narrow, *wide; } Slopes;  /* gradients of LoRA, or missing */
 typedef struct { Slopes queries, keys, values, out, gate, up, down; } LayerSlopes;
 
 /* What the backward pass of a layer reads. Queries [tokens, heads], rotated and scaled; keys and
@@ -110,8 +110,8 @@ static void backward_linear(int tokens, int in, int out, const float *x, const f
     product(PLAIN, PLAIN, tokens, in, by->rank, thin_slope, by->narrow, 1, x_slope);
     if (!to.narrow) return;
     product(PLAIN, TURNED, tokens, by->rank, in, x, by->narrow, 0, thin);
-    product(TURNED, PLAIN, by->rank, in, tokens, thin_slope, x, 1, to.narrow);
-    product(TURNED, PLAIN, by->rank, out, tokens, thin, slope, 1, to.wide);
+    product(TURNED, PLAIN, by->rank, in, tokens, thin_slope, x, 0, to.narrow);
+    product(TURNED, PLAIN, by->rank, out, tokens, thin, slope, 0, to.wide);
 }
 
 static void normalise_all(int tokens, int width, const float *x, const float *weight, float epsilon,

@@ -21,9 +21,7 @@ enum {
     DEPTH = 32,                  /* rows of B that are read side by side, for few rows half as many */
     PANEL = 1536 / TILE * TILE,  /* columns for which DEPTH rows of B stay in the cache */
     SMALL = 2000000,             /* products of fewer multiplications need no packing */
-    /* Products of more are shared by the threads. Those of a backward pass are not: the threads of
-       OpenBLAS, which computes the products between them, would wait beside ours. */
-    SHARED = SMALL,
+    SHARED = SMALL,              /* products of more are shared by the threads */
     LINE = 16,                   /* numbers in a line of the cache */
     ROW_MAJOR = 101, PLAIN = 111
 };
@@ -226,14 +224,41 @@ static void some_columns(void *with, int self, int count)
               t->c + j, t->ldc);
 }
 
+typedef struct {
+    int ta, tb, m, n, k, lda, ldb, ldc;
+    float alpha, beta;
+    const float *a, *b;
+    float *c;
+} Large;
+
+/* One thread's rows or columns of a product that the BLAS computes, with one thread of its own: its
+   threads would spin beside ours, and three on two cores wait for each other most of the time. */
+static void some_of_other(void *with, int self, int count)
+{
+    Large p = *(Large *)with;
+    int wide = p.n > p.m, whole = wide ? p.n : p.m;
+    size_t from = share(whole, TILE, self, count), to = share(whole, TILE, self + 1, count);
+    if (from == to) return;
+    if (wide) {
+        p.b += from * (p.tb == PLAIN ? 1 : p.ldb), p.c += from;
+        p.n = to - from;
+    } else {
+        p.a += from * (p.ta == PLAIN ? p.lda : 1), p.c += from * p.ldc;
+        p.m = to - from;
+    }
+    other(ROW_MAJOR, p.ta, p.tb, p.m, p.n, p.k, p.alpha, p.a, p.lda, p.b, p.ldb, p.beta, p.c, p.ldc);
+}
+
 Product cblas_sgemm;
 void cblas_sgemm(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a,
                  int lda, const float *b, int ldb, float beta, float *c, int ldc)
 {
     double work = (double)m * n * k;
-    int large = m > MOST_ROWS && work > SMALL;
-    if (order != ROW_MAJOR || tb != PLAIN || alpha != 1 || k < 1 || n < LANES || large) {
-        other(order, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+    int many = m > MOST_ROWS && work > SMALL;
+    if (order != ROW_MAJOR || tb != PLAIN || alpha != 1 || k < 1 || n < LANES || many) {
+        Large large = {ta, tb, m, n, k, lda, ldb, ldc, alpha, beta, a, b, c};
+        if (order == ROW_MAJOR && work > SHARED) together(some_of_other, &large);
+        else other(order, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
         return;
     }
     Left left = {a, ta == PLAIN ? lda : 1, ta == PLAIN ? 1 : lda};

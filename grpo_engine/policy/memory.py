@@ -104,7 +104,6 @@ class Sizes:
         each = HIDDEN * self.hidden + INNER * self.inner + adapter * self.adapted
         return tokens * each * self.bytes + SCORES * pairs * self.heads * 4
 
-
     def pass_bytes(self, tokens: int, layers: int) -> int:
         """Bytes of compiled passes: what `layers` keep, and what both passes need in any layer."""
         kept = 2 * self.hidden + 2 * self.queries + self.kv_width + 2 * self.inner

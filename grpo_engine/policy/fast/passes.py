@@ -121,7 +121,7 @@ class _Pass(CompiledModel):
         slope = np.array(given, np.float32)
         adapted = _adapted(self._policy)
         found = [
-            [np.zeros((one.lora_a.shape[1], width), np.float32)
+            [np.empty((one.lora_a.shape[1], width), np.float32)
              for width in (one.lora_a.shape[0], one.lora_b.shape[1])]
             for _, _, one in adapted
         ]  # fmt: skip

@@ -72,6 +72,10 @@ def whole_numbers(draw: np.random.Generator, *shape: int) -> np.ndarray:
 )  # fmt: skip
 @example(m=8, n=1700, k=100, left=False, right=False, alpha=1.0, beta=0.0, threads=2, seed=0)
 @example(m=65, n=577, k=70, left=True, right=False, alpha=1.0, beta=1.0, threads=3, seed=0)
+@example(m=200, n=300, k=90, left=False, right=True, alpha=1.0, beta=0.0, threads=3, seed=1)
+@example(m=300, n=200, k=90, left=True, right=True, alpha=-2.0, beta=3.0, threads=2, seed=2)
+@example(m=300, n=120, k=90, left=False, right=False, alpha=1.0, beta=1.0, threads=3, seed=3)
+@example(m=90, n=700, k=90, left=True, right=False, alpha=1.0, beta=0.0, threads=2, seed=4)
 def test_products_are_exact_and_touch_nothing_else(
     library: openblas.OpenBlas, m: int, n: int, k: int, left: bool, right: bool, alpha: float,
     beta: float, threads: int, seed: int,

@@ -31,9 +31,7 @@ WAYS: dict[str, dict[str, Any]] = {
     params=[*((kind, "all layers") for kind in TAKEN), *(("qwen3", way) for way in WAYS)],
     ids=", ".join,
 )
-def policy(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Policy:
+def policy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Policy:
     kind, way = request.param
     policy = policy_of(tmp_path_factory.mktemp("model"), TAKEN[kind], **WAYS[way])
     assert policy.trains_compiled
