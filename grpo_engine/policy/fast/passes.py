@@ -107,13 +107,13 @@ class _Pass(CompiledModel):
         each = self._library.kept_size(self._model, self._layers, len(states))
         self._stride = each if self._keeps else 0
         size = max(each, (self._model.layers - self._first) * self._stride + states.size)
-        self._states = self._buffer("kept", size + ROOM)
+        self._memory = self._buffer("kept", size + ROOM)
         self._library.forward_pass(
             self._model, self._layers, self._packed, self._norm, self._first, states.ctypes.data,
-            self._states.ctypes.data, self._stride, self._spare(),
+            self._memory.ctypes.data, self._stride, self._spare(),
         )  # fmt: skip
         if not self._keeps:
-            self._policy.buffers["kept"] = self._states
+            self._policy.buffers["kept"] = self._memory
         return mx.array(states)
 
     def slopes(self, given: mx.array) -> tuple[mx.array, ...]:
@@ -130,9 +130,9 @@ class _Pass(CompiledModel):
             setattr(slopes[number], name, Slopes(narrow.ctypes.data, wide.ctypes.data))
         self._library.backward_pass(
             self._model, self._layers, self._packed, self._norm, self._first, slope.ctypes.data,
-            slopes, self._states.ctypes.data, self._stride, self._spare(),
+            slopes, self._memory.ctypes.data, self._stride, self._spare(),
         )  # fmt: skip
-        self._policy.buffers["kept"] = self._states
+        self._policy.buffers["kept"] = self._memory
         return tuple(
             mx.array(array)
             for (_, _, one), (narrow, wide) in zip(adapted, found, strict=True)
