@@ -103,7 +103,7 @@ def measure(policy: Policy, name: str, axis: str, value: int, rounds: int) -> Po
     return Point(
         model=name, axis=axis, value=value, steps=size["answer"],
         work=work_of(Sizes.of(policy), **size), rollout=median(rollouts), update=median(updates),
-        memory=(mx.get_peak_memory() + policy.buffer_bytes) / GIGABYTE,
+        memory=(mx.get_peak_memory() + policy.pass_bytes) / GIGABYTE,
         estimate=estimate.peak / GIGABYTE,
     )  # fmt: skip
 

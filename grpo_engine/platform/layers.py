@@ -76,15 +76,17 @@ def declare(library: ctypes.CDLL) -> Any:
     number = ctypes.c_int
     library.run_head.argtypes = [model, number, number, ADDRESS, Linear, ADDRESS, ADDRESS]
     library.run_head.restype = None
-    layers, packed, size = ctypes.POINTER(Layer), ctypes.POINTER(Packed), ctypes.c_size_t
+    layers, packed, places = (
+        ctypes.POINTER(Layer), ctypes.POINTER(Packed), ctypes.POINTER(ADDRESS),
+    )  # fmt: skip
     library.kept_size.argtypes = [model, layers, number]
     library.pass_scratch.argtypes = [model, number]
-    library.kept_size.restype = library.pass_scratch.restype = size
+    library.kept_size.restype = library.pass_scratch.restype = ctypes.c_size_t
     library.forward_pass.argtypes = [
-        model, layers, packed, ADDRESS, number, ADDRESS, ADDRESS, size, ADDRESS,
+        model, layers, packed, ADDRESS, number, ADDRESS, places, ADDRESS,
     ]  # fmt: skip
     library.backward_pass.argtypes = [
-        model, layers, packed, ADDRESS, number, ADDRESS, ctypes.POINTER(LayerSlopes), ADDRESS, size,
+        model, layers, packed, ADDRESS, number, ADDRESS, ctypes.POINTER(LayerSlopes), places,
         ADDRESS,
     ]  # fmt: skip
     library.forward_pass.restype = library.backward_pass.restype = None

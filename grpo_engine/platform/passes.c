@@ -303,18 +303,20 @@ static void backward_gate(size_t count, const float *gate, const float *up, floa
     }
 }
 
-/* states [tokens, width] -> after all layers and the last norm. `kept` holds what each layer from
-   `first` on keeps, `stride` numbers apart (0: nothing is needed later), and then the last states. */
+/* states [tokens, width] -> after all layers and the last norm. `kept` has a place for what each layer
+   from `first` on keeps, and one for the last states; if that is missing, nothing is needed later. */
 void forward_pass(const Model *model, const Layer *layers, const Packed *packed, const float *norm,
-                  int first, float *states, float *kept, size_t stride, float *spare)
+                  int first, float *states, float *const *kept, float *spare)
 {
     int n = packed->tokens;
     Widths w = widths(model);
     float *normed = spare, *keys = normed + (size_t)n * w.width;
     float *values = keys + (size_t)n * w.kinds, *thin = values + (size_t)n * w.kinds;
     float *scores = thin + 2 * (size_t)n * model->rank, *act = scores + 2 * ((size_t)n + SPARE);
-    for (const Layer *layer = layers; layer < layers + model->layers; layer++) {
-        Kept k = kept_at(model, layer, n, kept);
+    float *last = kept[model->layers - first];
+    for (int number = 0; number < model->layers; number++) {
+        const Layer *layer = layers + number;
+        Kept k = kept_at(model, layer, n, kept[number > first && last ? number - first : 0]);
         copy((size_t)n * w.width, states, k.input);
         normalise_all(n, w.width, states, layer->norm, model->epsilon, normed);
         forward_linear(n, w.width, w.heads, normed, &layer->queries, 0, k.queries, thin);
@@ -329,16 +331,15 @@ void forward_pass(const Model *model, const Layer *layers, const Packed *packed,
         forward_linear(n, w.width, w.inner, normed, &layer->up, 0, k.up, thin);
         gate_up((size_t)n * w.inner, k.gate, k.up, act);
         forward_linear(n, w.inner, w.width, act, &layer->down, 1, states, thin);
-        if (layer - layers >= first) kept += stride;
     }
-    if (stride) copy((size_t)n * w.width, states, kept);
+    if (last) copy((size_t)n * w.width, states, last);
     normalise_all(n, w.width, states, norm, model->epsilon, states);
 }
 
 /* slope [tokens, width] of what `forward_pass` returned -> of LoRA, from the last layer to `first`;
    `kept` is where that pass put what it kept. */
 void backward_pass(const Model *model, const Layer *layers, const Packed *packed, const float *norm,
-                   int first, float *slope, const LayerSlopes *slopes, float *kept, size_t stride,
+                   int first, float *slope, const LayerSlopes *slopes, float *const *kept,
                    float *spare)
 {
     int n = packed->tokens;
@@ -349,7 +350,7 @@ void backward_pass(const Model *model, const Layer *layers, const Packed *packed
     float *act = free, *act_slope = act + inner + SPARE, *gate_slope = act_slope + inner + SPARE;
     float *found = free, *queries = found + (size_t)n * w.heads, *keys = queries + (size_t)n * w.heads;
     float *values = keys + kinds, *placed_keys = values + kinds, *placed_values = placed_keys + kinds;
-    const float *last = kept + stride * (model->layers - first);
+    const float *last = kept[model->layers - first];
     for (size_t t = 0; t < (size_t)n; t++)
         backward_norm(w.width, last + t * w.width, norm, model->epsilon, slope + t * w.width, 0,
                       slope + t * w.width);
@@ -362,7 +363,7 @@ void backward_pass(const Model *model, const Layer *layers, const Packed *packed
     for (int number = model->layers - 1; number >= first; number--) {
         const Layer *layer = layers + number;
         const LayerSlopes *to = slopes + number;
-        Kept k = kept_at(model, layer, n, kept + stride * (number - first));
+        Kept k = kept_at(model, layer, n, kept[number - first]);
         gate_up(inner, k.gate, k.up, act);
         BACK(w.inner, w.width, act, slope, down, 0, act_slope);
         backward_gate(inner, k.gate, k.up, act_slope, gate_slope);

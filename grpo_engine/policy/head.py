@@ -107,7 +107,7 @@ def surrogate_scores(
     """Scores whose gradient with respect to `hidden` is stored as [N, D], not as logits [N, V].
 
     `fixed` is a copy of `hidden` that nothing is differentiated by. With it all is computed at
-    once: MLX keeps what it evaluates of a graph that it differentiates.
+    once, and the logits are gone when this returns.
 
     With p = softmax(logits / T): d logprob / d logits = (onehot(token) - p) / T and
     d entropy / d logits = -p (log p + entropy) / T; the head's backward pass, run during
@@ -123,13 +123,13 @@ def surrogate_scores(
     away = mx.put_along_axis(weights, tokens[:, None], at_token - parts.total, axis=1)
     slope = _pull_back(head, fixed, away) / (-temperature * parts.total)
     if at_once:
-        mx.eval(value, slope)
+        value, slope = _alone(value), _alone(slope)
     logprobs = _with_slope(value, hidden, slope)
     if not entropy:
         return HeadScores(logprobs, None)
     level = parts.entropy()
     if at_once:
-        mx.eval(level)
+        level = _alone(level)
     if not entropy_gradient:
         return HeadScores(logprobs, mx.stop_gradient(level))
     logs = mx.maximum(parts.shifted, -1e4) - mx.log(parts.total)
@@ -137,8 +137,13 @@ def surrogate_scores(
     towards = -p * (logs + level[:, None]) / temperature
     level_slope = _pull_back(head, fixed, towards)
     if at_once:
-        mx.eval(level_slope)
+        level_slope = _alone(level_slope)
     return HeadScores(logprobs, _with_slope(level, hidden, level_slope))
+
+
+def _alone(array: mx.array) -> mx.array:
+    """A copy that does not hold on to what it was computed from, which MLX's own arrays do here."""
+    return mx.array(np.array(array))
 
 
 def _pull_back(head: Head, hidden: mx.array, cotangent: mx.array) -> mx.array:

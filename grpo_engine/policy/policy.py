@@ -8,7 +8,6 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-import numpy as np
 
 from grpo_engine.config.settings import ModelConfig
 from grpo_engine.errors import ModelError
@@ -56,7 +55,7 @@ class Policy:
     batching: str | None = None  # kind of batch for decoding; set when first sampled
     compiled: bool = False  # whether compiled decode steps compute what the model does
     compiled_passes: bool = False  # whether compiled passes do, and give LoRA's gradients
-    buffers: dict[str, np.ndarray] = field(default_factory=dict)  # memory that passes use again
+    pass_bytes: int = 0  # the most memory of a compiled pass, which MLX does not count
     reference: dict[str, mx.array] | None = None  # None: the base model, adapter off
 
     @property
@@ -122,11 +121,6 @@ class Policy:
         fast = self.fast
         wanted = fast.compiled_passes and fast.packed and fast.shared_prefix
         return self.compiled_passes and wanted
-
-    @property
-    def buffer_bytes(self) -> int:
-        """Memory of compiled passes, which MLX does not count."""
-        return sum(int(array.nbytes) for array in self.buffers.values())
 
     def refresh_reference(self, mix: float = 1.0) -> None:
         """pi_ref <- mix * pi + (1 - mix) * pi_ref; a mix below 1 is for full fine-tuning only."""

@@ -351,4 +351,4 @@ def forget_peak_memory(run: Run) -> None:
 def memory_metrics(run: Run) -> dict[str, float]:
     """MLX's peak memory in this step, in this process and in its workers."""
     workers = run.workers.peak_memory if run.workers is not None else 0
-    return {"memory/peak_gb": (mx.get_peak_memory() + run.policy.buffer_bytes + workers) / GIGABYTE}
+    return {"memory/peak_gb": (mx.get_peak_memory() + run.policy.pass_bytes + workers) / GIGABYTE}

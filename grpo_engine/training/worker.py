@@ -97,8 +97,8 @@ class Worker:
             failed = {"error": type(error).__name__, "message": str(error), "trace": trace}
             send(self.engine, failed)
         else:
-            buffers = self.policy.buffer_bytes if hasattr(self, "policy") else 0
-            peak = mx.get_peak_memory() - self._inherited + buffers
+            passes = self.policy.pass_bytes if hasattr(self, "policy") else 0
+            peak = mx.get_peak_memory() - self._inherited + passes
             send(self.engine, {**value, "peak": peak}, found)
 
     def tokens(self, asked: Mapping[str, Any], _: Arrays) -> Reply:

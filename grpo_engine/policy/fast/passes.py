@@ -9,7 +9,7 @@ import mlx.core as mx
 import numpy as np
 from mlx_lm.tuner.lora import LoRALinear
 
-from grpo_engine.platform.layers import LayerSlopes, Packed, Slopes
+from grpo_engine.platform.layers import ADDRESS, LayerSlopes, Packed, Slopes
 from grpo_engine.policy.batch import TokenBatch, make_batch
 from grpo_engine.policy.fast.compiled import LINEARS, CompiledModel
 from grpo_engine.policy.policy import Policy
@@ -104,16 +104,18 @@ class _Pass(CompiledModel):
     def states(self) -> mx.array:
         """Hidden states of all tokens, [T, D]."""
         states = self.embedded(self._tokens)
-        each = self._library.kept_size(self._model, self._layers, len(states))
-        self._stride = each if self._keeps else 0
-        size = max(each, (self._model.layers - self._first) * self._stride + states.size)
-        self._memory = self._buffer("kept", size + ROOM)
+        each = self._library.kept_size(self._model, self._layers, len(states)) + ROOM
+        count = self._model.layers - self._first if self._keeps else 1
+        # one array for each layer: memory of such sizes is used again, larger arrays are mapped
+        self._memory = [np.empty(each, np.float32) for _ in range(count)]
+        self._memory += [np.empty(states.size, np.float32)] if self._keeps else []
+        spare = self._spare()
         self._library.forward_pass(
             self._model, self._layers, self._packed, self._norm, self._first, states.ctypes.data,
-            self._memory.ctypes.data, self._stride, self._spare(),
+            self._addresses(), spare.ctypes.data,
         )  # fmt: skip
-        if not self._keeps:
-            self._policy.buffers["kept"] = self._memory
+        used = spare.nbytes + sum(array.nbytes for array in self._memory)
+        self._policy.pass_bytes = max(self._policy.pass_bytes, used)
         return mx.array(states)
 
     def slopes(self, given: mx.array) -> tuple[mx.array, ...]:
@@ -128,24 +130,25 @@ class _Pass(CompiledModel):
         slopes = (LayerSlopes * self._model.layers)()
         for (number, name, _), (narrow, wide) in zip(adapted, found, strict=True):
             setattr(slopes[number], name, Slopes(narrow.ctypes.data, wide.ctypes.data))
+        spare = self._spare()
         self._library.backward_pass(
             self._model, self._layers, self._packed, self._norm, self._first, slope.ctypes.data,
-            slopes, self._memory.ctypes.data, self._stride, self._spare(),
+            slopes, self._addresses(), spare.ctypes.data,
         )  # fmt: skip
-        self._policy.buffers["kept"] = self._memory
+        self._memory = []
         return tuple(
             mx.array(array)
             for (_, _, one), (narrow, wide) in zip(adapted, found, strict=True)
             for array in (narrow.T, one.scale * wide)
         )
 
-    def _spare(self) -> int:
-        """The address of memory that both passes may write to."""
-        size = self._library.pass_scratch(self._model, len(self._tokens))
-        self._policy.buffers["spare"] = spare = self._buffer("spare", size)
-        return spare.ctypes.data
+    def _addresses(self) -> Any:
+        """The addresses of the memory of each layer, and of the last states if they are kept."""
+        places = (ADDRESS * (self._model.layers - self._first + 1))()
+        for number, array in enumerate(self._memory):
+            places[number] = array.ctypes.data
+        return places
 
-    def _buffer(self, name: str, size: int) -> np.ndarray:
-        """Memory for numbers, used again by every pass; fresh memory is zeroed by the kernel."""
-        array = self._policy.buffers.pop(name, None)
-        return np.empty(size, np.float32) if array is None or array.size < size else array
+    def _spare(self) -> np.ndarray:
+        """Memory that both passes may write to."""
+        return np.empty(self._library.pass_scratch(self._model, len(self._tokens)), np.float32)
