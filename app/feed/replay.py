@@ -226,8 +226,9 @@ class ReplayFeed:
     @property
     def catching_up(self) -> bool:
         """Whether what comes before the sought step is still being read."""
+        read_all = self._read_all.is_set()  # asked first: the thread may end after a look
         head = self._peek()
-        return head.due <= 0 if head is not None else not self._read_all.is_set()
+        return head.due <= 0 if head is not None else not read_all
 
     def seek(self, step: int) -> None:
         """Go to the end of a step and play on from there; a held replay stays held."""

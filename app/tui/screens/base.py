@@ -140,6 +140,12 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
         session = self.workbench.session
         return session.run if session is not None else 0
 
+    @property
+    def run_is_opening(self) -> bool:
+        """Whether the key of the run on Watch is still being read."""
+        session = self.workbench.session
+        return session is not None and not session.run and session.feed.catching_up
+
     def compose(self) -> ComposeResult:
         yield TopBar()
         if self.workbench.tour is not None:

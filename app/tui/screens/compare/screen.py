@@ -11,7 +11,6 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container, Horizontal
 from textual.message import Message
 
-from app.feed.snapshot import Snapshot
 from app.text.numbers import short
 from app.tui import messages as msg
 from app.tui.dialogs.ask import Ask
@@ -132,13 +131,18 @@ class CompareScreen(ChartScreen):
             most = 4 if self.has_class("-short") else self.app.size.height // 5
             self.query_one("#side").styles.height = min(rows, most) + 3
 
-    def show(self, snapshot: Snapshot) -> None:  # noqa: ARG002 - the base class has it
-        """Compare the run on Watch, if it was still opening when this screen came."""
-        if self._awaits_run and self.run_on_watch and len(self.view.refs) < 2:
-            self.read_newest()
+    @property
+    def ready(self) -> bool:
+        """Whether the runs have been read, and the run on Watch among them."""
+        return super().ready and not self._awaits_run
 
     def tick(self, now: float) -> None:
-        """Animate the marks of live runs, and show the keys of the hint card while it is there."""
+        """Animate the marks of live runs, and show the keys of the hint card while it is there.
+
+        Compare the run on Watch, if it was still opening when this screen came.
+        """
+        if self._awaits_run and not self.run_is_opening:
+            self._awaits_run, self.opening = False, self.read_newest()
         self.query_one(RunsPanel).now = now
         bar, view = self.query_one(KeyBar), self.view
         offered = not view.refs and len(view.newest) > 1
@@ -192,7 +196,7 @@ class CompareScreen(ChartScreen):
     async def read_newest(self) -> None:
         """Read the run on Watch, and which runs the hint card can offer."""
         here = self.run_on_watch
-        self._awaits_run = not here
+        self._awaits_run = self.run_is_opening
         try:
             newest, opened = await self.workbench.reader.ask(
                 lambda r: (

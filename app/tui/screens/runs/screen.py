@@ -114,6 +114,7 @@ class RunsScreen(ControlScreen):
         super().__init__()
         self._archived_last: tuple[RunSummary, ...] = ()
         self._opened = 0  # the open run that the cursor was moved to
+        self._awaits_run = False  # whether the open run was not known yet when the cursor moved
 
     def body(self) -> ComposeResult:
         with Horizontal(id="panes"):
@@ -137,10 +138,11 @@ class RunsScreen(ControlScreen):
 
     @property
     def ready(self) -> bool:
-        """Whether the table has been read."""
-        return self.view.loaded
+        """Whether the table has been read, and the cursor is on the open run."""
+        return self.view.loaded and not self._awaits_run
 
     def _go_to_open_run(self) -> None:
+        self._awaits_run = self.run_is_opening
         if self.run_on_watch != self._opened:
             view = self.view.on_run(self.run_on_watch)
             if view.chosen is not None and view.chosen.key == self.run_on_watch:
@@ -151,6 +153,8 @@ class RunsScreen(ControlScreen):
 
     def tick(self, now: float) -> None:
         """Animate the marks of live runs, and show the keys that the selected run can use."""
+        if self._awaits_run and not self.run_is_opening:
+            self._go_to_open_run()
         self.query_one(RunsTable).now = now
         run, bar = self.controlled_run(), self.query_one(KeyBar)
         bar.renamed = HELD if run is not None and run.held else {}

@@ -1,6 +1,8 @@
 """Which runs Compare and Runs begin with, and how others are chosen: sweeps, filters, keys."""
 
+import asyncio
 import re
+import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -8,6 +10,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
+from app.feed.stored import StoreFeed
 from app.tui.app import Workbench
 from app.tui.messages import RunOpened
 from app.tui.screens.compare import CompareScreen
@@ -19,6 +22,7 @@ from tests.app import frames
 from tests.app.compared import opened, refs_of, settled, sweep_of_rates, two_runs, workbench
 from tests.app.rest import until
 from tests.app.stored import record, run_events
+from tests.patience import PATIENCE
 
 SIZES = [(80, 24), (120, 40), (160, 48), (200, 60)]
 RATES = {f"rates-{number}" for number in range(1, 7)}
@@ -90,6 +94,7 @@ async def test_a_run_that_is_still_opening_is_compared_once_it_is_there(
 ) -> None:
     run = [0]
     monkeypatch.setattr(CompareScreen, "run_on_watch", property(lambda _: run[0]))
+    monkeypatch.setattr(CompareScreen, "run_is_opening", property(lambda _: not run[0]))
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("5")
@@ -98,7 +103,6 @@ async def test_a_run_that_is_still_opening_is_compared_once_it_is_there(
         await until(app, lambda: "No runs to compare yet" in frames.text(app))
         with closing(StoreReader(store)) as reader:
             run[0] = reader.resolve("lone-wolf").key
-        screen.show(screen.snapshot)
         await until(app, lambda: names(screen) == ["lone-wolf"])
 
 
@@ -194,6 +198,35 @@ async def test_a_sweep_is_compared_with_few_keys_and_the_verdict_is_first(
         assert screen.view.bands
         assert screen.view.page == "ranking"
         frames.check(app)
+
+
+@pytest.mark.parametrize("keys", [("5", "plus", "asterisk", "enter"), ("1", "asterisk", "d")])
+async def test_keys_wait_until_the_run_that_was_opened_is_known(
+    store: Path, keys: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = threading.Event()
+    follow = StoreFeed._follow
+
+    def late(feed: StoreFeed, reader: StoreReader) -> None:
+        assert found.wait(PATIENCE)
+        follow(feed, reader)
+
+    monkeypatch.setattr(StoreFeed, "_follow", late)
+    monkeypatch.setattr("app.tui.app.EARLY_S", PATIENCE)
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await watch(app, pilot, "rates-2")
+        pressing = asyncio.ensure_future(pilot.press(*keys))
+        while not app._early:
+            await asyncio.sleep(0.01)
+        while not app._early:
+            await asyncio.sleep(0.01)
+        found.set()
+        await pressing
+        await until(app, lambda: "▌5 Compare▐" in frames.text(app))
+        screen = app.screen
+        assert isinstance(screen, CompareScreen)
+        await until(app, lambda: set(names(screen)) == RATES)
 
 
 async def test_a_sweep_is_marked_on_runs_and_unmarked(store: Path) -> None:
