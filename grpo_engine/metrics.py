@@ -179,8 +179,8 @@ _SPECS = (
     _spec("tokens_per_second", "tokens per second", "Answer tokens sampled per second of "
           "sampling. It tells how well decoding is batched.", "up", "tok/s",
           also="slow, speed, throughput"),
-    _spec("memory/peak_gb", "peak memory", "Most memory that MLX used in this step. It should stay "
-          "flat over a run.", "down", "GB", also="RAM"),
+    _spec("memory/peak_gb", "peak memory", "Most memory that model, gradients and activations took "
+          "in this step. It should stay flat over a run.", "down", "GB", also="RAM"),
     _spec("eval/accuracy", "held-out accuracy, sampled", "Share of held-out problems answered "
           "correctly. It is the honest measure of progress.", "up", "share",
           also="test, validation, correct, right answers", best=True),

@@ -28,7 +28,7 @@ class Blas:
     kernel: str = ""
     """The core type whose kernels the library runs."""
     products: bool = False
-    """Whether our own code computes products of few rows, and decode steps."""
+    """Whether our own code computes products of few rows, and layers of Llama-like models."""
     threads: int = 0
     max_threads: int = 0
     reason: str = ""
@@ -46,7 +46,7 @@ class Blas:
     @property
     def kernels(self) -> str:
         """The code that computes products; other code adds numbers in another order."""
-        return f"{self.kernel}, our own for decode steps" if self.products else self.kernel
+        return f"{self.kernel} and our own code" if self.products else self.kernel
 
 
 _state: Blas | None = None

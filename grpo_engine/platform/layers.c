@@ -37,23 +37,20 @@ typedef struct {
     const float *turns;     /* [rows, turned] the cosines, then the sines of its new position */
 } Step;
 
+/* ROUND + x has the nearest whole number in its last bits; SERIES(f) is 2^f for f from -.5 to .5,
+   the sum of ln(2)^k / k! f^k. */
+static const float ROUND = 12582912;  /* 1.5 * 2^23 */
+#define SERIES(f) (1 + f * (6.9314718e-1f + f * (2.4022651e-1f + f * (5.5504109e-2f \
+    + f * (9.6181291e-3f + f * (1.3333558e-3f + f * (1.5403530e-4f + f * 1.5252734e-5f)))))))
+
 /* 2^x to float precision, for x from -126 to 126; what is beyond counts as these. */
 INLINE lanes power_of_two(lanes x)
 {
-    const float magic = 12582912;  /* 1.5 * 2^23: adding it rounds to a whole number */
     whole low = x < LEAST, high = x > -LEAST;
     lanes least = (lanes){0} + LEAST;
     x = (lanes)(((whole)x & ~low & ~high) | ((whole)least & low) | ((whole)-least & high));
-    lanes near = x + magic, f = x - (near - magic);
-    whole exponent = (whole)near << 23;
-    lanes sum = f * 1.5252734e-5f + 1.5403530e-4f;  /* ln(2)^k / k! */
-    sum = sum * f + 1.3333558e-3f;
-    sum = sum * f + 9.6181291e-3f;
-    sum = sum * f + 5.5504109e-2f;
-    sum = sum * f + 2.4022651e-1f;
-    sum = sum * f + 6.9314718e-1f;
-    sum = sum * f + 1;
-    return (lanes)((whole)sum + exponent);
+    lanes near = x + ROUND, f = x - (near - ROUND);
+    return (lanes)((whole)SERIES(f) + ((whole)near << 23));
 }
 
 static float (*general_power)(float, float);
@@ -63,12 +60,9 @@ void set_power(float (*power)(float, float)) { general_power = power; }
 /* MLX calls this for each number of 2^x, its fastest exponential. */
 float power(float base, float x)
 {
-    const float magic = 12582912;
     if (base != 2 || !(x > LEAST && x < -LEAST)) return general_power(base, x);
-    float near = x + magic, f = x - (near - magic);
-    union { float number; int bits; } sum, exponent = {near};
-    sum.number = 1 + f * (6.9314718e-1f + f * (2.4022651e-1f + f * (5.5504109e-2f + f
-        * (9.6181291e-3f + f * (1.3333558e-3f + f * (1.5403530e-4f + f * 1.5252734e-5f))))));
+    float near = x + ROUND, f = x - (near - ROUND);
+    union { float number; int bits; } sum = {SERIES(f)}, exponent = {near};
     sum.bits += exponent.bits << 23;
     return sum.number;
 }
@@ -102,17 +96,24 @@ static void normalise(int width, const float *x, const float *weight, float epsi
     for (int i = 0; i < width; i++) out[i] = x[i] * by * weight[i];
 }
 
-/* One thread's columns of x [rows, in] -> result [rows, out]. Each computes all of what LoRA brings
-   down to its rank, in `thin`: that is less work than to wait for another. */
+/* Write a bias into some columns, or add it; return whether there is something to add to now. */
+static int place_bias(int rows, int out, int from, int to, const float *bias, int adds,
+                      float *result)
+{
+    if (!bias) return adds;
+    for (int r = 0; r < rows; r++, result += out)
+        for (int i = from; i < to; i++) result[i] = bias[i] + (adds ? result[i] : 0);
+    return 1;
+}
+
+/* One thread's columns of x [rows, in] -> result [rows, out]. Each thread brings all rows down to
+   LoRA's rank, in `thin`: that is less work than to wait for another. */
 static void linear(int rows, int in, int out, const float *x, Linear by, int adds, float *result,
                    float *thin, int self, int count)
 {
     int from = share(out, TILE, self, count), to = share(out, TILE, self + 1, count);
-    if (by.bias)
-        for (int r = 0; r < rows; r++)
-            for (int i = from; i < to; i++)
-                result[(size_t)r * out + i] = by.bias[i] + (adds ? result[(size_t)r * out + i] : 0);
-    Task task = {rows, out, in, adds || by.bias ? 1 : 0, {x, in, 1}, by.weight, result, out, out};
+    adds = place_bias(rows, out, from, to, by.bias, adds, result);
+    Task task = {rows, out, in, adds, {x, in, 1}, by.weight, result, out, out};
     some_columns(&task, self, count);
     if (!by.rank) return;
     for (int r = 0; r < rows; r++)
@@ -179,23 +180,53 @@ static void mix(int count, int each, const float *weights, const float *values, 
         for (int s = 0; s < count; s++) out[d] += weights[s] * values[(size_t)s * each + d];
 }
 
-/* One row's heads that share a kind of keys, over the prompt's positions and then its own. */
-static void attend(const Model *model, const Layer *layer, const Step *step, int row, int kind,
-                   const float *queries, float *scores, float *out)
+/* What a query attends to: positions of its prompt, then of its own. */
+typedef struct {
+    int before, after;
+    const float *prompt_keys, *prompt_values, *keys, *values;
+} Reach;
+
+/* The weights of all positions, but for the factor that is returned. */
+static float weights_of(const Reach *to, int each, const float *query, float *scores)
 {
-    int each = model->each, repeats = model->heads / model->kinds, first = step->starts[row];
-    int own = step->end + 1 - first;
-    size_t before = (size_t)kind * step->prompt * each;
-    size_t after = (((size_t)row * model->kinds + kind) * step->room + first) * each;
-    for (int i = 0; i < repeats; i++, queries += each, out += each) {
-        float top = score(step->prompt, each, queries, layer->prompt_keys + before, scores, -1e30f);
-        top = score(own, each, queries, layer->stored_keys + after, scores + step->prompt, top);
-        float by = 1 / weigh(step->prompt + own, top, scores);
-        for (int d = 0; d < each; d++) out[d] = 0;
-        mix(step->prompt, each, scores, layer->prompt_values + before, out);
-        mix(own, each, scores + step->prompt, layer->stored_values + after, out);
-        for (int d = 0; d < each; d++) out[d] *= by;
-    }
+    float top = score(to->before, each, query, to->prompt_keys, scores, -1e30f);
+    top = score(to->after, each, query, to->keys, scores + to->before, top);
+    return 1 / weigh(to->before + to->after, top, scores);
+}
+
+/* out = the sum of what lies at the positions, weighted. */
+static void mix_all(const Reach *to, int each, const float *weights, const float *prompt,
+                    const float *own, float *out)
+{
+    for (int d = 0; d < each; d++) out[d] = 0;
+    mix(to->before, each, weights, prompt, out);
+    mix(to->after, each, weights + to->before, own, out);
+}
+
+static void attend(const Reach *to, int each, const float *query, float *scores, float *out)
+{
+    float by = weights_of(to, each, query, scores);
+    mix_all(to, each, scores, to->prompt_values, to->values, out);
+    for (int d = 0; d < each; d++) out[d] *= by;
+}
+
+/* Normalise, rotate and scale a head's query. */
+static void place_query(const Model *model, const Layer *layer, const float *turns, float *query)
+{
+    if (layer->norm_queries)
+        normalise(model->each, query, layer->norm_queries, model->epsilon, query);
+    turn(model->turned, turns, query);
+    for (int d = 0; d < model->each; d++) query[d] *= model->scale;
+}
+
+/* Store a key, normalised and rotated, and its value. */
+static void place_key(const Model *model, const Layer *layer, const float *turns, const float *key,
+                      const float *value, float *stored_key, float *stored_value)
+{
+    for (int d = 0; d < model->each; d++) stored_key[d] = key[d], stored_value[d] = value[d];
+    if (layer->norm_keys)
+        normalise(model->each, stored_key, layer->norm_keys, model->epsilon, stored_key);
+    turn(model->turned, turns, stored_key);
 }
 
 /* One thread's rows and kinds of keys. */
@@ -207,43 +238,42 @@ static void attention(const Model *model, const Layer *layer, const Step *step, 
     size_t most = step->prompt + step->end + 1;
     int last = share(step->rows * kinds, 1, self + 1, count);
     for (int place = share(step->rows * kinds, 1, self, count); place < last; place++) {
-        int row = place / kinds, kind = place % kinds;
+        int row = place / kinds, first = step->starts[row];
         const float *turns = step->turns + (size_t)row * model->turned;
-        float *query = queries + (size_t)place * repeats * each;
-        size_t to = ((size_t)place * step->room + step->end) * each;
-        float *stored = layer->stored_keys + to;
+        size_t own = (size_t)place * step->room * each, from = own + (size_t)first * each;
+        size_t prompt = (size_t)(place % kinds) * step->prompt * each;
+        size_t end = own + (size_t)step->end * each;
+        Reach to = {step->prompt, step->end + 1 - first, layer->prompt_keys + prompt,
+                    layer->prompt_values + prompt, layer->stored_keys + from,
+                    layer->stored_values + from};
+        place_key(model, layer, turns, keys + (size_t)place * each, values + (size_t)place * each,
+                  layer->stored_keys + end, layer->stored_values + end);
         for (int i = 0; i < repeats; i++) {
-            float *head = query + i * each;
-            if (layer->norm_queries)
-                normalise(each, head, layer->norm_queries, model->epsilon, head);
-            turn(model->turned, turns, head);
-            for (int d = 0; d < each; d++) head[d] *= model->scale;
+            size_t at = ((size_t)place * repeats + i) * each;
+            place_query(model, layer, turns, queries + at);
+            attend(&to, each, queries + at, scores + place * (most + SPARE), out + at);
         }
-        for (int d = 0; d < each; d++) stored[d] = keys[(size_t)place * each + d];
-        for (int d = 0; d < each; d++)
-            layer->stored_values[to + d] = values[(size_t)place * each + d];
-        if (layer->norm_keys) normalise(each, stored, layer->norm_keys, model->epsilon, stored);
-        turn(model->turned, turns, stored);
-        attend(model, layer, step, row, kind, query, scores + place * (most + SPARE),
-               out + (size_t)place * repeats * each);
     }
 }
 
-static void gated(int count, float *gate, const float *up)
+INLINE lanes sigmoid(lanes x) { return 1 / (1 + power_of_two(x * -LOG2_E)); }
+
+/* result = silu(gate) * up, which may be in the place of either */
+static void gated(size_t count, const float *gate, const float *up, float *result)
 {
-    int i = 0;
+    size_t i = 0;
     for (; i + LANES <= count; i += LANES) {
-        lanes *to = (lanes *)(gate + i);
-        *to = *to / (1 + power_of_two(*to * -LOG2_E)) * *(const lanes *)(up + i);
+        lanes x = *(const lanes *)(gate + i);
+        *(lanes *)(result + i) = x * sigmoid(x) * *(const lanes *)(up + i);
     }
-    for (; i < count; i++)
-        gate[i] = gate[i] / (1 + power_of_two((lanes){0} + gate[i] * -LOG2_E)[0]) * up[i];
+    for (; i < count; i++) result[i] = gate[i] * sigmoid((lanes){0} + gate[i])[0] * up[i];
 }
 
 /* Numbers that `run_layers` needs for its own use. */
 size_t scratch(const Model *model, const Step *step)
 {
-    size_t rows = step->rows, heads = model->heads * model->each, kinds = model->kinds * model->each;
+    size_t rows = step->rows;
+    size_t heads = model->heads * model->each, kinds = model->kinds * model->each;
     size_t attending = 2 * heads + 2 * kinds
         + model->kinds * (size_t)(step->prompt + step->end + 1 + SPARE);
     size_t gating = 2 * (size_t)model->inner;
@@ -296,7 +326,8 @@ static void all_layers(void *with, int self, int count)
         LINEAR(width, inner, normed, gate, 0, gate);
         LINEAR(width, inner, normed, up, 0, up);
         for (int r = 0; r < rows; r++)
-            gated(to - from, gate + (size_t)r * inner + from, up + (size_t)r * inner + from);
+            gated(to - from, gate + (size_t)r * inner + from, up + (size_t)r * inner + from,
+                  gate + (size_t)r * inner + from);
         meet(count);
         LINEAR(inner, width, gate, down, 1, states);
         meet(count);
@@ -308,7 +339,8 @@ void run_layers(const Model *model, const Layer *layers, const Step *step, float
                 float *spare)
 {
     Run run = {model, layers, step, states, spare};
-    double weights = (double)model->layers * model->width * (model->heads * model->each + model->inner);
+    double weights = (double)model->layers * model->width
+        * (model->heads * model->each + model->inner);
     if (step->rows * weights > SMALL) together(all_layers, &run);
     else all_layers(&run, 0, 1);
 }
@@ -320,8 +352,7 @@ void run_head(const Model *model, int rows, int vocabulary, const float *norm, L
     for (int r = 0; r < rows; r++)
         normalise(model->width, states + r * model->width, norm, model->epsilon,
                   states + r * model->width);
-    for (int r = 0; head.bias && r < rows; r++)
-        for (int i = 0; i < vocabulary; i++) logits[(size_t)r * vocabulary + i] = head.bias[i];
+    int adds = place_bias(rows, vocabulary, 0, vocabulary, head.bias, 0, logits);
     cblas_sgemm(ROW_MAJOR, PLAIN, PLAIN, rows, vocabulary, model->width, 1, states, model->width,
-                head.weight, vocabulary, head.bias ? 1 : 0, logits, vocabulary);
+                head.weight, vocabulary, adds, logits, vocabulary);
 }

@@ -1,9 +1,9 @@
 /* Forward and backward pass of a Llama-like model over sequences without padding.
 
-   Prompts and answers are one sequence of tokens: a token attends to the tokens of its prompt, if it
-   belongs to an answer, and to those of its own prompt or answer up to itself. Products are those
-   of the BLAS; MLX computes the rest of a pass number by number, and keeps three times as much of it
-   for the backward pass. Only LoRA is trained. */
+   Prompts and answers are one sequence of tokens: a token attends to the tokens of its prompt, if
+   it belongs to an answer, and to those of its own prompt or answer up to itself. Products are
+   those of the BLAS; MLX computes the rest of a pass number by number, and keeps three times as
+   much of it for the backward pass. Only LoRA is trained. */
 
 #include "layers.c"
 
@@ -69,7 +69,7 @@ size_t pass_scratch(const Model *model, int tokens)
 {
     Widths w = widths(model);
     return tokens * (2 * (size_t)w.width + 2 * w.heads + 4 * w.kinds + 3 * (size_t)w.inner
-                     + 2 * model->rank + 2) + 8 * SPARE;
+                     + 2 * model->rank + 2) + 2 * SPARE;
 }
 
 INLINE void copy(size_t count, const float *from, float *to)
@@ -77,23 +77,19 @@ INLINE void copy(size_t count, const float *from, float *to)
     for (size_t i = 0; i < count; i++) to[i] = from[i];
 }
 
-static void product(int ta, int tb, int m, int n, int k, const float *a, const float *b, float beta,
-                    float *c)
+static void product(int ta, int tb, int m, int n, int k, const float *a, const float *b,
+                    float beta, float *c)
 {
-    cblas_sgemm(ROW_MAJOR, ta, tb, m, n, k, 1, a, ta == PLAIN ? k : m, b, tb == PLAIN ? n : k, beta,
-                c, n);
+    cblas_sgemm(ROW_MAJOR, ta, tb, m, n, k, 1, a, ta == PLAIN ? k : m, b, tb == PLAIN ? n : k,
+                beta, c, n);
 }
 
 /* x [tokens, in] -> result [tokens, out]; `adds` to what is there. */
 static void forward_linear(int tokens, int in, int out, const float *x, const Linear *by, int adds,
                            float *result, float *thin)
 {
-    if (by->bias)
-        for (int t = 0; t < tokens; t++)
-            for (int i = 0; i < out; i++)
-                result[(size_t)t * out + i] =
-                    by->bias[i] + (adds ? result[(size_t)t * out + i] : 0);
-    product(PLAIN, PLAIN, tokens, out, in, x, by->weight, adds || by->bias ? 1 : 0, result);
+    adds = place_bias(tokens, out, 0, out, by->bias, adds, result);
+    product(PLAIN, PLAIN, tokens, out, in, x, by->weight, adds, result);
     if (!by->rank) return;
     product(PLAIN, TURNED, tokens, by->rank, in, x, by->narrow, 0, thin);
     product(PLAIN, PLAIN, tokens, out, by->rank, thin, by->wide, 1, result);
@@ -114,8 +110,8 @@ static void backward_linear(int tokens, int in, int out, const float *x, const f
     product(TURNED, PLAIN, by->rank, out, tokens, thin, slope, 0, to.wide);
 }
 
-static void normalise_all(int tokens, int width, const float *x, const float *weight, float epsilon,
-                          float *out)
+static void normalise_all(int tokens, int width, const float *x, const float *weight,
+                          float epsilon, float *out)
 {
     for (size_t t = 0; t < (size_t)tokens; t++)
         normalise(width, x + t * width, weight, epsilon, out + t * width);
@@ -130,7 +126,8 @@ static void backward_norm(int width, const float *x, const float *weight, float 
     float rest = 0;
     int i = 0;
     for (; i + LANES <= width; i += LANES)
-        sum += *(const lanes *)(x + i) * *(const lanes *)(weight + i) * *(const lanes *)(slope + i);
+        sum += *(const lanes *)(x + i) * *(const lanes *)(weight + i)
+            * *(const lanes *)(slope + i);
     for (; i < width; i++) rest += x[i] * weight[i] * slope[i];
     float less = (total(sum) + rest) * by * by * by / width;
     for (i = 0; i < width; i++) {
@@ -161,45 +158,23 @@ static void place_heads(const Model *model, const Layer *layer, const Packed *pa
     }
     for (size_t t = 0; t < (size_t)n; t++) {
         const float *turns = packed->turns + t * model->turned;
-        for (int h = 0; h < model->heads; h++) {
-            float *head = k->queries + t * w.heads + h * each;
-            if (normalises(layer)) normalise(each, head, layer->norm_queries, model->epsilon, head);
-            turn(model->turned, turns, head);
-            for (int d = 0; d < each; d++) head[d] *= model->scale;
-        }
+        for (int h = 0; h < model->heads; h++)
+            place_query(model, layer, turns, k->queries + t * w.heads + h * each);
         for (int kind = 0; kind < model->kinds; kind++) {
-            float *key = k->keys + ((size_t)kind * n + t) * each;
-            copy(each, keys + t * w.kinds + kind * each, key);
-            copy(each, values + t * w.kinds + kind * each, k->values + ((size_t)kind * n + t) * each);
-            if (normalises(layer)) normalise(each, key, layer->norm_keys, model->epsilon, key);
-            turn(model->turned, turns, key);
+            size_t at = t * w.kinds + kind * each, to = ((size_t)kind * n + t) * each;
+            place_key(model, layer, turns, keys + at, values + at, k->keys + to, k->values + to);
         }
     }
 }
 
-/* What token t attends to: its prompt's positions and its own. */
-typedef struct { size_t prompt, own; int before, after; } Reach;
-
-INLINE Reach reach(const Packed *packed, int t, int kind)
+/* What a head of token t attends to. */
+INLINE Reach reach(const Model *model, const Packed *packed, const Kept *k, int t, int kind)
 {
     size_t first = (size_t)kind * packed->tokens;
-    return (Reach){first + packed->prompt[t], first + packed->own[t],
-                   packed->end[t] - packed->prompt[t], t + 1 - packed->own[t]};
-}
-
-/* Weights of a head's positions, times what is returned. */
-INLINE float weights_of(Reach to, int each, const float *query, const float *keys, float *scores)
-{
-    float top = score(to.before, each, query, keys + to.prompt * each, scores, -1e30f);
-    top = score(to.after, each, query, keys + to.own * each, scores + to.before, top);
-    return 1 / weigh(to.before + to.after, top, scores);
-}
-
-INLINE void mix_reach(Reach to, int each, const float *weights, const float *values, float *out)
-{
-    for (int d = 0; d < each; d++) out[d] = 0;
-    mix(to.before, each, weights, values + to.prompt * each, out);
-    mix(to.after, each, weights + to.before, values + to.own * each, out);
+    size_t prompt = (first + packed->prompt[t]) * model->each;
+    size_t own = (first + packed->own[t]) * model->each;
+    return (Reach){packed->end[t] - packed->prompt[t], t + 1 - packed->own[t], k->keys + prompt,
+                   k->values + prompt, k->keys + own, k->values + own};
 }
 
 static void attend_packed(const Model *model, const Packed *packed, const Kept *k, float *scores)
@@ -208,10 +183,8 @@ static void attend_packed(const Model *model, const Packed *packed, const Kept *
     for (int t = 0; t < packed->tokens; t++)
         for (int h = 0; h < model->heads; h++) {
             size_t at = ((size_t)t * model->heads + h) * each;
-            Reach to = reach(packed, t, h / repeats);
-            float by = weights_of(to, each, k->queries + at, k->keys, scores);
-            mix_reach(to, each, scores, k->values, k->found + at);
-            for (int d = 0; d < each; d++) k->found[at + d] *= by;
+            Reach to = reach(model, packed, k, t, h / repeats);
+            attend(&to, each, k->queries + at, scores, k->found + at);
         }
 }
 
@@ -222,32 +195,35 @@ static void spread(int count, int each, const float *weights, const float *row, 
         for (int d = 0; d < each; d++) rows[d] += weights[s] * row[d];
 }
 
-/* Slopes of what was found -> of queries [tokens, heads], of keys and values [kinds, tokens, each]. */
+/* Slopes of what was found -> of queries [tokens, heads], and of keys and values
+   [kinds, tokens, each]. */
 static void backward_attention(const Model *model, const Packed *packed, const Kept *k,
                                const float *found, float *queries, float *keys, float *values,
                                float *scores)
 {
     int each = model->each, repeats = model->heads / model->kinds;
     float *slopes = scores + packed->tokens + SPARE;
-    for (size_t i = 0; i < (size_t)packed->tokens * model->kinds * each; i++) keys[i] = values[i] = 0;
+    size_t all = (size_t)packed->tokens * model->kinds * each;
+    for (size_t i = 0; i < all; i++) keys[i] = values[i] = 0;
     for (int t = 0; t < packed->tokens; t++)
         for (int h = 0; h < model->heads; h++) {
             size_t at = ((size_t)t * model->heads + h) * each;
-            Reach to = reach(packed, t, h / repeats);
+            Reach to = reach(model, packed, k, t, h / repeats);
+            size_t prompt = to.prompt_keys - k->keys, own = to.keys - k->keys;
             const float *query = k->queries + at, *slope = found + at;
-            float by = weights_of(to, each, query, k->keys, scores);
-            score(to.before, each, slope, k->values + to.prompt * each, slopes, 0);
-            score(to.after, each, slope, k->values + to.own * each, slopes + to.before, 0);
+            float by = weights_of(&to, each, query, scores);
+            score(to.before, each, slope, to.prompt_values, slopes, 0);
+            score(to.after, each, slope, to.values, slopes + to.before, 0);
             float mean = dot(slope, k->found + at, each);
             for (int s = 0; s < to.before + to.after; s++) {
                 scores[s] *= by;
                 slopes[s] = scores[s] * (slopes[s] - mean) * LN_2;
             }
-            spread(to.before, each, scores, slope, values + to.prompt * each);
-            spread(to.after, each, scores + to.before, slope, values + to.own * each);
-            spread(to.before, each, slopes, query, keys + to.prompt * each);
-            spread(to.after, each, slopes + to.before, query, keys + to.own * each);
-            mix_reach(to, each, slopes, k->keys, queries + at);
+            spread(to.before, each, scores, slope, values + prompt);
+            spread(to.after, each, scores + to.before, slope, values + own);
+            spread(to.before, each, slopes, query, keys + prompt);
+            spread(to.after, each, slopes + to.before, query, keys + own);
+            mix_all(&to, each, slopes, to.prompt_keys, to.keys, queries + at);
         }
 }
 
@@ -274,37 +250,33 @@ static void backward_heads(const Model *model, const Layer *layer, const Packed 
             copy(each, placed_keys + from, keys + at);
             turn_back(model->turned, turns, keys + at);
             if (normalises(layer))
-                backward_norm(each, k->raw_keys + at, layer->norm_keys, model->epsilon, keys + at, 0,
-                              keys + at);
+                backward_norm(each, k->raw_keys + at, layer->norm_keys, model->epsilon, keys + at,
+                              0, keys + at);
         }
     }
 }
 
-INLINE lanes sigmoid(lanes x) { return 1 / (1 + power_of_two(x * -LOG2_E)); }
-
-/* result = silu(gate) * up; the room behind each is free, or may be read, up to a whole vector. */
-static void gate_up(size_t count, const float *gate, const float *up, float *result)
-{
-    for (size_t i = 0; i < count; i += LANES) {
-        lanes g = *(const lanes *)(gate + i);
-        *(lanes *)(result + i) = g * sigmoid(g) * *(const lanes *)(up + i);
-    }
-}
-
-/* slope of silu(gate) * up -> of gate, and of up in its place. */
+/* slope of silu(gate) * up -> of gate, and of up in its place */
 static void backward_gate(size_t count, const float *gate, const float *up, float *slope,
                           float *gate_slope)
 {
-    for (size_t i = 0; i < count; i += LANES) {
-        lanes g = *(const lanes *)(gate + i), part = sigmoid(g), given = *(lanes *)(slope + i);
+    size_t i = 0;
+    for (; i + LANES <= count; i += LANES) {
+        lanes x = *(const lanes *)(gate + i), part = sigmoid(x), given = *(lanes *)(slope + i);
         *(lanes *)(gate_slope + i) =
-            given * *(const lanes *)(up + i) * part * (1 + g * (1 - part));
-        *(lanes *)(slope + i) = given * g * part;
+            given * *(const lanes *)(up + i) * part * (1 + x * (1 - part));
+        *(lanes *)(slope + i) = given * x * part;
+    }
+    for (; i < count; i++) {
+        float x = gate[i], part = sigmoid((lanes){0} + x)[0], given = slope[i];
+        gate_slope[i] = given * up[i] * part * (1 + x * (1 - part));
+        slope[i] = given * x * part;
     }
 }
 
-/* states [tokens, width] -> after all layers and the last norm. `kept` has a place for what each layer
-   from `first` on keeps, and one for the last states; if that is missing, nothing is needed later. */
+/* states [tokens, width] -> after all layers and the last norm. `kept` has a place for what each
+   layer from `first` on keeps, and one for the last states; if that is missing, nothing is needed
+   later. */
 void forward_pass(const Model *model, const Layer *layers, const Packed *packed, const float *norm,
                   int first, float *states, float *const *kept, float *spare)
 {
@@ -312,7 +284,7 @@ void forward_pass(const Model *model, const Layer *layers, const Packed *packed,
     Widths w = widths(model);
     float *normed = spare, *keys = normed + (size_t)n * w.width;
     float *values = keys + (size_t)n * w.kinds, *thin = values + (size_t)n * w.kinds;
-    float *scores = thin + 2 * (size_t)n * model->rank, *act = scores + 2 * ((size_t)n + SPARE);
+    float *scores = thin + 2 * (size_t)n * model->rank, *act = scores + n + SPARE;
     float *last = kept[model->layers - first];
     for (int number = 0; number < model->layers; number++) {
         const Layer *layer = layers + number;
@@ -329,7 +301,7 @@ void forward_pass(const Model *model, const Layer *layers, const Packed *packed,
         normalise_all(n, w.width, states, layer->norm_after, model->epsilon, normed);
         forward_linear(n, w.width, w.inner, normed, &layer->gate, 0, k.gate, thin);
         forward_linear(n, w.width, w.inner, normed, &layer->up, 0, k.up, thin);
-        gate_up((size_t)n * w.inner, k.gate, k.up, act);
+        gated((size_t)n * w.inner, k.gate, k.up, act);
         forward_linear(n, w.inner, w.width, act, &layer->down, 1, states, thin);
     }
     if (last) copy((size_t)n * w.width, states, last);
@@ -338,18 +310,19 @@ void forward_pass(const Model *model, const Layer *layers, const Packed *packed,
 
 /* slope [tokens, width] of what `forward_pass` returned -> of LoRA, from the last layer to `first`;
    `kept` is where that pass put what it kept. */
-void backward_pass(const Model *model, const Layer *layers, const Packed *packed, const float *norm,
-                   int first, float *slope, const LayerSlopes *slopes, float *const *kept,
-                   float *spare)
+void backward_pass(const Model *model, const Layer *layers, const Packed *packed,
+                   const float *norm, int first, float *slope, const LayerSlopes *slopes,
+                   float *const *kept, float *spare)
 {
     int n = packed->tokens;
     Widths w = widths(model);
-    size_t wide = (size_t)n * w.width, inner = (size_t)n * w.inner, kinds = (size_t)n * w.kinds;
+    size_t wide = (size_t)n * w.width, inner = (size_t)n * w.inner;
+    size_t heads = (size_t)n * w.heads, kinds = (size_t)n * w.kinds;
     float *normed = spare, *normed_slope = normed + wide, *thin = normed_slope + wide;
     float *scores = thin + 2 * (size_t)n * model->rank, *free = scores + 2 * ((size_t)n + SPARE);
-    float *act = free, *act_slope = act + inner + SPARE, *gate_slope = act_slope + inner + SPARE;
-    float *found = free, *queries = found + (size_t)n * w.heads, *keys = queries + (size_t)n * w.heads;
-    float *values = keys + kinds, *placed_keys = values + kinds, *placed_values = placed_keys + kinds;
+    float *act = free, *act_slope = act + inner, *gate_slope = act_slope + inner;
+    float *found = free, *queries = found + heads, *keys = queries + heads, *values = keys + kinds;
+    float *placed_keys = values + kinds, *placed_values = placed_keys + kinds;
     const float *last = kept[model->layers - first];
     for (size_t t = 0; t < (size_t)n; t++)
         backward_norm(w.width, last + t * w.width, norm, model->epsilon, slope + t * w.width, 0,
@@ -364,7 +337,7 @@ void backward_pass(const Model *model, const Layer *layers, const Packed *packed
         const Layer *layer = layers + number;
         const LayerSlopes *to = slopes + number;
         Kept k = kept_at(model, layer, n, kept[number - first]);
-        gate_up(inner, k.gate, k.up, act);
+        gated(inner, k.gate, k.up, act);
         BACK(w.inner, w.width, act, slope, down, 0, act_slope);
         backward_gate(inner, k.gate, k.up, act_slope, gate_slope);
         normalise_all(n, w.width, k.middle, layer->norm_after, model->epsilon, normed);
@@ -373,7 +346,8 @@ void backward_pass(const Model *model, const Layer *layers, const Packed *packed
         BACK_NORM(k.middle, layer->norm_after);
         BACK(w.heads, w.width, k.found, slope, out, 0, found);
         backward_attention(model, packed, &k, found, queries, placed_keys, placed_values, scores);
-        backward_heads(model, layer, packed, &k, queries, placed_keys, placed_values, keys, values);
+        backward_heads(model, layer, packed, &k, queries, placed_keys, placed_values, keys,
+                       values);
         normalise_all(n, w.width, k.input, layer->norm, model->epsilon, normed);
         BACK(w.width, w.heads, normed, queries, queries, 0, normed_slope);
         BACK(w.width, w.kinds, normed, keys, keys, 1, normed_slope);

@@ -2,8 +2,9 @@
 
    An ordinary BLAS copies the weights into the order of its kernels for each product. With the few
    rows of a decode step the copy costs more than the product. Here each weight is read once, from
-   where it lies. Everything else is left to the BLAS. Row-major C = A B + beta C; A may be transposed.
-   Each number of C is one chain of sums, so a row has the same bits in any number of rows. */
+   where it lies. Everything else is left to the BLAS. Row-major C = A B + beta C; A may be
+   transposed. Each number of C is one chain of sums, so a row has the same bits in any number of
+   rows. */
 
 #include <pthread.h>
 #include <sched.h>
@@ -18,7 +19,7 @@ enum { LANES = 8, ROWS = 4, WIDE = 2, MOST_ROWS = 16 };
 #endif
 enum {
     TILE = LANES * WIDE,         /* columns whose sums are kept in registers, for ROWS rows */
-    DEPTH = 32,                  /* rows of B that are read side by side, for few rows half as many */
+    DEPTH = 32,                  /* rows of B read side by side; half for few rows, many columns */
     PANEL = 1536 / TILE * TILE,  /* columns for which DEPTH rows of B stay in the cache */
     SMALL = 2000000,             /* products of fewer multiplications need no packing */
     SHARED = SMALL,              /* products of more are shared by the threads */
@@ -137,7 +138,7 @@ INLINE int share(int whole, int piece, int self, int count)
 /* Threads do not follow their process through a fork. */
 static void forget(void)
 {
-    made = 1, sleepers = 0;
+    made = 1, sleepers = arrived = 0;
     for (int i = 0; i < MOST_THREADS; i++) asked[i] = 0;
     pthread_mutex_init(&busy, NULL), pthread_mutex_init(&door, NULL);
     pthread_cond_init(&wake, NULL);
@@ -246,7 +247,8 @@ static void some_of_other(void *with, int self, int count)
         p.a += from * (p.ta == PLAIN ? p.lda : 1), p.c += from * p.ldc;
         p.m = to - from;
     }
-    other(ROW_MAJOR, p.ta, p.tb, p.m, p.n, p.k, p.alpha, p.a, p.lda, p.b, p.ldb, p.beta, p.c, p.ldc);
+    other(ROW_MAJOR, p.ta, p.tb, p.m, p.n, p.k, p.alpha, p.a, p.lda, p.b, p.ldb, p.beta, p.c,
+          p.ldc);
 }
 
 Product cblas_sgemm;

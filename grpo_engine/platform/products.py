@@ -1,8 +1,9 @@
-"""Compiles matrix products of few rows, and whole decode steps, for the processor it runs on.
+"""Compiles products of few rows, decode steps and the layers of training for this processor.
 
 A decode step multiplies a few rows by every weight. OpenBLAS first copies the weights, which takes
-as long as the product itself or longer. A machine without a C compiler, or whose processor has none
-of the instruction sets below, leaves these products to OpenBLAS and the rest of a step to MLX.
+as long as the product itself or longer. Scoring and update multiply many rows; between the products
+MLX computes one small operation after another. A machine without a C compiler, or whose processor
+has none of the instruction sets below, leaves all this to OpenBLAS and MLX.
 """
 
 import ctypes

@@ -207,7 +207,7 @@ def copied_to_sample(
                 found.append(module)
                 inside.add(id(module.linear))
         elif transposes(fast) and _multiplies(module, model) and id(module) not in inside:
-            found += [] if getattr(module, "lies_turned", False) else [module]
+            found += [] if getattr(module, "lies_transposed", False) else [module]
     return found
 
 
@@ -228,7 +228,7 @@ def _multiplies(module: nn.Module, model: nn.Module) -> bool:
     return type(module) in (nn.Linear, head) and bool(module.weight.dtype == mx.float32)
 
 
-def turned(model: nn.Module, config: ModelConfig, fast: FastPaths) -> dict[str, nn.Module]:
+def lie_transposed(model: nn.Module, config: ModelConfig, fast: FastPaths) -> dict[str, nn.Module]:
     """The layers whose frozen weights lie as [in, out] in memory, where sampling wants that."""
     if config.tuning == "full" or not transposes(fast):
         return {}

@@ -24,6 +24,15 @@ class TokenRow(Protocol):
     def forced(self) -> tuple[int, ...]: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """A rollout's tokens and nothing else."""
+
+    prompt_ids: tuple[int, ...]
+    ids: tuple[int, ...]
+    forced: tuple[int, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenBatch:
     """Completions of one or more prompts, right-padded; each distinct prompt is stored once."""

@@ -113,7 +113,7 @@ def surrogate_scores(
     d entropy / d logits = -p (log p + entropy) / T; the head's backward pass, run during
     the forward, maps both to `hidden`. Only for heads whose weights are not trained.
     """
-    at_once = fixed is not None
+    done = (lambda array: array) if fixed is None else _alone
     fixed = mx.stop_gradient(hidden) if fixed is None else fixed
     parts = normalise(head(fixed), temperature)
     value = parts.logprob(tokens)
@@ -122,23 +122,17 @@ def surrogate_scores(
     at_token = mx.take_along_axis(weights, tokens[:, None], axis=1)
     away = mx.put_along_axis(weights, tokens[:, None], at_token - parts.total, axis=1)
     slope = _pull_back(head, fixed, away) / (-temperature * parts.total)
-    if at_once:
-        value, slope = _alone(value), _alone(slope)
-    logprobs = _with_slope(value, hidden, slope)
+    logprobs = _with_slope(done(value), hidden, done(slope))
     if not entropy:
         return HeadScores(logprobs, None)
-    level = parts.entropy()
-    if at_once:
-        level = _alone(level)
+    level = done(parts.entropy())
     if not entropy_gradient:
         return HeadScores(logprobs, mx.stop_gradient(level))
     logs = mx.maximum(parts.shifted, -1e4) - mx.log(parts.total)
     p = weights / parts.total
     towards = -p * (logs + level[:, None]) / temperature
     level_slope = _pull_back(head, fixed, towards)
-    if at_once:
-        level_slope = _alone(level_slope)
-    return HeadScores(logprobs, _with_slope(level, hidden, level_slope))
+    return HeadScores(logprobs, _with_slope(level, hidden, done(level_slope)))
 
 
 def _alone(array: mx.array) -> mx.array:

@@ -32,7 +32,7 @@ class Probes:
     splits: bool  # into trunk and head
     windows: list[int | None] | None
     hidden: int  # the width of hidden states, if there is a critic
-    compiled: bool  # whether decode steps are compiled code
+    compiled_steps: bool  # whether decode steps are compiled code
     compiled_passes: bool  # whether the layers of scoring and update are
 
 
@@ -41,7 +41,7 @@ def probes_of(policy: Policy) -> Probes:
     critic = policy.critic_weights()
     return Probes(
         splits=policy.parts is not None, windows=policy.windows,
-        hidden=critic["weight"].size if critic else 0, compiled=policy.compiled,
+        hidden=critic["weight"].size if critic else 0, compiled_steps=policy.compiled_steps,
         compiled_passes=policy.compiled_passes,
     )  # fmt: skip
 
@@ -58,11 +58,7 @@ def load_policy(
     model, tokenizer, settings, folder, notes = load_parts(
         config, lazy=probes is not None, weights=weights
     )
-    for layer in adapters.turned(model, config, fast or FastPaths()).values():
-        if probes is None:
-            layer.weight = layer.weight.T if weights else mx.contiguous(layer.weight.T).T
-            mx.eval(layer.weight)  # one after another: two copies of a model may be too much
-        layer.lies_turned = True
+    _transpose(model, config, fast or FastPaths(), reads=probes is None, done=bool(weights))
     vocabulary = _vocabulary(settings, tokenizer)
     dtype = _dtype(model)
     probe = mx.array([[(7 * i + 3 * j + 1) % vocabulary for j in range(6)] for i in range(2)])
@@ -94,19 +90,37 @@ def load_policy(
         context_length=context_length(settings), parameters=int(get_total_parameters(model)),
         trainable_parameters=_count(model), dtype=dtype, parts=parts, windows=windows,
         head_is_trained=parts is not None and bool(parts.outer()), fast=fast, notes=tuple(notes),
-        fingerprint=fingerprint(folder), compiled=probes is not None and probes.compiled,
-        compiled_passes=probes is not None and probes.compiled_passes,
+        fingerprint=fingerprint(folder),
     )  # fmt: skip
-    if dtype == "float32" and on_cpu() and probes is None:
-        gates.install(policy)
-        attention.install(policy)
-        thin.install(policy)
-        policy.compiled = decoding.computes(policy, TOLERANCE[dtype])
-        policy.compiled_passes = passes.computes(policy, TOLERANCE[dtype])
+    if probes is not None:
+        policy.compiled_steps = probes.compiled_steps
+        policy.compiled_passes = probes.compiled_passes
+    elif dtype == "float32" and on_cpu():
+        _install(policy)
     # Only a new LoRA equals the base model when it is switched off.
     if config.tuning != "lora" or config.adapter is not None:
         policy.reference = policy.snapshot()
     return policy
+
+
+def _transpose(
+    model: nn.Module, config: ModelConfig, fast: FastPaths, *, reads: bool, done: bool
+) -> None:
+    """Let frozen weights lie as sampling reads them; `done` if they were given that way."""
+    for layer in adapters.lie_transposed(model, config, fast).values():
+        if reads:
+            layer.weight = layer.weight.T if done else mx.contiguous(layer.weight.T).T
+            mx.eval(layer.weight)  # one after another: two copies of a model may be too much
+        layer.lies_transposed = True
+
+
+def _install(policy: Policy) -> None:
+    """Let the CPU's fast paths compute what they serve."""
+    gates.install(policy)
+    attention.install(policy)
+    thin.install(policy)
+    policy.compiled_steps = decoding.computes(policy, TOLERANCE[policy.dtype])
+    policy.compiled_passes = passes.computes(policy, TOLERANCE[policy.dtype])
 
 
 def _make_critic(parts: Structure | None, probe: mx.array) -> Critic:

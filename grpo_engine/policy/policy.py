@@ -53,7 +53,7 @@ class Policy:
     notes: tuple[str, ...] = ()
     fingerprint: str = ""  # of the model's files
     batching: str | None = None  # kind of batch for decoding; set when first sampled
-    compiled: bool = False  # whether compiled decode steps compute what the model does
+    compiled_steps: bool = False  # whether compiled decode steps compute what the model does
     compiled_passes: bool = False  # whether compiled passes do, and give LoRA's gradients
     pass_bytes: int = 0  # the most memory of a compiled pass, which MLX does not count
     reference: dict[str, mx.array] | None = None  # None: the base model, adapter off
@@ -111,9 +111,19 @@ class Policy:
                 yield
 
     @property
+    def peak_memory(self) -> int:
+        """MLX's peak, plus that of compiled passes, which may have come at another moment."""
+        return int(mx.get_peak_memory()) + self.pass_bytes
+
+    def forget_peak_memory(self) -> None:
+        """Begin a new peak."""
+        mx.reset_peak_memory()
+        self.pass_bytes = 0
+
+    @property
     def decodes_compiled(self) -> bool:
         """Whether decode steps are compiled code."""
-        return self.compiled and adapters.may_compile(self.fast)
+        return self.compiled_steps and adapters.may_compile(self.fast)
 
     @property
     def trains_compiled(self) -> bool:

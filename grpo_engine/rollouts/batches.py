@@ -70,9 +70,10 @@ def batch_for(policy: Policy) -> Batch:
         return SeparateBatch(policy)
     if policy.decodes_compiled:
         policy.batching = "compiled"
-    kinds = [kind for kind in BUILDS if kind != "compiled" or policy.decodes_compiled]
-    if policy.batching not in kinds:
-        policy.batching = next(kind for kind in kinds if _serves(kind, policy))
+    elif policy.batching in (None, "compiled"):
+        policy.batching = next(
+            kind for kind in BUILDS if kind != "compiled" and _serves(kind, policy)
+        )
     return BUILDS[policy.batching](policy)
 
 

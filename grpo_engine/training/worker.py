@@ -29,7 +29,7 @@ from grpo_engine.errors import EngineError
 from grpo_engine.events import NoteWritten, RolloutsAdvanced
 from grpo_engine.platform import blas
 from grpo_engine.policy import adapters
-from grpo_engine.policy.batch import TokenBatch, make_batch
+from grpo_engine.policy.batch import TokenBatch, Tokens, make_batch
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.load import load_policy, probes_of
 from grpo_engine.policy.policy import Policy, Weights
@@ -46,11 +46,6 @@ PAUSES = ("pause", "continue")
 Reply = tuple[dict[str, Any], dict[str, Any]]
 
 
-class _Row:
-    def __init__(self, prompt_ids: list[int], ids: list[int], forced: list[int]) -> None:
-        self.prompt_ids, self.ids, self.forced = tuple(prompt_ids), tuple(ids), tuple(forced)
-
-
 class Worker:
     """One worker's model and memory, and the requests that it answers."""
 
@@ -62,7 +57,7 @@ class Worker:
         self._weights, self._gradients = weights, gradients
         self.policy: Policy
         self.other: dict[str, mx.array] | None = None
-        self.rows: list[_Row] = []
+        self.rows: list[Tokens] = []
         self.inputs: LossInputs | None = None
         self.total: Any = None
 
@@ -83,7 +78,7 @@ class Worker:
             if threads := asked.get("threads"):
                 blas.set_threads(threads)
             if asked.get("fresh_peak"):
-                mx.reset_peak_memory()
+                self.policy.forget_peak_memory()
             self.answer(asked["do"], asked, arrays)
 
     def answer(self, what: str, asked: Mapping[str, Any], arrays: Arrays) -> None:
@@ -97,13 +92,13 @@ class Worker:
             failed = {"error": type(error).__name__, "message": str(error), "trace": trace}
             send(self.engine, failed)
         else:
-            passes = self.policy.pass_bytes if hasattr(self, "policy") else 0
-            peak = mx.get_peak_memory() - self._inherited + passes
+            loaded = hasattr(self, "policy")
+            peak = self.policy.peak_memory - self._inherited if loaded else 0
             send(self.engine, {**value, "peak": peak}, found)
 
     def tokens(self, asked: Mapping[str, Any], _: Arrays) -> Reply:
         """Keep the tokens of rollouts, for the micro-batches that follow."""
-        self.rows = [_Row(*row) for row in asked["rows"]]
+        self.rows = [Tokens(*map(tuple, row)) for row in asked["rows"]]
         return {}, {}
 
     def weights(self, asked: Mapping[str, Any], _: Arrays) -> Reply:
@@ -266,9 +261,9 @@ def main() -> None:
 def shared_weights(config: ModelConfig, least: int) -> dict[str, mx.array]:
     """A large model's weights, which workers share if this process has never evaluated an array.
 
-    Those of `turned` layers are transposed. Another process reads them, changes their format,
-    writes them into memory and ends. Empty if the model has less than `least` parameters or cannot
-    be read: then each worker reads it.
+    Those of `lie_transposed` layers are transposed. Another process reads them, changes their
+    format, writes them into memory and ends. Empty if the model has less than `least` parameters or
+    cannot be read: then each worker reads it.
     """
     try:
         if stored_parameters(find_folder(config.path)) < least:
@@ -304,9 +299,10 @@ def _write_weights(config: ModelConfig, memory: int, listing: int) -> None:
     status = 1
     try:
         model = load_parts(config)[0]
-        turned = {f"{name}.weight" for name in adapters.turned(model, config, FastPaths())}
+        layers = adapters.lie_transposed(model, config, FastPaths())
+        transposed = {f"{name}.weight" for name in layers}
         plain = {
-            name: np.array(array.T if name in turned else array)
+            name: np.array(array.T if name in transposed else array)
             for name, array in flatten(model.parameters()).items()
         }
         with os.fdopen(os.dup(memory), "wb") as file:

@@ -88,8 +88,12 @@ class CompiledModel:
         base = layer.get("linear", layer)
         bias = base.get("bias")
         made = Linear(
-            weight=self._address(layer.get("_whole", base.weight.T), given, wanted),
-            bias=None if bias is None else self._address(bias, wanted),
+            weight=self._address(
+                _floats(layer._whole) if "_whole" in layer else _floats(base.weight).T,
+                given,
+                wanted,
+            ),
+            bias=None if bias is None else self._address(_floats(bias), wanted),
         )
         if "_whole" not in layer and base is not layer:
             if not isinstance(layer, LoRALinear) or (layer.dropout._p_1 < 1 and layer.training):
@@ -97,18 +101,20 @@ class CompiledModel:
             if getattr(layer, "is_off", False):
                 return made
             made.rank = layer.lora_a.shape[1]
-            made.narrow = self._address(layer.lora_a.T, made.rank, given)
-            made.wide = self._address(layer.scale * layer.lora_b, made.rank, wanted)
+            made.narrow = self._address(_floats(layer.lora_a).T, made.rank, given)
+            made.wide = self._address(
+                np.float32(layer.scale) * _floats(layer.lora_b), made.rank, wanted
+            )
             self._model.rank = max(self._model.rank, made.rank)
         return made
 
     def _scales(self, norm: nn.Module, width: int) -> int:
         if type(norm) is not nn.RMSNorm or norm.eps != self._epsilon:
             raise ValueError("norms of another kind")
-        return self._address(norm.weight, width)
+        return self._address(_floats(norm.weight), width)
 
-    def _address(self, array: mx.array, *shape: int) -> int:
-        floats = np.ascontiguousarray(_floats(array))
+    def _address(self, array: np.ndarray, *shape: int) -> int:
+        floats = np.ascontiguousarray(array)
         if floats.shape != shape:
             raise ValueError("layers of other shapes")
         self._kept.append(floats)

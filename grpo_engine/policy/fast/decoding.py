@@ -12,7 +12,7 @@ import numpy as np
 
 from grpo_engine.platform import blas
 from grpo_engine.platform.layers import Step
-from grpo_engine.policy.adapters import may_compile
+from grpo_engine.policy.adapters import as_sampler, may_compile
 from grpo_engine.policy.fast.compiled import CompiledModel, sizes
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.structure import agrees
@@ -29,9 +29,12 @@ def computes(policy: Policy, tolerance: float) -> bool:
     tokens = np.array([[7 * i % policy.vocabulary, 3 * i % policy.vocabulary] for i in range(1, 6)])
     own = policy.snapshot()
     moved = {name: mx.full(a.shape, 0.01) for name, a in own.items() if name.endswith("lora_b")}
-    was, policy.compiled = policy.compiled, True
+    policy.module.eval()
     try:
-        with policy.for_sampling({**own, **moved}):
+        with (
+            policy.using({**own, **moved}),
+            as_sampler(policy.model, policy.fast, compiled=True),
+        ):
             step = CompiledStep(policy)
             step.use(step.storage(rows=2, room=len(tokens)))
             whole = policy.model(mx.array(tokens.T))[:, -1]
@@ -39,8 +42,6 @@ def computes(policy: Policy, tolerance: float) -> bool:
         return agrees(mx.array(found[-1]), whole, tolerance)
     except (TypeError, ValueError, AttributeError, RuntimeError, LookupError, AssertionError):
         return False  # an unknown kind of model: MLX computes its steps
-    finally:
-        policy.compiled = was
 
 
 class CompiledStep(CompiledModel):

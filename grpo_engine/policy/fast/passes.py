@@ -3,28 +3,26 @@
 MLX sees one function of the adapters, which returns hidden states and, later, their gradients.
 """
 
-from typing import Any, Final
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
 from mlx_lm.tuner.lora import LoRALinear
 
 from grpo_engine.platform.layers import ADDRESS, LayerSlopes, Packed, Slopes
-from grpo_engine.policy.batch import TokenBatch, make_batch
+from grpo_engine.policy.batch import TokenBatch, Tokens, make_batch
 from grpo_engine.policy.fast.compiled import LINEARS, CompiledModel
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.structure import agrees
 
-ROOM: Final = 64  # numbers behind the last array, which the code may read
-
 
 def computes(policy: Policy, tolerance: float) -> bool:
     """Whether compiled passes agree with the model and give all gradients that it has."""
-    if not policy.compiled or policy.config.tuning != "lora" or policy.config.grad_checkpoint:
+    if not policy.compiled_steps or policy.config.tuning != "lora" or policy.config.grad_checkpoint:
         return False
     assert policy.parts is not None
     ids = tuple(7 * i % policy.vocabulary for i in range(1, 8))
-    batch = make_batch([_Row(ids[:3], ids[3:])], [0])
+    batch = make_batch([Tokens(ids[:3], ids[3:])], [0])
     try:
         found, _ = hidden(policy, batch, gradient=False)
         return len(policy.snapshot()) == 2 * len(_adapted(policy)) and agrees(
@@ -46,13 +44,6 @@ def hidden(
     states.vjp(lambda _, given, __: one.slopes(given))
     adapters = (array for _, _, layer in _adapted(policy) for array in (layer.lora_a, layer.lora_b))
     return one.sampled(states(*adapters)), one.sampled(known)
-
-
-class _Row:
-    """A rollout's tokens, as a batch reads them."""
-
-    def __init__(self, prompt_ids: tuple[int, ...], ids: tuple[int, ...]) -> None:
-        self.prompt_ids, self.ids, self.forced = prompt_ids, ids, ()
 
 
 def _adapted(policy: Policy) -> list[tuple[int, str, Any]]:
@@ -104,7 +95,7 @@ class _Pass(CompiledModel):
     def states(self) -> mx.array:
         """Hidden states of all tokens, [T, D]."""
         states = self.embedded(self._tokens)
-        each = self._library.kept_size(self._model, self._layers, len(states)) + ROOM
+        each = self._library.kept_size(self._model, self._layers, len(states))
         count = self._model.layers - self._first if self._keeps else 1
         # one array for each layer: memory of such sizes is used again, larger arrays are mapped
         self._memory = [np.empty(each, np.float32) for _ in range(count)]

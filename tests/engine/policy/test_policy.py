@@ -14,7 +14,7 @@ from mlx_lm import generate, load
 from grpo_engine.config.settings import ModelConfig
 from grpo_engine.errors import ModelError
 from grpo_engine.platform import blas
-from grpo_engine.policy.adapters import as_sampler, copied_to_sample, turned
+from grpo_engine.policy.adapters import as_sampler, copied_to_sample, lie_transposed
 from grpo_engine.policy.batch import micro_batches
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.load import load_policy
@@ -118,7 +118,7 @@ def test_frozen_weights_lie_as_compiled_steps_read_them(tmp_path: Path) -> None:
         fast=FastPaths(transposed_weights=False),
     )  # fmt: skip
     assert (blas.products() is not None) == policy.decodes_compiled
-    layers = turned(policy.model, policy.config, policy.fast)
+    layers = lie_transposed(policy.model, policy.config, policy.fast)
     assert len(layers) == len(policy.model.layers) * 7 + 1
     assert all(np.asarray(layer.weight.T).flags.c_contiguous for layer in layers.values())
     for one, other in zip(*(flatten(p.model.parameters()).values() for p in (policy, plain)),

@@ -15,7 +15,7 @@ COMPARED = """
 import sys
 import mlx.core as mx
 from grpo_engine.config.settings import ModelConfig
-from grpo_engine.policy.adapters import turned
+from grpo_engine.policy.adapters import lie_transposed
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.source import load_parts
 from grpo_engine.policy.switches import FastPaths
@@ -27,7 +27,7 @@ assert worker.shared_weights(config, 10_000_000) == {}, "a small model is read b
 shared = worker.shared_weights(config, 1)
 model = load_parts(config)[0]
 read = flatten(model.parameters())
-transposed = {name + ".weight" for name in turned(model, config, FastPaths())}
+transposed = {name + ".weight" for name in lie_transposed(model, config, FastPaths())}
 assert len(transposed) == 2 * 7 + 1, transposed
 assert shared.keys() == read.keys()
 for name, array in read.items():
