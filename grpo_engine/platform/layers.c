@@ -334,14 +334,18 @@ static void all_layers(void *with, int self, int count)
     }
 }
 
+/* Multiplications of a token in some of the products, enough to tell what threads are good for. */
+static double layers_work(const Model *model)
+{
+    return (double)model->layers * model->width * (model->heads * model->each + model->inner);
+}
+
 /* states [rows, width] -> the states after all layers, before the last norm. */
 void run_layers(const Model *model, const Layer *layers, const Step *step, float *states,
                 float *spare)
 {
     Run run = {model, layers, step, states, spare};
-    double weights = (double)model->layers * model->width
-        * (model->heads * model->each + model->inner);
-    if (step->rows * weights > SMALL) together(all_layers, &run);
+    if (step->rows * layers_work(model) > SMALL) together(all_layers, &run);
     else all_layers(&run, 0, 1);
 }
 

@@ -21,7 +21,8 @@ typedef struct { float *narrow, *wide; } Slopes;  /* gradients of LoRA, or missi
 typedef struct { Slopes queries, keys, values, out, gate, up, down; } LayerSlopes;
 
 /* What the backward pass of a layer reads. Queries [tokens, heads], rotated and scaled; keys and
-   values [kinds, tokens, each], keys rotated; `raw` queries and keys only if those are normalised. */
+   values [kinds, tokens, each], keys rotated; `raw` queries and keys only if those are
+   normalised. */
 typedef struct {
     float *input, *queries, *keys, *values, *found, *middle, *gate, *up, *raw_queries, *raw_keys;
 } Kept;
@@ -64,12 +65,30 @@ static Kept kept_at(const Model *model, const Layer *layer, int tokens, float *a
     return k;
 }
 
+/* Weights of a token's positions, and their slopes. */
+static size_t scores_size(int tokens) { return 2 * ((size_t)tokens + SPARE); }
+
 /* Numbers that both passes need for their own use. */
 size_t pass_scratch(const Model *model, int tokens)
 {
     Widths w = widths(model);
     return tokens * (2 * (size_t)w.width + 2 * w.heads + 4 * w.kinds + 3 * (size_t)w.inner
-                     + 2 * model->rank + 2) + 2 * SPARE;
+                     + 2 * model->rank) + MOST_THREADS * scores_size(tokens);
+}
+
+/* What a thread has of a pass: its tokens from `first` on, and memory for scores. */
+typedef struct {
+    int tokens, first, last, self, count;
+    float *thin, *scores;
+} Part;
+
+static Part part_of(int tokens, int rank, float **spare, int self, int count)
+{
+    Part part = {tokens, share(tokens, 1, self, count), share(tokens, 1, self + 1, count), self,
+                 count, *spare, *spare + 2 * (size_t)tokens * rank};
+    *spare = part.scores + MOST_THREADS * scores_size(tokens);
+    part.scores += self * scores_size(tokens);
+    return part;
 }
 
 INLINE void copy(size_t count, const float *from, float *to)
@@ -77,43 +96,57 @@ INLINE void copy(size_t count, const float *from, float *to)
     for (size_t i = 0; i < count; i++) to[i] = from[i];
 }
 
-static void product(int ta, int tb, int m, int n, int k, const float *a, const float *b,
-                    float beta, float *c)
+/* A part's share of a product. */
+static void product(const Part *part, int ta, int tb, int m, int n, int k, const float *a,
+                    const float *b, float beta, float *c)
 {
-    cblas_sgemm(ROW_MAJOR, ta, tb, m, n, k, 1, a, ta == PLAIN ? k : m, b, tb == PLAIN ? n : k,
-                beta, c, n);
+    General p = {ta, tb, m, n, k, ta == PLAIN ? k : m, tb == PLAIN ? n : k, n, 1, beta, a, b, c};
+    some(&p, part->self, part->count);
 }
 
 /* x [tokens, in] -> result [tokens, out]; `adds` to what is there. */
-static void forward_linear(int tokens, int in, int out, const float *x, const Linear *by, int adds,
-                           float *result, float *thin)
+static void forward_linear(const Part *part, int in, int out, const float *x, const Linear *by,
+                           int adds, float *result)
 {
-    adds = place_bias(tokens, out, 0, out, by->bias, adds, result);
-    product(PLAIN, PLAIN, tokens, out, in, x, by->weight, adds, result);
-    if (!by->rank) return;
-    product(PLAIN, TURNED, tokens, by->rank, in, x, by->narrow, 0, thin);
-    product(PLAIN, PLAIN, tokens, out, by->rank, thin, by->wide, 1, result);
+    int n = part->tokens, mine = part->last - part->first;
+    if (by->bias) {
+        place_bias(mine, out, 0, out, by->bias, adds, result + (size_t)part->first * out);
+        adds = 1;
+        meet(part->count);
+    }
+    product(part, PLAIN, PLAIN, n, out, in, x, by->weight, adds, result);
+    if (by->rank) {
+        product(part, PLAIN, TURNED, n, by->rank, in, x, by->narrow, 0, part->thin);
+        meet(part->count);
+        product(part, PLAIN, PLAIN, n, out, by->rank, part->thin, by->wide, 1, result);
+    }
+    meet(part->count);
 }
 
 /* slope [tokens, out] of the result -> slope of x, and of LoRA. */
-static void backward_linear(int tokens, int in, int out, const float *x, const float *slope,
-                            const Linear *by, Slopes to, int adds, float *x_slope, float *thin)
+static void backward_linear(const Part *part, int in, int out, const float *x, const float *slope,
+                            const Linear *by, Slopes to, int adds, float *x_slope)
 {
-    product(PLAIN, TURNED, tokens, in, out, slope, by->weight, adds, x_slope);
-    if (!by->rank) return;
-    float *thin_slope = thin + (size_t)tokens * by->rank;
-    product(PLAIN, TURNED, tokens, by->rank, out, slope, by->wide, 0, thin_slope);
-    product(PLAIN, PLAIN, tokens, in, by->rank, thin_slope, by->narrow, 1, x_slope);
-    if (!to.narrow) return;
-    product(PLAIN, TURNED, tokens, by->rank, in, x, by->narrow, 0, thin);
-    product(TURNED, PLAIN, by->rank, in, tokens, thin_slope, x, 0, to.narrow);
-    product(TURNED, PLAIN, by->rank, out, tokens, thin, slope, 0, to.wide);
+    int n = part->tokens, rank = by->rank;
+    float *thin = part->thin, *thin_slope = thin + (size_t)n * rank;
+    product(part, PLAIN, TURNED, n, in, out, slope, by->weight, adds, x_slope);
+    if (rank) {
+        product(part, PLAIN, TURNED, n, rank, out, slope, by->wide, 0, thin_slope);
+        if (to.narrow) product(part, PLAIN, TURNED, n, rank, in, x, by->narrow, 0, thin);
+        meet(part->count);
+        product(part, PLAIN, PLAIN, n, in, rank, thin_slope, by->narrow, 1, x_slope);
+        if (to.narrow) {
+            product(part, TURNED, PLAIN, rank, in, n, thin_slope, x, 0, to.narrow);
+            product(part, TURNED, PLAIN, rank, out, n, thin, slope, 0, to.wide);
+        }
+    }
+    meet(part->count);
 }
 
-static void normalise_all(int tokens, int width, const float *x, const float *weight,
-                          float epsilon, float *out)
+static void normalise_some(const Part *part, int width, const float *x, const float *weight,
+                           float epsilon, float *out)
 {
-    for (size_t t = 0; t < (size_t)tokens; t++)
+    for (size_t t = part->first; t < (size_t)part->last; t++)
         normalise(width, x + t * width, weight, epsilon, out + t * width);
 }
 
@@ -147,16 +180,16 @@ static void turn_back(int turned, const float *turns, float *head)
 }
 
 /* Normalise, rotate and scale queries; keys and values [tokens, kinds] -> [kinds, tokens, each]. */
-static void place_heads(const Model *model, const Layer *layer, const Packed *packed, Kept *k,
-                        const float *keys, const float *values)
+static void place_heads(const Part *part, const Model *model, const Layer *layer,
+                        const Packed *packed, Kept *k, const float *keys, const float *values)
 {
     int each = model->each, n = packed->tokens;
     Widths w = widths(model);
-    if (normalises(layer)) {
-        copy((size_t)n * w.heads, k->queries, k->raw_queries);
-        copy((size_t)n * w.kinds, keys, k->raw_keys);
-    }
-    for (size_t t = 0; t < (size_t)n; t++) {
+    for (size_t t = part->first; t < (size_t)part->last; t++) {
+        if (normalises(layer)) {
+            copy(w.heads, k->queries + t * w.heads, k->raw_queries + t * w.heads);
+            copy(w.kinds, keys + t * w.kinds, k->raw_keys + t * w.kinds);
+        }
         const float *turns = packed->turns + t * model->turned;
         for (int h = 0; h < model->heads; h++)
             place_query(model, layer, turns, k->queries + t * w.heads + h * each);
@@ -177,14 +210,16 @@ INLINE Reach reach(const Model *model, const Packed *packed, const Kept *k, int 
                    k->values + prompt, k->keys + own, k->values + own};
 }
 
-static void attend_packed(const Model *model, const Packed *packed, const Kept *k, float *scores)
+/* Later tokens have more to attend to, so a thread has every so many of them. */
+static void attend_packed(const Part *part, const Model *model, const Packed *packed,
+                          const Kept *k)
 {
     int each = model->each, repeats = model->heads / model->kinds;
-    for (int t = 0; t < packed->tokens; t++)
+    for (int t = part->self; t < packed->tokens; t += part->count)
         for (int h = 0; h < model->heads; h++) {
             size_t at = ((size_t)t * model->heads + h) * each;
             Reach to = reach(model, packed, k, t, h / repeats);
-            attend(&to, each, k->queries + at, scores, k->found + at);
+            attend(&to, each, k->queries + at, part->scores, k->found + at);
         }
 }
 
@@ -196,17 +231,19 @@ static void spread(int count, int each, const float *weights, const float *row, 
 }
 
 /* Slopes of what was found -> of queries [tokens, heads], and of keys and values
-   [kinds, tokens, each]. */
-static void backward_attention(const Model *model, const Packed *packed, const Kept *k,
-                               const float *found, float *queries, float *keys, float *values,
-                               float *scores)
+   [kinds, tokens, each], to which many tokens add: a thread has some kinds. */
+static void backward_attention(const Part *part, const Model *model, const Packed *packed,
+                               const Kept *k, const float *found, float *queries, float *keys,
+                               float *values)
 {
     int each = model->each, repeats = model->heads / model->kinds;
-    float *slopes = scores + packed->tokens + SPARE;
-    size_t all = (size_t)packed->tokens * model->kinds * each;
-    for (size_t i = 0; i < all; i++) keys[i] = values[i] = 0;
+    int first = share(model->kinds, 1, part->self, part->count);
+    int last = share(model->kinds, 1, part->self + 1, part->count);
+    float *scores = part->scores, *slopes = scores + packed->tokens + SPARE;
+    size_t size = (size_t)packed->tokens * each;
+    for (size_t i = first * size; i < last * size; i++) keys[i] = values[i] = 0;
     for (int t = 0; t < packed->tokens; t++)
-        for (int h = 0; h < model->heads; h++) {
+        for (int h = first * repeats; h < last * repeats; h++) {
             size_t at = ((size_t)t * model->heads + h) * each;
             Reach to = reach(model, packed, k, t, h / repeats);
             size_t prompt = to.prompt_keys - k->keys, own = to.keys - k->keys;
@@ -228,13 +265,14 @@ static void backward_attention(const Model *model, const Packed *packed, const K
 }
 
 /* Undo `place_heads`: slopes of rotated queries and keys -> of what the products gave. */
-static void backward_heads(const Model *model, const Layer *layer, const Packed *packed,
-                           const Kept *k, float *queries, const float *placed_keys,
-                           const float *placed_values, float *keys, float *values)
+static void backward_heads(const Part *part, const Model *model, const Layer *layer,
+                           const Packed *packed, const Kept *k, float *queries,
+                           const float *placed_keys, const float *placed_values, float *keys,
+                           float *values)
 {
     int each = model->each, n = packed->tokens;
     Widths w = widths(model);
-    for (size_t t = 0; t < (size_t)n; t++) {
+    for (size_t t = part->first; t < (size_t)part->last; t++) {
         const float *turns = packed->turns + t * model->turned;
         for (int h = 0; h < model->heads; h++) {
             size_t at = t * w.heads + h * each;
@@ -274,38 +312,126 @@ static void backward_gate(size_t count, const float *gate, const float *up, floa
     }
 }
 
+typedef struct {
+    const Model *model;
+    const Layer *layers;
+    const Packed *packed;
+    const float *norm;
+    int first;
+    float *states;
+    const LayerSlopes *slopes;
+    float *const *kept;
+    float *spare;
+} Pass;
+
+static void forward(void *with, int self, int count)
+{
+    const Pass *p = with;
+    const Model *model = p->model;
+    const Packed *packed = p->packed;
+    int n = packed->tokens;
+    Widths w = widths(model);
+    float *spare = p->spare, *states = p->states;
+    const Part part = part_of(n, model->rank, &spare, self, count);
+    float *normed = spare, *keys = normed + (size_t)n * w.width;
+    float *values = keys + (size_t)n * w.kinds, *act = values + (size_t)n * w.kinds;
+    size_t mine = part.last - part.first, from = (size_t)part.first * w.width;
+    size_t inner = (size_t)part.first * w.inner;
+    float *last = p->kept[model->layers - p->first];
+#define FORWARD(in, out, x, by, adds, result) \
+    forward_linear(&part, in, out, x, &layer->by, adds, result)
+    for (int number = 0; number < model->layers; number++) {
+        const Layer *layer = p->layers + number;
+        Kept k = kept_at(model, layer, n,
+                         p->kept[number > p->first && last ? number - p->first : 0]);
+        copy(mine * w.width, states + from, k.input + from);
+        normalise_some(&part, w.width, states, layer->norm, model->epsilon, normed);
+        meet(count);
+        FORWARD(w.width, w.heads, normed, queries, 0, k.queries);
+        FORWARD(w.width, w.kinds, normed, keys, 0, keys);
+        FORWARD(w.width, w.kinds, normed, values, 0, values);
+        place_heads(&part, model, layer, packed, &k, keys, values);
+        meet(count);
+        attend_packed(&part, model, packed, &k);
+        meet(count);
+        FORWARD(w.heads, w.width, k.found, out, 1, states);
+        copy(mine * w.width, states + from, k.middle + from);
+        normalise_some(&part, w.width, states, layer->norm_after, model->epsilon, normed);
+        meet(count);
+        FORWARD(w.width, w.inner, normed, gate, 0, k.gate);
+        FORWARD(w.width, w.inner, normed, up, 0, k.up);
+        gated(mine * w.inner, k.gate + inner, k.up + inner, act + inner);
+        meet(count);
+        FORWARD(w.inner, w.width, act, down, 1, states);
+    }
+    if (last) copy(mine * w.width, states + from, last + from);
+    normalise_some(&part, w.width, states, p->norm, model->epsilon, states);
+}
+
+static void backward(void *with, int self, int count)
+{
+    const Pass *p = with;
+    const Model *model = p->model;
+    const Packed *packed = p->packed;
+    int n = packed->tokens;
+    Widths w = widths(model);
+    size_t wide = (size_t)n * w.width, inner = (size_t)n * w.inner;
+    size_t heads = (size_t)n * w.heads, kinds = (size_t)n * w.kinds;
+    float *spare = p->spare, *slope = p->states;
+    const Part part = part_of(n, model->rank, &spare, self, count);
+    float *normed = spare, *normed_slope = normed + wide, *free = normed_slope + wide;
+    float *act = free, *act_slope = act + inner, *gate_slope = act_slope + inner;
+    float *found = free, *queries = found + heads, *keys = queries + heads, *values = keys + kinds;
+    float *placed_keys = values + kinds, *placed_values = placed_keys + kinds;
+    size_t mine = (size_t)(part.last - part.first) * w.inner, at = (size_t)part.first * w.inner;
+#define BACK_NORM(x, weight, given, adds) \
+    for (size_t t = part.first; t < (size_t)part.last; t++) \
+        backward_norm(w.width, x + t * w.width, weight, model->epsilon, given + t * w.width, adds, \
+                      slope + t * w.width)
+#define BACK(in, out, x, given, by, adds, result) \
+    backward_linear(&part, in, out, x, given, &layer->by, to->by, adds, result)
+    BACK_NORM(p->kept[model->layers - p->first], p->norm, slope, 0);
+    for (int number = model->layers - 1; number >= p->first; number--) {
+        const Layer *layer = p->layers + number;
+        const LayerSlopes *to = p->slopes + number;
+        Kept k = kept_at(model, layer, n, p->kept[number - p->first]);
+        gated(mine, k.gate + at, k.up + at, act + at);
+        normalise_some(&part, w.width, k.middle, layer->norm_after, model->epsilon, normed);
+        meet(count);
+        BACK(w.inner, w.width, act, slope, down, 0, act_slope);
+        backward_gate(mine, k.gate + at, k.up + at, act_slope + at, gate_slope + at);
+        meet(count);
+        BACK(w.width, w.inner, normed, gate_slope, gate, 0, normed_slope);
+        BACK(w.width, w.inner, normed, act_slope, up, 1, normed_slope);
+        BACK_NORM(k.middle, layer->norm_after, normed_slope, 1);
+        meet(count);
+        BACK(w.heads, w.width, k.found, slope, out, 0, found);
+        backward_attention(&part, model, packed, &k, found, queries, placed_keys, placed_values);
+        meet(count);
+        backward_heads(&part, model, layer, packed, &k, queries, placed_keys, placed_values, keys,
+                       values);
+        normalise_some(&part, w.width, k.input, layer->norm, model->epsilon, normed);
+        meet(count);
+        BACK(w.width, w.heads, normed, queries, queries, 0, normed_slope);
+        BACK(w.width, w.kinds, normed, keys, keys, 1, normed_slope);
+        BACK(w.width, w.kinds, normed, values, values, 1, normed_slope);
+        BACK_NORM(k.input, layer->norm, normed_slope, 1);
+    }
+}
+
+static void run_pass(Job *job, Pass *pass)
+{
+    if (pass->packed->tokens * layers_work(pass->model) > SMALL) together(job, pass);
+    else job(pass, 0, 1);
+}
+
 /* states [tokens, width] -> after all layers and the last norm. `kept` has a place for what each
    layer from `first` on keeps, and one for the last states; if that is missing, nothing is needed
    later. */
 void forward_pass(const Model *model, const Layer *layers, const Packed *packed, const float *norm,
                   int first, float *states, float *const *kept, float *spare)
 {
-    int n = packed->tokens;
-    Widths w = widths(model);
-    float *normed = spare, *keys = normed + (size_t)n * w.width;
-    float *values = keys + (size_t)n * w.kinds, *thin = values + (size_t)n * w.kinds;
-    float *scores = thin + 2 * (size_t)n * model->rank, *act = scores + n + SPARE;
-    float *last = kept[model->layers - first];
-    for (int number = 0; number < model->layers; number++) {
-        const Layer *layer = layers + number;
-        Kept k = kept_at(model, layer, n, kept[number > first && last ? number - first : 0]);
-        copy((size_t)n * w.width, states, k.input);
-        normalise_all(n, w.width, states, layer->norm, model->epsilon, normed);
-        forward_linear(n, w.width, w.heads, normed, &layer->queries, 0, k.queries, thin);
-        forward_linear(n, w.width, w.kinds, normed, &layer->keys, 0, keys, thin);
-        forward_linear(n, w.width, w.kinds, normed, &layer->values, 0, values, thin);
-        place_heads(model, layer, packed, &k, keys, values);
-        attend_packed(model, packed, &k, scores);
-        forward_linear(n, w.heads, w.width, k.found, &layer->out, 1, states, thin);
-        copy((size_t)n * w.width, states, k.middle);
-        normalise_all(n, w.width, states, layer->norm_after, model->epsilon, normed);
-        forward_linear(n, w.width, w.inner, normed, &layer->gate, 0, k.gate, thin);
-        forward_linear(n, w.width, w.inner, normed, &layer->up, 0, k.up, thin);
-        gated((size_t)n * w.inner, k.gate, k.up, act);
-        forward_linear(n, w.inner, w.width, act, &layer->down, 1, states, thin);
-    }
-    if (last) copy((size_t)n * w.width, states, last);
-    normalise_all(n, w.width, states, norm, model->epsilon, states);
+    run_pass(forward, &(Pass){model, layers, packed, norm, first, states, NULL, kept, spare});
 }
 
 /* slope [tokens, width] of what `forward_pass` returned -> of LoRA, from the last layer to `first`;
@@ -314,44 +440,5 @@ void backward_pass(const Model *model, const Layer *layers, const Packed *packed
                    const float *norm, int first, float *slope, const LayerSlopes *slopes,
                    float *const *kept, float *spare)
 {
-    int n = packed->tokens;
-    Widths w = widths(model);
-    size_t wide = (size_t)n * w.width, inner = (size_t)n * w.inner;
-    size_t heads = (size_t)n * w.heads, kinds = (size_t)n * w.kinds;
-    float *normed = spare, *normed_slope = normed + wide, *thin = normed_slope + wide;
-    float *scores = thin + 2 * (size_t)n * model->rank, *free = scores + 2 * ((size_t)n + SPARE);
-    float *act = free, *act_slope = act + inner, *gate_slope = act_slope + inner;
-    float *found = free, *queries = found + heads, *keys = queries + heads, *values = keys + kinds;
-    float *placed_keys = values + kinds, *placed_values = placed_keys + kinds;
-    const float *last = kept[model->layers - first];
-    for (size_t t = 0; t < (size_t)n; t++)
-        backward_norm(w.width, last + t * w.width, norm, model->epsilon, slope + t * w.width, 0,
-                      slope + t * w.width);
-#define BACK(in, out, x, given, name, adds, result) \
-    backward_linear(n, in, out, x, given, &layer->name, to->name, adds, result, thin)
-#define BACK_NORM(x, weight) \
-    for (size_t t = 0; t < (size_t)n; t++) \
-        backward_norm(w.width, x + t * w.width, weight, model->epsilon, \
-                      normed_slope + t * w.width, 1, slope + t * w.width)
-    for (int number = model->layers - 1; number >= first; number--) {
-        const Layer *layer = layers + number;
-        const LayerSlopes *to = slopes + number;
-        Kept k = kept_at(model, layer, n, kept[number - first]);
-        gated(inner, k.gate, k.up, act);
-        BACK(w.inner, w.width, act, slope, down, 0, act_slope);
-        backward_gate(inner, k.gate, k.up, act_slope, gate_slope);
-        normalise_all(n, w.width, k.middle, layer->norm_after, model->epsilon, normed);
-        BACK(w.width, w.inner, normed, gate_slope, gate, 0, normed_slope);
-        BACK(w.width, w.inner, normed, act_slope, up, 1, normed_slope);
-        BACK_NORM(k.middle, layer->norm_after);
-        BACK(w.heads, w.width, k.found, slope, out, 0, found);
-        backward_attention(model, packed, &k, found, queries, placed_keys, placed_values, scores);
-        backward_heads(model, layer, packed, &k, queries, placed_keys, placed_values, keys,
-                       values);
-        normalise_all(n, w.width, k.input, layer->norm, model->epsilon, normed);
-        BACK(w.width, w.heads, normed, queries, queries, 0, normed_slope);
-        BACK(w.width, w.kinds, normed, keys, keys, 1, normed_slope);
-        BACK(w.width, w.kinds, normed, values, values, 1, normed_slope);
-        BACK_NORM(k.input, layer->norm);
-    }
+    run_pass(backward, &(Pass){model, layers, packed, norm, first, slope, slopes, kept, spare});
 }

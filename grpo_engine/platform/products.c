@@ -230,13 +230,27 @@ typedef struct {
     float alpha, beta;
     const float *a, *b;
     float *c;
-} Large;
+} General;
 
-/* One thread's rows or columns of a product that the BLAS computes, with one thread of its own: its
-   threads would spin beside ours, and three on two cores wait for each other most of the time. */
-static void some_of_other(void *with, int self, int count)
+static double work(const General *p) { return (double)p->m * p->n * p->k; }
+
+static int is_ours(const General *p)
 {
-    Large p = *(Large *)with;
+    int many = p->m > MOST_ROWS && work(p) > SMALL;
+    return p->tb == PLAIN && p->alpha == 1 && p->k >= 1 && p->n >= LANES && !many;
+}
+
+/* One thread's part of a product. The BLAS computes it with one thread of its own: its threads
+   would spin beside ours, and three on two cores wait for each other most of the time. */
+static void some(void *with, int self, int count)
+{
+    General p = *(General *)with;
+    if (is_ours(&p)) {
+        Left a = {p.a, p.ta == PLAIN ? p.lda : 1, p.ta == PLAIN ? 1 : p.lda};
+        Task task = {p.m, p.n, p.k, p.beta, a, p.b, p.c, p.ldb, p.ldc};
+        some_columns(&task, self, count);
+        return;
+    }
     int wide = p.n > p.m, whole = wide ? p.n : p.m;
     size_t from = share(whole, TILE, self, count), to = share(whole, TILE, self + 1, count);
     if (from == to) return;
@@ -255,16 +269,9 @@ Product cblas_sgemm;
 void cblas_sgemm(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a,
                  int lda, const float *b, int ldb, float beta, float *c, int ldc)
 {
-    double work = (double)m * n * k;
-    int many = m > MOST_ROWS && work > SMALL;
-    if (order != ROW_MAJOR || tb != PLAIN || alpha != 1 || k < 1 || n < LANES || many) {
-        Large large = {ta, tb, m, n, k, lda, ldb, ldc, alpha, beta, a, b, c};
-        if (order == ROW_MAJOR && work > SHARED) together(some_of_other, &large);
-        else other(order, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
-        return;
-    }
-    Left left = {a, ta == PLAIN ? lda : 1, ta == PLAIN ? 1 : lda};
-    Task task = {m, n, k, beta, left, b, c, ldb, ldc};
-    if (work > SHARED) together(some_columns, &task);
-    else some_columns(&task, 0, 1);
+    General p = {ta, tb, m, n, k, lda, ldb, ldc, alpha, beta, a, b, c};
+    if (order != ROW_MAJOR)
+        other(order, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+    else if (work(&p) > SHARED) together(some, &p);
+    else some(&p, 0, 1);
 }

@@ -53,17 +53,21 @@ def far(given: Any, expected: Any) -> float:
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     shape=st.lists(
-        st.tuples(st.integers(1, 30), st.lists(st.integers(0, 20), min_size=1, max_size=4)),
+        st.tuples(st.integers(1, 60), st.lists(st.integers(0, 40), min_size=1, max_size=4)),
         min_size=1, max_size=3,
     ),
     forced=st.sets(st.integers(0, 19), max_size=4), together=st.integers(1, 12),
+    threads=st.integers(1, 4),
 )  # fmt: skip
-@example(shape=[(1, [1])], forced=set(), together=1)
-@example(shape=[(70, [3, 70])], forced={1}, together=12)  # products that the BLAS computes
+@example(shape=[(1, [1])], forced=set(), together=1, threads=2)
+@example(shape=[(70, [3, 70])], forced={1}, together=12, threads=1)  # the BLAS's products
+@example(shape=[(70, [3, 70])], forced=set(), together=12, threads=3)
+@example(shape=[(2, [90])], forced=set(), together=12, threads=2)
 @pytest.mark.usefixtures(instructions.__name__)
 def test_values_and_gradients_equal_those_of_mlx(
-    policy: Policy, shape: list[tuple[int, list[int]]], forced: set[int], together: int
-) -> None:
+    policy: Policy, shape: list[tuple[int, list[int]]], forced: set[int], together: int,
+    threads: int,
+) -> None:  # fmt: skip
     rows = [
         dataclasses.replace(row, forced=tuple(sorted(place for place in forced
                                                      if place < len(row.ids))))
@@ -71,9 +75,13 @@ def test_values_and_gradients_equal_those_of_mlx(
     ]  # fmt: skip
     if not any(len(row.ids) > len(row.forced) for row in rows):
         return
+    own = blas.products()
+    assert own
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiled, "GROWTH", 16)
+        own.set_threads(threads)
         value, gradient = weighted_loss(policy, rows, rows_at_most=together)
+        own.set_threads(1)
     expected, expected_gradient = weighted_loss(by_mlx(policy), rows, rows_at_most=together)
     assert value == pytest.approx(expected, rel=2e-5, abs=1e-3)
     assert gradient.keys() == expected_gradient.keys()
