@@ -43,12 +43,16 @@ static const float ROUND = 12582912;  /* 1.5 * 2^23 */
 #define SERIES(f) (1 + f * (6.9314718e-1f + f * (2.4022651e-1f + f * (5.5504109e-2f \
     + f * (9.6181291e-3f + f * (1.3333558e-3f + f * (1.5403530e-4f + f * 1.5252734e-5f)))))))
 
+INLINE lanes either(whole which, lanes yes, lanes no)
+{
+    return (lanes)(((whole)yes & which) | ((whole)no & ~which));
+}
+
 /* 2^x to float precision, for x from -126 to 126; what is beyond counts as these. */
 INLINE lanes power_of_two(lanes x)
 {
-    whole low = x < LEAST, high = x > -LEAST;
     lanes least = (lanes){0} + LEAST;
-    x = (lanes)(((whole)x & ~low & ~high) | ((whole)least & low) | ((whole)-least & high));
+    x = either(x < LEAST, least, either(x > -LEAST, -least, x));
     lanes near = x + ROUND, f = x - (near - ROUND);
     return (lanes)((whole)SERIES(f) + ((whole)near << 23));
 }

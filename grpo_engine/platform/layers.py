@@ -66,6 +66,17 @@ class LayerSlopes(ctypes.Structure):
     _fields_ = [(name, Slopes) for name in LINEARS]
 
 
+class Scored(ctypes.Structure):
+    """Tokens whose log-probabilities the head is asked for."""
+
+    _fields_ = [
+        ("head", ctypes.POINTER(Linear)),
+        *((name, ctypes.c_int) for name in ("tokens", "width", "vocabulary", "most")),
+        ("temperature", ctypes.c_float),
+        *((name, ADDRESS) for name in ("states", "wanted", "sums", "slopes", "logits")),
+    ]  # fmt: skip
+
+
 def declare(library: ctypes.CDLL) -> Any:
     """Tell ctypes the functions' arguments."""
     model, step = ctypes.POINTER(Model), ctypes.POINTER(Step)
@@ -90,4 +101,6 @@ def declare(library: ctypes.CDLL) -> Any:
         ADDRESS,
     ]  # fmt: skip
     library.forward_pass.restype = library.backward_pass.restype = None
+    library.score_tokens.argtypes = [ctypes.POINTER(Scored)]
+    library.score_tokens.restype = None
     return library

@@ -1,4 +1,4 @@
-/* Forward and backward pass of a Llama-like model over sequences without padding.
+/* Forward and backward pass of a Llama-like model over sequences without padding, and its head.
 
    Prompts and answers are one sequence of tokens: a token attends to the tokens of its prompt, if
    it belongs to an answer, and to those of its own prompt or answer up to itself. Products are
@@ -441,4 +441,82 @@ void backward_pass(const Model *model, const Layer *layers, const Packed *packed
                    float *const *kept, float *spare)
 {
     run_pass(backward, &(Pass){model, layers, packed, norm, first, slope, slopes, kept, spare});
+}
+
+/* What is asked of the head, for N tokens: the logit of each `wanted` token less the largest, the
+   sum of e^(such logits), and of these times the logits, [3, N]; and, if `slopes` has a place, what
+   softmax(logits) - 1 at the wanted token is in states, times that sum, [N, width]. */
+typedef struct {
+    const Linear *head;
+    int tokens, width, vocabulary, most;    /* `most` tokens at a time */
+    float temperature;
+    const float *states;
+    const int *wanted;
+    float *sums, *slopes, *logits;          /* [most, vocabulary] */
+} Scored;
+
+static const float MOST = 3e38f, VANISHES = -1e4f;  /* of logits, and of those less the largest */
+
+/* One token's logits -> exponentials, less their sum at the wanted token. */
+static void soften(const Scored *s, int t, float *logits)
+{
+    int count = s->vocabulary, i = 0, wanted = s->wanted[t];
+    float by = 1 / s->temperature, top = -MOST, chosen = logits[wanted];
+    lanes tops = (lanes){0} + top;
+    whole numbers = ~(whole){0};
+    for (; i + LANES <= count; i += LANES) {
+        lanes x = *(lanes *)(logits + i);
+        tops = either(x > tops, x, tops);
+        numbers &= x <= MOST;
+    }
+    for (; i < count; i++) {
+        top = logits[i] > top ? logits[i] : top;
+        numbers[0] &= -(logits[i] <= MOST);
+    }
+    for (int v = 0; v < LANES; v++) top = tops[v] > top ? tops[v] : top;
+    lanes sum[4] = {0}, weighed[4] = {0};
+    for (i = 0; i + LANES <= count; i += LANES) {
+        lanes x = (*(lanes *)(logits + i) - top) * by, e;
+        x = either(x > VANISHES, x, (lanes){0} + VANISHES);
+        e = power_of_two(x * LOG2_E);
+        *(lanes *)(logits + i) = e;
+        sum[i / LANES % 4] += e, weighed[i / LANES % 4] += e * x;
+    }
+    for (; i < count; i++) {
+        float x = (logits[i] - top) * by;
+        x = x > VANISHES ? x : VANISHES;
+        logits[i] = power_of_two((lanes){0} + x * LOG2_E)[0];
+        sum[0][0] += logits[i], weighed[0][0] += logits[i] * x;
+    }
+    float all = total((sum[0] + sum[1]) + (sum[2] + sum[3]));
+    for (int v = 0; v < LANES; v++) all = numbers[v] ? all : __builtin_nanf("");
+    s->sums[t] = (chosen - top) * by;
+    s->sums[s->tokens + t] = all;
+    s->sums[2 * s->tokens + t] = total((weighed[0] + weighed[1]) + (weighed[2] + weighed[3]));
+    logits[wanted] -= all;
+}
+
+static void scores_of(void *with, int self, int count)
+{
+    const Scored *s = with;
+    int width = s->width, vocabulary = s->vocabulary;
+    for (int first = 0; first < s->tokens; first += s->most) {
+        int n = s->tokens - first < s->most ? s->tokens - first : s->most;
+        Part part = {n, share(n, 1, self, count), share(n, 1, self + 1, count), self, count, NULL,
+                     NULL};
+        forward_linear(&part, width, vocabulary, s->states + (size_t)first * width, s->head, 0,
+                       s->logits);
+        for (int t = part.first; t < part.last; t++)
+            soften(s, first + t, s->logits + (size_t)t * vocabulary);
+        meet(count);
+        if (s->slopes)
+            product(&part, PLAIN, TURNED, n, width, vocabulary, s->logits, s->head->weight, 0,
+                    s->slopes + (size_t)first * width);
+        meet(count);
+    }
+}
+
+void score_tokens(const Scored *scored)
+{
+    together(scores_of, (void *)scored);
 }

@@ -52,11 +52,16 @@ def token_scores(
         scores = _scores_of_logits(logits, batch.targets, temperature, entropy=entropy)
         states = None
     else:
-        states, fixed = _hidden(policy, batch, gradient=gradient)
-        scores = _head_scores(
-            policy, states, fixed, batch.targets, temperature, gradient=gradient,
-            entropy=entropy, entropy_gradient=entropy_gradient,
-        )  # fmt: skip
+        states, constant = _hidden(policy, batch, gradient=gradient)
+        if constant is not None and not entropy_gradient and policy.fast.fused_head:
+            scores = passes.ScoringHead(policy).scores(
+                states, constant, batch.targets, temperature, entropy=entropy, gradient=gradient
+            )
+        else:
+            scores = _head_scores(
+                policy, states, batch.targets, temperature, gradient=gradient, entropy=entropy,
+                entropy_gradient=entropy_gradient,
+            )  # fmt: skip
     entropies = scores.entropy
     if entropies is not None and not entropy_gradient:
         entropies = mx.stop_gradient(entropies)
@@ -76,7 +81,7 @@ def token_scores(
 def _hidden(
     policy: Policy, batch: TokenBatch, *, gradient: bool
 ) -> tuple[mx.array, mx.array | None]:
-    """Hidden states at the sampled tokens, [N, D], and a constant copy if they are known."""
+    """Hidden states at the sampled tokens, [N, D], and without a gradient if they are known."""
     assert policy.parts is not None
     if policy.trains_compiled:
         return passes.hidden(policy, batch, gradient=gradient)
@@ -137,8 +142,8 @@ def _scores_of_logits(
 
 
 def _head_scores(
-    policy: Policy, states: mx.array, fixed: mx.array | None, tokens: mx.array,
-    temperature: float, *, gradient: bool, entropy: bool, entropy_gradient: bool,
+    policy: Policy, states: mx.array, tokens: mx.array, temperature: float, *, gradient: bool,
+    entropy: bool, entropy_gradient: bool,
 ) -> HeadScores:  # fmt: skip
     parts = policy.parts
     assert parts is not None
@@ -146,12 +151,8 @@ def _head_scores(
     starts = list(range(size, states.shape[0], size))
     found: list[HeadScores] = []
     # split: the gradient of a slice is as wide as all positions
-    chunks = zip(
-        mx.split(states, starts), mx.split(tokens, starts),
-        [None] * (len(starts) + 1) if fixed is None else mx.split(fixed, starts), strict=True,
-    )  # fmt: skip
-    for hidden, wanted, constant in chunks:
-        if found and constant is None:  # sequentially, so that one chunk's logits are in memory
+    for hidden, wanted in zip(mx.split(states, starts), mx.split(tokens, starts), strict=True):
+        if found:  # sequentially, so that only one chunk's logits are in memory
             hidden = mx.depends(hidden, found[-1].logprobs)
         if not gradient:
             score = constant_scores(
@@ -163,7 +164,7 @@ def _head_scores(
         else:
             score = surrogate_scores(
                 parts.logits, hidden, wanted, temperature,
-                entropy=entropy, entropy_gradient=entropy_gradient, fixed=constant,
+                entropy=entropy, entropy_gradient=entropy_gradient,
             )  # fmt: skip
         found.append(score)
     if len(found) == 1:

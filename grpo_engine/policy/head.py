@@ -102,19 +102,15 @@ def _numpy_logprobs(logits: mx.array, tokens: mx.array, temperature: float) -> m
 
 def surrogate_scores(
     head: Head, hidden: mx.array, tokens: mx.array, temperature: float, *,
-    entropy: bool, entropy_gradient: bool, fixed: mx.array | None = None,
+    entropy: bool, entropy_gradient: bool,
 ) -> HeadScores:  # fmt: skip
     """Scores whose gradient with respect to `hidden` is stored as [N, D], not as logits [N, V].
-
-    `fixed` is a copy of `hidden` that nothing is differentiated by. With it all is computed at
-    once, and the logits are gone when this returns.
 
     With p = softmax(logits / T): d logprob / d logits = (onehot(token) - p) / T and
     d entropy / d logits = -p (log p + entropy) / T; the head's backward pass, run during
     the forward, maps both to `hidden`. Only for heads whose weights are not trained.
     """
-    done = (lambda array: array) if fixed is None else _alone
-    fixed = mx.stop_gradient(hidden) if fixed is None else fixed
+    fixed = mx.stop_gradient(hidden)
     parts = normalise(head(fixed), temperature)
     value = parts.logprob(tokens)
     # The vjp is linear, so p's denominator is divided out afterwards, at width D instead of V.
@@ -122,22 +118,17 @@ def surrogate_scores(
     at_token = mx.take_along_axis(weights, tokens[:, None], axis=1)
     away = mx.put_along_axis(weights, tokens[:, None], at_token - parts.total, axis=1)
     slope = _pull_back(head, fixed, away) / (-temperature * parts.total)
-    logprobs = _with_slope(done(value), hidden, done(slope))
+    logprobs = with_slope(value, hidden, slope)
     if not entropy:
         return HeadScores(logprobs, None)
-    level = done(parts.entropy())
+    level = parts.entropy()
     if not entropy_gradient:
         return HeadScores(logprobs, mx.stop_gradient(level))
     logs = mx.maximum(parts.shifted, -1e4) - mx.log(parts.total)
     p = weights / parts.total
     towards = -p * (logs + level[:, None]) / temperature
     level_slope = _pull_back(head, fixed, towards)
-    return HeadScores(logprobs, _with_slope(level, hidden, done(level_slope)))
-
-
-def _alone(array: mx.array) -> mx.array:
-    """A copy that does not hold on to what it was computed from, which MLX's own arrays do here."""
-    return mx.array(np.array(array))
+    return HeadScores(logprobs, with_slope(level, hidden, level_slope))
 
 
 def _pull_back(head: Head, hidden: mx.array, cotangent: mx.array) -> mx.array:
@@ -147,7 +138,7 @@ def _pull_back(head: Head, hidden: mx.array, cotangent: mx.array) -> mx.array:
     return slope_
 
 
-def _with_slope(value: mx.array, hidden: mx.array, slope: mx.array) -> mx.array:
+def with_slope(value: mx.array, hidden: mx.array, slope: mx.array) -> mx.array:
     """The value, with d value / d hidden = slope."""
     linear = (hidden.astype(mx.float32) * mx.stop_gradient(slope).astype(mx.float32)).sum(axis=1)
     return mx.stop_gradient(value) + (linear - mx.stop_gradient(linear))

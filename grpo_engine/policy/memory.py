@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_engine.policy.adapters import ADAPTED, copied_to_sample
+from grpo_engine.policy.fast.passes import head_tokens
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.source import on_cpu
 from grpo_engine.policy.trees import flatten
@@ -180,8 +181,9 @@ def _update(
     adapter = ADAPTER + (DORA if policy.config.tuning == "dora" else 0)
     layer = sizes.layer_bytes(tokens, pairs, adapter=adapter)
     kept = layer * _trained_layers(policy, sizes.layers)
-    if policy.trains_compiled:
-        kept = sizes.pass_bytes(tokens, _trained_layers(policy, sizes.layers))
+    if policy.trains_compiled and policy.fast.fused_head:
+        logits = 4 * head_tokens(rows * new_tokens, sizes.vocabulary) * sizes.vocabulary
+        return sizes.pass_bytes(tokens, _trained_layers(policy, sizes.layers)) + logits
     if policy.config.grad_checkpoint:
         between = tokens * sizes.hidden * sizes.bytes * sizes.layers
         caches = rows * length * sizes.kv_width * sizes.bytes * sizes.layers

@@ -19,7 +19,7 @@ class FastPaths:
     batched_prefill: bool = True  # all prompts of a batch in one forward
     batched_decode: bool = True  # all rows as one batch that drops finished rows
     compiled_decode: bool = True  # steps by our own code, where it is compiled; transposed_weights
-    compiled_passes: bool = True  # layers of scoring and update by our own code; LoRA, packed
+    compiled_passes: bool = True  # scoring and update up to the loss by our own code; LoRA, packed
     fast_gate: bool = True  # silu by powers of two, where the model is loaded on the CPU
     fast_attention: bool = True  # softmax by powers of two, a shared prompt's keys read once; CPU
     fast_adapter: bool = True  # LoRA's product accumulates into the base's; CPU

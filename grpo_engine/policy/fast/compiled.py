@@ -24,15 +24,64 @@ LINEARS: Final = (
 )  # fmt: skip
 
 
-class CompiledModel:
-    """The layers of a policy, with weights as they are at the moment."""
+class Compiled:
+    """Weights of a policy as they are at the moment."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self) -> None:
         products = blas.products()
-        if products is None or policy.parts is None or any(policy.windows or ()):
-            raise ValueError("no compiled code, or a model that it does not fit")
+        if products is None:
+            raise ValueError("no compiled code")
         self._library = declare(products.library)
         self._kept: list[np.ndarray] = []  # arrays whose addresses the code was given
+
+    def _linear(self, layer: Any, given: int, wanted: int) -> Linear:
+        base = layer.get("linear", layer)
+        bias = base.get("bias")
+        whole = _floats(layer._whole) if "_whole" in layer else _floats(base.weight).T
+        made = Linear(
+            weight=self._address(whole, given, wanted),
+            bias=None if bias is None else self._address(_floats(bias), wanted),
+        )
+        if "_whole" not in layer and base is not layer:
+            if not isinstance(layer, LoRALinear) or (layer.dropout._p_1 < 1 and layer.training):
+                raise ValueError("an adapter of another kind")
+            if getattr(layer, "is_off", False):
+                return made
+            made.rank = layer.lora_a.shape[1]
+            made.narrow = self._address(_floats(layer.lora_a).T, made.rank, given)
+            made.wide = self._address(
+                np.float32(layer.scale) * _floats(layer.lora_b), made.rank, wanted
+            )
+        return made
+
+    def _address(self, array: np.ndarray, *shape: int) -> int:
+        floats = np.ascontiguousarray(array)
+        if floats.shape != shape:
+            raise ValueError("layers of other shapes")
+        self._kept.append(floats)
+        return floats.ctypes.data
+
+
+class CompiledHead(Compiled):
+    """The head of a policy: logits of normalised states."""
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__()
+        assert policy.parts is not None
+        head = policy.parts.owner.get("lm_head", policy.parts.trunk.embed_tokens)
+        self.width, self.vocabulary = sizes(head)
+        self.linear = self._linear(head, self.width, self.vocabulary)
+        if self.linear.rank:
+            raise ValueError("a head that is adapted")
+
+
+class CompiledModel(Compiled):
+    """The layers of a policy."""
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__()
+        if policy.parts is None or any(policy.windows or ()):
+            raise ValueError("a model that the code does not fit")
         trunk: Any = policy.parts.trunk
         first = trunk.layers[0].self_attn
         self._embedding = np.asarray(_floats(trunk.embed_tokens.weight))
@@ -79,46 +128,17 @@ class CompiledModel:
             **{name: self._linear(layer[part][linear], *sizes[name])
                for name, part, linear in LINEARS},
         )  # fmt: skip
+        ranks = (getattr(found, name).rank for name, _, _ in LINEARS)
+        model.rank = max(model.rank, *ranks)
         if "q_norm" in block:
             found.norm_queries = self._scales(block.q_norm, model.each)
             found.norm_keys = self._scales(block.k_norm, model.each)
         return found
 
-    def _linear(self, layer: Any, given: int, wanted: int) -> Linear:
-        base = layer.get("linear", layer)
-        bias = base.get("bias")
-        made = Linear(
-            weight=self._address(
-                _floats(layer._whole) if "_whole" in layer else _floats(base.weight).T,
-                given,
-                wanted,
-            ),
-            bias=None if bias is None else self._address(_floats(bias), wanted),
-        )
-        if "_whole" not in layer and base is not layer:
-            if not isinstance(layer, LoRALinear) or (layer.dropout._p_1 < 1 and layer.training):
-                raise ValueError("an adapter of another kind")
-            if getattr(layer, "is_off", False):
-                return made
-            made.rank = layer.lora_a.shape[1]
-            made.narrow = self._address(_floats(layer.lora_a).T, made.rank, given)
-            made.wide = self._address(
-                np.float32(layer.scale) * _floats(layer.lora_b), made.rank, wanted
-            )
-            self._model.rank = max(self._model.rank, made.rank)
-        return made
-
     def _scales(self, norm: nn.Module, width: int) -> int:
         if type(norm) is not nn.RMSNorm or norm.eps != self._epsilon:
             raise ValueError("norms of another kind")
         return self._address(_floats(norm.weight), width)
-
-    def _address(self, array: np.ndarray, *shape: int) -> int:
-        floats = np.ascontiguousarray(array)
-        if floats.shape != shape:
-            raise ValueError("layers of other shapes")
-        self._kept.append(floats)
-        return floats.ctypes.data
 
 
 def _floats(array: mx.array) -> np.ndarray:

@@ -5,7 +5,6 @@ code computes is found out by comparing logits when it is loaded.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -13,7 +12,7 @@ import numpy as np
 from grpo_engine.platform import blas
 from grpo_engine.platform.layers import Step
 from grpo_engine.policy.adapters import as_sampler, may_compile
-from grpo_engine.policy.fast.compiled import CompiledModel, sizes
+from grpo_engine.policy.fast.compiled import CompiledHead, CompiledModel
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.structure import agrees
 
@@ -49,13 +48,7 @@ class CompiledStep(CompiledModel):
 
     def __init__(self, policy: Policy) -> None:
         super().__init__(policy)
-        assert policy.parts is not None
-        trunk: Any = policy.parts.trunk
-        head = policy.parts.owner.get("lm_head", trunk.embed_tokens)
-        self._vocabulary = sizes(head)[1]
-        self._head = self._linear(head, self._model.width, self._vocabulary)
-        if self._head.rank:
-            raise ValueError("a head that is adapted")
+        self._head = CompiledHead(policy)
 
     def storage(self, rows: int, room: int) -> Storage:
         """Empty keys and values."""
@@ -82,12 +75,12 @@ class CompiledStep(CompiledModel):
         )  # fmt: skip
         states = self.embedded(np.array(tokens))
         spare = np.empty(self._library.scratch(self._model, step), np.float32)
-        logits = np.empty((len(tokens), self._vocabulary), np.float32)
+        logits = np.empty((len(tokens), self._head.vocabulary), np.float32)
         self._library.run_layers(
             self._model, self._layers, step, states.ctypes.data, spare.ctypes.data
         )
         self._library.run_head(
-            self._model, len(tokens), self._vocabulary, self._norm, self._head,
+            self._model, len(tokens), self._head.vocabulary, self._norm, self._head.linear,
             states.ctypes.data, logits.ctypes.data,
         )  # fmt: skip
         return logits

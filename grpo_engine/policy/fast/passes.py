@@ -1,19 +1,28 @@
-"""The layers of a Llama-like model over whole sequences by compiled code, `platform/passes.c`.
+"""Layers and head of a Llama-like model over whole sequences by compiled code, `passes.c`.
 
 MLX sees one function of the adapters, which returns hidden states and, later, their gradients.
 """
 
-from typing import Any
+import ctypes
+from typing import Any, Final
 
 import mlx.core as mx
 import numpy as np
 from mlx_lm.tuner.lora import LoRALinear
 
-from grpo_engine.platform.layers import ADDRESS, LayerSlopes, Packed, Slopes
+from grpo_engine.platform.layers import ADDRESS, LayerSlopes, Packed, Scored, Slopes
 from grpo_engine.policy.batch import TokenBatch, Tokens, make_batch
-from grpo_engine.policy.fast.compiled import LINEARS, CompiledModel
+from grpo_engine.policy.fast.compiled import LINEARS, CompiledHead, CompiledModel
+from grpo_engine.policy.head import HeadScores, with_slope
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.structure import agrees
+
+HEAD_NUMBERS: Final = 1 << 24  # logits in memory at a time; fewer read the weights more often
+
+
+def head_tokens(count: int, vocabulary: int) -> int:
+    """How many of `count` tokens the head takes at a time, in even parts."""
+    return -(-count // -(-count * vocabulary // HEAD_NUMBERS)) if count else 0
 
 
 def computes(policy: Policy, tolerance: float) -> bool:
@@ -32,18 +41,49 @@ def computes(policy: Policy, tolerance: float) -> bool:
         return False
 
 
-def hidden(
-    policy: Policy, batch: TokenBatch, *, gradient: bool
-) -> tuple[mx.array, mx.array | None]:
-    """Hidden states at the sampled tokens, [N, D], and a constant copy for a gradient."""
+def hidden(policy: Policy, batch: TokenBatch, *, gradient: bool) -> tuple[mx.array, mx.array]:
+    """Hidden states at the sampled tokens, [N, D], and the same without a gradient."""
     one = _Pass(policy, batch, keeps=gradient)
     known = one.states()
+    constant = one.sampled(known)
     if not gradient:
-        return one.sampled(known), None
+        return constant, constant
     states: Any = mx.custom_function(lambda *_: known)
     states.vjp(lambda _, given, __: one.slopes(given))
     adapters = (array for _, _, layer in _adapted(policy) for array in (layer.lora_a, layer.lora_b))
-    return one.sampled(states(*adapters)), one.sampled(known)
+    return one.sampled(states(*adapters)), constant
+
+
+class ScoringHead(CompiledHead):
+    """The head over many tokens, some at a time."""
+
+    def scores(
+        self, states: mx.array, constant: mx.array, tokens: mx.array, temperature: float, *,
+        entropy: bool, gradient: bool,
+    ) -> HeadScores:  # fmt: skip
+        """Scores of the tokens after these states; a gradient goes through log-probabilities.
+
+        d logprob / d logits is (onehot(token) - softmax(logits / T)) / T.
+        """
+        known = np.ascontiguousarray(np.asarray(constant))
+        wanted, count = np.asarray(tokens).astype(np.int32), len(known)
+        sums = np.empty((3, count), np.float32)
+        slopes = np.empty_like(known) if gradient else None
+        most = head_tokens(count, self.vocabulary)
+        logits = np.empty((most, self.vocabulary), np.float32)
+        self._library.score_tokens(Scored(
+            head=ctypes.pointer(self.linear), tokens=count, width=self.width,
+            vocabulary=self.vocabulary, most=most, temperature=temperature,
+            states=known.ctypes.data, wanted=wanted.ctypes.data, sums=sums.ctypes.data,
+            slopes=slopes.ctypes.data if slopes is not None else None, logits=logits.ctypes.data,
+        ))  # fmt: skip
+        chosen, totals, weighed = sums
+        logprobs = mx.array(chosen - np.log(totals))
+        if slopes is not None:
+            slopes /= -np.float32(temperature) * totals[:, None]
+            logprobs = with_slope(logprobs, states, mx.array(slopes))
+        level = mx.array(np.log(totals) - weighed / totals) if entropy else None
+        return HeadScores(logprobs, level)
 
 
 def _adapted(policy: Policy) -> list[tuple[int, str, Any]]:
@@ -81,6 +121,7 @@ class _Pass(CompiledModel):
                            (self._prompt, self._end, self._own, self._turns_here)),
         )  # fmt: skip
         self._start = int(prompts.sum())
+        self._count = batch.flat.size
         self._places: mx.array | None = None  # of the sampled tokens, if others are among them
         flat = np.asarray(batch.flat)
         if len(flat) < rows.sum():
@@ -105,7 +146,8 @@ class _Pass(CompiledModel):
             self._model, self._layers, self._packed, self._norm, self._first, states.ctypes.data,
             self._addresses(), spare.ctypes.data,
         )  # fmt: skip
-        used = spare.nbytes + sum(array.nbytes for array in self._memory)
+        logits = 4 * self._policy.vocabulary * head_tokens(self._count, self._policy.vocabulary)
+        used = max(spare.nbytes, logits) + sum(array.nbytes for array in self._memory)
         self._policy.pass_bytes = max(self._policy.pass_bytes, used)
         return mx.array(states)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from grpo_engine.platform import blas
 from grpo_engine.policy.batch import make_batch
-from grpo_engine.policy.fast import compiled
+from grpo_engine.policy.fast import compiled, passes
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.policy import Policy
 from tests.engine.policy.helpers import Ids, made_up_rows, weighted_loss
@@ -47,7 +47,8 @@ def by_mlx(policy: Policy) -> Policy:
 def far(given: Any, expected: Any) -> float:
     """The largest difference, relative to the largest number."""
     given, expected = np.array(given), np.array(expected)
-    return float(np.abs(given - expected).max() / max(1e-3, np.abs(expected).max()))
+    most = max(1e-3, np.abs(expected).max(initial=0))
+    return float(np.abs(given - expected).max(initial=0) / most)
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
@@ -101,6 +102,62 @@ def test_scores_without_a_gradient_and_of_the_reference_equal_those_of_mlx(polic
     assert far(own, other) < 1e-4
     assert far(reference, expected) < 1e-4
     assert far(own, reference) > 1e-3  # the adapter is not zero
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    count=st.integers(0, 150), parts=st.integers(1, 3), threads=st.integers(1, 3),
+    temperature=st.sampled_from((0.3, 1.0, 2.0)), seed=st.integers(0, 9),
+)  # fmt: skip
+@example(count=70, parts=2, threads=2, temperature=0.7, seed=0)
+@pytest.mark.usefixtures(instructions.__name__)
+def test_the_head_gives_log_probabilities_entropies_and_slopes(
+    policy: Policy, count: int, parts: int, threads: int, temperature: float, seed: int
+) -> None:
+    head, own, random = passes.ScoringHead(policy), blas.products(), np.random.default_rng(seed)
+    assert own
+    assert policy.parts
+    states = 3 * random.normal(size=(count, head.width)).astype(np.float32)
+    tokens = random.integers(0, head.vocabulary, count)
+    weights = random.normal(size=count)
+
+    def logprobs(given: mx.array) -> mx.array:
+        found = head.scores(
+            given, mx.array(states), mx.array(tokens), temperature, entropy=True, gradient=True
+        )
+        levels.append(found.entropy)
+        return found.logprobs
+
+    levels: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(passes, "HEAD_NUMBERS", max(1, count * head.vocabulary // parts))
+        own.set_threads(threads)
+        (found,), (slope,) = mx.vjp(
+            logprobs, [mx.array(states)], [mx.array(weights.astype(np.float32))]
+        )
+        own.set_threads(1)
+    # log p = z - log sum e^z, d log p / d z = onehot - p, entropy = -sum p log p
+    unit = np.array(policy.parts.logits(mx.eye(head.width)), np.float64)
+    zero = np.array(policy.parts.logits(mx.zeros((1, head.width))), np.float64)
+    unit, z = unit - zero, (states @ (unit - zero) + zero) / temperature
+    z -= z.max(axis=1, keepdims=True, initial=-np.inf)
+    log_p = z - np.log(np.exp(z).sum(axis=1, keepdims=True))
+    assert far(found, log_p[np.arange(count), tokens]) < 1e-5
+    assert far(levels[-1], -(np.exp(log_p) * log_p).sum(axis=1)) < 1e-5
+    away = np.eye(head.vocabulary)[tokens] - np.exp(log_p)
+    assert far(slope, weights[:, None] * (away @ unit.T) / temperature) < 1e-4
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+def test_logits_that_are_not_numbers_stay_visible(policy: Policy, wrong: float) -> None:
+    head = passes.ScoringHead(policy)
+    states = np.ones((2, head.width), np.float32)
+    states[1, 3] = wrong
+    found = head.scores(
+        mx.array(states), mx.array(states), mx.array([1, 2]), 1.0, entropy=True, gradient=False
+    )
+    assert np.isfinite(np.array(found.logprobs)).tolist() == [True, False]
+    assert np.isfinite(np.array(found.entropy)).tolist() == [True, False]
 
 
 def test_what_was_in_its_memory_before_does_not_show(
