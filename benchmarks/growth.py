@@ -87,7 +87,7 @@ def measure(policy: Policy, name: str, axis: str, value: int, rounds: int) -> Po
     sampling = Sampling(max_new_tokens=size["answer"], ignore_end=True)
     rollouts, updates = [], []
     mx.clear_cache()
-    mx.reset_peak_memory()
+    policy.forget_peak_memory()
     for turn in range(rounds + 1):
         begun = time.perf_counter()
         rows = sampled(policy, prompt, sampling, turn)
@@ -103,7 +103,7 @@ def measure(policy: Policy, name: str, axis: str, value: int, rounds: int) -> Po
     return Point(
         model=name, axis=axis, value=value, steps=size["answer"],
         work=work_of(Sizes.of(policy), **size), rollout=median(rollouts), update=median(updates),
-        memory=(mx.get_peak_memory() + policy.pass_bytes) / GIGABYTE,
+        memory=policy.peak_memory / GIGABYTE,
         estimate=estimate.peak / GIGABYTE,
     )  # fmt: skip
 
