@@ -208,10 +208,13 @@ class PromptStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationSample:
-    """One held-out problem in one evaluation, with the number of right samples."""
+    """One held-out problem in one evaluation, with the number of right samples.
+
+    `correct` is None where nothing says which answers are right.
+    """
 
     example_key: str
-    correct: int
+    correct: int | None
     samples: int
     rewards: Mapping[str, float]
 

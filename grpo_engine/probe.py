@@ -28,7 +28,7 @@ class PromptsProbed:
     temperature: float
     keys: tuple[str, ...]  # of the prompts
     rewards: tuple[tuple[float | None, ...], ...]  # of the answers to each
-    right: tuple[int, ...] | None  # right answers to each; None if nothing says so
+    right: tuple[int | None, ...]  # right answers to each; None if nothing says so
     tokens: int  # of all answers
     seconds: float  # of sampling and scoring
 
@@ -59,13 +59,11 @@ def probe(
                     run, 0, examples[start : start + each], sampling, rows=samples, first=start,
                     origin="eval",
                 )  # fmt: skip
-                judged = all(group.right.function for group in groups)
                 yield PromptsProbed(
                     temperature=temperature,
                     keys=tuple(group.example.key for group in groups),
                     rewards=tuple(tuple(group.totals) for group in groups),
-                    right=tuple(group.right.count(group.scores) for group in groups)
-                    if judged else None,
+                    right=tuple(group.right.count(group.scores) for group in groups),
                     tokens=sum(len(rollout.ids) for group in groups for rollout in group.rollouts),
                     seconds=run.clock.now() - begun,
                 )  # fmt: skip
@@ -80,7 +78,7 @@ def merged(found: Sequence[PromptsProbed]) -> list[PromptsProbed]:
             before,
             keys=before.keys + part.keys,
             rewards=before.rewards + part.rewards,
-            right=None if before.right is None or part.right is None else before.right + part.right,
+            right=before.right + part.right,
             tokens=before.tokens + part.tokens,
             seconds=before.seconds + part.seconds,
         )  # fmt: skip
@@ -125,14 +123,21 @@ def recommended(found: Sequence[SignalAt]) -> SignalAt | None:
     return min(reached, key=lambda one: one.group_size) if reached else None
 
 
+def pass_rates(probed: PromptsProbed) -> dict[str, float]:
+    """The share of right answers to each prompt, where something says which are right."""
+    answers = len(probed.rewards[0])
+    counts = zip(probed.keys, probed.right, strict=True)
+    return {key: count / answers for key, count in counts if count is not None}
+
+
 def facts(probed: PromptsProbed, found: Sequence[SignalAt]) -> dict[str, Any]:
     """The findings at one temperature as JSON values."""
     best, answers = recommended(found), len(probed.rewards[0])
-    rates = None if probed.right is None else [count / answers for count in probed.right]
+    rates = pass_rates(probed)
     return {
         "temperature": probed.temperature, "prompts": len(probed.keys), "answers": answers,
         "tokens": probed.tokens, "seconds": probed.seconds,
-        "pass_rates": None if rates is None else dict(zip(probed.keys, rates, strict=True)),
+        "pass_rates": rates or None,
         "group_sizes": [
             {"group_size": one.group_size, "share": one.share, "low": one.interval[0],
              "high": one.interval[1], "seconds": one.seconds}

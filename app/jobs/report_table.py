@@ -55,10 +55,11 @@ def _labelled(item: EvaluationFinished) -> list[tuple[str, str]]:
 def _cells(key: str, ends: Sequence[EvaluationFinished]) -> list[str]:
     values = [item.metrics.get(key) for item in ends]
     known = [value for value in values if value is not None]
-    if len(known) < len(ends):
+    if len(known) < len(ends) and key != "eval/accuracy":
         return []
-    cells = [_with_interval(item, key) for item in ends]
-    return cells if len(known) == 1 else [*cells, f"{known[1] - known[0]:+.3f}"]
+    cells = [_with_interval(item, key) if key in item.metrics else "not measured" for item in ends]
+    change = [f"{known[1] - known[0]:+.3f}" if len(known) == 2 else ""]
+    return cells if len(ends) == 1 else [*cells, *change]
 
 
 def _with_interval(item: EvaluationFinished, key: str) -> str:

@@ -142,7 +142,8 @@ def with_pass_rates(config: RunConfig, store: Path) -> RunConfig:
         right = Right.of(rule, "", list(columns))
         if right.function:
             values = columns[right.function]
-            rates[key] = sum(map(right.holds, values)) / len(values)
+            if any(value is not None for value in values):
+                rates[key] = sum(map(right.holds, values)) / len(values)
     if not rates:
         raise ConfigError(
             f"task.pass_rates: run {run.name} has no answers to training problems that are known "

@@ -261,10 +261,19 @@ def run_verdict(run: "RunSummary", tests: "Sequence[PairedTest]") -> str:
         )
     reward = run.metrics.get("reward")
     if not said and reward is not None and reward.last is not None:
-        said.append(f"Whether it learned cannot be tested: it has no two evaluations of the same "
-                    f"problems (evaluation.every). Reward went from {short(reward.first)} to "
-                    f"{short(reward.last)}.")  # fmt: skip
+        why = "it has no two evaluations of the same problems (evaluation.every)"
+        if is_unmeasured(run):
+            why = "held-out accuracy was not measured (evaluation.accuracy)"
+        said.append(f"Whether it learned cannot be tested: {why}. Reward went from "
+                    f"{short(reward.first)} to {short(reward.last)}.")  # fmt: skip
     return " ".join(said) or "Nothing was measured yet."
+
+
+def is_unmeasured(run: "RunSummary") -> bool:
+    """Whether a run was evaluated, and nothing said which answers were right."""
+    measured = {name for head in ("eval/", GREEDY) for name in ("reward", "accuracy")
+                if f"{head}{name}" in run.metrics}  # fmt: skip
+    return measured == {"reward"}
 
 
 def evaluation_name(test: "PairedTest", sides: "Sequence[Evaluated]") -> str:

@@ -253,6 +253,12 @@ def _tests(
                     f"no paired test of {_names(group)} and {_names(own)}: not both were "
                     f"evaluated in training by {words}"
                 )
+            unmeasured = [run.name for run in (*group, *own) if _is_unmeasured(reader, run)]
+            if unmeasured:
+                notes.append(
+                    f"no paired test of {_names(group)} and {_names(own)}: the held-out accuracy "
+                    f"of {' and '.join(unmeasured)} was not measured"
+                )
             tests += found
         except CompareError as error:
             notes.append(str(error))
@@ -295,12 +301,18 @@ def paired_tests(
     return found
 
 
+def _is_unmeasured(reader: StoreReader, run: RunSummary) -> bool:
+    """Whether a run was evaluated, and nothing said which answers were right."""
+    items = reader.evaluations(run.key)
+    return bool(items) and not any("eval/accuracy" in item.metrics for item in items)
+
+
 def progress(reader: StoreReader, run: RunSummary) -> list[PairedTest]:
     """Test a run's last evaluations against its first ones: has it learned?"""
     whole = reader.evaluations(run.key, rows=True)
     found = []
     for mode in ("greedy", "sampled"):
-        own = [item for item in whole if item.mode == mode and item.rows]
+        own = [item for item in whole if item.mode == mode and _shares(item)]
         if len(own) > 1 and (test := _paired_test(mode, [(run, own[-1])], [(run, own[0])])):
             found.append(test)
     return found
@@ -358,7 +370,7 @@ def _last_by_mode(
 ) -> dict[str, EvaluationView]:
     found: dict[str, EvaluationView] = {}
     for item in _evaluations(reader, run, upto):
-        if item.mode not in found and (whole := reader.evaluation(item.key)).rows:
+        if item.mode not in found and _shares(whole := reader.evaluation(item.key)):
             found[item.mode] = whole
     return found
 
@@ -374,7 +386,12 @@ def _evaluations(
 
 
 def _shares(evaluation: EvaluationView) -> dict[str, float]:
-    return {row.example_key: row.correct / row.samples for row in evaluation.rows if row.samples}
+    """The share of right samples of each problem that was judged."""
+    return {
+        row.example_key: row.correct / row.samples
+        for row in evaluation.rows
+        if row.samples and row.correct is not None
+    }
 
 
 # -- the settings of a sweep ----------------------------------------------------------------------

@@ -69,6 +69,23 @@ SPANS = """
 ALTER TABLE rollout ADD COLUMN spans TEXT NOT NULL DEFAULT '';
 """
 
+# A problem that nothing judged has no number of right samples.
+UNJUDGED = """
+CREATE TABLE judged_sample (
+  evaluation_id INTEGER NOT NULL REFERENCES evaluation (id) ON DELETE CASCADE,
+  position INTEGER NOT NULL,
+  example_key TEXT NOT NULL,
+  correct INTEGER,
+  samples INTEGER NOT NULL,
+  rewards TEXT NOT NULL,
+  PRIMARY KEY (evaluation_id, position)
+) WITHOUT ROWID;
+INSERT INTO judged_sample SELECT evaluation_id, position, example_key, correct, samples, rewards
+FROM evaluation_sample;
+DROP TABLE evaluation_sample;
+ALTER TABLE judged_sample RENAME TO evaluation_sample;
+"""
+
 REBUILD = """
 INSERT INTO rollout_words (rollout_words) VALUES ('rebuild');
 INSERT INTO prompt_words (prompt_words) VALUES ('rebuild');
@@ -81,5 +98,6 @@ MIGRATIONS = {
     "m004_order": ORDER,
     "m005_list": LIST,
     "m006_spans": SPANS,
+    "m007_unjudged": UNJUDGED,
 }
 CURRENT = len(MIGRATIONS)

@@ -381,7 +381,7 @@ class EvaluationSampleRow(Table, table=True):
     )
     position: int = Field(primary_key=True, description="Place in its list.")
     example_key: str = Field(description="The problem, the same over steps and runs.")
-    correct: int = Field(description="Samples that were right.")
+    correct: int | None = Field(description="Samples that were right; NULL if nothing says so.")
     samples: int = Field(description="Samples of it.")
     rewards: str = Field(description="Means by function, JSON.")
 

@@ -117,7 +117,7 @@ class FactQuestions(MetricQuestions, RolloutQuestions):
     def _evaluation_facts(self, _: int, keys: Sequence[int]) -> Iterable[v.Fact]:
         rest = f"WHERE id IN ({marks(keys)})"
         columns = self._columns(EVALUATION, rest, keys, "id", "seq", "at")
-        columns["rows"] = [self._evaluation_rows(key) for key in columns["id"]]
+        columns["rows"] = self._evaluation_rows(columns["id"], columns["metrics"])
         events = EVALUATION.make(columns)
         for seq, at, event in zip(columns["seq"], columns["at"], events, strict=True):
             yield v.Fact(seq=seq, at=at, event=event)

@@ -1,7 +1,10 @@
 """Queries on steps: metrics, passes, alerts, evaluations, checkpoints."""
 
 import json
+import re
 from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
 
@@ -18,6 +21,15 @@ PASS = Shape(ev.PassFinished, "update_pass", index="pass")
 ALERT = Shape(v.AlertView, "alert", group="group_index", step="last_step")
 EVALUATION = Shape(v.EvaluationView, "evaluation")
 SAMPLE = Shape(ev.EvaluationSample, "evaluation_sample")
+_OF_TASK = re.compile(r"eval/task/(?:(?!/rewards/).)+/reward")
+
+
+def _is_judged(example_key: str, metrics: Mapping[str, float]) -> bool:
+    """Whether an evaluation with these metrics measured the accuracy of a problem's task."""
+    tasks = [name.removesuffix("/reward") for name in metrics if _OF_TASK.fullmatch(name)]
+    first, *others = tasks or ["eval"]
+    of = (one for one in others if f"eval/task/{example_key}".startswith(f"{one}/"))
+    return f"{next(of, first)}/accuracy" in metrics
 
 
 class MetricQuestions(Reading):
@@ -154,11 +166,25 @@ class MetricQuestions(Reading):
     def _evaluations(self, rest: str, key: int, with_rows: bool) -> tuple[v.EvaluationView, ...]:
         columns = self._columns(EVALUATION, rest, (key,))
         if with_rows:
-            columns["rows"] = [self._evaluation_rows(key) for key in columns["key"]]
+            columns["rows"] = self._evaluation_rows(columns["key"], columns["metrics"])
         return tuple(EVALUATION.make(columns))
 
-    def _evaluation_rows(self, evaluation: int) -> tuple[ev.EvaluationSample, ...]:
-        return self._views(SAMPLE, "WHERE evaluation_id = ? ORDER BY position", (evaluation,))
+    def _evaluation_rows(
+        self, keys: Sequence[int], metrics: Sequence[Mapping[str, float]]
+    ) -> list[tuple[ev.EvaluationSample, ...]]:
+        """Return the rows of evaluations; older files have 0 right where nothing was judged."""
+        found = []
+        for key, measured in zip(keys, metrics, strict=True):
+            rows = self._views(SAMPLE, "WHERE evaluation_id = ? ORDER BY position", (key,))
+            found.append(
+                tuple(
+                    row
+                    if row.correct != 0 or _is_judged(row.example_key, measured)
+                    else replace(row, correct=None)
+                    for row in rows
+                )
+            )
+        return found
 
     def checkpoints(self, run: int) -> tuple[v.CheckpointView, ...]:
         """Return a run's saved checkpoints, oldest first, including those of hidden attempts."""

@@ -86,8 +86,13 @@ def _remember_best(run: Run, step: int, measured: Mapping[str, float]) -> None:
             "checkpoint.best_by",
         )
     progress = run.progress
-    if step > 0 and is_better(metric, measured[metric], progress.best_score):
+    scorer = run.parts[0].scorer
+    # an older checkpoint does not name it, and did not measure accuracy beside other rewards
+    known = progress.best_metric or (metric if scorer.right == scorer.held_out_right else "")
+    best = progress.best_score if known == metric else None
+    if step > 0 and is_better(metric, measured[metric], best):
         progress.best_step, progress.best_score = step, measured[metric]
+        progress.best_metric = metric
 
 
 def _evaluate_mode(
@@ -165,17 +170,14 @@ def summarise(groups: Sequence[SampledGroup]) -> dict[str, float]:
     metrics["eval/mean_length"] = statistics.fmean(lengths) if lengths else 0.0
     metrics["eval/truncated"] = statistics.fmean(truncated) if truncated else 0.0
     metrics |= _turns(groups)
-    judged = [group for group in groups if group.right.function in group.scores.names]
-    if judged:
-        metrics |= _accuracy(judged)
-    if formatted := [group for group in judged if group.format in group.scores.names]:
+    if counts := [c for group in groups if (c := group.right.count(group.scores)) is not None]:
+        metrics |= _accuracy(counts, len(groups[0].rollouts))
+    if formatted := [group for group in groups if group.format in group.scores.names]:
         metrics |= _by_format(formatted)
     return metrics
 
 
-def _accuracy(groups: Sequence[SampledGroup]) -> dict[str, float]:
-    samples = len(groups[0].rollouts)
-    counts = [group.right.count(group.scores) for group in groups]
+def _accuracy(counts: Sequence[int], samples: int) -> dict[str, float]:
     share, (low, high) = share_with_interval(counts, samples)
     metrics = {"eval/accuracy": share, "eval/accuracy_low": low, "eval/accuracy_high": high}
     return metrics | dict(pass_at_ks(counts, samples))
@@ -197,16 +199,17 @@ def _turns(groups: Sequence[SampledGroup]) -> dict[str, float]:
 def _by_format(groups: Sequence[SampledGroup]) -> dict[str, float]:
     """Share of well-formed answers, and accuracy among them."""
     samples = len(groups[0].rollouts)
-    formed = [_well_formed(group) for group in groups]
-    counts = [sum(row) for row in formed]
-    share, (low, high) = share_with_interval(counts, samples)
+    share, (low, high) = share_with_interval([sum(_well_formed(one)) for one in groups], samples)
     metrics = {"eval/format": share, "eval/format_low": low, "eval/format_high": high}
+    judged = [group for group in groups if group.right.count(group.scores) is not None]
+    formed = [_well_formed(group) for group in judged]
+    counts = [sum(row) for row in formed]
     both = [
         sum(
             ok and group.right.holds(value)
             for ok, value in zip(row, group.scores.column(group.right.function), strict=True)
         )
-        for row, group in zip(formed, groups, strict=True)
+        for row, group in zip(formed, judged, strict=True)
     ]
     if sum(counts):
         among = sum(both) / sum(counts)
@@ -231,15 +234,14 @@ def _interval_of_ratio(right: Sequence[int], counts: Sequence[int]) -> tuple[flo
 
 
 def _row(group: SampledGroup) -> EvaluationSample:
-    names, right = group.scores.names, group.right
     means: Mapping[str, float] = {
         name: statistics.fmean(known)
-        for name in names
+        for name in group.scores.names
         if (known := [v for v in group.scores.column(name) if v is not None])
     }
     return EvaluationSample(
         example_key=group.example.key,
-        correct=right.count(group.scores) if right.function in names else 0,
+        correct=group.right.count(group.scores),
         samples=len(group.rollouts),
         rewards=means,
     )

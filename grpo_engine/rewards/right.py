@@ -43,9 +43,12 @@ class Right:
     def holds(self, score: float | None) -> bool:
         return score is not None and OPERATORS[self.op](score, self.limit)
 
-    def count(self, scores: "Scores") -> int:
-        """How many answers of a group are right."""
-        return sum(map(self.holds, scores.column(self.function)))
+    def count(self, scores: "Scores") -> int | None:
+        """How many answers of a group are right; None if none of them was judged."""
+        judged = scores.column(self.function) if self.function in scores.names else []
+        if all(score is None for score in judged):
+            return None
+        return sum(map(self.holds, judged))
 
 
 def _rule(text: str) -> Right | None:

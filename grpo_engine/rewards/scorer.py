@@ -15,7 +15,7 @@ from grpo_engine.events import AlertRaised, RewardValue
 from grpo_engine.metrics import function_of
 from grpo_engine.rewards.combine import process_steps
 from grpo_engine.rewards.load import ENVIRONMENTS
-from grpo_engine.rewards.right import Right
+from grpo_engine.rewards.right import RIGHT_OR_WRONG, Right
 from grpo_engine.rewards.scoring import OVERLONG, Scores, Steps
 from grpo_engine.rewards.worker.client import RewardWorker
 from grpo_engine.rewards.worker.local import Functions
@@ -60,6 +60,15 @@ def specs_of(config: RunConfig, task: Task) -> tuple[RewardSpec, ...]:
     )
 
 
+def measured_spec(config: RunConfig, task: Task, specs: Sequence[RewardSpec]) -> RewardSpec | None:
+    """The task's accuracy function, to measure held-out answers, if it is none of the rewards."""
+    chosen = config.evaluation.accuracy or task.accuracy in [spec.name for spec in specs]
+    if chosen or not task.accuracy:
+        return None
+    defaults = {spec.name: spec for spec in task.default_rewards}
+    return defaults.get(task.accuracy, RewardSpec(name=task.accuracy))
+
+
 def check_functions(config: RunConfig, task: Task, names: Sequence[str]) -> Right:
     """The rule for right answers; refuse settings that name a function which the run lacks."""
     recipe = config.algorithm.resolved()
@@ -99,20 +108,23 @@ class Scorer:
         local: Functions | None = None,
     ) -> None:
         """`environments` that give rewards, by name; None if the run has none at all."""
+        specs = specs_of(config, task)
         self._worker = RewardWorker(
-            specs_of(config, task),
+            specs,
             folder,
             config.rewards.time_limit,
             interrupted=lambda: control.stop_now,
             local=local,
             may_be_empty=bool(environments),
+            measured=measured_spec(config, task, specs),
         )
         self._has_environments = environments is not None
         self._environments = tuple(environments or ())
         self._tokenizer = tokenizer
         self._form = config.rewards.completions
         self._config, self._task = config, task
-        self.right = Right("")
+        self.right = self.held_out_right = Right("")
+        self._measured = ""  # the function that only held-out answers are judged by
 
     def __enter__(self) -> "Scorer":
         self._worker.__enter__()
@@ -122,6 +134,10 @@ class Scorer:
         try:
             self._worker.check(list(columns), f"task {self._task.name}")
             self.right = check_functions(self._config, self._task, self.names)
+            # a reward function that is named as an accuracy takes precedence over the task's
+            by_task = self.right.function in ("", *RIGHT_OR_WRONG)
+            self._measured = self._worker.measured if by_task else ""
+            self.held_out_right = Right(self._measured) if self._measured else self.right
         except EngineError:
             self._worker.close()
             raise
@@ -137,7 +153,7 @@ class Scorer:
 
     @property
     def accuracy(self) -> str:
-        """The function that says which answers are right; empty if the run has none."""
+        """The reward function that says which answers are right; empty if the run has none."""
         return self.right.function
 
     @property
@@ -157,18 +173,21 @@ class Scorer:
         rollouts: Sequence[Rollout],
         *,
         step: int,
+        held_out: bool = False,
     ) -> Scores:
         """Score answers; `examples` and `prompts` have one entry per answer.
 
-        An answer whose environment failed gets no rewards.
+        An answer whose environment failed gets no rewards. Held-out answers are also judged by the
+        task's accuracy function where that is no reward.
         """
+        measured = self._measured if held_out else ""
         whole = [place for place, rollout in enumerate(rollouts) if not rollout.failed]
         failed = tuple(environment_alerts(step, rollouts))
-        scores = Scores(rewards=())
+        scores = Scores(rewards=(), measured=measured)
         if whole:
             scores = self._score(
                 [examples[at] for at in whole], [prompts[at] for at in whole],
-                [rollouts[at] for at in whole], step,
+                [rollouts[at] for at in whole], step, measured,
             )  # fmt: skip
         return self._with_failed(replace(scores, alerts=(*scores.alerts, *failed)), whole, rollouts)
 
@@ -183,19 +202,20 @@ class Scorer:
         return replace(
             scores,
             rewards=tuple(
-                rewards.get(place) or self._nothing(rollout)
+                rewards.get(place) or self._nothing(rollout, scores.measured)
                 for place, rollout in enumerate(rollouts)
             ),
             steps=tuple(steps.get(place, ()) for place in range(len(rollouts)))
             if self._config.algorithm.resolved().signal == "process" else None,
         )  # fmt: skip
 
-    def _nothing(self, rollout: Rollout) -> tuple[RewardValue, ...]:
+    def _nothing(self, rollout: Rollout, measured: str) -> tuple[RewardValue, ...]:
         """No reward from any source, with the reason."""
         why = next((span.error for span in rollout.spans if span.error), "")
+        weights = self.weights | ({measured: 0.0} if measured else {})
         return tuple(
             RewardValue(name=name, value=None, weight=weight, reason=why)
-            for name, weight in self.weights.items()
+            for name, weight in weights.items()
         )
 
     def _score(
@@ -204,6 +224,7 @@ class Scorer:
         prompts: Sequence[RenderedPrompt],
         rollouts: Sequence[Rollout],
         step: int,
+        measured: str,
     ) -> Scores:
         finished = max(0, step - 1)
         columns = dict(columns_of(examples))
@@ -226,14 +247,17 @@ class Scorer:
                     * self._config.rollout.prompts
                     / max(1, len(self._task.train)),
                 },
+                measure=bool(measured),
             )
         except ScoringInterruptedError as error:
             raise StopNow(str(error)) from None
+        count = len(self._worker.names)
         return Scores(
             rewards=tuple(
-                (*row, *self._of_environment(rollout))
+                (*row[:count], *self._of_environment(rollout), *row[count:])
                 for row, rollout in zip(found.rewards, rollouts, strict=True)
             ),
+            measured=measured,
             steps=self._steps(found, rollouts)
             if self._config.algorithm.resolved().signal == "process"
             else None,
@@ -243,9 +267,11 @@ class Scorer:
 
     def _steps(self, found: ScoredRewards, rollouts: Sequence[Rollout]) -> Steps:
         """Scores of steps by their last token; an outcome is a step that ends with the answer."""
+        weights = self._worker.weights
         rows = process_steps(
-            found.values, found.steps, self._worker.weights, [len(r.text) for r in rollouts]
-        )
+            found.values[: len(weights)], found.steps[: len(weights)], weights,
+            [len(r.text) for r in rollouts],
+        )  # fmt: skip
         mapped = []
         for row, rollout in zip(rows, rollouts, strict=True):
             ends = char_ends_to_token_ends(

@@ -17,20 +17,18 @@ class Scores:
     """Scores of B rollouts by F reward functions.
 
     `steps` holds (last token, score) for each step of each rollout, if a function scores steps.
+    `measured` names a function that is no reward: it has a score and no part in the total.
     """
 
     rewards: tuple[tuple[RewardValue, ...], ...]  # [B, F]
     steps: Steps | None = None
     logged: Mapping[str, float] = field(default_factory=dict)
     alerts: tuple[AlertRaised, ...] = ()
+    measured: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(reward.name for reward in self.rewards[0])
-
-    @property
-    def weights(self) -> tuple[float, ...]:
-        return tuple(reward.weight for reward in self.rewards[0])
 
     @property
     def values(self) -> list[list[float | None]]:
@@ -38,7 +36,8 @@ class Scores:
         return [[reward.value for reward in row] for row in self.rewards]
 
     def totals(self) -> list[float | None]:
-        return [total_reward(row, self.weights) for row in self.values]
+        rewards = [[one for one in row if one.name != self.measured] for row in self.rewards]
+        return [total_reward([o.value for o in row], [o.weight for o in row]) for row in rewards]
 
     @property
     def differ(self) -> bool:

@@ -44,6 +44,7 @@ class Progress:
     evaluated_before: bool = False
     best_step: int | None = None
     best_score: float | None = None
+    best_metric: str = ""  # that the score is of; older checkpoints lack it
     pins: list[Example] = field(default_factory=list)
     watched: dict[str, Seen] = field(default_factory=dict)  # by the text of a stop_when check
     ended_by: str = ""  # the condition of stop_when that ended the run

@@ -37,7 +37,7 @@ def build(config: TaskConfig) -> Task:
     if "eval" in splits and not config.held_out_split:
         config = config.model_copy(update={"held_out_split": "eval"})
     task = task_of_splits(config, splits, config.name, bad)
-    return replace(task, environment=config.name, default_rewards=())
+    return replace(task, environment=config.name, default_rewards=(), accuracy="")
 
 
 def _splits(config: TaskConfig) -> dict[str, list[dict[str, Any]]]:

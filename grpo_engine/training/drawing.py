@@ -40,8 +40,9 @@ class Drawing:
         progress.drawn = self._drawn
         if self._run.config.task.curriculum != "off":
             progress.rates |= {
-                group.example.key: (group.right.count(group.scores), len(group.rollouts))
+                group.example.key: (count, len(group.rollouts))
                 for group in groups
+                if (count := group.right.count(group.scores)) is not None
             }
 
     def _part(self) -> Part:

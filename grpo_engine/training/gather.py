@@ -54,6 +54,7 @@ def _scores(data: Mapping[str, Any]) -> Scores:
         ),
         logged=data["logged"],
         alerts=tuple(AlertRaised(**alert) for alert in data["alerts"]),
+        measured=data["measured"],
     )  # fmt: skip
 
 

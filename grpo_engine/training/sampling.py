@@ -12,6 +12,8 @@ from grpo_engine.events import (
     PromptStarted,
     rewards_differ,
 )
+from grpo_engine.rewards.right import Right
+from grpo_engine.rewards.scorer import Scorer
 from grpo_engine.rewards.scoring import Scores, with_overlong, without_overlong
 from grpo_engine.rollouts.noise import occurrences
 from grpo_engine.rollouts.prompts import Opening, RenderedPrompt, prefill_of
@@ -120,12 +122,17 @@ def sample_and_score(
         SampledGroup(
             index=row.group, example=example, prompt_ids=prompt.ids, prompt_text=prompt.text,
             prefill=row.prefill, attempt=row.attempt, rollouts=own, scores=scores_of_group,
-            right=run.part_of(example).scorer.right, format=run.part_of(example).scorer.format,
+            right=_right(run.part_of(example).scorer, origin),
+            format=run.part_of(example).scorer.format,
         )
         for row, prompt, example, (own, scores_of_group) in zip(
             prompt_rows, prompts, examples, scored, strict=True
         )
     ]  # fmt: skip
+
+
+def _right(scorer: Scorer, origin: Origin) -> Right:
+    return scorer.held_out_right if origin == "eval" else scorer.right
 
 
 def _sampled(
@@ -237,7 +244,7 @@ def _scored(
         rollouts = [rollout for _, own in groups for rollout in own]
         scores = part.scorer.score(
             [examples[place] for place in places], [prompts[place] for place in places],
-            rollouts, step=step,
+            rollouts, step=step, held_out=origin == "eval",
         )  # fmt: skip
         if origin == "train":
             lengths = [rollout.length for rollout in rollouts]

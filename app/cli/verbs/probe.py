@@ -67,16 +67,14 @@ def probe(
 
 def report(probed: "PromptsProbed", sizes: list[int], prompts: int) -> tuple[dict[str, Any], str]:
     """The findings at one temperature, as data and as text."""
-    from grpo_engine.probe import ENOUGH, facts, histogram, recommended, signals
+    from grpo_engine.probe import ENOUGH, facts, histogram, pass_rates, recommended, signals
 
     found = signals(probed, sizes, prompts)
     best = recommended(found)
     answers = len(probed.rewards[0])
     tried = f"{len(probed.keys)} prompts, {answers} answers each"
     lines = [f"temperature {probed.temperature:g}: {tried}"]
-    rates = None
-    if probed.right is not None:
-        rates = [count / answers for count in probed.right]
+    if rates := list(pass_rates(probed).values()):
         lines += ["", f"right: {share(sum(rates) / len(rates))} of the answers"]
         lines += _bars(histogram(rates))
     lines += ["", "group size  prompts with a signal      a step of "

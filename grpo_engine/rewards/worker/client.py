@@ -48,7 +48,8 @@ class RewardWorker:
 
     `specs` are (name, weight, options) triples or `RewardSpec`s. `interrupted` is polled while
     waiting; if it returns true, the process is killed and `ScoringInterruptedError` is raised.
-    `local` functions, by name, are called in this process.
+    `local` functions, by name, are called in this process. `measured` is one more function, which
+    has no weight and is called only where `score` is asked to measure.
     """
 
     def __init__(
@@ -60,9 +61,13 @@ class RewardWorker:
         *,
         local: Functions | None = None,
         may_be_empty: bool = False,
+        measured: Any = None,
     ) -> None:
         self.functions = [Function(s.name, s.weight, s.options) for s in specs]
-        if not self.functions and not may_be_empty:
+        self._rewards = len(self.functions)
+        if measured is not None:
+            self.functions.append(Function(measured.name, 0.0, measured.options))
+        if not self._rewards and not may_be_empty:
             raise RewardError(
                 "there is no reward function: the task has none of its own; "
                 "name one in rewards.functions"
@@ -90,11 +95,16 @@ class RewardWorker:
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(function.name for function in self.functions)
+        return tuple(function.name for function in self.functions[: self._rewards])
+
+    @property
+    def measured(self) -> str:
+        """The name of the function that is no reward; empty if there is none."""
+        return "".join(function.name for function in self.functions[self._rewards :])
 
     @property
     def weights(self) -> tuple[float, ...]:
-        return tuple(function.weight for function in self.functions)
+        return tuple(function.weight for function in self.functions[: self._rewards])
 
     @property
     def pid(self) -> int | None:
@@ -125,7 +135,10 @@ class RewardWorker:
         completion_ids: Sequence[Sequence[int]],
         columns: Mapping[str, Sequence[Any]],
         trainer_state: Mapping[str, Any],
+        *,
+        measure: bool = False,
     ) -> ScoredRewards:
+        """Call the reward functions and, to `measure`, the one that is no reward, as the last."""
         given = {"prompts": prompts, "completions": completions, "completion_ids": completion_ids}
         batch = {**{k: v for k, v in columns.items() if k not in GIVEN}, **given}
         self._batch = {
@@ -135,19 +148,20 @@ class RewardWorker:
         }
         self._has_batch = False
         outcomes: dict[int, Outcome] = {}
-        together = [i for i, f in enumerate(self.functions) if f.is_async]
+        called = self.functions if measure else self.functions[: self._rewards]
+        together = [i for i, f in enumerate(called) if f.is_async]
         try:
             if len(together) > 1:
                 outcomes |= self._call_together(together)
-            for index in range(len(self.functions)):
+            for index in range(len(called)):
                 if index not in outcomes:
                     outcomes[index] = self._call(index)
         except BaseException:
             self._abandon()
             raise
-        ordered = [outcomes[index] for index in range(len(self.functions))]
-        self._judge(ordered, first=not trainer_state.get("global_step", 0))
-        return self._gather(ordered, len(completions))
+        results = [(function, outcomes[index]) for index, function in enumerate(called)]
+        self._judge(results, first=not trainer_state.get("global_step", 0))
+        return self._gather(results, len(completions))
 
     def _start(self) -> None:
         """Start the process and load every function, in order."""
@@ -325,9 +339,9 @@ class RewardWorker:
             traceback=str(found.get("traceback", "")),
         )
 
-    def _judge(self, outcomes: Sequence[Outcome], *, first: bool) -> None:
+    def _judge(self, results: Sequence[tuple[Function, Outcome]], *, first: bool) -> None:
         """Raise if the run should end, by the rules in the module docstring."""
-        for function, outcome in zip(self.functions, outcomes, strict=True):
+        for function, outcome in results:
             fatal = [p for p in outcome.problems if p.kind in ("exception", "count", "type")]
             if first and fatal:
                 message = f"{fatal[0]}"
@@ -342,7 +356,8 @@ class RewardWorker:
                     f"time: {outcome.problems[0]}"
                 )
 
-    def _gather(self, outcomes: Sequence[Outcome], count: int) -> ScoredRewards:
+    def _gather(self, results: Sequence[tuple[Function, Outcome]], count: int) -> ScoredRewards:
+        outcomes = [outcome for _, outcome in results]
         extras: dict[str, tuple[Any, ...]] = {}
         metrics: dict[str, list[float]] = {}
         reasons = []
@@ -357,15 +372,15 @@ class RewardWorker:
                 metrics.setdefault(name, []).extend(numbers)
         columns = [
             [
-                RewardValue(name=name, value=value, weight=weight, reason=reason)
+                RewardValue(
+                    name=function.name, value=value, weight=function.weight, reason=reason
+                )
                 for value, reason in zip(outcome.values, said, strict=True)
             ]
-            for name, weight, outcome, said in zip(
-                self.names, self.weights, outcomes, reasons, strict=True
-            )
-        ]
+            for (function, outcome), said in zip(results, reasons, strict=True)
+        ]  # fmt: skip
         return ScoredRewards(
-            names=self.names,
+            names=tuple(function.name for function, _ in results),
             rewards=tuple(zip(*columns, strict=True)) or ((),) * count,
             steps=tuple(tuple(outcome.steps) for outcome in outcomes),
             extras=extras,

@@ -126,12 +126,11 @@ def _evaluations(preview: Preview, width: int, palette: Palette) -> list[Line]:
     lines: list[Line] = []
     for mode in ("greedy", "sampled"):
         found = [e for e in preview.evaluations if e.mode == mode]
-        values = [next((e.metrics[k] for k in e.metrics if k.endswith("accuracy")), None)
-                  for e in found]  # fmt: skip
-        if found and values[-1] is not None:
-            span = (
-                f"{share(values[0])} → {share(values[-1])}" if len(found) > 1 else share(values[0])
-            )
+        values = [e.metrics.get("eval/accuracy") for e in found]
+        known = [share(value) for value in values if value is not None]
+        if found:
+            shown = [known[0], known[-1]][: len(known)] if known else ["not measured"]
             name = pad(f"held-out, {mode}", _names(width))
-            lines.append([(f"{name} ", style(palette.label)), (span, style(palette.text))])
+            lines.append([(f"{name} ", style(palette.label)),
+                          (" → ".join(shown), style(palette.text))])  # fmt: skip
     return lines

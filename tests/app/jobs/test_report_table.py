@@ -1,0 +1,26 @@
+"""The table of results says what was not measured, and never shows it as 0."""
+
+from dataclasses import replace
+
+from app.jobs.report_table import before_and_after
+from tests.experiments.made import evaluated
+
+REWARD = {"eval/reward": 0.5}
+
+
+def rows_of(*steps: tuple[int, dict[str, float]]) -> list[list[str]]:
+    events = [replace(evaluated(step, (0, 0)), metrics=metrics) for step, metrics in steps]
+    lines = before_and_after(events).splitlines()[2:]
+    return [line.replace("not measured", "not-measured").split() for line in lines]
+
+
+def test_accuracy_that_nothing_measured_is_named_as_such() -> None:
+    assert rows_of((0, REWARD), (1, REWARD)) == [
+        ["accuracy", "not-measured", "not-measured"], ["reward", "0.500", "0.500", "+0.000"],
+    ]  # fmt: skip
+    assert rows_of((1, REWARD))[0] == ["accuracy", "not-measured"]
+
+
+def test_accuracy_that_only_a_resumed_run_measured_has_no_change() -> None:
+    rows = rows_of((0, REWARD), (1, REWARD | {"eval/accuracy": 0.25}))
+    assert rows[0] == ["accuracy", "not-measured", "0.250"]

@@ -1,0 +1,93 @@
+"""Held-out accuracy that was not measured is told apart from an accuracy of 0, in old files too."""
+
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.text.comparison import run_verdict
+from experiments.compare.runs import compare, progress
+from experiments.export.rows import evaluation_rows
+from experiments.reader import StoreReader
+from experiments.record.recorder import Recorder
+from grpo_engine import events as ev
+from tests.experiments.made import CONFIG, ended, evaluated, finished, put_all, started
+
+REWARDS = {"eval/reward": 0.5, "eval/rewards/format_parts": 0.5}
+
+
+def unmeasured(step: int) -> ev.EvaluationFinished:
+    """As older versions stored it: 0 right, and no accuracy among the metrics."""
+    return replace(evaluated(step, (0, 0, 0)), metrics=REWARDS)
+
+
+def record(path: Path, name: str, *events: ev.Event) -> None:
+    recorder = Recorder(path)
+    handle = recorder.start_run(CONFIG, name=name)
+    put_all(handle, started(), *events, ended(1))
+    assert handle.close()
+    recorder.close()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    path = tmp_path / "s.db"
+    record(path, "measured", evaluated(0, (0, 0, 1)), finished(1), evaluated(1, (1, 1, 1)))
+    record(path, "own", unmeasured(0), finished(1), unmeasured(1))
+    return path
+
+
+def correct(path: Path, name: str) -> list[int | None]:
+    with closing(StoreReader(path)) as reader:
+        return [row["correct"] for row in evaluation_rows(reader, [reader.resolve(name)])]
+
+
+def test_false_zeros_of_older_files_are_read_as_not_measured(store: Path) -> None:
+    assert correct(store, "own") == [None] * 6
+    assert correct(store, "measured") == [0, 0, 1, 1, 1, 1]
+    with closing(StoreReader(store)) as reader:
+        run = reader.resolve("own").key
+        facts = [fact.event for fact in reader.facts(run)]
+    rows = [row for event in facts if isinstance(event, ev.EvaluationFinished)
+            for row in event.rows]  # fmt: skip
+    assert [row.correct for row in rows] == [None] * 6
+
+
+def test_a_report_does_not_test_what_was_not_measured(store: Path) -> None:
+    with closing(StoreReader(store)) as reader:
+        run = reader.resolve("own")
+        assert progress(reader, run) == []
+        said = run_verdict(reader.run(run.key).summary, [])
+    assert "held-out accuracy was not measured" in said
+
+
+def test_runs_are_not_compared_by_what_was_not_measured(store: Path) -> None:
+    with closing(StoreReader(store)) as reader:
+        runs = [reader.resolve(name) for name in ("measured", "own")]
+        found = compare(reader, runs)
+    assert (found.tests, found.rankings) == ((), ())
+    assert found.notes == (
+        "no paired test of own and measured: the held-out accuracy of own was not measured",
+    )
+
+
+def test_of_several_tasks_the_one_that_nothing_judges_is_told_apart(tmp_path: Path) -> None:
+    names = ("eval/accuracy", "eval/task/sums/reward", "eval/task/sums/accuracy",
+             "eval/task/essays/reward", "eval/task/essays/rewards/x/reward")  # fmt: skip
+    event = evaluated(1, (0, 1, 0))
+    rows = (*event.rows[:2], replace(event.rows[2], example_key="essays/e2"))
+    event = replace(event, rows=rows, metrics=dict.fromkeys(names, 0.5))
+    record(tmp_path / "s.db", "both", finished(1), event)
+    assert correct(tmp_path / "s.db", "both") == [0, 1, None]
+
+
+def test_what_nothing_judged_is_stored_as_null(store: Path) -> None:
+    event = unmeasured(1)
+    event = replace(event, rows=tuple(replace(row, correct=None) for row in event.rows))
+    record(store, "new", finished(1), event)
+    assert correct(store, "new") == [None] * 3
+    with closing(sqlite3.connect(store)) as conn:
+        values = conn.execute("SELECT correct FROM evaluation_sample").fetchall()
+    assert values.count((None,)) == 3
