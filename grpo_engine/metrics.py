@@ -2,8 +2,14 @@
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
+
+from grpo_engine.events import Phase
+
+# The phases of a training step. `time/others` and `time/environment` are none.
+PHASES: tuple[Phase, ...] = ("generate", "score", "logprobs", "update")
 
 Direction = Literal["up", "down", "none"]
 
@@ -193,6 +199,19 @@ _SPECS = (
 )  # fmt: skip
 
 METRICS: dict[str, MetricSpec] = {spec.name: spec for spec in _SPECS}
+
+
+def time_of(phase: str) -> str:
+    """The metric with the seconds of a phase."""
+    return f"time/{phase}"
+
+
+def phase_seconds(metrics: Mapping[str, float]) -> dict[str, float]:
+    """A step's seconds by phase and in what is no phase, `other`; they sum to `step_time`."""
+    spent = {phase: metrics[time_of(phase)] for phase in PHASES if time_of(phase) in metrics}
+    if not spent or not metrics.get("step_time"):
+        return spent
+    return {**spent, "other": max(0.0, metrics["step_time"] - math.fsum(spent.values()))}
 
 
 _BY_FUNCTION = re.compile(r"(?:sampled/)?rewards/(.+)/(?:mean|std)|eval/(?:greedy/)?rewards/(.+)")

@@ -19,13 +19,13 @@ from experiments.errors import StoreError
 from experiments.reader import StoreReader
 from experiments.values import BoardView
 from grpo_engine import events as ev
+from grpo_engine.metrics import PHASES, time_of
 
 MARK = "replayed pace"
 SLICES = 24
 LONGEST_STEP, SHORTEST_STEP, START_S = 30.0, 0.05, 0.5
 PAGE, AHEAD = 200, 4000
 SLOWEST, FASTEST = 0.125, 1024.0
-PHASES: tuple[ev.Phase, ...] = ("generate", "score", "logprobs", "update")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def _step(
 
 
 def _spans(length: float, last: ev.StepFinished) -> list[float]:
-    parts = [last.metrics.get(f"time/{phase}", 0.0) for phase in PHASES]
+    parts = [last.metrics.get(time_of(phase), 0.0) for phase in PHASES]
     parts = [part if part == part and part > 0 else 0.0 for part in parts]
     total = sum(parts)
     if total <= 0:

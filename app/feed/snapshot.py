@@ -15,7 +15,6 @@ Status = Literal[
 Asked = Literal["", "pause", "continue", "stop_after_step", "stop_now", "checkpoint"]
 
 ENDED = ("completed", "stopped", "aborted", "failed", "lost")
-PHASES = ("generate", "score", "logprobs", "update")
 EMPTY_BOARD = BoardView()
 
 

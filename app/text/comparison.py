@@ -7,6 +7,7 @@ from math import fsum
 from typing import TYPE_CHECKING, Any
 
 from app.text.numbers import MINUS, seconds, short, tokens
+from grpo_engine.metrics import phase_seconds
 
 if TYPE_CHECKING:
     from experiments.compare.values import (
@@ -330,13 +331,11 @@ def run_name(run: "RunSummary", runs: "Sequence[RunSummary]") -> str:
 
 
 def phase_times(runs: "Sequence[RunSummary]") -> dict[str, float]:
-    """Return the mean seconds of a step's phases, over the steps and the runs."""
-    found: dict[str, list[float]] = {}
-    for run in runs:
-        for key, line in run.metrics.items():
-            if key.startswith("time/") and line.mean:
-                found.setdefault(key.removeprefix("time/"), []).append(line.mean)
-    return {name: fsum(means) / len(means) for name, means in found.items()}
+    """Return the mean seconds of a step's phases, over the steps and the runs that have them."""
+    means = ({key: line.mean for key, line in run.metrics.items() if line.mean} for run in runs)
+    known = [spent for one in means if (spent := phase_seconds(one))]
+    names = dict.fromkeys(name for spent in known for name in spent)
+    return {name: fsum(spent.get(name, 0.0) for spent in known) / len(known) for name in names}
 
 
 def metric_name(key: str) -> str:

@@ -19,6 +19,7 @@ from grpo_engine.events import (
     rewards_differ,
 )
 from grpo_engine.maths.advantage import reward_metrics
+from grpo_engine.metrics import PHASES, time_of
 from grpo_engine.rollouts.types import Rollout, Sampling
 from grpo_engine.run.session import Run
 from grpo_engine.tasks.base import prompt_hash
@@ -329,10 +330,7 @@ def _explained_variance(samples: Samples) -> float:
 
 def time_metrics(phases: Mapping[str, float], step_time: float, sampled: int) -> dict[str, float]:
     """Seconds per phase, and the speed of sampling."""
-    metrics = {
-        f"time/{name}": phases.get(name, 0.0)
-        for name in ("generate", "score", "logprobs", "update")
-    }
+    metrics = {time_of(phase): phases.get(phase, 0.0) for phase in PHASES}
     if "environment" in phases:
         metrics["time/environment"] = phases["environment"]
     metrics["step_time"] = step_time

@@ -74,11 +74,11 @@ def gather(reader: "StoreReader", run: "RunSummary") -> dict[str, Any]:
     from experiments.compare.runs import progress
     from experiments.export.rows import run_row
     from grpo_engine.config.parse import changed
-    from grpo_engine.metrics import spec
+    from grpo_engine.metrics import PHASES, spec, time_of
 
     detail = reader.run(run.key)
     times = phase_times([detail.summary])
-    keys = [key for key in detail.summary.metrics if not key.startswith("time/")]
+    keys = [key for key in detail.summary.metrics if key not in map(time_of, PHASES)]
     return {
         "run": run_row(detail.summary),
         "verdict": run_verdict(detail.summary, progress(reader, run)),

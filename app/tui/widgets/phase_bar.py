@@ -4,11 +4,12 @@ from typing import ClassVar
 
 from textual.reactive import reactive
 
-from app.feed.snapshot import PHASES, Snapshot
+from app.feed.snapshot import Snapshot
 from app.text.numbers import seconds, share, short, with_unit
 from app.text.safe_text import cell_len, clip
 from app.tui.looks.colours import Palette, style
 from app.tui.widgets.panel import Line, Panel
+from grpo_engine.metrics import PHASES, phase_seconds, time_of
 
 BAR = 12
 NAMES = {"load": "loading model", "evaluate": "held-out", "checkpoint": "checkpoint"}
@@ -57,11 +58,11 @@ def _numbers(snapshot: Snapshot) -> list[str]:
 
 def spent_in(snapshot: Snapshot) -> dict[str, float]:
     """Seconds of a step in each phase, smoothed as its own are, and in what is no phase."""
-    views = {name: snapshot.series.get(f"time/{name}") for name in PHASES}
-    spent = {name: view.value for name, view in views.items() if view is not None and view.count}
-    if not spent or not snapshot.step_seconds:
+    if not snapshot.step_seconds:
         return {}
-    return {**spent, "other": max(0.0, snapshot.step_seconds - sum(spent.values()))}
+    views = {name: snapshot.series.get(name) for name in map(time_of, PHASES)}
+    means = {name: view.value for name, view in views.items() if view is not None and view.count}
+    return phase_seconds({**means, "step_time": snapshot.step_seconds})
 
 
 def _phases(snapshot: Snapshot, now: float, width: int, palette: Palette) -> Line:

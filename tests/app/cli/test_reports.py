@@ -1,5 +1,7 @@
 """`report` and `compare` begin with what was found; the HTML page is whole and harmless."""
 
+import json
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -182,3 +184,33 @@ def test_a_table_aligns_numbers_and_breaks_long_headings() -> None:
     assert '<th>mode</th><th class="number">eval/<wbr>mean_<wbr>length</th>' in head
     assert first.count('class="number"') == second.count('class="number"') == 1
     assert '<td class="number">13.7</td>' in second
+
+
+def busy(events: Iterator[ev.Event]) -> Iterator[ev.Event]:
+    """The events of a run with an environment, on a machine that other programs use."""
+    for event in events:
+        if isinstance(event, ev.StepFinished):
+            more = {"time/others": 7.0, "time/environment": 0.4}
+            event = replace(event, metrics={**event.metrics, **more})
+        yield event
+
+
+def test_the_phases_of_report_and_compare_sum_to_the_time_of_a_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "s.db"
+    for seed, name in enumerate(("first", "second")):
+        record(path, busy(run_events(steps=3, seed=seed)), name=name)
+    assert main(["report", "first", "--json", "--db", str(path)]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    spent = {row["phase"]: row["seconds a step"] for row in facts["phases"]}
+    assert list(spent) == ["generate", "score", "logprobs", "update", "other"]
+    mean = {row["metric"]: row["mean"] for row in facts["metrics"]}
+    assert sum(spent.values()) == pytest.approx(mean["step_time"])
+    assert mean["time/others"] == 7.0
+    said = cli(capsys, "first", "second", "--db", str(path))
+    head = next(line for line in said.splitlines() if "seconds a step" in line)
+    assert head.split() == ["seconds", "a", "step", *spent]
+    assert main(["report", "first", "--db", str(path)]) == 0
+    shares = re.findall(r"\| ([\d.]+)% \|", capsys.readouterr().out.partition("## Phase times")[2])
+    assert sum(map(float, shares[: len(spent)])) == pytest.approx(100, abs=1)

@@ -28,6 +28,7 @@ from grpo_engine.events import (
     StepSkipped,
     TokensScored,
 )
+from grpo_engine.metrics import PHASES, phase_seconds, time_of
 from tests.engine.environments.hostile import IMITATION
 from tests.engine.environments.test_pool import HOSTILE, SAID
 from tests.engine.environments.trl_files import END, QWEN, write_qwen
@@ -424,3 +425,12 @@ def test_a_run_survives_hostile_environments_and_each_rollout_says_why(tmp_path:
 def test_phases_are_announced_as_without_environments(whole: list[Event]) -> None:
     phases = [event.phase for event in whole if isinstance(event, PhaseStarted) and event.step == 1]
     assert phases[:3] == ["generate", "score", "logprobs"]
+
+
+def test_the_phases_of_a_step_sum_to_its_time(whole: list[Event]) -> None:
+    steps = [event.metrics for event in whole if isinstance(event, StepFinished)]
+    for metrics in steps:
+        counted = sum(metrics[time_of(phase)] for phase in PHASES)
+        assert 0 < counted <= metrics["step_time"]  # nothing counts twice
+        assert sum(phase_seconds(metrics).values()) == pytest.approx(metrics["step_time"])
+    assert all("time/environment" in metrics and "time/others" in metrics for metrics in steps)

@@ -76,8 +76,8 @@ PANELS: Mapping[str, Part] = {
         ("score", "reward functions score them."),
         ("logprobs", "old and reference probabilities of each token are computed."),
         ("update", "the weights are updated, once per minibatch of each pass."),
-        ("other", "the rest: drawing problems, advantages, handing results to the store; in a "
-                  "narrow line the shortest phases too."),
+        ("other", "the rest: drawing problems, pinned prompts, advantages, handing results to the "
+                  "store; in a narrow line the shortest phases too."),
     )),
     "prompts": Part("groups of a step", (
         ("", "A row for each prompt: mean reward of its answers and their spread. If all "
