@@ -14,6 +14,7 @@ from typing import Any, Literal, Union
 Phase = Literal["load", "generate", "score", "logprobs", "update", "evaluate", "checkpoint"]
 Origin = Literal["train", "eval", "pinned"]
 Finish = Literal["stop", "length", "stop_string", "turns", "context", "environment_error"]
+REPLACED = ", replaced"  # at the end of why a group has no signal, if a refill replaced it
 CUT: frozenset[Finish] = frozenset({"length", "context"})  # a limit ended the answer, not the model
 Severity = Literal["info", "warning", "error"]
 

@@ -34,7 +34,7 @@ class RunState:
         self._log: deque[LogLine] = deque(maxlen=LOG_LINES)
         self._alerts: dict[str, AlertView] = {}
         self._muted: frozenset[str] = frozenset()
-        self._signal: deque[float] = deque(maxlen=SIGNAL_STEPS)
+        self._signal: deque[tuple[int, float]] = deque(maxlen=SIGNAL_STEPS)
         self._passes: list[ev.PassFinished] = []
         self._board = BoardView()
         self._values: dict[str, Any] = {"status": "loading" if head else "empty"}
@@ -233,7 +233,7 @@ class RunState:
             memory_gb=memory, skipped="",
         )  # fmt: skip
         if "frac_reward_zero_std" in event.metrics:
-            self._signal.append(1.0 - event.metrics["frac_reward_zero_std"])
+            self._signal.append((event.step, 1.0 - event.metrics["frac_reward_zero_std"]))
 
     def _step_skipped(self, event: ev.StepSkipped, at: float | None) -> None:
         self._values.update(step=event.step, skipped=event.reason)

@@ -74,7 +74,7 @@ class Snapshot:
     groups_step: int = 0
     trained: tuple[ev.Group, ...] = ()  # the latest groups with scores and advantages
     trained_step: int = 0
-    signal: tuple[float, ...] = ()
+    signal: tuple[tuple[int, float], ...] = ()  # share of groups with signal, by step
     passes: tuple[ev.PassFinished, ...] = ()
     evaluation: ev.EvaluationFinished | None = None
     alerts: tuple[AlertView, ...] = ()

@@ -9,6 +9,7 @@ import numpy as np
 
 from grpo_engine.events import (
     CUT,
+    REPLACED,
     Completion,
     Group,
     GroupScored,
@@ -122,7 +123,7 @@ def _why_no_signal(group: SampledGroup) -> str:
         why = "all wrong"
     else:
         why = f"equal in {group.alike_in}" if scores.differ else f"all scored {known[0]:g}"
-    return f"{why}, replaced" if group.alike_in else why
+    return f"{why}{REPLACED}" if group.alike_in else why
 
 
 def tokens_scored(step: int, samples: Samples, rows: Sequence[int], group: int) -> TokensScored:

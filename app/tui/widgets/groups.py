@@ -19,7 +19,7 @@ from app.tui.messages import PromptFocused, RolloutOpened
 from app.tui.widgets.lanes import arrow, largest_push
 from app.tui.widgets.panel import Line, Panel, Span
 from experiments.values import BoardRollout
-from grpo_engine.events import Group
+from grpo_engine.events import REPLACED, Group
 
 MEAN = 4
 LEAST_PROMPT = 20  # cells beside the means from which the prompts are shown there
@@ -112,15 +112,28 @@ def why_no_push(group: ShownGroup) -> str:
     return group.no_signal if isinstance(group, Group) else ""
 
 
-def signal_line(signal: Sequence[float], width: int, palette: Palette) -> Line:
-    """The share of groups with signal in the last steps; the number is the last one's."""
-    if not signal:
+def signal_of(snapshot: Snapshot) -> float | None:
+    """The share of the shown step's groups with signal; None until all of them have scores."""
+    groups = snapshot.groups
+    scored = [group for group in groups if isinstance(group, Group) and group.origin == "train"]
+    trained = [group for group in scored if not group.no_signal.endswith(REPLACED)]
+    if not trained or len(scored) < len(groups):
+        return dict(snapshot.signal).get(snapshot.groups_step)
+    return sum(not group.no_signal for group in trained) / len(trained)
+
+
+def signal_line(snapshot: Snapshot, width: int, palette: Palette) -> Line:
+    """The share of groups with signal up to the step shown; the number is that step's."""
+    now = signal_of(snapshot)
+    values = [value for step, value in snapshot.signal if step < snapshot.groups_step]
+    values += [] if now is None else [now]
+    if not values:
         return []
-    now = share(signal[-1])
-    room = width - 10 - len(now)
-    curve = sparkline(list(signal[-max(1, room) :]), max(1, room), 0.0, 1.0)
+    number = share(now) if now is not None else "–"
+    room = max(1, width - 10 - len(number))
+    curve = sparkline(values[-room:], room, 0.0, 1.0)
     return [(" signal ", style(palette.label)), (curve, style(palette.of_series("kl"))),
-            (f" {now}", style(palette.text))]  # fmt: skip
+            (f" {number}", style(palette.text))]  # fmt: skip
 
 
 class Groups(Panel):
@@ -185,7 +198,7 @@ class Groups(Panel):
         table = min(width, number + each * answers + 1 + MEAN) if each else width
         lines = [self._header(number, each, answers, table)] if height > HEAD_FROM else []
         head = len(lines)
-        foot = signal_line(self.snapshot.signal, width, palette) if height > FOOT_FROM else []
+        foot = signal_line(self.snapshot, width, palette) if height > FOOT_FROM else []
         room = height - head - (1 if foot else 0)
         place = min(self.place, len(groups) - 1)
         first, explain = _window(groups, place, room)

@@ -62,7 +62,7 @@ PANELS: Mapping[str, Part] = {
         ("step", "which one it is. The groups scored last stay until the next ones have scores; "
                  "with the focus here, the answers are theirs."),
         ("signal", "bars: the share of prompts with a training signal in each of the last steps. "
-                   "The number is that of the last one."),
+                   "The number is that of the step shown, or – until it has scores."),
     )),
     "log": Part("alerts and log", (
         ("", "Alerts raised in the last ten steps come first; what still holds is raised again "

@@ -14,7 +14,7 @@ from experiments.reader import StoreReader
 from experiments.values import GroupView, SearchHit, TokenRow, TokenView
 from grpo_engine.config.recipes import Recipe, recipe
 from grpo_engine.errors import EngineError, RecipeError
-from grpo_engine.events import CUT, Origin, PassFinished, UpdateTotals
+from grpo_engine.events import CUT, REPLACED, Origin, PassFinished, UpdateTotals
 
 ORIGINS: tuple[Origin, ...] = ("train", "pinned", "eval")
 
@@ -144,7 +144,7 @@ def completed(step: StepGroups, group: GroupView, tokens: TokenView) -> TokenVie
 
 def replaced(group: GroupView) -> bool:
     """Whether another group took this one's place in the update."""
-    return group.no_signal.endswith("replaced")
+    return group.no_signal.endswith(REPLACED)
 
 
 def why_no_terms(step: StepGroups, group: GroupView, tokens: TokenView | None) -> str:

@@ -24,7 +24,7 @@ from app.tui.screens.rollouts import RolloutsScreen
 from app.tui.screens.watch import WatchScreen
 from app.tui.widgets.alerts_log import AlertsLog, alert_lines
 from app.tui.widgets.charts.curves import Curves
-from app.tui.widgets.groups import Groups, why_line
+from app.tui.widgets.groups import Groups, signal_line, why_line
 from app.tui.widgets.lanes import LEAD, Lanes, lane_lines
 from app.tui.widgets.phase_bar import phase_line, spent_in
 from experiments.reader import StoreReader
@@ -528,6 +528,38 @@ async def test_earlier_steps_are_looked_at_while_the_run_goes_on(tmp_path: Path)
         await pilot.press("end")
         assert lanes.snapshot.groups_step >= 7
         assert "seen from" not in frames.text(app)
+
+
+async def test_the_signal_is_that_of_the_groups_shown(tmp_path: Path) -> None:
+    """Step 4 has its scores and is still being updated; all groups of step 3 had a signal."""
+
+    def events() -> Iterator[ev.Event]:
+        for event in Script(steps=3, total_steps=9, prompts=4, group=4, progress=False).events():
+            if isinstance(event, ev.StepFinished):
+                event = replace(event, metrics={**event.metrics, "frac_reward_zero_std": 0.0})
+            yield event
+        for index in range(4):
+            answers = [("3", index == 0 and at == 0, False) for at in range(4)]
+            yield scored(4, index, (1, 2), answers)
+
+    app = workbench(events(), tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot, app)
+        assert app.screen.query_one(Groups).snapshot.groups_step == 4
+        assert re.search(r" signal [▁▂▃▄▅▆▇█ ]+ 25%", frames.text(app))
+
+
+def test_the_signal_of_a_step_without_scores_is_not_that_of_the_step_before() -> None:
+    def line(snapshot: Snapshot) -> str:
+        return "".join(text for text, _ in signal_line(snapshot, 40, PALETTES["dark"])).rstrip()
+
+    history = ((3, 0.75), (4, 0.5))
+    assert line(Snapshot(signal=history, groups_step=5)).endswith(" –")
+    assert line(Snapshot(signal=history, groups_step=4)).endswith(" 50%")
+    gone = scored(5, 0, (1, 2), [("3", True, False)] * 2).group
+    gone = replace(gone, no_signal=f"all right{ev.REPLACED}")
+    kept = scored(5, 1, (1, 2), [("3", True, False), ("4", False, False)]).group
+    assert line(Snapshot(signal=history, groups=(gone, kept), groups_step=5)).endswith(" 100%")
 
 
 async def test_steps_back_add_up_while_one_is_being_read(tmp_path: Path) -> None:
