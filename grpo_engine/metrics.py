@@ -50,7 +50,8 @@ _SPECS = (
           "step's answers. At 0 all score alike and there is nothing to learn from.",
           also="variance, standard deviation of the reward"),
     _spec("frac_reward_zero_std", "groups without signal", "Share of groups whose answers all "
-          "scored the same. They do not change the model: too easy or too hard.", "down",
+          "scored the same, a KL penalty in the reward included. They do not change the model: too "
+          "easy or too hard.", "down",
           "share", (0.5,), also="no signal, wasted prompts, zero advantage"),
     _spec("groups/skipped", "groups skipped", "Groups that took no part in the update. Without a "
           "KL penalty a group without signal has no gradient, so its forward pass is saved.",
@@ -60,39 +61,49 @@ _SPECS = (
     _spec("prompts/passed_over", "prompts passed over", "Training problems that were not drawn in "
           "this step, because of their pass rates or their length. See task.curriculum.", "none",
           "prompts"),
-    _spec("loss", "loss", "What the update minimises, the negative of the objective. It often "
-          "reads near 0: at ratio 1 the pushes up and down of a group cancel, and the model still "
-          "learns.", "none",
+    _spec("loss", "loss", "What the last pass minimised, the negative of the objective, as the "
+          "mean of its minibatches. It often reads near 0: at ratio 1 the pushes up and down of a "
+          "group cancel, and the model still learns.", "none",
           also="objective"),
     _spec("kl", "KL to reference", "Mean over tokens of the k3 estimate of the distance to the "
-          "reference policy, each times its ratio if the recipe's KL penalty is. It grows as "
-          "the model learns; a sudden rise means it is drifting.", "none", "nats", (0.1,),
+          "reference policy in the last pass, each times its ratio if the recipe's KL penalty is. "
+          "It grows as the model learns; a sudden rise means it is drifting.", "none", "nats",
+          (0.1,),
           also="distance from the reference, far, furthest, drift, divergence"),
     _spec("kl_to_old", "KL to sampling policy", "Distance to the policy that sampled the answers, "
-          "after the last pass. It tells how far one step moved the policy.", "none", "nats",
+          "in the last pass and before its updates. With one pass of one minibatch it is 0 by "
+          "construction.", "none", "nats",
           also="distance, drift, policy change"),
-    _spec("entropy", "entropy", "Mean entropy of the next-token distribution on answer tokens. "
-          "Near 0 the policy has stopped exploring and groups lose their signal.", "none", "nats",
+    _spec("entropy", "entropy", "Mean entropy of the next-token distribution on answer tokens, "
+          "in the first pass. Near 0 the policy has stopped exploring and groups lose their "
+          "signal.", "none", "nats",
           also="exploration, diversity, randomness, uncertainty"),
-    _spec("clip_ratio/low_mean", "clipped low", "Share of tokens pushed down whose ratio is below "
-          "the lower bound, so that the push stops. With one pass it is 0 by construction.",
+    _spec("clip_ratio/low_mean", "clipped low", "Share of tokens that are pushed down and whose "
+          "ratio is below the lower bound in the last pass, so that the push stops. With one pass "
+          "of one minibatch it is 0 by construction.",
           "none", "share"),
-    _spec("clip_ratio/high_mean", "clipped high", "Share of tokens pushed up whose ratio is above "
-          "the upper bound, so that the push stops. With one pass it is 0 by construction.",
+    _spec("clip_ratio/high_mean", "clipped high", "Share of tokens that are pushed up and whose "
+          "ratio is above the upper bound in the last pass, so that the push stops. With one pass "
+          "of one minibatch it is 0 by construction.",
           "none", "share"),
     _spec("clip_ratio/region_mean", "clipped", "Share of tokens whose push was stopped by either "
-          "bound. Above 0.3 the passes move the policy too far for one batch.", "none", "share",
+          "bound in the last pass. Above 0.3 the passes move the policy too far for one batch.",
+          "none", "share",
           (0.3,), also="clipping, bound"),
     _spec("clip_ratio/low_min", "clipped low, least", "Smallest share of tokens clipped low "
-          "among the answers. It shows how uneven the answers are.", unit="share"),
+          "among the answers, in the last pass. It shows how uneven the answers are.",
+          unit="share"),
     _spec("clip_ratio/high_max", "clipped high, most", "Largest share of tokens clipped high "
-          "among the answers. It shows how uneven the answers are.", unit="share"),
-    _spec("cispo_clip_ratio", "weights capped", "Share of tokens pushed up whose weight CISPO "
-          "capped. They keep their gradient; only its size is bounded.", "none", "share"),
+          "among the answers, in the last pass. It shows how uneven the answers are.",
+          unit="share"),
+    _spec("cispo_clip_ratio", "weights capped", "Share of tokens that are pushed up and whose "
+          "weight CISPO capped, in the last pass. They keep their gradient; only its size is "
+          "bounded.", "none", "share"),
     _spec("vespo/phi_seq_mean", "VESPO's weight", "Mean weight that VESPO gives the gradient of an "
           "answer. It is 1 on fresh answers and falls as their ratios move far from 1.", "none"),
-    _spec("at_bound", "pushes stopped", "Share of pushed tokens whose push has stopped at a bound. "
-          "Near 1 another pass over the same rollouts would change nothing.", "none", "share"),
+    _spec("at_bound", "pushes stopped", "Share of pushed tokens whose push has stopped at a bound, "
+          "in the last pass. Near 1 another pass over the same rollouts would change nothing.",
+          "none", "share"),
     _spec("completions/mean_length", "answer length", "Mean number of tokens of an answer, its "
           "end token included. Growth without reward is padding.", "none", "tokens",
           also="completion, long, short, verbose"),
@@ -109,22 +120,26 @@ _SPECS = (
           "that ended by itself. Very short ones often mean giving up.", "none", "tokens"),
     _spec("completions/max_terminated_length", "longest finished", "Tokens of the longest answer "
           "that ended by itself. If it nears the limit, raise the limit.", "none", "tokens"),
-    _spec("completions/duplicates", "duplicates", "Share of answers that equal a sibling token by "
-          "token. Many duplicates mean little exploration.", "down", "share",
+    _spec("completions/duplicates", "duplicates", "Share of answers that repeat an earlier one of "
+          "their group token by token, so that 8 equal answers are 7 of 8. Many duplicates mean "
+          "little exploration.", "down", "share",
           also="identical, repeated, same answers"),
-    _spec("grad_norm", "gradient norm", "Length of the gradient before clipping, over all trained "
-          "weights. A spike is a batch that would have moved the policy too far.", "none",
+    _spec("grad_norm", "gradient norm", "Length of the gradient of the step's last update before "
+          "clipping, over all trained weights but a critic's. A spike is a batch that would have "
+          "moved the policy too far.", "none",
           also="update size, explosion"),
     _spec("learning_rate", "learning rate", "Step size of the optimiser in this step. It follows "
           "the schedule.", "none", also="lr, step size"),
-    _spec("num_tokens", "tokens", "Prompt and answer tokens processed since the start. Use it to "
-          "compare runs at equal work.", "none", "tokens"),
-    _spec("advantage/abs_mean", "advantage", "Mean size of the advantages. It is the strength of "
-          "the push before any clipping."),
+    _spec("num_tokens", "tokens", "Prompt and answer tokens processed since the start, a prompt's "
+          "once for all of its group. Use it to compare runs at equal work.", "none", "tokens"),
+    _spec("advantage/abs_mean", "advantage", "Mean size of the advantages over the tokens of the "
+          "update, so that a long answer counts more. It is the strength of the push before any "
+          "clipping."),
     _spec("ratio/mean", "ratio", "Mean ratio of new to old probability in the last pass. Far from "
           "1 the rollouts are stale."),
-    _spec("ratio/clamped", "ratios clamped", "Tokens whose log-ratio was beyond 60 and was cut "
-          "off. Anything above 0 means that the policies differ completely.", "down", "tokens"),
+    _spec("ratio/clamped", "ratios clamped", "Share of tokens whose log-ratio was beyond 60 and "
+          "was cut off, in the last pass. Anything above 0 means that the policies differ "
+          "completely.", "down", "share"),
     _spec("sampling/sampling_logp_difference/mean", "sampler gap", "Mean difference between the "
           "sampler's log-probability and the trainer's for the same token. It should be tiny.",
           "down", "nats"),
@@ -146,8 +161,9 @@ _SPECS = (
           "after the last pass. Shared weights move tokens together.", "down", "share"),
     _spec("target/wrong_way", "moved the wrong way", "Share of pushed tokens that moved away from "
           "their target. Shared weights move tokens together.", "down", "share"),
-    _spec("value/loss", "critic loss", "Squared error of the critic's value of each token. It "
-          "should fall while the critic learns what to expect.", "down"),
+    _spec("value/loss", "critic loss", "Half the squared error of the critic's value of a token, "
+          "mean over the last pass. It should fall while the critic learns what to expect.",
+          "down"),
     _spec("value/explained_variance", "critic explains", "Share of the returns' variance that the "
           "critic explains. At 0 it is no better than a constant baseline.", "up", "share"),
     _spec("entropy_bonus", "entropy bonus", "Weight of the entropy bonus in this step. With an "
@@ -159,7 +175,8 @@ _SPECS = (
     _spec("time/score", "time: score", "Seconds spent in reward functions. It should be small "
           "beside sampling.", "down", "s", also="slow, speed, duration, reward functions"),
     _spec("time/logprobs", "time: logprobs", "Seconds spent on old and reference "
-          "log-probabilities. It is 0 when neither is needed.", "down", "s",
+          "log-probabilities, and on those that are recorded after the update. It is 0 when none "
+          "is needed.", "down", "s",
           also="slow, speed, duration"),
     _spec("time/update", "time: update", "Seconds spent in forward, backward and optimiser. It "
           "grows with passes.", "down", "s", also="slow, speed, duration, backward, optimiser"),
@@ -187,8 +204,8 @@ _SPECS = (
           also="slow, speed, throughput"),
     _spec("memory/peak_gb", "peak memory", "Most memory that model, gradients and activations took "
           "in this step. It should stay flat over a run.", "down", "GB", also="RAM"),
-    _spec("eval/accuracy", "held-out accuracy, sampled", "Share of held-out problems answered "
-          "correctly. It is the honest measure of progress.", "up", "share",
+    _spec("eval/accuracy", "held-out accuracy, sampled", "Share of answers to held-out problems "
+          "that are right. It is the honest measure of progress.", "up", "share",
           also="test, validation, correct, right answers", best=True),
     _spec("eval/reward", "held-out reward, sampled", "Mean reward on held-out problems. Compare it "
           "with the training reward to see overfitting.", "up", best=True),

@@ -628,8 +628,8 @@ def duplicates(facts: Facts) -> Finding | None:
         return None
     return Finding(
         severity="warning",
-        explanation=f"{share:.0%} of the answers in the last 3 steps equal a sibling token by "
-        f"token{facts.no_gain}: there is little exploration.",
+        explanation=f"{share:.0%} of the answers in the last 3 steps repeat an earlier one of "
+        f"their group{facts.no_gain}: there is little exploration.",
         remedy="Raise rollout.temperature or use harder tasks.",
         value=share,
         limit=facts.thresholds.duplicates,

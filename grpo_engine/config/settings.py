@@ -367,7 +367,9 @@ class AlertsConfig(Section):
     clip_least: float = setting(1e-4, "Share of clipped tokens that counts as none.", ge=0, lt=1)
     grad_norm: float = setting(10.0, "A step's gradient norm as a multiple of the usual.", gt=1)
     reward_time: float = setting(0.5, "Share of a step that rewards may take.", gt=0, le=1)
-    duplicates: float = setting(0.5, "Share of answers that equal a sibling.", gt=0, le=1)
+    duplicates: float = setting(
+        0.5, "Share of answers that repeat an earlier one of their group.", gt=0, le=1
+    )
     memory: float = setting(0.9, "Share of the memory limit that a step may use.", gt=0, le=1)
     step_time: float = setting(2.0, "A step's time as a multiple of the usual.", gt=1)
 

@@ -294,7 +294,7 @@ def dialogue_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
 
 
 def _duplicates(samples: Samples) -> float:
-    """Share of completions with the same tokens as a sibling."""
+    """Share of completions with the same tokens as an earlier one of their group."""
     duplicates = 0
     for group in samples.groups:
         duplicates += len(group.rollouts) - len({rollout.ids for rollout in group.rollouts})

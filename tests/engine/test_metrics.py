@@ -2,6 +2,7 @@
 
 import math
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from grpo_engine.config.recipes import RECIPES, recipe
 from grpo_engine.maths.metrics import metrics
-from grpo_engine.metrics import METRICS, natural_range, spec
+from grpo_engine.metrics import METRICS, is_metric, natural_range, spec
 from tests.engine.maths.helpers import loss_of, random_batch
 
 
@@ -58,3 +59,29 @@ def test_shares_lie_from_0_to_1_and_amounts_are_not_negative() -> None:
     for name in ("loss", "reward", "rewards/f/mean", "eval/reward"):
         assert natural_range(name) == (-math.inf, math.inf)
     assert natural_range("value/explained_variance") == (-math.inf, 1.0)
+
+
+# what `_metrics` of TRL 1.16's GRPOTrainer gets, and what its Trainer logs beside it
+OF_TRL = {
+    "num_tokens", "step_time", "reward", "reward_std", "frac_reward_zero_std", "rewards/NAME/mean",
+    "rewards/NAME/std", "completions/mean_length", "completions/min_length",
+    "completions/max_length", "completions/clipped_ratio", "completions/mean_terminated_length",
+    "completions/min_terminated_length", "completions/max_terminated_length",
+    "tools/call_frequency", "tools/failure_frequency", "sampling/sampling_logp_difference/mean",
+    "sampling/sampling_logp_difference/max", "sampling/importance_sampling_ratio/min",
+    "sampling/importance_sampling_ratio/mean", "sampling/importance_sampling_ratio/max",
+    "policy_loss", "entropy_coef", "aux_loss", "kl", "entropy", "clip_ratio/low_mean",
+    "clip_ratio/high_mean", "clip_ratio/region_mean", "clip_ratio/low_min", "clip_ratio/high_max",
+    "cispo_clip_ratio", "vespo/phi_seq_mean", "loss", "grad_norm", "learning_rate",
+}  # fmt: skip
+
+
+def test_the_page_says_of_each_metric_of_trl_whether_ours_is_the_same() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "maths.md").read_text(encoding="utf-8")
+    table = page.partition("## TRL's metrics")[2].partition("\n## ")[0]
+    rows = [line.split("|") for line in table.splitlines() if line.startswith("| `")]
+    ours = {name: row[2].strip() for row in rows for name in re.findall(r"`([^`]+)`", row[1])}
+    assert ours.keys() == OF_TRL | {"log_metric"}
+    for name in OF_TRL:
+        if ours[name] in ("same", "other"):
+            assert is_metric(name.replace("NAME", "f")), name

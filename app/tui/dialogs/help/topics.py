@@ -188,7 +188,7 @@ ALERTS: Mapping[str, tuple[str, str]] = {
     "reward_value": ("A reward function gave NaN or a number too large to add up.", ""),
     "reward_constant": ("A reward function gives every answer the same score.", ""),
     "duplicates": (
-        "Many answers are identical to a sibling, and no more of them are right.",
+        "Many answers repeat another of their group, and no more of them are right.",
         "duplicates",
     ),
     "memory_near_limit": ("A step needs nearly all available memory.", "memory"),
