@@ -283,7 +283,7 @@ def _batch(values: Tree, put: Put, notes: list[str]) -> None:
 
 def _steps(values: Tree, name: str, updates: float, notes: list[str]) -> int:
     """A number of TRL's updates in steps, rounded up."""
-    steps = math.ceil(updates / values["updates"])
+    steps: int = math.ceil(updates / values["updates"])
     if steps * values["updates"] != updates:
         notes.append(
             f"{name}: {updates:g} updates became {steps} steps of {values['updates']} updates"

@@ -44,17 +44,16 @@ def learning_rate(config: OptimizerConfig, step: int, total: int, share: float =
 def build(config: OptimizerConfig) -> optim.Optimizer:
     """The optimiser that the settings name; weight decay spares vectors: norms and biases."""
     rule = _rule(config)
-    if not config.weight_decay:
-        return rule
     apply = rule.apply_single
 
-    def apply_single(gradient: mx.array, parameter: mx.array, state: dict[str, Any]) -> mx.array:
+    def apply_single(gradient: mx.array, parameter: mx.array, state: dict[str, Any]) -> Any:
         rule.weight_decay = config.weight_decay if parameter.ndim > 1 else 0.0
-        updated: mx.array = apply(gradient, parameter, state)
-        return updated
+        return apply(gradient, parameter, state)
 
-    rule.apply_single = apply_single
-    return rule
+    if config.weight_decay:
+        rule.apply_single = apply_single
+    built: optim.Optimizer = rule
+    return built
 
 
 def _rule(config: OptimizerConfig) -> Any:

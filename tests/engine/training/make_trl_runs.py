@@ -78,7 +78,7 @@ def draw(rng: np.random.Generator, number: int) -> Case:
         settings |= {"use_adaptive_entropy": True, "entropy_target": one_of(0.5, 5.0)}
     settings |= _batches(one_of, settings["num_generations"])
     generations = one_of(2, 3)
-    updates = settings["num_iterations"] * _minibatches(settings)
+    updates = int(settings["num_iterations"]) * _minibatches(settings)
     settings["max_steps"] = generations * updates
     if settings["beta"] and rng.random() < 0.4:
         settings |= {"sync_ref_model": True, "ref_model_sync_steps": updates}
@@ -108,8 +108,7 @@ def _batches(one_of: Any, group: int) -> dict[str, int]:
 
 
 def _minibatches(settings: dict[str, Any]) -> int:
-    generated: int = settings["steps_per_generation"]
-    return generated // settings["gradient_accumulation_steps"]
+    return int(settings["steps_per_generation"]) // int(settings["gradient_accumulation_steps"])
 
 
 def _optimizer(one_of: Any, updates: int) -> dict[str, Any]:
