@@ -284,9 +284,14 @@ class OptimizerConfig(Section):
     learning_rate: float = setting(1e-5, "Peak learning rate.", ge=0, le=10, main=True)
     schedule: Literal["constant", "linear", "cosine"] = setting("constant", "After the warm-up.")
     warmup_steps: int = setting(0, "Steps of linear warm-up.", ge=0, unit="steps")
+    warmup_from_zero: bool = setting(
+        False, "Begin the warm-up at 0, as transformers does, and not at peak/steps."
+    )
     final_share: float = setting(0.0, "Final value as a share of the peak.", ge=0, le=1)
-    weight_decay: float = setting(0.0, "Decoupled weight decay.", ge=0, le=1)
-    beta1: float = setting(0.9, "Decay of the first moment.", ge=0, lt=1)
+    weight_decay: float = setting(0.0, "Weight decay of matrices.", ge=0, le=1)
+    beta1: float = setting(
+        0.9, "Decay of the first moment; the momentum of sgd and muon.", ge=0, lt=1
+    )
     beta2: float = setting(0.999, "Decay of the second moment.", ge=0, lt=1)
     epsilon: float = setting(
         1e-8, "Added to the root of the second moment; for adam and adamw.", gt=0, le=1

@@ -6,6 +6,7 @@ executed. Settings missing from the file get TRL's defaults, not ours, so that t
 
 import ast
 import json
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,17 @@ import yaml
 
 from grpo_engine.config.recipes import SETTINGS
 from grpo_engine.config.safe_yaml import parse_yaml, read_text
-from grpo_engine.config.trl_names import ALIASES, DEFAULTS, MACHINE, NO_CAP, PLAIN, REWARDS, UNLIKE
+from grpo_engine.config.trl_names import (
+    ALIASES,
+    DEFAULTS,
+    MACHINE,
+    NO_CAP,
+    PLAIN,
+    REWARDS,
+    SAMPLING,
+    SCHEDULES,
+    UNLIKE,
+)
 from grpo_engine.errors import ConfigError, nearest
 
 Tree = dict[str, Any]
@@ -49,7 +60,8 @@ def translate(given: Mapping[str, Any]) -> tuple[Tree, list[str]]:
     for name, path in PLAIN.items():
         if values.get(name) is not None:
             put(path, values[name])
-    for step in (_algorithm, _mismatch, _batch, _optimizer, _model, _reference, _rewards, _task):
+    for step in (_batch, _algorithm, _mismatch, _optimizer, _schedule, _model, _reference, _rewards,
+                 _sampling, _task):  # fmt: skip
         step(values, put, notes)
     for name in given:
         if name in UNLIKE and given[name] not in (None, False, DEFAULTS.get(name)):
@@ -143,11 +155,7 @@ def _algorithm(values: Tree, put: Put, notes: list[str]) -> None:
     put("algorithm.recipe", recipe)
     put("algorithm.trust", trust)
     put("algorithm.weight", weight)
-    scale = {True: "group", False: "none"}.get(values["scale_rewards"], values["scale_rewards"])
-    signals = {"group": "group_standard", "batch": "batch_standard", "none": "group_mean"}
-    if scale not in signals:
-        raise ConfigError(f"scale_rewards must be group, batch or none, got {scale!r}")
-    put("algorithm.signal", signals[scale])
+    _signal(values, put)
     reweighted = bool(values["beta"] and values["use_bias_correction_kl"])
     if reweighted:
         put("algorithm.anchor_reweighted", True)
@@ -159,10 +167,42 @@ def _algorithm(values: Tree, put: Put, notes: list[str]) -> None:
     put("algorithm.anchor", "k3" if values["beta"] else "none")
     put("algorithm.beta", values["beta"])
     put("algorithm.passes", values["num_iterations"])
-    if scale != "none" or values["multi_objective_aggregation"] != "sum_then_normalize":
-        put("algorithm.combine", values["multi_objective_aggregation"])
+    _entropy(values, put, notes)
+
+
+def _signal(values: Tree, put: Put) -> None:
+    """What rewards are scaled by, and whether before or after they are summed."""
+    scale = {True: "group", False: "none"}.get(values["scale_rewards"], values["scale_rewards"])
+    signals = {"group": "group_standard", "batch": "batch_standard", "none": "group_mean"}
+    if scale not in signals:
+        raise ConfigError(f"scale_rewards must be group, batch or none, got {scale!r}")
+    combine = values["multi_objective_aggregation"]
+    # TRL normalises each function by its group's deviation there, whatever scale_rewards says
+    normalised = combine == "normalize_then_sum"
+    put("algorithm.signal", signals["group" if normalised else scale])
+    put("algorithm.combine", combine)
+
+
+def _entropy(values: Tree, put: Put, notes: list[str]) -> None:
+    """The controller of the entropy bonus, and means that TRL takes over micro-batches."""
     if values["use_adaptive_entropy"]:
         put("algorithm.entropy_target", values["entropy_target"])
+        if values["updates"] > 1:
+            notes.append(
+                f"use_adaptive_entropy: the bonus is adjusted once per step, after "
+                f"{values['updates']} updates; TRL adjusts it after each"
+            )
+    several = values["gradient_accumulation_steps"] > 1
+    if several and (values["entropy_coef"] or values["use_adaptive_entropy"]):
+        notes.append(
+            "entropy_coef: the bonus is the mean over all tokens of an update; TRL takes the mean "
+            "of each micro-batch, then of these, so tokens of short micro-batches count more there"
+        )
+    if several and values["top_entropy_quantile"] < 1:
+        notes.append(
+            "top_entropy_quantile: the quantile is that of all tokens of an update; TRL takes one "
+            "of each micro-batch"
+        )
 
 
 def _trust(trust: str, values: Tree, put: Put) -> None:
@@ -207,6 +247,14 @@ def _batch(values: Tree, put: Put, notes: list[str]) -> None:
     generated = values["steps_per_generation"] or accumulated
     if values["generation_batch_size"]:
         generated = max(1, values["generation_batch_size"] // rows)
+    if generated % accumulated:
+        # an update of several generation batches, all sampled with the same weights
+        whole = -(-generated // accumulated) * accumulated
+        notes.append(
+            f"steps_per_generation {generated:g} is no multiple of gradient_accumulation_steps "
+            f"{accumulated:g}: a step samples {whole:g} x {rows:g} answers, for whole updates"
+        )
+        generated = whole
     group = values["num_generations"]
     batch = rows * generated
     if batch % group:
@@ -216,9 +264,9 @@ def _batch(values: Tree, put: Put, notes: list[str]) -> None:
         )
     put("rollout.prompts", batch // group)
     put("optimizer.micro_rows", rows)
-    minibatches = max(1, generated // accumulated)
+    minibatches = generated // accumulated
     put("algorithm.minibatches", minibatches)
-    updates = minibatches * values["num_iterations"]
+    updates = values["updates"] = minibatches * values["num_iterations"]
     if values["max_steps"] and values["max_steps"] > 0:
         put("steps", -(-int(values["max_steps"]) // updates))
         if updates > 1:
@@ -233,30 +281,101 @@ def _batch(values: Tree, put: Put, notes: list[str]) -> None:
         )
 
 
+def _steps(values: Tree, name: str, updates: float, notes: list[str]) -> int:
+    """A number of TRL's updates in steps, rounded up."""
+    steps: int = math.ceil(updates / values["updates"])
+    if steps * values["updates"] != updates:
+        notes.append(
+            f"{name}: {updates:g} updates became {steps} steps of {values['updates']} updates"
+        )
+    return steps
+
+
 def _optimizer(values: Tree, put: Put, notes: list[str]) -> None:
-    """Optimiser, schedule and warm-up."""
-    name = str(values["optim"]).partition("_")[0]
-    known = ("adamw", "adafactor", "sgd", "lion", "muon", "adam")
+    """Optimiser and momentum; where its state is kept, or in how many bits, changes nothing."""
+    name = str(values["optim"]).removeprefix("paged_").partition("_")[0]
+    known = ("adamw", "adafactor", "sgd", "lion")
     if name not in known:
         notes.append(f"optim {values['optim']}: no equivalent; adamw is used")
-    put("optimizer.name", name if name in known else "adamw")
-    if name not in known or name.startswith("adam"):
+        name = "adamw"
+    put("optimizer.name", name)
+    given = dict(part.split("=", 1) for part in _text(values, "optim_args").split(",") if part)
+    if name == "adamw":
         put("optimizer.epsilon", values["adam_epsilon"])
-    schedule = str(values["lr_scheduler_type"])
-    shape = schedule.removesuffix("_with_warmup")
-    if shape not in ("linear", "cosine", "constant"):
-        notes.append(f"lr_scheduler_type {schedule}: no equivalent; linear is used")
+    if name == "sgd":
+        put("optimizer.beta1", _number(given.pop("momentum", 0.0)))
+        given.pop("weight_decay", None)  # transformers sets weight_decay for each weight
+    if given:
+        notes.append(f"optim_args {', '.join(given)}: no equivalent for {name}")
+
+
+def _schedule(values: Tree, put: Put, notes: list[str]) -> None:
+    """Schedule and warm-up, which is from 0 in transformers; `constant` has none there."""
+    name = str(values["lr_scheduler_type"])
+    more = _mapping(values, "lr_scheduler_kwargs")
+    peak = values["learning_rate"]
+    final = 0.0
+    if name == "cosine_with_min_lr" and peak:
+        final = more.pop("min_lr_rate", None) or (more.pop("min_lr", None) or 0.0) / peak
+    elif name == "polynomial" and peak and more.get("power", 1.0) == 1.0:
+        final = more.pop("lr_end", 1e-7) / peak
+        more.pop("power", None)
+    shape = SCHEDULES.get(name)
+    cycles = more.pop("num_cycles", None) if shape == "cosine" else None
+    if cycles not in (None, 1 if name == "cosine_with_restarts" else 0.5):
+        notes.append(f"lr_scheduler_kwargs num_cycles {cycles:g}: no equivalent; one fall is used")
+    if shape is None or "power" in more:
+        notes.append(f"lr_scheduler_type {name}: no equivalent; linear is used")
         shape = "linear"
+    elif more:
+        notes.append(f"lr_scheduler_kwargs {', '.join(more)}: no equivalent")
     put("optimizer.schedule", shape)
+    if final:
+        put("optimizer.final_share", final)
     warmup = values["warmup_steps"] or values.get("warmup_ratio") or 0
+    if name == "constant" and warmup:
+        notes.append("warmup_steps: transformers has no warm-up with constant; dropped")
+        return
     if 0 < warmup < 1:
-        notes.append(f"warm-up of {warmup:g} of the run: set optimizer.warmup_steps to its steps")
-        warmup = 0
-    put("optimizer.warmup_steps", int(warmup))
+        if values["max_steps"] <= 0:
+            notes.append(
+                f"warm-up of {warmup:g} of the run: set optimizer.warmup_steps to its steps"
+            )
+            return
+        warmup = math.ceil(warmup * values["max_steps"])
+    if warmup:
+        put("optimizer.warmup_steps", _steps(values, "warmup_steps", int(warmup), notes))
+        put("optimizer.warmup_from_zero", True)
+
+
+def _text(values: Tree, name: str) -> str:
+    return str(values.get(name) or "").replace(" ", "")
+
+
+def _mapping(values: Tree, name: str) -> Tree:
+    """A setting that is a dict, or JSON text of one; its numbers may be text."""
+    given = values.get(name) or {}
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except ValueError as error:
+            raise ConfigError(f"{name} is not JSON: {error}") from error
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"{name} must be a dict, got {type(given).__name__}")
+    return {key: _number(value) for key, value in given.items()}
 
 
 def _model(values: Tree, put: Put, notes: list[str]) -> None:
-    """LoRA's rank, and alpha / r as the scale."""
+    """Number format, LoRA's rank, and alpha / r as the scale."""
+    more = _mapping(values, "model_init_kwargs")
+    format = more.pop("dtype", None) or more.pop("torch_dtype", None)
+    if format is not None:
+        put("model.dtype", str(format).removeprefix("torch."))
+    if "trust_remote_code" in more:
+        put("model.trust_remote_code", more.pop("trust_remote_code"))
+    changing = sorted(set(more) - set(MACHINE) - {"device_map", "low_cpu_mem_usage"})
+    if changing:
+        notes.append(f"model_init_kwargs {', '.join(changing)}: no equivalent; see model.*")
     lora = values.get("use_peft") or values.get("lora_r") or values.get("lora_alpha")
     put("model.tuning", "lora" if lora else "full")
     if lora:
@@ -279,7 +398,8 @@ def _reference(values: Tree, put: Put, notes: list[str]) -> None:
     if not values["beta"]:
         notes.append("sync_ref_model: without beta there is no reference; dropped")
         return
-    put("algorithm.ref_refresh_every", values["ref_model_sync_steps"])
+    every = _steps(values, "ref_model_sync_steps", values["ref_model_sync_steps"], notes)
+    put("algorithm.ref_refresh_every", every)
     lora = values.get("use_peft") or values.get("lora_r") or values.get("lora_alpha")
     if lora and values["ref_model_mixup_alpha"] != 1:
         notes.append(
@@ -310,6 +430,25 @@ def _rewards(values: Tree, put: Put, notes: list[str]) -> None:
         )
     if not names:
         notes.append("reward functions are arguments in TRL: set rewards.functions to yours")
+
+
+def _sampling(values: Tree, put: Put, notes: list[str]) -> None:
+    """`generation_kwargs`, which replace the settings of the same name, as in TRL."""
+    more = _mapping(values, "generation_kwargs")
+    for name, path in SAMPLING.items():
+        value = more.pop(name, None)
+        if value is not None:
+            put(path, [value] if path == "rollout.stop" and isinstance(value, str) else value)
+            if name == "temperature" and value != values["temperature"]:
+                notes.append(
+                    f"generation_kwargs temperature {value:g}: log-probabilities are taken at it "
+                    f"as well; TRL keeps {values['temperature']:g} for them"
+                )
+    more.pop("do_sample", None)
+    if more:
+        notes.append(
+            f"generation_kwargs {', '.join(more)}: no equivalent; rollout.* has what can be set"
+        )
 
 
 def _task(values: Tree, put: Put, notes: list[str]) -> None:

@@ -96,6 +96,7 @@ PLAIN: Final[Mapping[str, str]] = {
     "dataset_train_split": "task.split",
     "dataset_test_split": "task.held_out_split",
     "eval_steps": "evaluation.every",
+    "num_generations_eval": "evaluation.samples",
     "save_steps": "checkpoint.every",
     "save_total_limit": "checkpoint.keep",
     "load_best_model_at_end": "checkpoint.best",
@@ -104,8 +105,34 @@ PLAIN: Final[Mapping[str, str]] = {
 # Names that are read together with others, from TRL's command line and from earlier versions.
 ALIASES: Final = (
     "warmup_ratio", "use_peft", "lora_r", "lora_alpha", "lora_target_modules", "dataset_name",
-    "dataset_config", "reward_funcs", "max_tool_calling_iterations",
+    "dataset_config", "reward_funcs", "max_tool_calling_iterations", "generation_kwargs",
+    "lr_scheduler_kwargs", "optim_args", "model_init_kwargs",
 )  # fmt: skip
+
+# Schedules of transformers, and ours of the same shape; others are in `lr_scheduler_kwargs`.
+SCHEDULES: Final[Mapping[str, str]] = {
+    "linear": "linear",
+    "polynomial": "linear",
+    "cosine": "cosine",
+    "cosine_with_restarts": "cosine",
+    "cosine_with_min_lr": "cosine",
+    "constant": "constant",
+    "constant_with_warmup": "constant",
+}
+
+# What `generation_kwargs` may hold, by the names of transformers and of vLLM.
+SAMPLING: Final[Mapping[str, str]] = {
+    "temperature": "rollout.temperature",
+    "top_p": "rollout.top_p",
+    "top_k": "rollout.top_k",
+    "min_p": "rollout.min_p",
+    "repetition_penalty": "rollout.repetition_penalty",
+    "max_new_tokens": "rollout.max_new_tokens",
+    "max_tokens": "rollout.max_new_tokens",
+    "stop_strings": "rollout.stop",
+    "stop": "rollout.stop",
+    "ignore_eos": "rollout.ignore_end",
+}
 
 # TRL's own reward functions and ours.
 REWARDS: Final[Mapping[str, str]] = {
@@ -119,29 +146,27 @@ REWARDS: Final[Mapping[str, str]] = {
     "trl.rewards.get_repetition_penalty_reward": "repetition",
 }
 
-# Settings that change a run and have no equivalent, with what to do about each.
+# Settings that change a run and have no equivalent, with the reason.
 UNLIKE: Final[Mapping[str, str]] = {
-    "entropy_coef_min": "no equivalent; the controller of algorithm.entropy_target has no bounds",
-    "entropy_coef_max": "no equivalent; the controller of algorithm.entropy_target has no bounds",
-    "entropy_coef_delta": "no equivalent; the controller has its own step",
-    "generation_kwargs": "no equivalent; set rollout.* one by one",
-    "router_aux_loss_coef": "no equivalent; MoE routers get no extra loss",
-    "neftune_noise_alpha": "no equivalent",
-    "label_smoothing_factor": "no equivalent",
-    "lr_scheduler_kwargs": "no equivalent; see optimizer.final_share",
-    "num_generations_eval": "set evaluation.samples",
-    "vllm_structured_outputs_regex": "no equivalent; score the form with the reward regex",
-    "model_init_kwargs": "no equivalent; see model.dtype and model.quantized",
-    "data_seed": "no equivalent; the run's seed orders the data",
-    "optim_args": "no equivalent",
-    "optim_target_modules": "no equivalent",
-    "auto_find_batch_size": "no equivalent; a memory estimate is made before the run",
+    "entropy_coef_min": "always 0 here; see algorithm.entropy_target",
+    "entropy_coef_max": "always 1 here; see algorithm.entropy_target",
+    "entropy_coef_delta": "always 0.005 here; see algorithm.entropy_target",
+    "router_aux_loss_coef": "no equivalent; routers of mixture-of-experts models get no extra loss",
+    "neftune_noise_alpha": "no equivalent; with noise on embeddings the ratio of fresh samples "
+    "would not be 1",
+    "vllm_structured_outputs_regex": "no equivalent; answers are sampled freely, so score the form "
+    "with the reward regex",
+    "optim_target_modules": "no equivalent; only GaLore and APOLLO read it",
+    "auto_find_batch_size": "TRL refuses it for GRPO; set optimizer.micro_rows to 0 to choose by "
+    "memory",
 }
 
+_UNREAD = "GRPOTrainer does not read it"
 _FILES, _TORCH, _LOG = "files go to the run's folder", "of PyTorch or its devices", "all is logged"
 
 # Settings for the machine, files and logging that a run here does not need.
 MACHINE: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("data_seed", "label_smoothing_factor"), _UNREAD),
     **dict.fromkeys(("output_dir", "save_strategy", "save_only_model", "overwrite_output_dir",
                      "resume_from_checkpoint", "save_on_each_node", "enable_jit_checkpoint",
                      "ignore_data_skip", "restore_callback_states_from_checkpoint"), _FILES),

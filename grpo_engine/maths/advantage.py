@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import mlx.core as mx
@@ -17,7 +17,7 @@ from grpo_engine.maths.anchor import reward_penalty
 from grpo_engine.maths.arrays import of_shape, on_mask
 from grpo_engine.maths.groups import of_group
 from grpo_engine.maths.process import Steps, process
-from grpo_engine.maths.signal import normalize_then_sum, signal
+from grpo_engine.maths.signal import any_differs, normalize_then_sum, signal
 
 Rewards = mx.array | Sequence[Any]  # [B,F] or [B]; None where a function does not apply
 Given = TypeVar("Given")
@@ -32,6 +32,7 @@ class Advantages:
     penalty: mx.array  # [B] subtracted by an anchor in the reward
     group_mean: mx.array  # [B] of rewards - penalty
     group_std: mx.array  # [B] of the same
+    differ: mx.array  # [B] rewards differ in the group, as the signal compares them
     has_signal: mx.array  # [B] some completion of its group has a nonzero advantage
     returns: mx.array | None  # [B,T] the critic's targets
 
@@ -70,7 +71,10 @@ def advantages(
         advantage = normalize_then_sum(r_BF, w_F, ids, recipe)
     else:
         advantage = signal(r - taken, ids, recipe)
-    return described(recipe, advantage, r, taken, ids, returns)
+    found = described(recipe, advantage, r, taken, ids, returns)
+    if recipe.combine == "normalize_then_sum":
+        return replace(found, differ=any_differs(r_BF, w_F, ids))
+    return found
 
 
 def as_array(values: mx.array | Sequence[float]) -> mx.array:
@@ -159,6 +163,7 @@ def described(
         penalty=taken,
         group_mean=own.mean,
         group_std=own.std(recipe.std),
+        differ=own.differ,
         has_signal=(same & pushed[None, :]).any(axis=1),
         returns=returns,
     )
@@ -186,7 +191,7 @@ def reward_metrics(
         )
         found[mean] = (_number(batch.score.sum()), count)
         found[std] = (_number(batch.std("sample")[0]), float(count > 1))
-    flat = (computed.group_std == 0).astype(mx.float32)
+    flat = (~computed.differ).astype(mx.float32)
     found["frac_reward_zero_std"] = (_number(flat.sum()), float(flat.size))
     return found
 

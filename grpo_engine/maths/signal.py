@@ -73,6 +73,13 @@ def signal(score: mx.array, group_ids: mx.array, recipe: Recipe) -> mx.array:
     return mx.where(own.valid, SIGNALS[recipe.signal](own, recipe), 0.0)
 
 
+def any_differs(rewards: mx.array, weights: mx.array, group_ids: mx.array) -> mx.array:
+    """Whether some function that counts scores the completions of the group differently. [B]"""
+    columns = [rewards[:, f] for f in range(rewards.shape[1])]
+    differ = mx.stack([of_group(column, group_ids).differ for column in columns], axis=1)
+    return (differ & (weights != 0)).any(axis=1)
+
+
 def normalize_then_sum(
     rewards: mx.array, weights: mx.array, group_ids: mx.array, recipe: Recipe
 ) -> mx.array:
@@ -83,11 +90,11 @@ def normalize_then_sum(
     """
     columns = [rewards[:, f] for f in range(rewards.shape[1])]
     parts = mx.stack([signal(column, group_ids, recipe) for column in columns], axis=1)
-    told_apart = mx.stack([of_group(column, group_ids).differ for column in columns], axis=1)
     scored = (~mx.isnan(rewards)).any(axis=1)
     terms = parts * weights
     cancels = mx.abs(terms.sum(axis=1)) <= EQUAL_REWARDS * mx.abs(terms).sum(axis=1)
     x = mx.where(scored, mx.where(cancels, 0.0, terms.sum(axis=1)), mx.nan)
     batch = of_group(x, group_ids).in_batch()
     advantages = standard(batch.score - batch.mean, batch.std(recipe.std), recipe.signal_eps)
-    return mx.where(batch.valid & told_apart.any(axis=1), advantages, 0.0)
+    differ = any_differs(rewards, weights, group_ids)
+    return mx.where(batch.valid & differ, advantages, 0.0)

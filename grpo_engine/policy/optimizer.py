@@ -18,16 +18,19 @@ MASTER = "master."  # prefix of float32 copies in a checkpoint
 MOST_SCALE, SMALLER, CALM = 2.0**16, 16, 100  # doubled after 100 updates without overflow
 
 
-def learning_rate(config: OptimizerConfig, step: int, total: int) -> float:
-    """Learning rate of a step (1 is the first): linear warm-up, then the schedule.
+def learning_rate(config: OptimizerConfig, step: int, total: int, share: float = 0.0) -> float:
+    """Learning rate of an update, made when `share` of a step (1 is the first) is done.
 
-    ``peak · n/warm-up`` up to step `warmup_steps`; then ``peak · (f + (1-f)·shape(x))``, where x
-    goes from 0 towards 1 at the end of the run and shape is 1, 1-x, or (1 + cos πx)/2.
+    In the warm-up ``peak · min(1, n/warm-up)``, where n counts this step, or with
+    `warmup_from_zero` only what is done. Then ``peak · (f + (1-f)·shape(x))``, where x goes from 0
+    towards 1 at the end of the run and shape is 1, 1-x, or (1 + cos πx)/2.
     """
     peak, warm = config.learning_rate, config.warmup_steps
-    if step <= warm:
-        return peak * step / warm
-    x = (step - 1 - warm) / max(1, total - warm)
+    done = step - 1 + share
+    if done < warm:
+        counted = done if config.warmup_from_zero else done + 1
+        return peak * min(1.0, counted / warm)
+    x = (done - warm) / max(1, total - warm)
     match config.schedule:
         case "constant":
             return peak
@@ -39,7 +42,22 @@ def learning_rate(config: OptimizerConfig, step: int, total: int) -> float:
 
 
 def build(config: OptimizerConfig) -> optim.Optimizer:
-    """The optimiser that the settings name, with bias correction if it has moments."""
+    """The optimiser that the settings name; weight decay spares vectors: norms and biases."""
+    rule = _rule(config)
+    apply = rule.apply_single
+
+    def apply_single(gradient: mx.array, parameter: mx.array, state: dict[str, Any]) -> Any:
+        rule.weight_decay = config.weight_decay if parameter.ndim > 1 else 0.0
+        return apply(gradient, parameter, state)
+
+    if config.weight_decay:
+        rule.apply_single = apply_single
+    built: optim.Optimizer = rule
+    return built
+
+
+def _rule(config: OptimizerConfig) -> Any:
+    """MLX's optimiser, with bias correction if it has moments."""
     rate, decay, betas = config.learning_rate, config.weight_decay, [config.beta1, config.beta2]
     eps = config.epsilon
     if eps != DEFAULT_EPSILON and config.name not in ("adamw", "adam"):

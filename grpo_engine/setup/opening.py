@@ -175,7 +175,9 @@ def load_run(
         alerts=Alerts(_limits(config, recipe, policy, parts)),
         sampling=sampling, micro_rows=rows, threads=threads, ranks=ranks, workers=workers,
     )  # fmt: skip
-    run.progress.entropy_bonus = run.progress.entropy_control = recipe.entropy_bonus
+    run.progress.entropy_control = recipe.entropy_bonus
+    if recipe.entropy_target is None:  # else nothing has been measured yet
+        run.progress.entropy_bonus = recipe.entropy_bonus
     run.progress.pins = first_pins(run)
     return run
 

@@ -335,7 +335,7 @@ def unpacked(value: Mapping[str, Any], arrays: Arrays) -> LossInputs:
         groups=[], rollouts=[], **sampled,
         advantages=Advantages(
             values=advantages, rewards=none, penalty=none, group_mean=none, group_std=none,
-            has_signal=none, returns=named.get("returns"),
+            differ=none, has_signal=none, returns=named.get("returns"),
         ),
     )  # fmt: skip
     aimed = [named[f"targets.{name}"] for name in AIMED if f"targets.{name}" in named]

@@ -76,7 +76,7 @@ def group_scored(
             ),
             reward_mean=statistics.fmean(known) if known else None,
             reward_std=reward_std(known),
-            no_signal=_why_no_signal(group),
+            no_signal=_why_no_signal(group, advantages),
             sampling={
                 "temperature": sampling.temperature,
                 "top_p": sampling.top_p,
@@ -107,10 +107,11 @@ def _completion(
     )
 
 
-def _why_no_signal(group: SampledGroup) -> str:
+def _why_no_signal(group: SampledGroup, advantages: Sequence[float | None]) -> str:
     """Why a group has no signal, or was replaced; empty if it has one."""
     scores, accuracy = group.scores, group.right.function
-    if len(group.rollouts) < 2 or (scores.differ and not group.alike_in):
+    has_signal = scores.differ or any(advantages)  # by functions whose total is equal
+    if len(group.rollouts) < 2 or (has_signal and not group.alike_in):
         return ""
     known = [value for value in group.totals if value is not None]
     right = scores.column(accuracy) if accuracy in scores.names else []

@@ -69,7 +69,6 @@ def update(run: Run, samples: Samples, step: int) -> Generator[Event, None, Upda
     result = UpdateResult(
         learning_rate=optim.learning_rate(run.config.optimizer, step, run.config.steps)
     )
-    run.optimizer.rule.learning_rate = result.learning_rate
     targets = step_targets(samples, recipe)
     previous: float | None = None  # the previous pass's objective
     with run.clock.phase("update"):
@@ -95,10 +94,8 @@ def _make_pass(
     minibatches = _minibatches(run, samples, recipe, step, index)
     for number, minibatch in enumerate(minibatches):
         gradient = _gradient(run, samples, recipe, step, minibatch, targets)
-        before = (index - 1) * len(minibatches) + number
-        summed, results, norm, critic_norm = yield from _as_part(
-            gradient, before, recipe.passes * len(minibatches)
-        )
+        before, updates = (index - 1) * len(minibatches) + number, recipe.passes * len(minibatches)
+        summed, results, norm, critic_norm = yield from _as_part(gradient, before, updates)
         pass_results += results
         totals |= _totals_by_row(samples, recipe, minibatch, number)
         losses.append(math.fsum(one.loss for one in results))
@@ -114,6 +111,10 @@ def _make_pass(
             result.culprits = yield from _culprits(run, step, samples, recipe, minibatch, targets)
             break
         if not result.stopped:
+            result.learning_rate = optim.learning_rate(
+                run.config.optimizer, step, run.config.steps, before / updates
+            )
+            run.optimizer.rule.learning_rate = result.learning_rate
             _optimizer_step(run, summed, norm, critic_norm)
             result.updates += 1
         result.loss, result.grad_norm = -objective, norm
@@ -168,20 +169,23 @@ def _inputs(
     )  # fmt: skip
 
 
+def row_order(run: Run, samples: Samples, recipe: Recipe, step: int, index: int) -> list[int]:
+    """The order of a pass's rows: of whole groups, at random if there are several minibatches."""
+    if recipe.minibatches == 1:
+        return list(range(len(samples.rollouts)))
+    group_ids_B = np.array(samples.group_ids_B)
+    order = np.random.default_rng([run.config.seed, step, index]).permutation(len(samples.groups))
+    return [row for group in order for row in np.flatnonzero(group_ids_B == group).tolist()]
+
+
 def _minibatches(
     run: Run, samples: Samples, recipe: Recipe, step: int, index: int
 ) -> list[Minibatch]:
-    """Split the rows into minibatches of whole groups, in a seeded order, as evenly as possible.
+    """Split the rows into minibatches, as evenly as possible.
 
     Rows that skip the forward still count in the denominators of their minibatch.
     """
-    rows = list(range(len(samples.rollouts)))
-    if recipe.minibatches > 1:
-        group_ids_B = np.array(samples.group_ids_B)
-        order = np.random.default_rng([run.config.seed, step, index]).permutation(
-            len(samples.groups)
-        )
-        rows = [row for group in order for row in np.flatnonzero(group_ids_B == group).tolist()]
+    rows = row_order(run, samples, recipe, step, index)
     ends = [len(rows) * n // recipe.minibatches for n in range(recipe.minibatches + 1)]
     trained = set(samples.trained_rows)
     minibatches = []

@@ -46,6 +46,13 @@ def test_every_loss_and_scaling_is_a_legal_recipe(
     assert recipe.signal == signals[{True: "group", False: "none"}.get(scale, scale)]
 
 
+@pytest.mark.parametrize("scale", ["group", "batch", "none", True, False])
+def test_rewards_normalised_before_the_sum_are_so_by_group_whatever_the_scaling(scale: Any) -> None:
+    given = {"scale_rewards": scale, "multi_objective_aggregation": "normalize_then_sum"}
+    recipe = config(**given).algorithm.resolved()
+    assert (recipe.signal, recipe.combine) == ("group_standard", "normalize_then_sum")
+
+
 def test_gspo_in_trls_words_is_the_sequence_ratio() -> None:
     recipe = config(
         loss_type="grpo", importance_sampling_level="sequence", epsilon=3e-4, epsilon_high=4e-4
@@ -110,7 +117,7 @@ def test_what_has_no_equivalent_is_listed_once_with_what_to_do() -> None:
     text = "\n".join(notes)
     assert text.count("use_vllm: MLX samples in the same process") == 1
     assert "bf16: no equivalent, and none needed" in text
-    assert "entropy_coef_max: no equivalent; the controller" in text
+    assert "entropy_coef_max: always 1 here" in text
     assert "did you mean num_generations?" in text
     assert "loss_type other: no equivalent; translated as grpo" in text
 
@@ -149,6 +156,101 @@ def test_the_names_and_defaults_are_those_of_trls_own_grpoconfig() -> None:
 def test_adams_epsilon_carries_over_to_the_optimisers_that_read_it(optim: str) -> None:
     made = config(optim=optim, adam_epsilon=1e-5).optimizer
     assert made.epsilon == (1e-8 if optim == "sgd" else 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected", "told"),
+    [
+        ({"optim": "sgd"}, {"name": "sgd", "beta1": 0.0}, ""),
+        ({"optim": "sgd", "optim_args": "momentum=0.8, nesterov=true"}, {"beta1": 0.8}, "nesterov"),
+        ({"optim": "paged_adamw_8bit"}, {"name": "adamw", "beta1": 0.9}, ""),
+        ({"optim": "lion_32bit"}, {"name": "lion"}, ""),
+        ({"optim": "rmsprop"}, {"name": "adamw"}, "optim rmsprop: no equivalent"),
+        ({"optim_args": "rank=8"}, {"name": "adamw"}, "optim_args rank: no equivalent for adamw"),
+    ],
+)
+def test_an_optimiser_comes_with_the_momentum_that_it_has_in_transformers(
+    given: dict[str, Any], expected: dict[str, Any], told: str
+) -> None:
+    tree, notes = translate(given)
+    made = build(tree).optimizer
+    assert {name: getattr(made, name) for name in expected} == expected
+    assert any(told in note for note in notes if note.startswith("optim")) == bool(told)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected", "told"),
+    [
+        ({"warmup_steps": 4}, ("linear", 4, True, 0.0), ""),
+        ({"lr_scheduler_type": "cosine"}, ("cosine", 0, False, 0.0), ""),
+        # a constant rate has no warm-up in transformers
+        ({"lr_scheduler_type": "constant", "warmup_steps": 4}, ("constant", 0, False, 0.0), "drop"),
+        ({"lr_scheduler_type": "constant_with_warmup", "warmup_steps": 4},
+         ("constant", 4, True, 0.0), ""),
+        # 20 updates, of which a tenth, rounded up, is 2: one step of 4 updates
+        ({"warmup_steps": 0.1, "max_steps": 20, "num_iterations": 4}, ("linear", 1, True, 0.0),
+         "2 updates became 1 steps of 4 updates"),
+        ({"warmup_ratio": 0.1}, ("linear", 0, False, 0.0), "warm-up of 0.1 of the run"),
+        ({"lr_scheduler_type": "cosine_with_min_lr", "learning_rate": 0.1,
+          "lr_scheduler_kwargs": {"min_lr": 0.02}}, ("cosine", 0, False, 0.2), ""),
+        ({"lr_scheduler_type": "cosine_with_min_lr",
+          "lr_scheduler_kwargs": '{"min_lr_rate": "1e-1"}'}, ("cosine", 0, False, 0.1), ""),
+        ({"lr_scheduler_type": "cosine", "lr_scheduler_kwargs": {"num_cycles": 2}},
+         ("cosine", 0, False, 0.0), "num_cycles 2: no equivalent"),
+        ({"lr_scheduler_type": "inverse_sqrt"}, ("linear", 0, False, 0.0), "inverse_sqrt: no"),
+        ({"lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": {"power": 2}},
+         ("linear", 0, False, 0.0), "polynomial: no equivalent"),
+    ],
+)  # fmt: skip
+def test_a_schedule_falls_and_warms_up_as_in_transformers(
+    given: dict[str, Any], expected: tuple[Any, ...], told: str
+) -> None:
+    tree, notes = translate(given)
+    made = build(tree).optimizer
+    found = (made.schedule, made.warmup_steps, made.warmup_from_zero, made.final_share)
+    assert found == pytest.approx(expected)
+    about = [note for note in notes if note.startswith(("warm", "lr_scheduler"))]
+    assert any(told in note for note in about) == bool(told)
+
+
+def test_what_generation_and_the_model_are_given_beside_their_settings_carries_over() -> None:
+    tree, notes = translate(
+        {
+            "top_p": 0.5,
+            "generation_kwargs": {"top_p": 0.9, "temperature": 0.7, "stop": "###", "num_beams": 2},
+            "model_init_kwargs": {"dtype": "bfloat16", "attn_implementation": "sdpa", "x": 1},
+            "num_generations_eval": 4,
+        }
+    )
+    made = build(tree)
+    assert (made.rollout.top_p, made.rollout.temperature, made.rollout.stop) == (0.9, 0.7, ("###",))
+    assert (made.model.dtype, made.evaluation.samples) == ("bfloat16", 4)
+    text = "\n".join(notes)
+    assert "generation_kwargs temperature 0.7: log-probabilities are taken at it as well" in text
+    assert "generation_kwargs num_beams: no equivalent" in text
+    assert "model_init_kwargs x: no equivalent" in text
+    with pytest.raises(ConfigError, match="lr_scheduler_kwargs is not JSON"):
+        translate({"lr_scheduler_kwargs": "{"})
+
+
+def test_what_grpotrainer_itself_does_not_read_is_said_to_need_no_equivalent() -> None:
+    _, notes = translate({"data_seed": 3, "label_smoothing_factor": 0.1, "auto_find_batch_size": 1})
+    for name in ("data_seed", "label_smoothing_factor"):
+        assert f"{name}: no equivalent, and none needed (GRPOTrainer does not read it)" in notes
+    assert any(note.startswith("auto_find_batch_size: TRL refuses it") for note in notes)
+
+
+def test_an_update_of_several_generations_is_a_step_that_samples_them_all() -> None:
+    """4 micro-batches of 8 answers make one update: four groups, though each was sampled alone."""
+    tree, notes = translate({"gradient_accumulation_steps": 4, "steps_per_generation": 1})
+    assert (tree["rollout"]["prompts"], tree["algorithm"]["minibatches"]) == (4, 1)
+    assert any(note.startswith("steps_per_generation 1 is no multiple") for note in notes)
+
+
+def test_a_reference_is_synced_after_as_many_updates_as_in_trl() -> None:
+    given = {"beta": 0.04, "sync_ref_model": True, "num_iterations": 4}
+    made = config(**given, ref_model_sync_steps=8).algorithm
+    assert made.ref_refresh_every == 2
 
 
 def test_every_name_has_one_meaning() -> None:

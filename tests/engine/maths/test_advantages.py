@@ -157,6 +157,19 @@ def test_totals_that_differ_by_a_ten_thousandth_are_different(
     assert reward_metrics([one, other], found, [])["frac_reward_zero_std"] == (0.0, 2.0)
 
 
+def test_groups_whose_functions_differ_but_not_their_total_have_a_signal_if_normalised_first() -> (
+    None
+):
+    # all totals are 1; in the first group, (1 - .5)/.707·1 + (0 - .25)/.354·2 = .707 - 1.414
+    rows, ids = [[1.0, 0.0], [0.0, 0.5], [1.0, 0.0], [1.0, 0.0]], [0, 0, 1, 1]
+    how = recipe("grpo", combine="normalize_then_sum", beta=0.0)
+    found = advantages(rows, ids, how, [1.0, 2.0])
+    assert reward_metrics(rows, found, [])["frac_reward_zero_std"] == (2.0, 4.0)
+    assert numbers(found.has_signal) == [True, True, False, False]
+    summed = advantages(rows, ids, recipe("grpo", beta=0.0), [1.0, 2.0])
+    assert reward_metrics(rows, summed, [])["frac_reward_zero_std"] == (4.0, 4.0)
+
+
 def test_a_sum_of_terms_that_cancel_is_zero_and_not_its_rounding() -> None:
     # .1 + .2 - .3 = 2.8e-17 or 5.6e-17 in floats
     assert total_reward([0.1, 0.2, 0.3], [1.0, 1.0, -1.0]) == 0.0

@@ -20,6 +20,36 @@ def test_warm_up_ends_at_the_peak() -> None:
     assert rates(warmup_steps=4)[:6] == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0, 1.0])
 
 
+def test_a_warm_up_from_zero_is_that_of_transformers() -> None:
+    # its k-th update, from 0, has k/4 of the peak; then (10 - k)/(10 - 4)
+    found = rates(warmup_steps=4, warmup_from_zero=True, schedule="linear")
+    assert found[:6] == pytest.approx([0.0, 0.25, 0.5, 0.75, 1.0, 5 / 6])
+
+
+def test_the_rate_of_an_update_follows_the_schedule_within_its_step() -> None:
+    # half of the second of four steps: 1.5 are done, 2.5 remain
+    config = OptimizerConfig(learning_rate=1.0, schedule="linear")
+    assert optimizer.learning_rate(config, 2, 4, share=0.5) == pytest.approx(2.5 / 4)
+    warm = OptimizerConfig(learning_rate=1.0, warmup_steps=4)
+    assert optimizer.learning_rate(warm, 2, 9, share=0.5) == pytest.approx(2.5 / 4)
+    assert optimizer.learning_rate(warm, 4, 9, share=0.5) == 1.0
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd", "muon", "lion", "adafactor"])
+def test_weight_decay_spares_norms_and_biases(name: str) -> None:
+    made = optimizer.build(
+        OptimizerConfig.model_validate(
+            {"name": name, "learning_rate": 0.1, "weight_decay": 0.5, "beta1": 0.0}
+        )
+    )
+    weights = {"layer.weight": mx.ones((2, 2)), "norm.weight": mx.ones(2), "layer.bias": mx.ones(2)}
+    still = {key: mx.zeros_like(value) for key, value in weights.items()}
+    after = made.apply_gradients(still, weights)
+    assert after["norm.weight"].tolist() == [1.0, 1.0]
+    assert after["layer.bias"].tolist() == [1.0, 1.0]
+    assert mx.all(after["layer.weight"] < 1).item()
+
+
 def test_linear_starts_at_the_peak_and_heads_for_the_final_share() -> None:
     assert rates(schedule="linear", total=5) == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2])
     assert rates(schedule="linear", total=5, final_share=0.5)[-1] == pytest.approx(0.6)

@@ -75,6 +75,16 @@ def test_every_recipe_trains(world: Path, tmp_path: Path, name: str) -> None:
     assert any(token for group in of(TokensScored, events) for token in _moved(group))
 
 
+def test_a_bonus_that_follows_the_entropy_waits_for_the_first_measurement(
+    world: Path, tmp_path: Path
+) -> None:
+    chosen = {"entropy_bonus": 0.1, "entropy_target": 50.0}  # which no entropy here is above
+    events = events_of(settings(world, steps=2, algorithm=chosen), tmp_path)
+    first, second = (event.metrics for event in of(StepFinished, events))
+    assert "entropy_bonus" not in first
+    assert second["entropy_bonus"] == pytest.approx(0.105)  # a step of .005 up
+
+
 def _moved(group: TokensScored) -> Iterator[bool]:
     for numbers in group.numbers:
         yield from (a != b for a, b in zip(numbers.old, numbers.after, strict=False))
