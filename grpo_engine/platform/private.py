@@ -44,7 +44,7 @@ def write(path: Path, content: bytes) -> None:
     """
     descriptor, draft = tempfile.mkstemp(dir=path.parent)
     try:
-        with open(descriptor, "wb") as file:
+        with os.fdopen(descriptor, "wb") as file:
             file.write(content + sha256(content).digest())
             file.flush()
             os.fsync(descriptor)
@@ -58,7 +58,7 @@ def is_intact(path: Path) -> bool:
     """Whether a file is as this user's `write` left it."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with open(descriptor, "rb") as file:
+        with os.fdopen(descriptor, "rb") as file:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid():
                 return False

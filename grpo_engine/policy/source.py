@@ -15,7 +15,7 @@ from mlx_lm.utils import load_model, load_tokenizer
 
 from grpo_engine.config.safe_yaml import read_text
 from grpo_engine.config.settings import ModelConfig
-from grpo_engine.embedded import EMBEDDED
+from grpo_engine.embedded import EMBEDDED, local_folder
 from grpo_engine.errors import ConfigError, ModelError
 from grpo_engine.platform.formats import STORED, auto_format
 from grpo_engine.policy.trees import flatten, nest
@@ -53,11 +53,9 @@ def fingerprint(folder: Path) -> str:
 
 def find_folder(path: str) -> Path:
     """The folder of an embedded model, of a path, or of a hub id, downloaded if not cached."""
-    if path in EMBEDDED:
-        return EMBEDDED[path]
+    if local := local_folder(path):
+        return local
     folder = Path(path).expanduser()
-    if folder.is_dir():
-        return folder
     if folder.suffix == ".gguf":
         raise ModelError(
             f"model.path {path} is a GGUF file; make a model folder of it with "
