@@ -33,6 +33,7 @@ HERE = ("127.0.0.1", "localhost", "[::1]")
 TUNNEL = "From another machine: ssh -L {port}:127.0.0.1:{port} HOST, then open the same address."
 POLICY = "default-src 'self' 'unsafe-inline' data:; connect-src 'self' ws://{host}"
 
+DRIVER = f"{__package__}.tui.textual_private.served_driver:ServedDriver"
 MOST_WINDOWS = 8  # of 80 MB each
 FULL = f"{MOST_WINDOWS} windows are open, and no more are served: close one, then reload this page."
 COLUMNS, ROWS = (80, 20, 640), (24, 5, 240)  # if nothing is asked for, at least, at most
@@ -116,6 +117,9 @@ class Window(AppService):
 
     async def start(self, width: object, height: object) -> None:
         await super().start(clamped(width, COLUMNS), clamped(height, ROWS))
+
+    def _build_environment(self, width: int = 80, height: int = 24) -> dict[str, str]:
+        return super()._build_environment(width, height) | {"TEXTUAL_DRIVER": DRIVER}
 
     async def _open_app_process(self, width: int = 80, height: int = 24) -> Process:
         self._process = await asyncio.create_subprocess_exec(
@@ -244,6 +248,8 @@ class RequestLog(AbstractAccessLogger):
     """One line for a request, without the query, which holds the token."""
 
     def log(self, request: web.BaseRequest, response: web.StreamResponse, time: float) -> None:  # noqa: ARG002
+        if request.method == "UNKNOWN":  # aiohttp's word where the request could not be read
+            return  # its own line has the reason
         self.logger.info("%s %s %d", request.method, request.rel_url.raw_path, response.status)
 
 
