@@ -31,11 +31,11 @@ __attribute__((constructor)) static void load(void) { system("touch PLANTED"); }
 
 
 def python(
-    code: str, temporary: Path, *, check: bool = True, **environment: str
+    code: str, temporary: Path, *, check: bool = True, variables: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=check,
-        env={**os.environ, "TMPDIR": str(temporary), **environment},
+        env={**os.environ, "TMPDIR": str(temporary), **(variables or {})},
     )  # fmt: skip
 
 
@@ -119,7 +119,7 @@ def test_a_library_that_is_cut_off_is_compiled_anew(predictable: Path, tmp_path:
 def test_a_kernel_is_compiled_once_for_all_later_processes(tmp_path: Path) -> None:
     path, log = counting(tmp_path)
     for _ in range(3):
-        assert python(WITH_US + COMPUTE, tmp_path, **path).stdout.strip() == RESULT
+        assert python(WITH_US + COMPUTE, tmp_path, variables=path).stdout.strip() == RESULT
     assert log.read_text() == "\n"
     assert [file.name for file in shared(tmp_path).iterdir()] == ["kernels"]
 
