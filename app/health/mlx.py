@@ -112,6 +112,7 @@ def kernel_folder() -> list[Fact]:
     """Report the folder that MLX loads its compiled kernels from, after compiling one."""
     import mlx.core as mx
 
+    kernels.prepare()  # as before a run
     folder = kernels.folder()
     if folder is None:
         return []
@@ -121,7 +122,7 @@ def kernel_folder() -> list[Fact]:
     if others := kernels.loaded_elsewhere():
         level, words = Level.STOPS, f"loaded from {Path(others[0]).parent}"
         remedy = "Other users may have put them there: set TMPDIR to a folder of yours."
-    elif folder.parent != private.temporary_path():
+    elif not kernels.is_shared(folder):
         level = Level.WARNING
         words += "; kept for this process only"
         remedy = (

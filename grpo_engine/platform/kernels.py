@@ -55,6 +55,11 @@ def folder() -> Path | None:
     return _folder
 
 
+def is_shared(folder: Path) -> bool:
+    """Whether later processes get the kernels of a process's folder."""
+    return folder.parent.name == private.temporary_path().name
+
+
 def loaded_elsewhere() -> list[str]:
     """Kernels that this process has loaded from other folders than its own."""
     return [path for path in _loaded() if _folder is None or not path.startswith(f"{_folder}/")]
@@ -130,7 +135,7 @@ def _finish(folder: Path, process: int) -> None:
 
 def _shared(folder: Path) -> Path:
     """The folder that this user's processes share; their own, where another user has its name."""
-    return folder.parent if folder.parent == private.temporary_path() else folder
+    return folder.parent if is_shared(folder) else folder
 
 
 def _loaded() -> list[str]:

@@ -17,6 +17,7 @@ from grpo_engine.config.safe_yaml import read_text
 from grpo_engine.config.settings import ModelConfig
 from grpo_engine.embedded import EMBEDDED, local_folder
 from grpo_engine.errors import ConfigError, ModelError
+from grpo_engine.platform import kernels
 from grpo_engine.platform.formats import STORED, auto_format
 from grpo_engine.policy.trees import flatten, nest
 
@@ -108,6 +109,7 @@ def load_parts(
 
     `weights` are those that another process has read and checked.
     """
+    kernels.prepare()  # again: a script may have changed TMPDIR
     folder = find_folder(config.path)
     if not (folder / "config.json").is_file():
         raise ModelError(f"model.path {folder} has no config.json, so it is no model folder")

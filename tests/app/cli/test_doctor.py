@@ -3,7 +3,6 @@
 import json
 import sqlite3
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -224,7 +223,9 @@ def test_the_folder_of_mlxs_kernels_is_ours_or_doctor_says_whose(
     (found,) = mlx.kernel_folder()
     assert found.level is Level.FINE
     assert found.numbers["folder"] == str(kernels.folder())
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # another user has the name there
+    monkeypatch.setattr(kernels, "prepare", lambda: None)
+    monkeypatch.setattr(kernels, "loaded_elsewhere", list)
+    monkeypatch.setattr(kernels, "folder", lambda: tmp_path)  # another user has the usual name
     (found,) = mlx.kernel_folder()
     assert found.level is Level.WARNING
     assert str(private.temporary_path()) in found.remedy

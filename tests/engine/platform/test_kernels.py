@@ -90,13 +90,19 @@ def test_mlx_that_was_loaded_first_compiles_in_the_private_folder_too(
     assert done.stdout.strip() == RESULT
 
 
-def test_a_script_that_changes_the_temporary_folder_stays_private(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "computes", ["grpo_engine.platform.enter_engine(0)", "grpo_engine.load_policy()"]
+)
+def test_a_script_that_changes_the_temporary_folder_stays_private(
+    tmp_path: Path, computes: str
+) -> None:
     code = textwrap.dedent(f"""
         import os
-        from grpo_engine.platform import enter_engine, kernels
+        import grpo_engine
+        from grpo_engine.platform import kernels
         import mlx.core as mx
         os.environ["TMPDIR"] = {str(tmp_path)!r}
-        enter_engine(0)
+        {computes}
     """)
     done = python(code + COMPUTE + "print(kernels.loaded_elsewhere())", tmp_path)
     assert done.stdout.splitlines() == [RESULT, "[]"]
