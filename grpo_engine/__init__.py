@@ -42,6 +42,10 @@ class _BeforeMlx:
 
 if not any(isinstance(finder, type) and finder is _BeforeMlx for finder in sys.meta_path):
     sys.meta_path.insert(0, _BeforeMlx)
+if "mlx.core" in sys.modules:  # too late for the BLAS, but not for what MLX compiles
+    from grpo_engine.platform import kernels
+
+    kernels.prepare()
 
 PUBLIC = {
     "Environment": "grpo_engine.environments.protocol",

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from app.tui.idle.garbage_collection import NEVER
+from grpo_engine.platform import kernels
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -28,6 +29,7 @@ def pytest_configure(config: pytest.Config) -> None:
         folder = Path(f"{config.option.basetemp}-other")  # engines count each other in it
         folder.mkdir()
         os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+        kernels.prepare()  # again, for MLX would follow TMPDIR
         for name in ("COLUMNS", "LINES"):  # set by readline, which pytest loads
             os.environ.pop(name, None)
 

@@ -4,10 +4,11 @@ import shutil
 import sys
 import warnings
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from app.health.facts import Fact, Level
 from grpo_engine.errors import MemoryLimitError, MissingPackageError
-from grpo_engine.platform import blas, device, formats, speed, threads
+from grpo_engine.platform import blas, device, formats, kernels, private, speed, threads
 
 SLOW = 20.0  # GFLOP/s; MLX's own BLAS reaches 2.5-6, an optimised one 40 and more per core
 COLLAPSE = 5.0
@@ -18,7 +19,15 @@ def facts() -> list[Fact]:
     found = [package()]
     if found[0].level is Level.STOPS:
         return found
-    return [*found, *builds(), default_device(), number_format(), compiler(), *products()]
+    return [
+        *found,
+        *builds(),
+        default_device(),
+        number_format(),
+        compiler(),
+        *kernel_folder(),
+        *products(),
+    ]
 
 
 def package() -> Fact:
@@ -99,6 +108,33 @@ def compiler() -> Fact:
     )
 
 
+def kernel_folder() -> list[Fact]:
+    """Report the folder that MLX loads its compiled kernels from, after compiling one."""
+    import mlx.core as mx
+
+    kernels.prepare()  # as before a run
+    folder = kernels.folder()
+    if folder is None:
+        return []
+    with mx.stream(mx.cpu):
+        mx.eval(mx.compile(lambda x: x * x + 2 * x)(mx.array([1.0])))
+    level, words, remedy = Level.FINE, f"{folder}, private", ""
+    if others := kernels.loaded_elsewhere():
+        level, words = Level.STOPS, f"loaded from {Path(others[0]).parent}"
+        remedy = "Other users may have put them there: set TMPDIR to a folder of yours."
+    elif not kernels.is_shared(folder):
+        level = Level.WARNING
+        words += "; kept for this process only"
+        remedy = (
+            f"{private.temporary_path()} belongs to another user or is no folder, so each start "
+            "compiles for a second: remove it, or set TMPDIR to a folder of yours."
+        )
+    numbers: dict[str, float | str | None] = {"folder": str(folder)}
+    return [
+        Fact(area="MLX", name="kernels", found=words, level=level, remedy=remedy, numbers=numbers)
+    ]
+
+
 def products() -> list[Fact]:
     """Report the BLAS and its speed, alone and beside a busy process."""
     done = blas.ensure()
@@ -107,8 +143,11 @@ def products() -> list[Fact]:
         name = " ".join(done.config.split()[:2])
         library = f"{name}, kernel {done.kernels}, {done.threads} of at most {done.max_threads} "
         library += f"threads, {done.library}"
-    level = Level.WARNING if done.problem or done.skipped else Level.FINE
-    remedy = " ".join((*done.skipped, done.remedy)).strip()
+    reasons = [*done.skipped, done.remedy]
+    if done.products_reason:
+        reasons.insert(0, f"Our own compiled code is not used: it {done.products_reason}.")
+    remedy = " ".join(filter(None, reasons))
+    level = Level.WARNING if done.problem or remedy else Level.FINE
     if done.loaded and done.max_threads < threads.cores():
         level = Level.WARNING
         remedy = (

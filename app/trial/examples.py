@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_engine.config.settings import RunConfig
-from grpo_engine.embedded import EMBEDDED
+from grpo_engine.embedded import local_folder
 from grpo_engine.errors import EngineError, MissingPackageError, ModelError, NotFetchedError
 from grpo_engine.platform.device import require_mlx
 from grpo_engine.rollouts.prompts import PromptRenderer, RenderedPrompt, conversation
@@ -127,11 +127,9 @@ def is_online() -> bool:
 
 def model_folder(path: str) -> Path:
     """Return the model's folder; offline only a local one."""
-    if path in EMBEDDED:
-        return EMBEDDED[path]
+    if local := local_folder(path):
+        return local
     folder = Path(path).expanduser()
-    if folder.is_dir():
-        return folder
     elsewhere = path.count("/") != 1 or path.startswith((".", "~", "/")) or folder.suffix == ".gguf"
     if elsewhere or is_online():
         require_mlx()

@@ -29,6 +29,8 @@ class Blas:
     """The core type whose kernels the library runs."""
     products: bool = False
     """Whether our own code computes products of few rows, and layers of Llama-like models."""
+    products_reason: str = ""
+    """Why our own code is rejected; completes a sentence that begins with "it"."""
     threads: int = 0
     max_threads: int = 0
     reason: str = ""
@@ -113,7 +115,8 @@ def _load(path: str, found: blas_check.Verdict) -> Blas:
     _library = library
     return Blas(
         library=path, config=library.config, kernel=library.kernel, products=bool(found.products),
-        max_threads=library.max_threads, threads=library.set_threads(threads.share()),
+        products_reason=found.products_reason, max_threads=library.max_threads,
+        threads=library.set_threads(threads.share()),
     )  # fmt: skip
 
 

@@ -19,10 +19,13 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
+from platformdirs import user_cache_path
+
 from grpo_engine.platform import device, openblas, processor, products, threads
 from grpo_engine.platform.interpreter import command
+from grpo_engine.platform.private import private_folder, temporary_folder
 
-VERSION: Final = 2
+VERSION: Final = 3
 """Version of the check; a new number invalidates cached verdicts."""
 LIMIT_S = 60.0  # without output from the child
 CRASHES: Final = frozenset(
@@ -42,6 +45,8 @@ class Verdict:
     """The core type to request; empty for the library's own choice."""
     products: str = ""
     """The compiled `products.c` that passed the check with it; empty if there is none."""
+    products_reason: str = ""
+    """Why that code is rejected, as `reason`."""
     reason: str = ""
     """Why it is rejected; completes a sentence that begins with "it"."""
     processor: str = ""
@@ -52,16 +57,21 @@ class Verdict:
 
 def verdict(path: str, *, fresh: bool = False) -> Verdict:
     """Whether a library may be loaded here; from the cache, or tested in a child."""
-    own = products.compiled(_folder())
-    place = _place(path, own)
-    kept = None if fresh else _read(place)
-    if kept is not None:
+    folder = private_folder(user_cache_path("grpo-tui") / "blas") or temporary_folder()
+    own = products.compiled(folder)
+    file = folder / _name(path, own) if folder else None
+    kept = None if fresh or file is None else _read(file)
+    if kept is not None and kept.products in ("", own):
         return kept
     found = _try_kernels(path)
-    if found.works and own and _try(path, found.kernel, own)[0].works:
-        found = replace(found, products=own)
-    if found.lasting:
-        _write(place, found)
+    if found.works and own:
+        beside = _try(path, found.kernel, own)[0]
+        found = replace(
+            found, products=own if beside.works else "", products_reason=beside.reason,
+            lasting=beside.lasting,
+        )  # fmt: skip
+    if found.lasting and file is not None:
+        _write(file, found)
     return found
 
 
@@ -195,19 +205,12 @@ def _decompositions(kind: Any, size: int) -> Iterator[tuple[str, float]]:
     yield "QR decomposition", float(off)
 
 
-def _folder() -> Path:
-    from platformdirs import user_cache_path
-
-    return user_cache_path("grpo-tui") / "blas"
-
-
-def _place(path: str, own: str) -> Path:
-    """The file of a verdict, named by everything that it depends on."""
+def _name(path: str, own: str) -> str:
+    """The name of a verdict's file, made of everything that it depends on."""
     mlx = device.library()
     asked = os.environ.get("OPENBLAS_CORETYPE", "")
     parts = [VERSION, _stamp(path), _stamp(str(mlx)), processor.identity(), asked, own]
-    key = sha256(json.dumps(parts).encode()).hexdigest()[:24]
-    return _folder() / f"{key}.json"
+    return f"{sha256(json.dumps(parts).encode()).hexdigest()[:24]}.json"
 
 
 def _stamp(path: str) -> list[str | int]:
@@ -218,19 +221,18 @@ def _stamp(path: str) -> list[str | int]:
     return [path, found.st_size, found.st_mtime_ns]
 
 
-def _read(place: Path) -> Verdict | None:
+def _read(file: Path) -> Verdict | None:
     try:
-        return Verdict(**json.loads(place.read_text()))
+        return Verdict(**json.loads(file.read_text()))
     except (OSError, ValueError, TypeError):
         return None
 
 
-def _write(place: Path, found: Verdict) -> None:
-    """Cache the verdict atomically; without a cache folder the next start checks again."""
+def _write(file: Path, found: Verdict) -> None:
+    """Cache the verdict atomically; without a cache the next start checks again."""
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=place.parent, delete=False) as draft:
+        with tempfile.NamedTemporaryFile("w", dir=file.parent, delete=False) as draft:
             json.dump(asdict(found), draft)
-        Path(draft.name).replace(place)
+        Path(draft.name).replace(file)
     except OSError:
         return

@@ -15,7 +15,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from grpo_engine.platform import processor
+from grpo_engine.platform import private, processor
 
 CHOICE: Final = "GRPO_TUI_PRODUCTS"
 """`none` leaves all products to the BLAS."""
@@ -69,28 +69,27 @@ def compiler() -> str | None:
     return next((found for name in names if name and (found := shutil.which(name))), None)
 
 
-def compiled(folder: Path) -> str:
-    """Path of the library in a cache folder, compiled if it is not there; "" if it cannot be."""
+def compiled(folder: Path | None) -> str:
+    """Path of the library in a private folder, compiled if it is not there; "" if it cannot be."""
     tool, chosen = compiler(), instructions()
-    if tool is None or not chosen:
+    if folder is None or tool is None or not chosen:
         return ""
     try:
         stamp = Path(tool).stat()
         sources = [source.read_text() for source in sorted(SOURCE.parent.glob("*.c"))]
         parts = [*sources, *chosen, tool, str(stamp.st_size), str(stamp.st_mtime_ns)]
-        place = folder / f"products-{sha256(chr(0).join(parts).encode()).hexdigest()[:24]}.so"
-        if place.is_file():
-            return str(place)
-        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"products-{sha256(chr(0).join(parts).encode()).hexdigest()[:24]}.so"
+        if private.is_intact(path):
+            return str(path)
         with tempfile.TemporaryDirectory(dir=folder) as draft:
-            made = Path(draft) / place.name
+            library = Path(draft) / path.name
             done = subprocess.run(
-                [tool, *FLAGS, *chosen, "-o", str(made), str(SOURCE)],
+                [tool, *FLAGS, *chosen, "-o", str(library), str(SOURCE)],
                 stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=LIMIT_S,
             )  # fmt: skip
             if done.returncode == 0:
-                made.replace(place)
-                return str(place)
+                private.write(path, library.read_bytes())
+                return str(path)
     except (OSError, subprocess.SubprocessError):
         pass
     return ""

@@ -8,13 +8,13 @@ import fcntl
 import json
 import math
 import os
-import stat
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from grpo_engine.platform.cgroup import limits
+from grpo_engine.platform.private import temporary_folder
 
 ASKED: Final = ("GRPO_TUI_THREADS", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
 
@@ -87,24 +87,9 @@ def ranks_here(env: Mapping[str, str] = os.environ) -> int:
         return 1
 
 
-def claims_folder() -> Path | None:
-    """Folder for the locks of this user's engines on this host; None if it cannot be used.
-
-    Anyone can write to the parent, so a folder that another user owns is rejected.
-    """
-    folder = Path(tempfile.gettempdir()) / f"grpo-tui-{os.getuid()}"
-    try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.lstat()
-    except OSError:
-        return None
-    mine = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
-    return folder if mine else None
-
-
 def claim_engine() -> None:
     """Register this process as an engine until it exits; a second call does nothing."""
-    folder = claims_folder()
+    folder = temporary_folder()
     if _claims or folder is None:
         return
     for _ in range(3):  # another engine may count between the two calls and remove our file
@@ -124,7 +109,7 @@ def claim_engine() -> None:
 
 def engines_here() -> int:
     """Number of engines on this host, including this process; removes claims of ended ones."""
-    folder = claims_folder()
+    folder = temporary_folder()
     others = 0
     for file in folder.glob("engine-*") if folder else ():
         if file.name in _claims:

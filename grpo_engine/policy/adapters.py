@@ -21,6 +21,7 @@ from grpo_engine.config.settings import ModelConfig
 from grpo_engine.errors import ModelError
 from grpo_engine.policy.switches import FastPaths
 from grpo_engine.policy.trees import flatten, nest
+from grpo_engine.regular_files import irregular_file
 
 ADAPTED = (LoRALinear, DoRALinear, LoRASwitchLinear, LoRAEmbedding, DoRAEmbedding)
 LINEAR = (nn.Linear, nn.QuantizedLinear, SwitchLinear, QuantizedSwitchLinear)
@@ -63,6 +64,8 @@ def attach(model: nn.Module, config: ModelConfig, seed: int) -> dict[str, Any]:
 
 def _attach_saved(model: nn.Module, config: ModelConfig, folder: Path) -> dict[str, Any]:
     """Attach a saved adapter with its own rank, scale and layers."""
+    if problem := irregular_file(folder):
+        raise ModelError(f"model.adapter {folder}: {problem}", "model.adapter")
     try:
         saved: dict[str, Any] = json.loads((folder / "adapter_config.json").read_text())
     except (OSError, ValueError) as error:

@@ -15,8 +15,9 @@ from mlx_lm.utils import load_model, load_tokenizer
 
 from grpo_engine.config.safe_yaml import read_text
 from grpo_engine.config.settings import ModelConfig
-from grpo_engine.embedded import EMBEDDED
+from grpo_engine.embedded import EMBEDDED, local_folder
 from grpo_engine.errors import ConfigError, ModelError
+from grpo_engine.platform import kernels
 from grpo_engine.platform.formats import STORED, auto_format
 from grpo_engine.policy.trees import flatten, nest
 
@@ -53,11 +54,9 @@ def fingerprint(folder: Path) -> str:
 
 def find_folder(path: str) -> Path:
     """The folder of an embedded model, of a path, or of a hub id, downloaded if not cached."""
-    if path in EMBEDDED:
-        return EMBEDDED[path]
+    if local := local_folder(path):
+        return local
     folder = Path(path).expanduser()
-    if folder.is_dir():
-        return folder
     if folder.suffix == ".gguf":
         raise ModelError(
             f"model.path {path} is a GGUF file; make a model folder of it with "
@@ -110,6 +109,7 @@ def load_parts(
 
     `weights` are those that another process has read and checked.
     """
+    kernels.prepare()  # again: a script may have changed TMPDIR
     folder = find_folder(config.path)
     if not (folder / "config.json").is_file():
         raise ModelError(f"model.path {folder} has no config.json, so it is no model folder")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_engine.errors import RewardError
+from grpo_engine.regular_files import irregular_file
 from grpo_engine.tasks.answers import text_of
 
 HEADS = ("score.weight", "model.score.weight", "classifier.weight")
@@ -19,6 +20,8 @@ class Classifier:
 
     def __init__(self, path: str) -> None:
         self.path = Path(path).expanduser()
+        if problem := irregular_file(self.path):
+            raise RewardError(f"reward model:{path}: {problem}")
         if not (self.path / "config.json").is_file():
             raise RewardError(
                 f"reward model:{path}: {self.path} has no config.json; give the folder of a "

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_engine.errors import CheckpointError, NotWrittenError
+from grpo_engine.regular_files import irregular_file
 
 if TYPE_CHECKING:
     import mlx.core as mx
@@ -187,6 +188,8 @@ def load(run_folder: Path, step: int) -> Checkpoint:
 
 def open_folder(path: Path) -> Checkpoint:
     """Open a checkpoint by its folder and verify its files."""
+    if problem := irregular_file(path):
+        raise CheckpointError(f"{problem}; resume an older checkpoint")
     try:
         state = json.loads((path / STATE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -27,7 +27,7 @@ from grpo_engine.distributed.messages import Arrays, ClosedError, receive, send
 from grpo_engine.distributed.parent import die_with
 from grpo_engine.errors import EngineError
 from grpo_engine.events import NoteWritten, RolloutsAdvanced
-from grpo_engine.platform import blas
+from grpo_engine.platform import blas, kernels
 from grpo_engine.policy import adapters
 from grpo_engine.policy.batch import TokenBatch, Tokens, make_batch
 from grpo_engine.policy.forward import token_scores
@@ -246,6 +246,7 @@ def main() -> None:
         pid = os.fork()
         if pid == 0:
             die_with(own)
+            kernels.prepare()
             _work(Worker(engine, weights, gradients[worker], frozen), asked, [parent, *engines])
         pids[pid] = worker
     for engine in engines:

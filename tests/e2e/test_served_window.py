@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import re
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -20,13 +22,13 @@ pytest.importorskip("textual_serve", reason="serving is an extra")
 from aiohttp import ClientSession, ClientWebSocketResponse, WSServerHandshakeError
 
 from app.jobs.detach import environment
-from app.server import COOKIE
+from app.server import DRIVER, cookie_name
 from experiments.record.recorder import Recorder
 from experiments.record.recording import RunHandle
 from grpo_engine.config.parse import build
 from tests.app.script import CONFIG, Script
 from tests.app.test_server import free_port
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, until
 
 COLUMNS, ROWS = 120, 40
 ESCAPE = "\x1b[27u"  # the key by its number: a bare \x1b counts only if nothing follows soon
@@ -47,10 +49,15 @@ class Page:
     store: Path
     run: RunHandle
     process: psutil.Process
+    log: Path
 
     @property
     def root(self) -> str:
         return self.address.partition("?")[0]
+
+    @property
+    def host(self) -> str:
+        return self.root.split("/")[2]
 
     @property
     def token(self) -> str:
@@ -70,20 +77,21 @@ def page(tmp_path: Path) -> Iterator[Page]:
     for event in SCRIPT.events():
         run.put(event)
     command = [sys.executable, "-P", "-m", "app", "serve", "calm-otter"]
-    serving = subprocess.Popen(
-        [*command, "--port", str(free_port()), "--db", str(store)], env=environment(), text=True,
-        cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-    )  # fmt: skip
+    log = tmp_path / "log.txt"
+    with log.open("wb") as output:
+        serving = subprocess.Popen(
+            [*command, "--port", str(free_port()), "--db", str(store)], env=environment(),
+            cwd=tmp_path, stdout=output, stderr=output,
+        )  # fmt: skip
     try:
-        assert serving.stderr is not None
-        address = serving.stderr.readline().strip()
-        yield Page(address, store, run, psutil.Process(serving.pid))
+        address = until(lambda: log.read_text().partition("\n")[0], log.read_text)
+        yield Page(address, store, run, psutil.Process(serving.pid), log)
     finally:
         serving.terminate()
-        serving.communicate(timeout=PATIENCE)
+        serving.wait(timeout=PATIENCE)
         run.close()
         recorder.close()
-    assert serving.returncode == 0
+    assert serving.returncode in (0, -signal.SIGKILL)
 
 
 class Window:
@@ -91,6 +99,7 @@ class Window:
 
     def __init__(self, socket: ClientWebSocketResponse) -> None:
         self.socket = socket
+        self.output = b""
         self.screen = pyte.Screen(COLUMNS, ROWS)
         self._stream = pyte.ByteStream(self.screen)
 
@@ -98,6 +107,7 @@ class Window:
         """Read output until the window closes."""
         async for message in self.socket:
             if isinstance(message.data, bytes):
+                self.output += message.data
                 self._stream.feed(message.data)
 
     def text(self) -> str:
@@ -114,11 +124,13 @@ class Window:
 
 
 @asynccontextmanager
-async def window(page: Page) -> AsyncIterator[Window]:
+async def window(page: Page, *, columns: int = COLUMNS, rows: int = ROWS) -> AsyncIterator[Window]:
     """Open the page as a browser does: first its address, then the socket that it names."""
-    async with ClientSession(headers={"Cookie": f"{COOKIE}={page.token}"}) as client:
+    async with ClientSession(
+        headers={"Cookie": f"{cookie_name(page.host)}={page.token}"}
+    ) as client:
         socket = await client.ws_connect(
-            f"{page.root}ws?width={COLUMNS}&height={ROWS}", origin=page.root.rstrip("/")
+            f"{page.root}ws?width={columns}&height={rows}", origin=page.root.rstrip("/")
         )
         opened = Window(socket)
         reading = asyncio.ensure_future(opened.read())
@@ -198,6 +210,73 @@ async def test_a_browser_sees_the_run_go_on_and_steers_nothing(page: Page) -> No
         await seen.see("step 5/500")
         assert "paused" not in seen.text()
     await nobody_left(page)
+
+
+MALFORMED = (
+    b"GET / HTTP/9.9\r\n\r\n", b"\x16\x03\x01\x02\x00\x01",
+    b"\x1b]52;c;aGk=\x07 / HTTP/1.1\r\n\r\n",
+    b"GET /?token=%ff%00 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+    b"GET /\x1b[31m HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nCookie: \xff=\xff; a\r\n b\r\n\r\n",
+    b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: -1\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nA: " + b"x" * 100_000 + b"\r\n\r\n",
+    b"GET http://[::1/ HTTP/1.1\r\n\r\n", b"GET /ws HTTP/1.1\r\nUpgrade: websocket\r\n\r\n",
+)  # fmt: skip
+
+
+async def test_the_log_has_a_line_for_a_request_and_never_the_token(page: Page) -> None:
+    await listening(page)
+    async with ClientSession() as client, client.get(page.address) as answer:
+        assert answer.status == 200
+    before = page.log.read_text().count("\n")
+    for request in MALFORMED:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(page.host.split(":")[1]))
+        writer.write(request)
+        writer.write_eof()
+        await reader.read()
+        writer.close()
+    log = page.log.read_text()
+    assert page.process.is_running()
+    assert log.count("\n") - before <= len(MALFORMED)
+    assert "Traceback" not in log
+    assert "\x1b" not in log
+    assert log.count(page.token) == 1  # in the address
+    assert "GET / 200" in log
+
+
+async def test_a_window_of_a_million_columns_is_an_ordinary_one(page: Page) -> None:
+    await listening(page)
+    async with window(page, columns=100_000, rows=100_000) as seen:
+        await seen.socket.send_json(["resize", {"width": 1_000_000, "height": 1_000_000}])
+        async with asyncio.timeout(PATIENCE):
+            while b"calm-otter" not in seen.output:
+                await asyncio.sleep(0.05)
+        (process,) = page.windows()
+        columns = [int(number) for number in re.findall(rb"\x1b\[\d+;(\d+)H", seen.output)]
+        assert 200 < max(columns) <= 640
+        assert process.memory_info().rss < 1e9
+    await nobody_left(page)
+
+
+async def test_windows_end_with_a_server_that_is_killed(page: Page) -> None:
+    await listening(page)
+    async with window(page) as seen:
+        await seen.see("calm-otter")
+        processes = page.windows()
+        assert processes
+        page.process.kill()
+        assert not psutil.wait_procs(processes, timeout=PATIENCE)[1]
+
+
+def test_a_window_ends_with_its_input_even_if_it_has_nothing_to_draw(page: Page) -> None:
+    command = [sys.executable, "-P", "-m", "app", "watch", "calm-otter", "--read-only"]
+    with subprocess.Popen(
+        [*command, "--db", str(page.store)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        env={**environment(), "TEXTUAL_DRIVER": DRIVER},
+    ) as watching:  # fmt: skip
+        assert watching.stdout is not None
+        assert watching.stdout.readline() == b"__GANGLION__\n"
+        watching.communicate(timeout=PATIENCE)  # reads what it draws, and closes its input
 
 
 @pytest.mark.soak

@@ -1,13 +1,18 @@
 """`grpo-tui train` for its users: output, exit status, signals, background runs."""
 
 import json
+import os
+import shutil
 import signal
+import sys
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
 from experiments.reader import StoreReader
 from grpo_engine.events import RunFinished, from_json
+from grpo_engine.platform.private import is_intact
 from grpo_engine.run import checkpoint
 from tests.e2e.training import Gate, events_in, grpo_tui, start, wait_for, write_config
 from tests.engine.runs import write_world
@@ -139,3 +144,27 @@ def test_events_of_a_failed_run_end_with_the_reason(world: Path, tmp_path: Path)
     assert last["event"] == "RunFailed"
     assert "ZeroDivisionError" in last["message"]
     assert f"{world}/bad.py:2" in last["message"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Metal's kernels are compiled in memory")
+@pytest.mark.skipif(shutil.which("g++") is None, reason="MLX compiles with g++")
+def test_kernels_that_are_planted_or_cut_off_end_no_run(tmp_path: Path) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+
+    def train() -> None:
+        words = ("--set", "steps=1", "--no-store", "--folder", tmp_path / uuid4().hex)
+        done = grpo_tui(tmp_path, "train", *words, TMPDIR=str(temporary))
+        assert done.returncode == 0, done.stderr
+
+    train()
+    kept = temporary / f"grpo-tui-{os.getuid()}" / "kernels"
+    libraries = sorted(kept.rglob("*.so"))
+    assert libraries
+    for library in libraries:
+        planted = temporary / library.relative_to(kept)
+        planted.parent.mkdir(parents=True, exist_ok=True)
+        planted.write_bytes(library.read_bytes()[:4096])  # loading it ends a process with SIGBUS
+        os.truncate(library, 4096)
+    train()
+    assert all(is_intact(library) for library in libraries)

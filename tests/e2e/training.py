@@ -40,10 +40,13 @@ def environment(home: Path) -> dict[str, str]:
     }  # fmt: skip
 
 
-def grpo_tui(home: Path, *words: str | Path) -> "subprocess.CompletedProcess[str]":
+def grpo_tui(
+    home: Path, *words: str | Path, **variables: str
+) -> "subprocess.CompletedProcess[str]":
     """Run the command to completion."""
     return subprocess.run(
-        command(*words), capture_output=True, text=True, env=environment(home), timeout=240,
+        command(*words), capture_output=True, text=True, timeout=240,
+        env=environment(home) | variables,
         check=False,
     )  # fmt: skip
 

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,6 +12,7 @@ import typer
 
 from app.cli.params import Db, Json, RunRef
 from app.cli.store_access import reading
+from grpo_engine.regular_files import irregular_file
 
 app = typer.Typer(
     invoke_without_command=True,
@@ -165,10 +167,10 @@ def _cached_models() -> Iterator[dict[str, Any]]:
 
 def _row(path: str, folder: Path, origin: str) -> dict[str, Any]:
     size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-    try:
-        kind = json.loads((folder / "config.json").read_text()).get("model_type", "?")
-    except (OSError, ValueError, AttributeError):
-        kind = "damaged"
+    kind = "damaged"
+    if not irregular_file(folder):
+        with suppress(OSError, ValueError, AttributeError):
+            kind = json.loads((folder / "config.json").read_text()).get("model_type", "?")
     return {"path": path, "type": kind, "size_mb": round(size / 1e6, 1), "from": origin}
 
 

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from grpo_engine.errors import ModelError
 from grpo_engine.models.gguf.blocks import block, dequantise, readable
+from grpo_engine.regular_files import irregular_file
 
 MAGIC: Final = b"GGUF"
 SCALARS: Final = {
@@ -146,6 +147,8 @@ class GgufFile:
 @contextmanager
 def open_gguf(path: Path) -> Iterator[GgufFile]:
     """Memory-map a file and read its header."""
+    if problem := irregular_file(path):
+        raise ModelError(f"{problem}; give a GGUF file")
     try:
         if path.stat().st_size < len(MAGIC):
             raise ModelError(f"{path} is not a GGUF file: it has {path.stat().st_size} bytes")

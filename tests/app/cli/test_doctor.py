@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from app.health import Fact, Level, machine, mlx, packages, store, terminal
 from experiments.db.connection import open_writer
 from experiments.db.migration_sql import CURRENT
 from experiments.db.migrations import migrate
-from grpo_engine.platform import blas, device, memory, speed
+from grpo_engine.platform import blas, device, kernels, memory, private, speed
 
 
 def test_doctor_prints_json_with_the_rate_it_measured(
@@ -213,3 +214,29 @@ def test_the_page_puts_a_remedy_below_the_line_it_mends() -> None:
         "Store\n    folder  /data\n\nA run cannot start here: BLAS."
     )
     assert doctor.page(facts, colour=False, ascii_only=True) == expected
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Metal's kernels are compiled in memory")
+def test_the_folder_of_mlxs_kernels_is_ours_or_doctor_says_whose(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (found,) = mlx.kernel_folder()
+    assert found.level is Level.FINE
+    assert found.numbers["folder"] == str(kernels.folder())
+    monkeypatch.setattr(kernels, "prepare", lambda: None)
+    monkeypatch.setattr(kernels, "loaded_elsewhere", list)
+    monkeypatch.setattr(kernels, "folder", lambda: tmp_path)  # another user has the usual name
+    (found,) = mlx.kernel_folder()
+    assert found.level is Level.WARNING
+    assert str(private.temporary_path()) in found.remedy
+    monkeypatch.setattr(kernels, "loaded_elsewhere", lambda: ["/tmp/mlx/1/cpu/libx.so"])
+    (found,) = mlx.kernel_folder()
+    assert (found.level, found.found) == (Level.STOPS, "loaded from /tmp/mlx/1/cpu")
+
+
+def test_code_of_ours_that_fails_its_check_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    rejected = blas.Blas(library="x", threads=1, max_threads=64, products_reason="computes wrong")
+    monkeypatch.setattr(blas, "ensure", lambda: rejected)
+    found = mlx.products()[0]
+    assert found.level is Level.WARNING
+    assert found.remedy == "Our own compiled code is not used: it computes wrong."

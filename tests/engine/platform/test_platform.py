@@ -11,7 +11,17 @@ from pathlib import Path
 import pytest
 
 from grpo_engine.errors import MissingPackageError
-from grpo_engine.platform import blas, cgroup, device, guard, memory, priority, speed, threads
+from grpo_engine.platform import (
+    blas,
+    cgroup,
+    device,
+    guard,
+    memory,
+    priority,
+    private,
+    speed,
+    threads,
+)
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="control groups and /proc are Linux's")
 
@@ -96,7 +106,7 @@ def test_engines_divide_the_cores_and_one_that_ended_counts_no_more(
         other.kill()
     assert threads.engines_here() == 1
     assert threads.share() == 4
-    folder = threads.claims_folder()
+    folder = private.temporary_folder()
     assert folder is not None
     assert list(folder.iterdir()) == []
 

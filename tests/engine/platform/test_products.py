@@ -3,6 +3,7 @@
 import ctypes
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from unittest import mock
 
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from grpo_engine.platform import blas_check, device, openblas, processor, products
+from grpo_engine.platform import blas_check, device, openblas, private, processor, products
 
 pytestmark = [
     pytest.mark.skipif(
@@ -231,8 +232,42 @@ def test_code_that_does_not_compile_leaves_nothing_behind(
     source = tmp_path / "source.c"
     source.write_text("this is not C")
     monkeypatch.setattr(products, "SOURCE", source)
-    assert products.compiled(tmp_path / "cache") == ""
-    assert not list((tmp_path / "cache").iterdir())
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    assert products.compiled(cache) == ""
+    assert not list(cache.iterdir())
+
+
+@pytest.mark.parametrize("size", [0, 4096, -1], ids=["empty", "cut off", "without its last byte"])
+def test_a_damaged_library_is_compiled_anew_and_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = openblas.bundled()
+    assert path
+    first = blas_check.verdict(path)
+    library = Path(first.products)
+    content = library.read_bytes()
+    library.write_bytes(content[:size])
+    second = blas_check.verdict(path)
+    assert (second, second.products) == (first, str(library))
+    assert private.is_intact(library)
+    assert library.stat().st_size > 4096
+
+
+def test_a_cache_folder_of_another_user_is_replaced_by_one_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    other = tmp_path / "other"
+    other.mkdir()
+    (tmp_path / "cache" / "grpo-tui").mkdir(parents=True)
+    (tmp_path / "cache" / "grpo-tui" / "blas").symlink_to(other)
+    path = openblas.bundled()
+    assert path
+    assert Path(blas_check.verdict(path).products).parent == private.temporary_folder()
+    assert not list(other.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -253,6 +288,7 @@ def test_products_that_fail_their_check_are_left_out_and_the_blas_stays(
     assert path
     found = blas_check.verdict(path)
     assert (found.works, found.products) == (True, "")
+    assert found.products_reason
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert blas_check.verdict(path).products

@@ -1,0 +1,152 @@
+"""Gives MLX a private folder for the kernels that it compiles on Linux.
+
+MLX compiles chains of operations to libraries in the temporary folder, under names that anyone can
+predict, and loads what has such a name: another user's library, or one that is cut off. So each
+process has a folder of its own; the kernels that it loaded are kept, with their hash, for later
+processes. Only MLX gets to know the folder: Python's `os.environ` and `tempfile` stay as they are.
+"""
+
+import atexit
+import ctypes
+import fcntl
+import os
+import re
+import shutil
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from threading import Lock
+from typing import Final
+
+from grpo_engine.errors import EngineError
+from grpo_engine.platform import device, private
+
+VARIABLES: Final = ("TMPDIR", "TMP", "TEMP", "TEMPDIR")
+"""Where C++ looks for the temporary folder, in its order; few other programs read the last one."""
+CUDA: Final = "MLX_PTX_CACHE_DIR"
+LIBRARY: Final = re.compile(r"/.*/mlx/[^/]+/cpu/lib[^/]+\.so$", re.MULTILINE)
+PREFIX: Final = "mlx-"
+KEPT: Final = "kernels"
+ATTEMPTS: Final = 3
+
+_folder: Path | None = None
+_process = 0  # a forked process needs a folder of its own
+_lock = Lock()
+
+
+def prepare() -> None:
+    """Let MLX compile in this process's folder; call it before MLX computes."""
+    global _folder, _process
+    if sys.platform != "linux":  # kernels for Metal are compiled in memory
+        return
+    with _lock:
+        if _folder is None or _process != os.getpid():
+            _folder, _process = _new_folder(), os.getpid()
+            atexit.register(_finish, _folder, _process)
+        name = next((name for name in VARIABLES if name in os.environ), VARIABLES[-1])
+        _set_for_mlx(name, _folder)
+        if device.uses_gpu() and CUDA not in os.environ:
+            _set_for_mlx(CUDA, _shared(_folder) / "ptx")
+
+
+def folder() -> Path | None:
+    """Where MLX compiles in this process, once it is prepared."""
+    return _folder
+
+
+def is_shared(folder: Path) -> bool:
+    """Whether later processes get the kernels of a process's folder."""
+    return folder.parent.name == private.temporary_path().name
+
+
+def loaded_elsewhere() -> list[str]:
+    """Kernels that this process has loaded from other folders than its own."""
+    return [path for path in _loaded() if _folder is None or not path.startswith(f"{_folder}/")]
+
+
+def _new_folder() -> Path:
+    shared = private.temporary_folder()
+    try:
+        if shared is not None:
+            _remove_abandoned(shared)
+        for _ in range(ATTEMPTS):  # another process may take a folder that is not locked yet
+            created = Path(tempfile.mkdtemp(prefix=PREFIX, dir=shared))
+            if _locked(created) is not None:
+                break
+    except OSError as error:
+        raise EngineError(
+            f"no temporary folder can be written ({error}); set TMPDIR to a folder of yours"
+        ) from error
+    if shared is not None:
+        _restore(shared / KEPT, created)
+    return created
+
+
+def _locked(path: Path) -> int | None:
+    """Lock a process's folder until the process ends; None if it is locked or gone."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(descriptor).st_nlink:
+            return descriptor
+    except OSError:
+        pass
+    os.close(descriptor)
+    return None
+
+
+def _remove_abandoned(shared: Path) -> None:
+    """Remove the folders of processes that were killed."""
+    for path in shared.glob(f"{PREFIX}*"):
+        if (descriptor := _locked(path)) is not None:
+            shutil.rmtree(path, ignore_errors=True)
+            os.close(descriptor)
+
+
+def _restore(kept: Path, folder: Path) -> None:
+    """Link the kept kernels into a process's folder, and remove those that are damaged."""
+    for file in kept.rglob("*.so"):
+        with suppress(OSError):
+            if not private.is_intact(file):
+                file.unlink()
+                continue
+            target = folder / file.relative_to(kept)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.hardlink_to(file)
+
+
+def _finish(folder: Path, process: int) -> None:
+    """Keep the kernels that this process has loaded, which are complete; remove its folder."""
+    if process != os.getpid():
+        return
+    with suppress(OSError):
+        kept = _shared(folder) / KEPT
+        for path in _loaded():
+            target = kept / os.path.relpath(path, folder)
+            if path.startswith(f"{folder}/") and not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                private.write(target, Path(path).read_bytes())
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _shared(folder: Path) -> Path:
+    """The folder that this user's processes share; their own, where another user has its name."""
+    return folder.parent if is_shared(folder) else folder
+
+
+def _loaded() -> list[str]:
+    """Paths of the kernels that are loaded in this process."""
+    maps = Path("/proc/self/maps").read_text(errors="surrogateescape")
+    return sorted(set(LIBRARY.findall(maps)))
+
+
+def _set_for_mlx(name: str, path: Path) -> None:
+    """Set a variable that only native code sees, and programs that get no environment."""
+    libc, value = ctypes.CDLL(None), os.fsencode(path)
+    libc.getenv.restype = ctypes.c_char_p
+    if libc.getenv(name.encode()) != value:
+        libc.setenv(name.encode(), value, 1)
