@@ -20,6 +20,7 @@ _TOKEN = re.compile(
     |(?P<word>"[^"]*"|[^\s()|!]+))""",
     re.VERBOSE,
 )
+_HALF = re.compile(r"[A-Za-z_][\w./@-]*(>=|<=|!=|==|[=<>~:])|(>=|<=|==|[=<>~:]).*")
 OPERATORS: dict[str, Callable[[float, float], bool]] = {
     ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le,
     "=": operator.eq, "==": operator.eq, "!=": operator.ne,
@@ -102,9 +103,18 @@ class _Parser:
             elif match["key"]:
                 found.append(Term(match["key"], match["op"].strip(), value, place))
             else:
+                self._refuse_half(match["word"])
                 found.append(Word(value, place))
             place = match.end()
         return found
+
+    def _refuse_half(self, word: str) -> None:
+        """Refuse half a comparison; in quotes it is a word."""
+        if _HALF.fullmatch(word):
+            raise ValueError(
+                f"{self.name} has half a comparison, {quoted(word)}; write NAME>VALUE, or quotes "
+                "around a word"
+            )
 
     def whole(self) -> Node:
         found = self.either()

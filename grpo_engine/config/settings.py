@@ -26,7 +26,7 @@ from grpo_engine.config.values import typed
 from grpo_engine.errors import ConfigError, quoted
 from grpo_engine.metrics import is_metric, spec
 
-LONGEST_NAME, LONGEST_TEXT = 200, 4096  # characters of a run's name, and of other names and paths
+LONGEST_NAME, LONGEST_TEXT = 500, 4096  # characters of a run's name, and of other names and paths
 PROSE = ("system_prompt", "prefill", "stop")  # texts that may be longer
 
 

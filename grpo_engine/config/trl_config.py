@@ -5,7 +5,6 @@ executed. Settings missing from the file get TRL's defaults, not ours, so that t
 """
 
 import ast
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,9 @@ from typing import Any
 import yaml
 
 from grpo_engine.config.recipes import SETTINGS
-from grpo_engine.config.safe_yaml import parse_yaml, read_text
+from grpo_engine.config.safe_yaml import parse_json, parse_yaml, read_text
 from grpo_engine.config.trl_names import ALIASES, DEFAULTS, MACHINE, NO_CAP, PLAIN, REWARDS, UNLIKE
-from grpo_engine.errors import ConfigError, nearest
+from grpo_engine.errors import ConfigError, nearest, quoted
 
 Tree = dict[str, Any]
 
@@ -66,7 +65,7 @@ def read(path: Path) -> Tree:
         if path.suffix == ".py":
             found: Any = _python(text, path)
         elif path.suffix == ".json":
-            found = json.loads(text)
+            found = parse_json(text)
         else:
             found = parse_yaml(text)
     except (yaml.YAMLError, ValueError, SyntaxError, RecursionError) as error:
@@ -146,7 +145,7 @@ def _algorithm(values: Tree, put: Put, notes: list[str]) -> None:
     scale = {True: "group", False: "none"}.get(values["scale_rewards"], values["scale_rewards"])
     signals = {"group": "group_standard", "batch": "batch_standard", "none": "group_mean"}
     if scale not in signals:
-        raise ConfigError(f"scale_rewards must be group, batch or none, got {scale!r}")
+        raise ConfigError(f"scale_rewards must be group, batch or none, got {quoted(scale)}")
     put("algorithm.signal", signals[scale])
     reweighted = bool(values["beta"] and values["use_bias_correction_kl"])
     if reweighted:

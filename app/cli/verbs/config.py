@@ -35,6 +35,8 @@ def init(
     from grpo_engine.config.parse import build, merge, parse_sets, write_yaml
     from grpo_engine.errors import ConfigError
 
+    if from_trl is not None and preset is not None:
+        raise typer.BadParameter("--from-trl brings all settings: leave --preset out")
     if from_trl is not None:
         from grpo_engine.config.trl_config import from_trl as translate
 

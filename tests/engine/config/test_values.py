@@ -171,5 +171,5 @@ def test_a_long_value_is_cut_in_messages() -> None:
 
 
 def test_a_name_has_an_end() -> None:
-    with pytest.raises(ConfigError, match=r"at most 200 characters, .*\(100,000 characters\)"):
+    with pytest.raises(ConfigError, match=r"at most 500 characters, .*\(100,000 characters\)"):
         build({"name": "x" * 100_000})
