@@ -294,7 +294,8 @@ class PromptRenderer:
 
     def _refuse_huge(self, prompt: Prompt, example: Example) -> None:
         """Refuse a text that is too long whatever its tokens are, before it is tokenised."""
-        size = len(plain_text([{"content": prompt}] if isinstance(prompt, str) else prompt))
+        texts = [prompt] if isinstance(prompt, str) else [str(m.get("content")) for m in prompt]
+        size = sum(map(len, texts))
         most = max(10_000, LONGEST_TOKEN * self.limit) if self.limit else MOST_CHARACTERS
         if size > min(most, MOST_CHARACTERS):
             room = f"the {self.limit} tokens that it may have" if self.limit else "any model"
