@@ -42,10 +42,10 @@ def assemble(
         own, where = merge(read_yaml(file), own), str(file)
     tree = merge(tree, own)
     options = {"steps": steps, "seed": seed, "name": name}
-    chosen = {key: value for key, value in options.items() if value is not None}
-    if chosen.keys() & own.keys():
+    given = {key: value for key, value in options.items() if value is not None}
+    if given.keys() & own.keys():
         build(tree, where)  # a value that an option replaces is checked as well
-    return build({**tree, **chosen}, where)
+    return build({**tree, **given}, where)
 
 
 def checkpoint_start(ref: str, db: Path | None, *, with_optimizer: bool) -> dict[str, Any]:

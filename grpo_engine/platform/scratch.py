@@ -16,8 +16,8 @@ def scratch(purpose: str) -> Iterator[Path]:
     """A temporary folder, removed at the end, or else when the next one is made."""
     parent = claims_folder()
     if parent is None:
-        with tempfile.TemporaryDirectory(prefix=f"grpo-tui-{purpose}-") as folder:
-            yield Path(folder)
+        with tempfile.TemporaryDirectory(prefix=f"grpo-tui-{purpose}-") as name:
+            yield Path(name)
         return
     _sweep(parent)
     folder, lock = _locked(parent, purpose)

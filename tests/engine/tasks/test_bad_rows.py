@@ -114,13 +114,14 @@ def test_a_prompt_that_no_tokenizer_could_take_is_named_before_it_is_tokenised(
     file = tmp_path / "data.jsonl"
     file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     render = renderer(TaskConfig(name=str(file), held_out_size=0))
-    taken: list[int] = []
+    lengths: list[int] = []
     encode = render.tokenizer.encode
-    monkeypatch.setattr(
-        render.tokenizer,
-        "encode",
-        lambda text, **rest: taken.append(len(text)) or encode(text, **rest),
-    )
+
+    def counted(text: str, **options: Any) -> Any:
+        lengths.append(len(text))
+        return encode(text, **options)
+
+    monkeypatch.setattr(render.tokenizer, "encode", counted)
     with pytest.raises(DataError, match=r"data\.jsonl:2: the prompt has 50,000,000 characters"):
         render.usable()
     assert max(lengths) < 100
