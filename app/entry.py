@@ -19,7 +19,8 @@ COMPLETING = "_GRPO_TUI_COMPLETE"  # set by the shell when it asks what a word m
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
     words = list(sys.argv[1:] if args is None else args)
-    opens = not words or (len(words) == 2 and words[0] == "--db" and not words[1].startswith("-"))
+    names_store = len(words) == 2 and words[0] == "--db" and words[1][:1] not in ("", "-")
+    opens = not words or names_store
     if COMPLETING in os.environ or not opens:
         return int(import_module("app.cli.main").main(words))
     warnings.formatwarning = plain_warning

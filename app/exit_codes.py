@@ -1,11 +1,14 @@
 """Exit statuses, and the one-line report of an error on stderr."""
 
+import errno
 import os
+import re
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, TextIO
 
 from experiments.db.texts import visible
+from grpo_engine.errors import quoted, shortened
 
 OK: Final = 0
 FAILED: Final = 1
@@ -15,13 +18,21 @@ INTERRUPTED: Final = 130
 
 REFUSAL: Final = "GRPO_TUI_REFUSAL"  # names a file for the message, for the process that started it
 
+UNUSABLE: Final = frozenset({
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG,
+    errno.ELOOP, errno.ENOSPC, errno.EDQUOT,
+})  # fmt: skip
+LONG_WORD: Final = re.compile(r"\S{300,}")
 OURS: Final = frozenset({"app", "experiments", "grpo_engine"})
 
 
 def is_ours(error: BaseException) -> bool:
-    """Return whether one of the three packages raised the error on purpose, or memory is short."""
-    return type(error) is MemoryError or any(
-        cls.__module__.partition(".")[0] in OURS for cls in type(error).__mro__
+    """Return whether a person can act on the error: our own, memory, or an unusable path."""
+    unusable = isinstance(error, OSError) and error.errno in UNUSABLE and error.filename
+    return (
+        type(error) is MemoryError
+        or bool(unusable)
+        or any(cls.__module__.partition(".")[0] in OURS for cls in type(error).__mro__)
     )
 
 
@@ -39,9 +50,16 @@ def exit_code(error: BaseException) -> int:
     return FAILED
 
 
+def brief(message: str) -> str:
+    """Cut words of a message that nobody reads to their end, such as a path of 5,000 characters."""
+    return LONG_WORD.sub(lambda word: shortened(word[0]), message)
+
+
 def report(error: BaseException, stream: TextIO) -> int:
     """Print the error as one line and return the exit status."""
-    message = visible(" ".join(str(error).split())) or type(error).__name__
+    message = visible(brief(" ".join(str(error).split()))) or type(error).__name__
+    if type(error).__module__ == "builtins" and isinstance(error, OSError) and error.filename:
+        message = f"{visible(quoted(str(error.filename)))} cannot be used: {error.strerror}"
     if type(error) is MemoryError:
         message = f"not enough memory ({message}); close other programs, or see `ulimit -v`"
     stream.write(f"grpo-tui: {message}\n")

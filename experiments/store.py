@@ -36,11 +36,21 @@ from experiments.errors import (
     RunNotFoundError,
     StoreError,
     StoreReadOnlyError,
+    StoreUnusableError,
 )
 from experiments.reader import StoreReader
+from grpo_engine.config.settings import LONGEST_NAME
+from grpo_engine.errors import quoted
 
 VERBS = ("pause", "continue", "stop_after_step", "stop_now", "checkpoint", "pin")
 HIDING = ("event", "step", "update_pass", "rollout_group", "evaluation")
+
+
+def refuse_long_tags(tags: Iterable[str]) -> None:
+    """Refuse a tag that no list could show."""
+    for tag in tags:
+        if len(tag) > LONGEST_NAME:
+            raise QueryError(f"a tag has at most {LONGEST_NAME} characters, got {quoted(tag)}")
 
 
 class ExperimentStore:
@@ -50,7 +60,13 @@ class ExperimentStore:
         self.path = path
         self.read_only = ""
         self.copied_to: Path | None = None
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise StoreUnusableError(
+                f"the store's folder {path.parent} cannot be made: {error.strerror}; choose "
+                "another store with --db FILE or $GRPO_TUI_DB"
+            ) from error
         with closing(open_writer(path, create=True)) as conn:
             self._prepare(conn)
         self._engine = self._make_engine()
@@ -193,14 +209,19 @@ class ExperimentStore:
     def rename(self, run: int, name: str) -> None:
         """Rename the run; names are unique."""
         wanted = escape(name.strip())
-        if not wanted or wanted.startswith("@"):
-            raise QueryError(f"a run cannot be called {name!r}: a name is text without a leading @")
+        if not wanted or wanted.startswith("@") or len(name) > LONGEST_NAME:
+            raise QueryError(
+                f"a run cannot be called {quoted(name)}: a name is text of at most {LONGEST_NAME} "
+                "characters without a leading @"
+            )
         with self.session() as session:
             other = session.exec(
                 select(RunRow).where(RunRow.name == wanted, RunRow.id != run)
             ).first()
             if other is not None:
-                raise QueryError(f"{other.short} is already called {name!r}; choose another name")
+                raise QueryError(
+                    f"{other.short} is already called {quoted(name)}; choose another name"
+                )
             _set(session, run, name=wanted)
 
     def set_note(self, run: int, note: str) -> None:
@@ -212,6 +233,7 @@ class ExperimentStore:
             _set(session, run, archived=int(archived))
 
     def tag(self, run: int, add: Iterable[str] = (), remove: Iterable[str] = ()) -> None:
+        refuse_long_tags(add)
         with self.session() as session:
             _set(session, run)
             gone = {escape(tag) for tag in remove}

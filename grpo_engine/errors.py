@@ -3,6 +3,8 @@
 import difflib
 from collections.abc import Iterable
 
+LONGEST = 100  # characters of a value in a message
+
 
 class EngineError(Exception):
     """Base class of the errors that the engine raises; `settings` names those that would fix it."""
@@ -89,8 +91,29 @@ class WorkerLostError(EngineError):
     """A local worker of the run has ended."""
 
 
+def quoted(value: object) -> str:
+    """A value in a message, as Python writes it; a long one is cut."""
+    if isinstance(value, str):
+        return repr(value) if len(value) <= LONGEST else _cut(repr(value[:LONGEST]), len(value))
+    try:
+        return shortened(repr(value))
+    except ValueError:  # Python writes no whole number of more than 4,300 digits
+        return "a number of thousands of digits"
+
+
+def shortened(text: str) -> str:
+    """A text in a message; a long one is cut, and its length said."""
+    return text if len(text) <= LONGEST else _cut(text[:LONGEST], len(text))
+
+
+def _cut(text: str, length: int) -> str:
+    return f"{text}… ({length:,} characters)"
+
+
 def nearest(word: str, known: Iterable[str], most: int = 3) -> str:
     """Name the known names closest to `word`, as the end of a sentence; empty if none is close."""
+    if len(word) > LONGEST:
+        return ""
     names = list(known)
     by_leaf = [name for name in names if name.rsplit(".", 1)[-1] == word.rsplit(".", 1)[-1]]
     found = list(dict.fromkeys(by_leaf + difflib.get_close_matches(word, names, n=3, cutoff=0.5)))

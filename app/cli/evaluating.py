@@ -1,6 +1,5 @@
 """Resolve the target of `grpo-tui eval`, and run the evaluations one after another."""
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from functools import partial
@@ -17,6 +16,7 @@ from grpo_engine.control import Control
 from grpo_engine.evaluation import target as targets
 from grpo_engine.evaluation.target import Target
 from grpo_engine.events import RunFailed
+from grpo_engine.platform.scratch import scratch
 
 
 def find_target(
@@ -60,9 +60,9 @@ def run_evaluations(target: Target, *, base: bool, as_json: bool) -> int:
         turns.append((target.config.model_copy(update={"model": bare}), 0, "before"))
     turns.append((target.config, target.step, "after"))
     status = exit_codes.OK
-    with tempfile.TemporaryDirectory(prefix="grpo-tui-eval-") as place:
+    with scratch("eval") as folder:
         for config, step, moment in turns:
-            events = evaluate_only(config, Control(), folder=Path(place), step=step, moment=moment)
+            events = evaluate_only(config, Control(), folder=folder, step=step, moment=moment)
             for event in events:
                 show.show(event)
                 if isinstance(event, RunFailed):

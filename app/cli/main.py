@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 
 from app import exit_codes
 from app.cli.params import read_bash_words
 from app.cli.startup import name_store, open_workbench, plain_warning
+from app.cli.strict import StrictCommand, StrictGroup
 from app.cli.verb_table import VERBS, Verb
 
 # Plain help: loading rich would double the time of `--help`.
@@ -23,8 +24,10 @@ STYLE: Any = {"rich_markup_mode": None, "add_completion": False, "pretty_excepti
 ABOUT = "A terminal workbench for reinforcement learning of language models with GRPO on MLX."
 
 
-class VerbGroup(TyperGroup):
+class VerbGroup(StrictGroup):
     """Lists every verb from the table and imports a verb's module only when it is called."""
+
+    options_are_for_all = True
 
     def __init__(self, **attrs: Any) -> None:
         super().__init__(**attrs)
@@ -59,6 +62,9 @@ def load(verb: Verb) -> Any:
     if not isinstance(target, typer.Typer):
         function, target = target, typer.Typer(**STYLE)
         target.command(verb.name)(function)
+    target.info.cls = StrictGroup
+    for registered in target.registered_commands:
+        registered.cls = StrictCommand
     target.rich_markup_mode = None
     target._add_completion = False
     command: Any = typer.main.get_command(target)

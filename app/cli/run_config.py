@@ -41,10 +41,11 @@ def assemble(
     if file is not None:
         own, where = merge(read_yaml(file), own), str(file)
     tree = merge(tree, own)
-    for key, value in (("steps", steps), ("seed", seed), ("name", name)):
-        if value is not None:
-            tree[key] = value
-    return build(tree, where)
+    options = {"steps": steps, "seed": seed, "name": name}
+    given = {key: value for key, value in options.items() if value is not None}
+    if given.keys() & own.keys():
+        build(tree, where)  # a value that an option replaces is checked as well
+    return build({**tree, **given}, where)
 
 
 def checkpoint_start(ref: str, db: Path | None, *, with_optimizer: bool) -> dict[str, Any]:

@@ -20,11 +20,22 @@ def name_store(path: Path) -> None:
     os.environ["GRPO_TUI_DB"] = str(path.absolute())
 
 
+class NoTerminalError(ValueError):
+    """The screen was asked for where there is no terminal."""
+
+
+def require_terminal() -> None:
+    """Raise if there is no terminal for the screen, nor a browser that stands for it."""
+    if not os.environ.get("TEXTUAL_DRIVER") and not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise NoTerminalError(
+            "the screen needs a terminal; `grpo-tui logs RUN --follow` prints a run's lines, and "
+            "`grpo-tui --help` lists what else does without one"
+        )
+
+
 def open_workbench() -> int:
     """Open the workbench, if there is a terminal."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        sys.stderr.write("grpo-tui: the workbench needs a terminal; see grpo-tui --help\n")
-        return exit_codes.USAGE
+    require_terminal()
     gc.disable()  # objects loaded so far stay loaded; `IdleGarbageCollection` collects later ones
     try:
         return int(import_module("app.tui.app").main() or exit_codes.OK)

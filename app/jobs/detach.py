@@ -4,13 +4,13 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import app
 from app import exit_codes
+from grpo_engine.platform.scratch import scratch
 
 READY = "--ready-file"
 PATIENCE = 600.0  # seconds; a model may have to be downloaded
@@ -19,8 +19,8 @@ TICK = 0.05
 
 def start_detached(arguments: Sequence[str], *, as_json: bool) -> int:
     """Start `grpo-tui ARGUMENTS` detached from this terminal and print the run's name."""
-    with tempfile.TemporaryDirectory(prefix="grpo-tui-") as place:
-        ready, said = Path(place) / "ready.json", Path(place) / "said.txt"
+    with scratch("detach") as folder:
+        ready, said = folder / "ready.json", folder / "said.txt"
         with said.open("wb") as output:
             child = subprocess.Popen(
                 command(*arguments, READY, str(ready)),

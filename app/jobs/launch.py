@@ -2,11 +2,11 @@
 
 import json
 import subprocess
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.jobs.detach import command, environment
+from grpo_engine.platform.scratch import scratch
 
 if TYPE_CHECKING:
     from grpo_engine.config.settings import RunConfig
@@ -23,8 +23,8 @@ def detached(config: "RunConfig", store: Path, parent: str = "") -> str:
     """Start a run in the background, wait until it has begun, and return its name."""
     from grpo_engine.config.parse import write_yaml
 
-    with tempfile.TemporaryDirectory(prefix="grpo-tui-") as folder:
-        path = Path(folder) / "config.yaml"
+    with scratch("launch") as folder:
+        path = folder / "config.yaml"
         path.write_text(write_yaml(config, only_changed=False), encoding="utf-8")
         return _start(["train", str(path)], store, parent)
 

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import tempfile
 import time
 from contextlib import closing
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 from app.exit_codes import REFUSAL
 from app.jobs.detach import command, environment
 from app.text.stderr import say
+from grpo_engine.platform.scratch import scratch
 
 if TYPE_CHECKING:
     from experiments.db.tables import QueueItemRow
@@ -55,9 +55,9 @@ def run_item(queue: "RunQueue", item: "QueueItemRow") -> tuple[str, str]:
         _wait_for_orphan(queue, item.id, item.run_id)
         if queue.store.run_row(item.run_id).status == "completed":
             return "done", ""
-    with tempfile.TemporaryDirectory() as folder:
-        refusal = Path(folder) / "refusal.txt"
-        words = _command(queue, item, Path(folder))
+    with scratch("queue") as folder:
+        refusal = folder / "refusal.txt"
+        words = _command(queue, item, folder)
         say(f"{item.name}: {' '.join(words[4:5])} {item.settings}")
         process = subprocess.Popen(
             words, stdout=sys.stderr.fileno() if _has_stderr() else subprocess.DEVNULL,

@@ -1,7 +1,6 @@
 """One episode of an environment with a person in the model's place."""
 
 import json
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -12,6 +11,7 @@ from grpo_engine.config.settings import RunConfig
 from grpo_engine.environments.dialogues import specs_of
 from grpo_engine.environments.pool import EnvironmentPool, Job
 from grpo_engine.errors import ConfigError, DataError
+from grpo_engine.platform.scratch import scratch
 from grpo_engine.rollouts.dialogue import EnvironmentReply
 from grpo_engine.rollouts.noise import group_seed
 from grpo_engine.rollouts.prompts import reward_prompt
@@ -151,8 +151,8 @@ class Player:
         if answer is None:
             self.close()
             with ExitStack() as opening:
-                folder = opening.enter_context(tempfile.TemporaryDirectory())
-                episode = Episode(config, Path(folder))
+                folder = opening.enter_context(scratch("episode"))
+                episode = Episode(config, folder)
                 opening.enter_context(episode.pool)
                 found, self._open = episode.begin(), opening.pop_all()
             self._episode = episode

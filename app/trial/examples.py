@@ -165,7 +165,7 @@ def load_tokenizer(folder: Path) -> Any:
         load = Plain.from_pretrained
     try:
         return load(folder)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # transformers raises nothing narrower
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ModelError(f"the tokenizer in {folder} cannot be loaded: {first}.") from error
 

@@ -1,13 +1,12 @@
 """A probe of the settings, carried out a little with each question."""
 
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_engine.config.settings import RunConfig
+from grpo_engine.platform.scratch import scratch
 
 if TYPE_CHECKING:
     from grpo_engine.events import Event
@@ -52,9 +51,9 @@ class Probing:
 
         self.close()
         self._found = []
-        folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="grpo-tui-probe-"))
+        folder = self._stack.enter_context(scratch("probe"))
         events = probe(
-            config, Control(), folder=Path(folder), prompts=PROMPTS, samples=SAMPLES,
+            config, Control(), folder=folder, prompts=PROMPTS, samples=SAMPLES,
             temperatures=temperatures(config),
         )  # fmt: skip
         self._stack.callback(events.close)  # type: ignore[attr-defined]  # a generator, typed as an iterator

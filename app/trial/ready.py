@@ -58,14 +58,15 @@ class Readiness:
         has_task = passes("task.name", "", lambda: self._examples.task(config))
         now = _without_mlx()
         passes("record.trackers", "", lambda: _trackers(config))
-        if has_task and not now:
+        has_config = bool(now) or passes("model.path", "", lambda: _model_config(config))
+        if has_task and has_config and not now:
             scored = config.rewards.model_dump_json(), config.algorithm.model_dump_json()
             key = f"{task} {scored} {self._scores.stamps(config)}"
             passes("rewards.functions", key, lambda: self._scores.rehearse(config))
             if config.task.others:
                 passes("task.others", config.task.model_dump_json(), lambda: _tasks(config))
         # custom code of a model runs only in a run
-        if not now and not config.model.trust_remote_code:
+        if has_config and not now and not config.model.trust_remote_code:
             passes("optimizer.name", config.optimizer.model_dump_json(), lambda: _rule(config))
             has_model = passes("model.path", model, lambda: self._estimates.shapes(config))
             if has_task and has_model:
@@ -109,6 +110,19 @@ def _without_mlx() -> str:
     except (MissingPackageError, MemoryLimitError) as error:
         return str(error)
     return ""
+
+
+def _model_config(config: RunConfig) -> None:
+    """Look at the model's configuration first: what is wrong there breaks all the rest."""
+    from app.trial.examples import model_folder
+    from grpo_engine.policy.source import check_config
+
+    try:
+        folder = model_folder(config.model.path)
+    except EngineError:
+        return  # said when the model is loaded
+    if (folder / "config.json").is_file():
+        check_config(folder)
 
 
 def _tasks(config: RunConfig) -> None:

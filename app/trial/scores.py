@@ -1,8 +1,8 @@
 """Score a typed answer with a run's reward functions, in their own process as in a run."""
 
 import json
-import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from grpo_engine.control import Control
 from grpo_engine.environments.dialogues import specs_of as environments_of
 from grpo_engine.errors import EngineError
 from grpo_engine.events import total_reward
+from grpo_engine.platform.scratch import scratch
 from grpo_engine.rewards.worker.client import RewardWorker
 from grpo_engine.rollouts.prompts import (
     RenderedPrompt,
@@ -41,14 +42,15 @@ class Scores:
     def __init__(self, examples: Examples) -> None:
         self._examples = examples
         self._worker: tuple[str, RewardWorker] | None = None
-        self._folder = tempfile.TemporaryDirectory(prefix="grpo-tui-trial-")
+        self._stack = ExitStack()
+        self._folder = self._stack.enter_context(scratch("trial"))
 
     def close(self) -> None:
         """Stop the reward process."""
         if self._worker is not None:
             self._worker[1].close()
             self._worker = None
-        self._folder.cleanup()
+        self._stack.close()
 
     def score(self, config: RunConfig, place: int, completion: str) -> dict[str, Any]:
         """Return each function's score and reason, and the weighted sum."""
@@ -105,7 +107,7 @@ class Scores:
             )
             for place, text in enumerate(texts)
         ]  # fmt: skip
-        folder, tokenizer = Path(self._folder.name), self._tokenizer(config)
+        folder, tokenizer = self._folder, self._tokenizer(config)
         names = () if has_environment else None
         with Scorer(config, task, folder, Control(), tokenizer, environments=names) as scorer:
             if not has_environment:  # made-up answers have no environment to look at
@@ -141,7 +143,7 @@ class Scores:
         if self._worker is not None:
             self._worker[1].close()
             self._worker = None
-        worker = RewardWorker(specs, Path(self._folder.name), config.rewards.time_limit)
+        worker = RewardWorker(specs, self._folder, config.rewards.time_limit)
         worker.__enter__()
         self._worker = key, worker
         return worker

@@ -26,6 +26,7 @@ from experiments.compare.values import (  # fmt: skip
 from experiments.errors import CompareError
 from experiments.reader import StoreReader
 from experiments.values import EvaluationView, GroupView, RunSummary
+from grpo_engine.errors import quoted
 from grpo_engine.metrics import METRICS, natural_range, spec
 
 AXES = ("step", "tokens", "wall")
@@ -47,7 +48,9 @@ def compare(
     """
     goal = threshold(reach)
     if axis not in ("", *AXES):
-        raise CompareError(f"runs cannot be compared at equal {axis!r}; choose step, tokens, wall")
+        raise CompareError(
+            f"runs cannot be compared at equal {quoted(axis)}; choose step, tokens, wall"
+        )
     settings = [reader.settings(run.key, in_force=True) for run in runs]
     differing, by_recipe = _differences(settings, stored=[reader.settings(run.key) for run in runs])
     keys = keys or _all_keys(reader, runs)
@@ -405,7 +408,7 @@ def threshold(reach: str) -> tuple[str, float] | None:
     except ValueError:
         number = inf
     if reach and not isfinite(number):
-        raise CompareError(f"nothing can reach {reach!r}; give a number, or METRIC=NUMBER")
+        raise CompareError(f"nothing can reach {quoted(reach)}; give a number, or METRIC=NUMBER")
     return (key, number) if reach else None
 
 
@@ -500,7 +503,7 @@ def side_by_side(
         chosen.append(reader.group(groups[-1].key) if groups else None)
     known = next((group for group in chosen if group is not None), None)
     if known is None:
-        raise CompareError(f"none of these runs has sampled the example {example_key!r}")
+        raise CompareError(f"none of these runs has sampled the example {quoted(example_key)}")
     return SideBySide(
         example_key=example_key, prompt_text=known.prompt_text, target=known.target,
         groups=tuple(chosen),

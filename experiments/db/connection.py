@@ -1,6 +1,7 @@
 """Open the database file: pragmas, lock timeouts and checks for known problems."""
 
 import sqlite3
+import stat
 import sys
 import time
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from urllib.parse import quote
 
 from experiments.db.machine import network_file_system
 from experiments.errors import NoStoreError, StoreUnusableError
+from grpo_engine.errors import shortened
 
 APPLICATION_ID = 0x47525054
 
@@ -32,7 +34,7 @@ def sqlite_warnings(version: tuple[int, int, int] = sqlite3.sqlite_version_info)
 
 def open_writer(path: Path, *, create: bool = False) -> sqlite3.Connection:
     """Open for writing, without automatic checkpoints: a recorder makes them."""
-    _require_file(path)
+    _is_file(path)
     uri = f"file:{quote(str(path))}?mode={'rwc' if create else 'rw'}"
     try:
         conn = sqlite3.connect(
@@ -57,9 +59,8 @@ def open_writer(path: Path, *, create: bool = False) -> sqlite3.Connection:
 
 def open_reader(path: Path) -> sqlite3.Connection:
     """Open read-only; works on a read-only medium too."""
-    if not path.exists():
+    if not _is_file(path):
         raise NoStoreError(f"there is no store at {path}; the first run will create it")
-    _require_file(path)
     base = f"file:{quote(str(path))}"
     error: Exception | None = None
     for mode in ("mode=ro", "mode=ro&immutable=1"):
@@ -82,10 +83,20 @@ def open_reader(path: Path) -> sqlite3.Connection:
     raise StoreUnusableError(_words(path, error)) from error
 
 
-def _require_file(path: Path) -> None:
-    # opening a FIFO would wait for its other end
-    if path.exists() and not path.is_file():
+def _is_file(path: Path) -> bool:
+    """Whether the file exists; refuse what is none: opening a FIFO would wait for its other end."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise StoreUnusableError(
+            f"the store {shortened(str(path))} cannot be used ({error.strerror}); choose another "
+            "--db"
+        ) from error
+    if not stat.S_ISREG(mode):
         raise StoreUnusableError(f"{path} is not a file; give the SQLite file of a store")
+    return True
 
 
 def _check(conn: sqlite3.Connection, path: Path) -> None:

@@ -15,6 +15,7 @@ from experiments.export.markdown import HEAD_LINES, table
 from experiments.export.rows import METRIC_FIELDS, PAGE, STEP_FIELDS, Row, numbers_of, rows_of
 from experiments.reader import StoreReader
 from experiments.values import RunSummary
+from grpo_engine.errors import quoted
 
 DATABASE = b"SQLite format 3\0"
 FORMATS = ("csv", "jsonl", "parquet", "md")
@@ -50,7 +51,7 @@ def write_rows(
     raises an error, so that no value is dropped silently.
     """
     if format not in FORMATS:
-        raise ExportError(f"unknown format {format!r}; choose from {', '.join(FORMATS)}")
+        raise ExportError(f"unknown format {quoted(format)}; choose from {', '.join(FORMATS)}")
     first = list(islice(rows, 1000))
     names = list(header or header_of(first))
     everything: Iterator[Row] = chain(first, rows)
@@ -75,7 +76,7 @@ def whole(out: Path) -> Iterator[Path]:
         if _is_plain(out):
             out = out.resolve()  # a link stays, its target is replaced
             part = out.with_name(f"{out.name}.{os.getpid()}.part")
-            out.parent.mkdir(parents=True, exist_ok=True)
+            require_folder(out)
         yield part
         if part != out:
             part.replace(out)
@@ -87,6 +88,12 @@ def whole(out: Path) -> Iterator[Path]:
         if part != out:
             with suppress(OSError):
                 part.unlink(missing_ok=True)
+
+
+def require_folder(out: Path) -> None:
+    """Refuse a path in a folder that does not exist: it is more often mistyped than meant."""
+    if not out.parent.is_dir():
+        raise ExportError(f"there is no folder for {out}: make {out.parent}, or check the path")
 
 
 def _is_plain(out: Path) -> bool:

@@ -7,6 +7,7 @@ from experiments.db.texts import iso
 from experiments.errors import ExportError
 from experiments.reader import StoreReader
 from experiments.values import GroupView, RolloutView, RunSummary
+from grpo_engine.errors import quoted
 from grpo_engine.events import Span
 
 Row = dict[str, Any]
@@ -24,7 +25,7 @@ RUN_FIELDS = (
 def rows_of(what: str, reader: StoreReader, runs: Sequence[RunSummary]) -> Iterator[Row]:
     """Return the rows of an export, read lazily."""
     if what not in WHAT:
-        raise ExportError(f"{what!r} cannot be exported; choose from {', '.join(WHAT)}")
+        raise ExportError(f"{quoted(what)} cannot be exported; choose from {', '.join(WHAT)}")
     return WHAT[what](reader, runs)
 
 

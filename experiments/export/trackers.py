@@ -11,10 +11,12 @@ from typing import Any, Protocol
 
 from experiments.db.texts import seconds
 from experiments.errors import ExportError, StoreError
+from experiments.export.files import require_folder
 from experiments.export.rows import metric_rows
 from experiments.export.tensorboard import EventFile
 from experiments.reader import StoreReader
 from experiments.values import RunSummary
+from grpo_engine.errors import quoted
 
 NOT_METRICS = ("run", "name", "step", "at", "elapsed")
 
@@ -22,7 +24,10 @@ NOT_METRICS = ("run", "name", "step", "at", "elapsed")
 def export_to(format: str, reader: StoreReader, runs: Sequence[RunSummary], out: Path) -> int:
     """Write the metrics of runs under `out` and return the number of values."""
     if format not in TRACKERS:
-        raise ExportError(f"there is no tracker {format!r}; choose from {', '.join(TRACKERS)}")
+        raise ExportError(
+            f"there is no tracker {quoted(format)}; choose from {', '.join(TRACKERS)}"
+        )
+    require_folder(out)
     # keep what the packages print out of stdout
     with redirect_stdout(sys.stderr):
         try:

@@ -11,7 +11,7 @@ from typing import Literal
 
 from experiments.db.texts import escape
 from experiments.errors import QueryError
-from grpo_engine.errors import nearest
+from grpo_engine.errors import nearest, quoted
 from grpo_engine.metrics import METRICS, spec
 
 STATS = ("best", "last", "first", "min", "max", "mean", "count")
@@ -75,7 +75,7 @@ def parse_column(text: str, known: "Known") -> Column:
     if body.startswith("=") or body.startswith("cfg."):
         path = body.removeprefix("=").removeprefix("cfg.").strip()
         if path not in known.settings:
-            raise QueryError(f"there is no setting {path!r}{nearest(path, known.settings)}")
+            raise QueryError(f"there is no setting {quoted(path)}{nearest(path, known.settings)}")
         return Column(label or path, "setting", path)
     if len(words) == 2 and words[0] in STATS:
         return Column(label or body, "metric", _metric(words[1], known), words[0])
@@ -94,7 +94,7 @@ def _metric(name: str, known: "Known") -> str:
         return name
     everything = [*FIELDS, *known.metrics, *METRICS, *known.settings]
     raise QueryError(
-        f"there is no field, setting or metric {name!r}{nearest(name, everything)}; "
+        f"there is no field, setting or metric {quoted(name)}{nearest(name, everything)}; "
         "write settings as =section.name and metrics as `best reward` or `last kl`"
     )
 

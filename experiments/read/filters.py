@@ -12,8 +12,17 @@ from experiments.db.texts import escape
 from experiments.errors import QueryError
 from experiments.read.columns import Known, parse_column
 from experiments.values import Status
-from grpo_engine.config.conditions import Either, Every, Node, Not, Term, Word, parse
-from grpo_engine.errors import nearest
+from grpo_engine.config.conditions import (
+    Either,
+    Every,
+    Node,
+    Not,
+    Term,
+    Word,
+    number_of,
+    parse,
+)
+from grpo_engine.errors import nearest, quoted
 
 _CONTAINS = ("name", "note", "model", "task", "error", "device", "code")
 
@@ -65,7 +74,7 @@ def _check_status(value: str) -> None:
     statuses = get_args(Status)
     if value.lower() not in statuses:
         raise QueryError(
-            f"there is no status {value!r}{nearest(value, statuses)}; "
+            f"there is no status {quoted(value)}{nearest(value, statuses)}; "
             f"choose from {', '.join(statuses)}"
         )
 
@@ -102,7 +111,8 @@ def _compare(sql: str, values: list[object], token: Term, contains: bool) -> Sql
         if re.match(r"\d{4}-\d\d", token.value):
             return f"{sql} {symbol} ?", [*values, token.value]
         raise QueryError(
-            f"{token.key}{op}{token.value}: {token.value!r} is not a number; {op} compares numbers"
+            f"{token.key}{op}{token.value}: {quoted(token.value)} is not a number; {op} "
+            "compares numbers"
         )
     if "run_param" in sql:
         # text settings are stored as JSON, including the quotes
@@ -114,6 +124,6 @@ def _number(text: str) -> float | None:
     if text.lower() in ("true", "false"):
         return float(text.lower() == "true")
     try:
-        return float(text)
-    except ValueError:
-        return None
+        return number_of(text)
+    except ValueError as error:
+        raise QueryError(str(error)) from None

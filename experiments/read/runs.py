@@ -18,7 +18,7 @@ from experiments.read.filters import compile_filter
 from experiments.read.shapes import Columns, Shape
 from experiments.read.status import Derived, LifeSigns, derive
 from experiments.starts import begun_from
-from grpo_engine.errors import nearest
+from grpo_engine.errors import nearest, quoted
 from grpo_engine.metrics import spec
 
 DEFAULT_METRICS = (
@@ -207,19 +207,21 @@ class RunQuestions(Reading):
             return self._summary(*found)
         if found:
             some = ", ".join(list(found.values())[:5])
-            raise RunNotFoundError(f"{ref!r} could be {len(found)} runs: {some}; type more of it")
+            raise RunNotFoundError(
+                f"{quoted(ref)} could be {len(found)} runs: {some}; type more of it"
+            )
         names = [text(part) for row in self._all("SELECT short, name FROM run") for part in row]
         if not names:
-            raise RunNotFoundError(f"no run is called {ref!r}: {self.path} holds no runs yet")
+            raise RunNotFoundError(f"no run is called {quoted(ref)}: {self.path} holds no runs yet")
         raise RunNotFoundError(
-            f"no run is called {ref!r} in {self.path}{nearest(ref, names)}; "
+            f"no run is called {quoted(ref)} in {self.path}{nearest(ref, names)}; "
             "`grpo-tui runs --all` lists them"
         )
 
     def _special(self, ref: str) -> v.RunSummary:
         last = self._one("SELECT id, task FROM run ORDER BY created_at DESC, id DESC LIMIT 1")
         if ref not in ("@last", "@best"):
-            raise RunNotFoundError(f"{ref!r} is no run; there are @last and @best")
+            raise RunNotFoundError(f"{quoted(ref)} is no run; there are @last and @best")
         if last is None:
             raise RunNotFoundError(f"{ref} is no run yet: {self.path} holds none")
         newest, task = last

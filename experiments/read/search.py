@@ -15,6 +15,7 @@ from experiments.db.texts import escape
 from experiments.errors import QueryError
 from experiments.read.connection import marks
 from experiments.read.search_order import PAGE, Found, OrderedRollouts
+from grpo_engine.errors import quoted
 
 Mode = Literal["substring", "words", "prefix"]
 MODES = ("substring", "words", "prefix")
@@ -90,7 +91,7 @@ class Query:
 def make_query(typed: str, mode: str) -> Query:
     """Parse a typed search; a text without a word is searched as a substring."""
     if mode not in MODES:
-        raise QueryError(f"there is no search mode {mode!r}; choose from {', '.join(MODES)}")
+        raise QueryError(f"there is no search mode {quoted(mode)}; choose from {', '.join(MODES)}")
     if not typed.strip():
         raise QueryError("the search text is empty; type a word or a phrase")
     words = tuple(re.findall(r"[^\W_]+", typed))
@@ -133,7 +134,7 @@ class SearchQuestions(OrderedRollouts):
     ) -> Iterator[v.SearchHit | None]:  # fmt: skip
         """Stream the same hits, and None now and then, so that a caller can pause in between."""
         if sort not in SORTS:
-            raise QueryError(f"cannot sort hits by {sort!r}; choose from {', '.join(SORTS)}")
+            raise QueryError(f"cannot sort hits by {quoted(sort)}; choose from {', '.join(SORTS)}")
         if sort != "newest" and run is None:
             raise QueryError(f"hits are sorted by {sort} within one run: name the run")
         if step is not None and run is None:

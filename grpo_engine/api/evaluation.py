@@ -1,14 +1,12 @@
 """Held-out evaluations from Python."""
 
-import tempfile
-from pathlib import Path
-
 from grpo_engine import errors, trainer
 from grpo_engine.api.thread import Interrupts, enter
 from grpo_engine.control import Control
 from grpo_engine.errors import EngineError, RunError
 from grpo_engine.evaluation.target import Target
 from grpo_engine.events import EvaluationFinished, RunFailed
+from grpo_engine.platform.scratch import scratch
 from grpo_engine.run.given import Given
 
 
@@ -18,11 +16,11 @@ def evaluate_target(target: Target, given: Given) -> dict[str, EvaluationFinishe
     control = Control()
     found: dict[str, EvaluationFinished] = {}
     with (
-        tempfile.TemporaryDirectory(prefix="grpo-evaluation-") as folder,
+        scratch("eval") as folder,
         Interrupts(control, print).handled(),
     ):
         events = trainer.evaluate_only(
-            target.config, control, folder=Path(folder), step=target.step, given=given
+            target.config, control, folder=folder, step=target.step, given=given
         )
         for event in events:
             if isinstance(event, EvaluationFinished):

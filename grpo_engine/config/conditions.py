@@ -4,10 +4,13 @@
 or a single word means is up to the reader of the tree.
 """
 
+import math
 import operator
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from grpo_engine.errors import quoted
 
 MOST_PARTS, MOST_BRACKETS = 500, 50
 _TOKEN = re.compile(
@@ -17,6 +20,7 @@ _TOKEN = re.compile(
     |(?P<word>"[^"]*"|[^\s()|!]+))""",
     re.VERBOSE,
 )
+_HALF = re.compile(r"[A-Za-z_][\w./@-]*(>=|<=|!=|==|[=<>~:])|(>=|<=|==|[=<>~:]).*")
 OPERATORS: dict[str, Callable[[float, float], bool]] = {
     ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le,
     "=": operator.eq, "==": operator.eq, "!=": operator.ne,
@@ -60,16 +64,27 @@ def parse(text: str, what: str) -> Node:
     return _Parser(text, what).whole()
 
 
+def number_of(text: str) -> float | None:
+    """The number that a condition compares with; None for text, ValueError if no float holds it."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    if not math.isfinite(value) or (value == 0 and re.search("[1-9]", re.split("[eE]", text)[0])):
+        raise ValueError(f"{quoted(text)} is no number that a measurement can be compared with")
+    return value
+
+
 class _Parser:
     """Recursive-descent parser over the tokens of a condition."""
 
     def __init__(self, text: str, what: str) -> None:
-        self.name = f"{what} {text!r}"
+        self.name = f"{what} {quoted(text)}"
         self.tokens = self._tokens(text)
         marks = sum(token in ("(", "!") for token in self.tokens)
         if len(self.tokens) > MOST_PARTS or marks > MOST_BRACKETS:
             raise ValueError(
-                f"{what} {text[:40]!r}… has {len(self.tokens)} parts, {marks} of them brackets "
+                f"{what} {quoted(text)} has {len(self.tokens)} parts, {marks} of them brackets "
                 f"or !; it may have {MOST_PARTS}, {MOST_BRACKETS} of them brackets or !"
             )
 
@@ -88,14 +103,23 @@ class _Parser:
             elif match["key"]:
                 found.append(Term(match["key"], match["op"].strip(), value, place))
             else:
+                self._refuse_half(match["word"])
                 found.append(Word(value, place))
             place = match.end()
         return found
 
+    def _refuse_half(self, word: str) -> None:
+        """Refuse half a comparison; in quotes it is a word."""
+        if _HALF.fullmatch(word):
+            raise ValueError(
+                f"{self.name} has half a comparison, {quoted(word)}; write NAME>VALUE, or quotes "
+                "around a word"
+            )
+
     def whole(self) -> Node:
         found = self.either()
         if self.tokens:
-            raise ValueError(f"{self.name} has an extra {self.tokens[0]!r}")
+            raise ValueError(f"{self.name} has an extra {quoted(self.tokens[0])}")
         return found
 
     def either(self) -> Node:
@@ -130,7 +154,7 @@ class _Parser:
             return inside
         if isinstance(token, Word | Term):
             return token
-        raise ValueError(f"{self.name} has an extra {token!r}")
+        raise ValueError(f"{self.name} has an extra {quoted(token)}")
 
     def _next_is(self, mark: str) -> bool:
         return bool(self.tokens) and self.tokens[0] == mark

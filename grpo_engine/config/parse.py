@@ -12,9 +12,11 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from grpo_engine.config.recipe_settings import ANY, Setting
-from grpo_engine.config.safe_yaml import parse_yaml, read_text
-from grpo_engine.config.settings import RunConfig, Section
-from grpo_engine.errors import ConfigError, RecipeError, nearest
+from grpo_engine.config.recipes import SETTINGS
+from grpo_engine.config.safe_yaml import RefusedError, dump_yaml, parse_yaml, read_text
+from grpo_engine.config.settings import AlgorithmConfig, RunConfig, Section
+from grpo_engine.config.values import kinds_of, read_list
+from grpo_engine.errors import ConfigError, RecipeError, nearest, quoted, shortened
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,12 +94,22 @@ def shown(value: Any) -> str:
             return "true" if value else "false"
         case float():
             return f"{value:.12g}"
-        case list() | tuple() if all(isinstance(item, str | int | float) for item in value):
-            return ",".join(shown(item) for item in value)
-        case list() | tuple() | dict():
-            return str(yaml.safe_dump(value, default_flow_style=True, width=10**6)).strip()
+        case list() | tuple():
+            text = ",".join(map(shown, value))
+            if not value or _read_back(text) == list(map(shown, value)):
+                return text
+            return dump_yaml(list(value), default_flow_style=True, width=10**6).strip()
+        case dict():
+            return dump_yaml(value, default_flow_style=True, width=10**6).strip()
         case _:
             return str(value)
+
+
+def _read_back(text: str) -> list[Any] | None:
+    try:
+        return read_list(text)
+    except (ValueError, yaml.YAMLError):
+        return None
 
 
 def allowed(info: SettingInfo) -> str:
@@ -132,8 +144,8 @@ def in_range(info: SettingInfo, value: float) -> bool:
 def takes(info: SettingInfo, text: str) -> bool:
     """Whether a text is a number in the setting's range, or several where it is a list."""
     try:
-        values = [float(part) for part in (text.split(",") if _is_list(info) else [text])]
-    except ValueError:
+        values = [float(part) for part in (read_list(text) if _is_list(info) else [text])]
+    except (TypeError, ValueError, yaml.YAMLError):
         return False
     whole = number_kind(info) is int
     return all(in_range(info, value) and not (whole and value % 1) for value in values)
@@ -152,11 +164,15 @@ def not_a_number(info: SettingInfo, text: str, *examples: object) -> str:
     empty_is_fine = _is_list(info) or type(None) in get_args(info.annotation)
     if kind is None or takes(info, text) or (not text and empty_is_fine):
         return ""
-    tried = map(shown, (*examples, info.default, info.low, info.high, 1, 2, 0.5))
-    example = next(one for one in tried if takes(info, one))
+    example = _number_example(info, *examples)
     noun = "whole number" if kind is int else "number"
     noun = " ".join(filter(None, [f"{noun}s" if _is_list(info) else f"a {noun}", allowed(info)]))
-    return f"must be {noun}, such as {example}; got {text or 'nothing'}"
+    return f"must be {noun}, such as {example}; got {shortened(text) or 'nothing'}"
+
+
+def _number_example(info: SettingInfo, *examples: object) -> str:
+    tried = map(shown, (*examples, info.default, info.low, info.high, 1, 2, 0.5))
+    return next(text for text in tried if text and takes(info, text))
 
 
 def flatten(config: RunConfig) -> dict[str, Any]:
@@ -193,18 +209,6 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return tree
 
 
-class _Dumper(yaml.SafeDumper):
-    """Writes a text of several lines as lines."""
-
-
-_Dumper.add_representer(
-    str,
-    lambda dumper, text: dumper.represent_scalar(
-        "tag:yaml.org,2002:str", text, style="|" if "\n" in text else None
-    ),
-)
-
-
 def write_yaml(config: RunConfig, *, only_changed: bool = True) -> str:
     """Return a config as YAML; by default only what differs from the defaults.
 
@@ -214,9 +218,9 @@ def write_yaml(config: RunConfig, *, only_changed: bool = True) -> str:
     tree = config.model_dump(mode="json", exclude_defaults=only_changed)
     if changes := tree.get("algorithm"):
         tree["algorithm"] = {"recipe": config.algorithm.recipe, **changes}
-    text = str(yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True))
+    text = dump_yaml(tree, allow_unicode=True)
     if any(unicodedata.category(char) == "Cf" for char in text):
-        return str(yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=False))
+        return dump_yaml(tree, allow_unicode=False)
     return text
 
 
@@ -262,7 +266,13 @@ def _replaced(section: str, name: str, old: Mapping[str, Any], new: Mapping[str,
     if section == "algorithm":
         return "recipe" in old and "recipe" in new
     owner = BELONGS_TO.get((section, name), "")
-    return owner in new and new[owner] != old.get(owner)
+    return owner in new and _items(new[owner]) != _items(old.get(owner))
+
+
+def _items(value: Any) -> Any:
+    """A list in one form, to compare it with another."""
+    items = _read_back(value) if isinstance(value, str) else value
+    return tuple(items) if isinstance(items, list | tuple) else value
 
 
 def parse_sets(pairs: Iterable[str]) -> dict[str, Any]:
@@ -273,9 +283,9 @@ def parse_sets(pairs: Iterable[str]) -> dict[str, Any]:
         path, sign, text = pair.partition("=")
         path = path.strip()
         if not sign:
-            raise ConfigError(f"--set {pair!r} has no `=`; write --set section.name=value")
+            raise ConfigError(f"--set {quoted(pair)} has no `=`; write --set section.name=value")
         root = _setting_of(path, known)
-        put(tree, path, _parse_value(known[root], text) if path == root else _plain(text))
+        put(tree, path, _parse_value(known[root], text) if path == root else _entry(path, text))
     return tree
 
 
@@ -298,28 +308,40 @@ def _setting_of(path: str, known: Mapping[str, SettingInfo]) -> str:
     if len(parts) > 2 and root in known and get_origin(known[root].annotation) is not None:
         return root
     near = nearest(path, known)
-    raise ConfigError(f"there is no setting {path!r}{near}")
+    raise ConfigError(f"there is no setting {quoted(path)}{near}")
 
 
 def _parse_value(info: SettingInfo, text: str) -> Any:
+    """A setting's value by its kind; what cannot be read stays text, and `build` refuses it."""
+    kinds = kinds_of(info.annotation)
     if info.annotation is str or text in info.choices:
         return text
-    value = _plain(text)
-    inner = get_args(info.annotation)
-    if get_origin(info.annotation) is tuple and not isinstance(value, list):
-        return [] if value is None else [part.strip() for part in text.split(",")]
-    if value is not None and str in inner and get_origin(info.annotation) is not Mapping:
-        return text
-    return value
-
-
-def _plain(text: str) -> Any:
     try:
+        if tuple in kinds:
+            return read_list(text)
         value = parse_yaml(text)
-        # YAML reads 1e-5 as text, because its floats need a point
-        return float(value) if isinstance(value, str) else value
-    except (yaml.YAMLError, ValueError):
+    except (ValueError, yaml.YAMLError):
         return text
+    takes_text = str in kinds and not (Mapping in kinds and isinstance(value, dict))
+    return text if takes_text and value is not None else value
+
+
+def _entry(path: str, text: str) -> Any:
+    """The value of one entry of a mapping: YAML, or text where that is none."""
+    try:
+        return parse_yaml(text)
+    except RefusedError as error:
+        raise ConfigError(f"{path}: {error}", _setting_of(path, settings())) from None
+    except yaml.YAMLError:
+        return text
+
+
+# examples of mappings whose values are not just any
+MAPPINGS = {
+    "rewards.options": "{function: {name: value}}",
+    "task.others": "{countdown: 0.5}",
+    "task.environment": "{name: file.py:Class}",
+}
 
 
 class Problem(NamedTuple):
@@ -338,7 +360,7 @@ def build(tree: Mapping[str, Any], where: str = "the configuration") -> RunConfi
     try:
         return RunConfig.model_validate(dict(tree))
     except ValidationError as error:
-        words = "; ".join(map(str, _problems(error)))
+        words = "; ".join(map(str, _problems(error, tree)))
         raise ConfigError(f"{where}: {words}") from error
 
 
@@ -346,30 +368,86 @@ def problems(tree: Mapping[str, Any]) -> tuple[Problem, ...]:
     try:
         RunConfig.model_validate(dict(tree))
     except ValidationError as error:
-        return _problems(error)
+        return _problems(error, tree)
     return ()
 
 
-def _problems(error: ValidationError) -> tuple[Problem, ...]:
-    return tuple(_problem(item) for item in error.errors())
+def _problems(error: ValidationError, tree: Mapping[str, Any]) -> tuple[Problem, ...]:
+    return tuple(dict.fromkeys(_problem(item, tree) for item in error.errors()))
 
 
-def _problem(item: Any) -> Problem:
+def _problem(item: Any, tree: Mapping[str, Any]) -> Problem:
     path = ".".join(str(part) for part in item["loc"])
     setting = next((name for name in settings() if f"{path}.".startswith(f"{name}.")), "")
     if item["type"] == "extra_forbidden":
-        return Problem(f"there is no setting {path!r}{nearest(path, settings())}", ())
+        return Problem(f"there is no setting {quoted(path)}{nearest(path, settings())}", ())
     if setting and (words := not_a_number(settings()[setting], shown(item["input"]))):
-        return Problem(words, (setting,), path)
+        return _unread(setting, tree) or Problem(words, (setting,), path)
     if item["type"] == "value_error":
         error = item["ctx"]["error"]
         if setting:
-            return Problem(str(error), (setting,), path)
-        named = getattr(error, "settings", ())
-        if isinstance(error, RecipeError):
-            named = tuple(f"algorithm.{name}" for name in (*named, "recipe"))
-        return Problem(str(error), named)
-    words = str(item["msg"])[0].lower() + str(item["msg"])[1:]
-    if item["type"] in ("tuple_type", "list_type"):
-        words = "must be a list, such as [one, two]"
-    return Problem(f"{words}, got {item['input']!r}", (setting,) if setting else (), path)
+            return _unread(setting, tree) or Problem(str(error), (setting,), path)
+        return _of_error(error)
+    if setting and {str, Mapping} <= kinds_of(settings()[setting].annotation):
+        path, kind = setting, "mapping_type"
+    else:
+        kind = item["type"]
+    words = _expected(path, setting, kind)
+    if not words:
+        words = str(item["msg"])[0].lower() + str(item["msg"])[1:]
+    got = "nothing" if item["input"] is None else quoted(item["input"])
+    return Problem(f"{words}, got {got}", (setting,) if setting else (), path)
+
+
+def _of_error(error: Exception) -> Problem:
+    """The problem of an error that names its settings."""
+    named = getattr(error, "settings", ())
+    if isinstance(error, RecipeError):
+        named = tuple(f"algorithm.{name}" for name in (*named, "recipe"))
+    return Problem(str(error), named)
+
+
+def _unread(setting: str, tree: Mapping[str, Any]) -> Problem | None:
+    """Why no value of an algorithm's setting would do: the recipe does not read it."""
+    section, _, leaf = setting.partition(".")
+    algorithm = tree.get(section)
+    if section != "algorithm" or leaf in ("recipe", "beta") or not isinstance(algorithm, Mapping):
+        return None
+    facts = SETTINGS[leaf]
+    try:
+        chosen = AlgorithmConfig.model_validate({**algorithm, leaf: None}).resolved()
+    except ValidationError:
+        return None
+    if facts.read(chosen):
+        return None
+    others = (setting, *(f"{section}.{name}" for name in (*facts.when.settings, "recipe")))
+    words = f"has no effect with recipe {chosen.name}: it is read only with {facts.when.words}"
+    return Problem(words, others, setting)
+
+
+def _expected(path: str, setting: str, kind: str) -> str:
+    """What a setting takes, by the kind of the error; empty if that does not say it."""
+    known = settings()
+    if kind in ("model_type", "model_attributes_type") and not setting:
+        inner = next((info for info in known.values() if info.path.startswith(f"{path}.")), None)
+        return f"must hold settings, such as {_example(inner)}" if inner else ""
+    if kind in ("string_type", "string_unicode"):
+        return "must be text; put quotes around it"
+    if kind in ("bool_type", "bool_parsing"):
+        return "must be true or false"
+    info = known.get(setting)
+    if info is None:
+        return ""
+    choices = ", ".join(info.choices)
+    if kind == "literal_error":
+        return f"must be one of {choices}"
+    if kind in ("tuple_type", "list_type") and path == setting:
+        return f"must be a list, such as [{choices or 'one, two'}]"
+    if kind in ("mapping_type", "dict_type", "is_instance_of") and path == setting:
+        text = "text or " * (str in kinds_of(info.annotation))
+        return f"must be {text}a mapping, such as {MAPPINGS.get(setting, '{name: value}')}"
+    return ""
+
+
+def _example(info: SettingInfo) -> str:
+    return f"`{info.path.partition('.')[2]}: {shown(info.default)}`"

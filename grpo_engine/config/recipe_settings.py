@@ -7,6 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, get_args, get_origin
 
+from grpo_engine.errors import quoted
+
 NEVER: Final = object()  # a setting that no value turns off
 
 
@@ -136,7 +138,7 @@ class Setting:
         """The value in the setting's own type; a ValueError names the legal values."""
         given = value
         if isinstance(value, str) and self.range != ANY:
-            with suppress(ValueError):  # YAML reads 1e-5 as text: its floats need a point
+            with suppress(ValueError):  # a number in quotes
                 value = float(value)
         if self.choices or self.kind is bool:
             legal = value in self.choices if self.choices else isinstance(value, bool)
@@ -148,7 +150,7 @@ class Setting:
             legal = value in self.range or (self.off_apart and value == self.off)
             legal = legal and (self.kind is not int or value == int(value))
         if not legal:
-            raise ValueError(f"must be {self.allowed}, got {given!r}")
+            raise ValueError(f"must be {self.allowed}, got {quoted(given)}")
         if self.choices or self.kind is str or value is None:
             return value
         return self.kind(value) if self.kind in (int, bool) else float(value)

@@ -21,7 +21,7 @@ from grpo_engine.config.recipe_settings import (
     number,
     setting,
 )
-from grpo_engine.errors import RecipeError
+from grpo_engine.errors import RecipeError, quoted
 
 
 def less_group_mean(formula: str, words: str = "") -> Meaning:
@@ -588,7 +588,7 @@ def _checked(name: str, value: object) -> Any:
     if name not in SETTINGS:
         near = difflib.get_close_matches(name, SETTINGS, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(SETTINGS)}"
-        raise RecipeError(f"a recipe has no setting {name!r}: {hint}", name)
+        raise RecipeError(f"a recipe has no setting {quoted(name)}: {hint}", name)
     try:
         return SETTINGS[name].checked(value)
     except ValueError as error:
@@ -604,17 +604,17 @@ def _by_name(name: object) -> Recipe:
     near = difflib.get_close_matches(str(name), every, n=3)
     hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
     raise RecipeError(
-        f"there is no recipe {name!r}: {hint}choose one of {', '.join(every)}", "recipe"
+        f"there is no recipe {quoted(name)}: {hint}choose one of {', '.join(every)}", "recipe"
     )
 
 
 @cache
 def _of_package(name: str) -> Recipe:
-    wanted = names.Wanted(f"recipe {name!r}", RecipeError)
+    wanted = names.Wanted(f"recipe {quoted(name)}", RecipeError)
     made = names.load(names.installed("recipes")[name], wanted)
     if not isinstance(made, Recipe):
         raise RecipeError(
-            f"recipe {name!r} of the package "
+            f"recipe {quoted(name)} of the package "
             f"{names.package_of(names.installed('recipes')[name])} is a {type(made).__name__}; "
             "it must be a Recipe, such as recipe('grpo', clip_high=0.3)",
             "recipe",

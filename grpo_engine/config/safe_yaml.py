@@ -1,13 +1,35 @@
-"""Reads YAML of any origin: bounded in size, depth and work, and a name is given once."""
+"""Reads YAML and JSON of any origin: bounded in size, depth and work, and a name is given once.
 
+Numbers are decimal. `010` and `1:30`, which YAML 1.1 reads as 8 and 90, are refused, and so is a
+number that a float cannot hold. A date is text.
+"""
+
+import json
+import math
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from grpo_engine.errors import ConfigError
+from grpo_engine.errors import ConfigError, quoted
 
 MOST_BYTES, MOST_DEPTH, MOST_NODES = 1_000_000, 30, 100_000
+MOST_DIGITS = 400  # of a whole number
+_INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
+_NUMBER = re.compile(r"[-+]?(\d[\d_]*)?(\.[\d_]*)?([eE][-+]?\d+)?", re.ASCII)
+_FLOATS = re.compile(
+    r"""[-+]?(\d[\d_]*\.[\d_]*|\.\d[\d_]*|\d[\d_]*(?=[eE]))([eE][-+]?\d+)?$
+    |[-+]?\d[\d_]*(:[0-5]?\d)+\.[\d_]*$|[-+]?0[\d_]+$
+    |[-+]?\.(inf|Inf|INF)$|\.(nan|NaN|NAN)$""",
+    re.VERBOSE | re.ASCII,
+)
+_SIXTIES = re.compile(r"[-+]?\d[\d_]*(:[0-5]?\d)+(\.[\d_]*)?", re.ASCII)
+
+
+class RefusedError(yaml.YAMLError):
+    """It is YAML or JSON, but has two meanings or is beyond the bounds."""
 
 
 def read_text(path: Path) -> str:
@@ -27,9 +49,80 @@ def read_text(path: Path) -> str:
         raise ConfigError(f"{path} is not UTF-8: {error}") from error
 
 
+def read_number(text: str) -> int | float | None:
+    """The number that a text is, None if it is none; RefusedError if it has two meanings."""
+    text = text.strip()
+    if _SIXTIES.fullmatch(text):
+        raise RefusedError(
+            f"{quoted(text)} is a number in base 60 to some programs; write one number, or "
+            "quotes around a text"
+        )
+    match = _NUMBER.fullmatch(text)
+    if match is None or not any(map(str.isdigit, text)):
+        return None
+    whole, fraction, exponent = match.groups()
+    if whole and len(whole) > 1 and whole[0] == "0" and not fraction and not exponent:
+        raise RefusedError(
+            f"{quoted(text)} begins with 0, which makes it octal to some programs; write it "
+            "without the 0, or quotes around a text"
+        )
+    if whole and not fraction and not exponent:
+        if len(whole) > MOST_DIGITS:
+            raise RefusedError(f"{quoted(text)} is too long for a number")
+        return int(text)
+    value = float(text)
+    if math.isinf(value):
+        raise RefusedError(f"{quoted(text)} is too large: numbers end at 1.8e308")
+    if value == 0 and re.search("[1-9]", re.split("[eE]", text)[0]):
+        raise RefusedError(f"{quoted(text)} is too small: write 0, or at least 5e-324")
+    return value
+
+
+class _Loader(yaml.SafeLoader):
+    """Values as JSON has them; numbers by `read_number`."""
+
+
+def _construct_number(loader: _Loader, node: yaml.ScalarNode) -> int | float:
+    try:
+        value = read_number(node.value)
+    except RefusedError as error:
+        raise RefusedError(f"{error}{_at(node)}") from None
+    if value is not None:
+        return value
+    constructed: int | float = (
+        loader.construct_yaml_int(node) if node.tag == _INT else loader.construct_yaml_float(node)
+    )
+    return constructed
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes a text of several lines as lines, and quotes what any YAML would read as no text."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, form) for tag, form in forms if not tag.endswith((":float", ":timestamp"))]
+    for first, forms in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+for _kind in (_Loader, _Dumper):
+    _kind.add_implicit_resolver(_FLOAT, _FLOATS, list("-+.0123456789"))
+for _tag in (_INT, _FLOAT):
+    _Loader.add_constructor(_tag, _construct_number)
+_Dumper.add_representer(
+    str,
+    lambda dumper, text: dumper.represent_scalar(
+        "tag:yaml.org,2002:str", text, style="|" if "\n" in text else None
+    ),
+)
+
+
+def dump_yaml(value: Any, **options: Any) -> str:
+    """Write plain values as YAML that `parse_yaml` reads back."""
+    return str(yaml.dump(value, Dumper=_Dumper, sort_keys=False, **options))
+
+
 def parse_yaml(text: str) -> Any:
     """Parse YAML as plain values; yaml.YAMLError if it is not, or beyond the bounds."""
-    loader = yaml.SafeLoader(text)
+    loader = _Loader(text)
     try:
         node = loader.get_single_node()
         if node is None:
@@ -37,15 +130,51 @@ def parse_yaml(text: str) -> Any:
         _check(node, 1, {})
         return loader.construct_document(node)
     except RecursionError:
-        raise yaml.YAMLError(f"it is nested more than {MOST_DEPTH} levels deep") from None
+        raise RefusedError(f"it is nested more than {MOST_DEPTH} levels deep") from None
+    except ValueError as error:  # such as a broken `!!int`
+        raise RefusedError(str(error)) from None
     finally:
         loader.dispose()
+
+
+def parse_json(text: str) -> Any:
+    """Parse JSON; ValueError if it is none, gives a name twice, or a number does not fit."""
+    try:
+        return json.loads(
+            text, object_pairs_hook=once, parse_float=_number, parse_int=_number,
+            parse_constant=_no_number,
+        )  # fmt: skip
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+
+
+def once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object that gives each name once."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{quoted(twice)} is given twice")
+    return made
+
+
+def _number(text: str) -> int | float:
+    try:
+        value = read_number(text)
+    except RefusedError as error:
+        raise ValueError(str(error)) from None
+    assert value is not None
+    return value
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"{text} is no number in JSON")
 
 
 def _check(node: yaml.Node, depth: int, sizes: dict[int, int]) -> int:
     """Count the values of a node with every alias written out; refuse what is beyond the bounds."""
     if depth > MOST_DEPTH:
-        raise yaml.YAMLError(f"it is nested more than {MOST_DEPTH} levels deep{_at(node)}")
+        raise RefusedError(f"it is nested more than {MOST_DEPTH} levels deep{_at(node)}")
     if id(node) in sizes:
         return sizes[id(node)]
     children: list[yaml.Node] = []
@@ -54,7 +183,7 @@ def _check(node: yaml.Node, depth: int, sizes: dict[int, int]) -> int:
         for key, value in node.value:
             if isinstance(key, yaml.ScalarNode):
                 if key.value in names:
-                    raise yaml.YAMLError(f"{key.value!r} is given twice{_at(key)}")
+                    raise RefusedError(f"{quoted(key.value)} is given twice{_at(key)}")
                 names.add(key.value)
             children += [key, value]
     elif isinstance(node, yaml.SequenceNode):
@@ -63,7 +192,7 @@ def _check(node: yaml.Node, depth: int, sizes: dict[int, int]) -> int:
     for child in children:
         size += _check(child, depth + 1, sizes)
         if size > MOST_NODES:
-            raise yaml.YAMLError(f"it has more than {MOST_NODES} values{_at(node)}")
+            raise RefusedError(f"it has more than {MOST_NODES} values{_at(node)}")
     sizes[id(node)] = size
     return size
 

@@ -5,7 +5,7 @@ loaded model needs. Elsewhere 0 or None means off.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -22,8 +22,12 @@ from pydantic import (
 from grpo_engine.config.recipe_settings import Setting
 from grpo_engine.config.recipes import SETTINGS, Recipe, recipe
 from grpo_engine.config.stop_when import StopRule
-from grpo_engine.errors import ConfigError
+from grpo_engine.config.values import typed
+from grpo_engine.errors import ConfigError, quoted
 from grpo_engine.metrics import is_metric, spec
+
+LONGEST_NAME, LONGEST_TEXT = 500, 4096  # characters of a run's name, and of other names and paths
+PROSE = ("system_prompt", "prefill", "stop")  # texts that may be longer
 
 
 def setting(
@@ -42,11 +46,13 @@ class Section(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _truth_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
-        annotation = cls.model_fields[str(info.field_name)].annotation
-        kinds = {annotation, *get_args(annotation)}
-        if isinstance(value, bool) and kinds & {int, float} and bool not in kinds:
-            raise ValueError("must be a number")
+    def _typed(cls, value: Any, info: ValidationInfo) -> Any:
+        value = typed(value, cls.model_fields[str(info.field_name)].annotation)
+        for text in value if isinstance(value, list) else [value]:
+            if isinstance(text, str) and len(text) > LONGEST_TEXT and info.field_name not in PROSE:
+                raise ValueError(
+                    f"may have {LONGEST_TEXT:,} characters, got {quoted(text)}; shorten it"
+                )
         return value
 
 
@@ -183,8 +189,8 @@ class TasksConfig(TaskConfig):
             )
         if self.name in self.others:
             raise ConfigError(
-                f"task.others has the label {self.name!r} of task.name; give it another label: "
-                f"{{more: {{name: {self.name}, …}}}}",
+                f"task.others has the label {quoted(self.name)} of task.name; give it another "
+                f"label: {{more: {{name: {self.name}, …}}}}",
                 "task.others",
             )
         return self
@@ -414,11 +420,20 @@ class RunConfig(Section):
     alerts: AlertsConfig = AlertsConfig()
     run: ProcessConfig = ProcessConfig()
 
+    @field_validator("name", mode="before")
+    @classmethod
+    def _name_is_short(cls, name: Any) -> Any:
+        if isinstance(name, str) and len(name) > LONGEST_NAME:
+            raise ValueError(f"a name has at most {LONGEST_NAME} characters, got {quoted(name)}")
+        return name
+
     @field_validator("name")
     @classmethod
     def _name_is_no_reference(cls, name: str) -> str:
         if name.startswith("@"):
-            raise ValueError(f"a name must not begin with @, which marks references, got {name!r}")
+            raise ValueError(
+                f"a name must not begin with @, which marks references, got {quoted(name)}"
+            )
         return name
 
     @model_validator(mode="after")
@@ -465,15 +480,15 @@ class RunConfig(Section):
             names = StopRule(self.stop_when).metrics
             if any(name.startswith("eval/") for name in names) and not self.evaluation.every:
                 raise ConfigError(
-                    f"stop_when {self.stop_when!r} reads an evaluation, and none is made during "
-                    "the run; set evaluation.every",
+                    f"stop_when {quoted(self.stop_when)} reads an evaluation, and none is made "
+                    "during the run; set evaluation.every",
                     "stop_when",
                     "evaluation.every",
                 )
             if "kl" in names and not (self.record.kl or self.algorithm.resolved().anchor != "none"):
                 raise ConfigError(
-                    f"stop_when {self.stop_when!r} reads kl, which is not measured without a KL "
-                    "penalty; set record.kl true",
+                    f"stop_when {quoted(self.stop_when)} reads kl, which is not measured without a "
+                    "KL penalty; set record.kl true",
                     "stop_when",
                     "record.kl",
                 )
@@ -482,6 +497,6 @@ class RunConfig(Section):
         if best_by and not (known and spec(best_by).direction != "none"):
             raise ConfigError(
                 f"checkpoint.best_by must be a held-out metric of which more or less is better, "
-                f"such as eval/accuracy or eval/rewards/NAME, got {best_by!r}",
+                f"such as eval/accuracy or eval/rewards/NAME, got {quoted(best_by)}",
                 "checkpoint.best_by",
             )

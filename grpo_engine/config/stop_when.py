@@ -6,11 +6,22 @@ for 3` once three in a row were no better than the best before them.
 
 import difflib
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from grpo_engine.config.conditions import OPERATORS, Either, Every, Node, Not, Term, Word, parse
-from grpo_engine.errors import ConfigError
+from grpo_engine.config.conditions import (
+    OPERATORS,
+    Either,
+    Every,
+    Node,
+    Not,
+    Term,
+    Word,
+    number_of,
+    parse,
+)
+from grpo_engine.errors import ConfigError, quoted
 from grpo_engine.metrics import METRICS, is_metric, spec
 
 FORMS = "write it as `kl > .3`, `reward >= .9 for 5` or `eval/accuracy flat for 3`"
@@ -123,10 +134,10 @@ def _check(first: Word | Term, rest: list[Node]) -> Check:
     """The check that begins with `first`; the words that belong to it are taken from `rest`."""
     if isinstance(first, Term):
         if first.op not in OPERATORS:
-            raise ValueError(f"{first.key}{first.op}{first.value} compares no numbers")
+            raise ValueError(f"{quoted(first.key + first.op + first.value)} compares no numbers")
         return Check(_metric(first.key), first.op, _number(first), _times(rest, default=1))
     if not (rest and isinstance(rest[0], Word) and rest[0].text == "flat"):
-        raise ValueError(f"{first.text!r} is without a comparison")
+        raise ValueError(f"{quoted(first.text)} is without a comparison")
     rest.pop(0)
     return Check(_metric(first.text), "flat", 0.0, _times(rest, default=0))
 
@@ -137,18 +148,16 @@ def _metric(name: str) -> str:
         if name.startswith("rewards/"):
             close = [f"rewards/{name.split('/')[1]}/mean"]
         raise ValueError(
-            f"there is no metric {name!r}" + f"; did you mean {close[0]}" * bool(close)
+            f"there is no metric {quoted(name)}" + f"; did you mean {close[0]}" * bool(close)
         )
     return name
 
 
 def _number(term: Term) -> float:
-    try:
-        return float(term.value)
-    except ValueError:
-        raise ValueError(
-            f"{term.key} {term.op} {term.value}: {term.value!r} is not a number"
-        ) from None
+    value = number_of(term.value)
+    if value is None:
+        raise ValueError(f"{term.key} {term.op} {quoted(term.value)} compares with no number")
+    return value
 
 
 def _times(rest: list[Node], *, default: int) -> int:
@@ -159,6 +168,6 @@ def _times(rest: list[Node], *, default: int) -> int:
         return default
     rest.pop(0)
     count = rest.pop(0) if rest else None
-    if not isinstance(count, Word) or not count.text.isdecimal() or not int(count.text):
-        raise ValueError("`for` needs a number of measurements, 1 or more")
+    if not isinstance(count, Word) or not re.fullmatch(r"[1-9]\d{0,8}", count.text, re.ASCII):
+        raise ValueError("`for` needs a number of measurements, from 1 to a billion")
     return int(count.text)

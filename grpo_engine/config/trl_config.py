@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from grpo_engine.config.recipes import SETTINGS
-from grpo_engine.config.safe_yaml import parse_yaml, read_text
+from grpo_engine.config.safe_yaml import parse_json, parse_yaml, read_text
 from grpo_engine.config.trl_names import (
     ALIASES,
     DEFAULTS,
@@ -26,7 +26,7 @@ from grpo_engine.config.trl_names import (
     SCHEDULES,
     UNLIKE,
 )
-from grpo_engine.errors import ConfigError, nearest
+from grpo_engine.errors import ConfigError, nearest, quoted
 
 Tree = dict[str, Any]
 
@@ -78,7 +78,7 @@ def read(path: Path) -> Tree:
         if path.suffix == ".py":
             found: Any = _python(text, path)
         elif path.suffix == ".json":
-            found = json.loads(text)
+            found = parse_json(text)
         else:
             found = parse_yaml(text)
     except (yaml.YAMLError, ValueError, SyntaxError, RecursionError) as error:

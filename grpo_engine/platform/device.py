@@ -1,5 +1,6 @@
 """Which MLX is installed, which device it uses, and which extra the machine needs."""
 
+import os
 import resource
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 from platform import machine
 from typing import Final
 
-from grpo_engine.errors import EngineError, MissingPackageError
+from grpo_engine.errors import EngineError, MissingPackageError, quoted
 from grpo_engine.platform import memory, threads
 
 BACKENDS: Final = {
@@ -19,6 +20,7 @@ BACKENDS: Final = {
     "mlx-cuda-12": "cuda12",
     "mlx-cuda-13": "cuda13",
 }
+TEMPORARY: Final = ("TMPDIR", "TMP", "TEMP", "TEMPDIR")  # as C++ looks for it
 OPEN_FILES: Final = (2048, 4096)  # what mlx-lm sets, soft and hard
 CUDA_13_DRIVER: Final = 580  # the oldest driver branch that runs CUDA 13
 CUDA_12_DRIVER: Final = 525
@@ -99,8 +101,21 @@ def require_open_files() -> None:
         ) from error
 
 
+def require_temporary_folder() -> None:
+    """Raise if the temporary folder cannot be used: MLX compiles in it, and would end the run."""
+    variable = next((name for name in TEMPORARY if os.environ.get(name)), "")
+    folder = Path(os.environ.get(variable) or "/tmp")
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        why = "is no folder" if not folder.is_dir() else "cannot be written to"
+        named = f"{variable} {quoted(str(folder))}" if variable else f"the folder {folder}"
+        raise EngineError(
+            f"{named} {why}, and temporary files have no other place: set TMPDIR to a folder of "
+            "your own"
+        )
+
+
 def require_backend() -> None:
-    """Raise if `mlx` is installed without a back end or has no room, and name the remedy."""
+    """Raise if `mlx` has no back end, no temporary folder or no room, and name the remedy."""
     if sys.platform == "darwin" and machine() != "arm64":
         raise MissingPackageError(
             f"MLX needs Apple silicon on macOS; this processor is {machine()}. "
@@ -113,4 +128,5 @@ def require_backend() -> None:
             f"Install the extra '{extra}': pip install 'grpo-tui[{extra}]' "
             "(others: cpu, cuda12, cuda13)."
         )
+    require_temporary_folder()
     memory.require_room(threads.cores())

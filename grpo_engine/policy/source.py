@@ -16,7 +16,7 @@ from mlx_lm.utils import load_model, load_tokenizer
 from grpo_engine.config.safe_yaml import read_text
 from grpo_engine.config.settings import ModelConfig
 from grpo_engine.embedded import EMBEDDED, local_folder
-from grpo_engine.errors import ConfigError, ModelError
+from grpo_engine.errors import ConfigError, ModelError, quoted
 from grpo_engine.platform import kernels
 from grpo_engine.platform.formats import STORED, auto_format
 from grpo_engine.policy.trees import flatten, nest
@@ -25,8 +25,13 @@ from grpo_engine.policy.trees import flatten, nest
 MOST = {
     "num_hidden_layers": 2_000, "hidden_size": 1_000_000, "intermediate_size": 10_000_000,
     "num_attention_heads": 100_000, "num_key_value_heads": 100_000, "vocab_size": 10_000_000,
-    "num_experts": 10_000, "num_local_experts": 10_000, "n_routed_experts": 10_000,
+    "head_dim": 1_000_000, "num_experts": 10_000, "num_local_experts": 10_000,
+    "n_routed_experts": 10_000,
 }  # fmt: skip
+POSITIVE = (
+    "rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon",
+    "rope_theta", "max_position_embeddings",
+)  # fmt: skip
 STARTER = EMBEDDED["starter"]
 FILES = (
     "*.json", "*.safetensors", "*.py", "tokenizer.model", "*.tiktoken", "*.txt", "*.jinja",
@@ -113,7 +118,7 @@ def load_parts(
     folder = find_folder(config.path)
     if not (folder / "config.json").is_file():
         raise ModelError(f"model.path {folder} has no config.json, so it is no model folder")
-    _check_sizes(folder)
+    check_config(folder)
     trust = config.trust_remote_code
     try:
         model, settings = load_model(folder, lazy=True, trust_remote_code=trust)
@@ -136,8 +141,8 @@ def load_parts(
     return model, tokenizer, settings, folder, notes
 
 
-def _check_sizes(folder: Path) -> None:
-    """Refuse a configuration whose model could not even be laid out; mlx-lm would try."""
+def check_config(folder: Path) -> None:
+    """Refuse a configuration whose model could not be laid out or computed; mlx-lm would try."""
     try:
         text = read_text(folder / "config.json")
         settings = json.loads(text)
@@ -149,9 +154,20 @@ def _check_sizes(folder: Path) -> None:
         places += [value for value in place.values() if isinstance(value, dict)]
         for name, most in MOST.items():
             value = place.get(name)
-            if isinstance(value, int) and not 0 < value <= most:
+            if isinstance(value, int | float) and not (0 < value <= most and value == int(value)):
                 raise ModelError(
-                    f"{folder / 'config.json'}: {name} is {value}; models have 1 to {most}"
+                    f"model.path: {folder / 'config.json'}: {name} is {quoted(value)}; models have "
+                    f"1 to {most}",
+                    "model.path",
+                )
+        for name in POSITIVE:
+            value = place.get(name)
+            least = 0.0 if "eps" in name else math.ulp(0.0)
+            if isinstance(value, int | float) and not least <= value < math.inf:
+                raise ModelError(
+                    f"model.path: {folder / 'config.json'}: {name} is {quoted(value)}; it must be "
+                    "a positive number",
+                    "model.path",
                 )
 
 

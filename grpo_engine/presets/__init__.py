@@ -4,11 +4,10 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-import yaml
-
 from grpo_engine.config.parse import build
+from grpo_engine.config.safe_yaml import parse_yaml
 from grpo_engine.config.settings import RunConfig
-from grpo_engine.errors import PresetNotFoundError, nearest
+from grpo_engine.errors import PresetNotFoundError, nearest, quoted
 
 # the order in which they are listed
 ORDER = ("starter", "guess", "smollm2-gsm", "countdown", "gsm8k-tutorial", "mlx-article")
@@ -22,7 +21,7 @@ class Preset:
 
     @property
     def tree(self) -> dict[str, Any]:
-        return dict(yaml.safe_load(self.text) or {})
+        return dict(parse_yaml(self.text) or {})
 
     @property
     def config(self) -> RunConfig:
@@ -43,7 +42,7 @@ def names() -> tuple[str, ...]:
 def preset(name: str) -> Preset:
     if name not in names():
         raise PresetNotFoundError(
-            f"there is no preset {name!r}{nearest(name, names())}; choose one of "
+            f"there is no preset {quoted(name)}{nearest(name, names())}; choose one of "
             f"{', '.join(names())}"
         )
     text = files(__package__).joinpath(f"{name}.yaml").read_text(encoding="utf-8")

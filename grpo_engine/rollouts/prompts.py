@@ -18,6 +18,9 @@ from grpo_engine.rollouts.template_trial import TemplateLimitError, try_template
 from grpo_engine.tasks.base import Example, Generated, Message, Prompt, Task
 from grpo_engine.tasks.rows import BadRows
 
+# Characters of a prompt for each token that fits: no text has tokens as long, and a tokenizer ends
+# the process if a text is too large for the memory.
+LONGEST_TOKEN, MOST_CHARACTERS = 64, 10_000_000
 # Generated problems whose prompt lengths are checked before a run.
 PROBES = 64
 # A tokenizer gives at most a token per byte; this factor allows for one that spells text out first.
@@ -197,6 +200,7 @@ class PromptRenderer:
             listed = "\n".join(json.dumps(tool["function"]) for tool in self.tools)
             explained = EXPLANATION.format(tools=listed)
         prompt = conversation(self.task, example, opening, explained)
+        self._refuse_huge(prompt, example)
         if isinstance(prompt, str):
             text, folded, options = prompt, False, {}
         else:
@@ -287,6 +291,19 @@ class PromptRenderer:
                 "correct the text or remove the row"
             ) from error
         return ids
+
+    def _refuse_huge(self, prompt: Prompt, example: Example) -> None:
+        """Refuse a text that is too long whatever its tokens are, before it is tokenised."""
+        texts = [prompt] if isinstance(prompt, str) else [str(m.get("content")) for m in prompt]
+        size = sum(map(len, texts))
+        most = max(10_000, LONGEST_TOKEN * self.limit) if self.limit else MOST_CHARACTERS
+        if size > min(most, MOST_CHARACTERS):
+            room = f"the {self.limit} tokens that it may have" if self.limit else "any model"
+            raise DataError(
+                f"{place(example)}: the prompt has {size:,} characters, too many for {room}; "
+                "shorten it or remove the row",
+                "task.max_prompt_tokens",
+            )
 
     def _too_long(self, example: Example, count: int) -> DataError:
         room = self.context - self.max_new_tokens

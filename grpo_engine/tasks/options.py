@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from grpo_engine.config.settings import TaskConfig
-from grpo_engine.errors import DataError, nearest
+from grpo_engine.errors import DataError, nearest, quoted
 
 
 def read_options(config: TaskConfig, defaults: Mapping[str, Any]) -> dict[str, Any]:
@@ -14,8 +14,8 @@ def read_options(config: TaskConfig, defaults: Mapping[str, Any]) -> dict[str, A
         if name not in defaults:
             known = ", ".join(sorted(defaults)) or "no options"
             raise DataError(
-                f"task.options: {config.name} has no option {name!r}{nearest(name, defaults, 1)}; "
-                f"it takes {known}",
+                f"task.options: {config.name} has no option {quoted(name)}"
+                f"{nearest(name, defaults, 1)}; it takes {known}",
                 "task.options",
             )
         default = defaults[name]
@@ -23,7 +23,8 @@ def read_options(config: TaskConfig, defaults: Mapping[str, Any]) -> dict[str, A
         wrong = isinstance(value, bool) != isinstance(default, bool)
         if default is not None and (wrong or not isinstance(value, wanted)):
             raise DataError(
-                f"task.options.{name} must be {_name(default)} like {default!r}, got {value!r}",
+                f"task.options.{name} must be {_name(default)} like {default!r}, "
+                f"got {quoted(value)}",
                 "task.options",
             )
         chosen[name] = value

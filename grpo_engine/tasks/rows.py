@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from grpo_engine.config.safe_yaml import once
 from grpo_engine.errors import DataError, MissingPackageError
 
 SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
@@ -129,7 +130,7 @@ def _jsonl(path: Path, bad: BadRows) -> Iterator[Row]:
 
 def _json_row(path: Path, number: int, line: str) -> Row:
     try:
-        value = json.loads(line)
+        value = json.loads(line, object_pairs_hook=once)
     except (ValueError, RecursionError) as error:
         said = str(error)
         if isinstance(error, json.JSONDecodeError):
@@ -153,12 +154,14 @@ def _json_row(path: Path, number: int, line: str) -> Row:
 def _json(path: Path, bad: BadRows) -> Iterator[Row]:
     text = "".join(_lines(path))
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=once)
     except json.JSONDecodeError as error:
         raise DataError(
             f"{path}:{error.lineno}: not JSON: {error.msg} at column {error.colno}; if it has one "
             "object per line, name the file .jsonl"
         ) from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path} cannot be read: {error}; correct it") from error
     if isinstance(value, dict):
         lists = [inner for inner in value.values() if isinstance(inner, list)]
         value = lists[0] if len(lists) == 1 else value

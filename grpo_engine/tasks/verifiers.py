@@ -6,14 +6,13 @@ has the package.
 
 import json
 import subprocess
-import tempfile
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final
 
 from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError
 from grpo_engine.platform.interpreter import command
+from grpo_engine.platform.scratch import scratch
 from grpo_engine.tasks.base import Task
 from grpo_engine.tasks.files import task_of_splits
 from grpo_engine.tasks.rows import BadRows, Row
@@ -41,8 +40,8 @@ def build(config: TaskConfig) -> Task:
 
 
 def _splits(config: TaskConfig) -> dict[str, list[dict[str, Any]]]:
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "rows.json"
+    with scratch("verifiers") as folder:
+        file = folder / "rows.json"
         words = [config.name, json.dumps(dict(config.options)), str(file)]
         wanted = command(CODE, *words, interpreter=config.interpreter)
         try:

@@ -4,11 +4,11 @@ Everything that it depends on is in `run.progress`, which changes only when a st
 """
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from grpo_engine.config.safe_yaml import parse_json
 from grpo_engine.errors import ConfigError, DataError
 from grpo_engine.events import Event, NoteWritten
 from grpo_engine.run.session import Part, Run
@@ -142,7 +142,7 @@ def read_rates(path: Path, answers: int) -> dict[str, tuple[float, float]]:
     A rate counts as that of `answers` answers if the file does not say how many there were.
     """
     try:
-        found: Any = json.loads(path.expanduser().read_text(encoding="utf-8"))
+        found: Any = parse_json(path.expanduser().read_text(encoding="utf-8"))
         whole = found[0] if isinstance(found, list) else found
         if isinstance(whole, Mapping) and "pass_rates" in whole:
             answers, whole = int(whole.get("answers", answers)), whole["pass_rates"]

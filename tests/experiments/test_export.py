@@ -137,6 +137,7 @@ def test_every_table_is_written_in_every_format(
     runs = reader.runs()
     header = None if format == "jsonl" else header_for(what, reader, runs)
     out = tmp_path / f"deep/{what}.{format}"
+    out.parent.mkdir()
     wanted = list(rows_of(what, reader, runs))
     assert write_rows(iter(wanted), format, out, header=header) == len(wanted)
     assert [file.name for file in out.parent.iterdir()] == [out.name]

@@ -25,6 +25,7 @@ from app.text.comparison import (
     verdict,
 )
 from app.text.stderr import say
+from grpo_engine.config.conditions import number_of
 from grpo_engine.metrics import spec
 
 if TYPE_CHECKING:
@@ -90,6 +91,12 @@ def compare(
     """
     from experiments.compare.runs import compare as put_side_by_side
 
+    if example and (as_csv or as_md or grid or at or reach):
+        raise typer.BadParameter("--example prints answers as text or JSON: leave the rest out")
+    if grid and (as_md or at or reach):
+        raise typer.BadParameter(
+            "--grid prints a table, JSON or CSV: leave --md, --at and --reach out"
+        )
     axis, value = _equal_work(at)
     with reading(db) as reader:
         found, base = _resolved(reader, runs, baseline)
@@ -133,11 +140,16 @@ def _print_rows(rows: list[dict[str, Any]], *, as_csv: bool, raw: bool) -> None:
 
 
 def _equal_work(at: str) -> tuple[str, float | None]:
-    axis, _, value = at.partition("=")
+    from grpo_engine.errors import quoted
+
+    axis, sign, text = at.partition("=")
     try:
-        return axis, float(value) if value else None
-    except ValueError:
-        raise typer.BadParameter(f"--at {at}: {value!r} is not a number") from None
+        value = number_of(text) if sign else None
+    except ValueError as error:
+        raise typer.BadParameter(f"--at {axis}: {error}") from None
+    if sign and value is None:
+        raise typer.BadParameter(f"--at {axis}: {quoted(text)} is not a number")
+    return axis, value
 
 
 def _curves(reader: "StoreReader", runs: "list[RunSummary]", keys: list[str]) -> list[str]:

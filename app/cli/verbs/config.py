@@ -35,6 +35,8 @@ def init(
     from grpo_engine.config.parse import build, merge, parse_sets, write_yaml
     from grpo_engine.errors import ConfigError
 
+    if from_trl is not None and preset is not None:
+        raise typer.BadParameter("--from-trl brings all settings: leave --preset out")
     if from_trl is not None:
         from grpo_engine.config.trl_config import from_trl as translate
 
@@ -57,9 +59,8 @@ def init(
 
 def explained(config: Any) -> str:
     """Return every setting as YAML with its help as a comment."""
-    import yaml
-
     from grpo_engine.config.parse import flatten, settings
+    from grpo_engine.config.safe_yaml import dump_yaml
 
     known, lines, section = settings(), [], ""
     for path, value in flatten(config).items():
@@ -70,7 +71,7 @@ def explained(config: Any) -> str:
         indent = "  " if leaf else ""
         info = known[path]
         choices = f" One of {', '.join(info.choices)}." if info.choices else ""
-        dumped = yaml.safe_dump({leaf or head: value}, default_flow_style=None, allow_unicode=True)
+        dumped = dump_yaml({leaf or head: value}, default_flow_style=None, allow_unicode=True)
         lines.append(f"{indent}# {info.help}{choices}")
         lines += [indent + line for line in dumped.rstrip().splitlines()]
     return "\n".join(lines).lstrip() + "\n"
@@ -153,7 +154,7 @@ def named(what: str, db: str | None = None) -> Any:
     from app.cli.run_config import assemble
     from experiments.errors import NoStoreError, RunNotFoundError
     from grpo_engine.config.settings import RunConfig
-    from grpo_engine.errors import ConfigError
+    from grpo_engine.errors import ConfigError, quoted
     from grpo_engine.presets import names, preset
 
     if what == "defaults":
@@ -167,6 +168,6 @@ def named(what: str, db: str | None = None) -> Any:
             return reader.run(reader.resolve(what).key).config
     except (NoStoreError, RunNotFoundError) as error:
         raise ConfigError(
-            f"{what!r} is neither a file nor a preset ({', '.join(names())}) nor `defaults`, and "
-            f"as a run: {error}"
+            f"{quoted(what)} is neither a file nor a preset ({', '.join(names())}) nor `defaults`, "
+            f"and as a run: {error}"
         ) from error

@@ -14,15 +14,16 @@ def demo(
 
     Example: grpo-tui demo --speed 4
     """
-    import tempfile
-    from pathlib import Path
+    from app.cli.startup import require_terminal
 
+    require_terminal()
     from app.feed.demo import RUN, unpack
     from app.feed.replay import ReplayFeed
     from app.tui.app import open_workbench
+    from grpo_engine.platform.scratch import scratch
 
-    with tempfile.TemporaryDirectory(prefix="grpo-tui-demo-") as folder:
-        store = unpack(Path(folder))
+    with scratch("demo") as folder:
+        store = unpack(folder)
         raise typer.Exit(
             open_workbench(store, feed=lambda: ReplayFeed(store, RUN, speed=speed), mode="watch")
         )

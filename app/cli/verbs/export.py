@@ -36,7 +36,7 @@ def export(
     from experiments.export.files import FORMATS, header_for, write_rows
     from experiments.export.rows import WHAT, rows_of
     from experiments.export.trackers import TRACKERS, export_to
-    from grpo_engine.errors import nearest
+    from grpo_engine.errors import nearest, quoted
     from grpo_engine.platform.priority import lower_priority
 
     out = None if out == Path("-") else out
@@ -45,12 +45,15 @@ def export(
     if format not in (*FORMATS, *TRACKERS):
         every = (*FORMATS, *TRACKERS)
         raise ExportError(
-            f"unknown format {format!r}{nearest(format, every)}; choose from {', '.join(every)}"
+            f"unknown format {quoted(format)}{nearest(format, every)}; "
+            f"choose from {', '.join(every)}"
         )
     if what not in WHAT:
         raise ExportError(
-            f"{what!r} cannot be exported{nearest(what, WHAT)}; choose from {', '.join(WHAT)}"
+            f"{quoted(what)} cannot be exported{nearest(what, WHAT)}; choose from {', '.join(WHAT)}"
         )
+    if raw and format != "csv":
+        raise typer.BadParameter(f"--raw changes CSV, and {format} is written as it is")
     with reading(db) as reader:
         found = resolve_all(reader, runs)
         if format in TRACKERS:

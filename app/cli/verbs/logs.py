@@ -31,6 +31,8 @@ def logs(
 
     Example: grpo-tui logs @last --follow
     """
+    if as_json and follow:
+        raise typer.BadParameter("--json prints what is there now: leave --follow out")
     from experiments.db.paths import log_file, run_folder
     from experiments.read.post_mortem import tail
 

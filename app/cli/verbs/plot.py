@@ -59,12 +59,12 @@ def plot(
 def _series(reader: "StoreReader", runs: "Sequence[RunSummary]", key: str) -> "list[MetricSeries]":
     """Return the metric of each run; raise if none has it, warn for each run that lacks it."""
     from experiments.errors import QueryError
-    from grpo_engine.errors import nearest
+    from grpo_engine.errors import nearest, quoted
 
     found = [reader.metric_series(run.key, key) for run in runs]
     if not any(series.steps for series in found):
         known = {name for run in runs for name in reader.metric_keys(run.key)}
-        raise QueryError(f"there is no metric {key!r} here{nearest(key, sorted(known))}")
+        raise QueryError(f"there is no metric {quoted(key)} here{nearest(key, sorted(known))}")
     for run, series in zip(runs, found, strict=True):
         if not series.steps:
             say(f"{run.name} has no {key}")

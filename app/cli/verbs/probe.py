@@ -1,7 +1,6 @@
 """`grpo-tui probe`: what the model can do before a run, and which group size gives a signal."""
 
 import json
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -38,6 +37,7 @@ def probe(
     from app.jobs.start import with_pass_rates
     from experiments.db.paths import store_path
     from grpo_engine.platform import enter_engine
+    from grpo_engine.platform.scratch import scratch
 
     config = with_pass_rates(assemble(file, preset, sets or []), store_path(None))
     enter_engine(0)
@@ -47,9 +47,9 @@ def probe(
 
     show = printer(as_json=False)
     found: list[PromptsProbed] = []
-    with tempfile.TemporaryDirectory(prefix="grpo-tui-probe-") as place:
+    with scratch("probe") as folder:
         for event in probed(
-            config, Control(), folder=Path(place), prompts=prompts, samples=samples,
+            config, Control(), folder=folder, prompts=prompts, samples=samples,
             temperatures=temperature or [config.rollout.temperature],
         ):  # fmt: skip
             if isinstance(event, PromptsProbed):

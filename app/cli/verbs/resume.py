@@ -31,6 +31,8 @@ def resume(
 
     Example: grpo-tui resume @last --steps 200
     """
+    if folder is not None and (run != "@last" or db is not None):
+        raise typer.BadParameter("--folder names the run: leave RUN and --db out")
     if detach:
         leave_to_background(as_json=as_json)
     from app.jobs.headless import run_headless

@@ -2,7 +2,6 @@
 
 import inspect
 import json
-import tempfile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -117,6 +116,7 @@ def try_(
     Exit status 1 where it failed. Example: grpo-tui rewards test mine.py:brevity -c "Yes."
     """
     from grpo_engine.errors import RewardError
+    from grpo_engine.platform.scratch import scratch
     from grpo_engine.rewards.worker.client import RewardWorker
     from grpo_engine.rewards.worker.outcome import ScoredRewards
     from grpo_engine.tasks.base import RewardSpec
@@ -127,10 +127,10 @@ def try_(
     if not isinstance(prompts, str):
         texts = [[{"role": "assistant", "content": text}] for text in completion]
     spec = RewardSpec(name=name, options=_pairs(option, "--option"))
-    with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "rewards.log"
+    with scratch("rewards") as folder:
+        log = folder / "rewards.log"
         try:
-            with RewardWorker([spec], Path(folder), time_limit) as worker:
+            with RewardWorker([spec], folder, time_limit) as worker:
                 worker.check(list(columns), "the data given")
                 # At step 0 an error of one function would end the trial; later it is only reported.
                 scored: ScoredRewards = worker.score(
@@ -164,6 +164,8 @@ def _inputs(
     prompt: str, columns: dict[str, Any], task: str | None, chat: bool
 ) -> tuple[Any, dict[str, Any]]:
     """Return the prompt in the form that the function expects, and the columns."""
+    if task is not None and (prompt or chat):
+        raise typer.BadParameter("--task brings the prompt: leave --prompt and --chat out")
     if task is not None:
         from grpo_engine.config.settings import TaskConfig
         from grpo_engine.rollouts.prompts import conversation, reward_prompt
@@ -177,19 +179,22 @@ def _inputs(
 
 def _pairs(words: list[str] | None, flag: str) -> dict[str, Any]:
     """Parse NAME=VALUE arguments; a value is JSON if it parses, otherwise text."""
-    from grpo_engine.errors import ConfigError
+    from grpo_engine.config.safe_yaml import parse_json
+    from grpo_engine.errors import ConfigError, quoted
 
     pairs: dict[str, Any] = {}
     for word in words or []:
         name, sign, text = word.partition("=")
         if not sign:
-            raise ConfigError(f"{flag} {word!r} has no `=`; write {flag} NAME=VALUE")
+            raise ConfigError(f"{flag} {quoted(word)} has no `=`; write {flag} NAME=VALUE")
         try:
-            value = json.loads(text)
+            value = parse_json(text)
             # A number stays text, as a column of a JSONL file often has it.
             pairs[name] = text if flag == "--column" and isinstance(value, int | float) else value
-        except ValueError:
+        except json.JSONDecodeError:
             pairs[name] = text
+        except ValueError as error:
+            raise ConfigError(f"{flag} {name}: {error}") from None
     return pairs
 
 

@@ -30,8 +30,9 @@ def rollouts(
         str, typer.Option(help="Text in prompts and answers; of all steps without --step.")
     ] = "",
     mode: Annotated[
-        str, typer.Option(help="Find the text anywhere (substring), as whole words, or a prefix.")
-    ] = "substring",
+        str,
+        typer.Option(help="With --search: anywhere (substring, the default), as words, or prefix."),
+    ] = "",
     limit: Annotated[int, typer.Option(help="How many at most; 0 for all.", min=0)] = 50,
     as_json: Json = False,
     as_csv: Csv = False,
@@ -43,19 +44,26 @@ def rollouts(
     Example: grpo-tui rollouts @last --search '<answer>' --sort reward --limit 10
     """
     from experiments.errors import QueryError
+    from grpo_engine.errors import quoted
 
     if sort and sort not in SORTS:
-        raise QueryError(f"rollouts cannot be sorted by {sort!r}; choose from {', '.join(SORTS)}")
+        raise QueryError(
+            f"rollouts cannot be sorted by {quoted(sort)}; choose from {', '.join(SORTS)}"
+        )
+    if mode and not search:
+        raise typer.BadParameter("--mode goes with --search TEXT")
     if origin not in ("", "train", "eval", "pinned"):
-        raise QueryError(f"there is no origin {origin!r}; choose train, eval or pinned")
+        raise QueryError(f"there is no origin {quoted(origin)}; choose train, eval or pinned")
     with reading(db) as reader:
         found = reader.resolve(run)
         hits: list[SearchHit] = []
         if search:
             most = limit + 1 if limit else 2**31
             hits = list(
-                reader.search(search, run=found.key, mode=mode, sort=sort or "newest", limit=most,
-                              step=step, group=group, origin=origin)
+                reader.search(
+                    search, run=found.key, mode=mode or "substring", sort=sort or "newest",
+                    limit=most, step=step, group=group, origin=origin,
+                )
             )  # fmt: skip
             more = len(hits) == most
             hits = hits[: limit or None]
@@ -76,7 +84,7 @@ def rollouts(
         line[hit.where] = "".join(excerpt(hit.text, hit.start, hit.end, EXCERPT))
     print_rows(rows, as_json=as_json, as_csv=as_csv, table=table, raw=raw)
     if not rows:
-        say("no rollouts" + (f" with {search!r}" if search else " there"))
+        say("no rollouts" + (f" with {quoted(search)}" if search else " there"))
     elif more:
         say(f"the first {limit}; --limit 0 gives all")
 

@@ -55,6 +55,7 @@ def runs(
     from experiments.errors import NoStoreError
     from experiments.export.csv import header_of
     from experiments.export.rows import RUN_FIELDS, run_row
+    from grpo_engine.errors import quoted
 
     try:
         with reading(db) as reader:
@@ -72,7 +73,7 @@ def runs(
     else:
         print_table([_line(run) for run in found])
     if not found and filter:
-        say(f"no run matches {filter!r}")
+        say(f"no run matches {quoted(filter)}")
     if queued:
         say(f"{queued} runs are queued; run them with `grpo-tui sweep --queue`")
 

@@ -57,6 +57,9 @@ def sweep(
     from app.jobs.queue_worker import work
     from experiments.queue import RunQueue
 
+    if queue and (file or preset or sets or steps is not None):
+        raise typer.BadParameter("--queue runs what is queued: leave CONFIG, --preset, --set and "
+                                 "--steps out")  # fmt: skip
     with writing(db) as store:
         waiting = RunQueue(store)
         if queue:
@@ -113,9 +116,11 @@ def _plan(
 
 def _axis(pair: str) -> tuple[str, list[str]]:
     """Parse `a.b=1,2` as a path and its values; commas in brackets or quotes do not separate."""
+    from grpo_engine.errors import quoted
+
     path, sign, text = pair.partition("=")
     if not sign:
-        raise typer.BadParameter(f"--set {pair!r} has no `=`; write --set section.name=1,2,3")
+        raise typer.BadParameter(f"--set {quoted(pair)} has no `=`; write --set section.name=1,2,3")
     values, depth, quote, start = [], 0, "", 0
     for place, mark in enumerate(text):
         if quote:

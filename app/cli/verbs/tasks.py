@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -66,14 +65,15 @@ def show(
 
     Example: grpo-tui tasks show gsm8k --model starter --set task.options.path=gsm8k/
     """
-    from app.trial.examples import CONTEXT, model_folder, number_of
+    from app.trial.examples import CONTEXT, load_tokenizer, model_folder, number_of
     from grpo_engine.config.parse import build, merge, parse_sets
+    from grpo_engine.policy.source import find_folder
     from grpo_engine.rollouts.prompts import PromptRenderer
     from grpo_engine.tasks.base import draw, load_task
 
     config = build(merge({"task": {"name": name}}, parse_sets(sets or [])), "the command line")
     task = load_task(config.task)
-    tokenizer = load_tokenizer(model or config.model.path)
+    tokenizer = load_tokenizer(find_folder(model or config.model.path))
     render = PromptRenderer(tokenizer, task, config.task, model or config.model.path)
     if model:  # the limits of a model that was not asked for would only be in the way
         context = number_of(model_folder(model), *CONTEXT)
@@ -101,12 +101,12 @@ def play(
     Example: grpo-tui tasks test guess
     """
     import sys
-    import tempfile
 
     from app.cli.output import dim
     from app.text.safe_text import safe
     from app.trial.episode import Episode, Told
     from grpo_engine.config.parse import build, merge, parse_sets
+    from grpo_engine.platform.scratch import scratch
 
     def show_told(found: Told) -> Told:
         for kind, text in found.lines:
@@ -114,8 +114,8 @@ def play(
         return found
 
     config = build(merge({"task": {"name": name}}, parse_sets(sets or [])), "the command line")
-    with tempfile.TemporaryDirectory() as folder:
-        episode = Episode(config, Path(folder), _row(row))
+    with scratch("episode") as folder:
+        episode = Episode(config, folder, _row(row))
         with episode.pool:
             found = show_told(episode.begin())
             while not found.over and (line := sys.stdin.readline()):
@@ -130,28 +130,15 @@ def _row(text: str) -> dict[str, Any] | None:
     """The row that was given as JSON."""
     if not text:
         return None
+    from grpo_engine.config.safe_yaml import parse_json
+
     try:
-        found = json.loads(text)
+        found = parse_json(text)
     except ValueError as error:
         raise typer.BadParameter(f"--row is not JSON: {error}") from None
     if not isinstance(found, dict):
         raise typer.BadParameter('--row is not a JSON object, like \'{"answer": "5"}\'')
     return found
-
-
-def load_tokenizer(model: str) -> Any:
-    """Load only the tokenizer, with its chat template, and no weights."""
-    from mlx_lm.utils import load_tokenizer as load
-
-    from grpo_engine.errors import ModelError
-    from grpo_engine.policy.source import find_folder
-
-    folder: Path = find_folder(model)
-    try:
-        return load(folder)
-    except (OSError, ValueError) as error:
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ModelError(f"the tokenizer in {folder} cannot be loaded: {first}") from error
 
 
 def as_page(task: Any, shown: Any) -> dict[str, Any]:

@@ -10,15 +10,16 @@ def tour() -> None:
 
     Example: grpo-tui tour
     """
-    import tempfile
-    from pathlib import Path
+    from app.cli.startup import require_terminal
 
+    require_terminal()
     from app.feed.demo import RUN, unpack
     from app.feed.replay import ReplayFeed
     from app.tui.app import open_workbench
+    from grpo_engine.platform.scratch import scratch
 
-    with tempfile.TemporaryDirectory(prefix="grpo-tui-tour-") as folder:
-        store = unpack(Path(folder))
+    with scratch("tour") as folder:
+        store = unpack(folder)
         raise typer.Exit(
             open_workbench(store, feed=lambda: ReplayFeed(store, RUN, speed=SPEED), mode="watch",
                            tour=True)

@@ -72,6 +72,8 @@ def train(
 
     if folder is not None and not no_store:
         raise typer.BadParameter("--folder goes with --no-store: a stored run has its own folder")
+    if tag and no_store:
+        raise typer.BadParameter("--tag is recorded in the store: leave it or --no-store out")
     if with_optimizer and not begin:
         raise typer.BadParameter("--with-optimizer goes with --from RUN")
     if begin and preset is not None:

@@ -20,11 +20,13 @@ def watch(
     """
     from contextlib import closing
 
+    from app.cli.startup import require_terminal
     from app.feed.stored import StoreFeed
     from app.tui.app import open_workbench
     from experiments.db.paths import store_path
     from experiments.reader import StoreReader
 
+    require_terminal()
     store = store_path(db)
     with closing(StoreReader(store)) as reader:
         found = reader.resolve(run)

@@ -262,3 +262,25 @@ def test_what_is_ready_trains_a_first_step_and_what_is_refused_would_not(
         assert isinstance(last, RunFailed), found
     else:
         assert isinstance(last, RunFinished), last
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("num_attention_heads", "0", "num_attention_heads is 0; models have 1 to"),
+        ("num_attention_heads", "2.5", "num_attention_heads is 2.5; models have 1 to"),
+        ("rms_norm_eps", "-1e-6", "rms_norm_eps is -1e-06; it must be a positive number"),
+        ("rope_theta", "NaN", "rope_theta is nan; it must be a positive number"),
+        ("rope_theta", "Infinity", "rope_theta is inf; it must be a positive number"),
+        ("num_hidden_layers", '"x"', "cannot be loaded"),
+    ],
+)
+def test_a_model_whose_configuration_is_wrong_is_the_only_thing_blamed(
+    world: Path, ready: Readiness, tmp_path: Path, name: str, text: str, words: str
+) -> None:
+    folder = write_model(tmp_path / "model")
+    file = folder / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), name: json.loads(text)}))
+    changes = {"model": {"path": str(folder)}, "rewards": {"functions": ["length"]}}
+    ((setting, said),) = ready.of(config_of(world, changes))["problems"]
+    assert (setting, words in said) == ("model.path", True)

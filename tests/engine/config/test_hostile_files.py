@@ -67,7 +67,7 @@ def test_anchors_within_bounds_are_ordinary_yaml() -> None:
         ({"algorithm": {"passes": True}}, "must be a whole number ≥ 1, such as 1; got true"),
         ({"name": "@last"}, "name: a name must not begin with @, which marks references"),
         ({"rollout": {"stop": ["a", ""]}}, "rollout.stop: an empty text would end every answer"),
-        ({"rollout": {"stop": "a"}}, "rollout.stop: must be a list, such as [one, two], got 'a'"),
+        ({"rollout": {"stop": 1}}, "rollout.stop: must be a list, such as [one, two], got 1"),
     ],
 )
 def test_a_value_that_is_nearly_one_is_refused_by_the_name_of_its_setting(

@@ -117,7 +117,8 @@ def test_a_number_is_refused_in_the_words_of_new_run_by_set_and_in_a_file(
         wrong = [problem for problem in problems(tree) if problem.at.startswith(path)]
         assert bool(wrong) >= bool(not_a_number(settings()[path], text))
         for problem in wrong:
-            assert f"{allowed(settings()[path])}, such as " in problem.words
+            unread = problem.words.startswith("has no effect with recipe grpo")
+            assert unread or f"{allowed(settings()[path])}, such as " in problem.words
 
 
 def _as_yaml(path: str, text: str) -> str:

@@ -82,7 +82,7 @@ def test_flat_means_that_the_last_ones_are_no_better_than_the_best_before(
     ("text", "words"),
     [
         ("kl", "is without a comparison"),
-        ("kl > many", "'many' is not a number"),
+        ("kl > many", "'many' compares with no number"),
         ("kl flat", "needs `for N`"),
         ("kl flat for", "needs a number of measurements"),
         ("kl > .3 for 0", "needs a number of measurements"),

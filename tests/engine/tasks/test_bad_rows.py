@@ -105,3 +105,32 @@ def test_short_prompts_are_checked_without_the_tokenizer(tmp_path: Path) -> None
     render.usable()
     # at most 2 tokens for each of 7 bytes, and there is room for 90
     assert encode.call_count == 1
+
+
+def test_a_prompt_that_no_tokenizer_could_take_is_named_before_it_is_tokenised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [{"prompt": "say 1", "answer": "1"}, {"prompt": "x" * 50_000_000, "answer": "2"}]
+    file = tmp_path / "data.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    render = renderer(TaskConfig(name=str(file), held_out_size=0))
+    lengths: list[int] = []
+    encode = render.tokenizer.encode
+
+    def counted(text: str, **options: Any) -> Any:
+        lengths.append(len(text))
+        return encode(text, **options)
+
+    monkeypatch.setattr(render.tokenizer, "encode", counted)
+    with pytest.raises(DataError, match=r"data\.jsonl:2: the prompt has 50,000,000 characters"):
+        render.usable()
+    assert max(lengths) < 100
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "json"])
+def test_a_row_that_gives_a_column_twice_is_refused(tmp_path: Path, ending: str) -> None:
+    row = '{"prompt": "a", "answer": "1", "prompt": "b"}'
+    file = tmp_path / f"data.{ending}"
+    file.write_text(row if ending == "jsonl" else f"[{row}]", encoding="utf-8")
+    with pytest.raises(DataError, match="'prompt' is given twice"):
+        load_task(TaskConfig(name=str(file), held_out_size=0))

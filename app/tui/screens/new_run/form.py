@@ -22,7 +22,7 @@ from grpo_engine.config.parse import (
 )
 from grpo_engine.config.safe_yaml import parse_yaml
 from grpo_engine.config.settings import RunConfig
-from grpo_engine.errors import ConfigError
+from grpo_engine.errors import ConfigError, quoted
 
 # Disk bytes per recorded token, compressed, with two passes and a reference.
 BYTES_PER_TOKEN = 20.0
@@ -90,7 +90,10 @@ class RunForm:
                 break
             for problem in wrong:
                 path = self._place(problem.settings)
-                found.setdefault(path, self._refusal(path) or problem.words)
+                words = problem.words
+                if words.startswith("must be"):
+                    words = self._refusal(path) or words
+                found.setdefault(path, words)
         return found
 
     def _refusal(self, path: str) -> str:
@@ -129,7 +132,7 @@ class RunForm:
                 words = f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
             raise ConfigError(f"this is not YAML: {words}") from error
         if not isinstance(tree, dict):
-            raise ConfigError(f"a config has sections like `rollout:`, got {text[:40]!r}")
+            raise ConfigError(f"a config has sections like `rollout:`, got {quoted(text)}")
         wanted = {p: shown(value) for p, value in flatten(build(tree, where="this YAML")).items()}
         made = replace(self, edits={})
         for path in OWNERS:

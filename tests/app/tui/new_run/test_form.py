@@ -98,7 +98,8 @@ def test_a_refused_number_is_named_with_the_range_and_an_example_that_is_taken(
     if not said:  # it is a number in the range; others may forbid it
         assert "input should be" not in errors.get(path, "")
         return
-    assert path in errors
+    if errors[path].startswith("has no effect with recipe"):
+        return  # no number would do
     words, example, got = re.fullmatch(r"(.*), such as (.*); got (.*)", errors[path]).groups()  # type: ignore[union-attr]  # no match fails as well
     assert got == (text or "nothing")
     assert words.endswith(allowed(settings()[path]))

@@ -1,0 +1,130 @@
+"""Refuses what a command would take in silence, before it does anything.
+
+An empty value, a number that is none, a path that cannot exist, formats that exclude each other.
+Values in messages are cut.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from app.exit_codes import brief
+from grpo_engine.errors import quoted
+
+MAY_BE_EMPTY = ("completion", "prompt", "text")
+FORMATS = {"as_json": "--json", "as_csv": "--csv", "as_md": "--md", "as_html": "--html"}
+USAGE_ERROR: Any = typer.BadParameter.__mro__[1]  # of click, which typer brings along
+
+
+@contextmanager
+def brief_errors() -> Iterator[None]:
+    """Cut long values in the messages of wrong usage."""
+    try:
+        yield
+    except USAGE_ERROR as error:
+        error.message = brief(error.message)
+        raise
+
+
+def check(command: Any, context: Any, args: Sequence[str]) -> None:
+    """Refuse values as they were typed; typer.BadParameter names the option and the remedy."""
+    typed, rest, _ = command.make_parser(context).parse_args(list(args))
+    for param in command.params:
+        for text in _texts(typed.get(param.name)):
+            if not text and param.name not in MAY_BE_EMPTY:
+                raise typer.BadParameter(f"{_name(param)} is empty: give a value, or leave it out")
+    names = _options(command, typed) if rest and isinstance(command, StrictGroup) else []
+    if names and not command.options_are_for_all:
+        raise typer.BadParameter(f"{names[0]} goes after `{rest[0]}`, which does not read it here")
+
+
+def check_values(command: Any, context: Any, args: Sequence[str]) -> None:
+    """Refuse parsed values: numbers, paths, and formats that exclude each other."""
+    typed, *_ = command.make_parser(context).parse_args(list(args))
+    for param in command.params:
+        value, texts = context.params.get(param.name), _texts(typed.get(param.name))
+        values = list(value) if isinstance(value, list | tuple) else [value]
+        if any(type(one) in (int, float) for one in values):
+            for text in texts:
+                _check_number(_name(param), text)
+        if texts and (param.name == "db" or any(isinstance(one, Path) for one in values)):
+            for text in texts:
+                _check_path(_name(param), text)
+    formats = [flag for name, flag in FORMATS.items() if context.params.get(name)]
+    if len(formats) > 1:
+        raise typer.BadParameter(f"{' and '.join(formats)} exclude each other: give one of them")
+    if context.params.get("raw") and context.params.get("as_csv") is False:
+        raise typer.BadParameter("--raw goes with --csv")
+
+
+def _texts(value: Any) -> list[str]:
+    """What was typed for an option: nothing, once, or several times."""
+    texts = value if isinstance(value, list | tuple) else [value]
+    return [text for text in texts if isinstance(text, str)]
+
+
+def _name(param: Any) -> str:
+    is_option = param.opts[0].startswith("-")
+    return str(param.opts[0] if is_option else param.metavar or param.name.upper())
+
+
+def _options(command: Any, typed: dict[str, Any]) -> list[str]:
+    return [_name(param) for param in command.params if typed.get(param.name) is not None]
+
+
+def _check_number(name: str, text: str) -> None:
+    from grpo_engine.config.safe_yaml import RefusedError, read_number
+
+    try:
+        if read_number(text) is None:
+            raise typer.BadParameter(f"{name} {quoted(text)} is no number; give one such as 1")
+    except RefusedError as error:
+        raise typer.BadParameter(f"{name}: {error}") from None
+
+
+def _check_path(name: str, text: str) -> None:
+    try:
+        os.lstat(Path(text).expanduser())
+    except FileNotFoundError:
+        return
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise typer.BadParameter(
+            f"{name} {quoted(text)} cannot be used ({reason}); give another path"
+        ) from None
+
+
+class StrictCommand(TyperCommand):
+    """A command whose values are checked before it runs."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return _parsed(self, ctx, args, super().parse_args)
+
+
+class StrictGroup(TyperGroup):
+    """A command with sub-commands, which do not read its options."""
+
+    options_are_for_all = False
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return _parsed(self, ctx, args, super().parse_args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        with brief_errors():
+            return super().resolve_command(ctx, args)
+
+
+def _parsed(command: Any, ctx: Any, args: list[str], parse: Any) -> list[str]:
+    if ctx.resilient_parsing:  # for completion
+        return list(parse(ctx, args))
+    words = list(args)
+    with brief_errors():
+        check(command, ctx, words)
+        rest = list(parse(ctx, args))
+        check_values(command, ctx, words)
+    return rest

@@ -1,0 +1,175 @@
+"""What a text becomes as a setting's value, wherever it is written, and what is refused."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from app.tui.screens.new_run.form import RunForm
+from grpo_engine.config.parse import build, merge, parse_sets, problems, read_yaml, settings, shown
+from grpo_engine.config.safe_yaml import parse_json, parse_yaml
+from grpo_engine.config.settings import RunConfig
+from grpo_engine.errors import ConfigError, quoted, shortened
+
+LISTS = ("task.tools", "rewards.functions", "model.lora_keys", "rollout.stop")
+TOOLS = ["tools.py:population", "tools.py:area"]
+
+
+def _file(folder: Path, path: str, text: str) -> dict[str, Any]:
+    section, _, name = path.partition(".")
+    file = folder / "c.yaml"
+    file.write_text(f"{section}:\n  {name}: {text}\n", encoding="utf-8")
+    return read_yaml(file)
+
+
+@pytest.mark.parametrize("path", LISTS)
+@pytest.mark.parametrize(
+    "text",
+    [
+        '["tools.py:population", "tools.py:area"]',
+        "[tools.py:population, tools.py:area]",
+        "tools.py:population,tools.py:area",
+        "tools.py:population, tools.py:area",
+        "['tools.py:population', 'tools.py:area']",
+    ],
+)
+def test_a_list_has_the_same_forms_on_the_command_line_in_a_file_and_in_the_form(
+    path: str, text: str, tmp_path: Path
+) -> None:
+    section, _, name = path.partition(".")
+    for config in (
+        build(parse_sets([f"{path}={text}"])),
+        build(_file(tmp_path, path, text)),
+        RunForm(RunConfig()).type(path, text).config(),
+        RunForm(RunConfig()).from_yaml(f"{section}:\n  {name}: {text}\n").config(),
+    ):
+        assert list(getattr(getattr(config, section), name)) == TOOLS
+
+
+@pytest.mark.parametrize("text", ["tools.py:one", '["tools.py:one"]', "[tools.py:one]"])
+def test_a_list_of_one_needs_no_brackets(text: str) -> None:
+    assert build(parse_sets([f"task.tools={text}"])).task.tools == ("tools.py:one",)
+
+
+@pytest.mark.parametrize(
+    "stop", [["\n"], ["a,b"], ["null"], ["[x]"], ["1:30", "010"], ["'"], [" a "], ["off"], ["1"]]
+)
+def test_the_form_keeps_a_list_whose_items_need_quotes(stop: list[str]) -> None:
+    config = build({"rollout": {"stop": stop}})
+    assert RunForm(RunConfig()).from_yaml(RunForm(config).to_yaml()).config() == config
+    assert build(parse_sets([f"rollout.stop={shown(stop)}"])) == config
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[one, two", "rewards.functions: is no list: .*; write [one, two] or one,two"),
+        ("one,,two", "rewards.functions: has an empty item; remove the comma"),
+        ("[1, 2]", "rewards.functions.0: must be text; put quotes around it, got 1"),
+    ],
+)
+def test_what_is_nearly_a_list_is_refused(text: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(words).replace(r"\.\*", ".*")):
+        build(parse_sets([f"rewards.functions={text}"]))
+
+
+ODD = (
+    "", "nan", "1e400", "1e-400", "010", "1:30", "x", "-1", "[a", "{a: b}", "[a, b]", "true",
+    "null", "x" * 5000, "9" * 5000,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("path", settings())
+def test_a_message_proposes_only_what_is_taken_and_cuts_what_it_repeats(path: str) -> None:
+    for text in ODD:
+        for problem in problems(parse_sets([f"{path}={text}"])):
+            assert len(str(problem)) < 500
+            proposal = re.search(r"such as ([^;]+?)(?:;|,) got", problem.words)
+            if proposal and path != "checkpoint.best_by":
+                again = problems(parse_sets([f"{path}={proposal[1]}"]))
+                assert not [one for one in again if one.at == path], proposal[1]
+
+
+@pytest.mark.parametrize("text", ["010", "08", "-007", "1:30", "1:30:20.5", "1e-400", "1.0e400"])
+@pytest.mark.parametrize("path", ["steps", "optimizer.learning_rate", "task.options.size"])
+def test_a_number_with_two_meanings_is_refused(path: str, text: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=re.escape(text)):
+        build(parse_sets([f"{path}={text}"]))
+    with pytest.raises(yaml.YAMLError, match=f"{re.escape(text)}.*line 1, column 4"):
+        parse_yaml(f"a: {text}")
+    file = tmp_path / "c.yaml"
+    file.write_text(f"name: run\nsteps: {text}\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="line 2, column 8"):
+        read_yaml(file)
+
+
+@pytest.mark.parametrize("text", ['"010"', '"1e-400"', '"1:30"'])
+def test_quotes_do_not_hide_it(text: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"learning_rate: .*(octal|too small|got 1:30)"):
+        build(_file(tmp_path, "optimizer.learning_rate", text))
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-5", 1e-5), ("5e-324", 5e-324), ("0", 0), ("-0.5", -0.5), ("1_000", 1000), ("+7", 7),
+        ("'010'", "010"), ("2026-11-25", "2026-11-25"), ("0e-400", 0.0), ("e5", "e5"),
+    ],
+)  # fmt: skip
+def test_other_numbers_and_texts_are_what_they_look_like(text: str, value: object) -> None:
+    assert parse_yaml(text) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"a": 1, "a": 2}', "'a' is given twice"),
+        ("[1e-400]", "too small"),
+        ("[1e400]", "too large"),
+        ("[NaN]", "NaN is no number"),
+        (f"[{'9' * 100_000}]", r"\(100,000 characters\) is too long"),
+        ("[" * 100_000, "nested too deep"),
+    ],
+)
+def test_json_is_refused_for_the_same_reasons(text: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words) as refused:
+        parse_json(text)
+    assert len(str(refused.value)) < 300
+
+
+@pytest.mark.parametrize("text", ["{a: 1, a: 2}", '{"a": 1, "a": 2}'])
+def test_a_name_that_is_given_twice_is_refused_on_the_command_line(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"task\.options: 'a' is given twice"):
+        build(parse_sets([f"task.options={text}"]))
+    with pytest.raises(ConfigError, match=r"task\.options\.x: 'a' is given twice"):
+        parse_sets([f"task.options.x={text}"])
+
+
+def test_a_mapping_is_taken_where_a_text_may_stand() -> None:
+    config = build(parse_sets(["task.environment={maze: maze.py:Maze}"]))
+    assert config.task.environment == {"maze": "maze.py:Maze"}
+
+
+def test_off_needs_no_quotes_in_a_file(tmp_path: Path) -> None:
+    assert build(_file(tmp_path, "task.curriculum", "off")).task.curriculum == "off"
+
+
+def test_functions_in_another_form_keep_their_weights() -> None:
+    base = {"rewards": {"functions": ["a", "b"], "weights": [1, 2]}}
+    merged = merge(base, {"rewards": {"functions": "a, b"}})
+    assert merged["rewards"]["weights"] == [1, 2]
+
+
+def test_a_long_value_is_cut_in_messages() -> None:
+    assert quoted("x" * 100_000) == f"'{'x' * 100}'… (100,000 characters)"
+    assert quoted("short") == "'short'"
+    assert len(quoted(["x" * 100_000])) < 130
+    assert quoted(10**5000) == "a number of thousands of digits"
+    assert shortened("x" * 101) == f"{'x' * 100}… (101 characters)"
+
+
+def test_a_name_has_an_end() -> None:
+    with pytest.raises(ConfigError, match=r"at most 500 characters, .*\(100,000 characters\)"):
+        build({"name": "x" * 100_000})
