@@ -155,6 +155,9 @@ def load_run(
         tasks, renders, folder, control, given, stack.enter_context,
         None if environments is None else environments.pool.rewards,
     )  # fmt: skip
+    for text in dict.fromkeys(part.scorer.form_note for part in parts):
+        if text:
+            yield NoteWritten(step=step, text=text)
     lengths = preflight.longest_of([
         preflight.longest(
             one.config, render.task, policy.context_length,
