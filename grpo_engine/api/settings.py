@@ -4,7 +4,7 @@ import functools
 import inspect
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from grpo_engine.errors import ConfigError
 from grpo_engine.presets import preset as read_preset
 from grpo_engine.run.given import Given
 from grpo_engine.tasks.base import Task
+from grpo_engine.tasks.code import has_rows, rows_of
 
 Settings = RunConfig | Mapping[str, Any] | str | Path
 SHORT = {"tools": "task.tools", "environment": "task.environment"}  # keywords of their own
@@ -81,10 +82,7 @@ def _are_settings(value: Mapping[str, Any]) -> bool:
     """Whether a mapping holds settings of the task, not rows by split."""
     return not value or (
         all(isinstance(name, str) for name in value)
-        and not any(
-            isinstance(part, Iterable) and not isinstance(part, str | Mapping)
-            for part in value.values()
-        )
+        and not any(has_rows(part) and not isinstance(part, Mapping) for part in value.values())
     )
 
 
@@ -147,14 +145,14 @@ def _name_task(tree: dict[str, Any]) -> Any:
     if callable(source) and (named := importable(source)):
         section["name"] = named
         return None
-    if not (callable(source) or isinstance(source, Task | Iterable)):
+    if not (callable(source) or isinstance(source, Task) or has_rows(source)):
         raise ConfigError(
             f"task must be a name, a Task, a function or rows, got {type(source).__name__}"
         )
     own = source.name if isinstance(source, Task) else getattr(source, "__name__", "rows")
     section["name"] = names.GIVEN + own.strip("<>")
     # an iterator can be read once, and an evaluation or a resumed run needs the rows again
-    return source if callable(source) or isinstance(source, Task | Mapping) else list(source)
+    return source if callable(source) or isinstance(source, Task | Mapping) else rows_of(source)
 
 
 def name_object(function: Any, given: dict[str, Any], *, again: bool = False) -> str:
