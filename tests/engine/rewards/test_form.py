@@ -1,4 +1,4 @@
-"""What reward functions get: the data decides, it is said, and what makes no difference is named."""
+"""What reward functions get, which the data decides, and that a run says it."""
 
 from collections.abc import Sequence
 from pathlib import Path
