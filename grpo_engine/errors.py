@@ -114,7 +114,12 @@ def nearest(word: str, known: Iterable[str], most: int = 3) -> str:
     """Name the known names closest to `word`, as the end of a sentence; empty if none is close."""
     if len(word) > LONGEST:
         return ""
-    names = list(known)
-    by_leaf = [name for name in names if name.rsplit(".", 1)[-1] == word.rsplit(".", 1)[-1]]
-    found = list(dict.fromkeys(by_leaf + difflib.get_close_matches(word, names, n=3, cutoff=0.5)))
+    leaf, names = word.rpartition(".")[2], list(known)
+    leaves = {name: name.rpartition(".")[2] for name in names}
+    if leaf in leaves.values() or "." in word:  # names of one section would all be alike
+        unique = dict.fromkeys(leaves.values())
+        close = [leaf] if leaf in unique else difflib.get_close_matches(leaf, unique, 3, cutoff=0.6)
+        found = [name for one in close for name in names if leaves[name] == one]
+    else:
+        found = difflib.get_close_matches(word, names, n=3, cutoff=0.5)
     return f"; did you mean {' or '.join(found[:most])}?" if found else ""

@@ -11,6 +11,8 @@ OPTIONAL: Final = (
     ("pyarrow", "parquet", "Parquet files, in and out"),
     ("datasets", "hub", "data sets from a hub"),
     ("textual-serve", "serve", "the workbench in a browser"),
+    ("wandb", "trackers", "live logs and exports to Weights & Biases"),
+    ("trackio", "trackers", "live logs and exports to trackio"),
 )
 
 

@@ -55,7 +55,9 @@ class Watcher:
         self._job = job
         self._as_json, self._on_end, self._ready = as_json, on_end, ready
         self._queue: SimpleQueue[ev.Event | None] = SimpleQueue()
-        self._printer: Printer = Silent() if job.follows else printer(as_json=as_json)
+        self._printer: Printer = (
+            Silent() if job.follows else printer(job.evaluations, as_json=as_json)
+        )
         self._log = RunLog(job.folder)
         self._asked = self._step = 0
         self._deadline = float("inf")

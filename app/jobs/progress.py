@@ -5,7 +5,7 @@
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, Protocol
 
 from rich.console import Console, RenderableType
@@ -27,13 +27,13 @@ class Printer(Protocol):
 class Tally:
     """The latest step, phase, speed and remaining time of a run."""
 
-    def __init__(self) -> None:
+    def __init__(self, evaluations: Sequence[ev.EvaluationFinished] = ()) -> None:
         self.step = self.total = 0
         self.phase = "start"
         self.share = ""
         self.speed = 0.0
         self.metrics: Mapping[str, float] = {}
-        self.evaluations: list[ev.EvaluationFinished] = []
+        self.evaluations = list(evaluations)  # those of earlier attempts first
         self.adapter = ""
         self._seconds: float | None = None
 
@@ -136,10 +136,13 @@ def sentence(event: ev.Event, tally: Tally) -> str:
 class LinePrinter:
     """Prints plain lines to stderr, and the table of results to stdout at the end."""
 
-    def __init__(self, narration: IO[str] | None = None, data: IO[str] | None = None) -> None:
+    def __init__(
+        self, narration: IO[str] | None = None, data: IO[str] | None = None,
+        evaluations: Sequence[ev.EvaluationFinished] = (),
+    ) -> None:  # fmt: skip
         self._narration = narration or sys.stderr
         self._data = data or sys.stdout
-        self._tally = Tally()
+        self._tally = Tally(evaluations)
 
     def show(self, event: ev.Event) -> None:
         self._tally.add(event)
@@ -176,8 +179,8 @@ class BarPrinter:
     # a pipe gets a line per step; a terminal has the bar
     _IN_THE_BAR = ev.StepFinished | ev.CheckpointSaved
 
-    def __init__(self) -> None:
-        self._tally = Tally()
+    def __init__(self, evaluations: Sequence[ev.EvaluationFinished] = ()) -> None:
+        self._tally = Tally(evaluations)
         self._console = Console(stderr=True, highlight=False)
         self._progress = Bar(
             TextColumn("{task.fields[phase]:<18}", markup=False),
@@ -237,8 +240,10 @@ def visible(text: str) -> str:
     return "".join(c if c.isprintable() else " " for c in text)
 
 
-def printer(*, as_json: bool) -> Printer:
-    """Choose the printer by the kind of output."""
+def printer(evaluations: Sequence[ev.EvaluationFinished] = (), *, as_json: bool) -> Printer:
+    """Choose the printer by the kind of output; `evaluations` are those of earlier attempts."""
     if as_json:
         return JsonPrinter()
-    return BarPrinter() if sys.stdout.isatty() and sys.stderr.isatty() else LinePrinter()
+    if sys.stdout.isatty() and sys.stderr.isatty():
+        return BarPrinter(evaluations)
+    return LinePrinter(evaluations=evaluations)

@@ -15,7 +15,7 @@ from grpo_engine.config.parse import build, merge
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
 from grpo_engine.errors import CheckpointError, ConfigError, EngineError
-from grpo_engine.events import Event, PhaseStarted, RunFailed
+from grpo_engine.events import EvaluationFinished, Event, PhaseStarted, RunFailed
 from grpo_engine.names import refuse_given
 from grpo_engine.platform.device import require_open_files
 from grpo_engine.platform.threads import launched_rank
@@ -40,6 +40,7 @@ class Job:
     handle: "RunHandle | None" = None
     muted: frozenset[str] = frozenset()  # alert rules that were muted before it was resumed
     follows: bool = False  # another rank records and shows this run
+    evaluations: tuple[EvaluationFinished, ...] = ()  # of a resumed run, up to where it resumes
 
     @property
     def name(self) -> str:
@@ -184,6 +185,7 @@ def resumed_job(
     with closing(StoreReader(path)) as reader:
         found = reader.resumable(run)
         muted = reader.muted_alerts(found.summary.key)
+        tried = reader.evaluations(found.summary.key)
     if found.summary.status == "completed" and steps is None:
         raise CheckpointError(
             f"run {found.summary.name} is complete at step {found.summary.step}; "
@@ -197,7 +199,7 @@ def resumed_job(
     ))  # fmt: skip
     return Job(
         config=config, folder=handle.folder, resume=True, recorder=recorder, handle=handle,
-        control=control, muted=muted,
+        control=control, muted=muted, evaluations=tuple(one for one in tried if one.step <= step),
     )  # fmt: skip
 
 

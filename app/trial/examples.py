@@ -9,6 +9,7 @@ from grpo_engine.config.settings import RunConfig
 from grpo_engine.embedded import local_folder
 from grpo_engine.errors import EngineError, MissingPackageError, ModelError, NotFetchedError
 from grpo_engine.platform.device import require_mlx
+from grpo_engine.rewards.form import received
 from grpo_engine.rollouts.prompts import PromptRenderer, RenderedPrompt, conversation
 from grpo_engine.tasks.base import Example, Task, draw, load_task
 
@@ -89,6 +90,7 @@ class Examples:
             "held_out": len(task.held_out),
             "skipped": task.skipped,
             "notes": list(notes),
+            "gets": received(task, config.rewards.completions),
             "rewards": [[spec.name, spec.weight] for spec in task.default_rewards],
             "lacking": lacking,
             "examples": [

@@ -18,6 +18,7 @@ from grpo_engine.rollouts.prompts import (
     RenderedPrompt,
     Tokenizer,
     conversation,
+    for_rewards,
     reward_completion,
     reward_prompt,
 )
@@ -60,7 +61,7 @@ class Scores:
         worker = self._started(config)
         worker.check(list(example.columns), f"task {task.name}")
         check_functions(config, task, worker.names)
-        prompt = conversation(task, example)
+        prompt = for_rewards(example, conversation(task, example))
         scored = worker.score(
             [reward_prompt(prompt)],
             [reward_completion(prompt, completion, form=config.rewards.completions)],
@@ -98,7 +99,8 @@ class Scores:
         if specs and all(spec.name in own and spec.options == own[spec.name] for spec in specs):
             check_functions(config, task, [spec.name for spec in specs])
             return
-        prompt = RenderedPrompt(ids=(), text="", prompt=conversation(task, example))
+        asked = for_rewards(example, conversation(task, example))
+        prompt = RenderedPrompt(ids=(), text="", prompt=asked)
         texts = (f"<answer>{example.target or 42}</answer>", "I do not know.")
         rollouts = [
             Rollout(

@@ -22,7 +22,7 @@ class Alerts:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._history: list[dict[str, float]] = []
-        self._start: list[dict[str, float]] = []
+        self.start: list[dict[str, float]] = []  # metrics of the first ten steps
         self._evaluations: dict[str, list[Evaluation]] = {}
         self._raised: dict[str, int] = {}
 
@@ -33,8 +33,8 @@ class Alerts:
                 for key in [key for key in numbers if key.startswith(SAMPLED)]:
                     numbers[key.removeprefix(SAMPLED)] = numbers.pop(key)
                 self._history = [*self._history, numbers][-WINDOW:]
-                if len(self._start) < SPAN:
-                    self._start.append(numbers)
+                if len(self.start) < SPAN:
+                    self.start.append(numbers)
                 yield from self._raise(event.step)
             case EvaluationFinished() if "eval/accuracy" in event.metrics:
                 self._evaluations.setdefault(event.mode, []).append(Evaluation(
@@ -53,7 +53,7 @@ class Alerts:
         return Facts(
             step=step,
             history=self._history,
-            start=self._start,
+            start=self.start,
             evaluations=tried.get("sampled") or tried.get("greedy") or (),
             **{one.name: getattr(self._limits, one.name) for one in fields(Limits)},
         )
@@ -71,7 +71,7 @@ class Alerts:
     def state(self) -> dict[str, Any]:
         return {
             "history": self._history,
-            "start": self._start,
+            "start": self.start,
             "evaluations": {
                 mode: [asdict(one) for one in tried] for mode, tried in self._evaluations.items()
             },
@@ -80,7 +80,7 @@ class Alerts:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self._history = [dict(row) for row in state["history"]]
-        self._start = [dict(row) for row in state["start"]]
+        self.start = [dict(row) for row in state["start"]]
         tried = state["evaluations"]
         if isinstance(tried, list):  # older versions kept greedy and sampled values in one list
             tried = {}

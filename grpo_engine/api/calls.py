@@ -194,8 +194,6 @@ def _finish(run: Run, progress: bool | None) -> None:
     """Train to the end with a bar."""
     bar = Bar(run.config.steps, False if launched_rank() else progress)
     run.say = bar.say
-    if note := run.given.note(run.config.task):
-        bar.say(note)
     try:
         run.finish(bar.show)
     finally:

@@ -17,6 +17,7 @@ class Bar:
     def __init__(self, total: int, wanted: bool | None) -> None:
         hidden = not (sys.stderr.isatty() or in_notebook()) if wanted is None else not wanted
         self._silent = wanted is False
+        self._begun = False  # whether the first step or evaluation has
         self._bar: Any = tqdm(total=total, unit="step", disable=hidden)
 
     def show(self, event: ev.Event) -> None:
@@ -25,6 +26,7 @@ class Bar:
             case ev.RunStarted():
                 self._bar.update(event.step - self._bar.n)
             case ev.PhaseStarted():
+                self._begun = self._begun or event.phase != "load"
                 self._bar.set_description_str(event.phase)
             case ev.StepFinished():
                 self._bar.set_postfix(_numbers(event.metrics), refresh=False)
@@ -37,6 +39,8 @@ class Bar:
                 self.say(f"{event.severity}: {event.explanation} {event.remedy}")
             case ev.NoteWritten() if event.severity != "info":
                 self.say(f"{event.severity}: {event.text}")
+            case ev.NoteWritten() if not self._begun:
+                self.say(event.text)
             case ev.RunFinished():
                 self.say(f"{event.reason} at step {event.step}")
 

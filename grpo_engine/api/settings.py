@@ -4,7 +4,7 @@ import functools
 import inspect
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,8 @@ from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError
 from grpo_engine.presets import preset as read_preset
 from grpo_engine.run.given import Given
-from grpo_engine.tasks.base import BUILT_IN, Task
+from grpo_engine.tasks.base import Task
+from grpo_engine.tasks.code import has_rows, rows_of
 
 Settings = RunConfig | Mapping[str, Any] | str | Path
 SHORT = {"tools": "task.tools", "environment": "task.environment"}  # keywords of their own
@@ -32,7 +33,7 @@ def settings_of(
     process could import are returned as given.
     """
     own = tree_of(keywords)
-    given = _name_objects(own, _task_name(config, preset, own))
+    given = _name_objects(own)
     where = "the keywords"
     if config is not None:
         tree, where = _tree(config)
@@ -81,10 +82,7 @@ def _are_settings(value: Mapping[str, Any]) -> bool:
     """Whether a mapping holds settings of the task, not rows by split."""
     return not value or (
         all(isinstance(name, str) for name in value)
-        and not any(
-            isinstance(part, Iterable) and not isinstance(part, str | Mapping)
-            for part in value.values()
-        )
+        and not any(has_rows(part) and not isinstance(part, Mapping) for part in value.values())
     )
 
 
@@ -105,30 +103,17 @@ def _tree(config: Settings) -> tuple[dict[str, Any], str]:
     return read_yaml(Path(config)), str(config)
 
 
-def _task_name(config: Settings | None, preset: str | None, own: Mapping[str, Any]) -> Any:
-    """The task that the run will have."""
-    trees = [own]
-    trees += [] if config is None else [_tree(config)[0]]
-    trees += [] if preset is None else [read_preset(preset).tree]
-    found = (tree["task"].get("name") for tree in trees if isinstance(tree.get("task"), Mapping))
-    return next(filter(None, found), RunConfig().task.name)
-
-
 # -- objects ----------------------------------------------------------------------------------
 
 
-def _name_objects(tree: dict[str, Any], task: Any) -> Given:
+def _name_objects(tree: dict[str, Any]) -> Given:
     """Replace objects in the tree by names; return those that only this process has."""
     section = tree.get("rewards")
     functions: dict[str, Callable[..., Any]] = {}
     if isinstance(section, dict) and isinstance(section.get("functions"), list | tuple):
-        objects = [one for one in section["functions"] if callable(one)]
         section["functions"] = [
             name_object(one, functions) if callable(one) else one for one in section["functions"]
         ]
-        # the user knows the form of their own rows, but not that a built-in task is a chat
-        if objects and isinstance(task, str) and task.partition(":")[0] in BUILT_IN:
-            section.setdefault("completions", "text")
     return Given(task=_name_task(tree), rewards=functions, environments=_name_environments(tree))
 
 
@@ -160,14 +145,14 @@ def _name_task(tree: dict[str, Any]) -> Any:
     if callable(source) and (named := importable(source)):
         section["name"] = named
         return None
-    if not (callable(source) or isinstance(source, Task | Iterable)):
+    if not (callable(source) or isinstance(source, Task) or has_rows(source)):
         raise ConfigError(
             f"task must be a name, a Task, a function or rows, got {type(source).__name__}"
         )
     own = source.name if isinstance(source, Task) else getattr(source, "__name__", "rows")
     section["name"] = names.GIVEN + own.strip("<>")
     # an iterator can be read once, and an evaluation or a resumed run needs the rows again
-    return source if callable(source) or isinstance(source, Task | Mapping) else list(source)
+    return source if callable(source) or isinstance(source, Task | Mapping) else rows_of(source)
 
 
 def name_object(function: Any, given: dict[str, Any], *, again: bool = False) -> str:

@@ -11,12 +11,12 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from grpo_engine.config.other_names import meant
 from grpo_engine.config.recipe_settings import ANY, Setting
-from grpo_engine.config.recipes import SETTINGS
 from grpo_engine.config.safe_yaml import RefusedError, dump_yaml, parse_yaml, read_text
 from grpo_engine.config.settings import AlgorithmConfig, RunConfig, Section
 from grpo_engine.config.values import kinds_of, read_list
-from grpo_engine.errors import ConfigError, RecipeError, nearest, quoted, shortened
+from grpo_engine.errors import ConfigError, RecipeError, quoted, shortened
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,7 +266,7 @@ def _replaced(section: str, name: str, old: Mapping[str, Any], new: Mapping[str,
     if section == "algorithm":
         return "recipe" in old and "recipe" in new
     owner = BELONGS_TO.get((section, name), "")
-    return owner in new and _items(new[owner]) != _items(old.get(owner))
+    return owner in new and owner in old and _items(new[owner]) != _items(old[owner])
 
 
 def _items(value: Any) -> Any:
@@ -307,8 +307,7 @@ def _setting_of(path: str, known: Mapping[str, SettingInfo]) -> str:
     root = ".".join(parts[:2])
     if len(parts) > 2 and root in known and get_origin(known[root].annotation) is not None:
         return root
-    near = nearest(path, known)
-    raise ConfigError(f"there is no setting {quoted(path)}{near}")
+    raise ConfigError(f"there is no setting {quoted(path)}{meant(path, known)}")
 
 
 def _parse_value(info: SettingInfo, text: str) -> Any:
@@ -380,7 +379,7 @@ def _problem(item: Any, tree: Mapping[str, Any]) -> Problem:
     path = ".".join(str(part) for part in item["loc"])
     setting = next((name for name in settings() if f"{path}.".startswith(f"{name}.")), "")
     if item["type"] == "extra_forbidden":
-        return Problem(f"there is no setting {quoted(path)}{nearest(path, settings())}", ())
+        return Problem(f"there is no setting {quoted(path)}{meant(path, settings())}", ())
     if setting and (words := not_a_number(settings()[setting], shown(item["input"]))):
         return _unread(setting, tree) or Problem(words, (setting,), path)
     if item["type"] == "value_error":

@@ -209,8 +209,9 @@ class RewardsConfig(Section):
     )
     options: Mapping[str, Mapping[str, JsonValue]] = setting({}, "Keyword options by function.")
     completions: Literal["auto", "text"] = setting(
-        "auto", "What functions get: auto is TRL's form, messages after a chat; or always text."
-    )
+        "auto", "What functions get: as in TRL text after a text prompt and messages after a chat, "
+        "or always text.",
+    )  # fmt: skip
 
 
 class RolloutConfig(Section):

@@ -175,7 +175,7 @@ def _signal(values: Tree, put: Put) -> None:
     scale = {True: "group", False: "none"}.get(values["scale_rewards"], values["scale_rewards"])
     signals = {"group": "group_standard", "batch": "batch_standard", "none": "group_mean"}
     if scale not in signals:
-        raise ConfigError(f"scale_rewards must be group, batch or none, got {scale!r}")
+        raise ConfigError(f"scale_rewards must be group, batch or none, got {quoted(scale)}")
     combine = values["multi_objective_aggregation"]
     # TRL normalises each function by its group's deviation there, whatever scale_rewards says
     normalised = combine == "normalize_then_sum"

@@ -7,14 +7,16 @@ from typing import Any
 
 from grpo_engine.errors import MissingPackageError, RewardError
 from grpo_engine.tasks.answers import (
+    MINUSES,
     NUMBER,
     final_answer,
-    last_number,
+    numbers_in,
     same_text,
     split_steps,
     tagged_answer,
     texts_of,
     to_number,
+    to_numbers,
 )
 
 Log = Callable[[str, list[Any]], None] | None
@@ -35,20 +37,20 @@ def numeric_answer(
     """Give 1 where the answer is the number in the `answer` column, else 0.
 
     The marked answer counts; with `anywhere`, the last number of the text where nothing is marked.
-    A row whose `answer` is no number gets None.
+    Where the column has several numbers, as `1, 2, 3`, the last ones must be these. A row whose
+    `answer` is no number gets None.
     """
-    found, scores = [], list[float | None]()
+    reasons, scores = [], list[float | None]()
     for text, expected in zip(texts_of(completions, prompts), answer, strict=True):
-        want = to_number(str(expected))
-        if want is None:
-            want = last_number(str(tagged_answer(str(expected)) or expected))
+        gold = tagged_answer(str(expected)) or str(expected)
+        want = to_numbers(str(expected)) or to_numbers(gold) or numbers_in(gold)[-1:]
         marked = tagged_answer(text)
-        got = last_number(marked) if marked is not None else None
         if marked is None and anywhere:
-            got = last_number(text)
-        scores.append(None if want is None else float(got == want))
-        found.append(f"found {_show(got)}, expected {_show(want)}")
-    _give(log_extra, found)
+            marked = text
+        got = numbers_in(marked or "")[-len(want) :]
+        scores.append(float(got == want) if want else None)
+        reasons.append(f"found {_show(got)}, expected {_show(want)}")
+    _give(log_extra, reasons)
     return scores
 
 
@@ -170,7 +172,8 @@ def equation_steps(
     completion alone.
     """
     every = []
-    for row, text in enumerate(texts_of(completions)):
+    for row, written in enumerate(texts_of(completions)):
+        text = written.translate(MINUSES)  # of the same length
         checked = [(m.end(), float(_holds(m[1], m[2]))) for m in _EQUATION.finditer(text)]
         if not per_equation:
             parts = split_steps(text)
@@ -214,8 +217,8 @@ def _latex(text: str) -> str:
     return text if "$" in text or "\\boxed" in text else f"${text}$"
 
 
-def _show(number: Any) -> str:
-    return "nothing" if number is None else str(number)[:40]
+def _show(numbers: Sequence[Any]) -> str:
+    return ", ".join(map(str, numbers))[:40] or "nothing"
 
 
 def _give(log_extra: Log, reasons: list[str]) -> None:

@@ -13,6 +13,9 @@ from grpo_engine.control import Control, StopNow
 from grpo_engine.errors import ConfigError, EngineError
 from grpo_engine.events import AlertRaised, RewardValue
 from grpo_engine.metrics import function_of
+from grpo_engine.names import GIVEN
+from grpo_engine.rewards import form
+from grpo_engine.rewards.builtins import BUILT_IN
 from grpo_engine.rewards.combine import process_steps
 from grpo_engine.rewards.load import ENVIRONMENTS
 from grpo_engine.rewards.right import RIGHT_OR_WRONG, Right
@@ -150,6 +153,26 @@ class Scorer:
     def names(self) -> tuple[str, ...]:
         """The sources of rewards: functions, then environments."""
         return (*self._worker.names, *self._environments)
+
+    @property
+    def form_note(self) -> str:
+        """In which form the user's functions get completions; empty if all are built in."""
+        return form.note(list(self._users), self._task, self._form)
+
+    def advice(self, name: str) -> str:
+        """What to look at if a function of the user makes no difference."""
+        if name not in self._users:
+            return ""
+        words = f"It gets {form.received(self._task, self._form)}. "
+        if self._users[name].startswith(GIVEN):  # the command line does not have it
+            return words
+        return f"{words}Try it: grpo-tui rewards test {self._users[name]} --task {self._task.name}"
+
+    @property
+    def _users(self) -> dict[str, str]:
+        """The functions that are not built in: their names, and as the user wrote them."""
+        functions = self._worker.functions
+        return {one.name: one.written for one in functions if one.written not in BUILT_IN}
 
     @property
     def accuracy(self) -> str:

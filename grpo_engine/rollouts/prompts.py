@@ -72,6 +72,7 @@ class RenderedPrompt:
     ids: tuple[int, ...]
     text: str
     prompt: Prompt
+    prefill: str = ""  # of an assistant's message that the answer continues
     folded_system: bool = False
 
 
@@ -125,6 +126,13 @@ def prefill_of(prompt: Prompt) -> str:
     if isinstance(prompt, str) or not prompt or prompt[-1].get("role") != "assistant":
         return ""
     return str(prompt[-1].get("content") or "")
+
+
+def for_rewards(example: Example, sent: Prompt, opening: Opening = NO_OPENING) -> Prompt:
+    """The prompt for reward functions: text if the data has text, also where a chat was sent."""
+    if isinstance(example.prompt, str) and not isinstance(sent, str):
+        return opening.after(example.prompt)
+    return sent
 
 
 def reward_prompt(prompt: Prompt) -> str | list[dict[str, Any]]:
@@ -221,7 +229,10 @@ class PromptRenderer:
             )
         if self.limit and len(ids) > self.limit:
             raise self._too_long(example, len(ids))
-        return RenderedPrompt(ids=tuple(ids), text=text, prompt=prompt, folded_system=folded)
+        return RenderedPrompt(
+            ids=tuple(ids), text=text, prompt=for_rewards(example, prompt, opening),
+            prefill=prefill_of(prompt), folded_system=folded,
+        )  # fmt: skip
 
     def usable_prompt(self, example: Example) -> RenderedPrompt | None:
         """Render one example; None if it cannot be used and such are skipped."""
@@ -266,6 +277,7 @@ class PromptRenderer:
             else:
                 parts.append(tuple(bad.good(part, tried)))
         notes.append(bad.note(sum(map(len, parts))))
+        notes.append(self._form_note())
         if any(folded):
             notes.append(
                 f"the chat template of {self.model} takes no system message; "
@@ -275,6 +287,23 @@ class PromptRenderer:
             self.task, train=parts[0], held_out=parts[1], skipped=self.task.skipped + bad.count
         )
         return replace(self, task=task), tuple(filter(None, notes))
+
+    def _form_note(self) -> str:
+        """How text prompts reach a model that has a chat template, and what changes it."""
+        has_template = bool(self.config.chat_template) or has_chat_template(self.tokenizer)
+        if "text" not in self.task.prompt_forms or self.is_plain or not has_template:
+            return ""
+        if self.task.system_prompt:
+            return (
+                "the prompts of the data are text; because there is a system prompt "
+                f"(task.system_prompt), they reach {self.model} as a user's message through its "
+                "chat template. Without one they are sent as they are"
+            )
+        return (
+            f"the prompts are text, and {self.model} gets them as they are, without its chat "
+            "template. task.options.chat true sends those of rows and data files as a user's "
+            "message through it"
+        )
 
     def _encoded(self, text: str, example: Example, options: Mapping[str, Any]) -> list[int]:
         try:

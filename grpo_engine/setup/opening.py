@@ -21,6 +21,7 @@ from grpo_engine.environments.dialogues import open_environments
 from grpo_engine.errors import CheckpointError
 from grpo_engine.evaluation.pinned import first_pins
 from grpo_engine.events import Event, ModelLoaded, NoteWritten, PhaseStarted, RunStarted
+from grpo_engine.maths.patched import patched
 from grpo_engine.platform import blas
 from grpo_engine.policy import optimizer
 from grpo_engine.policy.load import Probes, load_policy
@@ -76,6 +77,7 @@ def open_run(
     optimizer.build(config.optimizer)  # validates settings before anything slow
     tasks = load_tasks(config, given)
     threads = _threads(saved.state["threads"] if saved is not None else None)
+    replaced = patched()
     yield RunStarted(
         step=step,
         config=config.model_dump(mode="json"),
@@ -85,8 +87,15 @@ def open_run(
         device=str(mx.default_device()),
         threads=threads,
         dataset_fingerprint=fingerprint_of([one.task for one in tasks]),
-        recipe=config.algorithm.recipe,
+        recipe=f"patched {config.algorithm.recipe}" if replaced else config.algorithm.recipe,
     )
+    if replaced:
+        listed = ", ".join(f"{name} ({place})" for name, place in replaced.items())
+        yield NoteWritten(
+            step=step, severity="warning",
+            text=f"functions of grpo_engine.maths are replaced in this process: {listed}. The "
+            f"run's recipe is recorded as patched {config.algorithm.recipe}",
+        )  # fmt: skip
     multiplies = blas.state()
     if multiplies is not None and multiplies.problem:
         yield raised(step, "slow_products", Finding(
@@ -155,6 +164,9 @@ def load_run(
         tasks, renders, folder, control, given, stack.enter_context,
         None if environments is None else environments.pool.rewards,
     )  # fmt: skip
+    for text in dict.fromkeys(part.scorer.form_note for part in parts):
+        if text:
+            yield NoteWritten(step=step, text=text)
     lengths = preflight.longest_of([
         preflight.longest(
             one.config, render.task, policy.context_length,

@@ -13,6 +13,8 @@ from typing import Any
 TAGGED = re.compile(r"<answer>(.*?)(?:</answer>|\Z)", re.DOTALL)
 HASHES = re.compile(r"####\s*([^\n]+)")
 NUMBER = re.compile(r"-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:/\d+)?|-?\.\d+")
+# The minus sign and hyphens of other widths, which people and models write for "-".
+MINUSES = str.maketrans("\N{MINUS SIGN}\N{SMALL HYPHEN-MINUS}\N{FULLWIDTH HYPHEN-MINUS}", "---")
 # Longer digit strings are not answers and would only slow Python down.
 LONGEST_NUMBER = 400
 
@@ -69,19 +71,36 @@ def final_answer(text: str) -> str:
     return marked if marked is not None else text.rpartition("</think>")[2].strip()
 
 
+def numbers_in(text: str) -> list[Fraction]:
+    """All numbers in the text, as exact fractions."""
+    found = map(to_number, NUMBER.findall(text.translate(MINUSES)))
+    return [number for number in found if number is not None]
+
+
 def last_number(text: str) -> Fraction | None:
     """The last number in the text as an exact fraction; None without one."""
-    found = NUMBER.findall(text)
-    return to_number(found[-1]) if found else None
+    return next(reversed(numbers_in(text)), None)
+
+
+def to_numbers(text: str) -> list[Fraction]:
+    """A number, or several between commas or semicolons (`1, 2, 3`); empty if it is anything else.
+
+    `1,085` is one number.
+    """
+    if (number := to_number(text)) is not None:
+        return [number]
+    parts = [to_number(part) for part in re.split("[,;]", text.strip(" ()[]{}."))]
+    numbers = [part for part in parts if part is not None]
+    return numbers if len(numbers) == len(parts) else []
 
 
 def to_number(text: str) -> Fraction | None:
     """Parse a number as people write it ($1,085.00, 3/4, -5 %), exactly; None if it is not one."""
-    cleaned = re.sub(r"[\s,$€£%]|\\[,$%!]", "", text).rstrip(".")
-    if (
-        not cleaned
-        or len(cleaned) > LONGEST_NUMBER
-        or not re.fullmatch(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:/\d+)?", cleaned)
+    cleaned = re.sub(r"[$€£%]|\\[,$%!]", "", text.translate(MINUSES)).strip().rstrip(".")
+    cleaned = re.sub(r"(?<=\d)[,\s](?=\d{3}(?!\d))", "", cleaned)  # between thousands
+    cleaned = re.sub(r"\s*([-+/])\s*", r"\1", cleaned)
+    if len(cleaned) > LONGEST_NUMBER or not re.fullmatch(
+        r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:/\d+)?", cleaned
     ):
         return None
     try:
@@ -95,7 +114,7 @@ def same_text(a: str, b: str) -> bool:
     """Whether two texts are equal up to case, surrounding punctuation and white space."""
 
     def plain(text: str) -> str:
-        return " ".join(text.split()).strip(" .\"'`").casefold()
+        return " ".join(text.translate(MINUSES).split()).strip(" .\"'`").casefold()
 
     return plain(a) == plain(b)
 

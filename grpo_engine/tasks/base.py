@@ -74,6 +74,12 @@ class Task:
     tools: tuple[str, ...] = ()  # used unless the settings name tools or an environment
     environment: str = ""
 
+    @property
+    def prompt_forms(self) -> set[str]:
+        """`text`, `messages` or both; the problems of a generator are alike."""
+        some = self.train[:1] if isinstance(self.train, Generated) else self.train
+        return {"text" if isinstance(one.prompt, str) else "messages" for one in some}
+
 
 class Generated(Sequence[Example]):
     """Problems generated on demand: item i is `make(i)`, or a replacement if that is held out.

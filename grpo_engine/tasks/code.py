@@ -1,18 +1,19 @@
-"""Tasks from Python: a function that returns problems, a `Task`, or an iterable of rows.
+"""Tasks from Python: a function that returns problems, a `Task`, or rows.
 
-A function gets `task.options` as keywords and returns a `Task`, rows, or rows by split. A row is a
-mapping with a prompt and any other columns, as a line of a data file.
+A function gets `task.options` as keywords and returns a `Task`, rows, or rows by split. Rows are an
+iterable, a table of pandas, polars or pyarrow, or anything with a length and indices. A row is a
+mapping with a prompt and any other columns, as a line of a data file, or the prompt alone as text.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol, TypeGuard
 
 from grpo_engine import names
 from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError
 from grpo_engine.tasks.base import Task, digest_of, digest_of_examples
-from grpo_engine.tasks.files import task_of_splits
+from grpo_engine.tasks.files import OPTIONS, task_of_splits
 from grpo_engine.tasks.options import read_options
 from grpo_engine.tasks.rows import BadRows, Row
 
@@ -30,35 +31,69 @@ def build(config: TaskConfig) -> Task:
 
 def task_of(config: TaskConfig, source: Any) -> Task:
     """Make the task of a function, a `Task`, rows, or rows by split."""
+    options: Mapping[str, Any] = {}
     if callable(source):
         source = source(**config.options)
-    elif config.options:
-        read_options(config, {})  # rows take no options
+    else:
+        options = read_options(config, {} if isinstance(source, Task) else OPTIONS)
     if isinstance(source, Task):
         return _with_settings(config, source)
     splits = source if isinstance(source, Mapping) else {config.split: source}
     label = config.name.removeprefix(names.GIVEN)
     bad = BadRows(skip=config.bad_rows == "skip")
     rows = {name: _rows(part, f"{label} ({name})", bad) for name, part in splits.items()}
-    return task_of_splits(config, rows, label, bad)
+    return task_of_splits(config, rows, label, bad, **options)
+
+
+class Indexed(Protocol):
+    """Rows by index, such as a map-style data set."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+def has_rows(source: Any) -> TypeGuard[Iterable[Any] | Indexed]:
+    """Whether an object can be read as rows."""
+    if isinstance(source, str | bytes):
+        return False
+    indexed = hasattr(source, "__len__") and hasattr(source, "__getitem__")
+    return isinstance(source, Iterable) or indexed
+
+
+def rows_of(source: Iterable[Any] | Indexed) -> list[Any]:
+    """The rows of a table, an iterable, or what has a length and indices."""
+    for method, arguments in (("to_dicts", ()), ("to_pylist", ()), ("to_dict", ("records",))):
+        if hasattr(source, "columns") and hasattr(source, method):
+            return list(getattr(source, method)(*arguments))  # of polars, pyarrow, pandas
+    if isinstance(source, Iterable):
+        return list(source)
+    return [source[index] for index in range(len(source))]
+
+
+def _value(value: Any) -> Any:
+    """A cell as JSON has it: lists for arrays, None for what is missing."""
+    plain = value.tolist() if hasattr(value, "tolist") else value
+    is_missing = isinstance(plain, float) and plain != plain
+    return None if is_missing or type(plain).__name__ in ("NAType", "NaTType") else plain
 
 
 def _rows(source: Any, where: str, bad: BadRows) -> list[Row]:
-    if isinstance(source, str | bytes) or not isinstance(source, Iterable):
-        raise DataError(
-            f"{where}: a task is a Task or an iterable of rows, not {type(source).__name__}"
-        )
-    rows = list(source)
+    if not has_rows(source):
+        raise DataError(f"{where}: a task is a Task or rows, not {type(source).__name__}")
+    rows = rows_of(source)
     if not rows:
         raise DataError(f"{where} has no rows; give at least one")
 
     def made(index: int, row: Any) -> Row:
+        if isinstance(row, str):
+            row = {"prompt": row}
         if not isinstance(row, Mapping):
             raise DataError(
                 f"{where}: row {index + 1} is {type(row).__name__} {str(row)[:60]!r}; a row is a "
-                'mapping like {"prompt": …, "answer": …}'
+                'mapping like {"prompt": …, "answer": …}, or text'
             )
-        return Row(dict(row), f"{where}: row {index + 1}")
+        columns = {str(name): _value(value) for name, value in row.items()}
+        return Row(columns, f"{where}: row {index + 1}")
 
     return bad.good(rows, made)
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError
-from grpo_engine.tasks.answers import final_answer, texts_of
+from grpo_engine.tasks.answers import MINUSES, final_answer, texts_of
 from grpo_engine.tasks.base import (
     Example,
     RewardSpec,
@@ -148,6 +148,7 @@ def evaluate(expression: str) -> tuple[Fraction, list[int]]:
     """
     if not expression or len(expression) > LONGEST_EXPRESSION:
         raise ValueError(f"no expression of 1 to {LONGEST_EXPRESSION} characters")
+    expression = expression.translate(MINUSES)
     tokens, place = list[str](), 0
     while place < len(expression):
         match = _TOKEN.match(expression, place)

@@ -70,12 +70,10 @@ def default_rewards(examples: Sequence[Example]) -> tuple[RewardSpec, ...]:
     """Rewards for data with an `answer`: numeric if all answers are numbers, else as text."""
     if not examples or any("answer" not in example.columns for example in examples[:100]):
         return ()
-    from grpo_engine.tasks.answers import last_number, tagged_answer, to_number
+    from grpo_engine.tasks.answers import tagged_answer, to_numbers
 
     answers = [str(example.columns["answer"]) for example in examples[:100]]
-    marked = [tagged_answer(answer) or answer for answer in answers]
-    numeric = all(to_number(m) is not None or last_number(m) == to_number(m) for m in marked)
-    numeric = numeric and all(to_number(m) is not None for m in marked)
+    numeric = all(to_numbers(tagged_answer(answer) or answer) for answer in answers)
     return (RewardSpec(name="numeric_answer" if numeric else "exact_answer"),)
 
 

@@ -16,7 +16,7 @@ from grpo_engine.rewards.right import Right
 from grpo_engine.rewards.scorer import Scorer
 from grpo_engine.rewards.scoring import Scores, with_overlong, without_overlong
 from grpo_engine.rollouts.noise import occurrences
-from grpo_engine.rollouts.prompts import Opening, RenderedPrompt, prefill_of
+from grpo_engine.rollouts.prompts import Opening, RenderedPrompt
 from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
 from grpo_engine.run.requests import answer_requests, relay
 from grpo_engine.run.session import Run
@@ -202,7 +202,7 @@ def rows_to_sample(
     return [
         PromptRows(
             key=example.key, group=first + place, ids=prompt.ids, rows=rows, attempt=attempt,
-            occurrence=again[place], prefill=prefill_of(prompt.prompt),
+            occurrence=again[place], prefill=prompt.prefill,
         )
         for place, (example, prompt) in enumerate(zip(examples, prompts, strict=True))
     ]  # fmt: skip

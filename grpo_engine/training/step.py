@@ -10,6 +10,7 @@ from grpo_engine.events import Event, NoteWritten, StepFinished
 from grpo_engine.run.persist import drop_state, hold_state
 from grpo_engine.run.session import Run
 from grpo_engine.training import report
+from grpo_engine.training.first_steps import reward_notes
 from grpo_engine.training.samples import Samples
 from grpo_engine.training.sampling import StepGroups
 from grpo_engine.training.update import UpdateResult
@@ -70,6 +71,7 @@ def finish_step(
     )
     yield finished
     yield from run.alerts.observe(finished)
+    yield from reward_notes(run, step)
     if sampled.is_short and not run.alerts.is_solving(step):
         yield raised(step, "refills_exhausted", Finding(
             severity="warning",

@@ -177,7 +177,7 @@ FROM_THE_README = (
 import grpo_engine as grpo
 
 def letters(completions, **_):
-    return [float(c.count("e")) for c in completions]
+    return [float(c[0]["content"].count("e")) for c in completions]
 """,
     """
 run = grpo.train(preset="starter", steps=STEPS, rewards=[letters],

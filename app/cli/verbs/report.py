@@ -84,7 +84,7 @@ def gather(reader: "StoreReader", run: "RunSummary") -> dict[str, Any]:
         "verdict": run_verdict(detail.summary, progress(reader, run)),
         "versions": dict(detail.versions),
         "settings": changed(detail.settings),
-        "recipe": from_recipe(run.recipe, detail.settings),
+        "recipe": from_recipe(detail.settings),
         "phases": [
             {"phase": name, "seconds a step": mean, "share": share(mean / sum(times.values()))}
             for name, mean in times.items()
@@ -113,11 +113,11 @@ def gather(reader: "StoreReader", run: "RunSummary") -> dict[str, Any]:
     }  # fmt: skip
 
 
-def from_recipe(name: str, settings: Any) -> list[dict[str, Any]]:
+def from_recipe(settings: Any) -> list[dict[str, Any]]:
     """Return the settings that differ from the recipe's own, with its values."""
     from grpo_engine.config.recipes import RECIPES
 
-    own = RECIPES.get(name)
+    own = RECIPES.get(settings.get("algorithm.recipe"))
     return [
         {"setting": path, "value": value, "recipe": theirs}
         for path, value in settings.items()

@@ -106,8 +106,13 @@ def try_(
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="An option of the function.")
     ] = None,
     chat: Annotated[
-        bool, typer.Option("--chat", help="Pass messages instead of text, as for chat prompts.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--chat/--text",
+            help="Pass chat messages, or text; by default as a run on the task "
+            "does, and text without a task.",
+        ),
+    ] = None,
     time_limit: Annotated[float, typer.Option(help="Longest call, in seconds.", min=0.1)] = 30.0,
     as_json: Json = False,
 ) -> None:
@@ -117,15 +122,16 @@ def try_(
     """
     from grpo_engine.errors import RewardError
     from grpo_engine.platform.scratch import scratch
+    from grpo_engine.rewards.builtins import BUILT_IN
     from grpo_engine.rewards.worker.client import RewardWorker
     from grpo_engine.rewards.worker.outcome import ScoredRewards
+    from grpo_engine.rollouts.prompts import reward_completion, reward_prompt
     from grpo_engine.tasks.base import RewardSpec
 
-    prompts, columns = _inputs(prompt, _pairs(column, "--column"), task, chat)
+    prompts, columns = _inputs(prompt, task, chat)
+    columns |= _pairs(column, "--column")
     count = len(completion)
-    texts: list[Any] = list(completion)
-    if not isinstance(prompts, str):
-        texts = [[{"role": "assistant", "content": text}] for text in completion]
+    texts = [reward_completion(prompts, text) for text in completion]
     spec = RewardSpec(name=name, options=_pairs(option, "--option"))
     with scratch("rewards") as folder:
         log = folder / "rewards.log"
@@ -134,7 +140,7 @@ def try_(
                 worker.check(list(columns), "the data given")
                 # At step 0 an error of one function would end the trial; later it is only reported.
                 scored: ScoredRewards = worker.score(
-                    [prompts] * count,
+                    [reward_prompt(prompts)] * count,
                     texts,
                     [list(text.encode("utf-8", "surrogatepass")) for text in completion],
                     {key: [value] * count for key, value in columns.items()},
@@ -145,8 +151,10 @@ def try_(
             raise RewardError(str(error).replace(f"; see {log}", "") + _tail(log)) from error
         printed = _text_of(log)
     report(scored, completion, printed, as_json)
-    if scored.problems and isinstance(prompts, str) and not as_json:
-        typer.echo("a function that reads messages, not text, is tried with --chat", err=True)
+    if not as_json and name not in BUILT_IN:
+        got, other = ("text", "--chat") if isinstance(prompts, str) else ("messages", "--text")
+        where = "" if task is None or chat is not None else f", as a run on {task} gives them"
+        typer.echo(f"completions were passed as {got}{where}; {other} passes the other", err=True)
     if scored.problems:
         raise typer.Exit(exit_codes.FAILED)
 
@@ -160,21 +168,22 @@ def _tail(log: Path) -> str:
     return f"\nIts last output:\n{text[-2000:]}" if text else ""
 
 
-def _inputs(
-    prompt: str, columns: dict[str, Any], task: str | None, chat: bool
-) -> tuple[Any, dict[str, Any]]:
-    """Return the prompt in the form that the function expects, and the columns."""
-    if task is not None and (prompt or chat):
-        raise typer.BadParameter("--task brings the prompt: leave --prompt and --chat out")
-    if task is not None:
-        from grpo_engine.config.settings import TaskConfig
-        from grpo_engine.rollouts.prompts import conversation, reward_prompt
-        from grpo_engine.tasks.base import load_task
+def _inputs(prompt: str, task: str | None, chat: bool | None) -> tuple[Any, dict[str, Any]]:
+    """The prompt in the form that the completions are to have, and the task's columns."""
+    from grpo_engine.tasks.base import user_message
 
-        loaded = load_task(TaskConfig(name=task, held_out_size=1))
-        first = loaded.train[0]
-        return reward_prompt(conversation(loaded, first)), {**first.columns, **columns}
-    return ([{"role": "user", "content": prompt}] if chat else prompt), columns
+    if task is None:
+        return user_message(prompt) if chat else prompt, {}
+    from grpo_engine.config.settings import TaskConfig
+    from grpo_engine.rollouts.prompts import conversation, for_rewards, plain_text
+    from grpo_engine.tasks.base import load_task
+
+    loaded = load_task(TaskConfig(name=task, held_out_size=1))
+    first = loaded.train[0]
+    asked = for_rewards(first, conversation(loaded, first))
+    if chat is not None and chat == isinstance(asked, str):
+        asked = user_message(asked) if isinstance(asked, str) else plain_text(asked)
+    return asked, dict(first.columns)
 
 
 def _pairs(words: list[str] | None, flag: str) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from grpo_engine.errors import RewardError
 from grpo_engine.events import RewardValue
+from grpo_engine.rewards.form import hint
 from grpo_engine.rewards.load import GIVEN
 from grpo_engine.rewards.worker.local import Functions, Mixed
 from grpo_engine.rewards.worker.outcome import Kind, Outcome, RewardProblem, ScoredRewards
@@ -330,6 +331,8 @@ class RewardWorker:
     ) -> RewardProblem:
         found = found or {}
         source = f": {found['line']}" if found.get("line") else ""
+        if kind == "exception":
+            message += hint(message, self._batch["batch"]["completions"][completion or 0])
         return RewardProblem(
             function=function.name,
             completion=completion,

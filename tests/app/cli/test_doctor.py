@@ -1,8 +1,10 @@
 """`grpo-tui doctor`: facts, remedies and an exit status that says whether a run can start."""
 
 import json
+import re
 import sqlite3
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,8 @@ from experiments.db.connection import open_writer
 from experiments.db.migration_sql import CURRENT
 from experiments.db.migrations import migrate
 from grpo_engine.platform import blas, device, kernels, memory, private, speed
+
+ROOT = Path(__file__).parents[3]
 
 
 def test_doctor_prints_json_with_the_rate_it_measured(
@@ -202,6 +206,17 @@ def test_a_missing_optional_package_is_no_problem_and_names_its_extra() -> None:
     found = packages.fact("no-such-package-here", "tasks", "puzzles")
     assert found.level is Level.FINE
     assert "pip install 'grpo-tui[tasks]'" in found.found
+
+
+def test_every_package_of_an_extra_is_named() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = {
+        (re.split("[><=]", package)[0], extra)
+        for extra, listed in project["optional-dependencies"].items()
+        if extra not in ("cpu", "cuda12", "cuda13")
+        for package in listed
+    }
+    assert {(package, extra) for package, extra, _ in packages.OPTIONAL} == extras
 
 
 def test_the_page_puts_a_remedy_below_the_line_it_mends() -> None:

@@ -131,7 +131,7 @@ def test_what_a_function_prints_logs_and_raises_is_shown(
     assert "None" in out
     assert "reward fails_on_three on completion 1" in err
     assert "ZeroDivisionError" in err
-    assert "tried with --chat" in err
+    assert "completions were passed as text; --chat passes the other" in err
     status, out, _ = run(
         capsys, "rewards", "test", "numeric_answer", "-c", "so 7", "--column", "answer=7"
     )
@@ -147,6 +147,24 @@ def test_a_tasks_first_problem_gives_prompt_and_columns(
     )
     assert status == 0
     assert json.loads(out)["scores"][0]["score"] == 0.0
+
+
+def test_a_task_decides_what_a_tried_function_gets(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, rows: Path
+) -> None:
+    """`hello` is 15 short of 20 characters, and a list of one message 19 short of 20."""
+    file = tmp_path / "app.py"
+    file.write_text("def near(completions, **_):\n    return [len(c) - 20 for c in completions]\n")
+    for more, score in (
+        ((), -15), (("--task", "arithmetic"), -19), (("--task", str(rows)), -15),
+        (("--task", "arithmetic", "--text"), -15), (("--task", str(rows), "--chat"), -19),
+    ):  # fmt: skip
+        _, out, err = run(capsys, "rewards", "test", f"{file}:near", "-c", "hello", *more)
+        assert f"{score}    hello" in out, more
+    _, _, err = run(
+        capsys, "rewards", "test", f"{file}:near", "-c", "hello", "--task", "arithmetic"
+    )
+    assert "passed as messages, as a run on arithmetic gives them; --text passes the other" in err
 
 
 def test_an_episode_is_played_from_standard_input(

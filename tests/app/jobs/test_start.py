@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from app.jobs.headless import run_headless
 from app.jobs.queue_worker import _command
 from app.jobs.start import Job, new_job, resumed_job
 from experiments.errors import RunActiveError
@@ -117,6 +118,21 @@ def test_a_complete_run_continues_only_for_more_steps(tmp_path: Path) -> None:
         assert reader.run(key).config["steps"] == 30
     with pytest.raises(ConfigError, match="steps"):
         resumed_job("calm-otter", db=path, steps=0)
+
+
+def test_the_closing_table_of_an_extended_run_begins_before_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world, path = write_world(tmp_path), tmp_path / "s.db"
+    config = settings(world, steps=2, evaluation={"before_and_after": True, "greedy": False})
+    assert run_headless(new_job(config, db=path)) == 0
+    first = capsys.readouterr().out
+    assert run_headless(resumed_job("@last", db=path, steps=3)) == 0
+    heads = [line.split("  ") for line in capsys.readouterr().out.splitlines()[:1]]
+    assert [head.strip() for head in heads[0] if "step" in head] == [
+        "before (step 0)", "after (step 3)",
+    ]  # fmt: skip
+    assert "before (step 0)" in first
 
 
 def test_a_run_that_still_trains_is_not_resumed(tmp_path: Path) -> None:

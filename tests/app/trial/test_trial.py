@@ -27,6 +27,9 @@ async def test_prompts_memory_and_rewards_are_tried_in_a_process_of_their_own(wo
     try:
         found = await asked(trial, "examples", config)
         assert (found["train"], found["held_out"], found["lacking"]) == (34, 6, "")
+        assert (
+            found["gets"] == "completions as text, because the prompts of problems.jsonl are text"
+        )
         texts = [example["text"] for example in found["examples"]]
         assert len(texts) == 3
         assert all(text.startswith("say ") for text in texts)

@@ -8,6 +8,7 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from grpo_engine.config.other_names import MEANT
 from grpo_engine.config.parse import (
     allowed,
     build,
@@ -81,6 +82,12 @@ def test_set_values_take_the_settings_own_type() -> None:
         (["rollout.groupsize=4"], "did you mean rollout.group_size"),
         (["seed"], "has no `=`"),
         (["learning_rate=1"], "did you mean optimizer.learning_rate"),
+        (["algorithm.iterations=2"], r"; did you mean algorithm\.passes\?"),
+        (["num_iterations=2"], r"; did you mean algorithm\.passes\?"),
+        (["rollout.num_generations=2"], r"; did you mean rollout\.group_size\?"),
+        (["epsilon=2"], r"; did you mean algorithm\.clip_low or optimizer\.epsilon\?"),
+        (["algorithm.learning_rate=2"], r"; did you mean optimizer\.learning_rate\?"),
+        (["algorithm.quux=2"], r"'algorithm\.quux'$"),
     ],
 )
 def test_a_wrong_word_names_the_nearest_setting(words: list[str], message: str) -> None:
@@ -153,6 +160,10 @@ def test_numbers_that_yaml_reads_as_text_are_numbers(tmp_path: Path) -> None:
     assert config.optimizer.learning_rate == 1e-5
     made = config.algorithm.resolved()
     assert (made.signal_eps, made.passes) == (1e-5, 2)
+
+
+def test_every_name_of_another_program_leads_to_a_setting() -> None:
+    assert set(MEANT.values()) <= set(settings())
 
 
 def test_merge_lays_sections_over_each_other() -> None:

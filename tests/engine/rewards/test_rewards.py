@@ -25,6 +25,7 @@ from grpo_engine.tasks.answers import (
     tagged_answer,
     to_number,
 )
+from grpo_engine.tasks.countdown import evaluate
 
 GOOD = "<think>7+8=15</think><answer>1,085</answer>"
 
@@ -38,6 +39,8 @@ def one(function: Any, text: str, **columns: Any) -> Any:
     [
         ("1,085.00", 1085), ("$5", 5), ("-3/4", -0.75), ("50 %", 50), (".5", 0.5), ("12.", 12),
         ("", None), ("1/0", None), ("seven", None), ("9" * 500, None), ("1e5", None),
+        ("\N{MINUS SIGN}5", -5), ("- 5", -5), ("3 / 4", 0.75), ("1 085", 1085), ("1,2,3", None),
+        ("1,200,300", 1200300), ("0,5", None), ("3 4", None),
     ],
 )  # fmt: skip
 def test_numbers_are_read_as_people_write_them(text: str, number: float | None) -> None:
@@ -65,10 +68,25 @@ def test_the_marked_answer_is_the_last_one() -> None:
         ("72", "2*36=72 #### 72", 1.0),
         ("0.5", "1/2", 1.0),
         ("5", "five", None),
+        ("-5", "\N{MINUS SIGN}5", 1.0),
+        ("<answer>\N{MINUS SIGN}5</answer>", "-5", 1.0),
+        ("so \N{MINUS SIGN}5", "5", 0.0),
+        ("1,2,3", "1,2,3", 1.0),
+        ("<answer>1, 2, 3</answer>", "[1,2,3]", 1.0),
+        ("they are 1, 2, 3", "1;2;3", 1.0),
+        ("<answer>3, 2, 1</answer>", "1,2,3", 0.0),
+        ("3", "1,2,3", 0.0),
     ],
 )
 def test_numeric_answer_compares_numbers(text: str, answer: str, score: float | None) -> None:
     assert one(correctness.numeric_answer, text, answer=answer) == score
+
+
+def test_a_minus_sign_is_a_minus_in_every_reward() -> None:
+    assert one(correctness.exact_answer, "x = \N{MINUS SIGN}5", answer="x = -5") == 1.0
+    (steps,) = correctness.equation_steps(["p"], ["9\N{MINUS SIGN}4=5, 9\N{MINUS SIGN}4=6"])
+    assert [score for _, score in steps] == [1.0, 0.0]
+    assert evaluate("9 \N{MINUS SIGN} 4") == (5, [9, 4])
 
 
 def test_numeric_answer_can_ask_for_a_marked_answer_and_gives_its_reason() -> None:

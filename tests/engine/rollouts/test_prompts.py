@@ -96,6 +96,22 @@ def test_text_stays_text_and_becomes_chat_with_a_system_message() -> None:
     assert shown.text == "<|system|>Be brief.<|end|><|user|>2+2=<|end|><|assistant|>"
 
 
+def test_text_prompts_beside_a_chat_template_are_said_to_go_without_it() -> None:
+    texts, chats = (example("2+2="),), (example(),)
+    (note,) = renderer(train=texts).usable()[1]
+    assert note.startswith("the prompts are text, and tiny gets them as they are, without its chat")
+    assert "task.options.chat true" in note
+    (note,) = renderer(train=texts, system_prompt="Be brief.").usable()[1]
+    assert "there is a system prompt (task.system_prompt), they reach tiny as a user's" in note
+    for settled in (
+        renderer(train=chats), renderer(None, train=texts),
+        renderer(settings={"chat_template": "plain"}, train=texts),
+    ):  # fmt: skip
+        assert settled.usable()[1] == ()
+    # a template that is set and not used is said as well
+    assert renderer(None, {"chat_template": "t.jinja"}, train=texts).usable()[1]
+
+
 def test_without_a_chat_template_messages_are_an_error_with_three_remedies() -> None:
     with pytest.raises(DataError) as caught:
         renderer(None)(example())

@@ -81,7 +81,9 @@ def test_prompts_that_the_model_cannot_read_are_told_with_their_lines(tmp_path: 
 def test_prompts_that_the_model_cannot_read_are_skipped_when_asked_for(tmp_path: Path) -> None:
     render, notes = renderer(settings(data(tmp_path, UNREADABLE), bad_rows="skip")).usable()
     assert render.task.skipped == 2
-    assert [note[:26] for note in notes] == ["2 of 12 rows are skipped: "]
+    assert [note[:26] for note in notes] == [
+        "2 of 12 rows are skipped: ", "the prompts are text, and ",
+    ]  # fmt: skip
     rows = (*render.task.train, *render.task.held_out)
     assert {row.prompt for row in rows} == {f"say {n}" for n in range(1, 13) if n not in UNREADABLE}
     assert [render(row).text for row in rows] == [row.prompt for row in rows]

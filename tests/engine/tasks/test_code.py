@@ -1,16 +1,23 @@
 """Tasks from Python: functions by name, rows, splits, and finished tasks."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas
+import pyarrow
 import pytest
 
+from grpo_engine.api.settings import settings_of
 from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError
 from grpo_engine.tasks.base import Example, Task, load_task
 from grpo_engine.tasks.code import task_of
 
-ROWS = [{"prompt": f"{n}+1=", "answer": str(n + 1), "level": n} for n in range(10)]
+ROWS: list[dict[str, Any]] = [
+    {"prompt": f"{n}+1=", "answer": str(n + 1), "level": n} for n in range(10)
+]
 CODE = """
 from helper import LEVEL
 
@@ -24,7 +31,7 @@ def nothing():
 def number():
     return 7
 
-NAMES = ["prompt"]
+NUMBERS = [3]
 """
 
 
@@ -56,8 +63,8 @@ def test_an_edited_file_is_read_again(file: Path) -> None:
         ("build", "is a file; write"),
         (":missing", "has no 'missing'; it has build, nothing, number"),
         (":nothing", "has no rows; give at least one"),
-        (":number", "a task is a Task or an iterable of rows, not int"),
-        (":NAMES", "row 1 is str 'prompt'; a row is a mapping"),
+        (":number", "a task is a Task or rows, not int"),
+        (":NUMBERS", "row 1 is int '3'; a row is a mapping"),
     ],
 )
 def test_a_name_or_a_result_that_is_no_task_is_refused(file: Path, name: str, said: str) -> None:
@@ -93,9 +100,60 @@ def test_rows_by_split_keep_the_test_split_out_of_training() -> None:
     assert (len(task.train), len(task.held_out)) == (6, 4)
 
 
-def test_rows_take_no_options() -> None:
+class Indexed:
+    """A data set with a length and indices that is not iterable, as map-style ones are."""
+
+    def __len__(self) -> int:
+        return len(ROWS)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return ROWS[index % len(ROWS)]  # never an IndexError, which would end an iteration
+
+
+TABLE = pandas.DataFrame(ROWS, index=[f"row {n}" for n in range(10)])
+SOURCES: Mapping[str, Any] = {
+    "pandas": TABLE, "pyarrow": pyarrow.Table.from_pandas(TABLE, preserve_index=False),
+    "indexed": Indexed(), "iterator": ROWS,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_every_kind_of_table_is_the_same_task(kind: str) -> None:
+    expected = task_of(TaskConfig(name="python:rows", held_out_size=3), ROWS)
+    config, given = settings_of(None, None, {"task": SOURCES[kind], "task.held_out_size": 3})
+    assert config.task.name == "python:rows"
+    made = given.load_task(config.task)
+    assert made.fingerprint == expected.fingerprint
+    assert [one.prompt for one in made.train] == [one.prompt for one in expected.train]
+    splits = {"train": SOURCES[kind], "test": SOURCES[kind]}
+    _, given = settings_of(None, None, {"task": splits})
+    assert set(given.task) == {"train", "test"}
+
+
+def test_cells_of_a_table_are_plain_and_what_is_missing_is_none() -> None:
+    cells = {
+        "prompt": ["a", "b"], "level": [1.0, None], "tags": [np.array(["x"]), np.array(["y"])],
+        "kind": pandas.array([1, None], dtype="Int64"),
+    }  # fmt: skip
+    task = task_of(TaskConfig(name="python:rows", held_out_size=0), pandas.DataFrame(cells))
+    assert [dict(one.columns) for one in task.train] == [
+        {"level": 1.0, "tags": ["x"], "kind": 1}, {"level": None, "tags": ["y"], "kind": None},
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("source", [["a", "b"], pandas.Series(["a", "b"], index=[7, 9])])
+def test_texts_are_prompts(source: Any) -> None:
+    config, given = settings_of(None, None, {"task": source, "task.held_out_size": 0})
+    assert [one.prompt for one in given.load_task(config.task).train] == ["a", "b"]
+
+
+def test_rows_take_the_options_of_a_data_file_and_no_others() -> None:
     with pytest.raises(DataError, match="has no option 'count'"):
         task_of(TaskConfig(name="python:rows", options={"count": 1}), ROWS)
+    # an option beside the task that it is for is not one of another task's
+    config, given = settings_of({"task.options.chat": True}, None, {"task": ROWS})
+    prompts = [one.prompt for one in given.load_task(config.task).train]
+    assert ({"role": "user", "content": "1+1="},) in prompts
 
 
 def test_the_settings_change_a_finished_task() -> None:

@@ -252,6 +252,8 @@ def about_lines(view: View, width: int, palette: Palette) -> list[Line]:
     path = field.info.path
     lines: list[Line] = paragraph(plain(field.info.help), width, 3, palette.text)
     facts = _offered(view, field)  # first, where a small panel has little room
+    if path in ("rewards.functions", "rewards.completions"):
+        facts.append(("get", view.examples.get("gets", "")))
     facts += [("allowed", allowed(field.info)), ("default", default_words(field))]
     own = own_words(view, path)
     was = shown_value(view, field) if field.changed else ""

@@ -94,7 +94,7 @@ def preset_view(name: str) -> View:
 def key_of(config: RunConfig, *, for_memory: bool) -> str:
     """A cache key of the settings that determine the example prompts, or the memory estimate."""
     parts = [str(config.seed), config.model.model_dump_json(), config.task.model_dump_json()]
-    parts.append(str(config.rollout.max_new_tokens))
+    parts += [str(config.rollout.max_new_tokens), config.rewards.completions]
     if for_memory:
         parts += [config.rollout.model_dump_json(), config.optimizer.model_dump_json(),
                   config.run.model_dump_json(), str(config.steps)]  # fmt: skip

@@ -144,6 +144,13 @@ def test_a_run_of_another_version_is_cloned_without_what_is_not_known() -> None:
     assert unknown == ("rollout.swirl", "magic")
 
 
+def test_a_reward_field_says_what_the_functions_get() -> None:
+    view = replace(preset_view("starter"), cursor="rewards.functions", search="rewards.functions")
+    assert "chat messages" not in words(about_lines(view, 60, DARK))
+    view = replace(view, examples={"gets": "completions as chat messages, because …"})
+    assert "get      completions as chat messages" in words(about_lines(view, 60, DARK))
+
+
 def test_costs_count_answers_memory_and_what_is_done_beside_training() -> None:
     form = RunForm(build({"steps": 100, "rollout": {"prompts": 16, "group_size": 8}}))
     memory = {"peak": 2e9, "limit": 8e9, "weights": 1e9, "optimizer": 0.5e9, "sampling": 0.25e9,

@@ -1,0 +1,40 @@
+"""Names the rewards that made no difference in a run's first steps."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from grpo_engine.alerts.rules import EARLY, mean_of
+from grpo_engine.events import NoteWritten
+from grpo_engine.run.session import Part, Run
+
+
+def reward_notes(run: Run, step: int) -> Iterator[NoteWritten]:
+    """After the first steps, a warning for each function that scored all answers alike, or none."""
+    if step != min(EARLY, run.config.steps):
+        return
+    metrics = run.alerts.start[:EARLY]
+    when = "the first step" if len(metrics) == 1 else f"the first {len(metrics)} steps"
+    for part in run.parts:
+        if not _has_answers(run, part, metrics):
+            continue
+        for name in part.scorer.names:
+            if what := _without_effect(metrics, name):
+                text = f"reward {name} {what} of {when}, so it has had no effect. "
+                text += part.scorer.advice(name)
+                yield NoteWritten(step=step, severity="warning", text=text.rstrip(". "))
+
+
+def _has_answers(run: Run, part: Part, metrics: Sequence[Mapping[str, float]]) -> bool:
+    """Whether problems of a task were drawn."""
+    counts = [row.get(f"task/{part.label}/groups", 0) for row in metrics]
+    return len(run.parts) == 1 or sum(counts) > 0
+
+
+def _without_effect(metrics: Sequence[Mapping[str, float]], name: str) -> str:
+    """What a function did, if its scores cannot have mattered; else empty."""
+    means = {row[mean_of(name)] for row in metrics if mean_of(name) in row}
+    if not means:
+        return "gave None to every answer"
+    spreads = [row.get(f"rewards/{name}/std") for row in metrics]
+    if len(means) == 1 and all(spread == 0 for spread in spreads):
+        return f"scored {means.pop():g} for every answer"
+    return ""

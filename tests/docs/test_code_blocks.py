@@ -1,0 +1,178 @@
+"""Every code block of README.md and docs/ runs as it stands, or is listed here with the reason.
+
+Runs are made shorter: see `SHORTER`. What a page takes for granted is in `FILES`.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from grpo_engine.config.parse import build
+from grpo_engine.config.safe_yaml import parse_yaml
+from tests.docs.blocks import PAGES, ROOT, Block, blocks
+from tests.e2e.training import environment
+
+NETWORK, MINUTES = "installs from the network", "takes ten minutes or more"
+LISTS = "lists in JSON form are not taken on the command line yet"
+SCREEN = "opens the workbench, as the tests in tests/e2e do"
+# Commands that are not run, by how they begin.
+NOT_RUN: Mapping[str, str] = {
+    "make run": NETWORK, "make test": NETWORK, "pip install": NETWORK, "python -m venv": NETWORK,
+    "grpo-tui train --set task.name=verifiers": "needs the package that is installed there",
+    "./grpo-tui demo": SCREEN, "./grpo-tui tour": SCREEN, "grpo-tui watch": SCREEN,
+    "grpo-tui serve": "serves until it is stopped, as in tests/e2e/test_served_window.py",
+    "ssh": "needs another machine", "mlx.launch --hostfile": "needs other machines",
+    "mlx.launch -n 2": "two processes, as in tests/e2e/test_launcher.py",
+    "make device": MINUTES, "make bench-quick": MINUTES, "python -m benchmarks": MINUTES,
+    "python -m tools.make_guess": MINUTES,
+    "grpo-tui train --set task.name=cities.jsonl": LISTS,
+    "grpo-tui train --set task.name=rows.jsonl": LISTS,
+    "grpo-tui train --preset starter --set 'record.trackers": "needs an account of wandb",
+}  # fmt: skip
+# Blocks of Python that are only compiled, by page and how they begin.
+ONLY_COMPILED = {
+    ("docs/maths.md", "totals = totals_of("): "a part of a trainer, whose names are the reader's",
+    ("docs/environments.md", "# loud_env.py"): "needs the packages verifiers and datasets",
+}
+# Blocks that are no code, by page and how they begin.
+NO_CODE = {
+    ("README.md", "app/"), ("docs/architecture.md", "  settings"), ("docs/distributed.md", "T ("),
+    ("docs/environments.md", "<tool_call>"), ("docs/schema.md", "blob ("),
+    ("docs/starter-guess.md", "60 to 92"), ("docs/starter.md", "textbook"),
+    ("docs/starter.md", "74 + 96"),
+}  # fmt: skip
+FAILS = {"grpo-tui tasks test broken.py:Broken": "took longer than task.environment_time_limit 2 s"}
+CHAT = '{"prompt": [{"role": "user", "content": "%s"}], "answer": "%s"}\n'
+FILES: Mapping[str, Mapping[str, str]] = {
+    "docs/environments.md": {
+        "cities.jsonl": CHAT % ("Who has more, Oslo or Bergen?", "Oslo")
+        + CHAT % ("How many live in Oslo?", "717710"),
+        "rows.jsonl": CHAT % ("Use the counter.", 5) + CHAT % ("Please use the counter.", 4),
+    },
+    "docs/tasks.md": {
+        "CONFIG.yaml": "{rollout: {prompts: 2, group_size: 2}}",
+        "data/words.jsonl": CHAT % ("Say one.", "one") + CHAT % ("Say two.", "two"),
+    },
+}
+SHORTER = """#!{python}
+import os, sys
+sys.path.insert(0, {root!r})
+from tests.e2e.training import command
+words = sys.argv[1:]
+for option, most in (("--steps", 2), ("--prompts", 8)):
+    if option in words:
+        place = words.index(option) + 1
+        words[place] = str(min(most, int(words[place])))
+if words[0] in ("train", "sweep"):
+    words += [] if "--steps" in words else ["--steps", "1"]
+    for change in ("evaluation.problems=4", "evaluation.pinned=0", "rollout.max_new_tokens=16"):
+        words += ["--set", change]
+line = command(*words)
+os.execv(line[0], line)
+"""
+ANSWERS = "1\n2\n3\n" * 5  # to commands that ask
+ALL = [block for page in PAGES for block in blocks(page) if block.language != "diff"]
+RUN_PAGES = sorted({block.page for block in ALL if block.language in ("python", "sh", "yaml")})
+
+
+def reason(line: str) -> str:
+    """Why a command is not run; empty if it is."""
+    return next((why for start, why in NOT_RUN.items() if line.startswith(start)), "")
+
+
+def starts(block: Block) -> Iterator[tuple[str, str]]:
+    """How a block is named in a table of exceptions, which has it at most once."""
+    for page, start in (*ONLY_COMPILED, *NO_CODE):
+        if page == block.page and block.text.startswith(start):
+            yield page, start
+
+
+def test_every_exception_is_of_a_block() -> None:
+    used = {start for block in ALL if block.language == "sh" for line in block.commands
+            for start in (*NOT_RUN, *FAILS) if line.startswith(start)}  # fmt: skip
+    assert used == {*NOT_RUN, *FAILS}
+    assert {name for block in ALL for name in starts(block)} == {*ONLY_COMPILED, *NO_CODE}
+
+
+@pytest.mark.parametrize("block", ALL, ids=str)
+def test_a_block_is_of_a_language_that_is_run_or_read(block: Block) -> None:
+    match block.language:
+        case "python":
+            compile(block.text, str(block), "exec")
+        case "json":
+            json.loads(block.text)
+        case "toml":
+            tomllib.loads(block.text)
+        case "yaml":
+            build(parse_yaml(block.text))
+        case "text":
+            assert list(starts(block)), f"say what {block} is: run it, or list it"
+        case language:
+            assert language == "sh"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("page", RUN_PAGES)
+def test_a_page_runs_from_its_first_block_to_its_last(page: str, tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    env = prepared(here, page)
+    script = ""
+    for block in (block for block in ALL if block.page == page):
+        if block.language == "sh":
+            for line in block.commands:
+                run_command(line, block, here, env)
+        elif block.language == "yaml":
+            (here / "block.yaml").write_text(block.text)
+            run_command("grpo-tui train block.yaml", block, here, env)
+        elif block.file:
+            (here / block.file).write_text(block.text)
+            if not list(starts(block)):
+                run([sys.executable, block.file], block, here, env)
+        elif block.language == "python" and not list(starts(block)):
+            # in one process, as the cells of a notebook
+            source = "\n" * (block.line - 1) + block.text
+            script += f"exec(compile({source!r}, {page!r}, 'exec'))\n"
+    if script:
+        (here / "cells.py").write_text(script)
+        run([sys.executable, "cells.py"], page, here, env)
+
+
+def prepared(here: Path, page: str) -> dict[str, str]:
+    """A folder with the command and the files of a page, and the variables for it."""
+    (here / "bin").mkdir(parents=True)
+    for place in (here / "bin" / "grpo-tui", here / "grpo-tui"):
+        place.write_text(SHORTER.format(python=sys.executable, root=str(ROOT)))
+        place.chmod(0o755)
+    for name, text in FILES.get(page, {}).items():
+        (here / name).parent.mkdir(exist_ok=True)
+        (here / name).write_text(text)
+    if page == "docs/starter.md":  # begins in a checkout
+        (here / "grpo_engine").symlink_to(ROOT / "grpo_engine")
+    paths = [str(here / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
+    return environment(here) | {"PATH": os.pathsep.join(paths)}
+
+
+def run_command(line: str, block: Block, here: Path, env: Mapping[str, str]) -> None:
+    if reason(line):
+        return
+    expected = next((text for start, text in FAILS.items() if line.startswith(start)), "")
+    output = run(["bash", "-c", line], f"{block}: {line}", here, env, fails=bool(expected))
+    assert expected in output
+
+
+def run(
+    words: list[str], what: object, here: Path, env: Mapping[str, str], *, fails: bool = False
+) -> str:
+    done = subprocess.run(
+        words, cwd=here, env=dict(env), input=ANSWERS, capture_output=True, text=True, check=False
+    )
+    output = f"{done.stdout}\n{done.stderr}"
+    assert bool(done.returncode) == fails, f"{what}\n{output[-4000:]}"
+    return output
