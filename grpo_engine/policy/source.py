@@ -18,6 +18,7 @@ from grpo_engine.config.settings import ModelConfig
 from grpo_engine.embedded import EMBEDDED
 from grpo_engine.errors import ConfigError, ModelError
 from grpo_engine.platform.formats import STORED, auto_format
+from grpo_engine.platform.library_logs import escape_library_logs
 from grpo_engine.policy.trees import flatten, nest
 
 # the largest numbers of a model's config.json, far above any that fits a machine
@@ -114,6 +115,7 @@ def load_parts(
     if not (folder / "config.json").is_file():
         raise ModelError(f"model.path {folder} has no config.json, so it is no model folder")
     _check_sizes(folder)
+    escape_library_logs()
     trust = config.trust_remote_code
     try:
         model, settings = load_model(folder, lazy=True, trust_remote_code=trust)
