@@ -12,12 +12,14 @@ from pathlib import Path
 
 from app import exit_codes
 from app.cli.startup import name_store, open_workbench, plain_warning
+from app.text.harmless import protect_terminal
 
 COMPLETING = "_GRPO_TUI_COMPLETE"  # set by the shell when it asks what a word may become
 
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
+    protect_terminal()
     words = list(sys.argv[1:] if args is None else args)
     names_store = len(words) == 2 and words[0] == "--db" and words[1][:1] not in ("", "-")
     opens = not words or names_store

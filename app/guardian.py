@@ -36,8 +36,9 @@ def guarded(work: Callable[[], int]) -> int:
     name = signal.Signals(number).name
     with contextlib.suppress(OSError):
         sys.stderr.write(
-            f"grpo-tui: the workbench was killed by {name}; everything recorded is in the store, "
-            "and `grpo-tui resume` resumes from the last checkpoint\n"
+            f"grpo-tui: the workbench was killed by {name}; what was recorded is in the store. "
+            "`grpo-tui watch` shows the last run, `grpo-tui resume` resumes it from its last "
+            "checkpoint\n"
         )
     return 128 + number
 

@@ -17,6 +17,10 @@ class StoreReadOnlyError(StoreError):
     """The file can be read but not written; the message says why."""
 
 
+class OutsideStoreError(StoreError, ValueError):
+    """The store names a file or folder outside the folder that it is in."""
+
+
 class RunNotFoundError(StoreError, LookupError):
     """No run has this name, id or prefix, or several do."""
 

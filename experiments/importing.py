@@ -6,7 +6,7 @@ import math
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from experiments.db.connection import open_writer
 from experiments.db.paths import log_file, run_folder
 from experiments.db.tables import AttemptRow, RunRow
 from experiments.db.texts import escape, now_iso
-from experiments.errors import ImportRefusedError, StoreError
+from experiments.errors import ImportRefusedError, OutsideStoreError, StoreError
 from experiments.purge import purge
 from experiments.reader import StoreReader
 from experiments.record.leftovers import recorded_parts
@@ -161,9 +161,10 @@ def _fill(store: ExperimentStore, other: StoreReader, row: RunRow, detail: RunDe
         kept.note, kept.archived, kept.error = (
             escape(run.note), int(run.archived), escape(run.error),
         )  # fmt: skip
-    source = log_file(run_folder(other.path, run.id))
-    if source.is_file() and not source.is_symlink():
-        shutil.copyfile(source, log_file(run_folder(store.path, row.short)))
+    with suppress(OutsideStoreError):  # a log from elsewhere is left out
+        source = log_file(run_folder(other.path, run.id))
+        if source.is_file() and not source.is_symlink():
+            shutil.copyfile(source, log_file(run_folder(store.path, row.short)))
 
 
 def _pages(other: StoreReader, run: int) -> Iterator[list[Item]]:

@@ -1,13 +1,12 @@
 """Delete runs in small transactions, so that a concurrent recorder never waits long."""
 
 import contextlib
-import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
 from experiments.db.connection import begin, open_writer
-from experiments.db.paths import run_folder
+from experiments.db.paths import remove_run_folder, run_folder, starts_folder
 from experiments.db.spilled import spilled
 from experiments.errors import StoreError
 from experiments.starts import drop_unused
@@ -24,12 +23,13 @@ def purge(store: ExperimentStore, run: int) -> int:
     Raises StoreError while events of the run wait to be taken into the store.
     """
     row = store.run_row(run)
+    folder = run_folder(store.path, row.short)
+    starts_folder(store.path)  # raises now, not when half is deleted
     if (waiting := spilled(store.path, row.short)).places:
         raise StoreError(
             f"run {row.short} is not deleted: {waiting}; they are taken into the store when it can "
             "be written, or remove the file first"
         )
-    folder = run_folder(store.path, row.short)
     freed = folder_size(folder) + row.bytes
     with closing(open_writer(store.path)) as conn:
         _groups(conn, run)
@@ -45,7 +45,7 @@ def purge(store: ExperimentStore, run: int) -> int:
             conn.execute("PRAGMA incremental_vacuum(2000)").fetchall()
             if conn.execute("PRAGMA freelist_count").fetchone()[0] >= before:
                 break
-    shutil.rmtree(folder, ignore_errors=True)
+    remove_run_folder(store.path, row.short)
     return freed
 
 

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments.db.paths import runs_folder, starts_folder
+from experiments.db.paths import STARTS, inside_store, runs_folder, starts_folder
+from grpo_engine.paths import remove
 
 PARTIAL = ".partial-"
 # the settings that can name a checkpoint of another run
@@ -27,7 +28,7 @@ def keep(store: Path, tree: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
         run, step = place.parent.parent.name, place.name
         if place.parents[2:3] != (runs_folder(store).absolute(),) or not place.is_dir():
             continue
-        kept = starts_folder(store).absolute() / f"{run}-{step}"
+        kept = inside_store(starts_folder(store).absolute(), f"{run}-{step}")
         _link(place, kept)
         changed.setdefault(section, {})[name] = str(kept)
         origin = run if section == "model" else origin
@@ -39,7 +40,7 @@ def _link(place: Path, kept: Path) -> None:
     partial = kept.with_name(f"{PARTIAL}{os.getpid()}-{kept.name}")
     if kept.is_dir():
         return
-    shutil.rmtree(partial, ignore_errors=True)
+    remove(partial.parent, partial.name, ignore_errors=True)
     partial.parent.mkdir(parents=True, exist_ok=True)
     try:
         shutil.copytree(place, partial, copy_function=os.link)
@@ -53,7 +54,7 @@ def begun_from(settings: Mapping[str, Any]) -> int | None:
     for section, name in SETTINGS[:2]:
         place = Path(str(settings.get(f"{section}.{name}") or "."))
         step = place.name.rpartition("-step-")[2]
-        if place.parent.name == starts_folder(Path()).name and step.isdigit():
+        if place.parent.name == STARTS and step.isdigit():
             return int(step)
     return None
 
@@ -66,4 +67,4 @@ def drop_unused(conn: sqlite3.Connection, store: Path) -> None:
     root = starts_folder(store)
     for place in root.iterdir() if root.is_dir() else ():
         if place.name not in named and not place.name.startswith(PARTIAL):
-            shutil.rmtree(place, ignore_errors=True)
+            remove(root, place.name, ignore_errors=True)

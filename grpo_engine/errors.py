@@ -55,6 +55,10 @@ class BrokenEnvironmentError(EngineError):
     """An environment or a tool cannot be loaded."""
 
 
+class OutsideError(EngineError, ValueError):
+    """A name or a link leads out of the folder that it belongs in."""
+
+
 class CheckpointError(EngineError):
     """A checkpoint is missing, damaged, or belongs to another configuration."""
 

@@ -9,6 +9,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
+from app.text.stderr import say
 from experiments.db.texts import visible
 from experiments.export.csv import header_of, write_csv
 from experiments.export.json import json_text
@@ -26,9 +27,20 @@ def print_rows(
         lines = ",\n".join(map(json_text, rows))
         sys.stdout.write(f"[\n{lines}\n]\n" if rows else "[]\n")
     elif as_csv:
-        write_csv(data_stdout(), header or header_of(rows), rows, raw=raw)
+        written = write_csv(data_stdout(), header or header_of(rows), rows, raw=raw)
+        say_escaped(written.escaped)
     else:
         print_table(rows if table is None else table)
+
+
+def say_escaped(cells: int) -> None:
+    """Say on stderr that cells of a CSV differ from their texts, and what writes them as is."""
+    if cells:
+        are = "1 cell is" if cells == 1 else f"{cells} cells are"
+        say(
+            f"{are} escaped, against spreadsheet formulas and control characters; "
+            "--raw writes texts as they are"
+        )
 
 
 def print_json(value: Any) -> None:

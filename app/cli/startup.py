@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from app import exit_codes
+from experiments.db.texts import visible
 
 
 def plain_warning(message: object, *_: object, **__: object) -> str:
     """Format a warning as one line, for `warnings.formatwarning`."""
-    return f"grpo-tui: {message}\n"
+    return f"grpo-tui: {visible(str(message))}\n"
 
 
 def name_store(path: Path) -> None:

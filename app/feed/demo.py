@@ -10,11 +10,12 @@ import tarfile
 import tempfile
 from collections.abc import Sequence
 from importlib.resources import as_file, files
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import app
 from app.jobs.detach import command, environment
 from experiments.db.paths import FILE_NAME
+from grpo_engine.paths import inside
 
 RUN = "@last"
 ARCHIVE = "demo.tar.xz"
@@ -51,10 +52,10 @@ def unpacked(source: Path, folder: Path) -> Path:
 def extract(archive: tarfile.TarFile, folder: Path) -> None:
     """Extract plain files inside the folder; Python 3.11.0 to 3.11.3 lack the safe filter."""
     for member in archive:
-        place = (folder / member.name).resolve()
         content = archive.extractfile(member)
-        if content is None or not place.is_relative_to(folder.resolve()):
+        if content is None:
             continue
+        place = inside(folder, *PurePosixPath(member.name).parts)
         place.parent.mkdir(parents=True, exist_ok=True)
         with content, place.open("wb") as file:
             shutil.copyfileobj(content, file)

@@ -11,6 +11,8 @@ from pathlib import Path
 import app
 from app import exit_codes
 from grpo_engine.platform.scratch import scratch
+from app.text.stderr import say
+from experiments.db.texts import visible
 
 READY = "--ready-file"
 PATIENCE = 600.0  # seconds; a model may have to be downloaded
@@ -19,11 +21,13 @@ TICK = 0.05
 
 def start_detached(arguments: Sequence[str], *, as_json: bool) -> int:
     """Start `grpo-tui ARGUMENTS` detached from this terminal and print the run's name."""
+    # options end at --, after which even a name such as --help is one
+    end = arguments.index("--") if "--" in arguments else len(arguments)
     with scratch("detach") as folder:
         ready, said = folder / "ready.json", folder / "said.txt"
         with said.open("wb") as output:
             child = subprocess.Popen(
-                command(*arguments, READY, str(ready)),
+                command(*arguments[:end], READY, str(ready), *arguments[end:]),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=output,
@@ -34,13 +38,15 @@ def start_detached(arguments: Sequence[str], *, as_json: bool) -> int:
         while not ready.exists() and child.poll() is None and time.monotonic() < deadline:
             time.sleep(TICK)
         if not ready.exists():
-            sys.stderr.write(said.read_text(encoding="utf-8", errors="replace"))
+            say(said.read_text(encoding="utf-8", errors="replace").rstrip("\n"))
             return child.returncode or exit_codes.FAILED
         found = json.loads(ready.read_text(encoding="utf-8"))
         if found["failed"]:
-            sys.stderr.write(f"grpo-tui: {found['failed']}\n")
+            say(f"grpo-tui: {found['failed']}")
             return child.wait() or exit_codes.FAILED
-    sys.stdout.write((json.dumps({**found, "pid": child.pid}) if as_json else found["name"]) + "\n")
+    sys.stdout.write(
+        (json.dumps({**found, "pid": child.pid}) if as_json else visible(found["name"])) + "\n"
+    )
     return exit_codes.OK
 
 

@@ -282,8 +282,8 @@ class Silent:
 def ring() -> None:
     """Ring the bell and request a notification, if there is a terminal."""
     if sys.stderr.isatty():
-        sys.stderr.write("\a\x1b]9;grpo-tui: the run has ended\x1b\\")
         sys.stderr.flush()
+        os.write(sys.stderr.fileno(), b"\a\x1b]9;grpo-tui: the run has ended\x1b\\")
 
 
 def write_ready(path: Path, job: Job, failed: str) -> None:

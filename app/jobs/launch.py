@@ -26,19 +26,19 @@ def detached(config: "RunConfig", store: Path, parent: str = "") -> str:
     with scratch("launch") as folder:
         path = folder / "config.yaml"
         path.write_text(write_yaml(config, only_changed=False), encoding="utf-8")
-        return _start(["train", str(path)], store, parent)
+        return _start("train", str(path), store, parent)
 
 
 def resume_detached(ref: str, store: Path) -> str:
     """Resume a stored run in the background, wait until it has begun, and return its name."""
-    return _start(["resume", ref], store)
+    return _start("resume", ref, store)
 
 
-def _start(arguments: list[str], store: Path, parent: str = "") -> str:
+def _start(verb: str, subject: str, store: Path, parent: str = "") -> str:
     from experiments.record.recorder import PARENT
 
     done = subprocess.run(
-        command(*arguments, "--detach", "--json", "--db", str(store)),
+        command(verb, "--detach", "--json", "--db", str(store), "--", subject),
         capture_output=True, text=True, timeout=PATIENCE,
         stdin=subprocess.DEVNULL, env={**environment(), PARENT: parent}, check=False,
     )  # fmt: skip

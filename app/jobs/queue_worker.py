@@ -115,7 +115,7 @@ def _command(queue: "RunQueue", item: "QueueItemRow", folder: Path) -> list[str]
     """Return the command that trains from the start, or resumes an interrupted run."""
     store = ["--db", str(queue.store.path)]
     if item.run_id is not None:
-        return command("resume", queue.store.run_row(item.run_id).short, *store)
+        return command("resume", *store, "--", queue.store.run_row(item.run_id).short)
     config = folder / CONFIG
     # JSON is valid YAML, and the stored configuration is complete
     config.write_text(item.config, encoding="utf-8")

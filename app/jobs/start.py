@@ -1,6 +1,7 @@
 """Start a run, wherever it trains: its settings, its folder, its record in the store."""
 
 import json
+import re
 import tempfile
 import time
 import traceback
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.db.paths import run_folder, runs_folder, store_path
+from experiments.db.paths import RUNS, inside_store, run_folder, store_path
 from grpo_engine.config.parse import build, merge
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
@@ -152,7 +153,7 @@ def with_pass_rates(config: RunConfig, store: Path) -> RunConfig:
             "task.pass_rates",
         )
     answers = settings.get("rollout", {}).get("group_size", 1)
-    file = run_folder(store, run.id) / "pass-rates.json"
+    file = inside_store(run_folder(store, run.id), "pass-rates.json")
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps({"answers": answers, "pass_rates": rates}), encoding="utf-8")
     task = config.task.model_copy(update={"pass_rates": str(file)})
@@ -233,4 +234,5 @@ def follower(config: RunConfig, *, resume: bool) -> Job:
 def loose_folder(config: RunConfig, db: Path | None) -> Path:
     """Create a folder next to the stored runs' for a run that is not stored."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    return runs_folder(store_path(db)) / f"{config.name or 'run'}-{stamp}"
+    name = re.sub(r"[^\w.-]+", "-", config.name or "run")
+    return inside_store(store_path(db).parent, RUNS, f"{name}-{stamp}")

@@ -360,8 +360,10 @@ def open_workbench(
             first=first,
         )  # fmt: skip
         waits.shorten(over_ssh=app.capabilities.ssh)
-        code = app.run()
-        app.finish_run()
+        try:
+            code = app.run()
+        finally:
+            app.finish_run()
         return code or app.return_code or 0
 
     return guarded(work)

@@ -1,6 +1,7 @@
 """The lifecycle of runs in the app: start, watch, finish, hand over, and survive quitting."""
 
 import asyncio
+import shlex
 import signal
 import sys
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from app.tui.store import writes
 from app.tui.store.reader import ReaderThread
 from app.tui.textual_private.themed_app import ThemedApp
 from app.tui.tour import Tour
+from experiments.db.texts import visible
 
 
 class RunApp(ThemedApp):
@@ -338,11 +340,17 @@ class RunApp(ThemedApp):
         self.exit(0)
 
     def finish_run(self) -> None:
-        """After the screen closes, wait for the engine or report that the run was handed over."""
+        """After the screen closes, wait for the engine or report that the run was handed over.
+
+        After an error of the workbench, say what became of the run and which command shows it.
+        """
+        crashed = bool(self._exception or sys.exception())
         if self.plan == "hand_over" and self.handed_over:
-            sys.stderr.write(f"{self.handed_over} continues in the background; "
+            sys.stderr.write(f"{visible(self.handed_over)} continues in the background; "
                              "run grpo-tui watch to see it\n")  # fmt: skip
             return
+        if crashed:
+            sys.stderr.write(f"grpo-tui: the workbench has failed; {self._whereabouts()}\n")
         if not self.bridge.running:
             return
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -350,6 +358,28 @@ class RunApp(ThemedApp):
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         while not self.bridge.wait(1.0):
             pass
+        if crashed:
+            sys.stderr.write(f"grpo-tui: {self._whereabouts()}\n")
+
+    def _whereabouts(self) -> str:
+        """Where the run of this process or on screen goes on or is saved, and what shows it."""
+        snapshot = Snapshot()
+        if self.live is not None:
+            snapshot = self.live.pull()
+        elif self.session is not None and not self.session.feed.mark:  # not a replay
+            snapshot = self.session.state.snapshot()
+        run, name = snapshot.head.id, snapshot.head.name
+        state, stop = f"is saved up to step {snapshot.step}", ""
+        if self.bridge.running:
+            run, name = self.bridge.run, self.bridge.name
+            state, stop = "goes on in this process", "; ctrl-c saves and stops it"
+        elif snapshot.active and self.live is None:
+            state = "goes on in a process of its own"
+        db = f"--db {shlex.quote(str(self.store))}"
+        if not run:
+            return visible(f"what was recorded is in the store; to see it: grpo-tui {db}")
+        watch = f"grpo-tui watch {shlex.quote(run)} {db}"
+        return visible(f"run {name} {state}; to see it: {watch}{stop}")
 
     def panic(self, *renderables: Any) -> None:
         """Close only the screen, not the run, if the terminal is gone."""

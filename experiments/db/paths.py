@@ -3,7 +3,12 @@
 import os
 from pathlib import Path
 
+from experiments.errors import OutsideStoreError
+from grpo_engine.errors import OutsideError
+from grpo_engine.paths import inside, remove
+
 FILE_NAME = "grpo-tui.db"
+RUNS, STARTS, TRACKERS, SPILLED = "runs", "starts", "trackers", "spilled"
 
 
 def store_path(given: str | Path | None = None) -> Path:
@@ -17,43 +22,55 @@ def store_path(given: str | Path | None = None) -> Path:
     return user_data_path("grpo-tui", appauthor=False) / FILE_NAME
 
 
+def inside_store(folder: Path, *names: str) -> Path:
+    """Return folder/name/name by names in a store; raise a StoreError if it is elsewhere."""
+    try:
+        return inside(folder, *names)
+    except OutsideError as error:
+        raise OutsideStoreError(str(error)) from error
+
+
 def runs_folder(store: Path) -> Path:
-    return store.parent / "runs"
+    return store.parent / RUNS
 
 
 def trackers_folder(store: Path) -> Path:
     """The folder next to the store in which live trackers keep their files."""
-    return store.parent / "trackers"
+    return inside_store(store.parent, TRACKERS)
 
 
 def starts_folder(store: Path) -> Path:
     """The folder next to the store with the checkpoints that other runs began from."""
-    return store.parent / "starts"
+    return inside_store(store.parent, STARTS)
 
 
 def run_folder(store: Path, run: str) -> Path:
     """The folder of a run: checkpoints, log, faulthandler output, `tokens.db`."""
-    return runs_folder(store) / run
+    return inside_store(store.parent, RUNS, run)
+
+
+def remove_run_folder(store: Path, run: str) -> None:
+    remove(store.parent, RUNS, run, ignore_errors=True)
 
 
 def log_file(folder: Path) -> Path:
     """The run's plain-text log."""
-    return folder / "log.txt"
+    return inside_store(folder, "log.txt")
 
 
 def fault_file(folder: Path) -> Path:
     """Where `faulthandler` writes the stacks when a signal kills the process."""
-    return folder / "faults.txt"
+    return inside_store(folder, "faults.txt")
 
 
 def tokens_file(folder: Path) -> Path:
-    return folder / "tokens.db"
+    return inside_store(folder, "tokens.db")
 
 
 def spill_folder(store: Path) -> Path:
     """The folder for events that could not be written to the store in time."""
-    return runs_folder(store) / "spilled"
+    return inside_store(store.parent, RUNS, SPILLED)
 
 
 def spill_file(store: Path, run: str) -> Path:
-    return spill_folder(store) / f"{run}.jsonl"
+    return inside_store(store.parent, RUNS, SPILLED, f"{run}.jsonl")

@@ -4,10 +4,12 @@ import json
 import os
 import shutil
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.db.paths import spill_file, spill_folder
+from experiments.db.paths import inside_store, spill_file, spill_folder
+from experiments.errors import OutsideStoreError
 
 PREFIX = "grpo-tui-spill-"
 ENDS = {"RunFinished", "RunFailed"}
@@ -28,16 +30,22 @@ class Spilled:
 
 def second_place(run: str) -> Path:
     """The file in the temporary folder, for a disk that is full."""
-    return Path(tempfile.gettempdir()) / f"{PREFIX}{run}.jsonl"
+    return inside_store(Path(tempfile.gettempdir()), f"{PREFIX}{run}.jsonl")
 
 
 def places(store: Path, run: str) -> tuple[Path, ...]:
     """Return a run's existing files, oldest first."""
-    return tuple(path for path in (spill_file(store, run), second_place(run)) if _is_ours(path))
+    try:
+        paths = spill_file(store, run), second_place(run)
+    except OutsideStoreError:  # it cannot be recorded to either
+        return ()
+    return tuple(path for path in paths if _is_ours(path))
 
 
 def runs_waiting(store: Path) -> list[str]:
-    here = [path.stem for path in spill_folder(store).glob("*.jsonl") if _is_ours(path)]
+    here = []
+    with suppress(OutsideStoreError):  # nothing of ours is there
+        here = [path.stem for path in spill_folder(store).glob("*.jsonl") if _is_ours(path)]
     there = Path(tempfile.gettempdir()).glob(f"{PREFIX}*.jsonl")
     here += [path.stem.removeprefix(PREFIX) for path in there if _is_ours(path)]
     return list(dict.fromkeys(here))

@@ -3,8 +3,9 @@
 import csv
 import io
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from experiments.db.texts import Escapes, escape
 from experiments.export.json import number_text, plain
@@ -19,6 +20,14 @@ CONTROLS = Escapes(
 )
 # characters that make spreadsheets read a cell as a formula
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "'")
+NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+
+
+class Written(NamedTuple):
+    """How many rows were written, and how many cells differ from their texts."""
+
+    rows: int
+    escaped: int = 0
 
 
 def header_of(rows: Rows) -> list[str]:
@@ -29,15 +38,25 @@ def header_of(rows: Rows) -> list[str]:
     return list(names)
 
 
-def write_csv(out: IO[str], header: Sequence[str], rows: Rows, *, raw: bool = False) -> int:
-    """Write a header and the rows, and return their number; `raw` leaves texts as they are."""
+def write_csv(out: IO[str], header: Sequence[str], rows: Rows, *, raw: bool = False) -> Written:
+    """Write a header and the rows, and count them; `raw` leaves texts as they are."""
     writer = csv.writer(out, lineterminator="\r\n")
-    writer.writerow([cell(name, raw=raw) for name in header])
-    count = 0
+    count = escaped = 0
+
+    def write(values: Sequence[Any]) -> None:
+        nonlocal escaped
+        cells = [cell(value, raw=raw) for value in values]
+        writer.writerow(cells)
+        escaped += not raw and sum(
+            isinstance(value, str) and text != value
+            for value, text in zip(values, cells, strict=True)
+        )
+
+    write(header)
     for row in rows:
-        writer.writerow([cell(row.get(name), raw=raw) for name in header])
+        write([row.get(name) for name in header])
         count += 1
-    return count
+    return Written(count, escaped)
 
 
 def csv_string(header: Sequence[str], rows: Rows) -> str:
@@ -62,5 +81,7 @@ def cell(value: Any, *, raw: bool = False) -> str:
 
 
 def guard(text: str) -> str:
-    """Prefix `'` to a cell that a spreadsheet could read as a formula."""
-    return "'" + text if text.startswith(FORMULA_STARTS) else text
+    """Prefix `'` to a cell that a spreadsheet could read as a formula; numbers are none."""
+    if not text.startswith(FORMULA_STARTS) or NUMBER.fullmatch(text):
+        return text
+    return "'" + text

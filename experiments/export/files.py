@@ -9,7 +9,7 @@ from typing import IO, Any
 
 from experiments.db.texts import escape
 from experiments.errors import ExportError, StoreError
-from experiments.export.csv import header_of, write_csv
+from experiments.export.csv import Written, header_of, write_csv
 from experiments.export.json import json_text, plain
 from experiments.export.markdown import HEAD_LINES, table
 from experiments.export.rows import METRIC_FIELDS, PAGE, STEP_FIELDS, Row, numbers_of, rows_of
@@ -44,8 +44,8 @@ def header_for(what: str, reader: StoreReader, runs: Sequence[RunSummary]) -> li
 def write_rows(
     rows: Iterator[Row], format: str, out: Path | IO[str], *, raw: bool = False,
     header: Sequence[str] | None = None,
-) -> int:  # fmt: skip
-    """Write rows to a file or stream and return their number.
+) -> Written:  # fmt: skip
+    """Write rows to a file or stream and count them.
 
     The columns are `header`, or those of the first thousand rows; a later row with another column
     raises an error, so that no value is dropped silently.
@@ -58,7 +58,7 @@ def write_rows(
     if format != "jsonl":
         everything = _checked(everything, set(names))
     if format == "parquet":
-        return _write_parquet(everything, names, out)
+        return Written(_write_parquet(everything, names, out))
     if isinstance(out, Path):
         with whole(out) as part, part.open("w", encoding="utf-8", newline="") as stream:
             return _write_text(everything, names, format, stream, raw)
@@ -121,7 +121,9 @@ def _checked(rows: Iterable[Row], names: set[str]) -> Iterator[Row]:
         yield row
 
 
-def _write_text(rows: Iterator[Row], names: list[str], format: str, out: IO[str], raw: bool) -> int:
+def _write_text(
+    rows: Iterator[Row], names: list[str], format: str, out: IO[str], raw: bool
+) -> Written:
     if format == "csv":
         return write_csv(out, names, rows, raw=raw)
     lines = map(json_text, rows) if format == "jsonl" else table(names, rows)
@@ -129,7 +131,7 @@ def _write_text(rows: Iterator[Row], names: list[str], format: str, out: IO[str]
     for line in lines:
         out.write(line + "\n")
         count += 1
-    return count
+    return Written(count)
 
 
 def _write_parquet(rows: Iterator[Row], names: list[str], out: Path | IO[str]) -> int:

@@ -9,6 +9,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any, Protocol
 
+from experiments.db.paths import inside_store
 from experiments.db.texts import seconds
 from experiments.errors import ExportError, StoreError
 from experiments.export.files import require_folder
@@ -80,7 +81,7 @@ class TensorBoard:
 
     def __init__(self, reader: StoreReader, run: RunSummary, out: Path, *, live: bool) -> None:  # noqa: ARG002  # as the others
         start = time.time() if live else seconds(run.started_at or run.created_at)
-        self._file = EventFile(out / f"{_safe(run.name)}-{run.id}", start)
+        self._file = EventFile(inside_store(out, f"{_safe(run.name)}-{run.id}"), start)
 
     def add(self, step: int, at: float, values: Mapping[str, float]) -> None:
         for name, value in values.items():

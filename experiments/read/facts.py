@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from experiments import values as v
 from experiments.db.numbers import number
-from experiments.db.paths import run_folder, tokens_file
 from experiments.read.connection import marks, text
 from experiments.read.metrics import PASS, MetricQuestions
-from experiments.read.rollouts import RolloutQuestions
+from experiments.read.rollouts import Blob, RolloutQuestions
 from experiments.read.shapes import Shape
 from grpo_engine import events as ev
 
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 Value = TypeVar("Value", bound="DataclassInstance")
-Blob = tuple[tuple[int, ...], tuple[v.TokenRow, ...]]
 
 EVALUATION = Shape(ev.EvaluationFinished, "evaluation")
 SOURCES = (
@@ -140,16 +138,13 @@ class FactQuestions(MetricQuestions, RolloutQuestions):
     def _with_blobs(
         self, run: int, keys: Sequence[int]
     ) -> Iterable[tuple[int, int, v.GroupView, Blob]]:
-        from experiments.db.tokens import read_blobs
-
         seqs = {
             key: (seq, tokens)
             for key, seq, tokens in self._all(
                 f"SELECT id, seq, tokens_seq FROM rollout_group WHERE id IN ({marks(keys)})", keys
             )
         }
-        path = tokens_file(run_folder(self.path, self._short(run)))
-        blobs = read_blobs(path, [seq for seq, _ in seqs.values()])
+        blobs = self._blobs(run, [seq for seq, _ in seqs.values()])
         for view in self.groups_by_key(keys):
             seq, tokens = seqs[view.key]
             yield seq, tokens, view, blobs.get(seq, ((), ()))

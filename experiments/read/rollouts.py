@@ -6,7 +6,7 @@ from typing import Any
 from experiments import values as v
 from experiments.db.paths import run_folder, tokens_file
 from experiments.db.texts import escape
-from experiments.errors import NothingStoredError
+from experiments.errors import NothingStoredError, OutsideStoreError
 from experiments.read.connection import Reading, marks, text
 from experiments.read.shapes import Shape
 from grpo_engine import events as ev
@@ -15,6 +15,9 @@ GROUP = Shape(v.GroupView, "rollout_group")
 ROLLOUT = Shape(v.RolloutView, "rollout")
 REWARD = Shape(ev.RewardValue, "rollout_reward", name="function")
 CHUNK = 400
+
+
+Blob = tuple[tuple[int, ...], tuple[v.TokenRow, ...]]
 
 
 class RolloutQuestions(Reading):
@@ -120,21 +123,27 @@ class RolloutQuestions(Reading):
 
     def tokens_of(self, run: int, groups: Sequence[int]) -> dict[int, v.TokenView]:
         """Return the token numbers of groups by their keys; those not recorded are omitted."""
-        from experiments.db.tokens import read_blobs
-
         rows = self._all(
             "SELECT id, seq FROM rollout_group "
             f"WHERE id IN ({marks(groups)}) AND run_id = ? AND has_tokens",
             (*groups, run),
         )
-        found = read_blobs(
-            tokens_file(run_folder(self.path, self._short(run))), [seq for _, seq in rows]
-        )
+        found = self._blobs(run, [seq for _, seq in rows])
         return {
             key: v.TokenView(group=key, prompt_ids=found[seq][0], rows=found[seq][1])
             for key, seq in rows
             if seq in found
         }
+
+    def _blobs(self, run: int, seqs: Sequence[int]) -> dict[int, Blob]:
+        """The recorded token numbers; none where the store names a file elsewhere."""
+        from experiments.db.tokens import read_blobs
+
+        try:
+            path = tokens_file(run_folder(self.path, self._short(run)))
+        except OutsideStoreError:
+            return {}
+        return read_blobs(path, seqs)
 
     # -- rows to values -------------------------------------------------------------------------
 

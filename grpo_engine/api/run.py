@@ -1,6 +1,5 @@
 """A run from Python: an iterator of its events, and what it has found."""
 
-import shutil
 import tempfile
 import typing
 import warnings
@@ -24,6 +23,7 @@ from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
 from grpo_engine.errors import EngineError
 from grpo_engine.evaluation.target import of_run
+from grpo_engine.paths import remove
 from grpo_engine.run import checkpoint
 from grpo_engine.run.given import Given
 
@@ -166,7 +166,7 @@ class Run(Iterator[ev.Event]):
     def _temporary(self) -> Path:
         """A folder that is removed together with this object."""
         folder = Path(tempfile.mkdtemp(prefix="grpo-run-"))
-        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        weakref.finalize(self, remove, folder.parent, folder.name, ignore_errors=True)
         return folder
 
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import mlx.core as mx
 
 from grpo_engine.errors import ModelError
+from grpo_engine.paths import remove
 
 SHARD_BYTES = 4 << 30
 Dtype = Literal["float32", "float16", "bfloat16"]
@@ -33,7 +34,7 @@ def appearing(folder: Path) -> Iterator[Path]:
     except OSError as error:
         raise ModelError(f"{folder} cannot be written: {error.strerror or error}") from error
     finally:
-        shutil.rmtree(draft, ignore_errors=True)
+        remove(draft.parent, draft.name, ignore_errors=True)
 
 
 def _flush(path: Path) -> None:

@@ -19,6 +19,7 @@ from grpo_engine.embedded import EMBEDDED, local_folder
 from grpo_engine.errors import ConfigError, ModelError, quoted
 from grpo_engine.platform import kernels
 from grpo_engine.platform.formats import STORED, auto_format
+from grpo_engine.platform.library_logs import escape_library_logs
 from grpo_engine.policy.trees import flatten, nest
 
 # the largest numbers of a model's config.json, far above any that fits a machine
@@ -119,6 +120,7 @@ def load_parts(
     if not (folder / "config.json").is_file():
         raise ModelError(f"model.path {folder} has no config.json, so it is no model folder")
     check_config(folder)
+    escape_library_logs()
     trust = config.trust_remote_code
     try:
         model, settings = load_model(folder, lazy=True, trust_remote_code=trust)

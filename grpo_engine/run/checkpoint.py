@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_engine.errors import CheckpointError, NotWrittenError
+from grpo_engine.errors import CheckpointError, NotWrittenError, OutsideError
+from grpo_engine.paths import inside, remove
 from grpo_engine.regular_files import irregular_file
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def save(
 
     mx.eval([list(arrays.values()) for arrays in tensors.values()])
     size = sum(array.nbytes for arrays in tensors.values() for array in arrays.values())
-    root = run_folder / FOLDER
+    root = inside(run_folder, FOLDER)
     try:
         root.mkdir(parents=True, exist_ok=True)
         _check_room(root, size)
@@ -121,7 +122,7 @@ def _save(
     partial.rename(final)
     _flush(root)
     if doomed:
-        shutil.rmtree(doomed)
+        remove(root, doomed.name)
     return Checkpoint(step=step, path=final, state=full)
 
 
@@ -146,7 +147,7 @@ def _doom(path: Path) -> Path:
 
 def clear_leftovers(run_folder: Path) -> None:
     """Remove leftovers of an interrupted save or removal; restore a checkpoint that is complete."""
-    root = run_folder / FOLDER
+    root = inside(run_folder, FOLDER)
     if not root.is_dir():
         return
     for path in root.iterdir():
@@ -155,9 +156,9 @@ def clear_leftovers(run_folder: Path) -> None:
             if not final.exists() and _is_whole(path):
                 path.rename(final)
             else:
-                shutil.rmtree(path)
+                remove(root, path.name)
         elif path.name.startswith(_PARTIAL):
-            shutil.rmtree(path)
+            remove(root, path.name)
 
 
 def _is_whole(path: Path) -> bool:
@@ -170,7 +171,7 @@ def _is_whole(path: Path) -> bool:
 
 def steps(run_folder: Path) -> list[int]:
     """The steps that have a checkpoint, oldest first."""
-    root = run_folder / FOLDER
+    root = inside(run_folder, FOLDER)
     names = [path.name for path in root.iterdir()] if root.is_dir() else []
     numbers = [name.removeprefix(_PREFIX) for name in names if name.startswith(_PREFIX)]
     return sorted(int(number) for number in numbers if number.isdigit())
@@ -178,7 +179,7 @@ def steps(run_folder: Path) -> list[int]:
 
 def folder(run_folder: Path, step: int) -> Path:
     """The folder of a step's checkpoint, whether or not it exists."""
-    return run_folder / FOLDER / f"{_PREFIX}{step:06d}"
+    return inside(run_folder, FOLDER, f"{_PREFIX}{step:06d}")
 
 
 def load(run_folder: Path, step: int) -> Checkpoint:
@@ -201,7 +202,10 @@ def open_folder(path: Path) -> Checkpoint:
             f"{path} is not of checkpoint format {FORMAT}; resume it with the version that wrote it"
         )
     for name, described in state["files"].items():
-        file = path / name
+        try:
+            file = inside(path, name)
+        except OutsideError as error:
+            raise CheckpointError(f"{path / STATE}: {error}") from error
         if not file.exists() or _describe(file) != described:
             raise CheckpointError(f"{file} is missing or damaged; resume an older checkpoint")
     return Checkpoint(step=int(state["step"]), path=path, state=state)
@@ -223,7 +227,7 @@ def prune(run_folder: Path, *, keep: int, best: int | None) -> None:
     """Remove all but the newest `keep` checkpoints and the best one."""
     for step in steps(run_folder)[:-keep]:
         if step != best:
-            shutil.rmtree(_doom(folder(run_folder, step)))
+            remove(run_folder, FOLDER, _doom(folder(run_folder, step)).name)
 
 
 def newest_step(run_folder: Path) -> int:

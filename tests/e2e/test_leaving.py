@@ -77,6 +77,35 @@ def test_an_error_of_the_workbench_is_its_last_words_and_status(tmp_path: Path) 
     assert b"in broken" in told
     assert b"\x07" not in told
     assert told.count(b"\n") < 60
+    assert b"to see it: grpo-tui --db " in told.replace(b"\r\n", b"")
+
+
+def test_an_error_of_the_workbench_leaves_its_run_and_says_how_to_see_it(
+    world: Path, tmp_path: Path
+) -> None:
+    store = tmp_path / "grpo.db"
+    break_jump = """
+def broken(self):
+    raise IndexError("no such answer")
+
+workbench.Workbench.action_jump = broken
+workbench.Workbench.on_mount = launch
+"""
+    program = LAUNCH.replace("workbench.Workbench.on_mount = launch", break_jump)
+    with Terminal(["-c", program, str(store), str(world), "5000", "calm-otter"]) as terminal:
+        terminal.until_step(3)
+        terminal.press("\x0f")
+        terminal.until(lambda: b"ctrl-c saves and stops it" in terminal.raw)
+        step = summary(store).step
+        until(lambda: summary(store).step > step + 2, lambda: summary(store))
+        terminal.press("\x03")
+        assert terminal.ended() == 1
+    ended = summary(store)
+    words = terminal.raw.rpartition(b"\x1b[?1049l")[2].replace(b"\r\n", b"").decode()
+    command = f"to see it: grpo-tui watch {ended.id} --db {store}"
+    assert f"run calm-otter goes on in this process; {command}" in words
+    assert f"run calm-otter is saved up to step {ended.step}; {command}" in words
+    assert ended.status == "stopped"
 
 
 def test_checkpoint_and_stop_leaves_when_the_step_is_saved(world: Path, tmp_path: Path) -> None:

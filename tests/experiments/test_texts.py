@@ -36,10 +36,23 @@ def test_escapes_read_as_the_design_says_and_ordinary_backslashes_stay() -> None
     assert escape("\\frac{1}{2}") == "\\frac{1}{2}"
 
 
-@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r", "'"])
-def test_a_cell_that_a_spreadsheet_would_run_gets_one_quote(start: str) -> None:
-    assert guard(start + "1") == "'" + start + "1"
-    assert unguard(guard(start + "1")) == start + "1"
+@pytest.mark.parametrize(
+    "text", ["=1", "@1", "\t1", "\r1", "'1", "-1+2", "+a", "-", "-5 ", "--5", "-٥"]
+)
+def test_a_cell_that_a_spreadsheet_would_run_gets_one_quote(text: str) -> None:
+    assert guard(text) == "'" + text
+    assert unguard(guard(text)) == text
+
+
+@pytest.mark.parametrize("text", ["-5", "+7", "-.5", "+3.", "-1e-3", "1e-3", "-1.5E+10"])
+def test_a_text_that_is_a_number_stays_that_number(text: str) -> None:
+    assert cell(text) == text
+
+
+def test_cells_that_differ_from_their_texts_are_counted() -> None:
+    rows = [{"a": "-5", "=b": -5.0}, {"a": "=1", "=b": "\x1b"}]
+    assert write_csv(io.StringIO(), ["a", "=b"], rows) == (2, 3)
+    assert write_csv(io.StringIO(), ["a", "=b"], rows, raw=True) == (2, 0)
 
 
 def test_numbers_are_not_guarded() -> None:

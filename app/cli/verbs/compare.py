@@ -103,7 +103,7 @@ def compare(
         if example:
             return _print_example(reader, found, example, as_json=as_json)
         if grid:
-            return _print_grid(reader, found, grid, metric, as_json=as_json, as_csv=as_csv)
+            return _print_grid(reader, found, grid, metric, as_json=as_json, as_csv=as_csv, raw=raw)
         result = put_side_by_side(
             reader, found, baseline=base, keys=metric or (), axis=axis, at=value, reach=reach
         )
@@ -285,7 +285,7 @@ def _print_example(
 
 def _print_grid(
     reader: "StoreReader", runs: "list[RunSummary]", paths: list[str], metric: list[str] | None,
-    *, as_json: bool, as_csv: bool,
+    *, as_json: bool, as_csv: bool, raw: bool,
 ) -> None:  # fmt: skip
     from experiments.compare.runs import grid
 
@@ -300,4 +300,4 @@ def _print_grid(
         for row, cells in zip(view.rows, view.cells, strict=True)
     ]
     say(f"best {view.key}; {paths[1]} across")
-    print_rows(rows, as_json=False, as_csv=as_csv)
+    print_rows(rows, as_json=False, as_csv=as_csv, raw=raw)

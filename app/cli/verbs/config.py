@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from app import exit_codes
-from app.cli.params import Csv, Db, Json, Preset, Sets, complete_runs
+from app.cli.params import Csv, Db, Json, Preset, Raw, Sets, complete_runs
 from app.cli.store_access import reading
 
 app = typer.Typer(no_args_is_help=True, help="Write, check and compare configuration files.")
@@ -115,6 +115,7 @@ def diff(
     ] = "defaults",
     as_json: Json = False,
     as_csv: Csv = False,
+    raw: Raw = False,
     db: Db = None,
 ) -> None:
     """Show the settings in which two configurations differ; exit status 1 if any do.
@@ -132,7 +133,7 @@ def diff(
     }
     if as_csv:
         rows = [{"setting": path, one: pair[0], other: pair[1]} for path, pair in changed.items()]
-        print_rows(rows, as_json=False, as_csv=True, header=["setting", one, other])
+        print_rows(rows, as_json=False, as_csv=True, header=["setting", one, other], raw=raw)
     elif as_json:
         typer.echo(json.dumps({path: list(pair) for path, pair in changed.items()}, indent=1))
     else:

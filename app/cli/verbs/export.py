@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from app.cli.output import data_stdout
+from app.cli.output import data_stdout, say_escaped
 from app.cli.params import Db, Raw, Runs
 from app.cli.store_access import reading, resolve_all
 from app.text.stderr import say
@@ -65,8 +65,9 @@ def export(
         rows = rows_of(what, reader, found)
         header = header_for(what, reader, found) if format != "jsonl" else None
         target = out if out is not None else data_stdout()
-        count = write_rows(rows, format, target, raw=raw, header=header)
-    say(f"{count} rows" + (f" in {out}" if out else ""))
+        written = write_rows(rows, format, target, raw=raw, header=header)
+    say(f"{written.rows} rows" + (f" in {out}" if out else ""))
+    say_escaped(written.escaped)
 
 
 def _by_ending(out: Path) -> str:

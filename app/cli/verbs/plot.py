@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from app.cli.output import print_json, print_rows
-from app.cli.params import Csv, Db, Json, complete_metrics, complete_runs
+from app.cli.params import Csv, Db, Json, Raw, complete_metrics, complete_runs
 from app.cli.store_access import reading, resolve_all
 from app.text.stderr import say
 
@@ -34,6 +34,7 @@ def plot(
     ] = 0.0,
     as_json: Json = False,
     as_csv: Csv = False,
+    raw: Raw = False,
     db: Db = None,
 ) -> None:
     """Draw metrics over the steps, a chart for each metric and a curve for each run.
@@ -51,7 +52,7 @@ def plot(
         print_json(_json(found, read))
     elif as_csv:
         header = ["run", "name", "step", *keys]
-        print_rows(_rows(found, read), as_json=False, as_csv=True, header=header)
+        print_rows(_rows(found, read), as_json=False, as_csv=True, header=header, raw=raw)
     else:
         _draw(found, read, smooth)
 

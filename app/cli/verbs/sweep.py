@@ -7,7 +7,7 @@ import typer
 
 from app import exit_codes
 from app.cli.output import print_json, print_rows, print_table
-from app.cli.params import Csv, Db, Json, Preset, Steps, complete_metrics, complete_settings
+from app.cli.params import Csv, Db, Json, Preset, Raw, Steps, complete_metrics, complete_settings
 from app.cli.store_access import writing
 from app.text.stderr import say
 
@@ -44,6 +44,7 @@ def sweep(
     ] = False,
     as_json: Json = False,
     as_csv: Csv = False,
+    raw: Raw = False,
     db: Db = None,
 ) -> None:
     """Train a grid of settings and seeds, one run after another.
@@ -69,7 +70,7 @@ def sweep(
         key = _plan(waiting, file, preset, sets or [], seeds, steps, name, later=add_only)
         _requeue(waiting, key, retry=retry, again=again)
         failed = 0 if add_only else work(waiting, key)
-        rows = _report(store.path, key, metric, as_json=as_json, as_csv=as_csv)
+        rows = _report(store.path, key, metric, as_json=as_json, as_csv=as_csv, raw=raw)
     if not add_only and (failed or any(row["state"] == "failed" for row in rows)):
         raise typer.Exit(exit_codes.FAILED)
 
@@ -138,7 +139,7 @@ def _axis(pair: str) -> tuple[str, list[str]]:
 
 
 def _report(
-    path: Path, key: int, metric: str, *, as_json: bool, as_csv: bool
+    path: Path, key: int, metric: str, *, as_json: bool, as_csv: bool, raw: bool
 ) -> list[dict[str, Any]]:
     from experiments.reader import StoreReader
 
@@ -152,7 +153,7 @@ def _report(
         print_json({"sweep": view.name, "metric": shown, "items": rows,
                     "points": _points(rows, view, shown)})  # fmt: skip
     elif as_csv:
-        print_rows(rows, as_json=False, as_csv=True)
+        print_rows(rows, as_json=False, as_csv=True, raw=raw)
     else:
         print_table(rows)
         if max(row["n"] for row in _points(rows, view, shown)) > 1:

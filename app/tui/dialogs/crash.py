@@ -15,17 +15,19 @@ from app.tui.textual_private.screens import Dialog
 
 REMEDY = (
     "Everything recorded up to here is in the store: esc goes back to it, 1 lists all runs, and r "
-    "there resumes from the last checkpoint."
+    "there resumes from the last checkpoint. Outside, `grpo-tui watch {run}` shows it."
 )
 
 
 def crash_text(snapshot: Snapshot, message: str, traceback: str) -> Content:
     """Return the screen's text, escaped for the terminal."""
+    head = snapshot.head
+    remedy = REMEDY.format(run=head.id)
     parts = [
         Content.styled(safe(message, "\n") or "The engine ended without a message.",
                        "bold $error"),
         Content("\n\n"),
-        Content.styled(f"{snapshot.head.name or 'The run'} at step {snapshot.step}. {REMEDY}",
+        Content.styled(safe(f"{head.name or 'The run'} at step {snapshot.step}. {remedy}"),
                        "$foreground"),
         Content("\n\n"),
     ]  # fmt: skip

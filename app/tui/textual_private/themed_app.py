@@ -18,6 +18,7 @@ from textual.screen import Screen
 from textual.theme import Theme
 
 from app.text.safe_text import safe
+from app.tui.looks.harmless import Harmless
 from app.tui.looks.themes import THEMES, ExactXterm
 from app.tui.textual_private.dimmed_screen import DimmedScreen
 
@@ -57,6 +58,7 @@ class ThemedApp(App[int]):
         self.set_class(not dark, "-light-mode", update=False)
         self._refresh_truecolor_filter(self.ansi_theme)
         self.stylesheet = CachedStylesheet(self.get_css_variables())
+        self._filters.append(Harmless())
         self._filters.append(ExactXterm(enabled=self.console.color_system == "256"))
 
     def _fatal_error(self) -> None:

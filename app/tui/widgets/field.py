@@ -1,6 +1,19 @@
-"""The one-line input field used by every question of the workbench."""
+"""The fields of the workbench: they hold any text, and draw what a terminal would obey as signs."""
 
-from textual.widgets import Input
+from typing import Any
+
+from rich.highlighter import Highlighter
+from rich.text import Text
+from textual.widgets import Input, TextArea
+
+from app.text.harmless import signs
+
+
+class _Signs(Highlighter):
+    """Draws one sign for each character that a terminal would obey."""
+
+    def highlight(self, text: Text) -> None:
+        text.plain = signs(text.plain)
 
 
 def one_line(text: str) -> str:
@@ -13,6 +26,9 @@ class Field(Input):
 
     submits = ""  # what ⏎ does, for the key line
 
+    def __init__(self, *words: Any, **more: Any) -> None:
+        super().__init__(*words, highlighter=_Signs(), **more)
+
     def insert_text_at_cursor(self, text: str) -> None:
         """Type or paste; overrides Textual."""
         super().insert_text_at_cursor(one_line(text))
@@ -20,3 +36,11 @@ class Field(Input):
     def replace(self, text: str, start: int, end: int) -> None:
         """Paste over the selection; overrides Textual."""
         super().replace(one_line(text), start, end)
+
+
+class TextField(TextArea):
+    """A field of several lines."""
+
+    def get_line(self, line_index: int) -> Text:
+        """A line as it is drawn; overrides Textual."""
+        return Text(signs(self.document.get_line(line_index)), end="", no_wrap=True)

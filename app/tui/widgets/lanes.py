@@ -177,11 +177,11 @@ class Lanes(Panel):
         return lines + self._lanes(group, width, height - len(lines))
 
     def _prompt(self, group: ShownGroup, width: int, height: int) -> list[Line]:
-        if height < len(group.rollouts) + 2:
-            return []
-        dim = style(self.palette.label)
         target = f"   target {clip(group.target, 24)}" if group.target else ""
         room = width - 2 - cell_len(target)
+        if room <= 0 or height < len(group.rollouts) + 2:
+            return []
+        dim = style(self.palette.label)
         most = 1 if height < 20 else 3
         rows = wrap(" ".join(question(group.prompt_text).split()), room, most)
         bright = style(self.palette.headline)

@@ -53,6 +53,13 @@ def test_runs_lists_filters_sorts_and_adds_columns(cli: Cli, two: tuple[str, str
     assert [row["name"] for row in cli("runs", "--json").data] == ["=evil", "plain-otter"]
     assert [row["name"] for row in cli("runs", "--csv").rows] == ["'=evil", "plain-otter"]
     assert [row["name"] for row in cli("runs", "--csv", "--raw").rows] == ["=evil", "plain-otter"]
+    for words in (("runs", "--csv"), ("export", two[1], "--what", "runs"),
+                  ("runs", "show", two[1], "--csv"), ("plot", *two, "--csv"),
+                  ("config", "diff", *two, "--csv"), ("compare", *two, "--csv")):  # fmt: skip
+        done = cli(*words)
+        cells = done.out.count("'=evil")
+        assert (f"{cells} cell" in done.err) == ("--raw writes" in done.err) == (cells > 0), words
+        assert not cli(*words, "--raw").err.count("escaped")
     found = cli("runs", "--filter", "reward>0.35", "--columns", "=algorithm.beta as b, last kl",
                 "--json").data  # fmt: skip
     assert [(row["name"], row["b"], row["last kl"]) for row in found] == [("=evil", 0.1, 0.04)]

@@ -7,12 +7,15 @@ import tarfile
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 import app
 from app.feed import demo
 from app.feed.replay import ReplayFeed
 from app.tui.app import Workbench
 from docs import screens
 from experiments.reader import StoreReader
+from grpo_engine.errors import OutsideError
 from tests.app import frames
 from tests.app.rest import until
 from tests.app.stored import record
@@ -106,9 +109,9 @@ def test_the_runs_of_the_pictures_are_two_settings_of_beta_with_two_seeds_each(
 
 def test_a_name_that_leads_out_of_the_folder_is_not_written(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "evil.tar", "w") as archive:
-        archive.add(__file__, "../outside.py")
         archive.add(__file__, "inside.py")
-    with tarfile.open(tmp_path / "evil.tar") as archive:
+        archive.add(__file__, "../outside.py")
+    with tarfile.open(tmp_path / "evil.tar") as archive, pytest.raises(OutsideError):
         demo.extract(archive, tmp_path / "in")
 
     assert (tmp_path / "in" / "inside.py").read_bytes() == Path(__file__).read_bytes()

@@ -69,7 +69,9 @@ def test_a_removal_cut_short_leaves_no_half_checkpoint(
 ) -> None:
     for step in (1, 2):
         write(tmp_path, step)
-    monkeypatch.setattr(shutil, "rmtree", lambda path: (path / "adapters.safetensors").unlink())
+    monkeypatch.setattr(
+        shutil, "rmtree", lambda path, **_: (path / "adapters.safetensors").unlink()
+    )
     checkpoint.prune(tmp_path, keep=1, best=None)
     monkeypatch.undo()
     back, problems = checkpoint.latest(tmp_path)

@@ -15,7 +15,7 @@ from app.tui.screens.new_run.asides import covered
 from app.tui.screens.new_run.facts import probe_key, probe_lines, prompt_lines, score_lines
 from app.tui.screens.new_run.panels import ScrolledPanel
 from app.tui.screens.new_run.view import View
-from app.tui.widgets.field import Field
+from app.tui.widgets.field import Field, TextField
 from app.tui.widgets.panel import Line, paragraph
 
 ANSWER_LINES = 5
@@ -146,7 +146,7 @@ class TryPanel(TextPanel):
         super().__init__("try the rewards", **kwargs)
 
     def compose(self) -> ComposeResult:
-        yield TextArea(placeholder="an answer, as the model might give it", soft_wrap=True)
+        yield TextField(placeholder="an answer, as the model might give it", soft_wrap=True)
 
     def topic(self) -> str:
         return "setting:rewards.functions"
@@ -268,7 +268,7 @@ class YamlPanel(TextPanel):
         self._shown = ""
 
     def compose(self) -> ComposeResult:
-        yield TextArea(soft_wrap=False, tab_behavior="focus")
+        yield TextField(soft_wrap=False, tab_behavior="focus")
 
     def watch_view(self) -> None:
         """Update the text from the form, unless the user is typing here."""

@@ -1,0 +1,64 @@
+"""A terminal that changes its size while a screen is out of sight, and panels of any size."""
+
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from app.tui.app import Workbench
+from app.tui.messages import CompareRequested, RunOpened
+from app.tui.widgets.panel import Panel
+from tests.app import frames
+from tests.app.rest import until
+from tests.app.script import FIRST_WALL_TIME
+from tests.app.stored import record
+
+MODES = {"1": "runs", "2": "new_run", "3": "watch", "4": "rollouts", "5": "compare"}
+RUNS = ("one", "two")
+SIZES = [(200, 60), (120, 40), (80, 24), (160, 48)]
+
+
+async def visit(pilot: Pilot[int], app: Workbench, keys: str = "".join(MODES)) -> None:
+    """Show screens one after the other, and check what each draws."""
+    for key in keys:
+        await pilot.press(key)
+        await until(app, lambda key=key: getattr(app.screen, "mode", "") == MODES[key])
+        app.frame_now()
+        await pilot.pause()
+        frames.check(app)
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Workbench:
+    for seed, name in enumerate(RUNS):
+        record(tmp_path / "s.db", name=name, seed=seed)
+    return Workbench(tmp_path / "s.db", clock=lambda: FIRST_WALL_TIME)
+
+
+async def opened(pilot: Pilot[int], app: Workbench) -> None:
+    """Open a run on all screens."""
+    await app.open_run(RunOpened(RUNS[0], ""))
+    await app.show_comparison(CompareRequested(RUNS))
+    await visit(pilot, app)
+
+
+async def test_a_screen_is_shown_after_the_terminal_has_changed_its_size(app: Workbench) -> None:
+    async with app.run_test(size=(200, 60)) as pilot:
+        await opened(pilot, app)
+        for size in SIZES[1:]:
+            await visit(pilot, app, "1")
+            await pilot.resize_terminal(*size)
+            await visit(pilot, app)
+
+
+async def test_every_panel_can_have_any_size(app: Workbench) -> None:
+    async with app.run_test(size=(200, 60)) as pilot:
+        await opened(pilot, app)
+        for key in MODES:
+            await visit(pilot, app, key)
+            panels = app.screen.query(Panel)
+            assert len(panels) > 2
+            for panel in panels:
+                for width in (*range(1, 46, 2), 80):
+                    for height in (1, 2, 3, 5, 9, 16, 24, 45):
+                        panel.paint(width, height)
