@@ -1,5 +1,0 @@
-"""`python -m app` runs the command `grpo-tui`."""
-
-from app.entry import main
-
-raise SystemExit(main())
