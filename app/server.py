@@ -22,11 +22,11 @@ from textual_serve.app_service import AppService
 from textual_serve.download_manager import DownloadManager
 from textual_serve.server import Server
 
-from app import exit_codes
-from app.jobs.detach import command, environment
-from app.text.safe_text import safe
-from experiments.db.paths import store_path
-from experiments.reader import StoreReader
+from grpo_tui.app import exit_codes
+from grpo_tui.app.jobs.detach import command, environment
+from grpo_tui.app.text.safe_text import safe
+from grpo_tui.experiments.db.paths import store_path
+from grpo_tui.experiments.reader import StoreReader
 
 PARAMETER = "token"
 HERE = ("127.0.0.1", "localhost", "[::1]")

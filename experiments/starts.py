@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments.db.paths import STARTS, inside_store, runs_folder, starts_folder
 from grpo_engine.paths import remove
+from grpo_tui.experiments.db.paths import STARTS, inside_store, runs_folder, starts_folder
 
 PARTIAL = ".partial-"
 # the settings that can name a checkpoint of another run

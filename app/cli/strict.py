@@ -13,8 +13,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from app.exit_codes import brief
 from grpo_engine.errors import quoted
+from grpo_tui.app.exit_codes import brief
 
 MAY_BE_EMPTY = ("completion", "prompt", "text")
 FORMATS = {"as_json": "--json", "as_csv": "--csv", "as_md": "--md", "as_html": "--html"}

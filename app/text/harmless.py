@@ -10,7 +10,7 @@ import unicodedata
 from functools import lru_cache
 from typing import IO, Any
 
-from experiments.db.texts import escape_of
+from grpo_tui.experiments.db.texts import escape_of
 
 # control characters but tab and line ends, lone surrogates, what reorders or hides text
 _ACTING = (

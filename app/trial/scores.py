@@ -6,7 +6,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from app.trial.examples import Examples
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
 from grpo_engine.environments.dialogues import specs_of as environments_of
@@ -23,6 +22,7 @@ from grpo_engine.rollouts.prompts import (
     reward_prompt,
 )
 from grpo_engine.rollouts.types import Rollout
+from grpo_tui.app.trial.examples import Examples
 
 MOST = 2_000
 

@@ -3,9 +3,9 @@
 import os
 from pathlib import Path
 
-from experiments.errors import OutsideStoreError
 from grpo_engine.errors import OutsideError
 from grpo_engine.paths import inside, remove
+from grpo_tui.experiments.errors import OutsideStoreError
 
 FILE_NAME = "grpo-tui.db"
 RUNS, STARTS, TRACKERS, SPILLED = "runs", "starts", "trackers", "spilled"

@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.db.paths import inside_store, spill_file, spill_folder
-from experiments.errors import OutsideStoreError
+from grpo_tui.experiments.db.paths import inside_store, spill_file, spill_folder
+from grpo_tui.experiments.errors import OutsideStoreError
 
 PREFIX = "grpo-tui-spill-"
 ENDS = {"RunFinished", "RunFailed"}

@@ -9,15 +9,15 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any, Protocol
 
-from experiments.db.paths import inside_store
-from experiments.db.texts import seconds
-from experiments.errors import ExportError, StoreError
-from experiments.export.files import require_folder
-from experiments.export.rows import metric_rows
-from experiments.export.tensorboard import EventFile
-from experiments.reader import StoreReader
-from experiments.values import RunSummary
 from grpo_engine.errors import quoted
+from grpo_tui.experiments.db.paths import inside_store
+from grpo_tui.experiments.db.texts import seconds
+from grpo_tui.experiments.errors import ExportError, StoreError
+from grpo_tui.experiments.export.files import require_folder
+from grpo_tui.experiments.export.rows import metric_rows
+from grpo_tui.experiments.export.tensorboard import EventFile
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.values import RunSummary
 
 NOT_METRICS = ("run", "name", "step", "at", "elapsed")
 

@@ -5,13 +5,13 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from experiments import values as v
-from experiments.db.numbers import number
-from experiments.read.connection import marks, text
-from experiments.read.metrics import PASS, MetricQuestions
-from experiments.read.rollouts import Blob, RolloutQuestions
-from experiments.read.shapes import Shape
 from grpo_engine import events as ev
+from grpo_tui.experiments import values as v
+from grpo_tui.experiments.db.numbers import number
+from grpo_tui.experiments.read.connection import marks, text
+from grpo_tui.experiments.read.metrics import PASS, MetricQuestions
+from grpo_tui.experiments.read.rollouts import Blob, RolloutQuestions
+from grpo_tui.experiments.read.shapes import Shape
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

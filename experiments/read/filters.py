@@ -8,10 +8,6 @@ hold.
 import re
 from typing import get_args
 
-from experiments.db.texts import escape
-from experiments.errors import QueryError
-from experiments.read.columns import Known, parse_column
-from experiments.values import Status
 from grpo_engine.config.conditions import (
     Either,
     Every,
@@ -23,6 +19,10 @@ from grpo_engine.config.conditions import (
     parse,
 )
 from grpo_engine.errors import nearest, quoted
+from grpo_tui.experiments.db.texts import escape
+from grpo_tui.experiments.errors import QueryError
+from grpo_tui.experiments.read.columns import Known, parse_column
+from grpo_tui.experiments.values import Status
 
 _CONTAINS = ("name", "note", "model", "task", "error", "device", "code")
 

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-from experiments import values as v
-from experiments.db.paths import run_folder, tokens_file
-from experiments.db.texts import escape
-from experiments.errors import NothingStoredError, OutsideStoreError
-from experiments.read.connection import Reading, marks, text
-from experiments.read.shapes import Shape
 from grpo_engine import events as ev
+from grpo_tui.experiments import values as v
+from grpo_tui.experiments.db.paths import run_folder, tokens_file
+from grpo_tui.experiments.db.texts import escape
+from grpo_tui.experiments.errors import NothingStoredError, OutsideStoreError
+from grpo_tui.experiments.read.connection import Reading, marks, text
+from grpo_tui.experiments.read.shapes import Shape
 
 GROUP = Shape(v.GroupView, "rollout_group")
 ROLLOUT = Shape(v.RolloutView, "rollout")
@@ -137,7 +137,7 @@ class RolloutQuestions(Reading):
 
     def _blobs(self, run: int, seqs: Sequence[int]) -> dict[int, Blob]:
         """The recorded token numbers; none where the store names a file elsewhere."""
-        from experiments.db.tokens import read_blobs
+        from grpo_tui.experiments.db.tokens import read_blobs
 
         try:
             path = tokens_file(run_folder(self.path, self._short(run)))

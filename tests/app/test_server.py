@@ -18,8 +18,15 @@ pytest.importorskip("textual_serve", reason="serving is an extra")
 from aiohttp import ClientSession, WSServerHandshakeError
 from aiohttp.test_utils import TestServer
 
-from app import server as served
-from app.server import PortTakenError, Served, command_for, cookie_name, local_host, serve_run
+from grpo_tui.app import server as served
+from grpo_tui.app.server import (
+    PortTakenError,
+    Served,
+    command_for,
+    cookie_name,
+    local_host,
+    serve_run,
+)
 from tests.app.stored import record
 from tests.patience import PATIENCE
 

@@ -21,11 +21,11 @@ pytest.importorskip("textual_serve", reason="serving is an extra")
 
 from aiohttp import ClientSession, ClientWebSocketResponse, WSServerHandshakeError
 
-from app.jobs.detach import environment
-from app.server import DRIVER, cookie_name
-from experiments.record.recorder import Recorder
-from experiments.record.recording import RunHandle
 from grpo_engine.config.parse import build
+from grpo_tui.app.jobs.detach import environment
+from grpo_tui.app.server import DRIVER, cookie_name
+from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.record.recording import RunHandle
 from tests.app.script import CONFIG, Script
 from tests.app.test_server import free_port
 from tests.patience import PATIENCE, until
@@ -76,7 +76,7 @@ def page(tmp_path: Path) -> Iterator[Page]:
     run = recorder.start_run(build(CONFIG), name="calm-otter")
     for event in SCRIPT.events():
         run.put(event)
-    command = [sys.executable, "-P", "-m", "app", "serve", "calm-otter"]
+    command = [sys.executable, "-P", "-m", "grpo_tui", "serve", "calm-otter"]
     log = tmp_path / "log.txt"
     with log.open("wb") as output:
         serving = subprocess.Popen(
@@ -269,7 +269,7 @@ async def test_windows_end_with_a_server_that_is_killed(page: Page) -> None:
 
 
 def test_a_window_ends_with_its_input_even_if_it_has_nothing_to_draw(page: Page) -> None:
-    command = [sys.executable, "-P", "-m", "app", "watch", "calm-otter", "--read-only"]
+    command = [sys.executable, "-P", "-m", "grpo_tui", "watch", "calm-otter", "--read-only"]
     with subprocess.Popen(
         [*command, "--db", str(page.store)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         env={**environment(), "TEXTUAL_DRIVER": DRIVER},

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.verbs.models import _row
-from app.trial.examples import model_folder
 from grpo_engine.config.settings import ModelConfig
 from grpo_engine.embedded import EMBEDDED
 from grpo_engine.errors import CheckpointError, ModelError, RewardError
@@ -18,6 +16,8 @@ from grpo_engine.policy.load import load_policy
 from grpo_engine.regular_files import irregular_file
 from grpo_engine.rewards.classifier import Classifier
 from grpo_engine.run import checkpoint
+from grpo_tui.app.cli.verbs.models import _row
+from grpo_tui.app.trial.examples import model_folder
 
 pytestmark = pytest.mark.timeout(60)  # reading a pipe would wait for ever
 

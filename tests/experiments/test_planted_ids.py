@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from experiments.db.paths import RUNS, STARTS
-from experiments.errors import ExportError, OutsideStoreError, StoreError
-from experiments.export.trackers import export_to
-from experiments.purge import purge
-from experiments.reader import StoreReader
-from experiments.record.leftovers import take_in_leftovers
-from experiments.record.recorder import Recorder
-from experiments.store import ExperimentStore
+from grpo_tui.experiments.db.paths import RUNS, STARTS
+from grpo_tui.experiments.errors import ExportError, OutsideStoreError, StoreError
+from grpo_tui.experiments.export.trackers import export_to
+from grpo_tui.experiments.purge import purge
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.record.leftovers import take_in_leftovers
+from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.store import ExperimentStore
 from tests.experiments.made import record_run
 
 PLANTED = ["../../victim", "../victim", "ABSOLUTE", "", ".", "..", "spilled/../../../victim"]
@@ -91,9 +91,9 @@ def test_a_run_folder_that_is_a_link_is_not_written_to(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["log.txt", "faults.txt", "tokens.db", "checkpoints"])
 def test_a_file_of_a_run_that_is_a_link_is_not_written_to(tmp_path: Path, name: str) -> None:
-    from experiments.db.paths import fault_file, log_file, tokens_file
     from grpo_engine.errors import OutsideError
     from grpo_engine.run import checkpoint
+    from grpo_tui.experiments.db.paths import fault_file, log_file, tokens_file
 
     calls: dict[str, Callable[[Path], object]] = {
         "log.txt": log_file, "faults.txt": fault_file, "tokens.db": tokens_file,

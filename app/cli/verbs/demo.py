@@ -14,13 +14,13 @@ def demo(
 
     Example: grpo-tui demo --speed 4
     """
-    from app.cli.startup import require_terminal
+    from grpo_tui.app.cli.startup import require_terminal
 
     require_terminal()
-    from app.feed.demo import RUN, unpack
-    from app.feed.replay import ReplayFeed
-    from app.tui.app import open_workbench
     from grpo_engine.platform.scratch import scratch
+    from grpo_tui.app.feed.demo import RUN, unpack
+    from grpo_tui.app.feed.replay import ReplayFeed
+    from grpo_tui.app.tui.app import open_workbench
 
     with scratch("demo") as folder:
         store = unpack(folder)

@@ -4,7 +4,7 @@ from rich.segment import Segment
 from textual.color import Color
 from textual.filter import LineFilter
 
-from app.text.harmless import without_acting
+from grpo_tui.app.text.harmless import without_acting
 
 
 class Harmless(LineFilter):

@@ -6,7 +6,7 @@ from rich.highlighter import Highlighter
 from rich.text import Text
 from textual.widgets import Input, TextArea
 
-from app.text.harmless import signs
+from grpo_tui.app.text.harmless import signs
 
 
 class _Signs(Highlighter):

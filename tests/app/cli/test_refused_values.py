@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from app import exit_codes
-from app.cli.main import load
-from app.cli.strict import MAY_BE_EMPTY
-from app.cli.verb_table import VERBS
+from grpo_tui.app import exit_codes
+from grpo_tui.app.cli.main import load
+from grpo_tui.app.cli.strict import MAY_BE_EMPTY
+from grpo_tui.app.cli.verb_table import VERBS
 from tests.app.calls import Cli, caller
 from tests.experiments.made import record_run
 

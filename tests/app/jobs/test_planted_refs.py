@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from app.jobs.launch import LaunchError, resume_detached
+from grpo_tui.app.jobs.launch import LaunchError, resume_detached
 from tests.experiments.made import record_run
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from app.jobs.report_table import before_and_after
+from grpo_tui.app.jobs.report_table import before_and_after
 from tests.experiments.made import evaluated
 
 REWARD = {"eval/reward": 0.5}

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from app.tui.app import Workbench
-from app.tui.messages import CompareRequested, RunOpened
-from app.tui.widgets.panel import Panel
+from grpo_tui.app.tui.app import Workbench
+from grpo_tui.app.tui.messages import CompareRequested, RunOpened
+from grpo_tui.app.tui.widgets.panel import Panel
 from tests.app import frames
 from tests.app.rest import until
 from tests.app.script import FIRST_WALL_TIME

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import yaml
 
-from app.tui.screens.new_run.form import RunForm
 from grpo_engine.config.parse import build, merge, parse_sets, problems, read_yaml, settings, shown
 from grpo_engine.config.safe_yaml import parse_json, parse_yaml
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError, quoted, shortened
+from grpo_tui.app.tui.screens.new_run.form import RunForm
 
 LISTS = ("task.tools", "rewards.functions", "model.lora_keys", "rollout.stop")
 TOOLS = ["tools.py:population", "tools.py:area"]
