@@ -23,7 +23,7 @@ UNUSABLE: Final = frozenset({
     errno.ELOOP, errno.ENOSPC, errno.EDQUOT,
 })  # fmt: skip
 LONG_WORD: Final = re.compile(r"\S{300,}")
-OURS: Final = frozenset({"app", "experiments", "grpo_engine"})
+OURS: Final = frozenset({"grpo_tui", "grpo_engine"})
 
 
 def is_ours(error: BaseException) -> bool:

@@ -23,9 +23,10 @@ from textual_serve.download_manager import DownloadManager
 from textual_serve.server import Server
 
 from grpo_tui.app import exit_codes
-from grpo_tui.app.jobs.detach import command, environment
+from grpo_tui.app.jobs.detach import command
 from grpo_tui.app.text.safe_text import safe
 from grpo_tui.experiments.db.paths import store_path
+from grpo_tui.experiments.processes import environment
 from grpo_tui.experiments.reader import StoreReader
 
 PARAMETER = "token"
