@@ -12,6 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("grpo-tui", "tools/setup", "tools/setup.py", "pyproject.toml", "constraints.txt")
+LINKED = ("app", "experiments")
 
 UV = """#!/bin/sh
 echo "uv $*" >> "$LOG"
@@ -67,6 +68,10 @@ def tree(tmp_path: Path) -> Tree:
     for part in PARTS:
         (root / part).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / part, root / part)
+    for name in LINKED:
+        (root / name).mkdir()
+        (root / "grpo_tui").mkdir(exist_ok=True)
+        (root / "grpo_tui" / name).symlink_to(f"../{name}")
     commands = tmp_path / "commands"
     script(commands / "uv", UV)
     script(commands / "nvidia-smi", "#!/bin/sh\nexit 9\n")
@@ -105,6 +110,18 @@ def test_a_link_from_elsewhere_starts_the_same_tree(tree: Tree, tmp_path: Path) 
     link.symlink_to(tree.root / "grpo-tui")
     done = subprocess.run([str(link)], capture_output=True, text=True, env=tree.env, check=True)
     assert done.stdout == "[-P][-m][grpo_tui]"
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_a_checkout_that_lost_its_links_says_how_to_make_them(tree: Tree, name: str) -> None:
+    link = tree.root / "grpo_tui" / name
+    link.unlink()
+    link.write_text(f"../{name}")  # as git writes it with core.symlinks=false
+    done = tree.start("runs")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    subprocess.run(done.stderr.partition("run: ")[2], shell=True, check=True)
+    assert link.resolve() == tree.root / name
+    assert tree.start("runs").returncode == 0
 
 
 def test_a_changed_project_file_is_set_up_again(tree: Tree) -> None:
