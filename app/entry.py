@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
-from app import exit_codes
-from app.cli.startup import name_store, open_workbench, plain_warning
+from grpo_tui.app import exit_codes
+from grpo_tui.app.cli.startup import name_store, open_workbench, plain_warning
 
 COMPLETING = "_GRPO_TUI_COMPLETE"  # set by the shell when it asks what a word may become
 
@@ -21,7 +21,7 @@ def main(args: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if args is None else args)
     opens = not words or (len(words) == 2 and words[0] == "--db" and not words[1].startswith("-"))
     if COMPLETING in os.environ or not opens:
-        return int(import_module("app.cli.main").main(words))
+        return int(import_module("grpo_tui.app.cli.main").main(words))
     warnings.formatwarning = plain_warning
     if words:
         name_store(Path(words[1]))

@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, TextIO
 
-from experiments.db.texts import visible
+from grpo_tui.experiments.db.texts import visible
 
 OK: Final = 0
 FAILED: Final = 1

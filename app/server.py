@@ -14,10 +14,10 @@ from typing import Any
 from aiohttp import web
 from textual_serve.server import Server
 
-from app import exit_codes
-from app.jobs.detach import command, environment
-from experiments.db.paths import store_path
-from experiments.reader import StoreReader
+from grpo_tui.app import exit_codes
+from grpo_tui.app.jobs.detach import command, environment
+from grpo_tui.experiments.db.paths import store_path
+from grpo_tui.experiments.reader import StoreReader
 
 COOKIE, PARAMETER = "grpo_tui_token", "token"
 HERE = ("127.0.0.1", "localhost", "[::1]")

@@ -24,9 +24,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from app.feed import demo
 from docs.screens import SEVERAL
-from experiments.reader import StoreReader
 from grpo_engine.alerts.rules import RULES, Limits
 from grpo_engine.alerts.state import Alerts
 from grpo_engine.config.parse import build, merge
@@ -41,6 +39,8 @@ from grpo_engine.events import (
     total_reward,
 )
 from grpo_engine.presets import preset
+from grpo_tui.app.feed import demo
+from grpo_tui.experiments.reader import StoreReader
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "alerts.md"

@@ -28,10 +28,10 @@ from benchmarks import store_data as data
 from benchmarks.app_keys import FLOOD, RUNS_STORED, Ear, Keys, press, stored, walked
 from benchmarks.app_keys import opened as with_run
 from benchmarks.app_tour import LIVE, Stop, unfired
-from experiments.reader import StoreReader
 from grpo_engine.config.parse import build, merge
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.platform import threads
+from grpo_tui.experiments.reader import StoreReader
 from tests.app.script import Script
 from tests.app.stored import record
 from tests.e2e.terminal import Terminal
@@ -64,7 +64,7 @@ class Result:
 def opened(store: Path, folder: Path, *more: str) -> Terminal:
     """Open the workbench in a pty."""
     os.environ["XDG_CONFIG_HOME"] = str(folder / "config")
-    return Terminal(["-P", "-m", "app", "--db", str(store), *more], 140, 45)
+    return Terminal(["-P", "-m", "grpo_tui", "--db", str(store), *more], 140, 45)
 
 
 @contextmanager
@@ -167,7 +167,7 @@ def watch(folder: Path) -> Iterator[Result]:
         else:
             settings = folder / "run.yaml"
             settings.write_text(json.dumps(config.model_dump(mode="json")))
-            terminal = Terminal(["-P", "-m", "app", "train", str(settings),
+            terminal = Terminal(["-P", "-m", "grpo_tui", "train", str(settings),
                                  "--db", str(store)])  # fmt: skip
             assert terminal.ended(900) == 0, terminal.text()
         (seen if watched else alone).append(steps_of(store))

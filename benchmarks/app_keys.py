@@ -20,11 +20,11 @@ from typing import Any
 
 from benchmarks import app_tour as tour
 from benchmarks import store_data as data
-from experiments.db.texts import iso
-from experiments.queue import RunQueue
-from experiments.store import ExperimentStore
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
+from grpo_tui.experiments.db.texts import iso
+from grpo_tui.experiments.queue import RunQueue
+from grpo_tui.experiments.store import ExperimentStore
 from tests.app import dialogues
 from tests.app.stored import record, run_events
 from tests.e2e.terminal import Terminal
@@ -41,8 +41,8 @@ HEEDED_S = 0.1  # after which the flood does what it was asked
 PROGRAM = """
 import json, sys, time
 from pathlib import Path
-from app.tui import app as workbench
-from app.tui.messages import LaunchRequested
+from grpo_tui.app.tui import app as workbench
+from grpo_tui.app.tui.messages import LaunchRequested
 from grpo_engine.config.parse import build
 
 store, tree, engine = Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3]
@@ -165,7 +165,7 @@ def finished(events: Iterable[Any]) -> Iterator[Any]:
 
 def trained(store: Path, folder: Path) -> None:
     """Train a tiny model for two steps."""
-    from app.jobs.start import new_job
+    from grpo_tui.app.jobs.start import new_job
     from tests.engine.runs import settings, write_world
 
     (folder / "world").mkdir()

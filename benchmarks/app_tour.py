@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from textual.binding import Binding
 
-import app
+from grpo_tui import app
 
 BYTES = {
     "enter": "\r", "escape": "\x1b", "tab": "\t", "shift+tab": "\x1b[Z", "space": " ",
@@ -152,8 +152,8 @@ LIVE_STOPS = (
 def bindings() -> dict[str, tuple[str, frozenset[str]]]:
     """Return every named binding of the app: its name, its class and its keys."""
     found = {}
-    for info in pkgutil.walk_packages(app.__path__, "app."):
-        if info.name.startswith("app.cli.verbs") or info.name == "app.__main__":
+    for info in pkgutil.walk_packages(app.__path__, "grpo_tui.app."):
+        if info.name.startswith("grpo_tui.app.cli.verbs") or info.name == "grpo_tui.app.__main__":
             continue
         module = importlib.import_module(info.name)
         for name, cls in inspect.getmembers(module, inspect.isclass):

@@ -29,10 +29,10 @@ from statistics import median
 from time import monotonic
 from typing import Any
 
-from app import exit_codes
-from app.health import machine
 from grpo_engine.platform import device
 from grpo_engine.versions import versions
+from grpo_tui.app import exit_codes
+from grpo_tui.app.health import machine
 from tests.e2e.training import events_in, facts_by_step
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -21,12 +21,12 @@ from contextlib import closing
 from pathlib import Path
 
 from benchmarks import store_data as data
-from experiments.db import connection
-from experiments.reader import StoreReader
-from experiments.record import recording, writer
-from experiments.record.recorder import Recorder
-from experiments.record.rows import Item
 from grpo_engine import events as ev
+from grpo_tui.experiments.db import connection
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.record import recording, writer
+from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.record.rows import Item
 
 LIMIT_MS = 20.0
 ROWS = {
@@ -126,7 +126,7 @@ class Caller(threading.Thread):
         while time.monotonic() < self.end:
             start = time.perf_counter()
             done = subprocess.run(
-                [sys.executable, "-m", "app", *self.words], capture_output=True, text=True,
+                [sys.executable, "-m", "grpo_tui", *self.words], capture_output=True, text=True,
                 check=False,
             )  # fmt: skip
             self.times.append(1e3 * (time.perf_counter() - start))

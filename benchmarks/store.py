@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import store_data as data
-from experiments.compare.runs import compare
-from experiments.reader import StoreReader
-from experiments.record.recorder import Recorder
 from grpo_engine import events as ev
+from grpo_tui.experiments.compare.runs import compare
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.record.recorder import Recorder
 
 RUNS, STEPS, ROLLOUTS, STARTER = 10_000, 100_000, 1_000_000, 100
 
@@ -76,7 +76,7 @@ def timed(what: str, act: Callable[[], object], *, target: float = 0.0, times: i
 
 def command(path: Path, *words: str, target: float = 0.0) -> Result:
     """Time a whole command, including Python's start and its output."""
-    call = [sys.executable, "-m", "app", *words, "--db", str(path)]
+    call = [sys.executable, "-m", "grpo_tui", *words, "--db", str(path)]
     shown = words if len(words) < 8 else (*words[:2], "...", words[-1])
 
     def run() -> None:

@@ -7,10 +7,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from experiments.record.recorder import Recorder
-from experiments.store import ExperimentStore
 from grpo_engine import events as ev
 from grpo_engine.config.settings import RunConfig
+from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.store import ExperimentStore
 
 METRICS = 40
 RARE, PHRASE, BURIED = "zyzzyva", "so the answer", "the of and"

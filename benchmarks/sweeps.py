@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from experiments.compare.effects import Shares, effect, spread_of
-from experiments.compare.values import Effect
+from grpo_tui.experiments.compare.effects import Shares, effect, spread_of
+from grpo_tui.experiments.compare.values import Effect
 
 EASY, LAST = 1.2, 1.0  # spread of the problems; how much better the last setting is than the first
 

@@ -10,8 +10,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from textual.binding import Binding
 
-import app
-from app.tui.key_actions import key_name
+from grpo_tui import app
+from grpo_tui.app.tui.key_actions import key_name
 
 PAGE = Path(__file__).with_name("keys.md")
 HEAD = """\
@@ -50,8 +50,8 @@ PANELS = {"Curves": "curves", "Lanes": "answers", "Groups": "groups", "AlertsLog
 def classes() -> dict[str, list[Binding]]:
     """Every class of the app that declares bindings, by its name."""
     found: dict[str, list[Binding]] = {}
-    for info in pkgutil.walk_packages(app.__path__, "app."):
-        if info.name.startswith("app.cli.verbs") or info.name == "app.__main__":
+    for info in pkgutil.walk_packages(app.__path__, "grpo_tui.app."):
+        if info.name.startswith("grpo_tui.app.cli.verbs") or info.name == "grpo_tui.app.__main__":
             continue
         module = importlib.import_module(info.name)
         for name, cls in inspect.getmembers(module, inspect.isclass):

@@ -13,9 +13,9 @@ from pydantic.fields import FieldInfo
 from sqlalchemy import UniqueConstraint
 from sqlmodel import SQLModel
 
-from experiments.db.migration_sql import MIGRATIONS
-from experiments.db.tables import declared
-from experiments.db.tokens import CODEC, FIELDS, TokenFile
+from grpo_tui.experiments.db.migration_sql import MIGRATIONS
+from grpo_tui.experiments.db.tables import declared
+from grpo_tui.experiments.db.tokens import CODEC, FIELDS, TokenFile
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "schema.md"

@@ -28,20 +28,20 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from textual.pilot import Pilot
 from textual.screen import Screen
 
-from app.feed import demo
-from app.feed.feed import Feed
-from app.feed.replay import ReplayFeed
-from app.feed.snapshot import Snapshot
-from app.feed.stored import StoreFeed
-from app.tui.app import Workbench
-from app.tui.dialogs.choices import StopDialog
-from app.tui.dialogs.crash import CrashScreen
-from app.tui.dialogs.leaving import QuitDialog
-from app.tui.looks.colours import DARK, PALETTES
-from app.tui.messages import RolloutOpened
-from app.tui.picture import Row, document, drawn, paper_of, picture, rows_of
-from app.tui.preferences import Preferences
-from app.tui.screens.base import WorkbenchScreen
+from grpo_tui.app.feed import demo
+from grpo_tui.app.feed.feed import Feed
+from grpo_tui.app.feed.replay import ReplayFeed
+from grpo_tui.app.feed.snapshot import Snapshot
+from grpo_tui.app.feed.stored import StoreFeed
+from grpo_tui.app.tui.app import Workbench
+from grpo_tui.app.tui.dialogs.choices import StopDialog
+from grpo_tui.app.tui.dialogs.crash import CrashScreen
+from grpo_tui.app.tui.dialogs.leaving import QuitDialog
+from grpo_tui.app.tui.looks.colours import DARK, PALETTES
+from grpo_tui.app.tui.messages import RolloutOpened
+from grpo_tui.app.tui.picture import Row, document, drawn, paper_of, picture, rows_of
+from grpo_tui.app.tui.preferences import Preferences
+from grpo_tui.app.tui.screens.base import WorkbenchScreen
 from tests.app.script import FIRST_WALL_TIME
 
 SECONDS = 6.0  # of a replay that are shown at their own pace before a picture is taken
@@ -328,7 +328,7 @@ def record_several() -> None:
             words = ["train", "--preset", "starter", "--name", name, "--seed", str(seed)]
             changes = [part for setting in (f"algorithm.beta={beta}", *LEAN)
                        for part in ("--set", setting)]  # fmt: skip
-            command = [sys.executable, "-m", "app", *words, *changes, "--db", str(store)]
+            command = [sys.executable, "-m", "grpo_tui", *words, *changes, "--db", str(store)]
             subprocess.run(command, check=True)
         demo.pack(store, SEVERAL)
 

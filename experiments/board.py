@@ -6,8 +6,8 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from experiments.values import BoardGroup, BoardRollout, BoardView
 from grpo_engine import events as ev
+from grpo_tui.experiments.values import BoardGroup, BoardRollout, BoardView
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

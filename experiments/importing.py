@@ -13,19 +13,19 @@ from typing import Any
 
 from sqlmodel import SQLModel, select
 
-from experiments.db.connection import open_writer
-from experiments.db.paths import log_file, run_folder
-from experiments.db.tables import AttemptRow, RunRow
-from experiments.db.texts import escape, now_iso
-from experiments.errors import ImportRefusedError, StoreError
-from experiments.purge import purge
-from experiments.reader import StoreReader
-from experiments.record.leftovers import recorded_parts
-from experiments.record.rows import Item
-from experiments.record.writer import RunWriter
-from experiments.store import ExperimentStore
-from experiments.values import ENDED, RunDetail, RunSummary
 from grpo_engine import events as ev
+from grpo_tui.experiments.db.connection import open_writer
+from grpo_tui.experiments.db.paths import log_file, run_folder
+from grpo_tui.experiments.db.tables import AttemptRow, RunRow
+from grpo_tui.experiments.db.texts import escape, now_iso
+from grpo_tui.experiments.errors import ImportRefusedError, StoreError
+from grpo_tui.experiments.purge import purge
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.record.leftovers import recorded_parts
+from grpo_tui.experiments.record.rows import Item
+from grpo_tui.experiments.record.writer import RunWriter
+from grpo_tui.experiments.store import ExperimentStore
+from grpo_tui.experiments.values import ENDED, RunDetail, RunSummary
 
 Taken = list[tuple[str, str]]
 SHORT = re.compile("[0-9a-z]{1,32}")  # it names a folder

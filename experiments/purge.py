@@ -6,12 +6,12 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from experiments.db.connection import begin, open_writer
-from experiments.db.paths import run_folder
-from experiments.db.spilled import spilled
-from experiments.errors import StoreError
-from experiments.starts import drop_unused
-from experiments.store import ExperimentStore
+from grpo_tui.experiments.db.connection import begin, open_writer
+from grpo_tui.experiments.db.paths import run_folder
+from grpo_tui.experiments.db.spilled import spilled
+from grpo_tui.experiments.errors import StoreError
+from grpo_tui.experiments.starts import drop_unused
+from grpo_tui.experiments.store import ExperimentStore
 
 GROUPS = 50
 ROWS = 2000

@@ -10,13 +10,13 @@ from typing import Any
 
 from sqlmodel import Session, col, select
 
-from experiments.db.configs import config_hash, config_tree, json_text, verbatim
-from experiments.db.machine import host_name, is_alive, process_start
-from experiments.db.names import new_uid
-from experiments.db.tables import QueueItemRow, RunRow, SweepRow
-from experiments.db.texts import escape, now_iso
-from experiments.errors import QueryError
-from experiments.store import ExperimentStore
+from grpo_tui.experiments.db.configs import config_hash, config_tree, json_text, verbatim
+from grpo_tui.experiments.db.machine import host_name, is_alive, process_start
+from grpo_tui.experiments.db.names import new_uid
+from grpo_tui.experiments.db.tables import QueueItemRow, RunRow, SweepRow
+from grpo_tui.experiments.db.texts import escape, now_iso
+from grpo_tui.experiments.errors import QueryError
+from grpo_tui.experiments.store import ExperimentStore
 
 LEASE_S = 60.0
 ANYWAY = "trained though the same run exists"

@@ -1,10 +1,10 @@
 """StoreReader: plain sqlite3 for the command line, the first paint and frequent reads."""
 
-from experiments.read.facts import FactQuestions
-from experiments.read.post_mortem import PostMortemQuestions
-from experiments.read.runs import RunQuestions
-from experiments.read.search import SearchQuestions
-from experiments.read.waiting import WaitingQuestions
+from grpo_tui.experiments.read.facts import FactQuestions
+from grpo_tui.experiments.read.post_mortem import PostMortemQuestions
+from grpo_tui.experiments.read.runs import RunQuestions
+from grpo_tui.experiments.read.search import SearchQuestions
+from grpo_tui.experiments.read.waiting import WaitingQuestions
 
 
 class StoreReader(

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments.db.paths import runs_folder, starts_folder
+from grpo_tui.experiments.db.paths import runs_folder, starts_folder
 
 PARTIAL = ".partial-"
 # the settings that can name a checkpoint of another run

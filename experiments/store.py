@@ -12,7 +12,7 @@ from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.pool import NullPool
 from sqlmodel import Session, col, delete, func, select, update
 
-from experiments.db.configs import (
+from grpo_tui.experiments.db.configs import (
     config_hash,
     config_tree,
     flat,
@@ -21,23 +21,30 @@ from experiments.db.configs import (
     promoted,
     verbatim,
 )
-from experiments.db.connection import begin, open_writer
-from experiments.db.machine import boot_id, host_name, process_start
-from experiments.db.migration_sql import CURRENT
-from experiments.db.migrations import migrate, too_new, version
-from experiments.db.names import free_name, new_uid, short_id
-from experiments.db.paths import run_folder
-from experiments.db.summaries import rebuild
-from experiments.db.tables import AlertRow, AttemptRow, ControlRow, RunParamRow, RunRow, RunTagRow
-from experiments.db.texts import escape, now_iso
-from experiments.errors import (
+from grpo_tui.experiments.db.connection import begin, open_writer
+from grpo_tui.experiments.db.machine import boot_id, host_name, process_start
+from grpo_tui.experiments.db.migration_sql import CURRENT
+from grpo_tui.experiments.db.migrations import migrate, too_new, version
+from grpo_tui.experiments.db.names import free_name, new_uid, short_id
+from grpo_tui.experiments.db.paths import run_folder
+from grpo_tui.experiments.db.summaries import rebuild
+from grpo_tui.experiments.db.tables import (
+    AlertRow,
+    AttemptRow,
+    ControlRow,
+    RunParamRow,
+    RunRow,
+    RunTagRow,
+)
+from grpo_tui.experiments.db.texts import escape, now_iso
+from grpo_tui.experiments.errors import (
     NothingStoredError,
     QueryError,
     RunNotFoundError,
     StoreError,
     StoreReadOnlyError,
 )
-from experiments.reader import StoreReader
+from grpo_tui.experiments.reader import StoreReader
 
 VERBS = ("pause", "continue", "stop_after_step", "stop_now", "checkpoint", "pin")
 HIDING = ("event", "step", "update_pass", "rollout_group", "evaluation")

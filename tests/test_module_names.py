@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from app.cli.verb_table import VERBS
-from app.tui.app import SCREENS, Workbench
-from app.tui.idle.preloading import MODULES
 from grpo_engine.rewards.builtins import BUILT_IN as REWARDS
 from grpo_engine.tasks.base import BUILT_IN as TASKS
+from grpo_tui.app.cli.verb_table import VERBS
+from grpo_tui.app.tui.app import SCREENS, Workbench
+from grpo_tui.app.tui.idle.preloading import MODULES
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("app", "experiments", "grpo_engine", "benchmarks", "tests")
 NAME = rf"(?:{'|'.join(PACKAGES)})(?:\.\w+)*"
 WHOLE = re.compile(rf"(?=\w+[.:]){NAME}(?::\w+)?")  # module, module.attribute, module:attribute
-PREFIX = re.compile(rf"({NAME})\.")  # the prefix of an f-string: f"app.cli.verbs.{name}"
+PREFIX = re.compile(rf"({NAME})\.")  # the prefix of an f-string: f"grpo_tui.app.cli.verbs.{name}"
 RUN = re.compile(rf"(?<!\w)-m ({NAME})(?![\w/])")
 IMPORTED = re.compile(rf"\bfrom ({NAME}) import (\w+(?:, ?\w+)*)|\bimport ({NAME})(?!\w)")
 TEXTS = ("Makefile", "grpo-tui", ".ci/run", ".github/workflows/*.yml", "tools/*", "*.md",
@@ -128,15 +128,15 @@ def test_every_module_named_in_a_string_is_there() -> None:
     found = list(named())
     assert [f"{place}: {name}" for place, name in found if not resolves(name)] == []
     assert {
-        "app.entry:main",  # the command
-        "app.cli.verbs",  # a prefix
-        "app.__main__",  # -m in a list of arguments
-        "app.trial.process",
+        "grpo_tui.app.entry:main",  # the command
+        "grpo_tui.app.cli.verbs",  # a prefix
+        "grpo_tui.app.__main__",  # -m in a list of arguments
+        "grpo_tui.app.trial.process",
         "grpo_engine.rewards.worker.main:main",  # code for a child process
         "grpo_engine.environments.worker.main:main",
         "benchmarks.quick",  # the Makefile
-        "app.tui.screens.watch:WatchScreen",
-        "app.feed.demo",  # a docstring
+        "grpo_tui.app.tui.screens.watch:WatchScreen",
+        "grpo_tui.app.feed.demo",  # a docstring
     } <= {name for _, name in found}
 
 
@@ -155,11 +155,11 @@ def test_every_module_that_is_loaded_ahead_is_there() -> None:
     [
         'import_module("app.no_such")',
         'find_spec("grpo_engine.no.such")',
-        'TARGET = "app.tui.app:NoSuchScreen"',
-        'monkeypatch.setattr("app.tui.app.no_such", 1)',
+        'TARGET = "grpo_tui.app.tui.app:NoSuchScreen"',
+        'monkeypatch.setattr("grpo_tui.app.tui.app.no_such", 1)',
         'f"app.no_such.{name}"',
         '[sys.executable, "-P", "-m", "app.no_such", path]',
-        '[sys.executable, "-m", "app.tui.screens"]',  # a package without __main__
+        '[sys.executable, "-m", "grpo_tui.app.tui.screens"]',  # a package without __main__
         '"import sys; from grpo_engine.no_such import main; main()"',
         '"import sys; from grpo_engine.rewards.worker.main import no_such; no_such()"',
         '"import grpo_engine.no_such"',

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from app.jobs.detach import environment
-from experiments.reader import StoreReader
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.evaluation.target import of_run
+from grpo_tui.app.jobs.detach import environment
+from grpo_tui.experiments.reader import StoreReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class Chat:
     def _start(self) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the process runs
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "app.chat.process"], stdin=subprocess.PIPE,
+            [sys.executable, "-P", "-m", "grpo_tui.app.chat.process"], stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, stderr=self._errors, start_new_session=True,
             env=environment(),
         )  # fmt: skip

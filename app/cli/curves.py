@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from math import inf, isfinite
 from typing import Any, NamedTuple
 
-from app.cli.output import cut, wants_colour
-from app.feed.series import SeriesView, series_of
-from app.text.axes import axis
-from app.text.numbers import short
-from app.text.safe_text import safe
-from experiments.values import MetricSeries
 from grpo_engine.metrics import natural_range, spec
+from grpo_tui.app.cli.output import cut, wants_colour
+from grpo_tui.app.feed.series import SeriesView, series_of
+from grpo_tui.app.text.axes import axis
+from grpo_tui.app.text.numbers import short
+from grpo_tui.app.text.safe_text import safe
+from grpo_tui.experiments.values import MetricSeries
 
 HEIGHT = 14
 LEAST_WIDTH = 24

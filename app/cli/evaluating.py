@@ -7,9 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from app import exit_codes
-from app.cli.run_config import assemble
-from app.jobs.progress import printer
 from grpo_engine import errors
 from grpo_engine.config.parse import merge, parse_sets
 from grpo_engine.config.settings import RunConfig
@@ -17,6 +14,9 @@ from grpo_engine.control import Control
 from grpo_engine.evaluation import target as targets
 from grpo_engine.evaluation.target import Target
 from grpo_engine.events import RunFailed
+from grpo_tui.app import exit_codes
+from grpo_tui.app.cli.run_config import assemble
+from grpo_tui.app.jobs.progress import printer
 
 
 def find_target(
@@ -37,8 +37,8 @@ def find_target(
 
 
 def _folder(db: Path | None, run: str) -> Path:
-    from experiments.db.paths import run_folder, store_path
-    from experiments.reader import StoreReader
+    from grpo_tui.experiments.db.paths import run_folder, store_path
+    from grpo_tui.experiments.reader import StoreReader
 
     path = store_path(db)
     with closing(StoreReader(path)) as reader:

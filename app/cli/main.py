@@ -12,10 +12,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from app import exit_codes
-from app.cli.params import read_bash_words
-from app.cli.startup import name_store, open_workbench, plain_warning
-from app.cli.verb_table import VERBS, Verb
+from grpo_tui.app import exit_codes
+from grpo_tui.app.cli.params import read_bash_words
+from grpo_tui.app.cli.startup import name_store, open_workbench, plain_warning
+from grpo_tui.app.cli.verb_table import VERBS, Verb
 
 # Plain help: loading rich would double the time of `--help`.
 STYLE: Any = {"rich_markup_mode": None, "add_completion": False, "pretty_exceptions_enable": False}

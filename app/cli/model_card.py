@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from app.text.numbers import share
-from experiments.values import EvaluationView
 from grpo_engine.config.parse import changed, flatten
+from grpo_tui.app.text.numbers import share
+from grpo_tui.experiments.values import EvaluationView
 
 if TYPE_CHECKING:
     from grpo_engine.evaluation.target import Target

@@ -9,9 +9,9 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
-from experiments.db.texts import visible
-from experiments.export.csv import header_of, write_csv
-from experiments.export.json import json_text
+from grpo_tui.experiments.db.texts import visible
+from grpo_tui.experiments.export.csv import header_of, write_csv
+from grpo_tui.experiments.export.json import json_text
 
 Row = Mapping[str, Any]
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from experiments.db.paths import store_path
+from grpo_tui.experiments.db.paths import store_path
 
 Found = Iterator[tuple[str, str]]  # a value and its line of help
 RECENT = 50  # runs offered
@@ -19,8 +19,8 @@ WIDEST = 60  # characters of help: a shell may show each line as a choice
 def complete_runs(context: typer.Context, incomplete: str) -> Found:
     from contextlib import closing
 
-    from experiments.errors import StoreError
-    from experiments.reader import StoreReader
+    from grpo_tui.experiments.errors import StoreError
+    from grpo_tui.experiments.reader import StoreReader
 
     db = context.params.get("db") or context.find_root().params.get("db")
     try:

@@ -5,19 +5,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from app.cli.curves import lines_of
-from app.cli.output import shown
-from app.feed.series import SeriesView, series_of
-from app.text.axes import axis
-from app.text.comparison import MAIN_METRICS
-from app.text.numbers import short, with_unit
-from app.text.prompt_text import question
-from app.text.safe_text import safe
 from grpo_engine.metrics import natural_range, spec
+from grpo_tui.app.cli.curves import lines_of
+from grpo_tui.app.cli.output import shown
+from grpo_tui.app.feed.series import SeriesView, series_of
+from grpo_tui.app.text.axes import axis
+from grpo_tui.app.text.comparison import MAIN_METRICS
+from grpo_tui.app.text.numbers import short, with_unit
+from grpo_tui.app.text.prompt_text import question
+from grpo_tui.app.text.safe_text import safe
 
 if TYPE_CHECKING:
-    from experiments.reader import StoreReader
-    from experiments.values import GroupView, RunSummary
+    from grpo_tui.experiments.reader import StoreReader
+    from grpo_tui.experiments.values import GroupView, RunSummary
 
 WIDE, TALL, LEFT, BOTTOM = 560, 170, 46, 20
 MOST_PROMPTS, MOST_ANSWERS, MOST_SIGNS = 6, 4, 2000

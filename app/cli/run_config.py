@@ -49,10 +49,10 @@ def assemble(
 
 def checkpoint_start(ref: str, db: Path | None, *, with_optimizer: bool) -> dict[str, Any]:
     """The settings of `RUN` or `RUN:STEP`, with the model of its checkpoint."""
-    from experiments.db.paths import run_folder, store_path
-    from experiments.reader import StoreReader
     from grpo_engine.evaluation.target import of_run
     from grpo_engine.run import checkpoint
+    from grpo_tui.experiments.db.paths import run_folder, store_path
+    from grpo_tui.experiments.reader import StoreReader
 
     name, colon, digits = ref.rpartition(":")
     run, step = (name, int(digits)) if colon and digits.isdigit() else (ref, None)

@@ -2,17 +2,17 @@
 
 import time
 
-from app import exit_codes
-from app.cli.output import print_json
-from app.cli.store_access import reading, writing
-from app.text.stderr import say
+from grpo_tui.app import exit_codes
+from grpo_tui.app.cli.output import print_json
+from grpo_tui.app.cli.store_access import reading, writing
+from grpo_tui.app.text.stderr import say
 
 WAIT_S = 5.0
 
 
 def ask(run: str, verb: str, *, as_json: bool, db: str | None, wait: float = WAIT_S) -> int:
     """Send the request, wait up to five seconds until it is taken, and return the exit status."""
-    from experiments.errors import QueryError
+    from grpo_tui.experiments.errors import QueryError
 
     with reading(db) as reader:
         found = reader.resolve(run)

@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
-from app import exit_codes
+from grpo_tui.app import exit_codes
 
 
 def plain_warning(message: object, *_: object, **__: object) -> str:
@@ -27,14 +27,14 @@ def open_workbench() -> int:
         return exit_codes.USAGE
     gc.disable()  # objects loaded so far stay loaded; `IdleGarbageCollection` collects later ones
     try:
-        return int(import_module("app.tui.app").main() or exit_codes.OK)
+        return int(import_module("grpo_tui.app.tui.app").main() or exit_codes.OK)
     finally:
         gc.enable()
 
 
 def leave_to_background(*, as_json: bool) -> NoReturn:
     """Run the same command in the background, and end this one."""
-    from app.jobs.detach import start_detached
+    from grpo_tui.app.jobs.detach import start_detached
 
     words = [word for word in sys.argv[1:] if word != "--detach"]
     raise SystemExit(start_detached(words, as_json=as_json))

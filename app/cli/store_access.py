@@ -5,13 +5,13 @@ from contextlib import contextmanager
 from shutil import disk_usage
 from typing import TYPE_CHECKING
 
-from app.text.stderr import say
-from experiments.db.paths import store_path
+from grpo_tui.app.text.stderr import say
+from grpo_tui.experiments.db.paths import store_path
 
 if TYPE_CHECKING:
-    from experiments.reader import StoreReader
-    from experiments.store import ExperimentStore
-    from experiments.values import RunSummary
+    from grpo_tui.experiments.reader import StoreReader
+    from grpo_tui.experiments.store import ExperimentStore
+    from grpo_tui.experiments.values import RunSummary
 
 SCARCE = 1e6  # bytes; a step's events need about as many
 
@@ -19,8 +19,8 @@ SCARCE = 1e6  # bytes; a step's events need about as many
 @contextmanager
 def reading(db: str | None) -> Iterator["StoreReader"]:
     """Open the store for reading; an older file is migrated first."""
-    from experiments.db.migration_sql import CURRENT
-    from experiments.reader import StoreReader
+    from grpo_tui.experiments.db.migration_sql import CURRENT
+    from grpo_tui.experiments.reader import StoreReader
 
     path = store_path(db)
     reader = StoreReader(path)
@@ -46,9 +46,9 @@ def reading(db: str | None) -> Iterator["StoreReader"]:
 @contextmanager
 def writing(db: str | None, *, must: bool = True) -> Iterator["ExperimentStore"]:
     """Open the store for writing; import what earlier processes spilled."""
-    from experiments.errors import StoreReadOnlyError
-    from experiments.record.leftovers import take_in_leftovers
-    from experiments.store import ExperimentStore
+    from grpo_tui.experiments.errors import StoreReadOnlyError
+    from grpo_tui.experiments.record.leftovers import take_in_leftovers
+    from grpo_tui.experiments.store import ExperimentStore
 
     store = ExperimentStore(store_path(db))
     try:

@@ -21,7 +21,7 @@ NEEDS_ENGINE: Final = frozenset({"probe", "train", "resume", "sweep", "eval"})
 TRAIN, WATCH, MANAGE, REFERENCE = "Train", "Watch", "Manage", "Reference"
 
 VERBS: Final = tuple(
-    Verb(name, f"app.cli.verbs.{target}", help_, section)
+    Verb(name, f"grpo_tui.app.cli.verbs.{target}", help_, section)
     for section, name, target, help_ in (
         (TRAIN, "probe", "probe:probe", "Try a model before a run: which group size to use."),
         (TRAIN, "train", "train:train", "Train with GRPO, without a screen."),

@@ -1,6 +1,6 @@
 """The bundled demo recording: a small packed store, unpacked for viewing.
 
-`python -m app.feed.demo` records it again: a real starter run on this machine.
+`python -m grpo_tui.app.feed.demo` records it again: a real starter run on this machine.
 """
 
 import shutil
@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from importlib.resources import as_file, files
 from pathlib import Path
 
-import app
-from app.jobs.detach import command, environment
-from experiments.db.paths import FILE_NAME
+from grpo_tui import app
+from grpo_tui.app.jobs.detach import command, environment
+from grpo_tui.experiments.db.paths import FILE_NAME
 
 RUN = "@last"
 ARCHIVE = "demo.tar.xz"
@@ -29,12 +29,12 @@ class DemoError(RuntimeError):
 
 def available() -> bool:
     """Return whether the recording is installed."""
-    return files("app").joinpath("assets", ARCHIVE).is_file()
+    return files("grpo_tui.app").joinpath("assets", ARCHIVE).is_file()
 
 
 def unpack(folder: Path) -> Path:
     """Unpack the recording into the folder and return the store's path."""
-    source = files("app").joinpath("assets", ARCHIVE)
+    source = files("grpo_tui.app").joinpath("assets", ARCHIVE)
     if not source.is_file():
         raise DemoError(f"the recording {ARCHIVE} is missing; install grpo-tui again")
     with as_file(source) as path:

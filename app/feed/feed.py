@@ -2,18 +2,18 @@
 
 Facts are recorded events in their order, none lost; the board is the latest progress and may be
 polled at any rate. A live feed reads what this process's recorder delivers after each commit; a
-stored feed is in `app.feed.stored`.
+stored feed is in `grpo_tui.app.feed.stored`.
 """
 
 import time
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
-from app.feed.snapshot import Asked, Head, Status
-from experiments.board import Board
-from experiments.values import BoardView
 from grpo_engine import events as ev
 from grpo_engine.control import Control
+from grpo_tui.app.feed.snapshot import Asked, Head, Status
+from grpo_tui.experiments.board import Board
+from grpo_tui.experiments.values import BoardView
 
 TimedEvent = tuple[float | None, ev.Event]
 NOTHING_MUTED: frozenset[str] = frozenset()

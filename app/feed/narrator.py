@@ -4,12 +4,12 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from app.feed.series import DELTA_STEPS, SeriesView
-from app.feed.snapshot import Snapshot
-from app.text.numbers import MINUS, share, short, signed
-from app.text.prompt_text import asked
 from grpo_engine.errors import ConfigError, RecipeError
 from grpo_engine.events import Group
+from grpo_tui.app.feed.series import DELTA_STEPS, SeriesView
+from grpo_tui.app.feed.snapshot import Snapshot
+from grpo_tui.app.text.numbers import MINUS, share, short, signed
+from grpo_tui.app.text.prompt_text import asked
 
 if TYPE_CHECKING:
     from grpo_engine.alerts.rules import Change

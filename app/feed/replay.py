@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, Full, Queue
 
-from app.feed.feed import NOTHING_MUTED, TimedEvent
-from app.feed.snapshot import Asked, Head, Status
-from experiments.board import Board
-from experiments.errors import StoreError
-from experiments.reader import StoreReader
-from experiments.values import BoardView
 from grpo_engine import events as ev
+from grpo_tui.app.feed.feed import NOTHING_MUTED, TimedEvent
+from grpo_tui.app.feed.snapshot import Asked, Head, Status
+from grpo_tui.experiments.board import Board
+from grpo_tui.experiments.errors import StoreError
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.values import BoardView
 
 MARK = "replayed pace"
 SLICES = 24

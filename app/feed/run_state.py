@@ -11,11 +11,11 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from app.feed.series import SMOOTHING, Series, series_of
-from app.feed.snapshot import ENDED, Asked, Head, LogLine, ShownGroup, Snapshot, Status
-from app.text.numbers import share
-from experiments.values import AlertView, BoardView
 from grpo_engine import events as ev
+from grpo_tui.app.feed.series import SMOOTHING, Series, series_of
+from grpo_tui.app.feed.snapshot import ENDED, Asked, Head, LogLine, ShownGroup, Snapshot, Status
+from grpo_tui.app.text.numbers import share
+from grpo_tui.experiments.values import AlertView, BoardView
 
 LOG_LINES = 500
 SIGNAL_STEPS = 64

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from app.feed.feed import Feed
-from app.feed.run_state import RunState
-from app.feed.snapshot import Asked, Snapshot
+from grpo_tui.app.feed.feed import Feed
+from grpo_tui.app.feed.run_state import RunState
+from grpo_tui.app.feed.snapshot import Asked, Snapshot
 
 
 class Session:

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from app.feed.series import SeriesView
-from experiments.values import AlertView, BoardGroup, BoardRollout, BoardView
 from grpo_engine import events as ev
+from grpo_tui.app.feed.series import SeriesView
+from grpo_tui.experiments.values import AlertView, BoardGroup, BoardRollout, BoardView
 
 Status = Literal[
     "empty", "loading", "running", "paused", "completed", "stopped", "aborted", "failed", "lost"

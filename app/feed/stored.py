@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from app.feed.feed import NOTHING_MUTED, TimedEvent
-from app.feed.run_state import RunState
-from app.feed.snapshot import Asked, Head, Snapshot, Status
-from experiments.errors import StoreError
-from experiments.reader import StoreReader
-from experiments.values import BoardView, RunSummary
 from grpo_engine import events as ev
+from grpo_tui.app.feed.feed import NOTHING_MUTED, TimedEvent
+from grpo_tui.app.feed.run_state import RunState
+from grpo_tui.app.feed.snapshot import Asked, Head, Snapshot, Status
+from grpo_tui.experiments.errors import StoreError
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.values import BoardView, RunSummary
 
 POLL_S, QUIET_S, LEASE_S, LEASE_EVERY_S = 0.25, 1.0, 10.0, 4.0
 PAGE, MOST_AT_ONCE = 500, 1500
@@ -197,7 +197,7 @@ class _Writer:
 
     def _open(self) -> "object":
         if self._store is None:
-            from experiments.store import ExperimentStore
+            from grpo_tui.experiments.store import ExperimentStore
 
             self._store = ExperimentStore(self._path)
         return self._store

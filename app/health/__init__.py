@@ -1,5 +1,5 @@
 """Checks of this machine, as facts for `grpo-tui doctor`."""
 
-from app.health.facts import Fact, Level
+from grpo_tui.app.health.facts import Fact, Level
 
 __all__ = ["Fact", "Level"]

@@ -5,8 +5,8 @@ import platform
 import sys
 from pathlib import Path
 
-from app.health.facts import Fact, Level, gib
 from grpo_engine.platform import memory, processor, threads
+from grpo_tui.app.health.facts import Fact, Level, gib
 
 SMALLEST = 512 << 20
 COMFORTABLE = 2 << 30

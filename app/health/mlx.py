@@ -5,9 +5,9 @@ import sys
 import warnings
 from importlib.metadata import PackageNotFoundError, version
 
-from app.health.facts import Fact, Level
 from grpo_engine.errors import MemoryLimitError, MissingPackageError
 from grpo_engine.platform import blas, device, formats, speed, threads
+from grpo_tui.app.health.facts import Fact, Level
 
 SLOW = 20.0  # GFLOP/s; MLX's own BLAS reaches 2.5-6, an optimised one 40 and more per core
 COLLAPSE = 5.0

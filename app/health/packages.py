@@ -3,7 +3,7 @@
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
-from app.health.facts import Fact
+from grpo_tui.app.health.facts import Fact
 
 OPTIONAL: Final = (
     ("reasoning-gym", "tasks", "over a hundred generated tasks, offline"),

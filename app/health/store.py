@@ -6,13 +6,13 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from app.health.facts import Fact, Level, gib
-from experiments.db.connection import open_reader, sqlite_warnings
-from experiments.db.machine import network_file_system
-from experiments.db.migration_sql import CURRENT
-from experiments.db.migrations import too_new, version
-from experiments.db.paths import runs_folder, store_path
-from experiments.errors import StoreError
+from grpo_tui.app.health.facts import Fact, Level, gib
+from grpo_tui.experiments.db.connection import open_reader, sqlite_warnings
+from grpo_tui.experiments.db.machine import network_file_system
+from grpo_tui.experiments.db.migration_sql import CURRENT
+from grpo_tui.experiments.db.migrations import too_new, version
+from grpo_tui.experiments.db.paths import runs_folder, store_path
+from grpo_tui.experiments.errors import StoreError
 
 ENOUGH = 2 << 30
 HARDLY = 100 << 20

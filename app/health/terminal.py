@@ -11,7 +11,7 @@ import time
 import tty
 from typing import Final
 
-from app.health.facts import Fact, Level
+from grpo_tui.app.health.facts import Fact, Level
 
 ASK_CLIPBOARD: Final = b"\x1bP+q4d73\x1b\\\x1b[c"
 """Asks for the capability `Ms`, then for the device attributes, which every terminal sends."""

@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from app.inspector.layout import lay_out
-from app.text.safe_text import cell_len, clip, clip_start, safe
 from grpo_engine.events import Span
+from grpo_tui.app.inspector.layout import lay_out
+from grpo_tui.app.text.safe_text import cell_len, clip, clip_start, safe
 
 CALL = "⚙ "  # how the line of a tool call begins
 CALLS = re.compile("<tool_call>.*?</tool_call>", re.DOTALL)

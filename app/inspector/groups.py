@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from app.text.numbers import short
-from experiments.values import GroupView, RolloutView, TokenRow
 from grpo_engine.events import CUT
+from grpo_tui.app.text.numbers import short
+from grpo_tui.experiments.values import GroupView, RolloutView, TokenRow
 
 SortKey = Literal["prompt", "surprise", "reward", "length", "kl", "clip"]
 

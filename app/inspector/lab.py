@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from app.inspector.terms import LAST, Packed, loss_terms, packed, slopes
-from experiments.values import GroupView, TokenRow
 from grpo_engine.config import recipes
 from grpo_engine.config.recipes import RECIPES, SETTINGS, Recipe
 from grpo_engine.errors import RecipeError
+from grpo_tui.app.inspector.terms import LAST, Packed, loss_terms, packed, slopes
+from grpo_tui.experiments.values import GroupView, TokenRow
 
 if TYPE_CHECKING:
     import mlx.core as mx

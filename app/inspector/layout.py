@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
-from app.text.safe_text import NEWLINE_SIGN, cell_len, safe
+from grpo_tui.app.text.safe_text import NEWLINE_SIGN, cell_len, safe
 
 EMPTY_SIGN = "▪"  # as at the end of an answer on Watch
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from app.inspector.values import TokenTerm
-from experiments.values import TokenRow
+from grpo_tui.app.inspector.values import TokenTerm
+from grpo_tui.experiments.values import TokenRow
 
 Measure = Literal["clipped", "ratio", "kl", "probability", "term"]
 MEASURES: dict[Measure, tuple[str, str]] = {

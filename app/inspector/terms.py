@@ -8,11 +8,11 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from app.inspector.values import Side, TokenTerm
-from experiments.values import TokenRow, TokenView
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.events import UpdateTotals
 from grpo_engine.platform.device import require_mlx
+from grpo_tui.app.inspector.values import Side, TokenTerm
+from grpo_tui.experiments.values import TokenRow, TokenView
 
 if TYPE_CHECKING:
     import mlx.core as mx

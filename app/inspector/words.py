@@ -1,9 +1,9 @@
 """Explain a token's numbers in words: why it is clipped, and its term as arithmetic."""
 
-from app.inspector.values import TokenTerm
-from app.text.numbers import MINUS, short, signed
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.events import UpdateTotals
+from grpo_tui.app.inspector.values import TokenTerm
+from grpo_tui.app.text.numbers import MINUS, short, signed
 
 # Ratios this near to 1 count as 1: float32 log-probabilities are no more precise.
 ONE = 1e-5

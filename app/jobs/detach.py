@@ -9,8 +9,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import app
-from app import exit_codes
+from grpo_tui import app
+from grpo_tui.app import exit_codes
 
 READY = "--ready-file"
 PATIENCE = 600.0  # seconds; a model may have to be downloaded
@@ -46,7 +46,7 @@ def start_detached(arguments: Sequence[str], *, as_json: bool) -> int:
 
 def command(*arguments: str) -> list[str]:
     """Return the command line of `grpo-tui ARGUMENTS`; it ignores modules in the working folder."""
-    return [sys.executable, "-P", "-m", "app", *arguments]
+    return [sys.executable, "-P", "-m", "grpo_tui", *arguments]
 
 
 def environment() -> dict[str, str]:

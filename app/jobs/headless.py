@@ -18,13 +18,13 @@ from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Any
 
-from app import exit_codes
-from app.jobs.engine_thread import EngineThread
-from app.jobs.progress import Printer, printer
-from app.jobs.run_log import RunLog, fault_log
-from app.jobs.start import Job
 from grpo_engine import errors
 from grpo_engine import events as ev
+from grpo_tui.app import exit_codes
+from grpo_tui.app.jobs.engine_thread import EngineThread
+from grpo_tui.app.jobs.progress import Printer, printer
+from grpo_tui.app.jobs.run_log import RunLog, fault_log
+from grpo_tui.app.jobs.start import Job
 
 PROGRESS = ev.PhaseStarted | ev.PhaseAdvanced | ev.PromptsStarted | ev.RolloutsAdvanced
 NOT_PRINTED = ev.GroupScored | ev.TokensScored | ev.PassFinished  # except as JSON

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.jobs.detach import command, environment
+from grpo_tui.app.jobs.detach import command, environment
 
 if TYPE_CHECKING:
     from grpo_engine.config.settings import RunConfig
@@ -35,7 +35,7 @@ def resume_detached(ref: str, store: Path) -> str:
 
 
 def _start(arguments: list[str], store: Path, parent: str = "") -> str:
-    from experiments.record.recorder import PARENT
+    from grpo_tui.experiments.record.recorder import PARENT
 
     done = subprocess.run(
         command(*arguments, "--detach", "--json", "--db", str(store)),
@@ -50,8 +50,8 @@ def _start(arguments: list[str], store: Path, parent: str = "") -> str:
 
 def enqueue(config: "RunConfig", store: Path, parent: str = "") -> str:
     """Queue a run and return its name."""
-    from experiments.queue import RunQueue
-    from experiments.store import ExperimentStore
+    from grpo_tui.experiments.queue import RunQueue
+    from grpo_tui.experiments.store import ExperimentStore
 
     opened = ExperimentStore(store)
     try:

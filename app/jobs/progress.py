@@ -12,8 +12,8 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
-from app.jobs.report_table import before_and_after
 from grpo_engine import events as ev
+from grpo_tui.app.jobs.report_table import before_and_after
 
 
 class Printer(Protocol):

@@ -9,13 +9,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.exit_codes import REFUSAL
-from app.jobs.detach import command, environment
-from app.text.stderr import say
+from grpo_tui.app.exit_codes import REFUSAL
+from grpo_tui.app.jobs.detach import command, environment
+from grpo_tui.app.text.stderr import say
 
 if TYPE_CHECKING:
-    from experiments.db.tables import QueueItemRow
-    from experiments.queue import RunQueue
+    from grpo_tui.experiments.db.tables import QueueItemRow
+    from grpo_tui.experiments.queue import RunQueue
 
 RENEW_S = 15.0
 CONFIG = "config.yaml"
@@ -47,8 +47,8 @@ def work(queue: "RunQueue", sweep: int | None = None, *, stop_at_failure: bool =
 
 def run_item(queue: "RunQueue", item: "QueueItemRow") -> tuple[str, str]:
     """Train one item in another process; its outcome is what the store says."""
-    from app.jobs.launch import CLONE_OF
-    from experiments.record.recorder import PARENT, QUEUE_ITEM
+    from grpo_tui.app.jobs.launch import CLONE_OF
+    from grpo_tui.experiments.record.recorder import PARENT, QUEUE_ITEM
 
     assert item.id is not None
     if item.run_id is not None:
@@ -90,7 +90,7 @@ def run_item(queue: "RunQueue", item: "QueueItemRow") -> tuple[str, str]:
 
 def _wait_for_orphan(queue: "RunQueue", item: int, run: int) -> None:
     """Wait for a run that is still active although its worker is gone."""
-    from experiments.reader import StoreReader
+    from grpo_tui.experiments.reader import StoreReader
 
     with closing(StoreReader(queue.store.path)) as reader:
         renewed = 0.0

@@ -6,9 +6,9 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from app.jobs.progress import Tally, sentence, visible
-from experiments.db.paths import fault_file, log_file
 from grpo_engine.events import Event, RunFailed
+from grpo_tui.app.jobs.progress import Tally, sentence, visible
+from grpo_tui.experiments.db.paths import fault_file, log_file
 
 
 class RunLog:

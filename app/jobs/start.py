@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.db.paths import run_folder, runs_folder, store_path
 from grpo_engine.config.parse import build, merge
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
@@ -20,10 +19,11 @@ from grpo_engine.names import refuse_given
 from grpo_engine.platform.device import require_open_files
 from grpo_engine.platform.threads import launched_rank
 from grpo_engine.run.checkpoint import latest, newest_step
+from grpo_tui.experiments.db.paths import run_folder, runs_folder, store_path
 
 if TYPE_CHECKING:
-    from experiments.record.recorder import Recorder
-    from experiments.record.recording import RunHandle
+    from grpo_tui.experiments.record.recorder import Recorder
+    from grpo_tui.experiments.record.recording import RunHandle
 
 RECORDED_S = 10.0  # a store that is locked is given up for the spill file long before
 
@@ -98,9 +98,9 @@ def new_job(
     config = with_pass_rates(config, store_path(db))
     if not store:
         return Job(config=config, folder=folder or loose_folder(config, db), resume=False)
-    from experiments.record.recorder import recorded
-    from experiments.starts import keep
     from grpo_engine.versions import versions
+    from grpo_tui.experiments.record.recorder import recorded
+    from grpo_tui.experiments.starts import keep
 
     kept, origin = keep(store_path(db), config.model_dump())
     config = build(merge(config.model_dump(mode="json"), kept)) if kept else config
@@ -117,8 +117,8 @@ def new_job(
 
 def with_pass_rates(config: RunConfig, store: Path) -> RunConfig:
     """Write the pass rates of a run that `task.pass_rates` names to a file, and name that."""
-    from experiments.errors import StoreError
-    from experiments.reader import StoreReader
+    from grpo_tui.experiments.errors import StoreError
+    from grpo_tui.experiments.reader import StoreReader
 
     named = config.task.pass_rates
     if not named or Path(named).expanduser().exists():
@@ -165,8 +165,8 @@ def resumed_job(
 
     `steps` is a new number of steps.
     """
-    from experiments.reader import StoreReader
-    from experiments.record.recorder import recorded
+    from grpo_tui.experiments.reader import StoreReader
+    from grpo_tui.experiments.record.recorder import recorded
 
     if launched_rank():
         return follower(RunConfig(), resume=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from app.text.numbers import MINUS
+from grpo_tui.app.text.numbers import MINUS
 
 ROOM = 6
 ANY = (-math.inf, math.inf)

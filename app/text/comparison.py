@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from math import fsum
 from typing import TYPE_CHECKING, Any
 
-from app.text.numbers import MINUS, seconds, short, tokens
+from grpo_tui.app.text.numbers import MINUS, seconds, short, tokens
 
 if TYPE_CHECKING:
-    from experiments.compare.values import (
+    from grpo_tui.experiments.compare.values import (
         Comparison,
         Evaluated,
         PairedTest,
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         Ranking,
         SettingDifference,
     )
-    from experiments.values import RunSummary
+    from grpo_tui.experiments.values import RunSummary
 
 SURE = 0.05
 GREEDY = "eval/greedy/"

@@ -2,7 +2,7 @@
 
 import sys
 
-from experiments.db.texts import visible
+from grpo_tui.experiments.db.texts import visible
 
 
 def say(text: str) -> None:

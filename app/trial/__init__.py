@@ -4,6 +4,6 @@ Tokenizers, data sets, MLX and users' reward files are loaded there, so that the
 waits for them nor crashes with them.
 """
 
-from app.trial.client import TrialError, TrialProcess
+from grpo_tui.app.trial.client import TrialError, TrialProcess
 
 __all__ = ["TrialError", "TrialProcess"]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
 
-from app.jobs.detach import environment
+from grpo_tui.app.jobs.detach import environment
 
 MAY_FETCH = "GRPO_TUI_MAY_FETCH"  # set in a trial without network whose run would have it
 PATIENCE_S = 120.0
@@ -130,7 +130,7 @@ class TrialProcess:
         if self._process is None:
             self._online = online
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "app.trial.process"],
+                [sys.executable, "-P", "-m", "grpo_tui.app.trial.process"],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                 start_new_session=True, env=environment() if online else offline(),
             )  # fmt: skip

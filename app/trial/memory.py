@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING, Any
 
-from app.trial.examples import Examples, model_folder
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import MemoryLimitError
+from grpo_tui.app.trial.examples import Examples, model_folder
 
 if TYPE_CHECKING:
     from grpo_engine.policy.policy import Policy

@@ -36,12 +36,12 @@ class Trials:
     """Keeps what it loaded for the next question."""
 
     def __init__(self, stack: ExitStack) -> None:
-        from app.trial.episode import Player
-        from app.trial.examples import Examples
-        from app.trial.memory import Estimates
-        from app.trial.probing import Probing
-        from app.trial.ready import Readiness
-        from app.trial.scores import Scores
+        from grpo_tui.app.trial.episode import Player
+        from grpo_tui.app.trial.examples import Examples
+        from grpo_tui.app.trial.memory import Estimates
+        from grpo_tui.app.trial.probing import Probing
+        from grpo_tui.app.trial.ready import Readiness
+        from grpo_tui.app.trial.scores import Scores
 
         self._examples = Examples()
         self._estimates = Estimates(self._examples)

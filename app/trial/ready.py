@@ -13,7 +13,6 @@ from contextlib import ExitStack
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from app.trial.client import MAY_FETCH, PATIENCE_S, TrialError, offline
 from grpo_engine.config.parse import flatten
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import (
@@ -23,11 +22,12 @@ from grpo_engine.errors import (
     MissingPackageError,
     NotFetchedError,
 )
+from grpo_tui.app.trial.client import MAY_FETCH, PATIENCE_S, TrialError, offline
 
 if TYPE_CHECKING:
-    from app.trial.examples import Examples
-    from app.trial.memory import Estimates
-    from app.trial.scores import Scores
+    from grpo_tui.app.trial.examples import Examples
+    from grpo_tui.app.trial.memory import Estimates
+    from grpo_tui.app.trial.scores import Scores
 
 
 class Readiness:
@@ -146,9 +146,9 @@ def require(config: RunConfig) -> None:
 
     What is missing here is downloaded, as the run would do.
     """
-    from app.trial.examples import Examples
-    from app.trial.memory import Estimates
-    from app.trial.scores import Scores
+    from grpo_tui.app.trial.examples import Examples
+    from grpo_tui.app.trial.memory import Estimates
+    from grpo_tui.app.trial.scores import Scores
 
     with ExitStack() as stack:
         examples = Examples()
@@ -167,7 +167,7 @@ def require_apart(configs: Sequence[RunConfig], *, later: bool) -> tuple[str, ..
     )
     with tempfile.TemporaryFile() as errors:
         done = subprocess.run(
-            [sys.executable, "-P", "-m", "app.trial.process"],
+            [sys.executable, "-P", "-m", "grpo_tui.app.trial.process"],
             input="".join(f"{question}\n" for question in questions).encode(),
             stdout=subprocess.PIPE, stderr=errors, check=False,
             timeout=PATIENCE_S * len(configs), env=offline(),

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from app.trial.examples import Examples
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
 from grpo_engine.environments.dialogues import specs_of as environments_of
@@ -21,6 +20,7 @@ from grpo_engine.rollouts.prompts import (
     reward_prompt,
 )
 from grpo_engine.rollouts.types import Rollout
+from grpo_tui.app.trial.examples import Examples
 
 MOST = 2_000
 

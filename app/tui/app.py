@@ -18,29 +18,29 @@ from textual.message import Message
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
 
-from app.feed.feed import Feed
-from app.feed.snapshot import Snapshot
-from app.guardian import guarded
-from app.text.safe_text import safe
-from app.tui import messages as msg
-from app.tui.idle.garbage_collection import IdleGarbageCollection
-from app.tui.idle.preloading import Preloading
-from app.tui.key_actions import key_actions
-from app.tui.lifecycle import RunApp
-from app.tui.looks.themes import THEMES
-from app.tui.messages import Said
-from app.tui.preferences import Preferences, preferences_path
-from app.tui.screens.base import WorkbenchScreen
-from app.tui.textual_private import waits
-from app.tui.tour import Tour
-from experiments.db.paths import store_path
+from grpo_tui.app.feed.feed import Feed
+from grpo_tui.app.feed.snapshot import Snapshot
+from grpo_tui.app.guardian import guarded
+from grpo_tui.app.text.safe_text import safe
+from grpo_tui.app.tui import messages as msg
+from grpo_tui.app.tui.idle.garbage_collection import IdleGarbageCollection
+from grpo_tui.app.tui.idle.preloading import Preloading
+from grpo_tui.app.tui.key_actions import key_actions
+from grpo_tui.app.tui.lifecycle import RunApp
+from grpo_tui.app.tui.looks.themes import THEMES
+from grpo_tui.app.tui.messages import Said
+from grpo_tui.app.tui.preferences import Preferences, preferences_path
+from grpo_tui.app.tui.screens.base import WorkbenchScreen
+from grpo_tui.app.tui.textual_private import waits
+from grpo_tui.app.tui.tour import Tour
+from grpo_tui.experiments.db.paths import store_path
 
 SCREENS = {
-    "runs": "app.tui.screens.runs:RunsScreen",
-    "new_run": "app.tui.screens.new_run:NewRunScreen",
-    "watch": "app.tui.screens.watch:WatchScreen",
-    "rollouts": "app.tui.screens.rollouts:RolloutsScreen",
-    "compare": "app.tui.screens.compare:CompareScreen",
+    "runs": "grpo_tui.app.tui.screens.runs:RunsScreen",
+    "new_run": "grpo_tui.app.tui.screens.new_run:NewRunScreen",
+    "watch": "grpo_tui.app.tui.screens.watch:WatchScreen",
+    "rollouts": "grpo_tui.app.tui.screens.rollouts:RolloutsScreen",
+    "compare": "grpo_tui.app.tui.screens.compare:CompareScreen",
 }
 FAST, SLOW, KEY_ACTIVE_S = 1 / 12, 1 / 4, 2.0
 MESSAGES_KEPT = 200
@@ -58,7 +58,7 @@ def load(target: str) -> Screen[Any]:
 
 def finding_provider() -> type[Provider]:
     """What finds everything by its name; loaded when the palette first opens."""
-    from app.tui.finding import Finding
+    from grpo_tui.app.tui.finding import Finding
 
     return Finding
 
@@ -98,7 +98,7 @@ class Workbench(RunApp):
         found = super().get_driver_class()
         if found.__name__ != "LinuxDriver":
             return found
-        from app.tui.textual_private.terminal_driver import TerminalDriver
+        from grpo_tui.app.tui.textual_private.terminal_driver import TerminalDriver
 
         return TerminalDriver
 
@@ -262,14 +262,14 @@ class Workbench(RunApp):
 
     def action_jump(self) -> None:
         """Show a letter on every panel and field to jump to it."""
-        from app.tui.dialogs.jump import JumpScreen
+        from grpo_tui.app.tui.dialogs.jump import JumpScreen
 
         if isinstance(self.screen, WorkbenchScreen):
             self.push_screen(JumpScreen(self.screen))
 
     def action_messages(self) -> None:
         """List the latest messages."""
-        from app.tui.dialogs.latest import LatestScreen
+        from grpo_tui.app.tui.dialogs.latest import LatestScreen
 
         if isinstance(self.screen, WorkbenchScreen):
             self.push_screen(LatestScreen(self.said))
@@ -280,7 +280,7 @@ class Workbench(RunApp):
 
     def action_command_palette(self) -> None:
         """List all actions by name; the search field keeps pasted text on one line."""
-        from app.tui.textual_private.action_palette import ActionPalette
+        from grpo_tui.app.tui.textual_private.action_palette import ActionPalette
 
         if not isinstance(self.screen, ActionPalette):
             self.push_screen(ActionPalette(id="--command-palette", placeholder=PALETTE_HINT))

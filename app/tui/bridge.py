@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from textual.message import Message
 
-from app.feed.feed import LiveFeed
-from app.jobs.engine_thread import EngineThread
-from app.tui.messages import EngineEnded, LaunchRefused, RunBegan
 from grpo_engine import events as ev
 from grpo_engine.control import Control
+from grpo_tui.app.feed.feed import LiveFeed
+from grpo_tui.app.jobs.engine_thread import EngineThread
+from grpo_tui.app.tui.messages import EngineEnded, LaunchRefused, RunBegan
 
 if TYPE_CHECKING:
-    from app.jobs.start import Job
     from grpo_engine.config.settings import RunConfig
+    from grpo_tui.app.jobs.start import Job
 
 NICENESS = 10
 
@@ -46,8 +46,8 @@ class Bridge:
         """Start a new run and return at once."""
 
         def start(control: Control) -> "Job":
-            from app.jobs.start import new_job
-            from app.trial.ready import require
+            from grpo_tui.app.jobs.start import new_job
+            from grpo_tui.app.trial.ready import require
 
             require(config)
             return new_job(config, db=self._store, parent=parent, control=control)
@@ -58,7 +58,7 @@ class Bridge:
         """Resume a stored run and return at once."""
 
         def start(control: Control) -> "Job":
-            from app.jobs.start import resumed_job
+            from grpo_tui.app.jobs.start import resumed_job
 
             return resumed_job(ref, db=self._store, control=control)
 
@@ -94,7 +94,7 @@ class Bridge:
             raise
 
     def _train(self, job: "Job") -> None:
-        from app.jobs.run_log import RunLog, fault_log
+        from grpo_tui.app.jobs.run_log import RunLog, fault_log
 
         assert job.handle is not None
         self.run, self.name = job.handle.id, job.name

@@ -10,14 +10,14 @@ from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
 from textual.markup import escape
 
-from app.text.numbers import with_unit
-from app.text.safe_text import safe
-from app.tui import messages as msg
-from app.tui.lifecycle import RunApp
-from app.tui.screens.base import Found, WorkbenchScreen
-from experiments.errors import StoreError
-from experiments.reader import StoreReader
-from experiments.values import RunSummary
+from grpo_tui.app.text.numbers import with_unit
+from grpo_tui.app.text.safe_text import safe
+from grpo_tui.app.tui import messages as msg
+from grpo_tui.app.tui.lifecycle import RunApp
+from grpo_tui.app.tui.screens.base import Found, WorkbenchScreen
+from grpo_tui.experiments.errors import StoreError
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.values import RunSummary
 
 MOST_RUNS, MOST_HITS = 1000, 50
 PARTS = re.compile(r"[^\w+-]+")
@@ -130,7 +130,7 @@ def _settings(app: RunApp) -> Iterator[Found]:
 
 
 def _helps(screen: WorkbenchScreen) -> Iterator[Found]:
-    from app.tui.dialogs.help.topics import ALERTS, PANELS
+    from grpo_tui.app.tui.dialogs.help.topics import ALERTS, PANELS
 
     for name, part in PANELS.items():
         yield Found(f"Help: {part.heading}", part.paragraphs[0][1],

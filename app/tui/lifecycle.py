@@ -12,20 +12,20 @@ from typing import Any
 from textual import events, on
 from textual.message import Message
 
-from app.feed.feed import Feed, StartingFeed
-from app.feed.session import Session
-from app.feed.snapshot import Asked, Head, Snapshot
-from app.text.numbers import short
-from app.tui import messages as msg
-from app.tui import terminal
-from app.tui.bridge import Bridge
-from app.tui.dialogs.choices import Choice
-from app.tui.dialogs.leaving import LeaveDialog, Plan, QuitDialog
-from app.tui.preferences import Preferences
-from app.tui.store import writes
-from app.tui.store.reader import ReaderThread
-from app.tui.textual_private.themed_app import ThemedApp
-from app.tui.tour import Tour
+from grpo_tui.app.feed.feed import Feed, StartingFeed
+from grpo_tui.app.feed.session import Session
+from grpo_tui.app.feed.snapshot import Asked, Head, Snapshot
+from grpo_tui.app.text.numbers import short
+from grpo_tui.app.tui import messages as msg
+from grpo_tui.app.tui import terminal
+from grpo_tui.app.tui.bridge import Bridge
+from grpo_tui.app.tui.dialogs.choices import Choice
+from grpo_tui.app.tui.dialogs.leaving import LeaveDialog, Plan, QuitDialog
+from grpo_tui.app.tui.preferences import Preferences
+from grpo_tui.app.tui.store import writes
+from grpo_tui.app.tui.store.reader import ReaderThread
+from grpo_tui.app.tui.textual_private.themed_app import ThemedApp
+from grpo_tui.app.tui.tour import Tour
 
 
 class RunApp(ThemedApp):
@@ -105,7 +105,7 @@ class RunApp(ThemedApp):
             self.run_worker(self._write_mute(session, message))
 
     async def _write_mute(self, session: Session, message: msg.MuteRequested) -> None:
-        from experiments.errors import StoreError
+        from grpo_tui.experiments.errors import StoreError
 
         try:
             await self.write(
@@ -125,7 +125,7 @@ class RunApp(ThemedApp):
             self.frame_now()
 
     def _open(self, ref: str) -> None:
-        from app.feed.stored import StoreFeed
+        from grpo_tui.app.feed.stored import StoreFeed
 
         if self.live is not None and ref in (self.bridge.run, self.bridge.name):
             if self.session is not None and self.session is not self.live:
@@ -196,18 +196,18 @@ class RunApp(ThemedApp):
         self.run_worker(guarded, thread=True, exit_on_error=False)
 
     def _start_detached(self, message: msg.LaunchRequested) -> None:
-        from app.jobs.launch import detached
+        from grpo_tui.app.jobs.launch import detached
 
         self._tell(msg.Detached(detached(message.config, self.store, message.parent)))
 
     def _resume_detached(self, ref: str) -> None:
-        from app.jobs.launch import resume_detached
+        from grpo_tui.app.jobs.launch import resume_detached
 
         self._tell(msg.Detached(resume_detached(ref, self.store)))
 
     def _enqueue(self, message: msg.LaunchRequested) -> None:
-        from app.jobs.launch import enqueue
-        from app.trial.ready import require_apart
+        from grpo_tui.app.jobs.launch import enqueue
+        from grpo_tui.app.trial.ready import require_apart
 
         require_apart([message.config], later=True)
         self._tell(msg.Queued(enqueue(message.config, self.store, message.parent)))
@@ -252,7 +252,7 @@ class RunApp(ThemedApp):
             return
         name = self.bridge.name
         if message.error and snapshot is not None:
-            from app.tui.dialogs.crash import CrashScreen
+            from grpo_tui.app.tui.dialogs.crash import CrashScreen
 
             self.write_to_terminal(terminal.notification(f"{name} failed"))
             self.push_screen(CrashScreen(snapshot, message.error, message.traceback))
@@ -269,7 +269,7 @@ class RunApp(ThemedApp):
             return
 
         def hand_over() -> None:
-            from app.jobs.launch import resume_detached
+            from grpo_tui.app.jobs.launch import resume_detached
 
             try:
                 self.handed_over = resume_detached(self.bridge.run, self.store)
@@ -370,7 +370,7 @@ class BusyDialog(Choice[str]):
     """What to do with a new run while another is training."""
 
     def __init__(self, name: str) -> None:
-        from experiments.db.machine import memory_now
+        from grpo_tui.experiments.db.machine import memory_now
 
         held, free = memory_now()
         super().__init__(

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from textual.message import Message
 
-from app.feed.snapshot import Asked
+from grpo_tui.app.feed.snapshot import Asked
 
 if TYPE_CHECKING:
     from grpo_engine.config.settings import RunConfig

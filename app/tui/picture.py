@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from rich.style import Style
 
-from app.text.safe_text import cell_len
-from app.tui.looks.colours import hex_of
-from app.tui.textual_private.screen_lines import strips_of
+from grpo_tui.app.text.safe_text import cell_len
+from grpo_tui.app.tui.looks.colours import hex_of
+from grpo_tui.app.tui.textual_private.screen_lines import strips_of
 
 if TYPE_CHECKING:
     from textual.app import App

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from app.tui.looks.colours import DARK, PALETTES
+from grpo_tui.app.tui.looks.colours import DARK, PALETTES
 
 
 def preferences_path() -> Path:

@@ -6,11 +6,11 @@ from typing import Any, ClassVar
 from textual.reactive import reactive
 from textual.screen import Screen
 
-from app.text.safe_text import wrap
-from app.tui.key_actions import key_name
-from app.tui.looks.colours import style
-from app.tui.widgets.panel import Line, Panel
-from app.tui.widgets.top_bar import TABS
+from grpo_tui.app.text.safe_text import wrap
+from grpo_tui.app.tui.key_actions import key_name
+from grpo_tui.app.tui.looks.colours import style
+from grpo_tui.app.tui.widgets.panel import Line, Panel
+from grpo_tui.app.tui.widgets.top_bar import TABS
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-from experiments.compare.statistics import t_quantile, t_two_sided
-from experiments.compare.values import Effect
+from grpo_tui.experiments.compare.statistics import t_quantile, t_two_sided
+from grpo_tui.experiments.compare.values import Effect
 
 ALPHA = 0.05
 POWER = NormalDist().inv_cdf(0.8)

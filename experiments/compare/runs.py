@@ -6,8 +6,9 @@ from math import inf, isfinite
 from statistics import median
 from typing import Any
 
-from experiments.compare import statistics
-from experiments.compare.values import (  # fmt: skip
+from grpo_engine.metrics import METRICS, natural_range, spec
+from grpo_tui.experiments.compare import statistics
+from grpo_tui.experiments.compare.values import (  # fmt: skip
     Comparison,
     Effect,
     Evaluated,
@@ -23,10 +24,9 @@ from experiments.compare.values import (  # fmt: skip
     SettingDifference,
     SideBySide,
 )
-from experiments.errors import CompareError
-from experiments.reader import StoreReader
-from experiments.values import EvaluationView, GroupView, RunSummary
-from grpo_engine.metrics import METRICS, natural_range, spec
+from grpo_tui.experiments.errors import CompareError
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.values import EvaluationView, GroupView, RunSummary
 
 AXES = ("step", "tokens", "wall")
 _SEEDLESS = ("seed", "name")
@@ -320,7 +320,9 @@ def _paired_test(mode: str, runs: Evaluations, base: Evaluations) -> PairedTest 
         for key in shared
     )
     own, other = _evaluated(runs, left, shared), _evaluated(base, right, shared)
-    from experiments.compare.effects import paired  # numpy takes a tenth of a second to load
+    from grpo_tui.experiments.compare.effects import (
+        paired,  # numpy takes a tenth of a second to load
+    )
 
     test = paired(differences)
     single = len(runs) == len(base) == own.samples == other.samples == 1
@@ -418,7 +420,7 @@ def _ranking(
     """Rank settings by the problems that all their runs answered."""
     import numpy as np
 
-    from experiments.compare.effects import effect, spread_of
+    from grpo_tui.experiments.compare.effects import effect, spread_of
 
     shares = [[_shares(item) for _, item in group] for group in groups]
     problems = sorted(set.intersection(*(set(one) for group in shares for one in group)))

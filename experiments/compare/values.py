@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from experiments.values import GroupView, RunSummary
 from grpo_engine.metrics import Direction
+from grpo_tui.experiments.values import GroupView, RunSummary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from experiments.db.texts import escape
+from grpo_tui.experiments.db.texts import escape
 
 
 def config_tree(config: Any) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
-from experiments.db.machine import network_file_system
-from experiments.errors import NoStoreError, StoreUnusableError
+from grpo_tui.experiments.db.machine import network_file_system
+from grpo_tui.experiments.errors import NoStoreError, StoreUnusableError
 
 APPLICATION_ID = 0x47525054
 

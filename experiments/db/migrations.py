@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from experiments.db.connection import APPLICATION_ID, begin
-from experiments.db.machine import host_name, is_alive
-from experiments.db.migration_sql import CURRENT, MIGRATIONS
-from experiments.db.texts import iso, now_iso, seconds
-from experiments.errors import StoreReadOnlyError, StoreUnusableError
+from grpo_tui.experiments.db.connection import APPLICATION_ID, begin
+from grpo_tui.experiments.db.machine import host_name, is_alive
+from grpo_tui.experiments.db.migration_sql import CURRENT, MIGRATIONS
+from grpo_tui.experiments.db.texts import iso, now_iso, seconds
+from grpo_tui.experiments.errors import StoreReadOnlyError, StoreUnusableError
 
 FRESH_S = 30.0
 
@@ -58,7 +58,7 @@ def _apply(conn: sqlite3.Connection, done: int) -> None:
         names = names[:1]
         statements: Sequence[str] = MIGRATIONS[names[0]].split(";")
     else:
-        from experiments.db.tables import schema  # readers do without SQLModel
+        from grpo_tui.experiments.db.tables import schema  # readers do without SQLModel
 
         statements = schema()
     begin(conn)

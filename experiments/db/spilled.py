@@ -7,7 +7,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.db.paths import spill_file, spill_folder
+from grpo_tui.experiments.db.paths import spill_file, spill_folder
 
 PREFIX = "grpo-tui-spill-"
 ENDS = {"RunFinished", "RunFailed"}

@@ -5,7 +5,7 @@ import sqlite3
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
-from experiments.db.statements import REPLACE, Row, insert
+from grpo_tui.experiments.db.statements import REPLACE, Row, insert
 
 
 @dataclass(slots=True)

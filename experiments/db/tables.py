@@ -13,7 +13,7 @@ from sqlalchemy.orm import declared_attr
 from sqlalchemy.schema import CreateIndex, CreateTable, DDLElement
 from sqlmodel import Field, SQLModel
 
-from experiments.db.migration_sql import SEARCH
+from grpo_tui.experiments.db.migration_sql import SEARCH
 
 WITHOUT_ROWID = {"sqlite_with_rowid": False}
 

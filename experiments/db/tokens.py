@@ -20,8 +20,8 @@ from urllib.parse import quote
 import numpy as np
 import numpy.typing as npt
 
-from experiments.values import TokenRow
 from grpo_engine.events import UpdateTotals
+from grpo_tui.experiments.values import TokenRow
 
 CODEC = 1
 MOST_BYTES = 1 << 29  # of a blob when decompressed; a group of 4 million tokens has a fourth

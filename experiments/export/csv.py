@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, Any
 
-from experiments.db.texts import Escapes, escape
-from experiments.export.json import number_text, plain
+from grpo_tui.experiments.db.texts import Escapes, escape
+from grpo_tui.experiments.export.json import number_text, plain
 
 Rows = Iterable[Mapping[str, Any]]
 # characters that act on a terminal or reorder text: controls except tab and line ends, and

@@ -7,14 +7,21 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any
 
-from experiments.db.texts import escape
-from experiments.errors import ExportError, StoreError
-from experiments.export.csv import header_of, write_csv
-from experiments.export.json import json_text, plain
-from experiments.export.markdown import HEAD_LINES, table
-from experiments.export.rows import METRIC_FIELDS, PAGE, STEP_FIELDS, Row, numbers_of, rows_of
-from experiments.reader import StoreReader
-from experiments.values import RunSummary
+from grpo_tui.experiments.db.texts import escape
+from grpo_tui.experiments.errors import ExportError, StoreError
+from grpo_tui.experiments.export.csv import header_of, write_csv
+from grpo_tui.experiments.export.json import json_text, plain
+from grpo_tui.experiments.export.markdown import HEAD_LINES, table
+from grpo_tui.experiments.export.rows import (
+    METRIC_FIELDS,
+    PAGE,
+    STEP_FIELDS,
+    Row,
+    numbers_of,
+    rows_of,
+)
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.values import RunSummary
 
 DATABASE = b"SQLite format 3\0"
 FORMATS = ("csv", "jsonl", "parquet", "md")

@@ -1,6 +1,6 @@
 """A tracker's own process: it reads a run from the store while it trains, as a viewer does.
 
-    python -m experiments.export.follow STORE RUN TRACKER FIRST_STEP
+    python -m grpo_tui.experiments.export.follow STORE RUN TRACKER FIRST_STEP
 
 A step is logged when the next one has values or the run has ended: evaluations belong to it.
 """
@@ -12,10 +12,10 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from experiments.db.paths import trackers_folder
-from experiments.errors import StoreError
-from experiments.export.trackers import TRACKERS, Log, logged_steps
-from experiments.reader import StoreReader
+from grpo_tui.experiments.db.paths import trackers_folder
+from grpo_tui.experiments.errors import StoreError
+from grpo_tui.experiments.export.trackers import TRACKERS, Log, logged_steps
+from grpo_tui.experiments.reader import StoreReader
 
 POLL_S = 1.0
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from experiments.db.texts import visible
-from experiments.export.csv import cell
+from grpo_tui.experiments.db.texts import visible
+from grpo_tui.experiments.export.csv import cell
 
 HEAD_LINES = 2
 

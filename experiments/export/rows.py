@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from experiments.db.texts import iso
-from experiments.errors import ExportError
-from experiments.reader import StoreReader
-from experiments.values import GroupView, RolloutView, RunSummary
 from grpo_engine.events import Span
+from grpo_tui.experiments.db.texts import iso
+from grpo_tui.experiments.errors import ExportError
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.values import GroupView, RolloutView, RunSummary
 
 Row = dict[str, Any]
 PAGE = 200

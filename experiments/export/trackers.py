@@ -9,12 +9,12 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any, Protocol
 
-from experiments.db.texts import seconds
-from experiments.errors import ExportError, StoreError
-from experiments.export.rows import metric_rows
-from experiments.export.tensorboard import EventFile
-from experiments.reader import StoreReader
-from experiments.values import RunSummary
+from grpo_tui.experiments.db.texts import seconds
+from grpo_tui.experiments.errors import ExportError, StoreError
+from grpo_tui.experiments.export.rows import metric_rows
+from grpo_tui.experiments.export.tensorboard import EventFile
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.values import RunSummary
 
 NOT_METRICS = ("run", "name", "step", "at", "elapsed")
 

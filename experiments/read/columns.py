@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from experiments.db.texts import escape
-from experiments.errors import QueryError
 from grpo_engine.errors import nearest
 from grpo_engine.metrics import METRICS, spec
+from grpo_tui.experiments.db.texts import escape
+from grpo_tui.experiments.errors import QueryError
 
 STATS = ("best", "last", "first", "min", "max", "mean", "count")
 FIELDS = {

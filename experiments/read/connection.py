@@ -7,13 +7,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from experiments.db.configs import in_force, json_text, number_of
-from experiments.db.connection import open_reader
-from experiments.db.migration_sql import CURRENT
-from experiments.db.migrations import too_new, version
-from experiments.db.texts import unescape
-from experiments.errors import NoStoreError, NothingStoredError, QueryError, StoreUnusableError
-from experiments.read.shapes import Columns, Shape, V
+from grpo_tui.experiments.db.configs import in_force, json_text, number_of
+from grpo_tui.experiments.db.connection import open_reader
+from grpo_tui.experiments.db.migration_sql import CURRENT
+from grpo_tui.experiments.db.migrations import too_new, version
+from grpo_tui.experiments.db.texts import unescape
+from grpo_tui.experiments.errors import (
+    NoStoreError,
+    NothingStoredError,
+    QueryError,
+    StoreUnusableError,
+)
+from grpo_tui.experiments.read.shapes import Columns, Shape, V
 
 
 def _as_json(config: str | None, path: str) -> str | None:

@@ -5,14 +5,14 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from experiments import values as v
-from experiments.db.numbers import number
-from experiments.db.paths import run_folder, tokens_file
-from experiments.read.connection import marks, text
-from experiments.read.metrics import PASS, MetricQuestions
-from experiments.read.rollouts import RolloutQuestions
-from experiments.read.shapes import Shape
 from grpo_engine import events as ev
+from grpo_tui.experiments import values as v
+from grpo_tui.experiments.db.numbers import number
+from grpo_tui.experiments.db.paths import run_folder, tokens_file
+from grpo_tui.experiments.read.connection import marks, text
+from grpo_tui.experiments.read.metrics import PASS, MetricQuestions
+from grpo_tui.experiments.read.rollouts import RolloutQuestions
+from grpo_tui.experiments.read.shapes import Shape
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -140,7 +140,7 @@ class FactQuestions(MetricQuestions, RolloutQuestions):
     def _with_blobs(
         self, run: int, keys: Sequence[int]
     ) -> Iterable[tuple[int, int, v.GroupView, Blob]]:
-        from experiments.db.tokens import read_blobs
+        from grpo_tui.experiments.db.tokens import read_blobs
 
         seqs = {
             key: (seq, tokens)

@@ -8,12 +8,12 @@ hold.
 import re
 from typing import get_args
 
-from experiments.db.texts import escape
-from experiments.errors import QueryError
-from experiments.read.columns import Known, parse_column
-from experiments.values import Status
 from grpo_engine.config.conditions import Either, Every, Node, Not, Term, Word, parse
 from grpo_engine.errors import nearest
+from grpo_tui.experiments.db.texts import escape
+from grpo_tui.experiments.errors import QueryError
+from grpo_tui.experiments.read.columns import Known, parse_column
+from grpo_tui.experiments.values import Status
 
 _CONTAINS = ("name", "note", "model", "task", "error", "device", "code")
 

@@ -5,13 +5,13 @@ from array import array
 from operator import itemgetter
 from pathlib import Path
 
-from experiments import values as v
-from experiments.db.numbers import number
-from experiments.db.texts import escape
-from experiments.errors import NothingStoredError
-from experiments.read.connection import Reading, no_collection, text
-from experiments.read.shapes import Shape
 from grpo_engine import events as ev
+from grpo_tui.experiments import values as v
+from grpo_tui.experiments.db.numbers import number
+from grpo_tui.experiments.db.texts import escape
+from grpo_tui.experiments.errors import NothingStoredError
+from grpo_tui.experiments.read.connection import Reading, no_collection, text
+from grpo_tui.experiments.read.shapes import Shape
 
 STEP = Shape(v.StepView, "step")
 PASS = Shape(ev.PassFinished, "update_pass", index="pass")

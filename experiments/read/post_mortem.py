@@ -4,12 +4,12 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments import values as v
-from experiments.db.machine import boot_id, host_name
-from experiments.db.paths import fault_file, log_file, run_folder
-from experiments.db.texts import ago, iso, seconds
-from experiments.read.metrics import MetricQuestions
-from experiments.read.shapes import Shape
+from grpo_tui.experiments import values as v
+from grpo_tui.experiments.db.machine import boot_id, host_name
+from grpo_tui.experiments.db.paths import fault_file, log_file, run_folder
+from grpo_tui.experiments.db.texts import ago, iso, seconds
+from grpo_tui.experiments.read.metrics import MetricQuestions
+from grpo_tui.experiments.read.shapes import Shape
 
 LINES = 20
 

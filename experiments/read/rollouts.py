@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-from experiments import values as v
-from experiments.db.paths import run_folder, tokens_file
-from experiments.db.texts import escape
-from experiments.errors import NothingStoredError
-from experiments.read.connection import Reading, marks, text
-from experiments.read.shapes import Shape
 from grpo_engine import events as ev
+from grpo_tui.experiments import values as v
+from grpo_tui.experiments.db.paths import run_folder, tokens_file
+from grpo_tui.experiments.db.texts import escape
+from grpo_tui.experiments.errors import NothingStoredError
+from grpo_tui.experiments.read.connection import Reading, marks, text
+from grpo_tui.experiments.read.shapes import Shape
 
 GROUP = Shape(v.GroupView, "rollout_group")
 ROLLOUT = Shape(v.RolloutView, "rollout")
@@ -120,7 +120,7 @@ class RolloutQuestions(Reading):
 
     def tokens_of(self, run: int, groups: Sequence[int]) -> dict[int, v.TokenView]:
         """Return the token numbers of groups by their keys; those not recorded are omitted."""
-        from experiments.db.tokens import read_blobs
+        from grpo_tui.experiments.db.tokens import read_blobs
 
         rows = self._all(
             "SELECT id, seq FROM rollout_group "

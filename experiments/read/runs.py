@@ -6,20 +6,20 @@ from dataclasses import fields
 from types import MappingProxyType
 from typing import Any
 
-from experiments import values as v
-from experiments.db.configs import flat
-from experiments.db.paths import run_folder
-from experiments.db.spilled import Spilled, runs_waiting, spilled
-from experiments.db.texts import escape
-from experiments.errors import RunActiveError, RunNotFoundError
-from experiments.read.columns import FIELDS, Column, Known, parse_column, parse_columns
-from experiments.read.connection import Reading, marks, no_collection, text
-from experiments.read.filters import compile_filter
-from experiments.read.shapes import Columns, Shape
-from experiments.read.status import Derived, LifeSigns, derive
-from experiments.starts import begun_from
 from grpo_engine.errors import nearest
 from grpo_engine.metrics import spec
+from grpo_tui.experiments import values as v
+from grpo_tui.experiments.db.configs import flat
+from grpo_tui.experiments.db.paths import run_folder
+from grpo_tui.experiments.db.spilled import Spilled, runs_waiting, spilled
+from grpo_tui.experiments.db.texts import escape
+from grpo_tui.experiments.errors import RunActiveError, RunNotFoundError
+from grpo_tui.experiments.read.columns import FIELDS, Column, Known, parse_column, parse_columns
+from grpo_tui.experiments.read.connection import Reading, marks, no_collection, text
+from grpo_tui.experiments.read.filters import compile_filter
+from grpo_tui.experiments.read.shapes import Columns, Shape
+from grpo_tui.experiments.read.status import Derived, LifeSigns, derive
+from grpo_tui.experiments.starts import begun_from
 
 DEFAULT_METRICS = (
     "reward", "kl", "clip_ratio/region_mean", "tokens_per_second", "completions/mean_length",

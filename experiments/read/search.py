@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
 
-from experiments import values as v
-from experiments.db.texts import escape
-from experiments.errors import QueryError
-from experiments.read.connection import marks
-from experiments.read.search_order import PAGE, Found, OrderedRollouts
+from grpo_tui.experiments import values as v
+from grpo_tui.experiments.db.texts import escape
+from grpo_tui.experiments.errors import QueryError
+from grpo_tui.experiments.read.connection import marks
+from grpo_tui.experiments.read.search_order import PAGE, Found, OrderedRollouts
 
 Mode = Literal["substring", "words", "prefix"]
 MODES = ("substring", "words", "prefix")

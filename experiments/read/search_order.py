@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from experiments.read.connection import Reading, marks, text
 from grpo_engine.events import Origin
+from grpo_tui.experiments.read.connection import Reading, marks, text
 
 PAGE = 500
 FIRST_PAGE = 200

@@ -11,10 +11,10 @@ from dataclasses import MISSING, fields
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args, get_origin
 
-from experiments.db.numbers import loads, number
-from experiments.db.texts import unescape
-from experiments.errors import StoreUnusableError
 from grpo_engine.events import Span
+from grpo_tui.experiments.db.numbers import loads, number
+from grpo_tui.experiments.db.texts import unescape
+from grpo_tui.experiments.errors import StoreUnusableError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -3,8 +3,8 @@
 import time
 from dataclasses import dataclass
 
-from experiments.db.machine import boot_id, host_name, is_alive
-from experiments.db.texts import seconds
+from grpo_tui.experiments.db.machine import boot_id, host_name, is_alive
+from grpo_tui.experiments.db.texts import seconds
 
 BEAT_S = 30.0
 STALL_S = 60.0

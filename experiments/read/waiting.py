@@ -4,13 +4,19 @@ import json
 import time
 from typing import Any
 
-from experiments.board import board_from_json
-from experiments.db.texts import seconds
-from experiments.errors import NothingStoredError
-from experiments.read.connection import Reading, text
-from experiments.read.post_mortem import last_sign
-from experiments.read.shapes import Shape
-from experiments.values import BoardView, ControlState, ControlView, QueueItemView, SweepView
+from grpo_tui.experiments.board import board_from_json
+from grpo_tui.experiments.db.texts import seconds
+from grpo_tui.experiments.errors import NothingStoredError
+from grpo_tui.experiments.read.connection import Reading, text
+from grpo_tui.experiments.read.post_mortem import last_sign
+from grpo_tui.experiments.read.shapes import Shape
+from grpo_tui.experiments.values import (
+    BoardView,
+    ControlState,
+    ControlView,
+    QueueItemView,
+    SweepView,
+)
 
 NO_ANSWER_S = 5.0
 ITEM = Shape(QueueItemView, "queue_item", sweep="", run="")

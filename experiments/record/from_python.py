@@ -7,13 +7,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from experiments.db.paths import run_folder, store_path
-from experiments.reader import StoreReader
-from experiments.record.recorder import Recorder, recorded
-from experiments.record.recording import RunHandle
 from grpo_engine import events as ev
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
+from grpo_tui.experiments.db.paths import run_folder, store_path
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.record.recorder import Recorder, recorded
+from grpo_tui.experiments.record.recording import RunHandle
 
 
 class PythonStore:

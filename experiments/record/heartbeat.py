@@ -6,11 +6,11 @@ import threading
 import time
 from contextlib import closing
 
-from experiments.db.connection import begin, open_writer
-from experiments.db.machine import memory_now
-from experiments.db.texts import iso
-from experiments.errors import StoreError
-from experiments.store import ExperimentStore
+from grpo_tui.experiments.db.connection import begin, open_writer
+from grpo_tui.experiments.db.machine import memory_now
+from grpo_tui.experiments.db.texts import iso
+from grpo_tui.experiments.errors import StoreError
+from grpo_tui.experiments.store import ExperimentStore
 
 PERIOD_S = 2.0
 

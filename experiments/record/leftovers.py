@@ -9,15 +9,15 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from experiments.db.connection import open_writer
-from experiments.db.machine import host_name, is_alive
-from experiments.db.paths import run_folder
-from experiments.db.spilled import runs_waiting, spilled
-from experiments.errors import RunNotFoundError, StoreError
-from experiments.record.rows import RecordedParts
-from experiments.record.spill import Spill, taking_in
-from experiments.record.writer import RunWriter
-from experiments.store import ExperimentStore
+from grpo_tui.experiments.db.connection import open_writer
+from grpo_tui.experiments.db.machine import host_name, is_alive
+from grpo_tui.experiments.db.paths import run_folder
+from grpo_tui.experiments.db.spilled import runs_waiting, spilled
+from grpo_tui.experiments.errors import RunNotFoundError, StoreError
+from grpo_tui.experiments.record.rows import RecordedParts
+from grpo_tui.experiments.record.spill import Spill, taking_in
+from grpo_tui.experiments.record.writer import RunWriter
+from grpo_tui.experiments.store import ExperimentStore
 
 LOCK_LIMIT_S = 2.0
 

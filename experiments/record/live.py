@@ -4,11 +4,11 @@ import json
 import sqlite3
 import time
 
-from experiments.board import Board, board_json
-from experiments.db.connection import begin
-from experiments.db.texts import now_iso, seconds, unescape
 from grpo_engine import events as ev
 from grpo_engine.control import Control
+from grpo_tui.experiments.board import Board, board_json
+from grpo_tui.experiments.db.connection import begin
+from grpo_tui.experiments.db.texts import now_iso, seconds, unescape
 
 BOARD_PERIOD_S = 0.25
 EXPIRE_S = 60.0

@@ -11,15 +11,15 @@ from pathlib import Path
 from queue import Empty, Full, Queue
 from typing import Any
 
-from experiments.db.machine import network_file_system
-from experiments.errors import StoreError, StoreReadOnlyError
-from experiments.record import tracking
-from experiments.record.leftovers import take_in_leftovers
-from experiments.record.recording import Recording, RunHandle
-from experiments.record.store_file import StoreFile
-from experiments.store import ExperimentStore
 from grpo_engine import events as ev
 from grpo_engine.control import Control
+from grpo_tui.experiments.db.machine import network_file_system
+from grpo_tui.experiments.errors import StoreError, StoreReadOnlyError
+from grpo_tui.experiments.record import tracking
+from grpo_tui.experiments.record.leftovers import take_in_leftovers
+from grpo_tui.experiments.record.recording import Recording, RunHandle
+from grpo_tui.experiments.record.store_file import StoreFile
+from grpo_tui.experiments.store import ExperimentStore
 
 POLL_S = 0.2
 QUEUE_ITEM = "GRPO_TUI_QUEUE_ITEM"
@@ -65,7 +65,7 @@ class Recorder:
         assert row.id is not None
         # the queue's worker sets this for its child, whose own children must not inherit it
         if item := os.environ.pop(QUEUE_ITEM, ""):
-            from experiments.queue import RunQueue
+            from grpo_tui.experiments.queue import RunQueue
 
             RunQueue(self.store).attach(int(item), row.id)
         return self._begin(row.id, 0, control)

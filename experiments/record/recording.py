@@ -9,20 +9,20 @@ from pathlib import Path
 from queue import Queue, SimpleQueue
 from typing import Any
 
-from experiments.board import Board
-from experiments.db.paths import run_folder
-from experiments.db.spilled import room, spilled
-from experiments.db.texts import iso, unescape
-from experiments.errors import StoreError
-from experiments.record.heartbeat import Heartbeat
-from experiments.record.leftovers import drain, may_pass, recorded_parts, take_in_later
-from experiments.record.live import LiveBoard, Requests
-from experiments.record.rows import PROGRESS, Item
-from experiments.record.spill import Spill, taking_in
-from experiments.record.store_file import StoreFile
-from experiments.record.writer import RunWriter
 from grpo_engine import events as ev
 from grpo_engine.control import Control
+from grpo_tui.experiments.board import Board
+from grpo_tui.experiments.db.paths import run_folder
+from grpo_tui.experiments.db.spilled import room, spilled
+from grpo_tui.experiments.db.texts import iso, unescape
+from grpo_tui.experiments.errors import StoreError
+from grpo_tui.experiments.record.heartbeat import Heartbeat
+from grpo_tui.experiments.record.leftovers import drain, may_pass, recorded_parts, take_in_later
+from grpo_tui.experiments.record.live import LiveBoard, Requests
+from grpo_tui.experiments.record.rows import PROGRESS, Item
+from grpo_tui.experiments.record.spill import Spill, taking_in
+from grpo_tui.experiments.record.store_file import StoreFile
+from grpo_tui.experiments.record.writer import RunWriter
 
 SPILL_AFTER_S = 2.0
 RETRY_S = 1.0

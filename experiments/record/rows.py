@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from experiments.db.numbers import dumps, known, nan_names
-from experiments.db.statements import Row
-from experiments.db.texts import escape
 from grpo_engine import events as ev
+from grpo_tui.experiments.db.numbers import dumps, known, nan_names
+from grpo_tui.experiments.db.statements import Row
+from grpo_tui.experiments.db.texts import escape
 
 PROGRESS = (ev.PhaseStarted, ev.PhaseAdvanced, ev.PromptsStarted, ev.RolloutsAdvanced)
 

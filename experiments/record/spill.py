@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from experiments.db.paths import spill_file, spill_folder
-from experiments.db.spilled import places, second_place
-from experiments.record.rows import Item
 from grpo_engine import events as ev
+from grpo_tui.experiments.db.paths import spill_file, spill_folder
+from grpo_tui.experiments.db.spilled import places, second_place
+from grpo_tui.experiments.record.rows import Item
 
 CHUNK = 200
 

@@ -6,8 +6,8 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from experiments.db.connection import open_writer
-from experiments.store import ExperimentStore
+from grpo_tui.experiments.db.connection import open_writer
+from grpo_tui.experiments.store import ExperimentStore
 
 # A step of forty metrics writes to the last page of each, some 45 pages. A checkpoint every
 # 20 steps would make disk writes half of a step's time; 8,000 pages are 33 MB of log.

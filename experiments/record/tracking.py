@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def start(tracker: str, store: Path, run: str, after: int, say: Callable[[str], None]) -> None:
     """Start a tracker's process for a run; `say` is told once if it fails."""
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "experiments.export.follow", store, run, tracker, str(after)],
+        [sys.executable, "-P", "-m", "grpo_tui.experiments.export.follow", store, run, tracker, str(after)],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
         start_new_session=True, env={**os.environ, "PYTHONPATH": _paths()},
     )  # fmt: skip

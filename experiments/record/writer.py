@@ -7,16 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from experiments.db import summaries
-from experiments.db.connection import begin, hurried
-from experiments.db.numbers import dumps, known
-from experiments.db.paths import tokens_file
-from experiments.db.statements import REPLACE, Row, insert, insert_into
-from experiments.db.texts import escape, iso
-from experiments.db.tokens import TokenFile, encode
-from experiments.read.connection import marks
-from experiments.read.facts import SOURCES
-from experiments.record.rows import (
+from grpo_engine import events as ev
+from grpo_tui.experiments.db import summaries
+from grpo_tui.experiments.db.connection import begin, hurried
+from grpo_tui.experiments.db.numbers import dumps, known
+from grpo_tui.experiments.db.paths import tokens_file
+from grpo_tui.experiments.db.statements import REPLACE, Row, insert, insert_into
+from grpo_tui.experiments.db.texts import escape, iso
+from grpo_tui.experiments.db.tokens import TokenFile, encode
+from grpo_tui.experiments.read.connection import marks
+from grpo_tui.experiments.read.facts import SOURCES
+from grpo_tui.experiments.record.rows import (
     GroupRows,
     Item,
     RecordedParts,
@@ -25,8 +26,7 @@ from experiments.record.rows import (
     of_numbers,
     recorded,
 )  # fmt: skip
-from experiments.values import TokenRow
-from grpo_engine import events as ev
+from grpo_tui.experiments.values import TokenRow
 
 NAP_S = 5e-4
 REPLACED = ("metric", "metric_summary")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from app.cli.main import main
+from grpo_tui.app.cli.main import main
 
 
 class Done(NamedTuple):

@@ -10,15 +10,15 @@ from typing import Literal
 import pytest
 from textual.pilot import Pilot
 
-from app.cli.main import main
-from app.tui.app import Workbench
-from app.tui.messages import CompareRequested
-from app.tui.preferences import Preferences
-from app.tui.screens.compare import CompareScreen
-from experiments.queue import RunQueue
-from experiments.reader import StoreReader
-from experiments.store import ExperimentStore
 from grpo_engine import events as ev
+from grpo_tui.app.cli.main import main
+from grpo_tui.app.tui.app import Workbench
+from grpo_tui.app.tui.messages import CompareRequested
+from grpo_tui.app.tui.preferences import Preferences
+from grpo_tui.app.tui.screens.compare import CompareScreen
+from grpo_tui.experiments.queue import RunQueue
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.store import ExperimentStore
 from tests.app.script import algorithm
 from tests.app.stored import record, run_events
 

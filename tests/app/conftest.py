@@ -13,4 +13,4 @@ def _screens_at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def no_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep New run from starting a trial process."""
-    monkeypatch.setattr("app.tui.screens.new_run.NewRunScreen.REHEARSE_S", 3600.0)
+    monkeypatch.setattr("grpo_tui.app.tui.screens.new_run.NewRunScreen.REHEARSE_S", 3600.0)

@@ -20,9 +20,9 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import DataTable, Label, Static
 
-from app.text.safe_text import cell_len
-from app.tui.looks.colours import DARK, PALETTES, READABLE, contrast
-from app.tui.looks.themes import number_of
+from grpo_tui.app.text.safe_text import cell_len
+from grpo_tui.app.tui.looks.colours import DARK, PALETTES, READABLE, contrast
+from grpo_tui.app.tui.looks.themes import number_of
 
 SIZES = [(80, 24), (120, 40), (200, 60)]
 # A size changes the layout and a theme the colours, so testing every pair would show no more.

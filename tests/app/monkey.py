@@ -19,11 +19,11 @@ from types import SimpleNamespace
 import pytest
 from textual.pilot import Pilot
 
-from app.tui.app import Workbench
-from app.tui.looks.colours import PALETTES
-from app.tui.messages import LaunchRequested
-from app.tui.preferences import Preferences
 from grpo_engine.config.settings import RunConfig
+from grpo_tui.app.tui.app import Workbench
+from grpo_tui.app.tui.looks.colours import PALETTES
+from grpo_tui.app.tui.messages import LaunchRequested
+from grpo_tui.app.tui.preferences import Preferences
 from tests.app import frames
 from tests.patience import PATIENCE
 
@@ -170,12 +170,16 @@ async def play(
 def kept_at_home(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
     """Start no process, write no file outside the folder, and check that no thread is left."""
     patch.chdir(folder)
-    patch.setattr("app.jobs.launch._start", lambda *_: "calm-otter")
+    patch.setattr("grpo_tui.app.jobs.launch._start", lambda *_: "calm-otter")
     stub = SimpleNamespace(
         Popen=_no_process, run=_no_process, DEVNULL=subprocess.DEVNULL,
         SubprocessError=subprocess.SubprocessError,
     )  # fmt: skip
-    for module in ("app.jobs.launch", "app.tui.screens.runs.screen", "app.tui.terminal"):
+    for module in (
+        "grpo_tui.app.jobs.launch",
+        "grpo_tui.app.tui.screens.runs.screen",
+        "grpo_tui.app.tui.terminal",
+    ):
         patch.setattr(f"{module}.subprocess", stub)
     before = set(threading.enumerate())
     yield

@@ -6,10 +6,10 @@ from typing import Any
 from textual.keys import _character_to_key
 from textual.pilot import Pilot
 
-from app.tui.app import Workbench
-from app.tui.messages import NewRunRequested
-from app.tui.preferences import Preferences
-from app.tui.screens.new_run import NewRunScreen
+from grpo_tui.app.tui.app import Workbench
+from grpo_tui.app.tui.messages import NewRunRequested
+from grpo_tui.app.tui.preferences import Preferences
+from grpo_tui.app.tui.screens.new_run import NewRunScreen
 from tests.app import frames
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from rich.style import Style
 
-from app.tui.looks.colours import PALETTES
-from app.tui.looks.themes import number_of
-from app.tui.widgets.panel import Line
+from grpo_tui.app.tui.looks.colours import PALETTES
+from grpo_tui.app.tui.looks.themes import number_of
+from grpo_tui.app.tui.widgets.panel import Line
 
 BITS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 Dot = tuple[int, int]

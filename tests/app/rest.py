@@ -14,7 +14,7 @@ import pytest
 from textual._context import active_app
 from textual.app import App
 
-from app.tui.store.reader import ReaderThread
+from grpo_tui.app.tui.store.reader import ReaderThread
 from tests.app import frames
 from tests.patience import PATIENCE
 

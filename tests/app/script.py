@@ -12,11 +12,11 @@ import statistics
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from app.feed.feed import NOTHING_MUTED, TimedEvent
-from app.feed.snapshot import Asked, Head, Status
-from experiments.board import Board
-from experiments.values import BoardView
 from grpo_engine import events as ev
+from grpo_tui.app.feed.feed import NOTHING_MUTED, TimedEvent
+from grpo_tui.app.feed.snapshot import Asked, Head, Status
+from grpo_tui.experiments.board import Board
+from grpo_tui.experiments.values import BoardView
 
 CONFIG = {
     "name": "calm-otter",

@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from experiments.db.tables import RunRow
-from experiments.record.recorder import Recorder
 from grpo_engine import events as ev
 from grpo_engine.config.parse import build
+from grpo_tui.experiments.db.tables import RunRow
+from grpo_tui.experiments.record.recorder import Recorder
 from tests.app.script import CONFIG, Script, answer, scored, skill_at
 
 PINNED = ((17, 25), (31, 9))

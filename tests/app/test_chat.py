@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.chat.client import Chat, Pair, Said, pair_of
-from app.chat.process import Answering
-from app.jobs.start import new_job
-from app.text.safe_text import cell_len
-from app.tui.app import Workbench
-from app.tui.dialogs.chat import AnswersPanel, ChatScreen, TokenLine, answer_lines
-from app.tui.looks.colours import PALETTES
-from app.tui.preferences import Preferences
-from experiments.reader import StoreReader
+from grpo_tui.app.chat.client import Chat, Pair, Said, pair_of
+from grpo_tui.app.chat.process import Answering
+from grpo_tui.app.jobs.start import new_job
+from grpo_tui.app.text.safe_text import cell_len
+from grpo_tui.app.tui.app import Workbench
+from grpo_tui.app.tui.dialogs.chat import AnswersPanel, ChatScreen, TokenLine, answer_lines
+from grpo_tui.app.tui.looks.colours import PALETTES
+from grpo_tui.app.tui.preferences import Preferences
+from grpo_tui.experiments.reader import StoreReader
 from tests.app import frames
 from tests.app.rest import until
 from tests.engine.runs import settings, write_world
@@ -120,7 +120,7 @@ def test_a_process_that_dies_is_told_and_the_next_question_starts_another(chat: 
 
 def answering_processes() -> list[psutil.Process]:
     children = psutil.Process().children()
-    return [child for child in children if "app.chat.process" in child.cmdline()]
+    return [child for child in children if "grpo_tui.app.chat.process" in child.cmdline()]
 
 
 async def test_the_screen_asks_both_and_shows_a_tokens_probabilities(trained: Pair) -> None:

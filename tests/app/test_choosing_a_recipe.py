@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.cli.main import main
-from app.cli.run_config import assemble
-from app.tui.screens.new_run.form import RunForm
-from app.tui.screens.new_run.screen import preset_view
-from app.tui.screens.new_run.view import check
-from experiments.reader import StoreReader
 from grpo_engine.config.parse import build, merge, parse_sets, read_yaml, write_yaml
 from grpo_engine.config.recipes import RECIPES, Recipe, recipe
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError, RecipeError
 from grpo_engine.presets import names, preset
+from grpo_tui.app.cli.main import main
+from grpo_tui.app.cli.run_config import assemble
+from grpo_tui.app.tui.screens.new_run.form import RunForm
+from grpo_tui.app.tui.screens.new_run.screen import preset_view
+from grpo_tui.app.tui.screens.new_run.view import check
+from grpo_tui.experiments.reader import StoreReader
 
 RECIPE = "algorithm.recipe"
 # settings of the algorithm that people set on purpose, with values that no recipe has
@@ -152,7 +152,7 @@ def test_a_sweep_over_recipes_compares_them_as_defined(
     start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # the data of some presets is on a hub
-    monkeypatch.setattr("app.trial.ready.require_apart", lambda _configs, **_: ())
+    monkeypatch.setattr("grpo_tui.app.trial.ready.require_apart", lambda _configs, **_: ())
     store = tmp_path / "runs.db"
     assert main(["sweep", "--preset", start, "--set", f"{RECIPE}={','.join(RECIPES)}",
                  "--add-only", "--db", str(store)]) == 0  # fmt: skip

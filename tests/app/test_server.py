@@ -11,7 +11,7 @@ pytest.importorskip("textual_serve", reason="serving is an extra")
 from aiohttp import ClientSession, WSServerHandshakeError
 from aiohttp.test_utils import TestServer
 
-from app.server import COOKIE, PortTakenError, Served, command_for, local_host, serve_run
+from grpo_tui.app.server import COOKIE, PortTakenError, Served, command_for, local_host, serve_run
 from tests.app.stored import record
 
 TOKEN = "a-secret"

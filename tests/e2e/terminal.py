@@ -14,7 +14,7 @@ from types import TracebackType
 import pexpect
 import pyte
 
-import app
+from grpo_tui import app
 from tests.patience import PATIENCE, until
 
 ROOT = Path(app.__file__).resolve().parent.parent
@@ -23,8 +23,8 @@ ROOT = Path(app.__file__).resolve().parent.parent
 LAUNCH = """
 import json, sys
 from pathlib import Path
-from app.tui import app as workbench
-from app.tui.messages import LaunchRequested
+from grpo_tui.app.tui import app as workbench
+from grpo_tui.app.tui.messages import LaunchRequested
 from tests.engine.runs import settings
 
 store, world, steps, name = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]

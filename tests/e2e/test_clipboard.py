@@ -26,7 +26,7 @@ def test_a_key_of_the_users_file_sends_the_run_to_the_clipboard_of_the_terminal(
     )
     store = tmp_path / "grpo.db"
     record(store, name="calm-otter")
-    with Terminal(["-m", "app", "--db", str(store)]) as terminal:
+    with Terminal(["-m", "grpo_tui", "--db", str(store)]) as terminal:
         terminal.until("calm-otter")
         terminal.press("y")  # on this screen it pins the baseline
         terminal.until("◆")

@@ -12,9 +12,9 @@ from tests.patience import PATIENCE
 # A terminal may be slow to reply.
 DOCTOR = f"""
 import sys
-from app.health import terminal
+from grpo_tui.app.health import terminal
 terminal.ANSWERS = {PATIENCE}
-from app.entry import main
+from grpo_tui.app.entry import main
 sys.exit(main())
 """
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from experiments.reader import StoreReader
+from grpo_tui.experiments.reader import StoreReader
 from tests.e2e.training import (
     environment,
     events_in,
@@ -28,11 +28,11 @@ CASES: dict[str, dict[str, Any]] = {
     "several tasks": {"recipe": "dapo", "refill_rounds": 2},
 }
 
-# `python -m app` that kills itself shortly after a given number of phases has started.
+# `python -m grpo_tui` that kills itself shortly after a given number of phases has started.
 KILLED = """
 import os, signal, sys, threading
-from app.cli.main import main
-from experiments.record.recording import RunHandle
+from grpo_tui.app.cli.main import main
+from grpo_tui.experiments.record.recording import RunHandle
 
 phase, times, delay = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
 put = RunHandle.put

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.reader import StoreReader
-from experiments.values import RunSummary
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.values import RunSummary
 from tests.e2e.terminal import DEAF, LAUNCH, Terminal
 from tests.engine.runs import write_world
 from tests.patience import until
@@ -45,7 +45,7 @@ def test_without_a_run_the_workbench_opens_and_is_left_by_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GRPO_TUI_DB", str(tmp_path / "none.db"))
-    with Terminal(["-m", "app"], 80, 24) as terminal:
+    with Terminal(["-m", "grpo_tui"], 80, 24) as terminal:
         terminal.until("1 Runs")
         terminal.press("\x03")
         terminal.until("Leave the workbench?")
@@ -57,7 +57,7 @@ def test_without_a_run_the_workbench_opens_and_is_left_by_keys(
 BREAKS = """
 import sys
 from pathlib import Path
-from app.tui import app as workbench
+from grpo_tui.app.tui import app as workbench
 
 def broken(self):
     raise IndexError("no such answer\\x07")
@@ -151,7 +151,7 @@ def test_watch_shows_a_run_again_whose_terminal_was_lost(world: Path, tmp_path: 
     first = training(store, world, 5000)
     first.until_step(3)
     first.lose()
-    with Terminal(["-m", "app", "watch", "calm-otter", "--db", str(store)]) as again:
+    with Terminal(["-m", "grpo_tui", "watch", "calm-otter", "--db", str(store)]) as again:
         again.until("calm-otter")
         again.until_step(summary(store).step + 3)  # it continues without its terminal
         os.kill(first.child.pid, signal.SIGTERM)

@@ -20,10 +20,10 @@ from typing import TypeVar
 
 import pytest
 
-from app.text.numbers import short
-from experiments.reader import StoreReader
-from experiments.values import RunSummary
 from grpo_engine.config.settings import RunConfig
+from grpo_tui.app.text.numbers import short
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.values import RunSummary
 from tests.e2e.terminal import ROOT, Terminal
 from tests.engine.runs import settings, write_world
 
@@ -35,7 +35,7 @@ pytestmark = [
     pytest.mark.timeout(1500),
 ]
 
-# `python -m app` with other settings under the name `starter`.
+# `python -m grpo_tui` with other settings under the name `starter`.
 TINY = """
 import json, sys
 from dataclasses import replace
@@ -45,7 +45,7 @@ tree, real = json.loads(sys.argv.pop(1)), presets.preset
 presets.preset = lambda name: (
     replace(real(name), text=json.dumps(tree)) if name == "starter" else real(name)
 )
-from app.entry import main
+from grpo_tui.app.entry import main
 sys.exit(main())
 """
 

@@ -56,7 +56,7 @@ Path(sys.argv[1]).write_text(json.dumps({
     "wrong": list(filter(None, blas_check.checks())),
     "gflops": speed.measure(speed.SKINNY, 0.01).gflops,
 }))
-from app.cli.main import main
+from grpo_tui.app.cli.main import main
 sys.exit(main(["train", "--preset", "starter", *sys.argv[2:], "--json"]))
 """
 

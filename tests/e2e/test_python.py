@@ -199,7 +199,7 @@ def test_a_notebook_trains_while_watch_is_attached_from_a_terminal(
     monkeypatch.setenv("GRPO_TUI_DB", str(tmp_path / "store.db"))
     process = execute(file, tmp_path, tmp_path)
     until(lambda: any(run["step"] >= 1 for run in runs(tmp_path)))
-    with Terminal(["-P", "-m", "app", "watch", "starter"]) as terminal:
+    with Terminal(["-P", "-m", "grpo_tui", "watch", "starter"]) as terminal:
         terminal.until_step(1)
         (seen,) = runs(tmp_path)
         terminal.until_step(seen["step"] + 2)  # it follows the run
@@ -253,7 +253,7 @@ def test_a_notebooks_own_environment_is_watched_from_a_terminal(
     monkeypatch.setenv("GRPO_TUI_DB", str(tmp_path / "store.db"))
     process = execute(notebook(tmp_path, *WITH_AN_ENVIRONMENT), tmp_path, tmp_path)
     until(lambda: any(run["step"] >= 1 for run in runs(tmp_path)))
-    with Terminal(["-P", "-m", "app", "watch", "longer"]) as terminal:
+    with Terminal(["-P", "-m", "grpo_tui", "watch", "longer"]) as terminal:
         terminal.until_step(1)
         terminal.until("Longer")
         said = told(process)

@@ -13,7 +13,7 @@ import mlx.core as mx
 import psutil
 import pytest
 
-from experiments.reader import StoreReader
+from grpo_tui.experiments.reader import StoreReader
 from tests.e2e.training import Gate, command, environment, events_in, grpo_tui, write_config
 from tests.engine.environments.test_runs import STOPS, TURNS
 from tests.engine.runs import write_world

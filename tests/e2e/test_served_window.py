@@ -19,11 +19,11 @@ pytest.importorskip("textual_serve", reason="serving is an extra")
 
 from aiohttp import ClientSession, ClientWebSocketResponse, WSServerHandshakeError
 
-from app.jobs.detach import environment
-from app.server import COOKIE
-from experiments.record.recorder import Recorder
-from experiments.record.recording import RunHandle
 from grpo_engine.config.parse import build
+from grpo_tui.app.jobs.detach import environment
+from grpo_tui.app.server import COOKIE
+from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.record.recording import RunHandle
 from tests.app.script import CONFIG, Script
 from tests.app.test_server import free_port
 from tests.patience import PATIENCE
@@ -69,7 +69,7 @@ def page(tmp_path: Path) -> Iterator[Page]:
     run = recorder.start_run(build(CONFIG), name="calm-otter")
     for event in SCRIPT.events():
         run.put(event)
-    command = [sys.executable, "-P", "-m", "app", "serve", "calm-otter"]
+    command = [sys.executable, "-P", "-m", "grpo_tui", "serve", "calm-otter"]
     serving = subprocess.Popen(
         [*command, "--port", str(free_port()), "--db", str(store)], env=environment(), text=True,
         cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,

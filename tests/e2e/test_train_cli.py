@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments.reader import StoreReader
 from grpo_engine.events import RunFinished, from_json
 from grpo_engine.run import checkpoint
+from grpo_tui.experiments.reader import StoreReader
 from tests.e2e.training import Gate, events_in, grpo_tui, start, wait_for, write_config
 from tests.engine.runs import write_world
 from tests.patience import PATIENCE

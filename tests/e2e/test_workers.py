@@ -14,7 +14,6 @@ import numpy as np
 import psutil
 import pytest
 
-from experiments.reader import StoreReader
 from grpo_engine.config.parse import merge
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
@@ -34,6 +33,7 @@ from grpo_engine.events import (
 )
 from grpo_engine.probe import PromptsProbed, probe
 from grpo_engine.trainer import evaluate_only, run
+from grpo_tui.experiments.reader import StoreReader
 from tests.e2e.training import Gate, grpo_tui, start, write_config
 from tests.engine.environments.test_runs import STOPS, TURNS
 from tests.engine.runs import events_of, mixture, settings, write_world

@@ -25,7 +25,7 @@ def write_config(world: Path, file: Path, **changes: Any) -> Path:
 
 
 def command(*words: str | Path) -> list[str]:
-    return [sys.executable, "-P", "-m", "app", *map(str, words)]
+    return [sys.executable, "-P", "-m", "grpo_tui", *map(str, words)]
 
 
 def _own_path() -> list[str]:

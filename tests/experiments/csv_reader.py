@@ -1,11 +1,11 @@
-"""Reads back what `experiments.export.csv` writes."""
+"""Reads back what `grpo_tui.experiments.export.csv` writes."""
 
 import csv
 from collections.abc import Iterator
 from typing import IO
 
-from experiments.db.texts import unescape
-from experiments.export.csv import CONTROLS
+from grpo_tui.experiments.db.texts import unescape
+from grpo_tui.experiments.export.csv import CONTROLS
 
 
 def read_csv(source: IO[str], *, raw: bool = False) -> Iterator[dict[str, str]]:

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from experiments.record.recorder import Recorder
-from experiments.record.recording import RunHandle
 from grpo_engine import events as ev
+from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.record.recording import RunHandle
 
 CONFIG = {
     "name": "", "seed": 0, "steps": 10, "model": {"path": "starter"},

@@ -6,8 +6,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.board import Board, board_from_json, board_json
 from grpo_engine import events as ev
+from grpo_tui.experiments.board import Board, board_from_json, board_json
 from tests.experiments import made
 
 DELTAS = st.lists(

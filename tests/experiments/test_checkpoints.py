@@ -13,23 +13,23 @@ from pathlib import Path
 
 import pytest
 
-from experiments.db.connection import open_writer
-from experiments.record import store_file
-from experiments.record.store_file import StoreFile, has_pages
-from experiments.store import ExperimentStore
+from grpo_tui.experiments.db.connection import open_writer
+from grpo_tui.experiments.record import store_file
+from grpo_tui.experiments.record.store_file import StoreFile, has_pages
+from grpo_tui.experiments.store import ExperimentStore
 
 COMMIT = (
     "import sys; from pathlib import Path\n"
-    "from experiments.db.connection import begin, open_writer\n"
+    "from grpo_tui.experiments.db.connection import begin, open_writer\n"
     "conn = open_writer(Path(sys.argv[1]))\n"
     "begin(conn); conn.execute('INSERT INTO extra (x) VALUES (randomblob(900))')\n"
     "conn.execute('COMMIT')\n"
 )
 WRITER = (
     "import sys; from pathlib import Path\n"
-    "from experiments.db.connection import begin\n"
-    "from experiments.record import store_file\n"
-    "from experiments.store import ExperimentStore\n"
+    "from grpo_tui.experiments.db.connection import begin\n"
+    "from grpo_tui.experiments.record import store_file\n"
+    "from grpo_tui.experiments.store import ExperimentStore\n"
     "store_file.LOG_PAGES = 40\n"
     "file = store_file.StoreFile(ExperimentStore(Path(sys.argv[1])))\n"
     "for _ in range(int(sys.argv[2])):\n"

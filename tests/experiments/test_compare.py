@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from experiments.compare import statistics
-from experiments.compare.runs import compare, grid, paired_tests, side_by_side
-from experiments.compare.values import MetricCell
-from experiments.errors import CompareError
-from experiments.reader import StoreReader
-from experiments.record.recorder import Recorder
 from grpo_engine import events as ev
 from grpo_engine.config.settings import AlgorithmConfig
+from grpo_tui.experiments.compare import statistics
+from grpo_tui.experiments.compare.runs import compare, grid, paired_tests, side_by_side
+from grpo_tui.experiments.compare.values import MetricCell
+from grpo_tui.experiments.errors import CompareError
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.record.recorder import Recorder
 from tests.experiments.made import (
     config,
     ended,

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.sweeps import Case, coverage, effects, sweep, truth
-from experiments.compare.effects import Shares, effect, paired, spread_of
-from experiments.compare.statistics import t_quantile
+from grpo_tui.experiments.compare.effects import Shares, effect, paired, spread_of
+from grpo_tui.experiments.compare.statistics import t_quantile
 
 
 def shares(*rows: Sequence[float]) -> Shares:

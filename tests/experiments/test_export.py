@@ -18,15 +18,15 @@ from typing import Any
 
 import pytest
 
-from experiments.errors import ExportError
-from experiments.export.files import FORMATS, header_for, write_rows
-from experiments.export.json import json_text
-from experiments.export.rows import WHAT, rows_of
-from experiments.export.tensorboard import crc32c
-from experiments.export.trackers import export_to
-from experiments.reader import StoreReader
-from experiments.record.recorder import Recorder
 from grpo_engine import events as ev
+from grpo_tui.experiments.errors import ExportError
+from grpo_tui.experiments.export.files import FORMATS, header_for, write_rows
+from grpo_tui.experiments.export.json import json_text
+from grpo_tui.experiments.export.rows import WHAT, rows_of
+from grpo_tui.experiments.export.tensorboard import crc32c
+from grpo_tui.experiments.export.trackers import export_to
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.record.recorder import Recorder
 from tests.experiments.csv_reader import read_csv
 from tests.experiments.made import (
     CONFIG,
@@ -186,7 +186,7 @@ def test_rows_beyond_those_read_at_once_are_all_there(
     with closing(StoreReader(path)) as reader:
         runs = reader.runs()
         wanted = list(rows_of(what, reader, runs))
-        monkeypatch.setattr(f"experiments.export.rows.{at_once}", 1)
+        monkeypatch.setattr(f"grpo_tui.experiments.export.rows.{at_once}", 1)
         assert repr(list(rows_of(what, reader, runs))) == repr(wanted)
     assert list(dict.fromkeys(row["step"] for row in wanted)) == steps
 

@@ -14,18 +14,18 @@ from pathlib import Path
 
 import pytest
 
-from experiments.db.paths import spill_file
-from experiments.errors import StoreError
-from experiments.purge import purge
-from experiments.reader import StoreReader
-from experiments.record.leftovers import take_in_leftovers
-from experiments.record.recorder import Recorder
-from experiments.record.rows import Item
-from experiments.record.spill import Spill
-from experiments.store import ExperimentStore
-from experiments.values import AttemptView
 from grpo_engine import events as ev
 from grpo_engine.control import Control
+from grpo_tui.experiments.db.paths import spill_file
+from grpo_tui.experiments.errors import StoreError
+from grpo_tui.experiments.purge import purge
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.record.leftovers import take_in_leftovers
+from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.record.rows import Item
+from grpo_tui.experiments.record.spill import Spill
+from grpo_tui.experiments.store import ExperimentStore
+from grpo_tui.experiments.values import AttemptView
 from tests.disks import fill, small_disk
 from tests.experiments.made import (
     CONFIG,
@@ -42,10 +42,10 @@ from tests.patience import PATIENCE, until
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give up on the store after 0.3 s and retry every 0.1 s; nothing else writes to it."""
-    monkeypatch.setattr("experiments.record.recording.SPILL_AFTER_S", 0.3)
-    monkeypatch.setattr("experiments.record.recording.RETRY_S", 0.1)
-    monkeypatch.setattr("experiments.record.recording.LOCK_LIMIT_S", 0.05)
-    monkeypatch.setattr("experiments.record.heartbeat.PERIOD_S", 3600.0)
+    monkeypatch.setattr("grpo_tui.experiments.record.recording.SPILL_AFTER_S", 0.3)
+    monkeypatch.setattr("grpo_tui.experiments.record.recording.RETRY_S", 0.1)
+    monkeypatch.setattr("grpo_tui.experiments.record.recording.LOCK_LIMIT_S", 0.05)
+    monkeypatch.setattr("grpo_tui.experiments.record.heartbeat.PERIOD_S", 3600.0)
 
 
 def wait_until_stored(path: Path, step: int) -> None:
@@ -128,7 +128,7 @@ def test_a_store_locked_by_another_process_spills_and_is_caught_up(
 def test_a_run_never_waits_for_a_store_that_is_locked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("experiments.record.recording.LOCK_LIMIT_S", PATIENCE)
+    monkeypatch.setattr("grpo_tui.experiments.record.recording.LOCK_LIMIT_S", PATIENCE)
     path = tmp_path / "s.db"
     recorder = Recorder(path)
     handle = recorder.start_run(CONFIG)
@@ -231,8 +231,8 @@ def test_spilled_events_are_taken_in_once_by_many_processes_and_guard_their_run(
         purge(store, run.key)
     code = (
         "import sys\nfrom pathlib import Path\n"
-        "from experiments.record.leftovers import take_in_leftovers\n"
-        "from experiments.store import ExperimentStore\n"
+        "from grpo_tui.experiments.record.leftovers import take_in_leftovers\n"
+        "from grpo_tui.experiments.store import ExperimentStore\n"
         "sys.stdin.readline()\n"
         "print(take_in_leftovers(ExperimentStore(Path(sys.argv[1])))[0])"
     )
@@ -257,7 +257,7 @@ def test_spilled_events_are_taken_in_once_by_many_processes_and_guard_their_run(
 def test_a_deleted_store_is_written_again(
     tmp_path: Path, tails: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("experiments.record.recorder.FILE_CHECK_S", 0.1)
+    monkeypatch.setattr("grpo_tui.experiments.record.recorder.FILE_CHECK_S", 0.1)
     path = tmp_path / "s.db"
     before = record_run(path, steps=2)
     recorder = Recorder(path)
@@ -284,7 +284,7 @@ def test_a_deleted_store_is_written_again(
 def test_a_replaced_store_is_left_alone_and_the_run_goes_on_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("experiments.record.recorder.FILE_CHECK_S", 0.1)
+    monkeypatch.setattr("grpo_tui.experiments.record.recorder.FILE_CHECK_S", 0.1)
     path, other = tmp_path / "s.db", tmp_path / "other" / "s.db"
     record_run(other, name="theirs")
     recorder = Recorder(path)
@@ -452,7 +452,9 @@ def test_a_spilled_line_that_is_no_event_is_kept_and_the_rest_taken_in(
 def test_a_run_on_a_network_file_system_says_in_its_log_what_that_means(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("experiments.record.recorder.network_file_system", lambda _: "nfs4")
+    monkeypatch.setattr(
+        "grpo_tui.experiments.record.recorder.network_file_system", lambda _: "nfs4"
+    )
     path = tmp_path / "s.db"
     short = record_run(path)
     with closing(StoreReader(path)) as reader:

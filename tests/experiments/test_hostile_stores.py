@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from experiments.errors import ImportRefusedError
-from experiments.importing import import_files
-from experiments.reader import StoreReader
-from experiments.record.rows import Item
-from experiments.record.writer import RunWriter
-from experiments.store import ExperimentStore
+from grpo_tui.experiments.errors import ImportRefusedError
+from grpo_tui.experiments.importing import import_files
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.record.rows import Item
+from grpo_tui.experiments.record.writer import RunWriter
+from grpo_tui.experiments.store import ExperimentStore
 from tests.experiments.made import evaluated, record_run
 
 Harm = Callable[[Path], None]

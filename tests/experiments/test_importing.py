@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from experiments.errors import ImportRefusedError
-from experiments.importing import import_files
-from experiments.reader import StoreReader
-from experiments.store import ExperimentStore
 from grpo_engine import events as ev
+from grpo_tui.experiments.errors import ImportRefusedError
+from grpo_tui.experiments.importing import import_files
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.store import ExperimentStore
 from tests.experiments.made import evaluated, record_run
 
 pa = pytest.importorskip("pyarrow")

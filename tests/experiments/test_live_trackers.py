@@ -12,11 +12,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from experiments.db.paths import trackers_folder
-from experiments.reader import StoreReader
-from experiments.record.recorder import Recorder
-from experiments.record.recording import RunHandle
 from grpo_engine import events as ev
+from grpo_tui.experiments.db.paths import trackers_folder
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.record.recording import RunHandle
 from tests.experiments.made import config, ended, put_all, started, step_events
 from tests.experiments.test_export import records
 from tests.patience import PATIENCE, until
@@ -39,7 +39,7 @@ def followers(of: int = 0) -> list[psutil.Process]:
     found = []
     for child in children:
         with suppress(psutil.Error):  # it has just ended
-            if "experiments.export.follow" in child.cmdline():
+            if "grpo_tui.experiments.export.follow" in child.cmdline():
                 found.append(child)
     return found
 
@@ -135,7 +135,7 @@ def test_a_tracker_that_is_not_installed_says_what_to_install(
 def test_a_tracker_ends_when_the_process_of_its_run_is_gone(tmp_path: Path) -> None:
     store = tmp_path / "store.db"
     code = (
-        "import sys; from pathlib import Path; from experiments.record.recorder import Recorder;"
+        "import sys; from pathlib import Path; from grpo_tui.experiments.record.recorder import Recorder;"
         "from tests.experiments.made import *; recorder = Recorder(Path(sys.argv[1]));"
         "handle = recorder.start_run(config(record={'trackers': ['tensorboard']}));"
         "put_all(handle, started(), *step_events(1)); handle.flush(60); print('on', flush=True);"

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from experiments.db.connection import sqlite_warnings
-from experiments.db.migration_sql import CURRENT, MIGRATIONS
-from experiments.db.migrations import version
-from experiments.db.texts import now_iso
-from experiments.errors import StoreReadOnlyError, StoreUnusableError
-from experiments.reader import StoreReader
-from experiments.record.recorder import Recorder
-from experiments.store import ExperimentStore
+from grpo_tui.experiments.db.connection import sqlite_warnings
+from grpo_tui.experiments.db.migration_sql import CURRENT, MIGRATIONS
+from grpo_tui.experiments.db.migrations import version
+from grpo_tui.experiments.db.texts import now_iso
+from grpo_tui.experiments.errors import StoreReadOnlyError, StoreUnusableError
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.store import ExperimentStore
 from tests.experiments.made import CONFIG, finished, put_all, record_run, started
 
 FIRST = 1

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.compare.effects import paired
+from grpo_tui.experiments.compare.effects import paired
 
 SHARES = st.integers(0, 8).map(lambda right: right / 8)
 PAIRS = st.lists(st.tuples(SHARES, SHARES), min_size=2, max_size=60)
@@ -50,7 +50,7 @@ def test_splits_that_are_counted_and_splits_that_are_drawn_agree(
 ) -> None:
     differences = (0.5,) * 9 + (-0.5,) * 4 + (0.25,) * 6 + (0.0,) * 30
     counted = paired(differences)
-    monkeypatch.setattr("experiments.compare.effects.MOST_WAYS", 0)
+    monkeypatch.setattr("grpo_tui.experiments.compare.effects.MOST_WAYS", 0)
     drawn = paired.__wrapped__(differences)
     assert (counted.exact, drawn.exact) == (True, False)
     assert drawn.p_value == pytest.approx(counted.p_value, abs=0.01)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from experiments.db.machine import host_name
-from experiments.db.tables import QueueItemRow
-from experiments.errors import QueryError
-from experiments.queue import RunQueue, points
-from experiments.reader import StoreReader
-from experiments.store import ExperimentStore
+from grpo_tui.experiments.db.machine import host_name
+from grpo_tui.experiments.db.tables import QueueItemRow
+from grpo_tui.experiments.errors import QueryError
+from grpo_tui.experiments.queue import RunQueue, points
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.store import ExperimentStore
 from tests.experiments.made import config, record_run
 
 

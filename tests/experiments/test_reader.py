@@ -9,12 +9,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from experiments.errors import NoStoreError, QueryError, RunNotFoundError
-from experiments.reader import StoreReader
-from experiments.store import ExperimentStore
 from grpo_engine.config.recipes import RECIPES, SETTINGS
 from grpo_engine.config.settings import AlgorithmConfig
 from grpo_engine.events import CheckpointSaved
+from grpo_tui.experiments.errors import NoStoreError, QueryError, RunNotFoundError
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.store import ExperimentStore
 from tests.experiments.made import config, evaluated, finished, record_run
 
 

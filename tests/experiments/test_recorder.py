@@ -9,18 +9,18 @@ from queue import SimpleQueue
 
 import pytest
 
-from experiments.board import Board
-from experiments.db.connection import begin
-from experiments.db.statements import insert
-from experiments.db.texts import iso
-from experiments.errors import StoreUnusableError
-from experiments.read.status import LifeSigns, derive
-from experiments.reader import StoreReader
-from experiments.record.live import LiveBoard
-from experiments.record.recorder import Recorder
-from experiments.store import ExperimentStore
 from grpo_engine import events as ev
 from grpo_engine.control import Control
+from grpo_tui.experiments.board import Board
+from grpo_tui.experiments.db.connection import begin
+from grpo_tui.experiments.db.statements import insert
+from grpo_tui.experiments.db.texts import iso
+from grpo_tui.experiments.errors import StoreUnusableError
+from grpo_tui.experiments.read.status import LifeSigns, derive
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.record.live import LiveBoard
+from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.store import ExperimentStore
 from tests.experiments.made import (
     CONFIG,
     NAN,
@@ -74,7 +74,7 @@ def test_facts_keep_their_order_and_end_with_none(recorder: Recorder) -> None:
 def test_a_short_step_is_one_transaction(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("experiments.record.recording.LATEST_S", PATIENCE)
+    monkeypatch.setattr("grpo_tui.experiments.record.recording.LATEST_S", PATIENCE)
     handle = recorder.start_run(CONFIG)
     handle.put(started())
     assert handle.flush(PATIENCE)
@@ -225,7 +225,7 @@ NOW = 1_700_000_000.0
 def signs(**changes: object) -> LifeSigns:
     import os
 
-    from experiments.db.machine import boot_id, host_name, process_start
+    from grpo_tui.experiments.db.machine import boot_id, host_name, process_start
 
     now = iso(NOW)
     fields: dict[str, object] = {
@@ -255,7 +255,7 @@ def test_status_never_lies() -> None:
 def test_the_heartbeat_goes_on_while_nothing_is_put(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("experiments.record.heartbeat.PERIOD_S", 0.05)
+    monkeypatch.setattr("grpo_tui.experiments.record.heartbeat.PERIOD_S", 0.05)
     handle = recorder.start_run(CONFIG)
     with closing(StoreReader(recorder.path)) as reader:
         first = reader.attempts(handle.key)[0]
@@ -381,7 +381,7 @@ def test_rows_made_ready_before_another_recorder_wrote_get_ids_of_their_own(
         assert not events or second.flush(PATIENCE)
         return begin(conn, limit)
 
-    monkeypatch.setattr("experiments.record.writer.begin", late)
+    monkeypatch.setattr("grpo_tui.experiments.record.writer.begin", late)
     put_all(first, *step_events(2))
     assert first.close()
     assert second.close()

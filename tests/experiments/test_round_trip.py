@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from experiments.reader import StoreReader
-from experiments.record.recorder import Recorder
 from grpo_engine import events as ev
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.record.recorder import Recorder
 from tests.experiments.made import CONFIG, same
 
 TEXT = st.text(st.characters(exclude_categories=()), max_size=12) | st.sampled_from(

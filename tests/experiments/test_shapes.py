@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments import values as v
-from experiments.db.numbers import known, nan_names
-from experiments.db.tables import declared
-from experiments.db.texts import escape
-from experiments.read import facts, metrics, rollouts, runs, waiting
-from experiments.read.shapes import Shape
+from grpo_tui.experiments import values as v
+from grpo_tui.experiments.db.numbers import known, nan_names
+from grpo_tui.experiments.db.tables import declared
+from grpo_tui.experiments.db.texts import escape
+from grpo_tui.experiments.read import facts, metrics, rollouts, runs, waiting
+from grpo_tui.experiments.read.shapes import Shape
 
 NUMBER = st.none() | st.floats()
 TEXT = st.text() | st.text(st.sampled_from("\\x0\0d\ud800"))

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.db.texts import escape, unescape, visible
-from experiments.export.csv import cell, guard, write_csv
-from experiments.export.json import json_text
+from grpo_tui.experiments.db.texts import escape, unescape, visible
+from grpo_tui.experiments.export.csv import cell, guard, write_csv
+from grpo_tui.experiments.export.json import json_text
 from tests.experiments.csv_reader import read_csv, unguard
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=40) | st.from_regex(

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.db.tokens import CLOSE, TokenFile, decode, encode, read_blobs
-from experiments.values import TokenRow
 from grpo_engine.events import UpdateTotals
+from grpo_tui.experiments.db.tokens import CLOSE, TokenFile, decode, encode, read_blobs
+from grpo_tui.experiments.values import TokenRow
 
 LOGP = st.floats(-30, 0, width=32)
 

@@ -9,9 +9,9 @@ import threading
 import time
 from pathlib import Path
 
-from experiments.reader import StoreReader
-from experiments.record.recorder import Recorder
 from grpo_engine import events as ev
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.record.recorder import Recorder
 from tests.experiments.made import CONFIG, ended, started, step_events
 
 

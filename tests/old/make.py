@@ -66,10 +66,10 @@ def main(target: Path) -> None:
 
 def record() -> None:
     """Train both runs into a store in this folder, and one into a store that is locked."""
-    from experiments.record.recorder import Recorder
     from grpo_engine.config.parse import build, merge
     from grpo_engine.control import Control
     from grpo_engine.trainer import run
+    from grpo_tui.experiments.record.recorder import Recorder
     from tests.engine.tiny import write_model
 
     write_model(Path("model"), **TINY)
@@ -104,8 +104,8 @@ def record() -> None:
 
 def spill(config: Any, events: list[Any]) -> None:
     """Record the same events while another connection holds the store."""
-    from experiments.db.paths import spill_file
-    from experiments.record.recorder import Recorder
+    from grpo_tui.experiments.db.paths import spill_file
+    from grpo_tui.experiments.record.recorder import Recorder
 
     store = Path("locked", STORE)
     store.parent.mkdir()
@@ -129,7 +129,7 @@ def spill(config: Any, events: list[Any]) -> None:
 
 def keep(place: Path, target: Path) -> None:
     """Copy the files that the tests need, without anything that identifies the machine."""
-    from app.feed import demo
+    from grpo_tui.app.feed import demo
 
     target.mkdir(parents=True)
     shutil.copytree(place / "model", target / "model")

@@ -40,7 +40,7 @@ APART = ("time/", "memory/", "step_time", "tokens_per_second", "seconds", "elaps
 
 def unpack(version: Path, folder: Path) -> Path:
     """Copy the data of a version into a new folder, with its store laid out as a user's."""
-    from app.feed import demo
+    from grpo_tui.app.feed import demo
 
     shutil.copytree(version, folder)
     demo.unpacked(folder / PACKED, folder)
@@ -62,7 +62,7 @@ def told(folder: Path, *words: str, python: str = sys.executable) -> dict[str, A
 
 def printed() -> dict[str, str]:
     """The output of the commands on the store in this folder."""
-    from app.cli.main import main
+    from grpo_tui.app.cli.main import main
 
     found = {}
     for name, words in COMMANDS.items():
@@ -74,9 +74,9 @@ def printed() -> dict[str, str]:
 
 def replayed() -> list[Any]:
     """Each moment of both runs' replays: time, event, its fields, and their values."""
-    from app.feed.replay import timed
-    from experiments.reader import StoreReader
     from grpo_engine import events as ev
+    from grpo_tui.app.feed.replay import timed
+    from grpo_tui.experiments.reader import StoreReader
 
     with closing(StoreReader(Path(STORE))) as reader:
         return [

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from app.feed import demo
-from experiments.db.machine import host_name
-from experiments.db.migration_sql import CURRENT
-from experiments.db.paths import spill_file
-from experiments.reader import StoreReader
-from experiments.record.recorder import Recorder
 from grpo_engine import events as ev
+from grpo_tui.app.feed import demo
+from grpo_tui.experiments.db.machine import host_name
+from grpo_tui.experiments.db.migration_sql import CURRENT
+from grpo_tui.experiments.db.paths import spill_file
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.record.recorder import Recorder
 from tests.e2e.test_processors import CPUS, EMULATOR, HERE, emulated
 from tests.old.tell import EXPECTED, FIRST, SPILL, SPILLED, STORE, told, unpack
 

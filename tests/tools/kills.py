@@ -35,15 +35,15 @@ from typing import Any
 
 import psutil
 
-from experiments.reader import StoreReader
 from grpo_engine.config.parse import build, merge, write_yaml
+from grpo_tui.experiments.reader import StoreReader
 from tests.e2e.training import ROOT, TIMED, events_in, facts_by_step
 
 STEPS = 6
 LOADED = (
-    "mlx_lm.models.llama", "sqlalchemy.dialects.sqlite.pysqlite", "app.cli.run_config",
-    "app.cli.verbs.resume", "app.cli.verbs.train", "app.jobs.headless", "app.trial.ready",
-    "experiments.record.recorder", "grpo_engine.tasks.arithmetic", "grpo_engine.trainer",
+    "mlx_lm.models.llama", "sqlalchemy.dialects.sqlite.pysqlite", "grpo_tui.app.cli.run_config",
+    "grpo_tui.app.cli.verbs.resume", "grpo_tui.app.cli.verbs.train", "grpo_tui.app.jobs.headless", "grpo_tui.app.trial.ready",
+    "grpo_tui.experiments.record.recorder", "grpo_engine.tasks.arithmetic", "grpo_engine.trainer",
 )  # fmt: skip
 AGAIN = 0.25  # share of resumed runs that are killed once more
 IN_SAVE = 0.4  # share of kills that are timed from the beginning of a checkpoint
@@ -207,7 +207,7 @@ def _be(home: Path, words: Sequence[str], out: Path, in_save: Moment | None) -> 
         os.environ |= {"GRPO_TUI_DB": str(home / "store.db"), "HOME": str(home)}
         if in_save:
             _die_in_save(in_save)
-        from app.cli.main import main
+        from grpo_tui.app.cli.main import main
 
         status = main(words)
         sys.stdout.flush()

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from app.cli.params import Db, Json, RunRef
+from grpo_tui.app.cli.params import Db, Json, RunRef
 
 
 def chat(
@@ -29,17 +29,17 @@ def chat(
     import dataclasses
     import json
 
-    from app.chat.client import Chat, pair_of
-    from app.cli.output import tell
-    from app.cli.store_access import reading
+    from grpo_tui.app.chat.client import Chat, pair_of
+    from grpo_tui.app.cli.output import tell
+    from grpo_tui.app.cli.store_access import reading
 
     with reading(db) as reader:
         pair, store = pair_of(reader, run, step), reader.path
     if not prompts:
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
             raise typer.BadParameter("give a PROMPT, or a terminal for the screen")
-        from app.tui.app import open_workbench
-        from app.tui.dialogs.chat import ChatScreen
+        from grpo_tui.app.tui.app import open_workbench
+        from grpo_tui.app.tui.dialogs.chat import ChatScreen
 
         raise typer.Exit(open_workbench(store, first=lambda: ChatScreen(pair)))
     talk = Chat(pair, temperature=temperature, tokens=tokens)

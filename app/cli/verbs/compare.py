@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli.output import print_json, print_rows, print_table, tell
-from app.cli.params import Csv, Db, Json, Raw, complete_metrics, complete_runs
-from app.cli.store_access import reading, resolve_all
-from app.text.comparison import (
+from grpo_engine.metrics import spec
+from grpo_tui.app.cli.output import print_json, print_rows, print_table, tell
+from grpo_tui.app.cli.params import Csv, Db, Json, Raw, complete_metrics, complete_runs
+from grpo_tui.app.cli.store_access import reading, resolve_all
+from grpo_tui.app.text.comparison import (
     MAIN_METRICS,
     comparison_json,
     flat_rows,
@@ -24,15 +25,14 @@ from app.text.comparison import (
     setting_name,
     verdict,
 )
-from app.text.stderr import say
-from grpo_engine.metrics import spec
+from grpo_tui.app.text.stderr import say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from experiments.compare.values import Comparison
-    from experiments.reader import StoreReader
-    from experiments.values import RunSummary
+    from grpo_tui.experiments.compare.values import Comparison
+    from grpo_tui.experiments.reader import StoreReader
+    from grpo_tui.experiments.values import RunSummary
 
 
 At = Annotated[
@@ -88,7 +88,7 @@ def compare(
 
     Example: grpo-tui compare calm-otter brave-fox --baseline calm-otter --reach .8
     """
-    from experiments.compare.runs import compare as put_side_by_side
+    from grpo_tui.experiments.compare.runs import compare as put_side_by_side
 
     axis, value = _equal_work(at)
     with reading(db) as reader:
@@ -112,7 +112,7 @@ def _resolved(
     reader: "StoreReader", names: list[str], baseline: str
 ) -> "tuple[list[RunSummary], RunSummary | None]":
     """The runs, the baseline among them, and the baseline if one is named."""
-    from experiments.errors import CompareError
+    from grpo_tui.experiments.errors import CompareError
 
     found = resolve_all(reader, names)
     base = reader.resolve(baseline) if baseline else None
@@ -127,7 +127,7 @@ def _print_rows(rows: list[dict[str, Any]], *, as_csv: bool, raw: bool) -> None:
     if as_csv:
         print_rows(rows, as_json=False, as_csv=True, raw=raw)
         return
-    from experiments.export.files import write_rows
+    from grpo_tui.experiments.export.files import write_rows
 
     write_rows(iter(rows), "md", sys.stdout)
 
@@ -144,7 +144,7 @@ def _curves(reader: "StoreReader", runs: "list[RunSummary]", keys: list[str]) ->
     """Draw short charts of the first two metrics, on a terminal only."""
     if not sys.stdout.isatty():
         return []
-    from app.cli.curves import metric_chart, terminal
+    from grpo_tui.app.cli.curves import metric_chart, terminal
 
     names, lines = _names(runs), [""]
     for key in keys[:2]:
@@ -245,7 +245,7 @@ def _best(value: float | None, step: int | None, delta: float | None) -> str:
 
 
 def _value(value: Any) -> str:
-    from experiments.export.json import json_text
+    from grpo_tui.experiments.export.json import json_text
 
     return value if isinstance(value, str) else json_text(value)
 
@@ -257,7 +257,7 @@ def _names(runs: "tuple[RunSummary, ...] | list[RunSummary]") -> list[str]:
 def _print_example(
     reader: "StoreReader", runs: "list[RunSummary]", example: str, *, as_json: bool
 ) -> None:
-    from experiments.compare.runs import side_by_side
+    from grpo_tui.experiments.compare.runs import side_by_side
 
     view = side_by_side(reader, runs, example)
     if as_json:
@@ -275,7 +275,7 @@ def _print_grid(
     reader: "StoreReader", runs: "list[RunSummary]", paths: list[str], metric: list[str] | None,
     *, as_json: bool, as_csv: bool,
 ) -> None:  # fmt: skip
-    from experiments.compare.runs import grid
+    from grpo_tui.experiments.compare.runs import grid
 
     if len(paths) != 2:
         raise typer.BadParameter("--grid is given twice: one setting down, one across")

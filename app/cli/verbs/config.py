@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from app import exit_codes
-from app.cli.params import Csv, Db, Json, Preset, Sets, complete_runs
-from app.cli.store_access import reading
+from grpo_tui.app import exit_codes
+from grpo_tui.app.cli.params import Csv, Db, Json, Preset, Sets, complete_runs
+from grpo_tui.app.cli.store_access import reading
 
 app = typer.Typer(no_args_is_help=True, help="Write, check and compare configuration files.")
 
@@ -30,10 +30,10 @@ def init(
 
     Example: grpo-tui config init mine.yaml --preset starter --full
     """
-    from app.cli.run_config import assemble
-    from experiments.export.files import whole
     from grpo_engine.config.parse import build, merge, parse_sets, write_yaml
     from grpo_engine.errors import ConfigError
+    from grpo_tui.app.cli.run_config import assemble
+    from grpo_tui.experiments.export.files import whole
 
     if from_trl is not None:
         from grpo_engine.config.trl_config import from_trl as translate
@@ -86,8 +86,8 @@ def check(
 
     Example: grpo-tui config check mine.yaml
     """
-    from app.cli.run_config import assemble
     from grpo_engine.config.parse import changed, flatten
+    from grpo_tui.app.cli.run_config import assemble
 
     config = assemble(file, None, sets or [])
     own_settings = changed(flatten(config))
@@ -120,7 +120,7 @@ def diff(
 
     Example: grpo-tui config diff mine.yaml starter
     """
-    from app.cli.output import print_rows
+    from grpo_tui.app.cli.output import print_rows
 
     left, right = settings_of(one, db), settings_of(other, db)
     paths = [*left, *(path for path in right if path not in left)]
@@ -143,18 +143,18 @@ def diff(
 
 def settings_of(what: str, db: str | None) -> dict[str, Any]:
     """Flatten the settings of a configuration to JSON values."""
-    from experiments.db.configs import config_tree, flat
+    from grpo_tui.experiments.db.configs import config_tree, flat
 
     return flat(config_tree(named(what, db)))
 
 
 def named(what: str, db: str | None = None) -> Any:
     """Return a configuration by file, preset or run, or the defaults."""
-    from app.cli.run_config import assemble
-    from experiments.errors import NoStoreError, RunNotFoundError
     from grpo_engine.config.settings import RunConfig
     from grpo_engine.errors import ConfigError
     from grpo_engine.presets import names, preset
+    from grpo_tui.app.cli.run_config import assemble
+    from grpo_tui.experiments.errors import NoStoreError, RunNotFoundError
 
     if what == "defaults":
         return RunConfig()

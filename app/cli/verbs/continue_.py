@@ -2,8 +2,8 @@
 
 import typer
 
-from app.cli.params import Db, Json, RunRef
-from app.cli.run_requests import ask
+from grpo_tui.app.cli.params import Db, Json, RunRef
+from grpo_tui.app.cli.run_requests import ask
 
 
 def continue_(run: RunRef, as_json: Json = False, db: Db = None) -> None:

@@ -7,10 +7,10 @@ from typing import Annotated, Final
 
 import typer
 
-from app import exit_codes
-from app.cli.output import wants_colour
-from app.cli.params import Json
-from app.health import Fact, Level
+from grpo_tui.app import exit_codes
+from grpo_tui.app.cli.output import wants_colour
+from grpo_tui.app.cli.params import Json
+from grpo_tui.app.health import Fact, Level
 
 MARKS: Final = {Level.FINE: "✓", Level.WARNING: "!", Level.STOPS: "✗"}
 ASCII_MARKS: Final = {Level.FINE: " ", Level.WARNING: "!", Level.STOPS: "X"}
@@ -39,7 +39,7 @@ def doctor(
 
 def collect(db: str | None, narrate: Callable[[str], None] | None = None) -> list[Fact]:
     """Collect every fact, in the order of the report."""
-    from app.health import machine, mlx, packages, store, terminal
+    from grpo_tui.app.health import machine, mlx, packages, store, terminal
 
     say = narrate or (lambda _: None)
     found = machine.facts() + machine.environment()

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.params import Holding, JsonLines, Sets, complete_presets, complete_runs
+from grpo_tui.app.cli.params import Holding, JsonLines, Sets, complete_presets, complete_runs
 
 
 def evaluate(
@@ -37,7 +37,7 @@ def evaluate(
 
     Example: grpo-tui eval @last --problems 500 --samples 4
     """
-    from app.cli.evaluating import find_target, run_evaluations
+    from grpo_tui.app.cli.evaluating import find_target, run_evaluations
 
     changes: dict[str, Any] = {}
     if task is not None:

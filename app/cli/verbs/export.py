@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
-from app.cli.output import data_stdout
-from app.cli.params import Db, Raw, Runs
-from app.cli.store_access import reading, resolve_all
-from app.text.stderr import say
+from grpo_tui.app.cli.output import data_stdout
+from grpo_tui.app.cli.params import Db, Raw, Runs
+from grpo_tui.app.cli.store_access import reading, resolve_all
+from grpo_tui.app.text.stderr import say
 
 
 def export(
@@ -32,12 +32,12 @@ def export(
 
     Example: grpo-tui export @last --what rollouts --format parquet --out rollouts.parquet
     """
-    from experiments.errors import ExportError
-    from experiments.export.files import FORMATS, header_for, write_rows
-    from experiments.export.rows import WHAT, rows_of
-    from experiments.export.trackers import TRACKERS, export_to
     from grpo_engine.errors import nearest
     from grpo_engine.platform.priority import lower_priority
+    from grpo_tui.experiments.errors import ExportError
+    from grpo_tui.experiments.export.files import FORMATS, header_for, write_rows
+    from grpo_tui.experiments.export.rows import WHAT, rows_of
+    from grpo_tui.experiments.export.trackers import TRACKERS, export_to
 
     out = None if out == Path("-") else out
     lower_priority(5)  # recording a run has priority

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli.output import print_json, tell
-from app.cli.params import Db, Json, RunRef
-from app.cli.store_access import reading
-from app.text.stderr import say
+from grpo_tui.app.cli.output import print_json, tell
+from grpo_tui.app.cli.params import Db, Json, RunRef
+from grpo_tui.app.cli.store_access import reading
+from grpo_tui.app.text.stderr import say
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from experiments.reader import StoreReader
+    from grpo_tui.experiments.reader import StoreReader
 
 
 def logs(
@@ -31,8 +31,8 @@ def logs(
 
     Example: grpo-tui logs @last --follow
     """
-    from experiments.db.paths import log_file, run_folder
-    from experiments.read.post_mortem import tail
+    from grpo_tui.experiments.db.paths import log_file, run_folder
+    from grpo_tui.experiments.read.post_mortem import tail
 
     with reading(db) as reader:
         found = reader.resolve(run)

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from app.cli.params import Db, Json, RunRef
-from app.cli.store_access import reading
+from grpo_tui.app.cli.params import Db, Json, RunRef
+from grpo_tui.app.cli.store_access import reading
 
 app = typer.Typer(
     invoke_without_command=True,
@@ -103,9 +103,9 @@ def export_(
 
     Example: grpo-tui models export @best --to gguf --dtype q8_0
     """
-    from app.cli.evaluating import find_target
-    from app.cli.model_card import card_of, held_out_table
     from grpo_engine.models.export import export
+    from grpo_tui.app.cli.evaluating import find_target
+    from grpo_tui.app.cli.model_card import card_of, held_out_table
 
     with reading(db) as reader:
         found = reader.resolve(run)

@@ -4,16 +4,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli.output import print_json, print_rows
-from app.cli.params import Csv, Db, Json, complete_metrics, complete_runs
-from app.cli.store_access import reading, resolve_all
-from app.text.stderr import say
+from grpo_tui.app.cli.output import print_json, print_rows
+from grpo_tui.app.cli.params import Csv, Db, Json, complete_metrics, complete_runs
+from grpo_tui.app.cli.store_access import reading, resolve_all
+from grpo_tui.app.text.stderr import say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from experiments.reader import StoreReader
-    from experiments.values import MetricSeries, RunSummary
+    from grpo_tui.experiments.reader import StoreReader
+    from grpo_tui.experiments.values import MetricSeries, RunSummary
 
     Read = dict[str, list[MetricSeries]]  # by metric, in the order of the runs
 
@@ -58,8 +58,8 @@ def plot(
 
 def _series(reader: "StoreReader", runs: "Sequence[RunSummary]", key: str) -> "list[MetricSeries]":
     """Return the metric of each run; raise if none has it, warn for each run that lacks it."""
-    from experiments.errors import QueryError
     from grpo_engine.errors import nearest
+    from grpo_tui.experiments.errors import QueryError
 
     found = [reader.metric_series(run.key, key) for run in runs]
     if not any(series.steps for series in found):
@@ -93,7 +93,7 @@ def _rows(runs: "Sequence[RunSummary]", read: "Read") -> list[dict[str, Any]]:
 
 
 def _draw(runs: "Sequence[RunSummary]", read: "Read", smooth: float) -> None:
-    from app.cli.curves import metric_chart, terminal
+    from grpo_tui.app.cli.curves import metric_chart, terminal
 
     names = [run.name for run in runs]
     for key, found in read.items():

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from app.cli.params import Json, complete_presets
+from grpo_tui.app.cli.params import Json, complete_presets
 
 app = typer.Typer(invoke_without_command=True, help="List the presets; show one.")
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli.params import Json, Preset, Sets
-from app.text.numbers import share
+from grpo_tui.app.cli.params import Json, Preset, Sets
+from grpo_tui.app.text.numbers import share
 
 if TYPE_CHECKING:
     from grpo_engine.probe import PromptsProbed, SignalAt
@@ -33,11 +33,11 @@ def probe(
 
     Example: grpo-tui probe --preset starter --temperature 0.8 --temperature 1.0
     """
-    from app.cli.run_config import assemble
-    from app.jobs.progress import printer
-    from app.jobs.start import with_pass_rates
-    from experiments.db.paths import store_path
     from grpo_engine.platform import enter_engine
+    from grpo_tui.app.cli.run_config import assemble
+    from grpo_tui.app.jobs.progress import printer
+    from grpo_tui.app.jobs.start import with_pass_rates
+    from grpo_tui.experiments.db.paths import store_path
 
     config = with_pass_rates(assemble(file, preset, sets or []), store_path(None))
     enter_engine(0)

@@ -5,11 +5,11 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.params import Json, complete_recipes
-from app.text.stderr import say
 from grpo_engine.config.recipe_cards import card_of
 from grpo_engine.config.recipe_words import answers, around, formula, sentence
 from grpo_engine.config.recipes import Recipe, known, recipe, settings_read
+from grpo_tui.app.cli.params import Json, complete_recipes
+from grpo_tui.app.text.stderr import say
 
 app = typer.Typer(help="List the algorithms; show one.", invoke_without_command=True)
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from app.cli.params import Holding, RunRef
+from grpo_tui.app.cli.params import Holding, RunRef
 
 
 def replay(
@@ -20,10 +20,10 @@ def replay(
     """
     from contextlib import closing
 
-    from app.feed.replay import ReplayFeed
-    from app.tui.app import open_workbench
-    from experiments.db.paths import store_path
-    from experiments.reader import StoreReader
+    from grpo_tui.app.feed.replay import ReplayFeed
+    from grpo_tui.app.tui.app import open_workbench
+    from grpo_tui.experiments.db.paths import store_path
+    from grpo_tui.experiments.reader import StoreReader
 
     store = store_path(db)
     with closing(StoreReader(store)) as reader:

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli.output import print_json, shown
-from app.cli.params import Db, Json, RunRef
-from app.cli.store_access import reading
-from app.text.comparison import MAIN_METRICS, phase_times, run_verdict
-from app.text.numbers import share
-from app.text.stderr import say
+from grpo_tui.app.cli.output import print_json, shown
+from grpo_tui.app.cli.params import Db, Json, RunRef
+from grpo_tui.app.cli.store_access import reading
+from grpo_tui.app.text.comparison import MAIN_METRICS, phase_times, run_verdict
+from grpo_tui.app.text.numbers import share
+from grpo_tui.app.text.stderr import say
 
 if TYPE_CHECKING:
-    from experiments.reader import StoreReader
-    from experiments.values import RunSummary
+    from grpo_tui.experiments.reader import StoreReader
+    from grpo_tui.experiments.values import RunSummary
 
 
 def report(
@@ -46,7 +46,7 @@ def report(
         if not (all_metrics or as_json):
             facts["metrics"] = [row for row in facts["metrics"] if row["metric"] in MAIN_METRICS]
         if as_html:
-            from app.cli.report_html import html_page
+            from grpo_tui.app.cli.report_html import html_page
 
             text = html_page(reader, found, facts)
             out = (
@@ -59,7 +59,7 @@ def report(
     if as_json:
         print_json(facts)
         return
-    from experiments.export.files import whole
+    from grpo_tui.experiments.export.files import whole
 
     if out is None or out == Path("-"):
         sys.stdout.write(text)
@@ -71,10 +71,10 @@ def report(
 
 def gather(reader: "StoreReader", run: "RunSummary") -> dict[str, Any]:
     """Return the content of the page as plain values."""
-    from experiments.compare.runs import progress
-    from experiments.export.rows import run_row
     from grpo_engine.config.parse import changed
     from grpo_engine.metrics import spec
+    from grpo_tui.experiments.compare.runs import progress
+    from grpo_tui.experiments.export.rows import run_row
 
     detail = reader.run(run.key)
     times = phase_times([detail.summary])
@@ -128,7 +128,7 @@ def from_recipe(name: str, settings: Any) -> list[dict[str, Any]]:
 
 def drawn(reader: "StoreReader", run: "RunSummary") -> list[str]:
     """Plot reward and held-out accuracy, as far as they exist."""
-    from app.cli.curves import Canvas, metric_chart
+    from grpo_tui.app.cli.curves import Canvas, metric_chart
 
     lines: list[str] = []
     for key in ("reward", "eval/accuracy"):
@@ -140,7 +140,7 @@ def drawn(reader: "StoreReader", run: "RunSummary") -> list[str]:
 
 def page(facts: dict[str, Any], curves: list[str]) -> str:
     """Format the page as Markdown."""
-    from experiments.export.markdown import md_cell
+    from grpo_tui.experiments.export.markdown import md_cell
 
     run = facts["run"]
     lines = [
@@ -182,7 +182,7 @@ def page(facts: dict[str, Any], curves: list[str]) -> str:
 
 
 def _table(title: str, rows: list[dict[str, Any]]) -> list[str]:
-    from experiments.export.csv import header_of
-    from experiments.export.markdown import table
+    from grpo_tui.experiments.export.csv import header_of
+    from grpo_tui.experiments.export.markdown import table
 
     return [f"## {title}", "", *table(header_of(rows), rows, digits=4), ""] if rows else []

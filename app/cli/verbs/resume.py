@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from app.cli.params import Detach, Holding, JsonLines, OnEnd, ReadyFile, RunRef
-from app.cli.startup import leave_to_background
+from grpo_tui.app.cli.params import Detach, Holding, JsonLines, OnEnd, ReadyFile, RunRef
+from grpo_tui.app.cli.startup import leave_to_background
 
 
 def resume(
@@ -33,8 +33,8 @@ def resume(
     """
     if detach:
         leave_to_background(as_json=as_json)
-    from app.jobs.headless import run_headless
-    from app.jobs.start import resumed_job
+    from grpo_tui.app.jobs.headless import run_headless
+    from grpo_tui.app.jobs.start import resumed_job
 
     job = resumed_job(run, db=db, folder=folder, steps=steps)
     raise typer.Exit(run_headless(job, as_json=as_json, on_end=on_end, ready=ready_file))

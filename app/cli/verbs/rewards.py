@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from app import exit_codes
-from app.cli.params import Json
+from grpo_tui.app import exit_codes
+from grpo_tui.app.cli.params import Json
 
 app = typer.Typer(help="List the reward functions; show one.", invoke_without_command=True)
 
@@ -30,9 +30,9 @@ def list_(as_json: Json = False) -> None:
 
     Example: grpo-tui rewards list --json
     """
-    from app.cli.output import print_rows
     from grpo_engine import names
     from grpo_engine.rewards.builtins import BUILT_IN
+    from grpo_tui.app.cli.output import print_rows
 
     rows = [
         {"reward": name, "scores": row.scores, "what": row.summary}
@@ -209,8 +209,8 @@ def report(scored: Any, completions: list[str], printed: str, as_json: bool) -> 
         logged = {"extras": scored.extras, "metrics": scored.metrics, "printed": printed}
         typer.echo(json.dumps({**found, **logged}, indent=2, ensure_ascii=False))
         return
-    from app.cli.output import print_table
-    from app.text.safe_text import clip, safe
+    from grpo_tui.app.cli.output import print_table
+    from grpo_tui.app.text.safe_text import clip, safe
 
     table = [
         {"score": "None" if reward.value is None else f"{reward.value:g}",

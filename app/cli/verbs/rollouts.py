@@ -5,16 +5,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli.output import print_rows
-from app.cli.params import Csv, Db, Json, Raw, RunRef
-from app.cli.store_access import reading
-from app.text.prompt_text import asked
-from app.text.safe_text import excerpt
-from app.text.stderr import say
+from grpo_tui.app.cli.output import print_rows
+from grpo_tui.app.cli.params import Csv, Db, Json, Raw, RunRef
+from grpo_tui.app.cli.store_access import reading
+from grpo_tui.app.text.prompt_text import asked
+from grpo_tui.app.text.safe_text import excerpt
+from grpo_tui.app.text.stderr import say
 
 if TYPE_CHECKING:
-    from experiments.reader import StoreReader
-    from experiments.values import GroupView, RunSummary, SearchHit
+    from grpo_tui.experiments.reader import StoreReader
+    from grpo_tui.experiments.values import GroupView, RunSummary, SearchHit
 
 SORTS = ("reward", "advantage", "length", "kl", "clip", "newest")
 EXCERPT = 72  # cells around a match
@@ -42,7 +42,7 @@ def rollouts(
 
     Example: grpo-tui rollouts @last --search '<answer>' --sort reward --limit 10
     """
-    from experiments.errors import QueryError
+    from grpo_tui.experiments.errors import QueryError
 
     if sort and sort not in SORTS:
         raise QueryError(f"rollouts cannot be sorted by {sort!r}; choose from {', '.join(SORTS)}")
@@ -84,8 +84,8 @@ def rollouts(
 def _of_step(
     reader: "StoreReader", run: "RunSummary", step: int | None, group: int | None, origin: str
 ) -> list[dict[str, Any]]:
-    from experiments.errors import NothingStoredError
-    from experiments.export.rows import rollout_row
+    from grpo_tui.experiments.errors import NothingStoredError
+    from grpo_tui.experiments.export.rows import rollout_row
 
     if step is None:
         origins = [origin] if origin else ["train", "pinned", "eval"]
@@ -115,7 +115,7 @@ def _of_step(
 def _of_hits(
     reader: "StoreReader", run: "RunSummary", hits: "Sequence[SearchHit]"
 ) -> list[dict[str, Any]]:
-    from experiments.export.rows import rollout_row
+    from grpo_tui.experiments.export.rows import rollout_row
 
     groups: dict[int, GroupView] = {}
     rows = []

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli.output import print_json, print_rows, print_table, tell
-from app.cli.params import Csv, Db, Json, Raw, RunRef, Runs, complete_runs
-from app.cli.store_access import reading, resolve_all, writing
-from app.text.stderr import say
 from grpo_engine.metrics import spec
+from grpo_tui.app.cli.output import print_json, print_rows, print_table, tell
+from grpo_tui.app.cli.params import Csv, Db, Json, Raw, RunRef, Runs, complete_runs
+from grpo_tui.app.cli.store_access import reading, resolve_all, writing
+from grpo_tui.app.text.stderr import say
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from experiments.values import RunSummary
+    from grpo_tui.experiments.values import RunSummary
 
 ALERT_FIELDS = (
     "key", "rule", "severity", "first_step", "last_step", "count", "value", "limit", "group",
@@ -52,9 +52,9 @@ def runs(
     """
     if context.invoked_subcommand is not None:
         return
-    from experiments.errors import NoStoreError
-    from experiments.export.csv import header_of
-    from experiments.export.rows import RUN_FIELDS, run_row
+    from grpo_tui.experiments.errors import NoStoreError
+    from grpo_tui.experiments.export.csv import header_of
+    from grpo_tui.experiments.export.rows import RUN_FIELDS, run_row
 
     try:
         with reading(db) as reader:
@@ -78,7 +78,7 @@ def runs(
 
 
 def _line(run: "RunSummary") -> dict[str, Any]:
-    from experiments.db.texts import ago, seconds
+    from grpo_tui.experiments.db.texts import ago, seconds
 
     reward, kl = run.metrics.get("reward"), run.metrics.get("kl")
     clip = run.metrics.get("clip_ratio/region_mean")
@@ -109,7 +109,7 @@ def show(
 
     Example: grpo-tui runs show @last --json
     """
-    from experiments.export.rows import run_row
+    from grpo_tui.experiments.export.rows import run_row
 
     with reading(db) as reader:
         summary = reader.resolve(run)
@@ -171,8 +171,8 @@ def _print_metrics(run: "RunSummary") -> None:
 
 
 def _print_settings(settings: "Mapping[str, Any]", all_settings: bool) -> None:
-    from experiments.export.json import json_text
     from grpo_engine.config.parse import changed
+    from grpo_tui.experiments.export.json import json_text
 
     rows = [
         {"setting": path, "value": value if isinstance(value, str) else json_text(value)}
@@ -264,9 +264,9 @@ def delete(
 
     Example: grpo-tui runs delete old-run --yes
     """
-    from app import exit_codes
-    from experiments.errors import QueryError
-    from experiments.purge import purge
+    from grpo_tui.app import exit_codes
+    from grpo_tui.experiments.errors import QueryError
+    from grpo_tui.experiments.purge import purge
 
     with reading(db) as reader:
         found = resolve_all(reader, runs)
@@ -300,7 +300,7 @@ def import_(
 
     Example: grpo-tui runs import colleague.db
     """
-    from experiments.importing import import_files
+    from grpo_tui.experiments.importing import import_files
 
     with writing(db) as store:
         taken = import_files(store, files, name=name, progress=say)

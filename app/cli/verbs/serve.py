@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from app.cli.params import Holding, RunRef
+from grpo_tui.app.cli.params import Holding, RunRef
 
 
 def serve(
@@ -23,6 +23,6 @@ def serve(
     if lacking := [name for name in ("textual_serve", "aiohttp") if find_spec(name) is None]:
         typer.echo(f"grpo-tui: serving needs {lacking[0]}; pip install 'grpo-tui[serve]'", err=True)
         raise typer.Exit(1)
-    from app.server import serve_run
+    from grpo_tui.app.server import serve_run
 
     raise typer.Exit(serve_run(run, db, port))

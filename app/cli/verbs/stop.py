@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from app.cli.params import Db, Json, RunRef
-from app.cli.run_requests import ask
+from grpo_tui.app.cli.params import Db, Json, RunRef
+from grpo_tui.app.cli.run_requests import ask
 
 
 def stop(

@@ -5,16 +5,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app import exit_codes
-from app.cli.output import print_json, print_rows, print_table
-from app.cli.params import Csv, Db, Json, Preset, Steps, complete_metrics, complete_settings
-from app.cli.store_access import writing
-from app.text.stderr import say
+from grpo_tui.app import exit_codes
+from grpo_tui.app.cli.output import print_json, print_rows, print_table
+from grpo_tui.app.cli.params import (
+    Csv,
+    Db,
+    Json,
+    Preset,
+    Steps,
+    complete_metrics,
+    complete_settings,
+)
+from grpo_tui.app.cli.store_access import writing
+from grpo_tui.app.text.stderr import say
 
 if TYPE_CHECKING:
-    from experiments.queue import RunQueue
-    from experiments.reader import StoreReader
-    from experiments.values import SweepView
+    from grpo_tui.experiments.queue import RunQueue
+    from grpo_tui.experiments.reader import StoreReader
+    from grpo_tui.experiments.values import SweepView
 
 
 def sweep(
@@ -54,8 +62,8 @@ def sweep(
 
     Example: grpo-tui sweep config.yaml --set algorithm.beta=0,0.04 --seeds 3
     """
-    from app.jobs.queue_worker import work
-    from experiments.queue import RunQueue
+    from grpo_tui.app.jobs.queue_worker import work
+    from grpo_tui.experiments.queue import RunQueue
 
     with writing(db) as store:
         waiting = RunQueue(store)
@@ -82,10 +90,10 @@ def _plan(
     steps: int | None, name: str, *, later: bool,
 ) -> int:  # fmt: skip
     """Queue the grid, or find it; try the settings of every point before training any."""
-    from app.cli.run_config import assemble
-    from app.trial.ready import require_apart
-    from experiments.db.configs import config_tree, flat
-    from experiments.queue import points
+    from grpo_tui.app.cli.run_config import assemble
+    from grpo_tui.app.trial.ready import require_apart
+    from grpo_tui.experiments.db.configs import config_tree, flat
+    from grpo_tui.experiments.queue import points
 
     texts = dict(_axis(pair) for pair in sets)
     base = assemble(file, preset, [], steps=steps)
@@ -135,7 +143,7 @@ def _axis(pair: str) -> tuple[str, list[str]]:
 def _report(
     path: Path, key: int, metric: str, *, as_json: bool, as_csv: bool
 ) -> list[dict[str, Any]]:
-    from experiments.reader import StoreReader
+    from grpo_tui.experiments.reader import StoreReader
 
     reader = StoreReader(path)
     try:
@@ -180,8 +188,8 @@ def _rows(
 
 def _points(rows: list[dict[str, Any]], view: "SweepView", metric: str) -> list[dict[str, Any]]:
     """Summarise each point over its seeds: mean of the best, standard deviation, interval."""
-    from experiments.compare.statistics import mean_and_std, mean_interval
     from grpo_engine.metrics import natural_range
+    from grpo_tui.experiments.compare.statistics import mean_and_std, mean_interval
 
     axes = [path for path in view.axes if path != "seed"]
     points: dict[str, tuple[dict[str, Any], list[float]]] = {}

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.params import Json, Sets
+from grpo_tui.app.cli.params import Json, Sets
 
 app = typer.Typer(help="List the tasks; show one.", invoke_without_command=True)
 
@@ -31,9 +31,9 @@ def list_(
 
     Example: grpo-tui tasks list --gym
     """
-    from app.cli.output import print_rows
     from grpo_engine import names
     from grpo_engine.tasks.base import BUILT_IN
+    from grpo_tui.app.cli.output import print_rows
 
     if gym:
         from grpo_engine.tasks import gym as generators
@@ -66,10 +66,10 @@ def show(
 
     Example: grpo-tui tasks show gsm8k --model starter --set task.options.path=gsm8k/
     """
-    from app.trial.examples import CONTEXT, model_folder, number_of
     from grpo_engine.config.parse import build, merge, parse_sets
     from grpo_engine.rollouts.prompts import PromptRenderer
     from grpo_engine.tasks.base import draw, load_task
+    from grpo_tui.app.trial.examples import CONTEXT, model_folder, number_of
 
     config = build(merge({"task": {"name": name}}, parse_sets(sets or [])), "the command line")
     task = load_task(config.task)
@@ -103,10 +103,10 @@ def play(
     import sys
     import tempfile
 
-    from app.cli.output import dim
-    from app.text.safe_text import safe
-    from app.trial.episode import Episode, Told
     from grpo_engine.config.parse import build, merge, parse_sets
+    from grpo_tui.app.cli.output import dim
+    from grpo_tui.app.text.safe_text import safe
+    from grpo_tui.app.trial.episode import Episode, Told
 
     def show_told(found: Told) -> Told:
         for kind, text in found.lines:
@@ -185,8 +185,8 @@ def as_page(task: Any, shown: Any) -> dict[str, Any]:
 
 def page(task: Any, shown: Any) -> list[str]:
     """Format the task and its examples for people, with rules around what the model sees."""
-    from app.cli.output import dim
-    from app.text.safe_text import safe
+    from grpo_tui.app.cli.output import dim
+    from grpo_tui.app.text.safe_text import safe
 
     rewards = ", ".join(f"{s.name} x {s.weight:g}" for s in task.default_rewards) or "none"
     size = f"{len(task.train)} for training, {len(task.held_out)} held out"

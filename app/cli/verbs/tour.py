@@ -13,9 +13,9 @@ def tour() -> None:
     import tempfile
     from pathlib import Path
 
-    from app.feed.demo import RUN, unpack
-    from app.feed.replay import ReplayFeed
-    from app.tui.app import open_workbench
+    from grpo_tui.app.feed.demo import RUN, unpack
+    from grpo_tui.app.feed.replay import ReplayFeed
+    from grpo_tui.app.tui.app import open_workbench
 
     with tempfile.TemporaryDirectory(prefix="grpo-tui-tour-") as folder:
         store = unpack(Path(folder))

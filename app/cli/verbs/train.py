@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli.params import (
+from grpo_tui.app.cli.params import (
     Detach,
     JsonLines,
     OnEnd,
@@ -15,11 +15,11 @@ from app.cli.params import (
     Steps,
     complete_runs,
 )
-from app.cli.startup import leave_to_background
+from grpo_tui.app.cli.startup import leave_to_background
 
 if TYPE_CHECKING:
-    from app.jobs.engine_thread import EngineThread
     from grpo_engine.config.settings import RunConfig
+    from grpo_tui.app.jobs.engine_thread import EngineThread
 
 
 Begin = Annotated[
@@ -68,7 +68,7 @@ def train(
 
     Example: grpo-tui train --preset starter --steps 20 --set optimizer.learning_rate=3e-4
     """
-    from app.cli.run_config import assemble, checkpoint_start
+    from grpo_tui.app.cli.run_config import assemble, checkpoint_start
 
     if folder is not None and not no_store:
         raise typer.BadParameter("--folder goes with --no-store: a stored run has its own folder")
@@ -80,8 +80,8 @@ def train(
     config = assemble(file, preset, sets or [], steps=steps, seed=seed, name=name, start=start)
     if detach:
         leave_to_background(as_json=as_json)
-    from app.jobs.headless import run_headless
-    from app.jobs.start import new_job
+    from grpo_tui.app.jobs.headless import run_headless
+    from grpo_tui.app.jobs.start import new_job
 
     engine = _engine_for(config)
     job = new_job(config, db=db, folder=folder, store=not no_store, tags=tuple(tag or ()))
@@ -92,10 +92,10 @@ def train(
 
 def _engine_for(config: "RunConfig") -> "EngineThread":
     """Start the engine's thread and try the settings on it; raise if a run would fail."""
-    from app.jobs.engine_thread import EngineThread
-    from app.jobs.headless import PATIENCE
-    from app.trial.ready import require
     from grpo_engine.platform.threads import launched_rank
+    from grpo_tui.app.jobs.engine_thread import EngineThread
+    from grpo_tui.app.jobs.headless import PATIENCE
+    from grpo_tui.app.trial.ready import require
 
     engine = EngineThread()
     engine.start()

@@ -8,9 +8,9 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.widgets import Input, Static
 
-from app.text.safe_text import safe
-from app.tui.textual_private.screens import Dialog
-from app.tui.widgets.field import Field
+from grpo_tui.app.text.safe_text import safe
+from grpo_tui.app.tui.textual_private.screens import Dialog
+from grpo_tui.app.tui.widgets.field import Field
 
 
 class Ask(Dialog[str | None]):

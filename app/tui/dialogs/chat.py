@@ -12,13 +12,13 @@ from textual.containers import Horizontal, Vertical
 from textual.reactive import reactive
 from textual.widgets import Input
 
-from app.chat.client import Chat, Pair, Said, Turn
-from app.text.numbers import short
-from app.text.safe_text import cell_len, clip, safe, wrap
-from app.tui.looks.colours import Palette, style
-from app.tui.textual_private.screens import Dialog
-from app.tui.widgets.field import Field
-from app.tui.widgets.panel import Line, Panel, Span
+from grpo_tui.app.chat.client import Chat, Pair, Said, Turn
+from grpo_tui.app.text.numbers import short
+from grpo_tui.app.text.safe_text import cell_len, clip, safe, wrap
+from grpo_tui.app.tui.looks.colours import Palette, style
+from grpo_tui.app.tui.textual_private.screens import Dialog
+from grpo_tui.app.tui.widgets.field import Field
+from grpo_tui.app.tui.widgets.panel import Line, Panel, Span
 
 DRAW_S = 0.1
 TELLING = 2.0  # nats: a change of this size has the full colour

@@ -11,9 +11,9 @@ from textual.widget import Widget
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from app.text.safe_text import safe, wrap
-from app.tui.textual_private.screens import Dialog
-from app.tui.widgets.field import Field
+from grpo_tui.app.text.safe_text import safe, wrap
+from grpo_tui.app.tui.textual_private.screens import Dialog
+from grpo_tui.app.tui.widgets.field import Field
 
 T = TypeVar("T")
 WIDTH, NAMES = 84, 26  # longer names do not widen the column of names

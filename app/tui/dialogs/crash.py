@@ -8,10 +8,10 @@ from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from app.feed.run_state import clock
-from app.feed.snapshot import Snapshot
-from app.text.safe_text import safe
-from app.tui.textual_private.screens import Dialog
+from grpo_tui.app.feed.run_state import clock
+from grpo_tui.app.feed.snapshot import Snapshot
+from grpo_tui.app.text.safe_text import safe
+from grpo_tui.app.tui.textual_private.screens import Dialog
 
 REMEDY = (
     "Everything recorded up to here is in the store: esc goes back to it, 1 lists all runs, and r "

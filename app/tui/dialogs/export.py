@@ -7,8 +7,8 @@ from typing import Any
 
 from textual.app import App
 
-from app.tui.dialogs.choices import Choice
-from app.tui.picture import paper_of, rows_of, svg
+from grpo_tui.app.tui.dialogs.choices import Choice
+from grpo_tui.app.tui.picture import paper_of, rows_of, svg
 
 Maker = Callable[[], str | Awaitable[str]]  # the text of a file, or a store query that returns it
 WORDS = {

@@ -8,7 +8,7 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Static
 
-from app.tui.textual_private.screens import Dialog
+from grpo_tui.app.tui.textual_private.screens import Dialog
 
 LETTERS = "asdfghjklqwertyuiopzxcvbnm"
 

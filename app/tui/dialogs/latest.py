@@ -10,9 +10,9 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from app.text.safe_text import wrap
-from app.tui.messages import Said
-from app.tui.textual_private.screens import Dialog
+from grpo_tui.app.text.safe_text import wrap
+from grpo_tui.app.tui.messages import Said
+from grpo_tui.app.tui.textual_private.screens import Dialog
 
 WIDTH, INDENT, MOST_LINES = 100, len("12:34:56 ✗ "), 40
 MARKS = {"error": ("✗", "$error"), "warning": ("▲", "$warning")}

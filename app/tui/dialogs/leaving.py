@@ -2,8 +2,8 @@
 
 from typing import Literal
 
-from app.feed.snapshot import Snapshot
-from app.tui.dialogs.choices import Choice
+from grpo_tui.app.feed.snapshot import Snapshot
+from grpo_tui.app.tui.dialogs.choices import Choice
 
 Plan = Literal["", "stay", "hand_over", "stop", "now", "leave"]
 

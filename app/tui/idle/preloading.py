@@ -16,25 +16,25 @@ PAUSE_S = 0.02  # between two modules, to leave time for drawing
 # leaves and modules that others import by the same name: two threads entering an import cycle at
 # different places would see half-initialized modules.
 MODULES = (
-    "app.feed.stored",
+    "grpo_tui.app.feed.stored",
     "pydantic_core",
     "annotated_types",
     "grpo_engine.config.settings",
-    "app.tui.screens.watch",
-    "app.tui.screens.rollouts",
-    "app.tui.dialogs.help",
-    "app.tui.dialogs.export",
-    "app.tui.dialogs.jump",
-    "app.tui.screens.runs.queue",
+    "grpo_tui.app.tui.screens.watch",
+    "grpo_tui.app.tui.screens.rollouts",
+    "grpo_tui.app.tui.dialogs.help",
+    "grpo_tui.app.tui.dialogs.export",
+    "grpo_tui.app.tui.dialogs.jump",
+    "grpo_tui.app.tui.screens.runs.queue",
     "numpy",
-    "experiments.compare.values",
-    "app.tui.screens.compare",
+    "grpo_tui.experiments.compare.values",
+    "grpo_tui.app.tui.screens.compare",
     "grpo_engine.config.parse",
-    "app.tui.screens.new_run",
-    "app.tui.screens.rollouts.lab.screen",
+    "grpo_tui.app.tui.screens.new_run",
+    "grpo_tui.app.tui.screens.rollouts.lab.screen",
     "sqlalchemy",
     "sqlmodel",
-    "experiments.store",
+    "grpo_tui.experiments.store",
 )
 
 

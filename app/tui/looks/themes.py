@@ -10,7 +10,7 @@ from textual.color import Color
 from textual.filter import LineFilter
 from textual.theme import Theme
 
-from app.tui.looks.colours import PALETTES, Palette, hex_of, rgb
+from grpo_tui.app.tui.looks.colours import PALETTES, Palette, hex_of, rgb
 
 
 def theme_of(palette: Palette) -> Theme:

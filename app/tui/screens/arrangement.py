@@ -11,9 +11,9 @@ from textual.containers import Container, Horizontal, Vertical
 from textual.screen import Screen
 from textual.widget import Widget
 
-from app.tui.preferences import Preferences
-from app.tui.widgets.key_bar import KeyBar
-from app.tui.widgets.panel import Panel
+from grpo_tui.app.tui.preferences import Preferences
+from grpo_tui.app.tui.widgets.key_bar import KeyBar
+from grpo_tui.app.tui.widgets.panel import Panel
 
 SIZE_CLASSES = ("narrow", "short", "wide")
 STEP = {"width": 4, "height": 2}

@@ -25,19 +25,19 @@ from textual.screen import Screen
 from textual.widgets import Input, TextArea
 from textual.worker import Worker
 
-from app.feed.snapshot import Snapshot
-from app.tui.lifecycle import RunApp
-from app.tui.messages import ExplainRequested
-from app.tui.screens.arrangement import Arrangement
-from app.tui.textual_private.screens import DrawnOnce
-from app.tui.tour import TourLine
-from app.tui.widgets.find_bar import FindBar
-from app.tui.widgets.key_bar import KeyBar
-from app.tui.widgets.panel import Panel
-from app.tui.widgets.top_bar import TopBar
+from grpo_tui.app.feed.snapshot import Snapshot
+from grpo_tui.app.tui.lifecycle import RunApp
+from grpo_tui.app.tui.messages import ExplainRequested
+from grpo_tui.app.tui.screens.arrangement import Arrangement
+from grpo_tui.app.tui.textual_private.screens import DrawnOnce
+from grpo_tui.app.tui.tour import TourLine
+from grpo_tui.app.tui.widgets.find_bar import FindBar
+from grpo_tui.app.tui.widgets.key_bar import KeyBar
+from grpo_tui.app.tui.widgets.panel import Panel
+from grpo_tui.app.tui.widgets.top_bar import TopBar
 
 if TYPE_CHECKING:
-    from app.tui.dialogs.export import Maker
+    from grpo_tui.app.tui.dialogs.export import Maker
 
 NARROW, SHORT, WIDE = 110, 30, 160
 
@@ -268,13 +268,13 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
 
     def explain(self, topic: str) -> None:
         """Show help on a topic."""
-        from app.tui.dialogs.help import HelpScreen
+        from grpo_tui.app.tui.dialogs.help import HelpScreen
 
         self.app.push_screen(HelpScreen(topic, self, self.mode, self.snapshot))
 
     def action_export(self) -> None:
         """Ask what to export, and where to."""
-        from app.tui.dialogs.export import ExportScreen
+        from grpo_tui.app.tui.dialogs.export import ExportScreen
 
         if self.workbench.read_only:
             self.notify("This view is read-only.", severity="warning")

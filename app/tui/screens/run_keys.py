@@ -5,9 +5,9 @@ from typing import Final
 
 from textual.binding import Binding
 
-from app.feed.snapshot import Asked, Snapshot
-from app.tui.dialogs.choices import StopDialog
-from app.tui.screens.base import WorkbenchScreen
+from grpo_tui.app.feed.snapshot import Asked, Snapshot
+from grpo_tui.app.tui.dialogs.choices import StopDialog
+from grpo_tui.app.tui.screens.base import WorkbenchScreen
 
 CONTROL_BINDINGS: Final = (
     Binding("full_stop", "pause", "pause run", id="run.pause",

@@ -8,7 +8,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from experiments.reader import StoreReader
+from grpo_tui.experiments.reader import StoreReader
 
 T = TypeVar("T")
 

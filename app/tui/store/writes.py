@@ -6,15 +6,15 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.values import RunSummary
+from grpo_tui.experiments.values import RunSummary
 
 if TYPE_CHECKING:
-    from experiments.store import ExperimentStore
+    from grpo_tui.experiments.store import ExperimentStore
 
 
 @contextmanager
 def _opened(path: Path) -> "Iterator[ExperimentStore]":
-    from experiments.store import ExperimentStore
+    from grpo_tui.experiments.store import ExperimentStore
 
     store = ExperimentStore(path)
     try:
@@ -59,7 +59,7 @@ def mute(path: Path, run: int, rule: str, muted: bool) -> None:
 
 def request(path: Path, run: RunSummary, verb: str, patience: float = 6.0) -> str:
     """Send a request to a run in another process; return why it failed, or an empty text."""
-    from experiments.reader import StoreReader
+    from grpo_tui.experiments.reader import StoreReader
 
     with _opened(path) as store, closing(StoreReader(path)) as reader:
         key = store.request(run.key, verb)

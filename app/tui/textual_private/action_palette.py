@@ -5,7 +5,7 @@ from textual.app import ComposeResult
 from textual.command import CommandInput, CommandPalette
 from textual.widgets import Input
 
-from app.tui.widgets.field import Field
+from grpo_tui.app.tui.widgets.field import Field
 
 
 class ActionField(CommandInput, Field):

@@ -14,7 +14,7 @@ from textual.geometry import Size
 from textual.strip import Strip
 from textual.visual import RenderOptions, Visual
 
-from app.tui.textual_private.screen_lines import strips_of
+from grpo_tui.app.tui.textual_private.screen_lines import strips_of
 
 if TYPE_CHECKING:
     from textual.css.styles import RulesMap

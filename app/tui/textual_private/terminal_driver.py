@@ -14,7 +14,7 @@ from textual import constants
 from textual._xterm_parser import XTermParser
 from textual.drivers.linux_driver import LinuxDriver
 
-from app.tui import terminal
+from grpo_tui.app.tui import terminal
 
 CHECK_EVERY, IDLE_S = 0.5, 0.1  # seconds
 

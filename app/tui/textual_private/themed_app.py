@@ -17,9 +17,9 @@ from textual.filter import ANSIToTruecolor, LineFilter
 from textual.screen import Screen
 from textual.theme import Theme
 
-from app.text.safe_text import safe
-from app.tui.looks.themes import THEMES, ExactXterm
-from app.tui.textual_private.dimmed_screen import DimmedScreen
+from grpo_tui.app.text.safe_text import safe
+from grpo_tui.app.tui.looks.themes import THEMES, ExactXterm
+from grpo_tui.app.tui.textual_private.dimmed_screen import DimmedScreen
 
 MOUNTED_HOLD_S = 0.004  # enough for a mounted screen, which only needs its first layout
 SOURCES = 512  # more than the number of widget classes

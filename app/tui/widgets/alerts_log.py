@@ -7,13 +7,13 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.reactive import reactive
 
-from app.feed.run_state import clock
-from app.feed.snapshot import LogLine, Snapshot
-from app.text.safe_text import cell_len, clip, safe, wrap
-from app.tui.looks.colours import Palette, style
-from app.tui.messages import ExplainRequested, MuteRequested
-from app.tui.widgets.panel import Line, Panel
-from experiments.values import AlertView
+from grpo_tui.app.feed.run_state import clock
+from grpo_tui.app.feed.snapshot import LogLine, Snapshot
+from grpo_tui.app.text.safe_text import cell_len, clip, safe, wrap
+from grpo_tui.app.tui.looks.colours import Palette, style
+from grpo_tui.app.tui.messages import ExplainRequested, MuteRequested
+from grpo_tui.app.tui.widgets.panel import Line, Panel
+from grpo_tui.experiments.values import AlertView
 
 LEAD = 12  # cells before an alert's text: mark, time, sign
 MOST_LINES = 3  # of an alert, unless the panel is high

@@ -8,7 +8,7 @@ from textual.containers import Horizontal
 from textual.message import Message
 from textual.widgets import Input, Label
 
-from app.tui.widgets.field import Field
+from grpo_tui.app.tui.widgets.field import Field
 
 
 class FindBar(Horizontal):

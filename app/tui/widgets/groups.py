@@ -9,17 +9,17 @@ from textual.binding import Binding, BindingType
 from textual.geometry import Size
 from textual.reactive import reactive
 
-from app.feed.snapshot import ShownGroup, ShownRollout, Snapshot
-from app.inspector.groups import letter
-from app.text.numbers import share, short, signed, sparkline
-from app.text.prompt_text import asked
-from app.text.safe_text import cell_len, clip, pad, wrap
-from app.tui.looks.colours import Palette, style
-from app.tui.messages import PromptFocused, RolloutOpened
-from app.tui.widgets.lanes import arrow, largest_push
-from app.tui.widgets.panel import Line, Panel, Span
-from experiments.values import BoardRollout
 from grpo_engine.events import Group
+from grpo_tui.app.feed.snapshot import ShownGroup, ShownRollout, Snapshot
+from grpo_tui.app.inspector.groups import letter
+from grpo_tui.app.text.numbers import share, short, signed, sparkline
+from grpo_tui.app.text.prompt_text import asked
+from grpo_tui.app.text.safe_text import cell_len, clip, pad, wrap
+from grpo_tui.app.tui.looks.colours import Palette, style
+from grpo_tui.app.tui.messages import PromptFocused, RolloutOpened
+from grpo_tui.app.tui.widgets.lanes import arrow, largest_push
+from grpo_tui.app.tui.widgets.panel import Line, Panel, Span
+from grpo_tui.experiments.values import BoardRollout
 
 MEAN = 4
 LEAST_PROMPT = 20  # cells beside the means from which the prompts are shown there

@@ -9,11 +9,11 @@ from textual.binding import ActiveBinding
 from textual.reactive import reactive
 from textual.widgets import Input, TextArea
 
-from app.text.safe_text import cell_len
-from app.tui.key_actions import key_name
-from app.tui.looks.colours import Palette, style
-from app.tui.widgets.field import Field
-from app.tui.widgets.panel import Line, Panel
+from grpo_tui.app.text.safe_text import cell_len
+from grpo_tui.app.tui.key_actions import key_name
+from grpo_tui.app.tui.looks.colours import Palette, style
+from grpo_tui.app.tui.widgets.field import Field
+from grpo_tui.app.tui.widgets.panel import Line, Panel
 
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 RESTORE = "restore_panels"

@@ -6,17 +6,17 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.reactive import reactive
 
-from app.feed.snapshot import ENDED, ShownGroup, ShownRollout, Snapshot
-from app.inspector.dialogue import Piece, flow
-from app.inspector.groups import letter
-from app.text.numbers import seconds, short, signed
-from app.text.prompt_text import question
-from app.text.safe_text import cell_len, clip, clip_start, wrap
-from app.tui.looks.colours import Palette, style
-from app.tui.messages import RolloutOpened
-from app.tui.widgets.panel import Line, Panel
-from experiments.values import BoardGroup, BoardRollout
 from grpo_engine.events import CUT
+from grpo_tui.app.feed.snapshot import ENDED, ShownGroup, ShownRollout, Snapshot
+from grpo_tui.app.inspector.dialogue import Piece, flow
+from grpo_tui.app.inspector.groups import letter
+from grpo_tui.app.text.numbers import seconds, short, signed
+from grpo_tui.app.text.prompt_text import question
+from grpo_tui.app.text.safe_text import cell_len, clip, clip_start, wrap
+from grpo_tui.app.tui.looks.colours import Palette, style
+from grpo_tui.app.tui.messages import RolloutOpened
+from grpo_tui.app.tui.widgets.panel import Line, Panel
+from grpo_tui.experiments.values import BoardGroup, BoardRollout
 
 LEAD = 16
 MOST_LINES = 6

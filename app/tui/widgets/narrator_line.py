@@ -4,9 +4,9 @@ from typing import ClassVar
 
 from textual.reactive import reactive
 
-from app.text.safe_text import cell_len, safe, wrap
-from app.tui.looks.colours import style
-from app.tui.widgets.panel import Line, Panel
+from grpo_tui.app.text.safe_text import cell_len, safe, wrap
+from grpo_tui.app.tui.looks.colours import style
+from grpo_tui.app.tui.widgets.panel import Line, Panel
 
 
 class NarratorLine(Panel, can_focus=False):

@@ -18,8 +18,8 @@ from textual.selection import Selection
 from textual.strip import Strip
 from textual.widget import Widget
 
-from app.text.safe_text import cell_len, clip, safe, wrap
-from app.tui.looks.colours import Palette, palette_of, style
+from grpo_tui.app.text.safe_text import cell_len, clip, safe, wrap
+from grpo_tui.app.tui.looks.colours import Palette, palette_of, style
 
 Span = tuple[str, Style | None]
 Line = list[Span]

@@ -4,11 +4,11 @@ from typing import ClassVar
 
 from textual.reactive import reactive
 
-from app.feed.snapshot import PHASES, Snapshot
-from app.text.numbers import seconds, share, short, with_unit
-from app.text.safe_text import cell_len, clip
-from app.tui.looks.colours import Palette, style
-from app.tui.widgets.panel import Line, Panel
+from grpo_tui.app.feed.snapshot import PHASES, Snapshot
+from grpo_tui.app.text.numbers import seconds, share, short, with_unit
+from grpo_tui.app.text.safe_text import cell_len, clip
+from grpo_tui.app.tui.looks.colours import Palette, style
+from grpo_tui.app.tui.widgets.panel import Line, Panel
 
 BAR = 12
 NAMES = {"load": "loading model", "evaluate": "held-out", "checkpoint": "checkpoint"}

@@ -5,10 +5,10 @@ from typing import ClassVar
 from textual import events
 from textual.reactive import reactive
 
-from app.feed.snapshot import Snapshot
-from app.text.safe_text import cell_len, clip
-from app.tui.looks.colours import Palette, style
-from app.tui.widgets.panel import Line, Panel
+from grpo_tui.app.feed.snapshot import Snapshot
+from grpo_tui.app.text.safe_text import cell_len, clip
+from grpo_tui.app.tui.looks.colours import Palette, style
+from grpo_tui.app.tui.widgets.panel import Line, Panel
 
 TABS = (("runs", "1", "Runs"), ("new_run", "2", "New"), ("watch", "3", "Watch"),
         ("rollouts", "4", "Rollouts"), ("compare", "5", "Compare"))  # fmt: skip

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from app import exit_codes
-from app.cli.main import load, main
-from app.cli.verb_table import VERBS
 from grpo_engine.errors import ConfigError, EngineError
+from grpo_tui.app import exit_codes
+from grpo_tui.app.cli.main import load, main
+from grpo_tui.app.cli.verb_table import VERBS
 
 HEAVY = ("mlx", "mlx_lm", "textual", "sqlmodel", "sqlalchemy", "pydantic", "numpy", "rich")
 
@@ -21,13 +21,13 @@ class RunNotFoundError(EngineError, LookupError):
 
 def cli(*args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "app", *args], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "grpo_tui", *args], capture_output=True, text=True, check=False
     )
 
 
 def test_help_loads_nothing_heavy_and_lists_every_verb() -> None:
     done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "app", "--help"],
+        [sys.executable, "-X", "importtime", "-m", "grpo_tui", "--help"],
         capture_output=True,
         text=True,
         check=True,
@@ -79,7 +79,7 @@ def failing_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> 
     monkeypatch.syspath_prepend(tmp_path)
     sys.modules.pop("failing_verb", None)
     verb = next(v for v in VERBS if v.name == "doctor")._replace(target="failing_verb:doctor")
-    monkeypatch.setattr("app.cli.main.VERBS", (verb,))
+    monkeypatch.setattr("grpo_tui.app.cli.main.VERBS", (verb,))
 
 
 def test_our_errors_become_one_line_without_a_traceback(
@@ -119,7 +119,7 @@ def test_a_verb_is_not_imported_before_it_is_called(
 def test_the_table_names_modules_inside_the_commands_package() -> None:
     for verb in VERBS:
         module, _, attribute = verb.target.partition(":")
-        assert module.startswith("app.cli.verbs.")
+        assert module.startswith("grpo_tui.app.cli.verbs.")
         assert attribute.isidentifier()
         assert load(verb).name == verb.name
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.app.stored import record, run_events
 
-PROGRAM = [sys.executable, "-P", "-m", "app"]
+PROGRAM = [sys.executable, "-P", "-m", "grpo_tui"]
 
 
 @pytest.fixture(scope="module")

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from app import exit_codes
-from app.cli.main import main
-from app.cli.verbs import doctor
-from app.health import Fact, Level, machine, mlx, packages, store, terminal
-from experiments.db.connection import open_writer
-from experiments.db.migration_sql import CURRENT
-from experiments.db.migrations import migrate
 from grpo_engine.platform import blas, device, memory, speed
+from grpo_tui.app import exit_codes
+from grpo_tui.app.cli.main import main
+from grpo_tui.app.cli.verbs import doctor
+from grpo_tui.app.health import Fact, Level, machine, mlx, packages, store, terminal
+from grpo_tui.experiments.db.connection import open_writer
+from grpo_tui.experiments.db.migration_sql import CURRENT
+from grpo_tui.experiments.db.migrations import migrate
 
 
 def test_doctor_prints_json_with_the_rate_it_measured(

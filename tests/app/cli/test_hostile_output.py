@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from app import exit_codes
-from app.cli.output import data_stdout
-from experiments.db.texts import escape
-from experiments.export.files import FORMATS
-from experiments.export.rows import WHAT, rows_of
-from experiments.reader import StoreReader
-from experiments.record.recorder import Recorder
-from experiments.store import ExperimentStore
 from grpo_engine import events as ev
+from grpo_tui.app import exit_codes
+from grpo_tui.app.cli.output import data_stdout
+from grpo_tui.experiments.db.texts import escape
+from grpo_tui.experiments.export.files import FORMATS
+from grpo_tui.experiments.export.rows import WHAT, rows_of
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.store import ExperimentStore
 from tests.app.calls import Cli, caller
 from tests.app.script import HOSTILE, hostile_group
 from tests.experiments.csv_reader import read_csv

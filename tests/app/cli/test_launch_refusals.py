@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from app import exit_codes
-from app.cli.startup import leave_to_background
-from app.jobs.launch import LaunchError, detached
-from experiments.errors import StoreError
-from experiments.reader import StoreReader
 from grpo_engine.config.parse import build, merge
 from grpo_engine.presets import preset
+from grpo_tui.app import exit_codes
+from grpo_tui.app.cli.startup import leave_to_background
+from grpo_tui.app.jobs.launch import LaunchError, detached
+from grpo_tui.experiments.errors import StoreError
+from grpo_tui.experiments.reader import StoreReader
 from tests.app.calls import Cli, caller
 
 WRONG = {"rewards.functions": "abc", "model.path": "./nowhere", "task.name": "nowhere.jsonl"}
@@ -80,7 +80,7 @@ def test_a_run_in_the_background_gets_the_same_words_without_detach(
         started.append((words, as_json))
         return 3
 
-    monkeypatch.setattr("app.jobs.detach.start_detached", start)
+    monkeypatch.setattr("grpo_tui.app.jobs.detach.start_detached", start)
     monkeypatch.setattr("sys.argv", ["grpo-tui", "train", "--detach", "--steps", "2"])
     with pytest.raises(SystemExit) as left:
         leave_to_background(as_json=True)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from mlx_lm.utils import load_model
 
-from app.cli.main import main
-from experiments.db.paths import run_folder
-from experiments.reader import StoreReader
+from grpo_tui.app.cli.main import main
+from grpo_tui.experiments.db.paths import run_folder
+from grpo_tui.experiments.reader import StoreReader
 from tests.app.stored import record
 from tests.engine.runs import events_of, settings, write_world
 

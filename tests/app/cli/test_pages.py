@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from app.tui import picture
-from app.tui.dialogs.help.topics import ALERTS, metric_part, setting_part
 from docs import screens
 from grpo_engine.alerts.rules import RULES
 from grpo_engine.config.parse import settings
 from grpo_engine.config.settings import AlertsConfig
 from grpo_engine.metrics import METRICS
+from grpo_tui.app.tui import picture
+from grpo_tui.app.tui.dialogs.help.topics import ALERTS, metric_part, setting_part
 
 ROOT = Path(__file__).parents[3]
 PAGES = ("README.md", "docs/first-ten-minutes.md", "docs/reading-the-panels.md", "docs/keys.md")

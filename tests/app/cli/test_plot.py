@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app import exit_codes
-from app.cli.curves import LEAST_WIDTH, Canvas, chart, lines_of, metric_chart, terminal
-from app.feed.series import Series
-from experiments.values import MetricSeries
+from grpo_tui.app import exit_codes
+from grpo_tui.app.cli.curves import LEAST_WIDTH, Canvas, chart, lines_of, metric_chart, terminal
+from grpo_tui.app.feed.series import Series
+from grpo_tui.experiments.values import MetricSeries
 from tests.app.calls import Cli, caller
 from tests.experiments.made import config, evaluated, record_run
 
@@ -240,6 +240,8 @@ def test_a_report_has_the_curve_of_the_reward_and_a_terminal_sees_it_in_compare(
     assert max(map(len, report.partition("```text\n")[2].partition("```")[0].splitlines())) == 80
     runs = ("plain-otter", "brave-fox")
     assert "┌" not in cli("compare", *runs).out
-    monkeypatch.setattr("app.cli.verbs.compare.sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setattr(
+        "grpo_tui.app.cli.verbs.compare.sys.stdout.isatty", lambda: True, raising=False
+    )
     monkeypatch.setenv("NO_COLOR", "1")
     assert "a plain-otter" in cli("compare", *runs).out

@@ -1,7 +1,7 @@
 """What `grpo-tui probe` prints."""
 
-from app.cli.verbs.probe import report
 from grpo_engine.probe import PromptsProbed
+from grpo_tui.app.cli.verbs.probe import report
 
 
 def test_the_report_shows_rates_shares_and_the_advice() -> None:

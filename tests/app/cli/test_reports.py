@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.main import main
-from app.cli.report_html import chart, table
-from app.feed.series import series_of
-from experiments.reader import StoreReader
-from experiments.store import ExperimentStore
 from grpo_engine import events as ev
+from grpo_tui.app.cli.main import main
+from grpo_tui.app.cli.report_html import chart, table
+from grpo_tui.app.feed.series import series_of
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.store import ExperimentStore
 from tests.app.compared import cli, refs_of, sweep_of_settings
 from tests.app.script import HOSTILE
 from tests.app.stored import record, run_events

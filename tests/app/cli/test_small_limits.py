@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="macOS does not 
 
 @pytest.mark.parametrize("flag", ["v", "d"])
 def test_too_small_an_address_space_is_refused_with_its_remedy(flag: str, tmp_path: Path) -> None:
-    command = f'ulimit -{flag} 300000; exec "$0" -P -m app --db "$1" train --preset starter'
+    command = f'ulimit -{flag} 300000; exec "$0" -P -m grpo_tui --db "$1" train --preset starter'
     done = subprocess.run(
         ["bash", "-c", command, sys.executable, str(tmp_path / "s.db")],
         capture_output=True, text=True, check=False,

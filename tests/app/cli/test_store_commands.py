@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from app import exit_codes
-from experiments.reader import StoreReader
-from experiments.record.recorder import Recorder
 from grpo_engine.control import Control
+from grpo_tui.app import exit_codes
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.record.recorder import Recorder
 from tests.app.calls import Cli, caller
 from tests.experiments.made import config, evaluated, finished, record_run, started
 
@@ -275,7 +275,7 @@ def test_logs_are_followed_until_the_run_ends(
             with closing(sqlite3.connect(store)) as conn, conn:
                 conn.execute("UPDATE run SET status = 'completed'")
 
-    monkeypatch.setattr("app.cli.verbs.logs.time", SimpleNamespace(sleep=grow))
+    monkeypatch.setattr("grpo_tui.app.cli.verbs.logs.time", SimpleNamespace(sleep=grow))
     log.write_text("first\nsecond\n", encoding="utf-8")
     done = cli("logs", live[0], "--lines", "1", "--follow")
     assert done.out.splitlines() == ["second", "begun and done", "\\x1b[2Jno line end"]

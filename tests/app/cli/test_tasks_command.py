@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.main import main
+from grpo_tui.app.cli.main import main
 from tests.engine.byte_tokenizer import byte_tokenizer
 
 CASES = Path(__file__).parents[2] / "engine" / "rewards" / "rewards_cases.py"

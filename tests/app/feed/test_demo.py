@@ -7,12 +7,12 @@ import tarfile
 from contextlib import closing
 from pathlib import Path
 
-import app
-from app.feed import demo
-from app.feed.replay import ReplayFeed
-from app.tui.app import Workbench
 from docs import screens
-from experiments.reader import StoreReader
+from grpo_tui import app
+from grpo_tui.app.feed import demo
+from grpo_tui.app.feed.replay import ReplayFeed
+from grpo_tui.app.tui.app import Workbench
+from grpo_tui.experiments.reader import StoreReader
 from tests.app import frames
 from tests.app.rest import until
 from tests.app.stored import record
@@ -22,11 +22,11 @@ PLAY = """
 import sys
 import time
 from pathlib import Path
-from app.feed.demo import RUN, unpack
-from app.feed.replay import ReplayFeed
+from grpo_tui.app.feed.demo import RUN, unpack
+from grpo_tui.app.feed.replay import ReplayFeed
 from docs import screens
-from experiments.reader import StoreReader
-from app.feed.session import Session
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.app.feed.session import Session
 
 session = Session(ReplayFeed(unpack(Path(sys.argv[1])), RUN, speed=1e5))
 while (seen := session.pull()).status != "completed":

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from app.feed.feed import LiveFeed
-from app.feed.session import Session
-from experiments.record.recorder import Recorder
 from grpo_engine import events as ev
 from grpo_engine.control import Control
+from grpo_tui.app.feed.feed import LiveFeed
+from grpo_tui.app.feed.session import Session
+from grpo_tui.experiments.record.recorder import Recorder
 from tests.experiments.made import CONFIG, group, put_all, started
 from tests.patience import PATIENCE, until
 
@@ -40,7 +40,7 @@ def test_scores_show_while_the_step_goes_on_but_not_before_they_are_recorded(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # the store stays locked for the whole test
-    monkeypatch.setattr("experiments.record.recording.SPILL_AFTER_S", 2 * PATIENCE)
+    monkeypatch.setattr("grpo_tui.experiments.record.recording.SPILL_AFTER_S", 2 * PATIENCE)
     handle = recorder.start_run(CONFIG)
     session = Session(LiveFeed(handle, Control()))
     handle.put(started())

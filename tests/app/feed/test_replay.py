@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from app.feed.replay import MARK, ReplayFeed, timed
-from app.feed.session import Session
-from app.feed.snapshot import Snapshot
-from app.feed.stored import StoreFeed
 from grpo_engine import events as ev
+from grpo_tui.app.feed.replay import MARK, ReplayFeed, timed
+from grpo_tui.app.feed.session import Session
+from grpo_tui.app.feed.snapshot import Snapshot
+from grpo_tui.app.feed.stored import StoreFeed
 from tests.app.stored import pinned_groups, record, run_events
 from tests.patience import PATIENCE
 

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.feed.narrator import narrate
-from app.feed.run_state import RunState
-from app.feed.series import MOST_BUCKETS, Series, SeriesView, series_of
-from app.feed.snapshot import Head, Snapshot
-from app.text.numbers import short
-from experiments.board import Board
-from experiments.values import AlertView
 from grpo_engine import events as ev
+from grpo_tui.app.feed.narrator import narrate
+from grpo_tui.app.feed.run_state import RunState
+from grpo_tui.app.feed.series import MOST_BUCKETS, Series, SeriesView, series_of
+from grpo_tui.app.feed.snapshot import Head, Snapshot
+from grpo_tui.app.text.numbers import short
+from grpo_tui.experiments.board import Board
+from grpo_tui.experiments.values import AlertView
 from tests.app.script import Script, evaluation, started
 from tests.experiments import made
 
@@ -245,7 +245,7 @@ def test_buckets_lie_on_absolute_steps_and_keep_the_extremes() -> None:
 
 PLAY = """
 import resource
-from app.feed.run_state import RunState
+from grpo_tui.app.feed.run_state import RunState
 from grpo_engine import events as ev
 
 state, names = RunState(), [f"metric/{i}" for i in range(30)]

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from app.tui.screens.rollouts.load import load_group, load_step, run_facts
-from experiments.reader import StoreReader
-from experiments.record.recorder import Recorder
 from grpo_engine.config.mismatch import can_agree, is_quantized
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.events import AlertRaised, Event, ModelLoaded, NoteWritten, StepFinished
+from grpo_tui.app.tui.screens.rollouts.load import load_group, load_step, run_facts
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.record.recorder import Recorder
 from tests.engine.runs import events_of, settings, write_world
 
 RATIO = "sampling/importance_sampling_ratio"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.feed.series import MOST_BUCKETS, RECENT, Series, SeriesView, series_of
+from grpo_tui.app.feed.series import MOST_BUCKETS, RECENT, Series, SeriesView, series_of
 
 VALUES = st.lists(st.one_of(st.just(math.nan), st.floats(-9, 9)), max_size=20)
 

@@ -5,13 +5,13 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.inspector.dialogue import flow, parts
-from app.inspector.groups import verdicts
-from app.inspector.heat import HEAT_MODES, heat
-from app.inspector.moments import MEASURES, moments_of
-from app.text.safe_text import cell_len
-from experiments.values import GroupView, RolloutView, TokenRow
 from grpo_engine import events as ev
+from grpo_tui.app.inspector.dialogue import flow, parts
+from grpo_tui.app.inspector.groups import verdicts
+from grpo_tui.app.inspector.heat import HEAT_MODES, heat
+from grpo_tui.app.inspector.moments import MEASURES, moments_of
+from grpo_tui.app.text.safe_text import cell_len
+from grpo_tui.experiments.values import GroupView, RolloutView, TokenRow
 from tests.app.dialogues import Turn, completion, groups, guesses, token_numbers
 from tests.app.inspector.test_moments import term
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.inspector.groups import (
+from grpo_engine.events import RewardValue
+from grpo_tui.app.inspector.groups import (
     Change,
     SortKey,
     balance,
@@ -21,8 +22,7 @@ from app.inspector.groups import (
     visits,
     word_diff,
 )
-from experiments.values import GroupView, RolloutView, TokenRow
-from grpo_engine.events import RewardValue
+from grpo_tui.experiments.values import GroupView, RolloutView, TokenRow
 
 
 def rollout(index: int, **changes: object) -> RolloutView:

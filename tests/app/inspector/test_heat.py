@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.inspector.heat import HEAT_MODES, HEAT_NAMES, LEAST, Heat, HeatMode, heat, scales
-from app.inspector.layout import lay_out, token_texts
-from app.inspector.values import TokenTerm
-from app.text.safe_text import cell_len, safe
-from experiments.values import TokenRow
 from grpo_engine.events import Span
+from grpo_tui.app.inspector.heat import HEAT_MODES, HEAT_NAMES, LEAST, Heat, HeatMode, heat, scales
+from grpo_tui.app.inspector.layout import lay_out, token_texts
+from grpo_tui.app.inspector.values import TokenTerm
+from grpo_tui.app.text.safe_text import cell_len, safe
+from grpo_tui.experiments.values import TokenRow
 from tests.app.inspector.test_inspector import term
 
 ROW = TokenRow(

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from app.inspector.terms import group_terms
-from app.inspector.values import TokenTerm
-from app.inspector.words import why, written_out
-from experiments.values import TokenRow, TokenView
 from grpo_engine.config.recipes import recipe
 from grpo_engine.events import UpdateTotals
+from grpo_tui.app.inspector.terms import group_terms
+from grpo_tui.app.inspector.values import TokenTerm
+from grpo_tui.app.inspector.words import why, written_out
+from grpo_tui.experiments.values import TokenRow, TokenView
 
 TOTALS = UpdateTotals(rows=8, tokens=200, batch_tokens=50, micro_batches=4)
 SIZES = {"length": 24, "max_length": 64}

@@ -5,7 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from app.inspector.lab import (
+from grpo_engine.config.recipes import RECIPES, Recipe, recipe
+from grpo_engine.errors import RecipeError
+from grpo_engine.events import RewardValue, UpdateTotals
+from grpo_tui.app.inspector.lab import (
     KNOBS,
     AnswerEffect,
     Effect,
@@ -20,10 +23,7 @@ from app.inspector.lab import (
     undetermined,
     what_if,
 )
-from experiments.values import GroupView, RolloutView, TokenRow, TokenView
-from grpo_engine.config.recipes import RECIPES, Recipe, recipe
-from grpo_engine.errors import RecipeError
-from grpo_engine.events import RewardValue, UpdateTotals
+from grpo_tui.experiments.values import GroupView, RolloutView, TokenRow, TokenView
 
 TOTALS = UpdateTotals(rows=2, tokens=4)
 

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.inspector.lab import step_numbers, together, what_if
-from experiments.values import GroupView, RolloutView, TokenRow
 from grpo_engine.config.recipes import RECIPES, Recipe, recipe
 from grpo_engine.events import RewardValue, UpdateTotals
 from grpo_engine.maths.advantage import advantages
 from grpo_engine.maths.loss import policy_loss
 from grpo_engine.maths.weight import Totals, totals_of
+from grpo_tui.app.inspector.lab import step_numbers, together, what_if
+from grpo_tui.experiments.values import GroupView, RolloutView, TokenRow
 from tests.app.inspector.test_recorded_terms import SWITCHES, legal
 
 LONGEST = 5

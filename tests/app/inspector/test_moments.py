@@ -6,9 +6,16 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.inspector.moments import MEASURES, Measure, Moment, in_order, moments_of, next_moment
-from app.inspector.values import Side, TokenTerm
-from experiments.values import TokenRow
+from grpo_tui.app.inspector.moments import (
+    MEASURES,
+    Measure,
+    Moment,
+    in_order,
+    moments_of,
+    next_moment,
+)
+from grpo_tui.app.inspector.values import Side, TokenTerm
+from grpo_tui.experiments.values import TokenRow
 
 TERM = TokenTerm(
     advantage=1.0, new=0.0, old=0.0, reference=None, ratio=1.0, low=0.8, high=1.2, side="free",

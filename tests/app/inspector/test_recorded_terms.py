@@ -12,18 +12,18 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from app.inspector.lab import what_if
-from app.inspector.terms import inside
-from app.inspector.words import written_out
-from app.tui.screens.rollouts.lab.study import read_step
-from app.tui.screens.rollouts.load import GroupDetail, load_group, load_step, run_facts
-from experiments.reader import StoreReader
-from experiments.record.recorder import Recorder
 from grpo_engine.config.recipes import RECIPES, recipe
 from grpo_engine.control import Control
 from grpo_engine.errors import RecipeError
 from grpo_engine.events import RunFinished
 from grpo_engine.trainer import run
+from grpo_tui.app.inspector.lab import what_if
+from grpo_tui.app.inspector.terms import inside
+from grpo_tui.app.inspector.words import written_out
+from grpo_tui.app.tui.screens.rollouts.lab.study import read_step
+from grpo_tui.app.tui.screens.rollouts.load import GroupDetail, load_group, load_step, run_facts
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.record.recorder import Recorder
 from tests.engine.runs import settings as run_settings
 from tests.engine.runs import write_world
 

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.inspector.terms import group_terms, packed, slopes
-from experiments.values import TokenRow, TokenView
 from grpo_engine.config.recipes import RECIPES, Recipe, recipe
 from grpo_engine.events import UpdateTotals
+from grpo_tui.app.inspector.terms import group_terms, packed, slopes
+from grpo_tui.experiments.values import TokenRow, TokenView
 from tests.engine.maths import oracle
 from tests.engine.maths.test_gradients import CHANGED, MAX_LENGTH, smooth_inputs
 

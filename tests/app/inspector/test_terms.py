@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from app.inspector.terms import group_terms, inside, not_recorded, of_pass
-from app.inspector.values import TokenTerm
-from experiments.values import TokenRow, TokenView
 from grpo_engine.config.recipes import recipe
 from grpo_engine.events import UpdateTotals
+from grpo_tui.app.inspector.terms import group_terms, inside, not_recorded, of_pass
+from grpo_tui.app.inspector.values import TokenTerm
+from grpo_tui.experiments.values import TokenRow, TokenView
 
 HALF, QUARTER = math.log(0.5), math.log(0.25)
 ONE = UpdateTotals(rows=2, tokens=10, batch_tokens=5, micro_batches=2)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from app.inspector.words import ONE, slope_parts, why, written_out
 from grpo_engine.config.recipes import Recipe, recipe
 from grpo_engine.events import UpdateTotals
+from grpo_tui.app.inspector.words import ONE, slope_parts, why, written_out
 from tests.app.inspector.test_inspector import SIZES, TOTALS, term
 
 GRPO = recipe("grpo", beta=0.0)

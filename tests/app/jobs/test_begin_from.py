@@ -7,17 +7,17 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
-from app.cli.run_config import assemble, checkpoint_start
-from app.jobs.start import new_job, resumed_job
-from experiments.purge import purge
-from experiments.reader import StoreReader
-from experiments.starts import keep
-from experiments.store import ExperimentStore
 from grpo_engine import events as ev
 from grpo_engine.config.parse import build
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import CheckpointError
 from grpo_engine.run import checkpoint
+from grpo_tui.app.cli.run_config import assemble, checkpoint_start
+from grpo_tui.app.jobs.start import new_job, resumed_job
+from grpo_tui.experiments.purge import purge
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.starts import keep
+from grpo_tui.experiments.store import ExperimentStore
 from tests.engine.runs import settings, write_world
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from app.jobs.engine_thread import EngineThread
 from grpo_engine.platform import heap
+from grpo_tui.app.jobs.engine_thread import EngineThread
 from tests.patience import PATIENCE
 
 

@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 SHOWN = """
 import sys
-from app.jobs.progress import printer
+from grpo_tui.app.jobs.progress import printer
 from grpo_engine import events as ev
 
 show = printer(as_json=False)

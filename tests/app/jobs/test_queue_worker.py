@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from app.jobs.queue_worker import work
-from experiments.db.machine import host_name
-from experiments.queue import RunQueue
-from experiments.reader import StoreReader
-from experiments.record.recorder import Recorder
-from experiments.store import ExperimentStore
 from grpo_engine.presets import preset
+from grpo_tui.app.jobs.queue_worker import work
+from grpo_tui.experiments.db.machine import host_name
+from grpo_tui.experiments.queue import RunQueue
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.store import ExperimentStore
 from tests.experiments.made import CONFIG, ended, finished, put_all, started
 from tests.patience import PATIENCE
 
@@ -47,7 +47,7 @@ def test_a_run_that_outlived_its_worker_is_waited_for_and_taken_as_it_ends(
         handle.close()
 
     monkeypatch.setattr(
-        "app.jobs.queue_worker.time", SimpleNamespace(sleep=end, monotonic=time.monotonic)
+        "grpo_tui.app.jobs.queue_worker.time", SimpleNamespace(sleep=end, monotonic=time.monotonic)
     )
     assert work(queue) == 0
     recorder.close()
@@ -76,7 +76,7 @@ def test_a_sweep_does_not_train_the_same_run_twice_and_says_so(
         trained.append(item)
         return "done", ""
 
-    monkeypatch.setattr("app.jobs.queue_worker.run_item", train)
+    monkeypatch.setattr("grpo_tui.app.jobs.queue_worker.run_item", train)
     assert queue.requeue("skipped", sweep) == 1
     assert work(queue) == 0
     assert len(trained) == 1
@@ -91,7 +91,9 @@ def test_a_run_that_was_queued_by_itself_is_trained_though_the_same_run_exists(
     assert handle.close()
     recorder.close()
     item = queue.add(CONFIG, name="an unchanged clone")
-    monkeypatch.setattr("app.jobs.queue_worker.run_item", lambda _queue, _item: ("done", ""))
+    monkeypatch.setattr(
+        "grpo_tui.app.jobs.queue_worker.run_item", lambda _queue, _item: ("done", "")
+    )
     assert work(queue) == 0
     assert queue.item(item).state == "done"
 
@@ -124,7 +126,8 @@ def test_a_process_that_ends_without_a_word_says_how_to_see_why(
     queue: RunQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "app.jobs.queue_worker.command", lambda *_: [sys.executable, "-c", "raise SystemExit(9)"]
+        "grpo_tui.app.jobs.queue_worker.command",
+        lambda *_: [sys.executable, "-c", "raise SystemExit(9)"],
     )
     key = queue.add(CONFIG, name="mute")
     assert work(queue) == 1

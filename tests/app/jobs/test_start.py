@@ -12,19 +12,19 @@ from typing import Any
 
 import pytest
 
-from app.jobs.queue_worker import _command
-from app.jobs.start import Job, new_job, resumed_job
-from experiments.errors import RunActiveError
-from experiments.queue import RunQueue
-from experiments.reader import StoreReader
-from experiments.record.recorder import Recorder
-from experiments.record.rows import Item
-from experiments.record.writer import RunWriter
-from experiments.store import ExperimentStore
 from grpo_engine import events as ev
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import CheckpointError, ConfigError
 from grpo_engine.run import checkpoint
+from grpo_tui.app.jobs.queue_worker import _command
+from grpo_tui.app.jobs.start import Job, new_job, resumed_job
+from grpo_tui.experiments.errors import RunActiveError
+from grpo_tui.experiments.queue import RunQueue
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.record.rows import Item
+from grpo_tui.experiments.record.writer import RunWriter
+from grpo_tui.experiments.store import ExperimentStore
 from tests.app.stored import record, run_events
 from tests.engine.runs import settings, write_world
 from tests.experiments.made import CONFIG, started
@@ -137,14 +137,14 @@ def test_the_queue_starts_runs_that_find_no_modules_in_the_working_folder(tmp_pa
     item = queue.take()
     assert item is not None
     assert _command(queue, item, tmp_path)[1:6] == [
-        "-P", "-m", "app", "train", str(tmp_path / "config.yaml"),
+        "-P", "-m", "grpo_tui", "train", str(tmp_path / "config.yaml"),
     ]  # fmt: skip
     store.close()
 
 
 def test_too_few_open_files_are_named_with_the_remedy(tmp_path: Path) -> None:
     code = (
-        "import sys\nfrom pathlib import Path\nfrom app.jobs.start import Job\n"
+        "import sys\nfrom pathlib import Path\nfrom grpo_tui.app.jobs.start import Job\n"
         "from grpo_engine.config.settings import RunConfig\n"
         "job = Job(config=RunConfig(), folder=Path(sys.argv[1]), resume=False)\n"
         "job.train(lambda event: print(event.message, repr(event.traceback)))"

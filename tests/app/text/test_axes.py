@@ -6,8 +6,8 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from app.text.axes import ROOM, Axis, axis, column, equal, number, rounded, text
 from grpo_engine.metrics import METRICS, natural_range, spec
+from grpo_tui.app.text.axes import ROOM, Axis, axis, column, equal, number, rounded, text
 from tests.app.pictures import value_of
 
 ANY = (-math.inf, math.inf)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.text.comparison import (
+from grpo_tui.app.text.comparison import (
     percent,
     points,
     probability,
@@ -18,8 +18,8 @@ from app.text.comparison import (
     setting_name,
     value_text,
 )
-from experiments.compare.effects import paired
-from experiments.compare.values import (
+from grpo_tui.experiments.compare.effects import paired
+from grpo_tui.experiments.compare.values import (
     Evaluated,
     PairedTest,
     RankedSetting,

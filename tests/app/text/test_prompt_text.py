@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.text.prompt_text import asked, question
+from grpo_tui.app.text.prompt_text import asked, question
 
 CHATML = "<|im_start|>user\nWhat is 42 - 17?<|im_end|>\n<|im_start|>assistant\n"
 LLAMA = (

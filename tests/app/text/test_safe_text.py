@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.text.safe_text import cell_len, clip, clip_start, excerpt, pad, safe, wrap
+from grpo_tui.app.text.safe_text import cell_len, clip, clip_start, excerpt, pad, safe, wrap
 from tests.app.script import HOSTILE
 
 ANY_TEXT = st.text(st.characters(), max_size=200)
@@ -116,7 +116,7 @@ def test_of_a_long_text_only_what_may_be_seen_is_looked_at(
         looked.append(len(part))
         return safe(part, *more)
 
-    monkeypatch.setattr("app.text.safe_text.safe", noted)
+    monkeypatch.setattr("grpo_tui.app.text.safe_text.safe", noted)
     whole = text * (1_000_000 // len(text))
     clip(whole, 80)
     wrap(whole, 80, 6)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from app.trial import TrialProcess
-from app.trial.process import Trials
-from app.tui.screens.new_run.pages import PlayPanel
 from grpo_engine.config.parse import build
+from grpo_tui.app.trial import TrialProcess
+from grpo_tui.app.trial.process import Trials
+from grpo_tui.app.tui.screens.new_run.pages import PlayPanel
 from tests.app import frames
 from tests.app.new_run_kit import opened, workbench
 from tests.app.rest import until

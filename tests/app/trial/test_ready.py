@@ -12,17 +12,17 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from app.trial.client import MAY_FETCH
-from app.trial.examples import Examples
-from app.trial.memory import Estimates
-from app.trial.ready import Readiness, refuse, require, require_apart, told
-from app.trial.scores import Scores
 from grpo_engine.config.parse import build, merge
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError, DataError, RewardError
 from grpo_engine.events import NoteWritten, RunFailed, RunFinished
 from grpo_engine.presets import preset
 from grpo_engine.rewards.worker.client import RewardWorker
+from grpo_tui.app.trial.client import MAY_FETCH
+from grpo_tui.app.trial.examples import Examples
+from grpo_tui.app.trial.memory import Estimates
+from grpo_tui.app.trial.ready import Readiness, refuse, require, require_apart, told
+from grpo_tui.app.trial.scores import Scores
 from tests.engine.runs import events_of, settings, write_world
 from tests.engine.tiny import write_model
 

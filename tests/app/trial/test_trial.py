@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from app.trial import TrialProcess
 from grpo_engine.config.settings import RunConfig
+from grpo_tui.app.trial import TrialProcess
 from tests.engine.runs import settings, write_world
 
 

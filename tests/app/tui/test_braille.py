@@ -9,11 +9,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.feed.series import Series, SeriesView
-from app.text.axes import Axis, column
-from app.tui.app import Workbench
-from app.tui.looks.colours import LIGHT
-from app.tui.widgets.charts.braille import (
+from grpo_tui.app.feed.series import Series, SeriesView
+from grpo_tui.app.text.axes import Axis, column
+from grpo_tui.app.tui.app import Workbench
+from grpo_tui.app.tui.looks.colours import LIGHT
+from grpo_tui.app.tui.widgets.charts.braille import (
     Canvas,
     Curve,
     Frame,
@@ -23,8 +23,8 @@ from app.tui.widgets.charts.braille import (
     span_of,
     stroke,
 )
-from app.tui.widgets.charts.chart import Chart, chart_lines
-from app.tui.widgets.charts.curves import Curves
+from grpo_tui.app.tui.widgets.charts.chart import Chart, chart_lines
+from grpo_tui.app.tui.widgets.charts.curves import Curves
 from tests.app.script import ScriptFeed
 from tests.app.stored import run_events
 
@@ -242,7 +242,7 @@ async def test_charts_are_drawn_again_only_where_they_change(
         drawn.append(chart.title)
         return chart_lines(chart, *args)
 
-    monkeypatch.setattr("app.tui.widgets.charts.curves.chart_lines", noted)
+    monkeypatch.setattr("grpo_tui.app.tui.widgets.charts.curves.chart_lines", noted)
     app = Workbench(feed=ScriptFeed(run_events(steps=6)), mode="watch", store=tmp_path / "store.db")
     async with app.run_test(size=(120, 40)) as pilot:
         app.frame_now()

@@ -14,24 +14,24 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from app.cli.curves import Canvas, metric_chart
-from app.feed.run_state import RunState
-from app.feed.series import SMOOTHING
-from app.feed.snapshot import Head, Snapshot
-from app.text.numbers import BARS, sparkline
-from app.tui.looks.colours import PALETTES
-from app.tui.screens.compare import plot as compare_plot
-from app.tui.screens.compare.load import CurveLoader, CurveRequest
-from app.tui.screens.compare.tracks import SMOOTHINGS
-from app.tui.screens.compare.view import View
-from app.tui.screens.runs.load import Preview, load_preview
-from app.tui.screens.runs.preview import preview_lines
-from app.tui.widgets.charts import chart as watch
-from app.tui.widgets.charts.braille import span_of
-from experiments.compare.values import Comparison
-from experiments.reader import StoreReader
-from experiments.values import MetricSeries, RunSummary
 from grpo_engine.metrics import spec
+from grpo_tui.app.cli.curves import Canvas, metric_chart
+from grpo_tui.app.feed.run_state import RunState
+from grpo_tui.app.feed.series import SMOOTHING
+from grpo_tui.app.feed.snapshot import Head, Snapshot
+from grpo_tui.app.text.numbers import BARS, sparkline
+from grpo_tui.app.tui.looks.colours import PALETTES
+from grpo_tui.app.tui.screens.compare import plot as compare_plot
+from grpo_tui.app.tui.screens.compare.load import CurveLoader, CurveRequest
+from grpo_tui.app.tui.screens.compare.tracks import SMOOTHINGS
+from grpo_tui.app.tui.screens.compare.view import View
+from grpo_tui.app.tui.screens.runs.load import Preview, load_preview
+from grpo_tui.app.tui.screens.runs.preview import preview_lines
+from grpo_tui.app.tui.widgets.charts import chart as watch
+from grpo_tui.app.tui.widgets.charts.braille import span_of
+from grpo_tui.experiments.compare.values import Comparison
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.values import MetricSeries, RunSummary
 from tests.app.pictures import Picture, on_lines, read
 from tests.app.stored import record, run_events
 

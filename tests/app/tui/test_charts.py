@@ -5,11 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from app.feed.series import Series, SeriesView, series_of
-from app.feed.snapshot import Head, Snapshot
-from app.tui.looks.colours import PALETTES
-from app.tui.looks.themes import number_of
-from app.tui.widgets.charts.chart import (
+from grpo_engine import events as ev
+from grpo_engine.config.settings import AlertsConfig
+from grpo_engine.metrics import METRICS
+from grpo_tui.app.feed.series import Series, SeriesView, series_of
+from grpo_tui.app.feed.snapshot import Head, Snapshot
+from grpo_tui.app.tui.looks.colours import PALETTES
+from grpo_tui.app.tui.looks.themes import number_of
+from grpo_tui.app.tui.widgets.charts.chart import (
     FIXED,
     GUIDES,
     LABELS,
@@ -22,10 +25,7 @@ from app.tui.widgets.charts.chart import (
     last_step,
     step_axis,
 )
-from app.tui.widgets.panel import Line
-from grpo_engine import events as ev
-from grpo_engine.config.settings import AlertsConfig
-from grpo_engine.metrics import METRICS
+from grpo_tui.app.tui.widgets.panel import Line
 from tests.app.script import Script
 
 DARK = PALETTES["dark"]

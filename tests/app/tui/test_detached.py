@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from app.jobs import launch
-from app.tui.app import Workbench
-from app.tui.messages import LaunchRequested
 from grpo_engine.config.settings import RunConfig
+from grpo_tui.app.jobs import launch
+from grpo_tui.app.tui.app import Workbench
+from grpo_tui.app.tui.messages import LaunchRequested
 from tests.app import frames
 from tests.app.rest import until
 from tests.app.stored import record, run_events

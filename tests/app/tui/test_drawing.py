@@ -11,9 +11,9 @@ from textual._compositor import Compositor
 from textual.geometry import Size
 from textual.screen import Screen
 
-from app.tui.app import Workbench
-from app.tui.dialogs.ask import Ask
-from app.tui.textual_private.screens import DrawnOnce
+from grpo_tui.app.tui.app import Workbench
+from grpo_tui.app.tui.dialogs.ask import Ask
+from grpo_tui.app.tui.textual_private.screens import DrawnOnce
 from tests.app.stored import record
 
 TOUR = "1 enter question_mark escape z z 4 m v escape 2 p escape L escape 1 space d 5 ctrl+p escape"

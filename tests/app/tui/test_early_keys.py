@@ -8,13 +8,13 @@ import pytest
 from textual import events
 from textual.widgets import Input
 
-from app.tui import app as workbench
-from app.tui.app import Workbench
-from app.tui.screens.compare import CompareScreen
-from app.tui.screens.compare.load import CurveLoader
-from app.tui.screens.rollouts import RolloutsScreen
-from app.tui.screens.watch import WatchScreen
-from experiments.reader import StoreReader
+from grpo_tui.app.tui import app as workbench
+from grpo_tui.app.tui.app import Workbench
+from grpo_tui.app.tui.screens.compare import CompareScreen
+from grpo_tui.app.tui.screens.compare.load import CurveLoader
+from grpo_tui.app.tui.screens.rollouts import RolloutsScreen
+from grpo_tui.app.tui.screens.watch import WatchScreen
+from grpo_tui.experiments.reader import StoreReader
 from tests.app.compared import two_runs
 from tests.app.rest import until
 from tests.app.stored import record, run_events

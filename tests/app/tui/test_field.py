@@ -6,8 +6,8 @@ import pytest
 from textual.app import App, ComposeResult
 from textual.widgets import Input
 
-from app.tui.app import SCREENS
-from app.tui.widgets.field import Field
+from grpo_tui.app.tui.app import SCREENS
+from grpo_tui.app.tui.widgets.field import Field
 from tests.app import frames
 from tests.app.rest import until
 from tests.app.script import Script

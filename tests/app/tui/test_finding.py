@@ -8,17 +8,17 @@ from textual.command import Hits
 from textual.keys import _character_to_key
 from textual.pilot import Pilot
 
-from app.feed.stored import StoreFeed
-from app.tui.app import Workbench
-from app.tui.dialogs.help import HelpScreen
-from app.tui.finding import Finding, best
-from app.tui.screens.base import Found
-from app.tui.screens.compare import CompareScreen
-from app.tui.screens.watch import WatchScreen
-from app.tui.screens.watch.explore import ExploreScreen
-from app.tui.widgets.alerts_log import AlertsLog
-from experiments.store import ExperimentStore
 from grpo_engine.metrics import METRICS, spec
+from grpo_tui.app.feed.stored import StoreFeed
+from grpo_tui.app.tui.app import Workbench
+from grpo_tui.app.tui.dialogs.help import HelpScreen
+from grpo_tui.app.tui.finding import Finding, best
+from grpo_tui.app.tui.screens.base import Found
+from grpo_tui.app.tui.screens.compare import CompareScreen
+from grpo_tui.app.tui.screens.watch import WatchScreen
+from grpo_tui.app.tui.screens.watch.explore import ExploreScreen
+from grpo_tui.app.tui.widgets.alerts_log import AlertsLog
+from grpo_tui.experiments.store import ExperimentStore
 from tests.app import frames
 from tests.app.rest import until
 from tests.app.stored import record, run_events

@@ -5,7 +5,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.tui.idle.garbage_collection import EVERY_S, LATEST_S, NEVER, QUIET_S, IdleGarbageCollection
+from grpo_tui.app.tui.idle.garbage_collection import (
+    EVERY_S,
+    LATEST_S,
+    NEVER,
+    QUIET_S,
+    IdleGarbageCollection,
+)
 
 
 class Clock:

@@ -11,18 +11,18 @@ from textual.binding import Binding
 from textual.widget import Widget
 from textual.widgets import Input
 
-import app
-from app.tui.app import SCREENS, Workbench, load
-from app.tui.widgets.find_bar import FindBar
 from docs import keys_page
+from grpo_tui import app
+from grpo_tui.app.tui.app import SCREENS, Workbench, load
+from grpo_tui.app.tui.widgets.find_bar import FindBar
 from tests.app.tui.screens.test_watch import SHORT, settle, workbench
 
 
 def own_bindings() -> list[tuple[type, Binding]]:
     """Every binding that a class of the app declares, in full."""
     found = []
-    for info in pkgutil.walk_packages(app.__path__, "app."):
-        if info.name.startswith("app.cli.verbs") or info.name == "app.__main__":
+    for info in pkgutil.walk_packages(app.__path__, "grpo_tui.app."):
+        if info.name.startswith("grpo_tui.app.cli.verbs") or info.name == "grpo_tui.app.__main__":
             continue
         module = importlib.import_module(info.name)
         for _, cls in inspect.getmembers(module, inspect.isclass):
@@ -59,7 +59,7 @@ async def test_no_key_is_bound_twice_on_a_screen(mode: str, tmp_path: Path) -> N
         )
         assert [key for key, count in counts.items() if count > 1] == []
         for widget in screen.walk_children(Widget):
-            if widget.__module__.startswith("app."):
+            if widget.__module__.startswith("grpo_tui.app."):
                 own = {key for key, b in widget._bindings if b.id}
                 assert not own & shared - {"enter", "escape"}, (widget, own & shared)
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from textual.widgets._toast import Toast
 
-from app.tui.app import Workbench
-from app.tui.dialogs.latest import LatestScreen
+from grpo_tui.app.tui.app import Workbench
+from grpo_tui.app.tui.dialogs.latest import LatestScreen
 from tests.app import frames
 from tests.app.rest import until
 

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from app.feed import stored as stored_feed
-from app.feed.narrator import narrate
-from app.feed.replay import ReplayFeed
-from app.feed.session import Session
-from app.feed.snapshot import Snapshot
-from app.feed.stored import StoreFeed
-from app.tui.app import Workbench
-from app.tui.messages import LaunchRequested, ResumeRequested
 from grpo_engine import events as ev
 from grpo_engine.config.parse import build
+from grpo_tui.app.feed import stored as stored_feed
+from grpo_tui.app.feed.narrator import narrate
+from grpo_tui.app.feed.replay import ReplayFeed
+from grpo_tui.app.feed.session import Session
+from grpo_tui.app.feed.snapshot import Snapshot
+from grpo_tui.app.feed.stored import StoreFeed
+from grpo_tui.app.tui.app import Workbench
+from grpo_tui.app.tui.messages import LaunchRequested, ResumeRequested
 from tests import patience
 from tests.app import frames
 from tests.app.rest import until

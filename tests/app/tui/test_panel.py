@@ -8,8 +8,8 @@ from textual.screen import Screen
 from textual.strip import Strip
 from textual.widget import Widget
 
-from app.tui.looks.themes import ExactXterm
-from app.tui.widgets.panel import Line, Panel
+from grpo_tui.app.tui.looks.themes import ExactXterm
+from grpo_tui.app.tui.widgets.panel import Line, Panel
 
 
 class Counter(Panel):

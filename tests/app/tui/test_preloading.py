@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from app.tui import messages as msg
-from app.tui.app import SCREENS, Workbench
-from app.tui.idle.preloading import MODULES, QUIET_S, Preloading
-from app.tui.screens.compare import CompareScreen
-from app.tui.screens.new_run import NewRunScreen
+from grpo_tui.app.tui import messages as msg
+from grpo_tui.app.tui.app import SCREENS, Workbench
+from grpo_tui.app.tui.idle.preloading import MODULES, QUIET_S, Preloading
+from grpo_tui.app.tui.screens.compare import CompareScreen
+from grpo_tui.app.tui.screens.new_run import NewRunScreen
 from tests.app import frames
 from tests.app.stored import record, run_events
 from tests.patience import until

@@ -6,19 +6,19 @@ from typing import Any
 
 import pytest
 
-from app.jobs import queue_worker
-from app.jobs.launch import enqueue
-from app.text.numbers import with_unit
-from app.tui.app import Workbench
-from app.tui.screens.runs import RunsScreen
-from app.tui.widgets.key_bar import KeyBar
-from experiments.queue import RunQueue
-from experiments.reader import StoreReader
-from experiments.record.recorder import PARENT, Recorder
-from experiments.store import ExperimentStore
 from grpo_engine.config.parse import build
 from grpo_engine.control import Control
 from grpo_engine.events import RunPaused
+from grpo_tui.app.jobs import queue_worker
+from grpo_tui.app.jobs.launch import enqueue
+from grpo_tui.app.text.numbers import with_unit
+from grpo_tui.app.tui.app import Workbench
+from grpo_tui.app.tui.screens.runs import RunsScreen
+from grpo_tui.app.tui.widgets.key_bar import KeyBar
+from grpo_tui.experiments.queue import RunQueue
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.record.recorder import PARENT, Recorder
+from grpo_tui.experiments.store import ExperimentStore
 from tests.app import frames
 from tests.app.rest import until
 from tests.app.script import CONFIG, Script, ScriptFeed, started

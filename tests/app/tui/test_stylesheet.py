@@ -10,10 +10,10 @@ from textual.color import Color
 from textual.css.stylesheet import Stylesheet
 from textual.renderables.background_screen import BackgroundScreen
 
-from app.tui.app import Workbench
-from app.tui.dialogs.ask import Ask
-from app.tui.looks.colours import DARK, LIGHT
-from app.tui.preferences import Preferences
+from grpo_tui.app.tui.app import Workbench
+from grpo_tui.app.tui.dialogs.ask import Ask
+from grpo_tui.app.tui.looks.colours import DARK, LIGHT
+from grpo_tui.app.tui.preferences import Preferences
 
 MODES = "24351"
 

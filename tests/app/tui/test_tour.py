@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from textual.keys import _character_to_key
 
-from app.feed.replay import ReplayFeed
-from app.tui.app import Workbench
-from app.tui.dialogs.help import HelpScreen
-from app.tui.tour import END, STOPS, TourLine, key_of
+from grpo_tui.app.feed.replay import ReplayFeed
+from grpo_tui.app.tui.app import Workbench
+from grpo_tui.app.tui.dialogs.help import HelpScreen
+from grpo_tui.app.tui.tour import END, STOPS, TourLine, key_of
 from tests.app import frames
 from tests.app.rest import until
 from tests.app.stored import record, run_events

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from app.tui.dialogs.help.topics import ALERTS
 from benchmarks import alerts
 from grpo_engine.alerts.rules import RULES
+from grpo_tui.app.tui.dialogs.help.topics import ALERTS
 
 
 @pytest.mark.parametrize("case", alerts.CASES, ids=lambda case: case.name)

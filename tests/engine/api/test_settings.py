@@ -10,7 +10,6 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.cli.run_config import assemble
 from grpo_engine import recipe
 from grpo_engine.api.settings import importable, name_object, settings_of
 from grpo_engine.config.parse import flatten
@@ -21,6 +20,7 @@ from grpo_engine.errors import ConfigError
 from grpo_engine.presets import names as presets
 from grpo_engine.rewards.shape import length
 from grpo_engine.tasks.base import Example, Task
+from grpo_tui.app.cli.run_config import assemble
 
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "name": st.sampled_from(["", "calm otter"]),

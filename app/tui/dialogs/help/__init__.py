@@ -1,5 +1,5 @@
 """Help on the focused element."""
 
-from app.tui.dialogs.help.screen import HelpScreen
+from grpo_tui.app.tui.dialogs.help.screen import HelpScreen
 
 __all__ = ["HelpScreen"]

@@ -11,10 +11,10 @@ from textual.content import Content
 from textual.screen import Screen
 from textual.widgets import Input, Static
 
-from app.feed.snapshot import Snapshot
-from app.text.safe_text import cell_len, pad, safe, wrap
-from app.tui.dialogs.choices import Filtered
-from app.tui.dialogs.help.topics import (
+from grpo_tui.app.feed.snapshot import Snapshot
+from grpo_tui.app.text.safe_text import cell_len, pad, safe, wrap
+from grpo_tui.app.tui.dialogs.choices import Filtered
+from grpo_tui.app.tui.dialogs.help.topics import (
     SCREENS,
     Part,
     alert_parts,
@@ -24,8 +24,8 @@ from app.tui.dialogs.help.topics import (
     setting_parts,
     topic_parts,
 )
-from app.tui.key_actions import key_actions
-from app.tui.widgets.field import Field
+from grpo_tui.app.tui.key_actions import key_actions
+from grpo_tui.app.tui.widgets.field import Field
 
 KEYS = ("keys", "keys on every screen")
 ENDS = "↑↓ scroll   esc {}"

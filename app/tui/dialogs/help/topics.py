@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from app.feed.snapshot import Snapshot
-from app.text.numbers import with_unit
-from experiments.values import AlertView
 from grpo_engine.metrics import METRICS, MetricSpec, spec
+from grpo_tui.app.feed.snapshot import Snapshot
+from grpo_tui.app.text.numbers import with_unit
+from grpo_tui.experiments.values import AlertView
 
 if TYPE_CHECKING:
     from grpo_engine.config.parse import SettingInfo

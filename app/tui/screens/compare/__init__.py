@@ -1,5 +1,5 @@
 """The Compare screen."""
 
-from app.tui.screens.compare.screen import CompareScreen
+from grpo_tui.app.tui.screens.compare.screen import CompareScreen
 
 __all__ = ["CompareScreen"]

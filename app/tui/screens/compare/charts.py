@@ -15,16 +15,16 @@ from textual import on, work
 from textual.binding import Binding, BindingType
 from textual.reactive import reactive
 
-from app.tui.dialogs.ask import Ask
-from app.tui.screens.base import WorkbenchScreen
-from app.tui.screens.compare.curves import ChartPicked, CurvesPanel, CurvesResized, Panned
-from app.tui.screens.compare.load import CurveLoader, CurveRequest, load_comparison
-from app.tui.screens.compare.panels import ViewPanel
-from app.tui.screens.compare.pick import Item, Picked, Picker
-from app.tui.screens.compare.tracks import SMOOTHINGS
-from app.tui.screens.compare.view import AXES, View
-from experiments.errors import StoreError
 from grpo_engine.metrics import spec
+from grpo_tui.app.tui.dialogs.ask import Ask
+from grpo_tui.app.tui.screens.base import WorkbenchScreen
+from grpo_tui.app.tui.screens.compare.curves import ChartPicked, CurvesPanel, CurvesResized, Panned
+from grpo_tui.app.tui.screens.compare.load import CurveLoader, CurveRequest, load_comparison
+from grpo_tui.app.tui.screens.compare.panels import ViewPanel
+from grpo_tui.app.tui.screens.compare.pick import Item, Picked, Picker
+from grpo_tui.app.tui.screens.compare.tracks import SMOOTHINGS
+from grpo_tui.app.tui.screens.compare.view import AXES, View
+from grpo_tui.experiments.errors import StoreError
 
 REST_S = 0.2
 PATIENCE = 6  # a read that took t seconds is not repeated within 6 t

@@ -6,11 +6,17 @@ from typing import Any
 from textual import events
 from textual.message import Message
 
-from app.tui.looks.colours import style
-from app.tui.screens.compare.panels import ViewPanel
-from app.tui.screens.compare.plot import LABELS, axis_line, chart_lines, cross_position, plot
-from app.tui.widgets.charts.curves import side_by_side
-from app.tui.widgets.panel import Line
+from grpo_tui.app.tui.looks.colours import style
+from grpo_tui.app.tui.screens.compare.panels import ViewPanel
+from grpo_tui.app.tui.screens.compare.plot import (
+    LABELS,
+    axis_line,
+    chart_lines,
+    cross_position,
+    plot,
+)
+from grpo_tui.app.tui.widgets.charts.curves import side_by_side
+from grpo_tui.app.tui.widgets.panel import Line
 
 TWO_COLUMNS = 116
 TALL = 8

@@ -3,9 +3,11 @@
 import math
 from collections.abc import Sequence
 
-from app.feed.series import EVALUATIONS
-from app.inspector.groups import letter
-from app.text.comparison import (
+from grpo_engine.events import CUT
+from grpo_engine.metrics import natural_range, spec
+from grpo_tui.app.feed.series import EVALUATIONS
+from grpo_tui.app.inspector.groups import letter
+from grpo_tui.app.text.comparison import (
     SURE,
     points,
     ranked,
@@ -15,18 +17,16 @@ from app.text.comparison import (
     standing,
     value_text,
 )
-from app.text.numbers import seconds, short, signed, tokens, with_unit
-from app.text.prompt_text import asked
-from app.text.safe_text import cell_len, clip, clip_start, pad, safe, wrap
-from app.tui.looks.colours import Palette, rgb, style
-from app.tui.screens.compare.texts import place_text
-from app.tui.screens.compare.view import Stat, View, measure_of
-from app.tui.widgets.panel import Line
-from app.tui.widgets.top_bar import status_mark
-from experiments.compare.values import GridView, MetricCell, SeedGroup, SeedStatistics
-from experiments.values import GroupView, RolloutView, RunSummary
-from grpo_engine.events import CUT
-from grpo_engine.metrics import natural_range, spec
+from grpo_tui.app.text.numbers import seconds, short, signed, tokens, with_unit
+from grpo_tui.app.text.prompt_text import asked
+from grpo_tui.app.text.safe_text import cell_len, clip, clip_start, pad, safe, wrap
+from grpo_tui.app.tui.looks.colours import Palette, rgb, style
+from grpo_tui.app.tui.screens.compare.texts import place_text
+from grpo_tui.app.tui.screens.compare.view import Stat, View, measure_of
+from grpo_tui.app.tui.widgets.panel import Line
+from grpo_tui.app.tui.widgets.top_bar import status_mark
+from grpo_tui.experiments.compare.values import GridView, MetricCell, SeedGroup, SeedStatistics
+from grpo_tui.experiments.values import GroupView, RolloutView, RunSummary
 
 NO_SEEDS = (
     "No two of these runs differ only in the seed. `grpo-tui sweep CONFIG --seeds 3` makes such "

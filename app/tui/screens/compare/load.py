@@ -7,9 +7,10 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from app.feed.series import EVALUATIONS
-from app.text.comparison import value_text
-from app.tui.screens.compare.tracks import (
+from grpo_engine.metrics import natural_range
+from grpo_tui.app.feed.series import EVALUATIONS
+from grpo_tui.app.text.comparison import value_text
+from grpo_tui.app.tui.screens.compare.tracks import (
     Shape,
     Track,
     Work,
@@ -20,12 +21,11 @@ from app.tui.screens.compare.tracks import (
     span_of,
     track,
 )
-from experiments.compare.runs import compare, only_recorded, side_by_side
-from experiments.compare.values import Comparison
-from experiments.errors import CompareError, RunNotFoundError
-from experiments.reader import StoreReader
-from experiments.values import GroupView, RunSummary
-from grpo_engine.metrics import natural_range
+from grpo_tui.experiments.compare.runs import compare, only_recorded, side_by_side
+from grpo_tui.experiments.compare.values import Comparison
+from grpo_tui.experiments.errors import CompareError, RunNotFoundError
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.values import GroupView, RunSummary
 
 LATE_STEPS = 20  # training prompts of this many last steps are offered for comparing answers
 MOST_PROMPTS = 200

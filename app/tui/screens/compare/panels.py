@@ -8,9 +8,10 @@ from textual import events
 from textual.message import Message
 from textual.reactive import reactive
 
-from app.text.safe_text import clip, wrap
-from app.tui.looks.colours import Palette, style
-from app.tui.screens.compare.lines import (
+from grpo_engine.metrics import spec
+from grpo_tui.app.text.safe_text import clip, wrap
+from grpo_tui.app.tui.looks.colours import Palette, style
+from grpo_tui.app.tui.screens.compare.lines import (
     answers_lines,
     grid_lines,
     metrics_lines,
@@ -21,11 +22,10 @@ from app.tui.screens.compare.lines import (
     settings_lines,
     work_text,
 )
-from app.tui.screens.compare.texts import differences, verdict
-from app.tui.screens.compare.view import PAGES, Page, View, measure_of
-from app.tui.widgets.panel import Line, Panel
-from app.tui.widgets.top_bar import pulse
-from grpo_engine.metrics import spec
+from grpo_tui.app.tui.screens.compare.texts import differences, verdict
+from grpo_tui.app.tui.screens.compare.view import PAGES, Page, View, measure_of
+from grpo_tui.app.tui.widgets.panel import Line, Panel
+from grpo_tui.app.tui.widgets.top_bar import pulse
 
 MOST_RUNS = 12
 MOST_WORDS = 5  # lines

@@ -12,13 +12,13 @@ from textual.message import Message
 from textual.reactive import reactive
 from textual.widgets import Input
 
-from app.text.comparison import NO_SWEEP
-from app.text.safe_text import cell_len, pad, wrap
-from app.tui.dialogs.choices import Filtered
-from app.tui.looks.colours import style
-from app.tui.widgets.field import Field
-from app.tui.widgets.panel import Line, Panel
-from experiments.errors import StoreError
+from grpo_tui.app.text.comparison import NO_SWEEP
+from grpo_tui.app.text.safe_text import cell_len, pad, wrap
+from grpo_tui.app.tui.dialogs.choices import Filtered
+from grpo_tui.app.tui.looks.colours import style
+from grpo_tui.app.tui.widgets.field import Field
+from grpo_tui.app.tui.widgets.panel import Line, Panel
+from grpo_tui.experiments.errors import StoreError
 
 SWEEP_HINT = "* its sweep   "  # where an item is part of one
 NOTE_LINES = 3  # of the note under the cursor, where lines have no room for notes

@@ -11,17 +11,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from app.text.axes import ROOM, Axis, axis, column
-from app.text.numbers import with_unit
-from app.text.safe_text import cell_len, clip
-from app.tui.looks.colours import Palette, style
-from app.tui.screens.compare.load import ChartData
-from app.tui.screens.compare.texts import place_text
-from app.tui.screens.compare.tracks import Shape
-from app.tui.screens.compare.view import Look, View
-from app.tui.widgets.charts.braille import GUIDE, Canvas, stroke
-from app.tui.widgets.panel import Line
 from grpo_engine.metrics import natural_range, spec
+from grpo_tui.app.text.axes import ROOM, Axis, axis, column
+from grpo_tui.app.text.numbers import with_unit
+from grpo_tui.app.text.safe_text import cell_len, clip
+from grpo_tui.app.tui.looks.colours import Palette, style
+from grpo_tui.app.tui.screens.compare.load import ChartData
+from grpo_tui.app.tui.screens.compare.texts import place_text
+from grpo_tui.app.tui.screens.compare.tracks import Shape
+from grpo_tui.app.tui.screens.compare.view import Look, View
+from grpo_tui.app.tui.widgets.charts.braille import GUIDE, Canvas, stroke
+from grpo_tui.app.tui.widgets.panel import Line
 
 LABELS = ROOM + 1
 MIDDLE_FROM = 6

@@ -11,13 +11,13 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container, Horizontal
 from textual.message import Message
 
-from app.text.numbers import short
-from app.tui import messages as msg
-from app.tui.dialogs.ask import Ask
-from app.tui.screens.compare.charts import ChartScreen
-from app.tui.screens.compare.curves import CurvesPanel
-from app.tui.screens.compare.load import MOST_LISTED, list_runs, load_answers, load_prompts
-from app.tui.screens.compare.panels import (
+from grpo_tui.app.text.numbers import short
+from grpo_tui.app.tui import messages as msg
+from grpo_tui.app.tui.dialogs.ask import Ask
+from grpo_tui.app.tui.screens.compare.charts import ChartScreen
+from grpo_tui.app.tui.screens.compare.curves import CurvesPanel
+from grpo_tui.app.tui.screens.compare.load import MOST_LISTED, list_runs, load_answers, load_prompts
+from grpo_tui.app.tui.screens.compare.panels import (
     CardPanel,
     PagePanel,
     PagePicked,
@@ -27,13 +27,13 @@ from app.tui.screens.compare.panels import (
     SettingsPanel,
     VerdictLine,
 )
-from app.tui.screens.compare.pick import SWEEP_HINT, Item, Picked, Picker
-from app.tui.screens.compare.texts import as_csv, as_json, as_markdown, curves_csv
-from app.tui.screens.compare.view import PAGES, STATS, Page, View
-from app.tui.widgets.key_bar import KeyBar
-from experiments.compare.runs import grid, threshold
-from experiments.errors import CompareError, NoStoreError, StoreError
-from experiments.values import RunSummary
+from grpo_tui.app.tui.screens.compare.pick import SWEEP_HINT, Item, Picked, Picker
+from grpo_tui.app.tui.screens.compare.texts import as_csv, as_json, as_markdown, curves_csv
+from grpo_tui.app.tui.screens.compare.view import PAGES, STATS, Page, View
+from grpo_tui.app.tui.widgets.key_bar import KeyBar
+from grpo_tui.experiments.compare.runs import grid, threshold
+from grpo_tui.experiments.errors import CompareError, NoStoreError, StoreError
+from grpo_tui.experiments.values import RunSummary
 
 POLL_S = 0.5
 NEED_RUNS = frozenset(

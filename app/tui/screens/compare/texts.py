@@ -7,14 +7,14 @@ one row per run and step.
 import math
 from typing import Any
 
-from app.text.comparison import comparison_json, flat_rows, value_text
-from app.text.comparison import verdict as verdict_of
-from app.text.numbers import seconds, short
-from app.tui.screens.compare.view import View
-from experiments.export.csv import csv_string, header_of
-from experiments.export.json import json_text
-from experiments.export.markdown import md_cell, table
 from grpo_engine.metrics import spec
+from grpo_tui.app.text.comparison import comparison_json, flat_rows, value_text
+from grpo_tui.app.text.comparison import verdict as verdict_of
+from grpo_tui.app.text.numbers import seconds, short
+from grpo_tui.app.tui.screens.compare.view import View
+from grpo_tui.experiments.export.csv import csv_string, header_of
+from grpo_tui.experiments.export.json import json_text
+from grpo_tui.experiments.export.markdown import md_cell, table
 
 
 def verdict(view: View) -> str:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from app.feed.series import few
-from experiments.compare import statistics
-from experiments.values import RunSummary
+from grpo_tui.app.feed.series import few
+from grpo_tui.experiments.compare import statistics
+from grpo_tui.experiments.values import RunSummary
 
 SMOOTHINGS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99)
 BLOCK = 128

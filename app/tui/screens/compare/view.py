@@ -5,13 +5,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from app.text.comparison import GREEDY, MAIN_METRICS, ranking_of, run_name, setting_name
-from app.tui.looks.colours import Palette
-from app.tui.screens.compare.load import Answers, Charts, CurveData, Prompt, common_end, end_of
-from app.tui.screens.compare.tracks import SMOOTHINGS
-from experiments.compare.values import Comparison, GridView, MetricCell, MetricComparison
-from experiments.values import RunSummary
 from grpo_engine.metrics import spec
+from grpo_tui.app.text.comparison import GREEDY, MAIN_METRICS, ranking_of, run_name, setting_name
+from grpo_tui.app.tui.looks.colours import Palette
+from grpo_tui.app.tui.screens.compare.load import (
+    Answers,
+    Charts,
+    CurveData,
+    Prompt,
+    common_end,
+    end_of,
+)
+from grpo_tui.app.tui.screens.compare.tracks import SMOOTHINGS
+from grpo_tui.experiments.compare.values import Comparison, GridView, MetricCell, MetricComparison
+from grpo_tui.experiments.values import RunSummary
 
 Axis = Literal["step", "tokens", "wall"]
 Stat = Literal["best", "last", "at"]

@@ -4,11 +4,11 @@ from typing import Any
 
 from textual.geometry import Offset, Size
 
-from app.tui.screens.new_run.facts import cost_lines, cost_summary, recipe_lines
-from app.tui.screens.new_run.lines import about_lines, diff_lines
-from app.tui.screens.new_run.panels import ScrolledPanel
-from app.tui.screens.new_run.view import View
-from app.tui.widgets.panel import Line, Panel
+from grpo_tui.app.tui.screens.new_run.facts import cost_lines, cost_summary, recipe_lines
+from grpo_tui.app.tui.screens.new_run.lines import about_lines, diff_lines
+from grpo_tui.app.tui.screens.new_run.panels import ScrolledPanel
+from grpo_tui.app.tui.screens.new_run.view import View
+from grpo_tui.app.tui.widgets.panel import Line, Panel
 
 
 class AboutPanel(ScrolledPanel):

@@ -5,20 +5,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final, get_args, get_origin
 
-from app.tui.looks.colours import Palette, style
-from app.tui.screens.new_run.facts import fact, recipe_lines
-from app.tui.screens.new_run.form import FormField, RunForm
-from app.tui.screens.new_run.lines import plain
-from app.tui.screens.new_run.picks import Entry, Pick
-from app.tui.screens.new_run.view import View, check
-from app.tui.widgets.panel import Line, paragraph
-from experiments.values import CheckpointView
 from grpo_engine.config.parse import SettingInfo, in_range, number_kind, shown
 from grpo_engine.config.recipe_cards import card_of
 from grpo_engine.config.recipe_words import values_of
 from grpo_engine.config.recipes import SETTINGS, Recipe, known, recipe, settings_read
 from grpo_engine.errors import ConfigError
 from grpo_engine.presets import names, preset
+from grpo_tui.app.tui.looks.colours import Palette, style
+from grpo_tui.app.tui.screens.new_run.facts import fact, recipe_lines
+from grpo_tui.app.tui.screens.new_run.form import FormField, RunForm
+from grpo_tui.app.tui.screens.new_run.lines import plain
+from grpo_tui.app.tui.screens.new_run.picks import Entry, Pick
+from grpo_tui.app.tui.screens.new_run.view import View, check
+from grpo_tui.app.tui.widgets.panel import Line, paragraph
+from grpo_tui.experiments.values import CheckpointView
 
 RECIPE = "algorithm.recipe"
 MOST_PARENTS = 200

@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
-from app.text.numbers import seconds, share, short, signed, tokens
-from app.text.safe_text import cell_len, clip, pad, wrap
-from app.tui.looks.colours import Palette, style
-from app.tui.screens.new_run.form import cost
-from app.tui.screens.new_run.view import View
-from app.tui.widgets.panel import Line, paragraph
 from grpo_engine.config.recipe_words import answers, formula
 from grpo_engine.config.settings import RunConfig
+from grpo_tui.app.text.numbers import seconds, share, short, signed, tokens
+from grpo_tui.app.text.safe_text import cell_len, clip, pad, wrap
+from grpo_tui.app.tui.looks.colours import Palette, style
+from grpo_tui.app.tui.screens.new_run.form import cost
+from grpo_tui.app.tui.screens.new_run.view import View
+from grpo_tui.app.tui.widgets.panel import Line, paragraph
 
 GIGA = 1e9
 WORD = 10

@@ -6,7 +6,6 @@ from typing import Any
 
 import yaml
 
-from experiments.values import RunSummary
 from grpo_engine.config.parse import (
     OWNERS,
     SettingInfo,
@@ -23,6 +22,7 @@ from grpo_engine.config.parse import (
 from grpo_engine.config.safe_yaml import parse_yaml
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError
+from grpo_tui.experiments.values import RunSummary
 
 # Disk bytes per recorded token, compressed, with two passes and a reference.
 BYTES_PER_TOKEN = 20.0

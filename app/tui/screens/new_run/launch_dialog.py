@@ -2,9 +2,9 @@
 
 from typing import Literal
 
-from app.tui.dialogs.choices import Choice
-from app.tui.screens.new_run.facts import cost_summary
-from app.tui.screens.new_run.view import View
+from grpo_tui.app.tui.dialogs.choices import Choice
+from grpo_tui.app.tui.screens.new_run.facts import cost_summary
+from grpo_tui.app.tui.screens.new_run.view import View
 
 PLACES: tuple[Literal["here", "detached", "queue"], ...] = ("here", "detached", "queue")
 
@@ -66,7 +66,7 @@ def beside(busy: str) -> str:
     """Describe what starting the run in its own process means."""
     if not busy:
         return "in the background, even when this window closes"
-    from experiments.db.machine import memory_now
+    from grpo_tui.experiments.db.machine import memory_now
 
     held, free = memory_now()
     return f"in parallel; this process uses {held:.1f} GB, {free:.1f} GB are free"

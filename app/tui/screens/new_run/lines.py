@@ -1,11 +1,5 @@
 """The lines of the settings list, the header and the pane about one setting."""
 
-from app.text.safe_text import cell_len, clip, pad, safe, wrap
-from app.tui.looks.colours import Palette, style
-from app.tui.screens.new_run.completion import completions, functions_in
-from app.tui.screens.new_run.form import FormField
-from app.tui.screens.new_run.view import FIRST, SECTIONS, Row, View
-from app.tui.widgets.panel import Line, Span, paragraph
 from grpo_engine.config.mismatch import SAID, can_agree
 from grpo_engine.config.parse import allowed, shown
 from grpo_engine.config.recipe_cards import card_of
@@ -14,6 +8,12 @@ from grpo_engine.config.recipes import SETTINGS
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.platform.device import uses_gpu
 from grpo_engine.platform.formats import auto_format, auto_words
+from grpo_tui.app.text.safe_text import cell_len, clip, pad, safe, wrap
+from grpo_tui.app.tui.looks.colours import Palette, style
+from grpo_tui.app.tui.screens.new_run.completion import completions, functions_in
+from grpo_tui.app.tui.screens.new_run.form import FormField
+from grpo_tui.app.tui.screens.new_run.view import FIRST, SECTIONS, Row, View
+from grpo_tui.app.tui.widgets.panel import Line, Span, paragraph
 
 MARK = 3
 NAME_CELLS = 24

@@ -5,11 +5,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from experiments.errors import QueryError
-from experiments.reader import StoreReader
-from experiments.values import RunSummary
 from grpo_engine.config.parse import build, settings
 from grpo_engine.config.settings import RunConfig
+from grpo_tui.experiments.errors import QueryError
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.values import RunSummary
 
 MOST_RUNS = 500
 METRICS = ("completions/mean_length", "step_time", "reward")

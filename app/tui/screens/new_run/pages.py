@@ -9,14 +9,14 @@ from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import TextArea
 
-from app.text.safe_text import clip_start, safe, wrap
-from app.tui.looks.colours import style
-from app.tui.screens.new_run.asides import covered
-from app.tui.screens.new_run.facts import probe_key, probe_lines, prompt_lines, score_lines
-from app.tui.screens.new_run.panels import ScrolledPanel
-from app.tui.screens.new_run.view import View
-from app.tui.widgets.field import Field
-from app.tui.widgets.panel import Line, paragraph
+from grpo_tui.app.text.safe_text import clip_start, safe, wrap
+from grpo_tui.app.tui.looks.colours import style
+from grpo_tui.app.tui.screens.new_run.asides import covered
+from grpo_tui.app.tui.screens.new_run.facts import probe_key, probe_lines, prompt_lines, score_lines
+from grpo_tui.app.tui.screens.new_run.panels import ScrolledPanel
+from grpo_tui.app.tui.screens.new_run.view import View
+from grpo_tui.app.tui.widgets.field import Field
+from grpo_tui.app.tui.widgets.panel import Line, paragraph
 
 ANSWER_LINES = 5
 MOST_SAID = 40  # lines of one reply

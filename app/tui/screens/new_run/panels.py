@@ -9,8 +9,8 @@ from textual.message import Message
 from textual.reactive import reactive
 from textual.widgets import Input
 
-from app.tui.screens.new_run.completion import NAMES, Completer
-from app.tui.screens.new_run.lines import (
+from grpo_tui.app.tui.screens.new_run.completion import NAMES, Completer
+from grpo_tui.app.tui.screens.new_run.lines import (
     about_line,
     head_line,
     origin_line,
@@ -19,9 +19,9 @@ from app.tui.screens.new_run.lines import (
     value_at,
     value_words,
 )
-from app.tui.screens.new_run.view import Row, View
-from app.tui.widgets.field import Field
-from app.tui.widgets.panel import Line, Panel
+from grpo_tui.app.tui.screens.new_run.view import Row, View
+from grpo_tui.app.tui.widgets.field import Field
+from grpo_tui.app.tui.widgets.panel import Line, Panel
 
 
 @dataclass

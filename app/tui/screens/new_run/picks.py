@@ -13,12 +13,12 @@ from textual.reactive import reactive
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from app.text.safe_text import cell_len, clip, safe
-from app.tui.dialogs.choices import Filtered
-from app.tui.looks.colours import Palette
-from app.tui.screens.base import NARROW
-from app.tui.widgets.field import Field
-from app.tui.widgets.panel import Line, Panel
+from grpo_tui.app.text.safe_text import cell_len, clip, safe
+from grpo_tui.app.tui.dialogs.choices import Filtered
+from grpo_tui.app.tui.looks.colours import Palette
+from grpo_tui.app.tui.screens.base import NARROW
+from grpo_tui.app.tui.widgets.field import Field
+from grpo_tui.app.tui.widgets.panel import Line, Panel
 
 Details = Callable[[str, int, Palette], list[Line]]
 NAMES, WIDTH = 40, 164  # at least and at most

@@ -16,14 +16,19 @@ from textual.reactive import reactive
 from textual.timer import Timer
 from textual.widgets import Input, TextArea
 
-from app.trial import TrialError, TrialProcess
-from app.tui.dialogs.ask import Ask
-from app.tui.dialogs.choices import Choice
-from app.tui.dialogs.export import free_path
-from app.tui.messages import LaunchRequested, NewRunRequested
-from app.tui.screens.base import WorkbenchScreen
-from app.tui.screens.new_run.asides import AboutPanel, CostPanel, DiffPanel, RecipePanel
-from app.tui.screens.new_run.choices import (
+from grpo_engine.config.parse import shown
+from grpo_engine.config.recipes import known
+from grpo_engine.config.settings import RunConfig
+from grpo_engine.errors import ConfigError, EngineError
+from grpo_engine.presets import names, preset
+from grpo_tui.app.trial import TrialError, TrialProcess
+from grpo_tui.app.tui.dialogs.ask import Ask
+from grpo_tui.app.tui.dialogs.choices import Choice
+from grpo_tui.app.tui.dialogs.export import free_path
+from grpo_tui.app.tui.messages import LaunchRequested, NewRunRequested
+from grpo_tui.app.tui.screens.base import WorkbenchScreen
+from grpo_tui.app.tui.screens.new_run.asides import AboutPanel, CostPanel, DiffPanel, RecipePanel
+from grpo_tui.app.tui.screens.new_run.choices import (
     RECIPE,
     begin_list,
     choices_of,
@@ -33,12 +38,12 @@ from app.tui.screens.new_run.choices import (
     value_list,
     with_recipe,
 )
-from app.tui.screens.new_run.facts import probe_key
-from app.tui.screens.new_run.form import FormField, RunForm
-from app.tui.screens.new_run.launch_dialog import PLACES, LaunchDialog
-from app.tui.screens.new_run.lines import value_words
-from app.tui.screens.new_run.load import load_parent, load_runs
-from app.tui.screens.new_run.pages import (
+from grpo_tui.app.tui.screens.new_run.facts import probe_key
+from grpo_tui.app.tui.screens.new_run.form import FormField, RunForm
+from grpo_tui.app.tui.screens.new_run.launch_dialog import PLACES, LaunchDialog
+from grpo_tui.app.tui.screens.new_run.lines import value_words
+from grpo_tui.app.tui.screens.new_run.load import load_parent, load_runs
+from grpo_tui.app.tui.screens.new_run.pages import (
     AnswerGiven,
     AnswerTyped,
     PlayPanel,
@@ -49,7 +54,7 @@ from app.tui.screens.new_run.pages import (
     YamlPanel,
     YamlTyped,
 )
-from app.tui.screens.new_run.panels import (
+from grpo_tui.app.tui.screens.new_run.panels import (
     HeaderPanel,
     PresetPicked,
     RowPicked,
@@ -59,17 +64,20 @@ from app.tui.screens.new_run.panels import (
     TypingEnded,
     ViewPanel,
 )
-from app.tui.screens.new_run.texts import as_json, as_markdown
-from app.tui.screens.new_run.view import PAGES, Origin, Page, Played, View, check, members_of
-from app.tui.widgets.find_bar import FindBar
-from app.tui.widgets.key_bar import KeyBar
-from app.tui.widgets.panel import Panel
-from experiments.errors import StoreError
-from grpo_engine.config.parse import shown
-from grpo_engine.config.recipes import known
-from grpo_engine.config.settings import RunConfig
-from grpo_engine.errors import ConfigError, EngineError
-from grpo_engine.presets import names, preset
+from grpo_tui.app.tui.screens.new_run.texts import as_json, as_markdown
+from grpo_tui.app.tui.screens.new_run.view import (
+    PAGES,
+    Origin,
+    Page,
+    Played,
+    View,
+    check,
+    members_of,
+)
+from grpo_tui.app.tui.widgets.find_bar import FindBar
+from grpo_tui.app.tui.widgets.key_bar import KeyBar
+from grpo_tui.app.tui.widgets.panel import Panel
+from grpo_tui.experiments.errors import StoreError
 
 FIRST_PRESET = "starter"
 # what ⏎ does on a page

@@ -1,9 +1,9 @@
 """The settings as text: JSON and Markdown, with the differences from their origin."""
 
-from app.tui.screens.new_run.view import View
-from experiments.export.json import json_text
-from experiments.export.markdown import md_cell, table
 from grpo_engine.config.parse import shown
+from grpo_tui.app.tui.screens.new_run.view import View
+from grpo_tui.experiments.export.json import json_text
+from grpo_tui.experiments.export.markdown import md_cell, table
 
 
 def as_json(view: View) -> str:

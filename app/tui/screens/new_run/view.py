@@ -6,13 +6,13 @@ from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from typing import Any, Literal
 
-from app.tui.screens.new_run.form import FormField, RunForm, matches
-from experiments.values import RunSummary
 from grpo_engine.config.parse import SettingInfo, flatten, settings, shown
 from grpo_engine.config.recipe_words import ASKS
 from grpo_engine.config.recipes import SETTINGS, Recipe, known, recipe, settings_read
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError
+from grpo_tui.app.tui.screens.new_run.form import FormField, RunForm, matches
+from grpo_tui.experiments.values import RunSummary
 
 FIRST = "first"
 SECTIONS: Mapping[str, str] = {
@@ -306,7 +306,7 @@ MOST_IN_NAME = 2
 
 def suggest(view: View) -> str:
     """Suggest an unused name from the origin and the changes."""
-    from experiments.db.names import free_name
+    from grpo_tui.experiments.db.names import free_name
 
     stem = view.form.base.name or view.origin.name
     changed = [path for path in view.checked.changed if path != "name"]

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from app.inspector.groups import (
+from grpo_engine.events import Origin
+from grpo_tui.app.inspector.groups import (
     Change,
     SortKey,
     Verdict,
@@ -11,14 +12,13 @@ from app.inspector.groups import (
     measure_of,
     visits,
 )
-from app.text.numbers import BARS, short, signed
-from app.text.prompt_text import asked
-from app.text.safe_text import cell_len, clip, excerpt, pad, safe, wrap
-from app.tui.looks.colours import Palette, style
-from app.tui.screens.rollouts.load import Hits
-from app.tui.widgets.panel import Line
-from experiments.values import GroupView, RolloutView, SearchHit
-from grpo_engine.events import Origin
+from grpo_tui.app.text.numbers import BARS, short, signed
+from grpo_tui.app.text.prompt_text import asked
+from grpo_tui.app.text.safe_text import cell_len, clip, excerpt, pad, safe, wrap
+from grpo_tui.app.tui.looks.colours import Palette, style
+from grpo_tui.app.tui.screens.rollouts.load import Hits
+from grpo_tui.app.tui.widgets.panel import Line
+from grpo_tui.experiments.values import GroupView, RolloutView, SearchHit
 
 # The heading of what groups are sorted by, in place of the spread.
 SORTED_AS: Mapping[SortKey, str] = {"surprise": "surp", "length": "len", "kl": "KL", "clip": "clip"}

@@ -6,15 +6,15 @@ Called on the reader thread, which also computes the terms.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from app.inspector.heat import HeatMode, scales
-from app.inspector.moments import Measure, Moment, moments_of
-from app.inspector.terms import group_terms, not_recorded
-from app.inspector.values import TokenTerm
-from experiments.reader import StoreReader
-from experiments.values import GroupView, SearchHit, TokenRow, TokenView
 from grpo_engine.config.recipes import Recipe, recipe
 from grpo_engine.errors import EngineError, RecipeError
 from grpo_engine.events import CUT, Origin, PassFinished, UpdateTotals
+from grpo_tui.app.inspector.heat import HeatMode, scales
+from grpo_tui.app.inspector.moments import Measure, Moment, moments_of
+from grpo_tui.app.inspector.terms import group_terms, not_recorded
+from grpo_tui.app.inspector.values import TokenTerm
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.values import GroupView, SearchHit, TokenRow, TokenView
 
 ORIGINS: tuple[Origin, ...] = ("train", "pinned", "eval")
 

@@ -8,16 +8,16 @@ from textual import events
 from textual.message import Message
 from textual.reactive import reactive
 
-from app.inspector.groups import balance, largest_by_reward, letter, verdicts
-from app.inspector.heat import HEAT_MODES, HEAT_NAMES
-from app.inspector.layout import Line as TokenLine
-from app.inspector.layout import lay_out
-from app.inspector.moments import MEASURES
-from app.text.numbers import short
-from app.text.prompt_text import question
-from app.text.safe_text import safe, wrap
-from app.tui.looks.colours import Palette, style
-from app.tui.screens.rollouts.lines import (
+from grpo_tui.app.inspector.groups import balance, largest_by_reward, letter, verdicts
+from grpo_tui.app.inspector.heat import HEAT_MODES, HEAT_NAMES
+from grpo_tui.app.inspector.layout import Line as TokenLine
+from grpo_tui.app.inspector.layout import lay_out
+from grpo_tui.app.inspector.moments import MEASURES
+from grpo_tui.app.text.numbers import short
+from grpo_tui.app.text.prompt_text import question
+from grpo_tui.app.text.safe_text import safe, wrap
+from grpo_tui.app.tui.looks.colours import Palette, style
+from grpo_tui.app.tui.screens.rollouts.lines import (
     KINDS,
     answer_line,
     diff_lines,
@@ -30,12 +30,12 @@ from app.tui.screens.rollouts.lines import (
     search_note,
     verdict_line,
 )
-from app.tui.screens.rollouts.load import Hits
-from app.tui.screens.rollouts.siblings import bar, sibling_lines
-from app.tui.screens.rollouts.token_lines import standouts, token_lines
-from app.tui.screens.rollouts.turns import HEADS, Note, dialogue_rows, note_line, turn_at
-from app.tui.screens.rollouts.view import View
-from app.tui.widgets.panel import Line, Panel, Span
+from grpo_tui.app.tui.screens.rollouts.load import Hits
+from grpo_tui.app.tui.screens.rollouts.siblings import bar, sibling_lines
+from grpo_tui.app.tui.screens.rollouts.token_lines import standouts, token_lines
+from grpo_tui.app.tui.screens.rollouts.turns import HEADS, Note, dialogue_rows, note_line, turn_at
+from grpo_tui.app.tui.screens.rollouts.view import View
+from grpo_tui.app.tui.widgets.panel import Line, Panel, Span
 
 TURN_LINES, TEXT_LINES, LEAST_NUMBERS = 9, 6, 3  # of a dialogue, of an answer, of a token
 NO_RUN = "No run is open. Press 1 for the list of runs, then ⏎ on one."

@@ -14,14 +14,15 @@ from textual.containers import Horizontal
 from textual.message import Message
 from textual.reactive import reactive
 
-from app.feed.snapshot import Snapshot
-from app.inspector.groups import SortKey, sorted_groups, visits
-from app.inspector.moments import MEASURES, Measure, Moment, in_order, next_moment
-from app.tui.dialogs.ask import Ask
-from app.tui.dialogs.choices import Choice
-from app.tui.messages import RolloutOpened
-from app.tui.screens.base import WorkbenchScreen
-from app.tui.screens.rollouts.load import (
+from grpo_engine.events import Origin
+from grpo_tui.app.feed.snapshot import Snapshot
+from grpo_tui.app.inspector.groups import SortKey, sorted_groups, visits
+from grpo_tui.app.inspector.moments import MEASURES, Measure, Moment, in_order, next_moment
+from grpo_tui.app.tui.dialogs.ask import Ask
+from grpo_tui.app.tui.dialogs.choices import Choice
+from grpo_tui.app.tui.messages import RolloutOpened
+from grpo_tui.app.tui.screens.base import WorkbenchScreen
+from grpo_tui.app.tui.screens.rollouts.load import (
     ORIGINS,
     GroupDetail,
     Hits,
@@ -33,7 +34,7 @@ from app.tui.screens.rollouts.load import (
     load_step,
     run_facts,
 )
-from app.tui.screens.rollouts.panels import (
+from grpo_tui.app.tui.screens.rollouts.panels import (
     AnswerPanel,
     GroupPicked,
     GroupsPanel,
@@ -42,13 +43,12 @@ from app.tui.screens.rollouts.panels import (
     ViewPanel,
     WhyPanel,
 )
-from app.tui.screens.rollouts.texts import as_csv, as_json, as_markdown, show_in_pager
-from app.tui.screens.rollouts.view import View
-from app.tui.widgets.key_bar import KeyBar
-from experiments.errors import StoreError
-from experiments.reader import StoreReader
-from experiments.values import GroupView
-from grpo_engine.events import Origin
+from grpo_tui.app.tui.screens.rollouts.texts import as_csv, as_json, as_markdown, show_in_pager
+from grpo_tui.app.tui.screens.rollouts.view import View
+from grpo_tui.app.tui.widgets.key_bar import KeyBar
+from grpo_tui.experiments.errors import StoreError
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.values import GroupView
 
 MEASURE_KEYS: Final[dict[Measure, str]] = {
     "clipped": "c", "ratio": "r", "kl": "k", "probability": "p", "term": "t",
@@ -497,7 +497,7 @@ class RolloutsScreen(WorkbenchScreen):
 
     def action_lab(self) -> None:
         """Open the lab on this step and this group."""
-        from app.tui.screens.rollouts.lab.screen import LabScreen
+        from grpo_tui.app.tui.screens.rollouts.lab.screen import LabScreen
 
         step = self.view.step
         if step is not None and step.steps and step.origin == "train":

@@ -1,17 +1,17 @@
 """All answers of a group, one below the other: their beginnings, with bars where there is room."""
 
-from app.inspector.dialogue import flow
-from app.inspector.groups import letter
-from app.inspector.heat import Heat
-from app.inspector.layout import lay_out
-from app.text.numbers import BARS, short, signed
-from app.text.safe_text import clip, safe
-from app.tui.looks.colours import Palette, style
-from app.tui.screens.rollouts.lines import cells, mark, window
-from app.tui.screens.rollouts.view import View
-from app.tui.widgets.lanes import end_mark
-from app.tui.widgets.panel import Line, Span
-from experiments.values import RolloutView
+from grpo_tui.app.inspector.dialogue import flow
+from grpo_tui.app.inspector.groups import letter
+from grpo_tui.app.inspector.heat import Heat
+from grpo_tui.app.inspector.layout import lay_out
+from grpo_tui.app.text.numbers import BARS, short, signed
+from grpo_tui.app.text.safe_text import clip, safe
+from grpo_tui.app.tui.looks.colours import Palette, style
+from grpo_tui.app.tui.screens.rollouts.lines import cells, mark, window
+from grpo_tui.app.tui.screens.rollouts.view import View
+from grpo_tui.app.tui.widgets.lanes import end_mark
+from grpo_tui.app.tui.widgets.panel import Line, Span
+from grpo_tui.experiments.values import RolloutView
 
 
 def sibling_lines(view: View, width: int, rows: int, palette: Palette) -> list[Line]:

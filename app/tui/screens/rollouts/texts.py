@@ -10,12 +10,12 @@ from typing import Any
 
 from textual.app import App, SuspendNotSupported
 
-from app.inspector.groups import letter
-from app.text.safe_text import safe
-from app.tui.screens.rollouts.view import View
-from experiments.export.csv import csv_string, header_of
-from experiments.export.json import json_text
-from experiments.values import GroupView, RolloutView
+from grpo_tui.app.inspector.groups import letter
+from grpo_tui.app.text.safe_text import safe
+from grpo_tui.app.tui.screens.rollouts.view import View
+from grpo_tui.experiments.export.csv import csv_string, header_of
+from grpo_tui.experiments.export.json import json_text
+from grpo_tui.experiments.values import GroupView, RolloutView
 
 ASKED = ("step", "origin", "prompt", "target", "answer", "completion")
 TOTALS = ("reward", "advantage", "tokens", "finish", "clip_fraction", "kl")

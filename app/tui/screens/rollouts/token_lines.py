@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 from rich.style import Style
 
-from app.inspector.layout import EMPTY_SIGN
-from app.inspector.terms import inside
-from app.inspector.values import TokenTerm
-from app.inspector.words import slope_parts, stopped, why, written_out
-from app.text.numbers import short
-from app.text.safe_text import cell_len, clip, safe, wrap
-from app.tui.looks.colours import Palette, style
-from app.tui.widgets.panel import Line
-from experiments.values import TokenRow
 from grpo_engine.config.recipes import Recipe
+from grpo_tui.app.inspector.layout import EMPTY_SIGN
+from grpo_tui.app.inspector.terms import inside
+from grpo_tui.app.inspector.values import TokenTerm
+from grpo_tui.app.inspector.words import slope_parts, stopped, why, written_out
+from grpo_tui.app.text.numbers import short
+from grpo_tui.app.text.safe_text import cell_len, clip, safe, wrap
+from grpo_tui.app.tui.looks.colours import Palette, style
+from grpo_tui.app.tui.widgets.panel import Line
+from grpo_tui.experiments.values import TokenRow
 
 INTERVAL, TAIL = 20, 6
 UNBOUNDED = 1e6

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
 
-from app.inspector.dialogue import CALLS, Said, parts
-from app.inspector.layout import Line as TokenLine
-from app.inspector.layout import Piece, lay_out
-from app.text.numbers import seconds, short
-from app.text.safe_text import cell_len, clip, safe, wrap
-from app.tui.looks.colours import Palette, style
-from app.tui.widgets.panel import Line
 from grpo_engine.events import Span
+from grpo_tui.app.inspector.dialogue import CALLS, Said, parts
+from grpo_tui.app.inspector.layout import Line as TokenLine
+from grpo_tui.app.inspector.layout import Piece, lay_out
+from grpo_tui.app.text.numbers import seconds, short
+from grpo_tui.app.text.safe_text import cell_len, clip, safe, wrap
+from grpo_tui.app.tui.looks.colours import Palette, style
+from grpo_tui.app.tui.widgets.panel import Line
 
 HEADS = ("folded", "open")
 UNFOLDS, FOLDS = "   space unfolds all", "   space folds all"

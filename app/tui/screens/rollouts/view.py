@@ -5,14 +5,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from app.inspector.groups import Change, SortKey, furthest, sorted_groups, visits, word_diff
-from app.inspector.heat import HEAT_MODES, Heat, HeatMode, heat
-from app.inspector.layout import token_texts
-from app.inspector.moments import Measure, Moment
-from app.inspector.values import TokenTerm
-from app.tui.screens.rollouts.load import UNFINISHED, GroupDetail, Hits, StepGroups
-from experiments.values import GroupView, RolloutView, SearchHit, TokenRow
 from grpo_engine.events import Span
+from grpo_tui.app.inspector.groups import (
+    Change,
+    SortKey,
+    furthest,
+    sorted_groups,
+    visits,
+    word_diff,
+)
+from grpo_tui.app.inspector.heat import HEAT_MODES, Heat, HeatMode, heat
+from grpo_tui.app.inspector.layout import token_texts
+from grpo_tui.app.inspector.moments import Measure, Moment
+from grpo_tui.app.inspector.values import TokenTerm
+from grpo_tui.app.tui.screens.rollouts.load import UNFINISHED, GroupDetail, Hits, StepGroups
+from grpo_tui.experiments.values import GroupView, RolloutView, SearchHit, TokenRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,5 @@
 """Runs: every stored run, to find, mark, open and control."""
 
-from app.tui.screens.runs.screen import RunsScreen
+from grpo_tui.app.tui.screens.runs.screen import RunsScreen
 
 __all__ = ["RunsScreen"]

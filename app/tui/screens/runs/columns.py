@@ -5,14 +5,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from app.text.numbers import change, seconds, short, sparkline, with_unit
-from app.text.safe_text import pad
-from app.tui.looks.colours import Palette, style
-from app.tui.screens.runs.load import SPARK
-from app.tui.widgets.panel import Line, Span
-from app.tui.widgets.top_bar import status_mark
-from experiments.values import MetricSummary, RunSummary
 from grpo_engine.metrics import spec
+from grpo_tui.app.text.numbers import change, seconds, short, sparkline, with_unit
+from grpo_tui.app.text.safe_text import pad
+from grpo_tui.app.tui.looks.colours import Palette, style
+from grpo_tui.app.tui.screens.runs.load import SPARK
+from grpo_tui.app.tui.widgets.panel import Line, Span
+from grpo_tui.app.tui.widgets.top_bar import status_mark
+from grpo_tui.experiments.values import MetricSummary, RunSummary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app.text.comparison import value_text
-from app.text.numbers import averaged
-from experiments.reader import StoreReader
-from experiments.values import (
+from grpo_tui.app.text.comparison import value_text
+from grpo_tui.app.text.numbers import averaged
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.values import (
     AlertView,
     EvaluationView,
     MetricSeries,

@@ -8,13 +8,13 @@ from textual import events
 from textual.message import Message
 from textual.reactive import reactive
 
-from app.text.safe_text import cell_len, pad, wrap
-from app.tui.looks.colours import style
-from app.tui.screens.runs.columns import Cell, Column, fitting, head_line, run_line
-from app.tui.screens.runs.preview import preview_lines
-from app.tui.screens.runs.view import Row, View
-from app.tui.widgets.panel import Line, Panel
-from app.tui.widgets.top_bar import pulse
+from grpo_tui.app.text.safe_text import cell_len, pad, wrap
+from grpo_tui.app.tui.looks.colours import style
+from grpo_tui.app.tui.screens.runs.columns import Cell, Column, fitting, head_line, run_line
+from grpo_tui.app.tui.screens.runs.preview import preview_lines
+from grpo_tui.app.tui.screens.runs.view import Row, View
+from grpo_tui.app.tui.widgets.panel import Line, Panel
+from grpo_tui.app.tui.widgets.top_bar import pulse
 
 CARD = (
     ("⏎", "two-minute starter run", "an embedded model learns arithmetic on this machine"),

@@ -2,17 +2,24 @@
 
 import re
 
-from app.feed.series import series_of
-from app.text.axes import axis
-from app.text.numbers import seconds, share, tokens, with_unit
-from app.text.safe_text import cell_len, clip, pad, wrap
-from app.tui.looks.colours import Palette, style
-from app.tui.screens.runs.load import Preview
-from app.tui.widgets.charts.braille import Canvas, Curve, Frame, draw, drawn_values, span_of
-from app.tui.widgets.charts.chart import LABELS, step_axis
-from app.tui.widgets.panel import Line
-from experiments.values import MetricSeries
 from grpo_engine.metrics import natural_range, spec
+from grpo_tui.app.feed.series import series_of
+from grpo_tui.app.text.axes import axis
+from grpo_tui.app.text.numbers import seconds, share, tokens, with_unit
+from grpo_tui.app.text.safe_text import cell_len, clip, pad, wrap
+from grpo_tui.app.tui.looks.colours import Palette, style
+from grpo_tui.app.tui.screens.runs.load import Preview
+from grpo_tui.app.tui.widgets.charts.braille import (
+    Canvas,
+    Curve,
+    Frame,
+    draw,
+    drawn_values,
+    span_of,
+)
+from grpo_tui.app.tui.widgets.charts.chart import LABELS, step_axis
+from grpo_tui.app.tui.widgets.panel import Line
+from grpo_tui.experiments.values import MetricSeries
 
 CHART_HEIGHT = 4
 DATE = re.compile(r"^\d{4}-\d\d-\d\dT(\d\d:\d\d:\d\d)\S*")  # of a line of the log

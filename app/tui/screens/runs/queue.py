@@ -10,18 +10,18 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.reactive import reactive
 
-from app.jobs.launch import start_queue_worker
-from app.text.safe_text import cell_len, pad, wrap
-from app.tui.lifecycle import RunApp
-from app.tui.looks.colours import style
-from app.tui.textual_private.screens import Dialog
-from app.tui.widgets.key_bar import KeyBar
-from app.tui.widgets.panel import Line, Panel
-from experiments.errors import StoreError
-from experiments.values import QueueItemView
+from grpo_tui.app.jobs.launch import start_queue_worker
+from grpo_tui.app.text.safe_text import cell_len, pad, wrap
+from grpo_tui.app.tui.lifecycle import RunApp
+from grpo_tui.app.tui.looks.colours import style
+from grpo_tui.app.tui.textual_private.screens import Dialog
+from grpo_tui.app.tui.widgets.key_bar import KeyBar
+from grpo_tui.app.tui.widgets.panel import Line, Panel
+from grpo_tui.experiments.errors import StoreError
+from grpo_tui.experiments.values import QueueItemView
 
 if TYPE_CHECKING:
-    from experiments.queue import RunQueue
+    from grpo_tui.experiments.queue import RunQueue
 
 ENDED = 20  # how many runs are listed that are no longer in the queue
 AGAIN = ("skipped", "failed", "cancelled")
@@ -163,8 +163,8 @@ class QueueScreen(Dialog[None]):
         path = self.workbench.store
 
         def write() -> None:
-            from experiments.queue import RunQueue
-            from experiments.store import ExperimentStore
+            from grpo_tui.experiments.queue import RunQueue
+            from grpo_tui.experiments.store import ExperimentStore
 
             with closing(ExperimentStore(path)) as store:
                 change(RunQueue(store))

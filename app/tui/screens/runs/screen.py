@@ -13,30 +13,30 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.reactive import reactive
 
-from app.feed.session import Session
-from app.feed.snapshot import Asked, Snapshot
-from app.text.comparison import NO_SWEEP
-from app.tui import messages as msg
-from app.tui.dialogs.ask import Ask
-from app.tui.screens.run_keys import (
+from grpo_engine.errors import EngineError
+from grpo_tui.app.feed.session import Session
+from grpo_tui.app.feed.snapshot import Asked, Snapshot
+from grpo_tui.app.text.comparison import NO_SWEEP
+from grpo_tui.app.tui import messages as msg
+from grpo_tui.app.tui.dialogs.ask import Ask
+from grpo_tui.app.tui.screens.run_keys import (
     CONTROL_BINDINGS,
     CONTROLS,
     HELD,
     ControlledRun,
     ControlScreen,
 )
-from app.tui.screens.runs.columns import COLUMNS, METRICS
-from app.tui.screens.runs.load import load_preview, load_sparks
-from app.tui.screens.runs.panels import PreviewPanel, RowPicked, RunsTable, ViewPanel
-from app.tui.screens.runs.texts import as_csv, as_json, as_markdown
-from app.tui.screens.runs.view import GROUPS, View
-from app.tui.store import writes
-from app.tui.widgets.find_bar import FindBar
-from app.tui.widgets.key_bar import KeyBar
-from experiments.errors import NoStoreError, StoreError
-from experiments.reader import StoreReader
-from experiments.values import RunSummary
-from grpo_engine.errors import EngineError
+from grpo_tui.app.tui.screens.runs.columns import COLUMNS, METRICS
+from grpo_tui.app.tui.screens.runs.load import load_preview, load_sparks
+from grpo_tui.app.tui.screens.runs.panels import PreviewPanel, RowPicked, RunsTable, ViewPanel
+from grpo_tui.app.tui.screens.runs.texts import as_csv, as_json, as_markdown
+from grpo_tui.app.tui.screens.runs.view import GROUPS, View
+from grpo_tui.app.tui.store import writes
+from grpo_tui.app.tui.widgets.find_bar import FindBar
+from grpo_tui.app.tui.widgets.key_bar import KeyBar
+from grpo_tui.experiments.errors import NoStoreError, StoreError
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.values import RunSummary
 
 MOST_RUNS = 5000  # in the table; a search finds the others
 POLL_S = 0.5
@@ -304,8 +304,8 @@ class RunsScreen(ControlScreen):
     async def action_chat(self) -> None:
         """Open a dialogue with the run's model and with the one it began as."""
         # these load pydantic, which takes as long as the first frame
-        from app.chat.client import pair_of
-        from app.tui.dialogs.chat import ChatScreen
+        from grpo_tui.app.chat.client import pair_of
+        from grpo_tui.app.tui.dialogs.chat import ChatScreen
 
         chosen = self.view.chosen
         if chosen is None:
@@ -349,8 +349,8 @@ class RunsScreen(ControlScreen):
 
     def action_demo(self) -> None:
         """Play the bundled recording in the terminal, then return."""
-        from app.feed.demo import available
-        from app.jobs.detach import command, environment
+        from grpo_tui.app.feed.demo import available
+        from grpo_tui.app.jobs.detach import command, environment
 
         if not available():
             self.notify("The recording is missing; install grpo-tui again.", severity="error")
@@ -363,7 +363,7 @@ class RunsScreen(ControlScreen):
 
     def action_queue(self) -> None:
         """Show the queue."""
-        from app.tui.screens.runs.queue import QueueScreen
+        from grpo_tui.app.tui.screens.runs.queue import QueueScreen
 
         self.app.push_screen(QueueScreen(), lambda _: self.refresh_runs())
 

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from app.tui.screens.runs.columns import metric_of
-from app.tui.screens.runs.view import View
-from experiments.export.csv import csv_string, header_of
-from experiments.export.json import json_text
-from experiments.export.markdown import table
-from experiments.values import RunSummary
+from grpo_tui.app.tui.screens.runs.columns import metric_of
+from grpo_tui.app.tui.screens.runs.view import View
+from grpo_tui.experiments.export.csv import csv_string, header_of
+from grpo_tui.experiments.export.json import json_text
+from grpo_tui.experiments.export.markdown import table
+from grpo_tui.experiments.values import RunSummary
 
 METRICS = ("reward", "eval/accuracy", "kl", "clip_ratio/region_mean", "tokens_per_second")
 MAIN = ("name", "recipe", "task", "status", "step", "best reward", "best eval/accuracy")

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from app.tui.screens.runs.load import Preview
-from experiments.values import RunSummary
+from grpo_tui.app.tui.screens.runs.load import Preview
+from grpo_tui.experiments.values import RunSummary
 
 GROUPS = ("", "recipe", "task", "model", "sweep", "seed", "status")
 

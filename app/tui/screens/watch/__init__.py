@@ -1,5 +1,5 @@
 """Watch: a run while it trains, and why its numbers move."""
 
-from app.tui.screens.watch.screen import WatchScreen
+from grpo_tui.app.tui.screens.watch.screen import WatchScreen
 
 __all__ = ["WatchScreen"]

@@ -10,18 +10,24 @@ from textual.geometry import Size
 from textual.message import Message
 from textual.reactive import reactive
 
-from app.feed.snapshot import Snapshot
-from app.tui.dialogs.export import Maker
-from app.tui.messages import ExplainRequested, MetricRequested
-from app.tui.screens.compare.charts import ChartScreen
-from app.tui.screens.compare.curves import CurvesPanel
-from app.tui.screens.compare.pick import Picked
-from app.tui.screens.compare.texts import curves_csv
-from app.tui.screens.compare.view import View
-from app.tui.widgets.charts.chart import GUIDES, charts_of, function_lines, limit_of, reward_chart
-from app.tui.widgets.key_bar import KeyBar
-from app.tui.widgets.panel import Line, Panel
-from app.tui.widgets.phase_bar import PhaseBar
+from grpo_tui.app.feed.snapshot import Snapshot
+from grpo_tui.app.tui.dialogs.export import Maker
+from grpo_tui.app.tui.messages import ExplainRequested, MetricRequested
+from grpo_tui.app.tui.screens.compare.charts import ChartScreen
+from grpo_tui.app.tui.screens.compare.curves import CurvesPanel
+from grpo_tui.app.tui.screens.compare.pick import Picked
+from grpo_tui.app.tui.screens.compare.texts import curves_csv
+from grpo_tui.app.tui.screens.compare.view import View
+from grpo_tui.app.tui.widgets.charts.chart import (
+    GUIDES,
+    charts_of,
+    function_lines,
+    limit_of,
+    reward_chart,
+)
+from grpo_tui.app.tui.widgets.key_bar import KeyBar
+from grpo_tui.app.tui.widgets.panel import Line, Panel
+from grpo_tui.app.tui.widgets.phase_bar import PhaseBar
 
 POLL_S = 0.5
 

@@ -12,24 +12,30 @@ from textual.containers import Container, Horizontal
 from textual.message import Message
 from textual.reactive import reactive
 
-from app.feed.narrator import narrate
-from app.feed.replay import ReplayFeed
-from app.feed.snapshot import LogLine, Snapshot
-from app.feed.stored import snapshot_of
-from app.text.safe_text import safe
-from app.tui.dialogs.export import Maker
-from app.tui.messages import MetricRequested, PromptFocused, RolloutOpened
-from app.tui.screens.base import Found
-from app.tui.screens.run_keys import CONTROL_BINDINGS, CONTROLS, HELD, ControlledRun, ControlScreen
-from app.tui.screens.watch import texts
-from app.tui.widgets.alerts_log import AlertsLog, with_closed
-from app.tui.widgets.charts.curves import Curves
-from app.tui.widgets.groups import Groups
-from app.tui.widgets.key_bar import KeyBar
-from app.tui.widgets.lanes import Lanes
-from app.tui.widgets.narrator_line import NarratorLine
-from app.tui.widgets.phase_bar import PhaseBar
-from experiments.errors import StoreError
+from grpo_tui.app.feed.narrator import narrate
+from grpo_tui.app.feed.replay import ReplayFeed
+from grpo_tui.app.feed.snapshot import LogLine, Snapshot
+from grpo_tui.app.feed.stored import snapshot_of
+from grpo_tui.app.text.safe_text import safe
+from grpo_tui.app.tui.dialogs.export import Maker
+from grpo_tui.app.tui.messages import MetricRequested, PromptFocused, RolloutOpened
+from grpo_tui.app.tui.screens.base import Found
+from grpo_tui.app.tui.screens.run_keys import (
+    CONTROL_BINDINGS,
+    CONTROLS,
+    HELD,
+    ControlledRun,
+    ControlScreen,
+)
+from grpo_tui.app.tui.screens.watch import texts
+from grpo_tui.app.tui.widgets.alerts_log import AlertsLog, with_closed
+from grpo_tui.app.tui.widgets.charts.curves import Curves
+from grpo_tui.app.tui.widgets.groups import Groups
+from grpo_tui.app.tui.widgets.key_bar import KeyBar
+from grpo_tui.app.tui.widgets.lanes import Lanes
+from grpo_tui.app.tui.widgets.narrator_line import NarratorLine
+from grpo_tui.app.tui.widgets.phase_bar import PhaseBar
+from grpo_tui.experiments.errors import StoreError
 
 # actions that need a run
 READING = frozenset({"prompt(1)", "seek(-1)", "step(-1)", "aside(-1)", "explain_chart", "metrics",
@@ -281,7 +287,7 @@ class WatchScreen(ControlScreen):
         if session is None or not self.snapshot.head.id:
             self.notify("No run is open.", severity="warning")
         elif self.is_current:
-            from app.tui.screens.watch.explore import ExploreScreen
+            from grpo_tui.app.tui.screens.watch.explore import ExploreScreen
 
             self.app.push_screen(ExploreScreen(self.snapshot.head.id, key, pick=pick))
 

@@ -7,17 +7,17 @@ from collections.abc import Iterator
 from itertools import takewhile
 from typing import Any
 
-from app.feed.snapshot import ShownGroup, ShownRollout, Snapshot
-from app.text.safe_text import safe
-from experiments.export.csv import csv_string
-from experiments.export.files import header_for
-from experiments.export.json import json_text
-from experiments.export.markdown import table
-from experiments.export.rows import Row, metric_rows
-from experiments.reader import StoreReader
-from experiments.values import BoardRollout
 from grpo_engine.events import Group
 from grpo_engine.metrics import spec
+from grpo_tui.app.feed.snapshot import ShownGroup, ShownRollout, Snapshot
+from grpo_tui.app.text.safe_text import safe
+from grpo_tui.experiments.export.csv import csv_string
+from grpo_tui.experiments.export.files import header_for
+from grpo_tui.experiments.export.json import json_text
+from grpo_tui.experiments.export.markdown import table
+from grpo_tui.experiments.export.rows import Row, metric_rows
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.values import BoardRollout
 
 ANSWER = ("prompt", "answer", "reward", "advantage", "tokens", "finish", "text")
 

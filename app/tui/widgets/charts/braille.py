@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite, nan
 
-from app.feed.series import SeriesView
-from app.text.axes import Axis
+from grpo_tui.app.feed.series import SeriesView
+from grpo_tui.app.text.axes import Axis
 
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 BARS = tuple(

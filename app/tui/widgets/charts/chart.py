@@ -4,13 +4,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app.feed.series import SeriesView
-from app.feed.snapshot import Snapshot
-from app.text.axes import ROOM, Axis, axis
-from app.text.numbers import change, short, sparkline, with_unit
-from app.text.safe_text import cell_len, clip_middle
-from app.tui.looks.colours import Palette, style
-from app.tui.widgets.charts.braille import (
+from grpo_engine.metrics import natural_range, spec
+from grpo_tui.app.feed.series import SeriesView
+from grpo_tui.app.feed.snapshot import Snapshot
+from grpo_tui.app.text.axes import ROOM, Axis, axis
+from grpo_tui.app.text.numbers import change, short, sparkline, with_unit
+from grpo_tui.app.text.safe_text import cell_len, clip_middle
+from grpo_tui.app.tui.looks.colours import Palette, style
+from grpo_tui.app.tui.widgets.charts.braille import (
     GUIDE,
     Canvas,
     Curve,
@@ -19,8 +20,7 @@ from app.tui.widgets.charts.braille import (
     drawn_values,
     span_of,
 )
-from app.tui.widgets.panel import Line, Span
-from grpo_engine.metrics import natural_range, spec
+from grpo_tui.app.tui.widgets.panel import Line, Span
 
 LABELS = ROOM + 1
 MIDDLE_FROM = 6

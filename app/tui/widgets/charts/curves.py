@@ -7,11 +7,11 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.reactive import reactive
 
-from app.feed.snapshot import Snapshot
-from app.text.safe_text import cell_len
-from app.tui.looks.colours import Palette, style
-from app.tui.messages import ExplainRequested, MetricRequested
-from app.tui.widgets.charts.chart import (
+from grpo_tui.app.feed.snapshot import Snapshot
+from grpo_tui.app.text.safe_text import cell_len
+from grpo_tui.app.tui.looks.colours import Palette, style
+from grpo_tui.app.tui.messages import ExplainRequested, MetricRequested
+from grpo_tui.app.tui.widgets.charts.chart import (
     ROOMY,
     TELLING,
     TIGHT,
@@ -24,7 +24,7 @@ from app.tui.widgets.charts.chart import (
     last_step,
     step_axis,
 )
-from app.tui.widgets.panel import Line, Panel
+from grpo_tui.app.tui.widgets.panel import Line, Panel
 
 TWO_COLUMNS = 76
 GAP = 2

@@ -10,14 +10,14 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from app.feed.stored import StoreFeed
-from app.tui.app import Workbench
-from app.tui.messages import RunOpened
-from app.tui.screens.compare import CompareScreen
-from app.tui.screens.compare.panels import RunsPanel, SettingsPanel
-from app.tui.screens.compare.pick import Item, Picker, Picking, PickList
-from app.tui.screens.runs import RunsScreen
-from experiments.reader import StoreReader
+from grpo_tui.app.feed.stored import StoreFeed
+from grpo_tui.app.tui.app import Workbench
+from grpo_tui.app.tui.messages import RunOpened
+from grpo_tui.app.tui.screens.compare import CompareScreen
+from grpo_tui.app.tui.screens.compare.panels import RunsPanel, SettingsPanel
+from grpo_tui.app.tui.screens.compare.pick import Item, Picker, Picking, PickList
+from grpo_tui.app.tui.screens.runs import RunsScreen
+from grpo_tui.experiments.reader import StoreReader
 from tests.app import frames
 from tests.app.compared import opened, refs_of, settled, sweep_of_rates, two_runs, workbench
 from tests.app.rest import until
@@ -212,7 +212,7 @@ async def test_keys_wait_until_the_run_that_was_opened_is_known(
         follow(feed, reader)
 
     monkeypatch.setattr(StoreFeed, "_follow", late)
-    monkeypatch.setattr("app.tui.app.EARLY_S", PATIENCE)
+    monkeypatch.setattr("grpo_tui.app.tui.app.EARLY_S", PATIENCE)
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
         await watch(app, pilot, "rates-2")

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from app.text.numbers import short
-from app.tui.looks.colours import PALETTES
-from app.tui.screens.compare import CompareScreen
-from app.tui.screens.compare.load import load_comparison
-from app.tui.screens.compare.pick import Picker
-from app.tui.screens.compare.view import View
-from app.tui.screens.runs import RunsScreen
-from experiments.reader import StoreReader
-from experiments.record.recorder import Recorder
 from grpo_engine import events as ev
 from grpo_engine.config.parse import build
+from grpo_tui.app.text.numbers import short
+from grpo_tui.app.tui.looks.colours import PALETTES
+from grpo_tui.app.tui.screens.compare import CompareScreen
+from grpo_tui.app.tui.screens.compare.load import load_comparison
+from grpo_tui.app.tui.screens.compare.pick import Picker
+from grpo_tui.app.tui.screens.compare.view import View
+from grpo_tui.app.tui.screens.runs import RunsScreen
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.record.recorder import Recorder
 from tests.app import frames
 from tests.app.compared import choose, cli, opened, refs_of, settled, two_runs, workbench
 from tests.app.rest import until

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from app.text.comparison import ranking_of, standing
-from app.text.numbers import with_unit
-from app.text.safe_text import safe
-from app.tui.app import Workbench
-from app.tui.screens.compare.curves import CurvesPanel
-from app.tui.screens.compare.panels import PagePanel, RunsPanel
-from app.tui.screens.compare.texts import as_csv, as_json, as_markdown, curves_csv
-from app.tui.screens.compare.view import MARKS, PAGES, View
-from experiments.reader import StoreReader
 from grpo_engine import events as ev
 from grpo_engine.metrics import spec
+from grpo_tui.app.text.comparison import ranking_of, standing
+from grpo_tui.app.text.numbers import with_unit
+from grpo_tui.app.text.safe_text import safe
+from grpo_tui.app.tui.app import Workbench
+from grpo_tui.app.tui.screens.compare.curves import CurvesPanel
+from grpo_tui.app.tui.screens.compare.panels import PagePanel, RunsPanel
+from grpo_tui.app.tui.screens.compare.texts import as_csv, as_json, as_markdown, curves_csv
+from grpo_tui.app.tui.screens.compare.view import MARKS, PAGES, View
+from grpo_tui.experiments.reader import StoreReader
 from tests.app import frames
 from tests.app.compared import (
     choose,

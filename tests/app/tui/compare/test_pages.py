@@ -10,21 +10,21 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input
 
-from app.text.comparison import ranking_rows
-from app.text.numbers import short
-from app.tui.looks.colours import PALETTES
-from app.tui.messages import CompareRequested
-from app.tui.screens.compare import CompareScreen
-from app.tui.screens.compare.lines import WORK, answers_lines, fitted, ranking_lines
-from app.tui.screens.compare.load import load_comparison
-from app.tui.screens.compare.panels import PagePanel
-from app.tui.screens.compare.pick import Picker, PickList
-from app.tui.screens.compare.texts import verdict
-from app.tui.screens.rollouts import RolloutsScreen
-from app.tui.screens.watch import WatchScreen
-from experiments.reader import StoreReader
 from grpo_engine import events as ev
 from grpo_engine.config.recipes import RECIPES
+from grpo_tui.app.text.comparison import ranking_rows
+from grpo_tui.app.text.numbers import short
+from grpo_tui.app.tui.looks.colours import PALETTES
+from grpo_tui.app.tui.messages import CompareRequested
+from grpo_tui.app.tui.screens.compare import CompareScreen
+from grpo_tui.app.tui.screens.compare.lines import WORK, answers_lines, fitted, ranking_lines
+from grpo_tui.app.tui.screens.compare.load import load_comparison
+from grpo_tui.app.tui.screens.compare.panels import PagePanel
+from grpo_tui.app.tui.screens.compare.pick import Picker, PickList
+from grpo_tui.app.tui.screens.compare.texts import verdict
+from grpo_tui.app.tui.screens.rollouts import RolloutsScreen
+from grpo_tui.app.tui.screens.watch import WatchScreen
+from grpo_tui.experiments.reader import StoreReader
 from tests.app import frames
 from tests.app.compared import (
     choose,

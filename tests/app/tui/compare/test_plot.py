@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.text.axes import Axis
-from app.text.safe_text import cell_len
-from app.tui.looks.colours import PALETTES, style
-from app.tui.screens.compare.load import ChartData, CurveLoader
-from app.tui.screens.compare.plot import (
+from grpo_tui.app.text.axes import Axis
+from grpo_tui.app.text.safe_text import cell_len
+from grpo_tui.app.tui.looks.colours import PALETTES, style
+from grpo_tui.app.tui.screens.compare.load import ChartData, CurveLoader
+from grpo_tui.app.tui.screens.compare.plot import (
     LABELS,
     Cell,
     axis_line,
@@ -25,10 +25,10 @@ from app.tui.screens.compare.plot import (
     readings,
     title_line,
 )
-from app.tui.screens.compare.view import View
-from app.tui.widgets.panel import Line
-from experiments.compare.values import SettingDifference
-from experiments.reader import StoreReader
+from grpo_tui.app.tui.screens.compare.view import View
+from grpo_tui.app.tui.widgets.panel import Line
+from grpo_tui.experiments.compare.values import SettingDifference
+from grpo_tui.experiments.reader import StoreReader
 from tests.app.tui.test_chart_truth import Made, Points, Stored, compared
 from tests.app.tui.test_chart_truth import made as made
 

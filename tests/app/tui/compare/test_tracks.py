@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.feed.series import Series
-from app.tui.screens.compare.load import CurveLoader, CurveRequest
-from app.tui.screens.compare.tracks import (
+from grpo_tui.app.feed.series import Series
+from grpo_tui.app.tui.screens.compare.load import CurveLoader, CurveRequest
+from grpo_tui.app.tui.screens.compare.tracks import (
     SMOOTHINGS,
     Track,
     Work,
@@ -22,7 +22,7 @@ from app.tui.screens.compare.tracks import (
     span_of,
     track,
 )
-from experiments.reader import StoreReader
+from grpo_tui.experiments.reader import StoreReader
 from tests.app.stored import record, run_events
 
 

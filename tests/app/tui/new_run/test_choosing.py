@@ -7,15 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from textual.widgets import OptionList
 
-from app.tui.screens.new_run.choices import choices_of, meaning_of, next_number
-from app.tui.screens.new_run.completion import completions, functions_in
-from app.tui.screens.new_run.panels import SettingsPanel
-from app.tui.screens.new_run.picks import Pick
-from app.tui.screens.new_run.screen import preset_view
-from app.tui.screens.new_run.view import INFO
 from grpo_engine import events as ev
 from grpo_engine.config.recipe_cards import card_of
 from grpo_engine.config.recipes import RECIPES
+from grpo_tui.app.tui.screens.new_run.choices import choices_of, meaning_of, next_number
+from grpo_tui.app.tui.screens.new_run.completion import completions, functions_in
+from grpo_tui.app.tui.screens.new_run.panels import SettingsPanel
+from grpo_tui.app.tui.screens.new_run.picks import Pick
+from grpo_tui.app.tui.screens.new_run.screen import preset_view
+from grpo_tui.app.tui.screens.new_run.view import INFO
 from tests.app import frames
 from tests.app.new_run_kit import go_to, opened, workbench, write
 from tests.app.rest import until

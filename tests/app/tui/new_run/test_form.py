@@ -8,12 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.tui.screens.new_run.form import (
-    RunForm,
-    cost,
-    matches,
-)
-from app.tui.screens.new_run.view import check
 from grpo_engine.config.parse import (
     allowed,
     build,
@@ -25,6 +19,12 @@ from grpo_engine.config.parse import (
 )
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError
+from grpo_tui.app.tui.screens.new_run.form import (
+    RunForm,
+    cost,
+    matches,
+)
+from grpo_tui.app.tui.screens.new_run.view import check
 
 BASE = build({"rollout": {"prompts": 4}, "algorithm": {"recipe": "dapo"}})
 

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from app.tui.app import Workbench
-from app.tui.screens.new_run import NewRunScreen
-from app.tui.screens.new_run.pages import YamlPanel
-from app.tui.screens.new_run.panels import SettingsPanel, Typed
-from app.tui.screens.new_run.picks import Pick
-from experiments.reader import StoreReader
 from grpo_engine.config.parse import read_yaml
 from grpo_engine.config.recipes import RECIPES, recipe
 from grpo_engine.config.settings import AlgorithmConfig
+from grpo_tui.app.tui.app import Workbench
+from grpo_tui.app.tui.screens.new_run import NewRunScreen
+from grpo_tui.app.tui.screens.new_run.pages import YamlPanel
+from grpo_tui.app.tui.screens.new_run.panels import SettingsPanel, Typed
+from grpo_tui.app.tui.screens.new_run.picks import Pick
+from grpo_tui.experiments.reader import StoreReader
 from tests.app import frames
 from tests.app.frames import LOOKS
 from tests.app.new_run_kit import go_to, opened, workbench, write

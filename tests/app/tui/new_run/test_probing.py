@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from app.trial.probing import PROMPTS, SAMPLES, Probing
-from app.tui.screens.new_run import NewRunScreen
+from grpo_tui.app.trial.probing import PROMPTS, SAMPLES, Probing
+from grpo_tui.app.tui.screens.new_run import NewRunScreen
 from tests.app import frames
 from tests.app.new_run_kit import opened, workbench
 from tests.app.rest import until

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 from textual.message import Message
 
-from app.tui.looks.colours import PALETTES
-from app.tui.messages import LaunchRefused, LaunchRequested
-from app.tui.screens.new_run import NewRunScreen
-from app.tui.screens.new_run.facts import cost_lines
-from app.tui.screens.new_run.launch_dialog import PLACES
-from app.tui.screens.new_run.pages import TryPanel
-from app.tui.widgets.panel import Line
 from grpo_engine.config.parse import Problem, build, problems
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import MissingPackageError
+from grpo_tui.app.tui.looks.colours import PALETTES
+from grpo_tui.app.tui.messages import LaunchRefused, LaunchRequested
+from grpo_tui.app.tui.screens.new_run import NewRunScreen
+from grpo_tui.app.tui.screens.new_run.facts import cost_lines
+from grpo_tui.app.tui.screens.new_run.launch_dialog import PLACES
+from grpo_tui.app.tui.screens.new_run.pages import TryPanel
+from grpo_tui.app.tui.widgets.panel import Line
 from tests.app import frames
 from tests.app.new_run_kit import opened, workbench, write
 from tests.app.rest import until
@@ -241,7 +241,7 @@ def test_the_form_and_its_trials_load_no_mlx_in_the_workbench() -> None:
     code = """
 import asyncio, sys
 from pathlib import Path
-from app.tui.app import Workbench
+from grpo_tui.app.tui.app import Workbench
 from tests.app.rest import until
 
 async def main():
@@ -264,7 +264,7 @@ asyncio.run(main())
 def test_a_typed_setting_is_checked_with_one_look_at_the_whole_form(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from app.tui.screens.new_run.screen import preset_view
+    from grpo_tui.app.tui.screens.new_run.screen import preset_view
 
     view = preset_view("starter")
     form = view.form
@@ -281,8 +281,8 @@ def test_a_typed_setting_is_checked_with_one_look_at_the_whole_form(
         checked.append(tree)
         return problems(tree)
 
-    monkeypatch.setattr("app.tui.screens.new_run.form.build", noted)
-    monkeypatch.setattr("app.tui.screens.new_run.form.problems", looked)
+    monkeypatch.setattr("grpo_tui.app.tui.screens.new_run.form.build", noted)
+    monkeypatch.setattr("grpo_tui.app.tui.screens.new_run.form.problems", looked)
     monkeypatch.delattr("grpo_engine.config.parse._info")  # setting descriptions do not change
     view = view.with_form(view.form.type("optimizer.warmup_steps", "12"))
     assert view.rows

@@ -4,25 +4,25 @@ from dataclasses import replace
 
 import pytest
 
-from app.tui.looks.colours import PALETTES
-from app.tui.screens.new_run import lines
-from app.tui.screens.new_run.choices import choices_of, with_recipe
-from app.tui.screens.new_run.facts import cost_lines, recipe_lines, size
-from app.tui.screens.new_run.form import RunForm
-from app.tui.screens.new_run.lines import (
+from grpo_engine.config.parse import build
+from grpo_engine.config.recipes import EXCLUSIONS, RECIPES
+from grpo_engine.presets import names
+from grpo_tui.app.tui.looks.colours import PALETTES
+from grpo_tui.app.tui.screens.new_run import lines
+from grpo_tui.app.tui.screens.new_run.choices import choices_of, with_recipe
+from grpo_tui.app.tui.screens.new_run.facts import cost_lines, recipe_lines, size
+from grpo_tui.app.tui.screens.new_run.form import RunForm
+from grpo_tui.app.tui.screens.new_run.lines import (
     about_line,
     about_lines,
     diff_lines,
     is_unread,
     setting_lines,
 )
-from app.tui.screens.new_run.load import known_only
-from app.tui.screens.new_run.screen import preset_view
-from app.tui.screens.new_run.view import INFO, Origin, View, check, members_of
-from app.tui.widgets.panel import Line
-from grpo_engine.config.parse import build
-from grpo_engine.config.recipes import EXCLUSIONS, RECIPES
-from grpo_engine.presets import names
+from grpo_tui.app.tui.screens.new_run.load import known_only
+from grpo_tui.app.tui.screens.new_run.screen import preset_view
+from grpo_tui.app.tui.screens.new_run.view import INFO, Origin, View, check, members_of
+from grpo_tui.app.tui.widgets.panel import Line
 
 DARK = PALETTES["dark"]
 

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from app.feed.stored import StoreFeed
-from app.tui.app import Workbench
-from app.tui.preferences import Preferences
-from app.tui.screens.base import WorkbenchScreen
-from app.tui.widgets.panel import Panel
+from grpo_tui.app.feed.stored import StoreFeed
+from grpo_tui.app.tui.app import Workbench
+from grpo_tui.app.tui.preferences import Preferences
+from grpo_tui.app.tui.screens.base import WorkbenchScreen
+from grpo_tui.app.tui.widgets.panel import Panel
 from tests.app import frames
 from tests.app.rest import until
 from tests.app.stored import record, run_events

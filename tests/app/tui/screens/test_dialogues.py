@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from app.tui.app import Workbench
-from app.tui.looks.colours import PALETTES, style
-from app.tui.screens.rollouts import RolloutsScreen
-from app.tui.screens.rollouts.panels import AnswerPanel
-from app.tui.widgets.lanes import lane_lines
 from grpo_engine import events as ev
+from grpo_tui.app.tui.app import Workbench
+from grpo_tui.app.tui.looks.colours import PALETTES, style
+from grpo_tui.app.tui.screens.rollouts import RolloutsScreen
+from grpo_tui.app.tui.screens.rollouts.panels import AnswerPanel
+from grpo_tui.app.tui.widgets.lanes import lane_lines
 from tests.app import dialogues, frames
 from tests.app.frames import LOOKS, SIZES
 from tests.app.script import FIRST_WALL_TIME
@@ -32,7 +32,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def at_rest(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The board's clock stands seven seconds before the screen's."""
-    monkeypatch.setattr("experiments.board.time.time", lambda: FIRST_WALL_TIME - 7)
+    monkeypatch.setattr("grpo_tui.experiments.board.time.time", lambda: FIRST_WALL_TIME - 7)
     return iter(())
 
 

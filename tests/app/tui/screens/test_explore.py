@@ -6,16 +6,16 @@ import pytest
 from textual import events
 from textual.pilot import Pilot
 
-from app.feed.stored import StoreFeed
-from app.text.numbers import BARS, short, with_unit
-from app.tui.app import Workbench
-from app.tui.messages import MetricRequested
-from app.tui.preferences import Preferences
-from app.tui.screens.compare.pick import Picker, PickList
-from app.tui.screens.compare.view import LEAST_STEPS
-from app.tui.screens.watch import WatchScreen
-from app.tui.screens.watch.explore import ExploreScreen
-from experiments.reader import StoreReader
+from grpo_tui.app.feed.stored import StoreFeed
+from grpo_tui.app.text.numbers import BARS, short, with_unit
+from grpo_tui.app.tui.app import Workbench
+from grpo_tui.app.tui.messages import MetricRequested
+from grpo_tui.app.tui.preferences import Preferences
+from grpo_tui.app.tui.screens.compare.pick import Picker, PickList
+from grpo_tui.app.tui.screens.compare.view import LEAST_STEPS
+from grpo_tui.app.tui.screens.watch import WatchScreen
+from grpo_tui.app.tui.screens.watch.explore import ExploreScreen
+from grpo_tui.experiments.reader import StoreReader
 from tests.app import frames
 from tests.app.frames import LOOKS
 from tests.app.rest import until

@@ -7,16 +7,16 @@ import pytest
 from textual.containers import VerticalScroll
 from textual.pilot import Pilot
 
-from app.feed.snapshot import Snapshot
-from app.text.safe_text import cell_len
-from app.tui.app import Workbench
-from app.tui.dialogs.help import HelpScreen
-from app.tui.dialogs.help.screen import content_of, reference
-from app.tui.dialogs.help.topics import Part, alert_part, setting_parts
-from app.tui.looks.colours import PALETTES, hex_of
-from app.tui.messages import ExplainRequested
-from app.tui.widgets.charts.curves import Curves
-from experiments.values import AlertView
+from grpo_tui.app.feed.snapshot import Snapshot
+from grpo_tui.app.text.safe_text import cell_len
+from grpo_tui.app.tui.app import Workbench
+from grpo_tui.app.tui.dialogs.help import HelpScreen
+from grpo_tui.app.tui.dialogs.help.screen import content_of, reference
+from grpo_tui.app.tui.dialogs.help.topics import Part, alert_part, setting_parts
+from grpo_tui.app.tui.looks.colours import PALETTES, hex_of
+from grpo_tui.app.tui.messages import ExplainRequested
+from grpo_tui.app.tui.widgets.charts.curves import Curves
+from grpo_tui.experiments.values import AlertView
 from tests.app import frames
 from tests.app.rest import until
 from tests.app.script import Script

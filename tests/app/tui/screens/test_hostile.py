@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from app.tui.app import Workbench
-from app.tui.preferences import Preferences
-from app.tui.screens.runs import RunsScreen
-from app.tui.screens.runs.texts import as_csv, as_json, as_markdown
-from experiments.record.recorder import Recorder
-from experiments.store import ExperimentStore
 from grpo_engine import events as ev
 from grpo_engine.config.parse import build
+from grpo_tui.app.tui.app import Workbench
+from grpo_tui.app.tui.preferences import Preferences
+from grpo_tui.app.tui.screens.runs import RunsScreen
+from grpo_tui.app.tui.screens.runs.texts import as_csv, as_json, as_markdown
+from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.store import ExperimentStore
 from tests.app import frames
 from tests.app.rest import until
 from tests.app.script import CONFIG, HOSTILE

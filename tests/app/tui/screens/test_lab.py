@@ -10,17 +10,20 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from app.feed.stored import StoreFeed
-from app.inspector.lab import KNOBS, Effect, together, what_if
-from app.text.numbers import short
-from app.text.prompt_text import asked
-from app.tui.app import Workbench
-from app.tui.dialogs.help import HelpScreen
-from app.tui.looks.colours import PALETTES, Palette, style
-from app.tui.preferences import Preferences
-from app.tui.screens.new_run import NewRunScreen
-from app.tui.screens.rollouts import RolloutsScreen
-from app.tui.screens.rollouts.lab.lines import (
+from grpo_engine import events as ev
+from grpo_engine.config.parse import build
+from grpo_engine.config.recipes import Recipe, recipe
+from grpo_tui.app.feed.stored import StoreFeed
+from grpo_tui.app.inspector.lab import KNOBS, Effect, together, what_if
+from grpo_tui.app.text.numbers import short
+from grpo_tui.app.text.prompt_text import asked
+from grpo_tui.app.tui.app import Workbench
+from grpo_tui.app.tui.dialogs.help import HelpScreen
+from grpo_tui.app.tui.looks.colours import PALETTES, Palette, style
+from grpo_tui.app.tui.preferences import Preferences
+from grpo_tui.app.tui.screens.new_run import NewRunScreen
+from grpo_tui.app.tui.screens.rollouts import RolloutsScreen
+from grpo_tui.app.tui.screens.rollouts.lab.lines import (
     NO_TOKENS,
     answers_lines,
     colour_of,
@@ -28,16 +31,13 @@ from app.tui.screens.rollouts.lab.lines import (
     table_lines,
     token_lines,
 )
-from app.tui.screens.rollouts.lab.screen import LabScreen
-from app.tui.screens.rollouts.lab.study import read_step, spread
-from app.tui.screens.rollouts.lab.view import LabView, name_of
-from app.tui.screens.rollouts.load import load_step, run_facts
-from app.tui.widgets.field import Field
-from experiments.reader import StoreReader
-from experiments.record.recorder import Recorder
-from grpo_engine import events as ev
-from grpo_engine.config.parse import build
-from grpo_engine.config.recipes import Recipe, recipe
+from grpo_tui.app.tui.screens.rollouts.lab.screen import LabScreen
+from grpo_tui.app.tui.screens.rollouts.lab.study import read_step, spread
+from grpo_tui.app.tui.screens.rollouts.lab.view import LabView, name_of
+from grpo_tui.app.tui.screens.rollouts.load import load_step, run_facts
+from grpo_tui.app.tui.widgets.field import Field
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.record.recorder import Recorder
 from tests.app import dialogues, frames
 from tests.app.frames import LOOKS
 from tests.app.rest import until

@@ -8,12 +8,12 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.color import Color as TextualColor
 
-from app.feed.series import Series
-from app.text.axes import Axis
-from app.text.numbers import change, seconds, share, short, signed, sparkline
-from app.tui.looks.colours import PALETTES, contrast, hex_of, readable, rgb, style
-from app.tui.looks.themes import THEMES, ExactXterm
-from app.tui.widgets.charts.braille import Canvas, Curve, Frame, draw, span_of
+from grpo_tui.app.feed.series import Series
+from grpo_tui.app.text.axes import Axis
+from grpo_tui.app.text.numbers import change, seconds, share, short, signed, sparkline
+from grpo_tui.app.tui.looks.colours import PALETTES, contrast, hex_of, readable, rgb, style
+from grpo_tui.app.tui.looks.themes import THEMES, ExactXterm
+from grpo_tui.app.tui.widgets.charts.braille import Canvas, Curve, Frame, draw, span_of
 
 # Machado, Oliveira and Fernandes 2009, severity 1: protanopia, deuteranopia, tritanopia
 SIMULATIONS = {

@@ -9,24 +9,24 @@ from pathlib import Path
 
 import pytest
 
-from app.feed.feed import LiveFeed
-from app.feed.run_state import RunState
-from app.feed.session import Session
-from app.feed.snapshot import LogLine, Snapshot
-from app.feed.stored import StoreFeed
-from app.text.safe_text import cell_len
-from app.tui.app import Workbench
-from app.tui.looks.colours import PALETTES
-from app.tui.screens.runs.load import load_preview
-from app.tui.screens.runs.preview import preview_lines
-from app.tui.widgets.alerts_log import AlertsLog, alert_lines, dated
-from experiments.reader import StoreReader
-from experiments.record.recorder import Recorder
-from experiments.store import ExperimentStore
-from experiments.values import AlertView
 from grpo_engine import events as ev
 from grpo_engine.config.parse import build
 from grpo_engine.control import Control
+from grpo_tui.app.feed.feed import LiveFeed
+from grpo_tui.app.feed.run_state import RunState
+from grpo_tui.app.feed.session import Session
+from grpo_tui.app.feed.snapshot import LogLine, Snapshot
+from grpo_tui.app.feed.stored import StoreFeed
+from grpo_tui.app.text.safe_text import cell_len
+from grpo_tui.app.tui.app import Workbench
+from grpo_tui.app.tui.looks.colours import PALETTES
+from grpo_tui.app.tui.screens.runs.load import load_preview
+from grpo_tui.app.tui.screens.runs.preview import preview_lines
+from grpo_tui.app.tui.widgets.alerts_log import AlertsLog, alert_lines, dated
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.store import ExperimentStore
+from grpo_tui.experiments.values import AlertView
 from tests.app.rest import until
 from tests.app.script import CONFIG, Script
 from tests.app.stored import record

@@ -14,15 +14,15 @@ import pytest
 from textual.keys import _character_to_key
 from textual.pilot import Pilot
 
-from app.text.numbers import share, short
-from app.tui.app import Workbench
-from app.tui.messages import RunOpened
-from app.tui.preferences import Preferences
-from experiments.reader import StoreReader
-from experiments.record.recorder import Recorder
-from experiments.values import GroupView, TokenRow
 from grpo_engine import events as ev
 from grpo_engine.config.parse import build
+from grpo_tui.app.text.numbers import share, short
+from grpo_tui.app.tui.app import Workbench
+from grpo_tui.app.tui.messages import RunOpened
+from grpo_tui.app.tui.preferences import Preferences
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.values import GroupView, TokenRow
 from tests.app import frames
 from tests.app.compared import sweep_of_rates
 from tests.app.rest import until

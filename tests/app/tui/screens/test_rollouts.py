@@ -11,16 +11,17 @@ import pytest
 from textual.keys import _character_to_key
 from textual.pilot import Pilot
 
-from app.feed.snapshot import Snapshot
-from app.inspector.groups import measure_of
-from app.text.numbers import BARS, short
-from app.tui.app import Workbench
-from app.tui.dialogs.ask import Ask
-from app.tui.looks.colours import PALETTES
-from app.tui.messages import RolloutOpened
-from app.tui.preferences import Preferences
-from app.tui.screens.rollouts import RolloutsScreen
-from app.tui.screens.rollouts.load import (
+from grpo_engine import events as ev
+from grpo_tui.app.feed.snapshot import Snapshot
+from grpo_tui.app.inspector.groups import measure_of
+from grpo_tui.app.text.numbers import BARS, short
+from grpo_tui.app.tui.app import Workbench
+from grpo_tui.app.tui.dialogs.ask import Ask
+from grpo_tui.app.tui.looks.colours import PALETTES
+from grpo_tui.app.tui.messages import RolloutOpened
+from grpo_tui.app.tui.preferences import Preferences
+from grpo_tui.app.tui.screens.rollouts import RolloutsScreen
+from grpo_tui.app.tui.screens.rollouts.load import (
     Hits,
     Searcher,
     load_group,
@@ -28,13 +29,12 @@ from app.tui.screens.rollouts.load import (
     load_step,
     run_facts,
 )
-from app.tui.screens.rollouts.panels import AnswerPanel
-from app.tui.screens.rollouts.siblings import sibling_lines
-from app.tui.screens.rollouts.texts import as_csv, as_json, as_markdown
-from app.tui.screens.rollouts.token_lines import _probabilities, probability
-from experiments.reader import StoreReader
-from experiments.values import TokenRow
-from grpo_engine import events as ev
+from grpo_tui.app.tui.screens.rollouts.panels import AnswerPanel
+from grpo_tui.app.tui.screens.rollouts.siblings import sibling_lines
+from grpo_tui.app.tui.screens.rollouts.texts import as_csv, as_json, as_markdown
+from grpo_tui.app.tui.screens.rollouts.token_lines import _probabilities, probability
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.values import TokenRow
 from tests.app import frames
 from tests.app.frames import LOOKS, SIZES
 from tests.app.rest import until
@@ -365,11 +365,11 @@ async def test_a_search_waits_until_typing_pauses_and_says_nothing_before(
 async def test_a_search_leaves_the_reader_free_between_slices(
     texts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("experiments.read.search.SCANNED", 5)
-    monkeypatch.setattr("app.tui.screens.rollouts.load.SLICE", 2)
+    monkeypatch.setattr("grpo_tui.experiments.read.search.SCANNED", 5)
+    monkeypatch.setattr("grpo_tui.app.tui.screens.rollouts.load.SLICE", 2)
     reader = StoreReader(texts)
     searcher = Searcher(run_facts(reader, 1), "7+1")
-    monkeypatch.setattr("app.tui.screens.rollouts.load.MOST_HITS", 50)
+    monkeypatch.setattr("grpo_tui.app.tui.screens.rollouts.load.MOST_HITS", 50)
     states = []
     while not searcher.hits.done:
         states.append(searcher.look(reader))

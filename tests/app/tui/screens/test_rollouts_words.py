@@ -10,23 +10,23 @@ from types import SimpleNamespace
 
 import pytest
 
-from app.feed.narrator import _group as sentence_on
-from app.feed.stored import StoreFeed
-from app.inspector.groups import largest_by_reward, verdicts
-from app.tui.app import Workbench
-from app.tui.looks.colours import PALETTES
-from app.tui.preferences import Preferences
-from app.tui.screens.rollouts.lines import history_line, reward_lines, verdict_line
-from app.tui.screens.rollouts.load import UNFINISHED, load_group, load_step, run_facts
-from app.tui.screens.rollouts.token_lines import standouts
-from app.tui.widgets.panel import Line
-from experiments.reader import StoreReader
-from experiments.record.recorder import Recorder
-from experiments.values import GroupView, TokenRow
 from grpo_engine import events as ev
 from grpo_engine.config.parse import build
 from grpo_engine.config.recipes import recipe
 from grpo_engine.events import RewardValue
+from grpo_tui.app.feed.narrator import _group as sentence_on
+from grpo_tui.app.feed.stored import StoreFeed
+from grpo_tui.app.inspector.groups import largest_by_reward, verdicts
+from grpo_tui.app.tui.app import Workbench
+from grpo_tui.app.tui.looks.colours import PALETTES
+from grpo_tui.app.tui.preferences import Preferences
+from grpo_tui.app.tui.screens.rollouts.lines import history_line, reward_lines, verdict_line
+from grpo_tui.app.tui.screens.rollouts.load import UNFINISHED, load_group, load_step, run_facts
+from grpo_tui.app.tui.screens.rollouts.token_lines import standouts
+from grpo_tui.app.tui.widgets.panel import Line
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.values import GroupView, TokenRow
 from tests.app import frames
 from tests.app.inspector.test_groups import group, rollout
 from tests.app.rest import until

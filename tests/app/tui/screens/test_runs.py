@@ -11,25 +11,25 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from app.tui import messages as msg
-from app.tui.app import Workbench
-from app.tui.looks.colours import PALETTES
-from app.tui.preferences import Preferences
-from app.tui.screens.runs import RunsScreen
-from app.tui.screens.runs import screen as screen_module
-from app.tui.screens.runs.columns import fitting
-from app.tui.screens.runs.load import load_preview
-from app.tui.screens.runs.panels import PreviewPanel, RunsTable
-from app.tui.screens.runs.preview import preview_lines
-from app.tui.screens.runs.queue import QueueScreen
-from app.tui.screens.runs.texts import as_csv, records
-from app.tui.store import writes
-from experiments.errors import StoreError
-from experiments.queue import RunQueue
-from experiments.reader import StoreReader
-from experiments.store import ExperimentStore
-from experiments.values import AlertView, MetricSeries, RunSummary
 from grpo_engine import events as ev
+from grpo_tui.app.tui import messages as msg
+from grpo_tui.app.tui.app import Workbench
+from grpo_tui.app.tui.looks.colours import PALETTES
+from grpo_tui.app.tui.preferences import Preferences
+from grpo_tui.app.tui.screens.runs import RunsScreen
+from grpo_tui.app.tui.screens.runs import screen as screen_module
+from grpo_tui.app.tui.screens.runs.columns import fitting
+from grpo_tui.app.tui.screens.runs.load import load_preview
+from grpo_tui.app.tui.screens.runs.panels import PreviewPanel, RunsTable
+from grpo_tui.app.tui.screens.runs.preview import preview_lines
+from grpo_tui.app.tui.screens.runs.queue import QueueScreen
+from grpo_tui.app.tui.screens.runs.texts import as_csv, records
+from grpo_tui.app.tui.store import writes
+from grpo_tui.experiments.errors import StoreError
+from grpo_tui.experiments.queue import RunQueue
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.store import ExperimentStore
+from grpo_tui.experiments.values import AlertView, MetricSeries, RunSummary
 from tests.app import frames
 from tests.app.compared import sweep_of_rates
 from tests.app.frames import LOOKS, SIZES
@@ -390,7 +390,7 @@ def test_columns_fit_their_room(width: int) -> None:
 
 
 def test_csv_guards_names_that_look_like_formulas(tmp_path: Path) -> None:
-    from app.tui.screens.runs.view import View
+    from grpo_tui.app.tui.screens.runs.view import View
 
     path = tmp_path / "runs.db"
     record(path, run_events(steps=1), name="=1+1")
@@ -420,13 +420,13 @@ async def test_a_worker_of_the_queue_is_a_process_of_its_own(
 ) -> None:
     started: list[list[str]] = []
     monkeypatch.setattr(
-        "app.jobs.launch.subprocess.Popen", lambda words, **_: started.append(words)
+        "grpo_tui.app.jobs.launch.subprocess.Popen", lambda words, **_: started.append(words)
     )
     app = workbench(store, read_only=read_only)
     async with app.run_test(size=(120, 40)) as pilot:
         await ready(app, pilot)
         await pilot.press("Q", "enter")
-    wanted = ["-P", "-m", "app", "sweep", "--queue", "--db", str(store)]
+    wanted = ["-P", "-m", "grpo_tui", "sweep", "--queue", "--db", str(store)]
     assert [words[1:] for words in started] == ([] if read_only else [wanted])
 
 

@@ -13,21 +13,21 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import OptionList
 
-from app.feed.stored import StoreFeed
-from app.jobs.detach import environment
-from app.tui.app import SCREENS, Workbench
-from app.tui.dialogs.choices import Choice
-from app.tui.dialogs.crash import CrashScreen
-from app.tui.dialogs.help import HelpScreen
-from app.tui.dialogs.jump import JumpScreen
-from app.tui.preferences import Preferences
-from app.tui.screens.base import WorkbenchScreen
-from app.tui.screens.rollouts.lab.screen import LabScreen
-from app.tui.screens.watch.explore import ExploreScreen
-from app.tui.textual_private.screens import Dialog
-from app.tui.widgets.charts.curves import Curves
-from app.tui.widgets.field import Field
-from app.tui.widgets.key_bar import KeyBar
+from grpo_tui.app.feed.stored import StoreFeed
+from grpo_tui.app.jobs.detach import environment
+from grpo_tui.app.tui.app import SCREENS, Workbench
+from grpo_tui.app.tui.dialogs.choices import Choice
+from grpo_tui.app.tui.dialogs.crash import CrashScreen
+from grpo_tui.app.tui.dialogs.help import HelpScreen
+from grpo_tui.app.tui.dialogs.jump import JumpScreen
+from grpo_tui.app.tui.preferences import Preferences
+from grpo_tui.app.tui.screens.base import WorkbenchScreen
+from grpo_tui.app.tui.screens.rollouts.lab.screen import LabScreen
+from grpo_tui.app.tui.screens.watch.explore import ExploreScreen
+from grpo_tui.app.tui.textual_private.screens import Dialog
+from grpo_tui.app.tui.widgets.charts.curves import Curves
+from grpo_tui.app.tui.widgets.field import Field
+from grpo_tui.app.tui.widgets.key_bar import KeyBar
 from tests.app import frames
 from tests.app.frames import SIZES
 from tests.app.rest import until
@@ -248,7 +248,7 @@ async def test_help_finds_metrics_alerts_and_settings(store: Path) -> None:
 
 def test_the_first_screen_is_there_before_pydantic_the_database_and_mlx() -> None:
     code = (
-        "import sys, app.tui.app, app.tui.screens.runs\n"
+        "import sys, grpo_tui.app.tui.app, grpo_tui.app.tui.screens.runs\n"
         "slow = {'pydantic', 'sqlmodel', 'sqlalchemy', 'mlx', 'numpy', 'yaml'}\n"
         "sys.exit(repr(slow & set(sys.modules)) if slow & set(sys.modules) else 0)"
     )

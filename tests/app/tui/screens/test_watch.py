@@ -11,25 +11,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 from textual.pilot import Pilot
 
-from app.feed.replay import ReplayFeed
-from app.feed.series import series_of
-from app.feed.snapshot import LogLine, Snapshot
-from app.feed.stored import StoreFeed
-from app.text.prompt_text import asked, question
-from app.tui.app import Workbench
-from app.tui.dialogs.help.topics import alert_part
-from app.tui.looks.colours import PALETTES
-from app.tui.preferences import Preferences
-from app.tui.screens.rollouts import RolloutsScreen
-from app.tui.screens.watch import WatchScreen
-from app.tui.widgets.alerts_log import AlertsLog, alert_lines
-from app.tui.widgets.charts.curves import Curves
-from app.tui.widgets.groups import Groups, why_line
-from app.tui.widgets.lanes import LEAD, Lanes, lane_lines
-from app.tui.widgets.phase_bar import phase_line, spent_in
-from experiments.reader import StoreReader
-from experiments.values import AlertView, BoardView
 from grpo_engine import events as ev
+from grpo_tui.app.feed.replay import ReplayFeed
+from grpo_tui.app.feed.series import series_of
+from grpo_tui.app.feed.snapshot import LogLine, Snapshot
+from grpo_tui.app.feed.stored import StoreFeed
+from grpo_tui.app.text.prompt_text import asked, question
+from grpo_tui.app.tui.app import Workbench
+from grpo_tui.app.tui.dialogs.help.topics import alert_part
+from grpo_tui.app.tui.looks.colours import PALETTES
+from grpo_tui.app.tui.preferences import Preferences
+from grpo_tui.app.tui.screens.rollouts import RolloutsScreen
+from grpo_tui.app.tui.screens.watch import WatchScreen
+from grpo_tui.app.tui.widgets.alerts_log import AlertsLog, alert_lines
+from grpo_tui.app.tui.widgets.charts.curves import Curves
+from grpo_tui.app.tui.widgets.groups import Groups, why_line
+from grpo_tui.app.tui.widgets.lanes import LEAD, Lanes, lane_lines
+from grpo_tui.app.tui.widgets.phase_bar import phase_line, spent_in
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.values import AlertView, BoardView
 from tests.app import frames
 from tests.app.frames import LOOKS, SIZES
 from tests.app.rest import until

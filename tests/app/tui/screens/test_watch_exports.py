@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from app.feed import series
-from app.feed.session import Session
-from app.feed.stored import StoreFeed
-from app.tui.app import Workbench
-from app.tui.preferences import Preferences
-from app.tui.screens.watch.texts import as_csv, as_json, as_markdown
-from experiments.export.csv import csv_string
-from experiments.export.files import header_for
-from experiments.export.rows import metric_rows
-from experiments.reader import StoreReader
+from grpo_tui.app.feed import series
+from grpo_tui.app.feed.session import Session
+from grpo_tui.app.feed.stored import StoreFeed
+from grpo_tui.app.tui.app import Workbench
+from grpo_tui.app.tui.preferences import Preferences
+from grpo_tui.app.tui.screens.watch.texts import as_csv, as_json, as_markdown
+from grpo_tui.experiments.export.csv import csv_string
+from grpo_tui.experiments.export.files import header_for
+from grpo_tui.experiments.export.rows import metric_rows
+from grpo_tui.experiments.reader import StoreReader
 from tests.app.script import ScriptFeed, hostile_group, started
 from tests.app.stored import record, run_events
 from tests.patience import PATIENCE

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from app.feed.narrator import narrate
-from app.feed.series import series_of
-from app.feed.snapshot import Snapshot
-from app.tui.looks.colours import PALETTES
-from app.tui.screens.compare.lines import delta_text
-from app.tui.screens.runs.columns import COLUMNS, METRICS, Cell, fitting, run_line
-from experiments.reader import StoreReader
+from grpo_tui.app.feed.narrator import narrate
+from grpo_tui.app.feed.series import series_of
+from grpo_tui.app.feed.snapshot import Snapshot
+from grpo_tui.app.tui.looks.colours import PALETTES
+from grpo_tui.app.tui.screens.compare.lines import delta_text
+from grpo_tui.app.tui.screens.runs.columns import COLUMNS, METRICS, Cell, fitting, run_line
+from grpo_tui.experiments.reader import StoreReader
 from tests.experiments.made import evaluated, record_run
 
 DARK = PALETTES["dark"]

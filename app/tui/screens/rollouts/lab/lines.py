@@ -5,21 +5,21 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
-from app.inspector.groups import letter
-from app.inspector.heat import LEAST
-from app.inspector.lab import KNOBS, LACKS, MEASURES, Effect, differences, undetermined
-from app.inspector.layout import lay_out
-from app.text.axes import axis
-from app.text.numbers import BARS, share, short, signed, with_unit
-from app.text.prompt_text import asked
-from app.text.safe_text import cell_len, pad, wrap
-from app.tui.looks.colours import Palette, style
-from app.tui.screens.rollouts.lab.view import LabView, name_of, value_text
-from app.tui.screens.rollouts.lines import cells, window
-from app.tui.widgets.charts.braille import Canvas, polyline
-from app.tui.widgets.charts.chart import LABELS
-from app.tui.widgets.panel import Line
 from grpo_engine.config.recipes import SETTINGS, Recipe
+from grpo_tui.app.inspector.groups import letter
+from grpo_tui.app.inspector.heat import LEAST
+from grpo_tui.app.inspector.lab import KNOBS, LACKS, MEASURES, Effect, differences, undetermined
+from grpo_tui.app.inspector.layout import lay_out
+from grpo_tui.app.text.axes import axis
+from grpo_tui.app.text.numbers import BARS, share, short, signed, with_unit
+from grpo_tui.app.text.prompt_text import asked
+from grpo_tui.app.text.safe_text import cell_len, pad, wrap
+from grpo_tui.app.tui.looks.colours import Palette, style
+from grpo_tui.app.tui.screens.rollouts.lab.view import LabView, name_of, value_text
+from grpo_tui.app.tui.screens.rollouts.lines import cells, window
+from grpo_tui.app.tui.widgets.charts.braille import Canvas, polyline
+from grpo_tui.app.tui.widgets.charts.chart import LABELS
+from grpo_tui.app.tui.widgets.panel import Line
 
 MOST_NAME = 48  # cells of a variant's name or a prompt, so that the numbers are near it
 NO_TOKENS = (

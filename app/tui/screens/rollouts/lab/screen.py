@@ -13,16 +13,19 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.reactive import reactive
 
-from app.feed.snapshot import Snapshot
-from app.inspector.lab import KNOBS, changed, turn, typed
-from app.text.safe_text import wrap
-from app.tui.dialogs.ask import Ask
-from app.tui.dialogs.help.topics import setting_part
-from app.tui.lifecycle import RunApp
-from app.tui.looks.colours import style
-from app.tui.messages import NewRunRequested
-from app.tui.screens.base import NARROW
-from app.tui.screens.rollouts.lab.lines import (
+from grpo_engine.config.recipe_cards import card_of
+from grpo_engine.config.recipes import SETTINGS, Recipe
+from grpo_engine.errors import EngineError
+from grpo_tui.app.feed.snapshot import Snapshot
+from grpo_tui.app.inspector.lab import KNOBS, changed, turn, typed
+from grpo_tui.app.text.safe_text import wrap
+from grpo_tui.app.tui.dialogs.ask import Ask
+from grpo_tui.app.tui.dialogs.help.topics import setting_part
+from grpo_tui.app.tui.lifecycle import RunApp
+from grpo_tui.app.tui.looks.colours import style
+from grpo_tui.app.tui.messages import NewRunRequested
+from grpo_tui.app.tui.screens.base import NARROW
+from grpo_tui.app.tui.screens.rollouts.lab.lines import (
     answers_lines,
     chart_lines,
     group_lines,
@@ -32,17 +35,14 @@ from app.tui.screens.rollouts.lab.lines import (
     table_lines,
     token_lines,
 )
-from app.tui.screens.rollouts.lab.study import MOST_STEPS, MOST_TOKENS, Study, spread
-from app.tui.screens.rollouts.lab.view import MOST_VARIANTS, SCOPES, LabView, value_text
-from app.tui.screens.rollouts.load import StepGroups
-from app.tui.textual_private.screens import Dialog
-from app.tui.widgets.key_bar import KeyBar
-from app.tui.widgets.panel import Line, Panel
-from experiments.errors import StoreError
-from experiments.values import GroupView
-from grpo_engine.config.recipe_cards import card_of
-from grpo_engine.config.recipes import SETTINGS, Recipe
-from grpo_engine.errors import EngineError
+from grpo_tui.app.tui.screens.rollouts.lab.study import MOST_STEPS, MOST_TOKENS, Study, spread
+from grpo_tui.app.tui.screens.rollouts.lab.view import MOST_VARIANTS, SCOPES, LabView, value_text
+from grpo_tui.app.tui.screens.rollouts.load import StepGroups
+from grpo_tui.app.tui.textual_private.screens import Dialog
+from grpo_tui.app.tui.widgets.key_bar import KeyBar
+from grpo_tui.app.tui.widgets.panel import Line, Panel
+from grpo_tui.experiments.errors import StoreError
+from grpo_tui.experiments.values import GroupView
 
 TOKEN_ROWS = 3  # of an answer's tokens: text, before and after
 BEGINS = "0123456789.-"  # a typed value
@@ -351,7 +351,7 @@ class LabScreen(Dialog[None]):
 
     def action_explain(self) -> None:
         """Explain the selected choice, the numbers and the keys."""
-        from app.tui.dialogs.help import HelpScreen
+        from grpo_tui.app.tui.dialogs.help import HelpScreen
 
         topic = self.query_one(KnobsPanel).topic()
         self.app.push_screen(HelpScreen(topic, self, "lab", self._snapshot))

@@ -3,11 +3,11 @@
 import time
 from collections.abc import Mapping, Sequence
 
-from app.inspector.lab import Effect, StepNumbers, WhatIf, step_numbers, what_if
-from app.tui.screens.rollouts.load import StepGroups, completed, replaced, why_no_terms
-from experiments.reader import StoreReader
-from experiments.values import TokenRow
 from grpo_engine.config.recipes import Recipe
+from grpo_tui.app.inspector.lab import Effect, StepNumbers, WhatIf, step_numbers, what_if
+from grpo_tui.app.tui.screens.rollouts.load import StepGroups, completed, replaced, why_no_terms
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.values import TokenRow
 
 SLICE_S = 0.05  # of work before the reader thread may serve another screen
 MOST_STEPS = 100

@@ -3,12 +3,12 @@
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from app.inspector.lab import Effect, differences, together
-from app.tui.screens.rollouts.lab.study import Effects, Here, Rows
-from app.tui.screens.rollouts.load import StepGroups
-from app.tui.screens.rollouts.view import cut
-from experiments.values import GroupView
 from grpo_engine.config.recipes import Recipe, recipe
+from grpo_tui.app.inspector.lab import Effect, differences, together
+from grpo_tui.app.tui.screens.rollouts.lab.study import Effects, Here, Rows
+from grpo_tui.app.tui.screens.rollouts.load import StepGroups
+from grpo_tui.app.tui.screens.rollouts.view import cut
+from grpo_tui.experiments.values import GroupView
 
 Scope = Literal["steps", "step", "group"]
 SCOPES: tuple[Scope, ...] = ("steps", "step", "group")
