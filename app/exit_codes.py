@@ -15,11 +15,11 @@ INTERRUPTED: Final = 130
 
 REFUSAL: Final = "GRPO_TUI_REFUSAL"  # names a file for the message, for the process that started it
 
-OURS: Final = frozenset({"app", "experiments", "grpo_engine"})
+OURS: Final = frozenset({"grpo_tui", "grpo_engine"})
 
 
 def is_ours(error: BaseException) -> bool:
-    """Return whether one of the three packages raised the error on purpose, or memory is short."""
+    """Return whether one of our packages raised the error on purpose, or memory is short."""
     return type(error) is MemoryError or any(
         cls.__module__.partition(".")[0] in OURS for cls in type(error).__mro__
     )

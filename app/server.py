@@ -15,8 +15,9 @@ from aiohttp import web
 from textual_serve.server import Server
 
 from grpo_tui.app import exit_codes
-from grpo_tui.app.jobs.detach import command, environment
+from grpo_tui.app.jobs.detach import command
 from grpo_tui.experiments.db.paths import store_path
+from grpo_tui.experiments.processes import environment
 from grpo_tui.experiments.reader import StoreReader
 
 COOKIE, PARAMETER = "grpo_tui_token", "token"

@@ -153,7 +153,7 @@ def bindings() -> dict[str, tuple[str, frozenset[str]]]:
     """Return every named binding of the app: its name, its class and its keys."""
     found = {}
     for info in pkgutil.walk_packages(app.__path__, "grpo_tui.app."):
-        if info.name.startswith("grpo_tui.app.cli.verbs") or info.name == "grpo_tui.app.__main__":
+        if info.name.startswith("grpo_tui.app.cli.verbs"):
             continue
         module = importlib.import_module(info.name)
         for name, cls in inspect.getmembers(module, inspect.isclass):

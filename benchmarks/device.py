@@ -125,8 +125,8 @@ class Children:
         """Train the starter for some steps without a store."""
         chosen = [word for setting in (*QUIET, *settings) for word in ("--set", setting)]
         return self.run(
-            "app", "train", "--preset", "starter", "--json", "--no-store", "--folder", str(folder),
-            "--steps", str(steps), *chosen, **rest,
+            "grpo_tui", "train", "--preset", "starter", "--json", "--no-store",
+            "--folder", str(folder), "--steps", str(steps), *chosen, **rest,
         )  # fmt: skip
 
 
@@ -153,7 +153,7 @@ def parts(children: Children, place: Path, *, quick: bool) -> Iterator[Part]:
 
 def doctor(children: Children) -> Part:
     """Return the facts of `doctor` on machine and MLX; the others describe the user's setup."""
-    done = children.run("app", "doctor", "--json", limit=90)
+    done = children.run("grpo_tui", "doctor", "--json", limit=90)
     try:
         facts = json.loads(done.out)["facts"]
     except (ValueError, KeyError):
@@ -220,7 +220,7 @@ def killing(children: Children, place: Path, dtype: str, steps: int = 6) -> Part
     killed = children.train(cut, *settings, steps=steps, until=third, **same)
     if killed.late or killed.status != -signal.SIGKILL:
         return Part(passed=False, seen=f"the run to be killed: {killed.why}")
-    again = children.run("app", "resume", "--folder", str(cut), "--json", **same)
+    again = children.run("grpo_tui", "resume", "--folder", str(cut), "--json", **same)
     if again.status:
         return Part(passed=False, seen=f"the resumed run: {again.why}")
     return compared(events_in(whole.out), events_in(killed.out), events_in(again.out))

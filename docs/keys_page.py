@@ -51,7 +51,7 @@ def classes() -> dict[str, list[Binding]]:
     """Every class of the app that declares bindings, by its name."""
     found: dict[str, list[Binding]] = {}
     for info in pkgutil.walk_packages(app.__path__, "grpo_tui.app."):
-        if info.name.startswith("grpo_tui.app.cli.verbs") or info.name == "grpo_tui.app.__main__":
+        if info.name.startswith("grpo_tui.app.cli.verbs"):
             continue
         module = importlib.import_module(info.name)
         for name, cls in inspect.getmembers(module, inspect.isclass):

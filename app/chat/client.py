@@ -12,7 +12,7 @@ from typing import Any
 
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.evaluation.target import of_run
-from grpo_tui.app.jobs.detach import environment
+from grpo_tui.experiments.processes import environment
 from grpo_tui.experiments.reader import StoreReader
 
 

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from importlib.resources import as_file, files
 from pathlib import Path
 
-from grpo_tui import app
-from grpo_tui.app.jobs.detach import command, environment
+import grpo_tui
+from grpo_tui.app.jobs.detach import command
 from grpo_tui.experiments.db.paths import FILE_NAME
+from grpo_tui.experiments.processes import environment
 
 RUN = "@last"
 ARCHIVE = "demo.tar.xz"
@@ -77,7 +78,7 @@ def pack(store: Path, target: Path) -> None:
         source, into = sqlite3.connect(store), sqlite3.connect(copy)
         try:
             source.backup(into)
-            _scrub(into, (str(store.parent), str(Path(app.__file__).parents[1])))
+            _scrub(into, (str(store.parent), str(Path(grpo_tui.__file__).parents[1])))
         finally:
             source.close()
             into.close()
@@ -107,4 +108,4 @@ def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 if __name__ == "__main__":
-    record(Path(app.__file__).parent / "assets" / ARCHIVE)
+    record(Path(grpo_tui.__file__).parent / "app" / "assets" / ARCHIVE)

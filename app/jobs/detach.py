@@ -1,7 +1,6 @@
 """Start a run in the background: the same command in its own session."""
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -9,8 +8,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from grpo_tui import app
 from grpo_tui.app import exit_codes
+from grpo_tui.experiments.processes import environment
 
 READY = "--ready-file"
 PATIENCE = 600.0  # seconds; a model may have to be downloaded
@@ -47,10 +46,3 @@ def start_detached(arguments: Sequence[str], *, as_json: bool) -> int:
 def command(*arguments: str) -> list[str]:
     """Return the command line of `grpo-tui ARGUMENTS`; it ignores modules in the working folder."""
     return [sys.executable, "-P", "-m", "grpo_tui", *arguments]
-
-
-def environment() -> dict[str, str]:
-    """Return this environment with the packages importable from any folder."""
-    root = str(Path(app.__file__).resolve().parent.parent)
-    paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}

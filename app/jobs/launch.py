@@ -6,7 +6,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grpo_tui.app.jobs.detach import command, environment
+from grpo_tui.app.jobs.detach import command
+from grpo_tui.experiments.processes import environment
 
 if TYPE_CHECKING:
     from grpo_engine.config.settings import RunConfig

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grpo_tui.app.exit_codes import REFUSAL
-from grpo_tui.app.jobs.detach import command, environment
+from grpo_tui.app.jobs.detach import command
 from grpo_tui.app.text.stderr import say
+from grpo_tui.experiments.processes import environment
 
 if TYPE_CHECKING:
     from grpo_tui.experiments.db.tables import QueueItemRow

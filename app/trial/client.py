@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
 
-from grpo_tui.app.jobs.detach import environment
+from grpo_tui.experiments.processes import environment
 
 MAY_FETCH = "GRPO_TUI_MAY_FETCH"  # set in a trial without network whose run would have it
 PATIENCE_S = 120.0

@@ -1,21 +1,23 @@
 """Live trackers: a process each, which reads the store, so that none can delay or end a run."""
 
-import os
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from grpo_tui.experiments.processes import environment
 
 
 def start(tracker: str, store: Path, run: str, after: int, say: Callable[[str], None]) -> None:
     """Start a tracker's process for a run; `say` is told once if it fails."""
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "grpo_tui.experiments.export.follow", store, run, tracker, str(after)],
+        [
+            sys.executable, "-P", "-m", "grpo_tui.experiments.export.follow",
+            store, run, tracker, str(after),
+        ],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-        start_new_session=True, env={**os.environ, "PYTHONPATH": _paths()},
+        start_new_session=True, env=environment(),
     )  # fmt: skip
 
     def wait() -> None:
@@ -29,7 +31,3 @@ def start(tracker: str, store: Path, run: str, after: int, say: Callable[[str], 
             )
 
     threading.Thread(target=wait, name=f"tracker {tracker}", daemon=True).start()
-
-
-def _paths() -> str:
-    return os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])

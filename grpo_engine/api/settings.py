@@ -15,6 +15,7 @@ from grpo_engine.config.parse import build, merge, put, read_yaml
 from grpo_engine.config.recipes import SETTINGS, Recipe, recipe
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError
+from grpo_engine.platform.interpreter import command
 from grpo_engine.presets import preset as read_preset
 from grpo_engine.run.given import Given
 from grpo_engine.tasks.base import BUILT_IN, Task
@@ -221,9 +222,8 @@ def _finds_itself(package: str) -> bool:
         "import importlib.util, sys; found = importlib.util.find_spec(sys.argv[1]); "
         "print(found.origin if found and found.origin else '')"
     )
-    root = str(Path(__file__).resolve().parents[2])
     done = subprocess.run(
-        [sys.executable, "-P", "-c", f"import sys; sys.path.insert(0, {root!r}); {code}", package],
+        command(code, package),
         capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     own = getattr(sys.modules.get(package), "__file__", None)

@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-# The package is loaded from the folder given first. Another interpreter may have no other package
-# of ours, and must not find those beside this one.
-_HERE: Final = "import sys; sys.path.insert(0, sys.argv.pop(1)); "
-_ELSEWHERE: Final = (
+# Only this package is loaded from the folder given first: users' code must find its own modules,
+# and another interpreter its own packages, not those that lie beside this one.
+_BOOT: Final = (
     "import sys, importlib.util as u; "
     "s = u.spec_from_file_location('grpo_engine', sys.argv.pop(1) + '/grpo_engine/__init__.py'); "
     "m = sys.modules['grpo_engine'] = u.module_from_spec(s); s.loader.exec_module(m); "
@@ -18,5 +17,4 @@ _ELSEWHERE: Final = (
 def command(code: str, *words: str, interpreter: str = "") -> list[str]:
     """The command that runs code with these arguments, in this interpreter or another."""
     python = str(Path(interpreter).expanduser()) if interpreter else sys.executable
-    boot = _ELSEWHERE if interpreter else _HERE
-    return [python, "-P", "-u", "-c", boot + code, str(ROOT), *words]
+    return [python, "-P", "-u", "-c", _BOOT + code, str(ROOT), *words]

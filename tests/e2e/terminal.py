@@ -14,10 +14,9 @@ from types import TracebackType
 import pexpect
 import pyte
 
-from grpo_tui import app
 from tests.patience import PATIENCE, until
 
-ROOT = Path(app.__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 # Opens the workbench on a store and starts a run in it, as New run does.
 LAUNCH = """

@@ -20,8 +20,8 @@ pytest.importorskip("textual_serve", reason="serving is an extra")
 from aiohttp import ClientSession, ClientWebSocketResponse, WSServerHandshakeError
 
 from grpo_engine.config.parse import build
-from grpo_tui.app.jobs.detach import environment
 from grpo_tui.app.server import COOKIE
+from grpo_tui.experiments.processes import environment
 from grpo_tui.experiments.record.recorder import Recorder
 from grpo_tui.experiments.record.recording import RunHandle
 from tests.app.script import CONFIG, Script

@@ -135,7 +135,8 @@ def test_a_tracker_that_is_not_installed_says_what_to_install(
 def test_a_tracker_ends_when_the_process_of_its_run_is_gone(tmp_path: Path) -> None:
     store = tmp_path / "store.db"
     code = (
-        "import sys; from pathlib import Path; from grpo_tui.experiments.record.recorder import Recorder;"
+        "import sys; from pathlib import Path;"
+        "from grpo_tui.experiments.record.recorder import Recorder;"
         "from tests.experiments.made import *; recorder = Recorder(Path(sys.argv[1]));"
         "handle = recorder.start_run(config(record={'trackers': ['tensorboard']}));"
         "put_all(handle, started(), *step_events(1)); handle.flush(60); print('on', flush=True);"

@@ -175,6 +175,8 @@ def functions(path: str) -> list[range]:
 def install(job: Job) -> None:
     """Put a mutant in place of its module, wherever that was imported."""
     name = job.path.replace("/", ".")
+    if not name.startswith("grpo_engine."):
+        name = f"grpo_tui.{name}"
     module = sys.modules[name]
     changed: dict[str, Any] = {"__name__": name, "__file__": module.__file__}
     exec(compile(job.mutant.source, str(module.__file__), "exec"), changed)

@@ -42,7 +42,7 @@ def test_it_is_small_and_plays_to_its_end_without_mlx(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-P", "-c", PLAY, str(tmp_path)],
         capture_output=True, text=True, check=False, timeout=PATIENCE,
-        cwd=Path(app.__file__).parents[1], env={"PYTHONPATH": "."},
+        cwd=Path(__file__).parents[3], env={"PYTHONPATH": "."},
     )  # fmt: skip
 
     assert done.returncode == 0, done.stderr

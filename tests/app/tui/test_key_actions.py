@@ -22,7 +22,7 @@ def own_bindings() -> list[tuple[type, Binding]]:
     """Every binding that a class of the app declares, in full."""
     found = []
     for info in pkgutil.walk_packages(app.__path__, "grpo_tui.app."):
-        if info.name.startswith("grpo_tui.app.cli.verbs") or info.name == "grpo_tui.app.__main__":
+        if info.name.startswith("grpo_tui.app.cli.verbs"):
             continue
         module = importlib.import_module(info.name)
         for _, cls in inspect.getmembers(module, inspect.isclass):

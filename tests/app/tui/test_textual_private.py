@@ -90,7 +90,7 @@ def test_no_other_file_uses_a_private_part_of_textual(path: Path) -> None:
     if path.is_relative_to(ROOT / "app"):
         found += private_names_of_others(tree)
         place = path.relative_to(ROOT).with_suffix("")
-        module = import_module(".".join(place.parts).removesuffix(".__init__"))
+        module = import_module(".".join(("grpo_tui", *place.parts)).removesuffix(".__init__"))
         for node in tree.body:
             if isinstance(node, ast.ClassDef):
                 found += names_shared_with_textual(getattr(module, node.name), node)

@@ -41,7 +41,7 @@ def test_importing_the_package_imports_nothing_else() -> None:
 
 @pytest.mark.parametrize("name", ["RunConfig", "recipe", "Task", "events", *LEAVES])
 def test_leaves_and_settings_load_no_mlx_and_no_store(name: str) -> None:
-    heavy = "('mlx', 'mlx_lm', 'sqlmodel', 'experiments', 'app', 'pandas', 'tqdm')"
+    heavy = "('mlx', 'mlx_lm', 'sqlmodel', 'grpo_tui', 'pandas', 'tqdm')"
     get = (
         f"grpo_engine.{name}"
         if name in (*grpo.PUBLIC, "events")

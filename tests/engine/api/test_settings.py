@@ -256,8 +256,8 @@ def test_a_name_a_tool_alone_and_classes_by_name_are_taken() -> None:
 
 
 def test_a_note_says_what_runs_in_this_process() -> None:
-    config, given = settings_of(None, None, {"rewards": [local]})
-    assert given.note(config.task) == ""  # this file can be imported
+    config, given = settings_of(None, None, {"rewards": [length]})
+    assert given.note(config.task) == ""  # any process can import it
     config, given = settings_of(
         None, None, {"rewards": [lambda **_: []], "tools": [calculator], "environment": Local()}
     )

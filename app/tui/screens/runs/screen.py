@@ -350,7 +350,8 @@ class RunsScreen(ControlScreen):
     def action_demo(self) -> None:
         """Play the bundled recording in the terminal, then return."""
         from grpo_tui.app.feed.demo import available
-        from grpo_tui.app.jobs.detach import command, environment
+        from grpo_tui.app.jobs.detach import command
+        from grpo_tui.experiments.processes import environment
 
         if not available():
             self.notify("The recording is missing; install grpo-tui again.", severity="error")

@@ -14,7 +14,6 @@ from textual.pilot import Pilot
 from textual.widgets import OptionList
 
 from grpo_tui.app.feed.stored import StoreFeed
-from grpo_tui.app.jobs.detach import environment
 from grpo_tui.app.tui.app import SCREENS, Workbench
 from grpo_tui.app.tui.dialogs.choices import Choice
 from grpo_tui.app.tui.dialogs.crash import CrashScreen
@@ -28,6 +27,7 @@ from grpo_tui.app.tui.textual_private.screens import Dialog
 from grpo_tui.app.tui.widgets.charts.curves import Curves
 from grpo_tui.app.tui.widgets.field import Field
 from grpo_tui.app.tui.widgets.key_bar import KeyBar
+from grpo_tui.experiments.processes import environment
 from tests.app import frames
 from tests.app.frames import SIZES
 from tests.app.rest import until
