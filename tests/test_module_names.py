@@ -19,9 +19,13 @@ from grpo_tui.app.tui.app import SCREENS, Workbench
 from grpo_tui.app.tui.idle.preloading import MODULES
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("app", "experiments", "grpo_engine", "benchmarks", "tests")
+FOLDERS = ("app", "experiments", "grpo_tui", "grpo_engine", "benchmarks", "tests", "docs", "tools")
+# The first two are names of folders only, under which no module is there.
+PACKAGES = ("app", "experiments", "grpo_tui", "grpo_engine", "benchmarks", "tests")
 NAME = rf"(?:{'|'.join(PACKAGES)})(?:\.\w+)*"
-WHOLE = re.compile(rf"(?=\w+[.:]){NAME}(?::\w+)?")  # module, module.attribute, module:attribute
+WHOLE = re.compile(
+    rf"(?=\w+[.:])(?!.*\.py\b){NAME}(?::\w+)?"
+)  # module, module.attribute, module:attribute
 PREFIX = re.compile(rf"({NAME})\.")  # the prefix of an f-string: f"grpo_tui.app.cli.verbs.{name}"
 RUN = re.compile(rf"(?<!\w)-m ({NAME})(?![\w/])")
 IMPORTED = re.compile(rf"\bfrom ({NAME}) import (\w+(?:, ?\w+)*)|\bimport ({NAME})(?!\w)")
@@ -91,7 +95,7 @@ def resolves(name: str) -> bool:
 
 
 def named() -> Iterator[Named]:
-    for folder in (*PACKAGES, "docs", "tools"):
+    for folder in FOLDERS:
         for path in sorted((ROOT / folder).rglob("*.py")):
             if path != Path(__file__):
                 yield from in_python(path.read_text(), str(path.relative_to(ROOT)))
@@ -130,7 +134,7 @@ def test_every_module_named_in_a_string_is_there() -> None:
     assert {
         "grpo_tui.app.entry:main",  # the command
         "grpo_tui.app.cli.verbs",  # a prefix
-        "grpo_tui.app.__main__",  # -m in a list of arguments
+        "grpo_tui.__main__",  # -m in a list of arguments
         "grpo_tui.app.trial.process",
         "grpo_engine.rewards.worker.main:main",  # code for a child process
         "grpo_engine.environments.worker.main:main",
@@ -153,17 +157,18 @@ def test_every_module_that_is_loaded_ahead_is_there() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        'import_module("app.no_such")',
+        'import_module("grpo_tui.app.no_such")',
+        f'import_module("{"experiments"}.errors")',  # a file that has another name
         'find_spec("grpo_engine.no.such")',
         'TARGET = "grpo_tui.app.tui.app:NoSuchScreen"',
         'monkeypatch.setattr("grpo_tui.app.tui.app.no_such", 1)',
-        'f"app.no_such.{name}"',
-        '[sys.executable, "-P", "-m", "app.no_such", path]',
+        'f"grpo_tui.app.no_such.{name}"',
+        '[sys.executable, "-P", "-m", "grpo_tui.app.no_such", path]',
         '[sys.executable, "-m", "grpo_tui.app.tui.screens"]',  # a package without __main__
         '"import sys; from grpo_engine.no_such import main; main()"',
         '"import sys; from grpo_engine.rewards.worker.main import no_such; no_such()"',
         '"import grpo_engine.no_such"',
-        '"""`python -m app.no_such` does it."""',
+        '"""`python -m grpo_tui.app.no_such` does it."""',
     ],
 )
 def test_a_name_that_leads_nowhere_is_noticed(line: str) -> None:

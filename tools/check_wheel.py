@@ -1,4 +1,4 @@
-"""Build the wheel and use it in new environments, from an empty folder outside the source tree.
+"""Build the wheel and use it in new environments, outside the source tree.
 
 `python tools/check_wheel.py [PYTHON...]`; without arguments on the oldest and the newest Python
 here. Needs only the standard library and writes, except for pip's cache, only to a temporary
@@ -20,10 +20,17 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 CLASSIFIER = "Programming Language :: Python :: "
 USABLE = "import ctypes, sqlite3, ssl, venv, sys; print('%d.%d.%d' % sys.version_info[:3])"
 EXTRA = "[cpu]" if sys.platform == "linux" else ""  # Apple silicon needs no extra
 TRAIN = ("train", "--preset", "starter", "--steps", "2", "--set", "evaluation.before_and_after=no")
+THEIRS = ("app.py", "experiments.py", "tests/__init__.py")  # a user's own, where the commands run
+SCRIPT = """
+import grpo_engine
+run = grpo_engine.train(preset="starter", steps=1, evaluation={"before_and_after": False})
+assert run.status == "completed", run.status
+"""
 HIDDEN = ("PYTHON", "PIP_REQUIRE", "VIRTUAL_ENV", "GRPO_TUI_", "XDG_")
 LIMIT_S = 600.0  # for one command on a busy machine
 CTRL_Q = b"\x11"
@@ -47,7 +54,7 @@ def main(pythons: Sequence[str]) -> int:
             for name, version in chosen.items():
                 folder = Path(place) / version
                 python = new_environment(name, folder)
-                wheel = wheel or built(python, Path(place) / "wheel")
+                wheel = wheel or built(name, Path(place) / "wheel")
                 check(wheel, python, version, folder)
     except CheckError as error:
         say(f"FAILED: {error}")
@@ -58,8 +65,7 @@ def main(pythons: Sequence[str]) -> int:
 
 def supported() -> list[str]:
     """Return the Python versions that the project supports, oldest first."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    lines = (line.removeprefix(CLASSIFIER) for line in project["classifiers"])
+    lines = (line.removeprefix(CLASSIFIER) for line in PROJECT["project"]["classifiers"])
     return [line for line in lines if line[0] == "3"]
 
 
@@ -101,11 +107,24 @@ def new_environment(python: str, folder: Path) -> Path:
     return folder / "venv" / "bin" / "python"
 
 
-def built(python: Path, folder: Path) -> Path:
-    """Build the wheel of this source tree."""
-    pip(python, "wheel", "--no-deps", "--wheel-dir", str(folder), str(ROOT))
+def built(name: str, folder: Path) -> Path:
+    """Build the wheel of this source tree, and compare it with the wheel of the source archive."""
+    python = new_environment(name, folder)
+    wheel = wheel_of(ROOT, python, folder / "tree")
+    pip(python, "install", *PROJECT["build-system"]["requires"])
+    run([str(python), "-m", "hatchling", "build", "-t", "sdist", "-d", str(folder)], ROOT, clean())
+    (archive,) = folder.glob("*.tar.gz")
+    again = wheel_of(archive, python, folder / "archive")
+    if wheel.read_bytes() != again.read_bytes():
+        raise CheckError(f"the wheel of {archive.name} differs from that of the source tree")
+    say(f"built {wheel.name}, {wheel.stat().st_size / 1e6:.1f} MB, also from {archive.name}")
+    return wheel
+
+
+def wheel_of(source: Path, python: Path, folder: Path) -> Path:
+    """Build a wheel from a source tree or archive."""
+    pip(python, "wheel", "--no-deps", "--wheel-dir", str(folder), str(source))
     (wheel,) = folder.glob("*.whl")
-    say(f"built {wheel.name}, {wheel.stat().st_size / 1e6:.1f} MB")
     return wheel
 
 
@@ -114,17 +133,23 @@ def check(wheel: Path, python: Path, version: str, folder: Path) -> None:
     begun = time.monotonic()
     pip(python, "install", "-c", str(ROOT / "constraints.txt"), f"{wheel}{EXTRA}")
     say(f"Python {version}: installed in {time.monotonic() - begun:.0f} s")
-    empty, command = folder / "empty", str(python.parent / "grpo-tui")
-    empty.mkdir()
-    env = clean() | home(folder / "home")
-    for words in (("doctor",), TRAIN, ("runs",)):
+    work, command = folder / "work", str(python.parent / "grpo-tui")
+    (work / "tests").mkdir(parents=True)
+    for name in THEIRS:
+        (work / name).write_text("raise SystemExit(f'{__name__} is not a module of the program')\n")
+    env = clean() | home(folder / "home") | {"PYTHONPATH": ".", "PYTHONDONTWRITEBYTECODE": "1"}
+    for title, words in {
+        "doctor": [command, "doctor"], "train": [command, *TRAIN],
+        "train from Python": [str(python), "-c", SCRIPT],
+        "runs": [str(python), "-m", "grpo_tui", "runs"],
+    }.items():  # fmt: skip
         begun = time.monotonic()
-        run([command, *words], empty, env)
-        say(f"Python {version}: {' '.join(words)}: {time.monotonic() - begun:.0f} s")
+        run(words, work, env)
+        say(f"Python {version}: {title}: {time.monotonic() - begun:.0f} s")
     begun = time.monotonic()
-    play([command, "demo", "--speed", "1000"], empty, env)
+    play([command, "demo", "--speed", "1000"], work, env)
     say(f"Python {version}: demo, in a terminal: {time.monotonic() - begun:.0f} s")
-    if left := sorted(path.name for path in empty.iterdir()):
+    if left := sorted({path.name for path in work.iterdir()} - {"tests", *THEIRS}):
         raise CheckError(f"files were left where the commands ran: {', '.join(left)}")
 
 

@@ -12,6 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("grpo-tui", "tools/setup", "tools/setup.py", "pyproject.toml", "constraints.txt")
+LINKED = ("app", "experiments")
 
 UV = """#!/bin/sh
 echo "uv $*" >> "$LOG"
@@ -67,6 +68,10 @@ def tree(tmp_path: Path) -> Tree:
     for part in PARTS:
         (root / part).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / part, root / part)
+    for name in LINKED:
+        (root / name).mkdir()
+        (root / "grpo_tui").mkdir(exist_ok=True)
+        (root / "grpo_tui" / name).symlink_to(f"../{name}")
     commands = tmp_path / "commands"
     script(commands / "uv", UV)
     script(commands / "nvidia-smi", "#!/bin/sh\nexit 9\n")
@@ -84,11 +89,11 @@ def tree(tmp_path: Path) -> Tree:
 def test_the_first_start_sets_up_and_the_second_goes_straight_to_the_command(tree: Tree) -> None:
     first = tree.start("runs")
     assert first.returncode == 0, first.stderr
-    assert first.stdout == "[-P][-m][app][runs]"
+    assert first.stdout == "[-P][-m][grpo_tui][runs]"
     assert "setting up .venv" in first.stderr
     before = tree.log()
     second = tree.start("runs")
-    assert (second.stdout, second.stderr) == ("[-P][-m][app][runs]", "")
+    assert (second.stdout, second.stderr) == ("[-P][-m][grpo_tui][runs]", "")
     assert tree.log() == before
 
 
@@ -96,7 +101,7 @@ def test_arguments_and_exit_codes_stay_intact(tree: Tree) -> None:
     args = ("--set", "a b", "", "it's", '"$HOME"', "*")
     done = tree.start(*args, COMMAND_EXIT="3")
     assert done.returncode == 3
-    assert done.stdout == "[-P][-m][app]" + "".join(f"[{arg}]" for arg in args)
+    assert done.stdout == "[-P][-m][grpo_tui]" + "".join(f"[{arg}]" for arg in args)
 
 
 def test_a_link_from_elsewhere_starts_the_same_tree(tree: Tree, tmp_path: Path) -> None:
@@ -104,7 +109,19 @@ def test_a_link_from_elsewhere_starts_the_same_tree(tree: Tree, tmp_path: Path) 
     link.parent.mkdir()
     link.symlink_to(tree.root / "grpo-tui")
     done = subprocess.run([str(link)], capture_output=True, text=True, env=tree.env, check=True)
-    assert done.stdout == "[-P][-m][app]"
+    assert done.stdout == "[-P][-m][grpo_tui]"
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_a_checkout_that_lost_its_links_says_how_to_make_them(tree: Tree, name: str) -> None:
+    link = tree.root / "grpo_tui" / name
+    link.unlink()
+    link.write_text(f"../{name}")  # as git writes it with core.symlinks=false
+    done = tree.start("runs")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    subprocess.run(done.stderr.partition("run: ")[2], shell=True, check=True)
+    assert link.resolve() == tree.root / name
+    assert tree.start("runs").returncode == 0
 
 
 def test_a_changed_project_file_is_set_up_again(tree: Tree) -> None:
@@ -141,7 +158,7 @@ def test_two_first_starts_set_up_once(tree: Tree) -> None:
         subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         for _ in range(2)
     ]
-    assert [process.communicate()[0] for process in both] == [b"[-P][-m][app][runs]"] * 2
+    assert [process.communicate()[0] for process in both] == [b"[-P][-m][grpo_tui][runs]"] * 2
     assert tree.log().count("uv pip install") == 1
 
 
@@ -201,4 +218,4 @@ def test_the_makefile_passes_plain_words_on(tree: Tree) -> None:
     done = subprocess.run(
         make, capture_output=True, text=True, env=tree.env, cwd=tree.root, check=True
     )
-    assert done.stdout.endswith("[-P][-m][app][runs][--json]")
+    assert done.stdout.endswith("[-P][-m][grpo_tui][runs][--json]")
