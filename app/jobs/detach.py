@@ -5,7 +5,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from grpo_engine.platform.scratch import scratch
 from grpo_tui.app import exit_codes
