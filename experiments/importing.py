@@ -17,7 +17,7 @@ from grpo_engine import events as ev
 from grpo_tui.experiments.db.connection import open_writer
 from grpo_tui.experiments.db.paths import log_file, run_folder
 from grpo_tui.experiments.db.tables import AttemptRow, RunRow
-from grpo_tui.experiments.db.texts import escape, now_iso
+from grpo_tui.experiments.db.texts import escape, now_iso, seconds
 from grpo_tui.experiments.errors import ImportRefusedError, OutsideStoreError, StoreError
 from grpo_tui.experiments.purge import purge
 from grpo_tui.experiments.reader import StoreReader
@@ -132,6 +132,8 @@ def _copy_run(store: ExperimentStore, other: StoreReader, run: RunSummary) -> tu
     if not SHORT.fullmatch(run.id):
         raise ImportRefusedError(f"its id is {run.id!r}")
     detail = other.run(run.key)
+    for at in _times(detail):
+        seconds(at)  # a ValueError now, and not whenever the runs are listed
     row = store.create_run(
         detail.config, name=run.name, uid=run.uid, status="imported",
         code_version=run.code_version, tags=run.tags,
@@ -139,6 +141,16 @@ def _copy_run(store: ExperimentStore, other: StoreReader, run: RunSummary) -> tu
     with _whole(store, row):
         _fill(store, other, row, detail)
     return row.short, run.name
+
+
+def _times(detail: RunDetail) -> Iterator[str]:
+    """The times of a run and its attempts."""
+    run = detail.summary
+    yield run.created_at
+    yield from filter(None, (run.started_at, run.ended_at))
+    for attempt in detail.attempts:
+        yield from filter(None, (attempt.started_at, attempt.heartbeat, attempt.progress_at,
+                                 attempt.ended_at))  # fmt: skip
 
 
 def _fill(store: ExperimentStore, other: StoreReader, row: RunRow, detail: RunDetail) -> None:

@@ -225,7 +225,9 @@ def time_of(phase: str) -> str:
 
 def phase_seconds(metrics: Mapping[str, float]) -> dict[str, float]:
     """A step's seconds by phase and in what is no phase, `other`; they sum to `step_time`."""
-    spent = {phase: metrics[time_of(phase)] for phase in PHASES if time_of(phase) in metrics}
+    spent: dict[str, float] = {
+        phase: metrics[time_of(phase)] for phase in PHASES if time_of(phase) in metrics
+    }
     if not spent or not metrics.get("step_time"):
         return spent
     return {**spent, "other": max(0.0, metrics["step_time"] - math.fsum(spent.values()))}

@@ -41,7 +41,7 @@ def remove(folder: Path, *names: str, ignore_errors: bool = False) -> None:
 
 def _entry(folder: Path, names: tuple[str, ...]) -> Path:
     for depth, name in enumerate(names):
-        if not isinstance(name, str) or name in ("", ".", "..") or set(name) & {"/", "\\", "\0"}:
+        if not isinstance(name, str) or name in ("", ".", "..") or set(name) & {"/", "\0"}:
             shown = repr(name)
             shown = shown if len(shown) <= LONGEST else f"{shown[:LONGEST]}…"
             parent = folder.joinpath(*names[:depth])

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from grpo_engine.platform.threads import claims_folder
+from grpo_engine.platform.private import temporary_folder
 
 
 @contextmanager
 def scratch(purpose: str) -> Iterator[Path]:
     """A temporary folder, removed at the end, or else when the next one is made."""
-    parent = claims_folder()
+    parent = temporary_folder()
     if parent is None:
         with tempfile.TemporaryDirectory(prefix=f"grpo-tui-{purpose}-") as name:
             yield Path(name)

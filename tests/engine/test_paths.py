@@ -19,7 +19,6 @@ OUTSIDE = [
     "../../victim",
     "a/../../victim",
     "a/b",
-    "a\\b",
     "\0",
     "a\0b",
 ]

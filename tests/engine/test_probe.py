@@ -34,7 +34,7 @@ def test_scores_that_differ_by_rounding_give_no_signal() -> None:
 def probed(*rewards: tuple[float | None, ...]) -> PromptsProbed:
     return PromptsProbed(
         temperature=1.0, keys=tuple(map(str, range(len(rewards)))), rewards=rewards,
-        right=None, tokens=0, seconds=8.0,
+        right=(None,) * len(rewards), tokens=0, seconds=8.0,
     )  # fmt: skip
 
 

@@ -50,7 +50,7 @@ def test_a_text_that_is_a_number_stays_that_number(text: str) -> None:
 
 
 def test_cells_that_differ_from_their_texts_are_counted() -> None:
-    rows = [{"a": "-5", "=b": -5.0}, {"a": "=1", "=b": "\x1b"}]
+    rows: list[dict[str, object]] = [{"a": "-5", "=b": -5.0}, {"a": "=1", "=b": "\x1b"}]
     assert write_csv(io.StringIO(), ["a", "=b"], rows) == (2, 3)
     assert write_csv(io.StringIO(), ["a", "=b"], rows, raw=True) == (2, 0)
 

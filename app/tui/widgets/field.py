@@ -27,7 +27,7 @@ class Field(Input):
     submits = ""  # what ⏎ does, for the key line
 
     def __init__(self, *words: Any, **more: Any) -> None:
-        super().__init__(*words, highlighter=_Signs(), **more)
+        super().__init__(*words, **{"highlighter": _Signs(), **more})
 
     def insert_text_at_cursor(self, text: str) -> None:
         """Type or paste; overrides Textual."""

@@ -153,7 +153,7 @@ def test_a_task_decides_what_a_tried_function_gets(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, rows: Path
 ) -> None:
     """`hello` is 15 short of 20 characters, and a list of one message 19 short of 20."""
-    file = tmp_path / "app.py"
+    file = tmp_path / "mine.py"
     file.write_text("def near(completions, **_):\n    return [len(c) - 20 for c in completions]\n")
     for more, score in (
         ((), -15), (("--task", "arithmetic"), -19), (("--task", str(rows)), -15),

@@ -1,5 +1,6 @@
 """A terminal that changes its size while a screen is out of sight, and panels of any size."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,11 +19,15 @@ RUNS = ("one", "two")
 SIZES = [(200, 60), (120, 40), (80, 24), (160, 48)]
 
 
+def is_shown(app: Workbench, mode: str) -> bool:
+    return getattr(app.screen, "mode", "") == mode
+
+
 async def visit(pilot: Pilot[int], app: Workbench, keys: str = "".join(MODES)) -> None:
     """Show screens one after the other, and check what each draws."""
     for key in keys:
         await pilot.press(key)
-        await until(app, lambda key=key: getattr(app.screen, "mode", "") == MODES[key])
+        await until(app, partial(is_shown, app, MODES[key]))
         app.frame_now()
         await pilot.pause()
         frames.check(app)

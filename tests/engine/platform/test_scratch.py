@@ -67,7 +67,7 @@ def test_the_folder_of_a_living_process_stays(temporary: Path) -> None:
 def test_a_folder_is_made_where_locks_cannot_be_kept(
     temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "claims_folder", lambda: None)
+    monkeypatch.setattr(module, "temporary_folder", lambda: None)
     with scratch("trial") as folder:
         assert folder.is_relative_to(temporary)
     assert not folder.exists()

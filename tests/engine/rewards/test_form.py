@@ -42,7 +42,7 @@ SHORT: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = write_world(tmp_path_factory.mktemp("world"))
-    (folder / "app.py").write_text(REWARDS)
+    (folder / "mine.py").write_text(REWARDS)
     return folder
 
 
@@ -57,9 +57,9 @@ def notes(events: Sequence[Event]) -> list[str]:
     return [event.text for event in events if isinstance(event, NoteWritten)]
 
 
-def of_app(world: Path, *names: str, **changes: Any) -> list[Event]:
-    """The events of a run with functions of `app.py`, on chats unless the changes say otherwise."""
-    functions = [f"{world}/app.py:{name}" for name in names]
+def of_mine(world: Path, *names: str, **changes: Any) -> list[Event]:
+    """The events of a run with functions of `mine.py`, on chats unless changed."""
+    functions = [f"{world}/mine.py:{name}" for name in names]
     config, _ = settings_of({**SHORT, "steps": 3, "rewards": {"functions": functions}}, None, {})
     config = type(config).model_validate(merge(config.model_dump(), changes))
     return events_of(config, world / f"run-{'-'.join(names)}-{len(str(changes))}")
@@ -71,7 +71,7 @@ def test_a_function_gets_the_same_from_python_and_by_its_name(world: Path, task:
         dict(grpo.train(
             SHORT, task=task, steps=2, rewards=[function], record=False, progress=False
         ).metrics["rewards/reward_len/mean"])
-        for function in (made_here(), f"{world}/app.py:reward_len")
+        for function in (made_here(), f"{world}/mine.py:reward_len")
     ]  # fmt: skip
     assert means[0] == means[1]
     # a list of one message is 19 too short
@@ -79,7 +79,7 @@ def test_a_function_gets_the_same_from_python_and_by_its_name(world: Path, task:
 
 
 def test_a_run_says_what_its_functions_get_and_which_made_no_difference(world: Path) -> None:
-    said = notes(of_app(world, "reward_len", "nothing", "content"))
+    said = notes(of_mine(world, "reward_len", "nothing", "content"))
     gets = (
         'completions as chat messages, [{"role": "assistant", "content": "…"}], because the '
         "prompts of arithmetic are chats; rewards.completions text gives text"
@@ -88,7 +88,7 @@ def test_a_run_says_what_its_functions_get_and_which_made_no_difference(world: P
     for name, what in (("reward_len", "scored -19 for"), ("nothing", "gave None to")):
         assert (
             f"reward {name} {what} every answer of the first 3 steps, so it has had no effect. It "
-            f"gets {gets}. Try it: grpo-tui rewards test {world}/app.py:{name} --task arithmetic"
+            f"gets {gets}. Try it: grpo-tui rewards test {world}/mine.py:{name} --task arithmetic"
         ) in said
     assert not [text for text in said if text.startswith("reward content")]
 
@@ -99,7 +99,7 @@ def test_only_users_functions_are_told_of_their_form(world: Path) -> None:
 
 
 def test_text_after_chats_is_a_setting_and_the_run_says_so(world: Path) -> None:
-    said = notes(of_app(world, "words", rewards={"completions": "text"}))
+    said = notes(of_mine(world, "words", rewards={"completions": "text"}))
     assert "reward words gets completions as text, as rewards.completions says" in said
 
 
@@ -108,7 +108,7 @@ def test_a_system_prompt_does_not_change_what_functions_get_from_data_of_texts(
 ) -> None:
     config = settings(
         world, steps=1, model={"path": "starter"}, task={"system_prompt": "Be brief."},
-        rewards={"functions": [f"{world}/app.py:sees_text"]},
+        rewards={"functions": [f"{world}/mine.py:sees_text"]},
     )  # fmt: skip
     events = events_of(config, world / "system")
     assert "reward sees_text scored 1 for every answer of the first step" in "".join(notes(events))
@@ -124,7 +124,7 @@ def test_a_system_prompt_does_not_change_what_functions_get_from_data_of_texts(
 def test_a_function_that_takes_messages_for_text_says_what_it_got(world: Path) -> None:
     with pytest.raises(RewardError) as failed:
         grpo.train(
-            SHORT, task="arithmetic", rewards=[f"{world}/app.py:words"], record=False,
+            SHORT, task="arithmetic", rewards=[f"{world}/mine.py:words"], record=False,
             progress=False,
         )  # fmt: skip
     assert (

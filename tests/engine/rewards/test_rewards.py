@@ -2,6 +2,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from fractions import Fraction
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
@@ -86,7 +87,7 @@ def test_a_minus_sign_is_a_minus_in_every_reward() -> None:
     assert one(correctness.exact_answer, "x = \N{MINUS SIGN}5", answer="x = -5") == 1.0
     (steps,) = correctness.equation_steps(["p"], ["9\N{MINUS SIGN}4=5, 9\N{MINUS SIGN}4=6"])
     assert [score for _, score in steps] == [1.0, 0.0]
-    assert evaluate("9 \N{MINUS SIGN} 4") == (5, [9, 4])
+    assert evaluate("9 \N{MINUS SIGN} 4") == (Fraction(5), [9, 4])
 
 
 def test_numeric_answer_can_ask_for_a_marked_answer_and_gives_its_reason() -> None:

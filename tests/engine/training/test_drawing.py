@@ -141,7 +141,7 @@ def test_each_task_has_its_own_rewards_curves_and_evaluation(world: Path, tmp_pa
     right = [(row.example_key.startswith("other/"), row.correct) for row in last.rows]
     assert Counter(is_other for is_other, _ in right) == {False: 4, True: 3}
     own_right, other_right = (
-        [count for is_other, count in right if is_other == wanted] for wanted in (False, True)
+        [count or 0 for is_other, count in right if is_other == wanted] for wanted in (False, True)
     )
     assert last.metrics["eval/task/other/accuracy"] == pytest.approx(sum(other_right) / 3)
     assert last.metrics["eval/accuracy"] == pytest.approx(sum(own_right + other_right) / 7)

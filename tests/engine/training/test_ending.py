@@ -103,7 +103,7 @@ def test_the_users_reward_and_threshold_say_what_is_right(world: Path, tmp_path:
             e for e in events_of(config, tmp_path / (accuracy or "own"))
             if isinstance(e, EvaluationFinished)
         ]  # fmt: skip
-        assert first.metrics["eval/accuracy"] * 8 == sum(row.correct for row in first.rows)
+        assert first.metrics["eval/accuracy"] * 8 == sum(row.correct or 0 for row in first.rows)
         return first.metrics["eval/accuracy"], first.metrics["eval/rewards/letters"]
 
     # letters scores the share of letters: all are right from 0 on, none beyond 1

@@ -374,7 +374,7 @@ def test_evaluation_before_during_and_after(world: Path, tmp_path: Path) -> None
     ]  # fmt: skip
     sampled = found[1]
     assert (sampled.problems, sampled.samples) == (4, 3)
-    right = sum(row.correct for row in sampled.rows)
+    right = sum(row.correct or 0 for row in sampled.rows)
     assert sampled.metrics["eval/accuracy"] == pytest.approx(right / 12)
     assert {"eval/pass@2", "eval/pass@3", "eval/accuracy_low", "eval/rewards/letters"} <= set(
         sampled.metrics

@@ -349,7 +349,7 @@ def two_betas(path: Path) -> None:
                                     correct=sum(chance.random() < share for _ in range(4)))
                 for i in range(128)
             )  # fmt: skip
-            accuracy = sum(row.correct for row in sampled) / 512
+            accuracy = sum(row.correct or 0 for row in sampled) / 512
             greedy = evaluation(3, 0.5 + 0.01 * seed, "after")
             both = replace(greedy, mode="sampled", samples=4, rows=sampled,
                            metrics={"eval/accuracy": accuracy})  # fmt: skip
