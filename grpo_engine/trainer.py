@@ -29,7 +29,7 @@ from pathlib import Path
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control, StopNow
 from grpo_engine.errors import DataError, EngineError, RankLostError
-from grpo_engine.evaluation.held_out import Moment, evaluate, evaluate_if_due, rows_together
+from grpo_engine.evaluation.held_out import Moment, evaluate, evaluate_if_due
 from grpo_engine.evaluation.pinned import sample_pinned, score_pinned_after_update
 from grpo_engine.events import Event, NoteWritten, PhaseStarted, RunFailed, RunFinished, StepSkipped
 from grpo_engine.maths.around import entropy_control
@@ -40,7 +40,6 @@ from grpo_engine.run.requests import answer_requests, wait_until_recorded
 from grpo_engine.run.session import Run, is_stopping
 from grpo_engine.setup.opening import load_run, open_run
 from grpo_engine.setup.parts import Loaded, load_tasks
-from grpo_engine.setup.preflight import Work
 from grpo_engine.setup.self_check import check_itself
 from grpo_engine.training.advantages import (
     advantages_read_tokens,
@@ -237,15 +236,7 @@ def evaluate_only(
     try:
         with ExitStack() as stack:
             tasks = _with_held_out(load_tasks(config, given))
-            asked = config.evaluation
-            problems = sum(min(asked.problems, len(one.task.held_out)) for one in tasks)
-            answers = problems * (asked.greedy + asked.samples)
-            work = Work(
-                together=min(answers, rows_together(config)), answers=answers, trained=False
-            )
-            current = yield from load_run(
-                config, control, folder, stack, tasks, step, given=given, work=work
-            )
+            current = yield from load_run(config, control, folder, stack, tasks, step, given=given)
             yield from evaluate(current, step, moment)
     except StopNow:
         yield RunFinished(step=step, reason="aborted", summary={})

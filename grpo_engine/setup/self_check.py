@@ -16,10 +16,10 @@ from grpo_engine.config.mismatch import Gap
 from grpo_engine.errors import SelfCheckError
 from grpo_engine.events import Event, NoteWritten, PhaseStarted
 from grpo_engine.policy.policy import Policy
+from grpo_engine.rollouts.decode import sample_groups
 from grpo_engine.rollouts.types import PromptRows
 from grpo_engine.run.requests import relay
 from grpo_engine.run.session import Run
-from grpo_engine.training.compute import sample
 from grpo_engine.training.drawing import Drawing
 from grpo_engine.training.logprobs import score_tokens
 from grpo_engine.training.samples import as_float, gather_rollouts
@@ -53,11 +53,11 @@ def check_itself(run: Run) -> Iterator[Event]:
         for group, example in enumerate(Drawing(run).take(PROMPTS))
     ]
     policy, moved = run.policy, moved_adapter(run.policy)
-    rollouts = yield from relay(
-        run,
-        0,
-        sample(run, prompt_rows, sampling, step=FIXED_STEP, weights=moved),
+    decoding = sample_groups(
+        policy, prompt_rows, sampling, seed=run.config.seed, step=FIXED_STEP, control=run.control,
+        weights=moved,
     )  # fmt: skip
+    rollouts = yield from relay(run, 0, decoding)
     trained = yield from score_tokens(run, 0, rollouts, weights=moved)
     sampled = yield from score_tokens(run, 0, rollouts, weights=moved, folded=True)
     first = yield from score_tokens(run, 0, rollouts)

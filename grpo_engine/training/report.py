@@ -341,14 +341,6 @@ def time_metrics(phases: Mapping[str, float], step_time: float, sampled: int) ->
     return metrics
 
 
-def forget_peak_memory(run: Run) -> None:
-    """Reset the peak before a step, so that it excludes an earlier evaluation."""
-    run.policy.forget_peak_memory()
-    if run.workers is not None:
-        run.workers.forget_peak_memory()
-
-
 def memory_metrics(run: Run) -> dict[str, float]:
-    """Peak memory in this step, in this process and in its workers."""
-    workers = run.workers.peak_memory if run.workers is not None else 0
-    return {"memory/peak_gb": (run.policy.peak_memory + workers) / GIGABYTE}
+    """Peak memory in this step."""
+    return {"memory/peak_gb": run.policy.peak_memory / GIGABYTE}

@@ -21,7 +21,7 @@ def begin_step(run: Run) -> None:
     """Start the clock, reset peak memory, and keep the state for a checkpoint."""
     run.clock.start_step()
     hold_state(run)
-    report.forget_peak_memory(run)
+    run.policy.forget_peak_memory()  # so that the peak excludes an earlier evaluation
 
 
 def why_skipped(samples: Samples | None, result: UpdateResult | None) -> str:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import mlx.core as mx
 import numpy as np
+from mlx.utils import tree_map
 
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.events import Event, PassFinished, PhaseAdvanced, PhaseStarted, UpdateTotals
@@ -26,12 +27,20 @@ from grpo_engine.policy.trees import flatten
 from grpo_engine.run.persist import drop_state
 from grpo_engine.run.requests import answer_requests
 from grpo_engine.run.session import Run
-from grpo_engine.training.compute import batches_of, gradients, losses
 from grpo_engine.training.gather import all_gradients, all_results
-from grpo_engine.training.loss import LossInputs, MicroBatchResult, Sums, step_targets
+from grpo_engine.training.logprobs import batches_of
+from grpo_engine.training.loss import (
+    LossInputs,
+    MicroBatchResult,
+    Sums,
+    gradient,
+    loss,
+    step_targets,
+)
 from grpo_engine.training.samples import Pass, Samples, as_float, assembled
 
 T = TypeVar("T")
+Assigned = Sequence[tuple[int, TokenBatch]]  # this rank's micro-batches with their indices
 
 
 @dataclass(slots=True, kw_only=True)
@@ -229,6 +238,37 @@ def _accumulate(
     total, local = yield from gradients(run, step, inputs, assigned)
     total = all_gradients(run.ranks, total, run.policy.module.trainable_parameters())
     return total, all_results(run.ranks, minibatch.batches, local)
+
+
+def gradients(
+    run: Run, step: int, inputs: LossInputs, assigned: Assigned
+) -> Generator[Event, None, tuple[Any, dict[int, MicroBatchResult]]]:
+    """Sum of the gradients of micro-batches, and each one's results by index."""
+    total: Any = None
+    local: dict[int, MicroBatchResult] = {}
+    for done, (index, batch) in enumerate(assigned, 1):
+        outputs, gradients_of_batch = gradient(run.policy, inputs, batch)
+        total = gradients_of_batch if total is None else tree_map(mx.add, total, gradients_of_batch)
+        mx.eval(total, outputs)
+        local[index] = MicroBatchResult.of(batch, outputs)
+        yield PhaseAdvanced(step=step, phase="update", done=done, total=len(assigned))
+        if done < len(assigned):
+            yield from answer_requests(run, step)
+    return total, local
+
+
+def losses(
+    run: Run, step: int, inputs: LossInputs, assigned: Assigned
+) -> Generator[Event, None, dict[int, MicroBatchResult]]:
+    """The results of micro-batches without a gradient, by index."""
+    local: dict[int, MicroBatchResult] = {}
+    for done, (index, batch) in enumerate(assigned, 1):
+        outputs = loss(run.policy, inputs, batch)
+        mx.eval(outputs)
+        local[index] = MicroBatchResult.of(batch, outputs)
+        yield PhaseAdvanced(step=step, phase="logprobs", done=done, total=len(assigned))
+        yield from answer_requests(run, step)
+    return local
 
 
 def _sums(results: Sequence[MicroBatchResult]) -> Sums:
