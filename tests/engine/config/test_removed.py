@@ -37,5 +37,5 @@ def test_a_stored_configuration_with_a_removed_setting_is_read() -> None:
 def test_other_settings_in_the_section_of_a_removed_one_are_still_refused() -> None:
     with pytest.raises(ConfigError, match="there is no setting 'run'"):
         build({"run": {"workers": 0, "threads": 2}})
-    with pytest.raises(ConfigError, match="there is no setting 'run.threads'"):
+    with pytest.raises(ConfigError, match=r"there is no setting 'run\.threads'"):
         parse_sets(["run.threads=2"])
