@@ -26,6 +26,7 @@ import traceback
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from grpo_engine.config.settings import RunConfig
@@ -184,7 +185,8 @@ def score_before_update(
         yield PhaseStarted(step=step, phase="logprobs")
         if needs_old:
             old = yield from score_tokens(
-                run, step, samples.rollouts, rows=rows, weights=run.sampler_weights,
+                run, step, samples.rollouts, rows=rows,
+                under=partial(run.policy.using, run.sampler_weights),
                 values=run.has_critic, entropy=recipe.entropy_top_quantile < 1,
             )  # fmt: skip
             scores = OldScores(
@@ -192,7 +194,7 @@ def score_before_update(
             )
         if run.has_reference:
             reference = yield from score_tokens(
-                run, step, samples.rollouts, rows=rows, reference=True
+                run, step, samples.rollouts, rows=rows, under=run.policy.as_reference
             )
             scores = replace(scores, reference_logprobs_BT=reference.logprobs)
     return scores

@@ -9,6 +9,7 @@ must be 0.
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import mlx.core as mx
 
@@ -58,8 +59,8 @@ def check_itself(run: Run) -> Iterator[Event]:
         weights=moved,
     )  # fmt: skip
     rollouts = yield from relay(run, 0, decoding)
-    trained = yield from score_tokens(run, 0, rollouts, weights=moved)
-    sampled = yield from score_tokens(run, 0, rollouts, weights=moved, folded=True)
+    trained = yield from score_tokens(run, 0, rollouts, under=partial(policy.using, moved))
+    sampled = yield from score_tokens(run, 0, rollouts, under=partial(policy.for_sampling, moved))
     first = yield from score_tokens(run, 0, rollouts)
     second = yield from score_tokens(run, 0, rollouts)
     mask, sampler = gather_rollouts(rollouts)
@@ -74,7 +75,7 @@ def check_itself(run: Run) -> Iterator[Event]:
         ),
     }  # fmt: skip
     if run.has_reference:
-        reference = yield from score_tokens(run, 0, rollouts, reference=True)
+        reference = yield from score_tokens(run, 0, rollouts, under=policy.as_reference)
         gaps["the policy and its reference (KL 0)"] = (first.logprobs - reference.logprobs, limit)
     checked = {what: (_gap(values, mask), limit) for what, (values, limit) in gaps.items()}
     for what, (gap, limit) in checked.items():

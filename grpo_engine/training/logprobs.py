@@ -1,7 +1,7 @@
 """Log-probabilities of sampled completions without a gradient, micro-batch by micro-batch."""
 
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import mlx.core as mx
@@ -9,13 +9,10 @@ import mlx.core as mx
 from grpo_engine.events import Event, PhaseAdvanced
 from grpo_engine.policy.batch import TokenBatch, micro_batches
 from grpo_engine.policy.forward import TokenScores, token_scores
-from grpo_engine.policy.policy import Policy
 from grpo_engine.rollouts.types import Rollout
 from grpo_engine.run.requests import answer_requests
 from grpo_engine.run.session import Run
 from grpo_engine.training.samples import assembled
-
-Weights = Mapping[str, mx.array]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,21 +30,16 @@ def score_tokens(
     rollouts: Sequence[Rollout],
     *,
     rows: Sequence[int] | None = None,
-    weights: Weights | None = None,
-    reference: bool = False,
-    folded: bool = False,
+    under: Callable[[], AbstractContextManager[None]] = nullcontext,
     entropy: bool = False,
     values: bool = False,
 ) -> Generator[Event, None, ScoredTokens]:
-    """Score completions with the policy, with other weights, or with its reference.
-
-    `folded` uses the weights as the sampler does, with the adapter folded in.
-    """
+    """Score completions with the policy, or with what it is `under` a method such as `using`."""
     chosen = list(range(len(rollouts)) if rows is None else rows)
     assigned = run.ranks.assigned(batches_of(run, rollouts, chosen))
     scored: list[tuple[TokenBatch, TokenScores]] = []
     for done, (_, batch) in enumerate(assigned, 1):
-        with _weights_of(run.policy, weights, reference=reference, folded=folded):
+        with under():
             scores = token_scores(
                 run.policy, batch, temperature=run.config.rollout.temperature, gradient=False,
                 entropy=entropy, values=values,
@@ -72,12 +64,3 @@ def batches_of(run: Run, rollouts: Sequence[Rollout], rows: Sequence[int]) -> li
         rollouts, rows_at_most=run.micro_rows, pad_id=run.policy.pad_id,
         bucket=run.policy.fast.bucket, only=[row for row in rows if rollouts[row].length],
     )  # fmt: skip
-
-
-def _weights_of(
-    policy: Policy, weights: Weights | None, *, reference: bool, folded: bool
-) -> AbstractContextManager[None]:
-    """Run the policy as its reference, as the sampler, or with other weights."""
-    if reference:
-        return policy.as_reference()
-    return policy.for_sampling(weights) if folded else policy.using(weights)

@@ -160,26 +160,26 @@ def _token_numbers(
     def of(values: mx.array | None) -> tuple[float, ...]:
         return by_row(values, samples, row)
 
-    every = result.passes if result is not None else ()
-    passes = [one for one in every if row in one.totals]
+    all_passes = result.passes if result is not None else ()
+    passes = [item for item in all_passes if row in item.totals]
     mask = tuple(int(inside) for inside in of(samples.mask_BT))
     return TokenNumbers(
         index=rollout.index,
         old=of(old.logprobs_BT),
         reference=of(old.reference_logprobs_BT),
-        passes=tuple(of(one.logprobs_BT) for one in passes),
+        passes=tuple(of(item.logprobs_BT) for item in passes),
         after=of(updated.logprobs_BT) if row in updated.rows else (),
         entropy=of(old.entropy_BT),
         advantages=of(advantages.values) if advantages.values.ndim == 2 else (),
         sampled=_sampled(rollout),
         mask=() if all(mask) else mask,
-        updates=tuple(one.totals[row] for one in passes),
-        entropies=tuple(of(one.entropy_BT) for one in passes if one.entropy_BT is not None),
-        values=tuple(of(one.values_BT) for one in passes if one.values_BT is not None),
+        updates=tuple(item.totals[row] for item in passes),
+        entropies=tuple(of(item.entropy_BT) for item in passes if item.entropy_BT is not None),
+        values=tuple(of(item.values_BT) for item in passes if item.values_BT is not None),
         old_values=of(old.values_BT),
         returns=of(advantages.returns),
-        clip_fraction=_row_mean(every[-1].clipped_BT if every else None, samples, row),
-        kl=_row_mean(every[-1].kl_BT if every else None, samples, row),
+        clip_fraction=_row_mean(all_passes[-1].clipped_BT if all_passes else None, samples, row),
+        kl=_row_mean(all_passes[-1].kl_BT if all_passes else None, samples, row),
     )
 
 

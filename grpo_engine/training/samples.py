@@ -66,9 +66,10 @@ class Samples:
         every = (reward for group in self.groups for reward in group.scores.rewards[0])
         return list(dict.fromkeys((reward.name, reward.weight) for reward in every))
 
-    def rows_of(self, place: int) -> list[int]:
-        start = sum(len(group.rollouts) for group in self.groups[:place])
-        return list(range(start, start + len(self.groups[place].rollouts)))
+    def rows_of(self, group: int) -> list[int]:
+        """The rows of a group, by its index in `groups`."""
+        start = sum(len(before.rollouts) for before in self.groups[:group])
+        return list(range(start, start + len(self.groups[group].rollouts)))
 
     def rewards(self) -> list[list[float | None]]:
         """Rewards [B, F]; None where a function does not apply, or is another task's."""

@@ -51,7 +51,7 @@ class Pass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateResult:
-    """Result of the passes of a step, as far as they are made."""
+    """Result of the passes of a step so far."""
 
     experience: Experience  # with the old log-probabilities of the first pass
     learning_rate: float
@@ -138,28 +138,28 @@ def _make_pass(
     losses: list[float] = []
     minibatches = _minibatches(run, step, inputs, before)
     for minibatch in minibatches:
-        made = yield from _gradient(run, step, inputs, minibatch)
-        results += made.results
+        summed = yield from _gradient(run, step, inputs, minibatch)
+        results += summed.results
         totals |= _totals_by_row(inputs, minibatch)
-        losses.append(made.loss)
+        losses.append(summed.loss)
         objective = -math.fsum(losses) / len(losses)
         if done.updates and (minibatch is minibatches[-1] or recipe.stop == "kl"):
-            measured = made.results if recipe.stop == "kl" else results
+            measured = summed.results if recipe.stop == "kl" else results
             reason = stop_reason(recipe, _sums(measured), objective, before.objective)
             done = replace(done, stopped=reason or "")
-        if not made.is_finite:
-            norm = made.norm + made.critic_norm
+        if not summed.is_finite:
+            norm = summed.norm + summed.critic_norm
             done = replace(
-                done, not_finite=f"the loss is {made.loss:g} and the gradient norm {norm:g}"
+                done, not_finite=f"the loss is {summed.loss:g} and the gradient norm {norm:g}"
             )
             culprits = yield from _culprits(run, step, inputs, minibatch)
             done = replace(done, culprits=culprits)
             break
         if not done.stopped:
-            _optimizer_step(run, made)
+            _optimizer_step(run, summed)
             done = replace(done, updates=done.updates + 1)
-        done = replace(done, objective=objective, loss=-objective, grad_norm=made.norm)
-        yield _pass_finished(step, minibatch, made, done)
+        done = replace(done, objective=objective, loss=-objective, grad_norm=summed.norm)
+        yield _pass_finished(step, minibatch, summed, done)
         if done.stopped:
             break
         yield from answer_requests(run, step)
@@ -215,40 +215,44 @@ def _gradient(
     done, total = minibatch.before * len(assigned), minibatch.updates * len(assigned)
     while True:
         scaled = replace(inputs, scale=run.optimizer.loss_scale)
-        summed: Any = None
+        gradients_sum: Any = None
         local: dict[int, MicroBatchResult] = {}
         for index, batch in assigned:
             outputs, gradients = gradient(run.policy, scaled, minibatch.totals, batch)
-            summed = gradients if summed is None else tree_map(mx.add, summed, gradients)
-            mx.eval(summed, outputs)
+            gradients_sum = (
+                gradients if gradients_sum is None else tree_map(mx.add, gradients_sum, gradients)
+            )
+            mx.eval(gradients_sum, outputs)
             local[index] = MicroBatchResult.of(batch, outputs)
             yield PhaseAdvanced(step=step, phase="update", done=done + len(local), total=total)
             if len(local) < len(assigned):
                 yield from answer_requests(run, step)
-        summed = all_gradients(run.ranks, summed, run.policy.module.trainable_parameters())
+        gradients_sum = all_gradients(
+            run.ranks, gradients_sum, run.policy.module.trainable_parameters()
+        )
         results = all_results(run.ranks, minibatch.batches, local)
-        norm = optim.global_norm(summed["model"])
-        critic_norm = optim.global_norm(summed.get("critic", {}))
+        norm = optim.global_norm(gradients_sum["model"])
+        critic_norm = optim.global_norm(gradients_sum.get("critic", {}))
         mx.eval(norm, critic_norm)
-        made = Gradient(
-            gradients=summed, norm=as_float(norm), critic_norm=as_float(critic_norm),
+        result = Gradient(
+            gradients=gradients_sum, norm=as_float(norm), critic_norm=as_float(critic_norm),
             results=results,
         )  # fmt: skip
-        if made.is_finite or not made.has_finite_losses or not run.optimizer.lower_scale():
-            return made
+        if result.is_finite or not result.has_finite_losses or not run.optimizer.lower_scale():
+            return result
 
 
-def _optimizer_step(run: Run, made: Gradient) -> None:
+def _optimizer_step(run: Run, summed: Gradient) -> None:
     """One optimiser step for policy and critic, each clipped by its own norm."""
     drop_state(run, changing=True)
     limit = run.config.optimizer.max_grad_norm
     policy = run.policy
-    clipped = optim.clip(flatten(made.gradients["model"]), mx.array(made.norm), limit)
+    clipped = optim.clip(flatten(summed.gradients["model"]), mx.array(summed.norm), limit)
     policy.load_trainable(run.optimizer.step(clipped, policy.snapshot()))
     changed = [policy.snapshot(), run.optimizer.arrays()]
     if run.critic_optimizer is not None:
-        critic_norm = mx.array(made.critic_norm)
-        clipped = optim.clip(flatten(made.gradients["critic"]), critic_norm, limit)
+        critic_norm = mx.array(summed.critic_norm)
+        clipped = optim.clip(flatten(summed.gradients["critic"]), critic_norm, limit)
         policy.load_critic(run.critic_optimizer.step(clipped, policy.critic_weights()))
         changed += [policy.critic_weights(), run.critic_optimizer.arrays()]
     mx.eval(changed)
@@ -306,15 +310,15 @@ def _sums(results: Sequence[MicroBatchResult]) -> Sums:
 
 
 def _pass_finished(
-    step: int, minibatch: Minibatch, made: Gradient, result: UpdateResult
+    step: int, minibatch: Minibatch, summed: Gradient, result: UpdateResult
 ) -> PassFinished:
     """The event of one update; learning rate 0 marks a forward that ended the passes."""
-    sums = _sums(made.results)
+    sums = _sums(summed.results)
     return PassFinished(
         step=step,
         index=result.complete_passes + 1,
         minibatch=minibatch.index,
-        loss=made.loss,
+        loss=summed.loss,
         clip_low=mean(sums, "clip_ratio/low_mean"),
         clip_high=mean(sums, "clip_ratio/high_mean"),
         kl_to_old=mean(sums, "kl_to_old"),
