@@ -85,10 +85,6 @@ class RankLostError(EngineError):
     """A rank of a run on several machines has ended."""
 
 
-class WorkerLostError(EngineError):
-    """A local worker of the run has ended."""
-
-
 def nearest(word: str, known: Iterable[str], most: int = 3) -> str:
     """Name the known names closest to `word`, as the end of a sentence; empty if none is close."""
     names = list(known)
