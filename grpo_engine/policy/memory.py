@@ -26,11 +26,10 @@ GRADIENTS = 2.0  # copies of the trained weights: the accumulated gradient and t
 LOGITS = 6.0  # arrays of a head chunk: logits, shifted, exponentials, probabilities, slope, product
 # while sampling: layers of the prefill, caches of prompts and of rows, logits of all rows
 PREFILL, PROMPT_CACHES, ROW_CACHES, DRAWN = 0.5, 11.0, 1.4, 4.0
-# On a CPU larger micro-batches are no faster: two workers train SmolLM2-135M on 64 answers of 64
-# tokens as fast with 8 a time (3.3 GB) as with 16 (5.1 GB) or 32 (8.5 GB), and slower with 4.
+# On a CPU larger micro-batches are no faster: SmolLM2-135M is trained on 64 answers of 64 tokens
+# as fast with 8 a time as with 16 or 32, which take more memory, and slower with 4.
 ENOUGH = 2**19  # numbers in a hidden state of the answers of a micro-batch
 PROMPT_SHARE = 1 / 8  # of a micro-batch's tokens, at most: each runs its prompts again
-WORKER = 90_000_000  # bytes of a local worker without its model: Python and libraries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,23 +40,11 @@ class MemoryEstimate:
     optimizer: int  # gradients, moments, and float32 copies of 16-bit weights
     sampling: int  # caches and logits of all rows, and weights with the adapter folded in
     update: int  # activations of one micro-batch
-    trained: int = 0  # of the weights: those that are trained
 
     @property
     def peak(self) -> int:
         """The most bytes in use at any time."""
         return self.weights + self.optimizer + max(self.sampling, self.update)
-
-    def in_workers(self, count: int, *, share_weights: bool) -> "MemoryEstimate":
-        """For `count` processes that each do such a part of the step."""
-        copies = 1 if share_weights else count
-        return MemoryEstimate(
-            weights=copies * (self.weights - self.trained) + count * (self.trained + WORKER),
-            optimizer=count * self.optimizer,
-            sampling=count * self.sampling,
-            update=count * self.update,
-            trained=count * self.trained,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +130,6 @@ def estimate_memory(
         optimizer=int(own * (GRADIENTS + moments)) + copies,
         sampling=_sampling(policy, sizes, rows, prompts, prompt_tokens, new_tokens),
         update=_update(policy, sizes, micro_rows, together, prompt_tokens, new_tokens),
-        trained=sum(int(array.nbytes) for array in trained),
     )
 
 

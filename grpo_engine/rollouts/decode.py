@@ -73,7 +73,7 @@ def make_rows(
         room = min(room, policy.context_length - len(prompt.ids))
         if not prompt.ids or room < 1:
             raise DataError(_does_not_fit(policy, prompt, max_context))
-        for index in range(prompt.first_index, prompt.first_index + prompt.rows):
+        for index in range(prompt.rows):
             key = row_key(
                 seed=seed, step=step, prompt=prompt.key, attempt=prompt.attempt, index=index,
                 occurrence=prompt.occurrence,

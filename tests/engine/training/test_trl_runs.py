@@ -100,7 +100,7 @@ def configured(case: Mapping[str, Any], world: Path) -> RunConfig:
         "task": {"name": str(world / "prompts.jsonl"), "held_out_size": 0},
         "rewards": {"functions": rewards},
         "evaluation": {"before_and_after": False, "pinned": 0},
-        "checkpoint": {"every": 0}, "record": {"tokens": "none"}, "run": {"workers": 1},
+        "checkpoint": {"every": 0}, "record": {"tokens": "none"},
     }  # fmt: skip
     weights = case["settings"].get("reward_weights")
     if weights:
@@ -120,13 +120,13 @@ def executed(case: Mapping[str, Any], world: Path, folder: Path) -> Ours:
             return ours.sample(run, *given, **named)
 
         def finished(*given: Any) -> Any:
-            ours.results.append(given[3])
+            ours.results.append(given[2].results)
             return finish(*given)
 
-        def taken(run: Run, gradients: Any, norm: float, critic: float) -> None:
-            ours.norms.append(norm)
+        def taken(run: Run, summed: update.Gradient) -> None:
+            ours.norms.append(summed.norm)
             ours.rates.append(float(run.optimizer.rule.learning_rate))
-            take(run, gradients, norm, critic)
+            take(run, summed)
 
         def stepped(self: Learner, gradients: Any, weights: Any) -> Any:
             ours.gradients.append(flat(gradients))
