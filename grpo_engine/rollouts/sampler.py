@@ -5,7 +5,9 @@ min_p at temperature 1, so the values are not comparable.
 Axes: n rows, V vocabulary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import mlx.core as mx
@@ -15,6 +17,7 @@ from grpo_engine.policy.head import Normalised, normalise, numpy_pays
 from grpo_engine.rollouts.noise import NOISE, events, own_times, own_times_of, uniforms
 from grpo_engine.rollouts.types import Sampling
 
+USED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "noise")
 LEAST = 2.0**-10  # weights, beside a largest of 1, down to which own times are tried first
 
 
@@ -33,23 +36,48 @@ def draw(
     *,
     seen: mx.array | None = None,
     forced: mx.array | None = None,
-    fast: bool = True,
+    on_host: bool = False,
 ) -> Drawn:
     """Sample by an exponential race: argmin_i E_i / p_i has distribution p; see `noise`.
 
     `seen` [n, V] marks tokens for the repetition penalty; `forced` [n] overrides the token where it
-    is not negative. `fast` allows the draw that looks only at tokens that may win.
+    is not negative. `on_host` allows a draw that waits for the logits and looks only at tokens that
+    may win.
     """
-    greedy = sampling.temperature == 0
     whole = seen is None and forced is None and not sampling.truncated
-    if fast and whole and not greedy and sampling.noise == NOISE and numpy_pays(logits):
-        return _draw_few(logits.astype(mx.float32), sampling.temperature, keys)
-    raw = normalise(logits, 1.0 if greedy else sampling.temperature)
-    chances = raw
+    if on_host and whole and sampling.temperature > 0 and sampling.noise == NOISE:
+        if numpy_pays(logits):
+            return _draw_few(logits.astype(mx.float32), sampling.temperature, keys)
+    use = replace(Sampling(), **{name: getattr(sampling, name) for name in USED})
+    compiled = _compiled(use, has_seen=seen is not None, has_forced=forced is not None)
+    given = [array for array in (seen, forced) if array is not None]
+    return Drawn(*compiled(logits, keys, *given))
+
+
+@lru_cache(maxsize=64)
+def _compiled(
+    sampling: Sampling, *, has_seen: bool, has_forced: bool
+) -> Callable[..., tuple[mx.array, mx.array, mx.array]]:
+    """The draw with these parameters as one compiled function; traced anew for each shape."""
+
+    def run(logits: mx.array, keys: mx.array, *given: mx.array) -> tuple[mx.array, ...]:
+        seen = given[0] if has_seen else None
+        return tuple(_drawn(logits, sampling, keys, seen, given[-1] if has_forced else None))
+
+    compiled: Callable[..., tuple[mx.array, mx.array, mx.array]] = mx.compile(run)
+    return compiled
+
+
+def _drawn(
+    logits: mx.array, sampling: Sampling, keys: mx.array, seen: mx.array | None,
+    forced: mx.array | None,
+) -> Drawn:  # fmt: skip
+    temperature = sampling.temperature or 1.0
+    raw = chances = normalise(logits, temperature)
     if seen is not None:
-        chances = normalise(penalised(logits, seen, sampling.repetition_penalty),
-                            1.0 if greedy else sampling.temperature)  # fmt: skip
-    if greedy:
+        penalty = sampling.repetition_penalty
+        chances = normalise(penalised(logits, seen, penalty), temperature)
+    if sampling.temperature == 0:
         tokens = mx.argmax(chances.shifted, axis=1)
     else:
         chances = truncated(chances, sampling)
