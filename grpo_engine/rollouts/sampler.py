@@ -78,7 +78,7 @@ def _drawn(
         penalty = sampling.repetition_penalty
         chances = normalise(penalised(logits, seen, penalty), temperature)
     if sampling.temperature == 0:
-        tokens = mx.argmax(chances.shifted, axis=1)
+        tokens = mx.argmax(chances.scaled, axis=1)
     else:
         chances = truncated(chances, sampling)
         tokens = _winners(chances.exponentials, keys, sampling.noise)
@@ -98,15 +98,16 @@ def _winners(weights: mx.array, keys: mx.array, version: int) -> mx.array:
     if version < 3:  # of a run that was begun by an earlier version
         return mx.argmax(weights / -mx.log2(uniforms(keys, width)), axis=1)
     times, at = events(keys, width)
-    early = mx.take_along_axis(weights, at, axis=1) / times
-    late = weights / (times[:, -1:] + own_times(keys, width))
-    first = mx.take_along_axis(at, mx.argmax(early, axis=1, keepdims=True), axis=1)[:, 0]
-    return mx.where(early.max(axis=1) >= late.max(axis=1), first, mx.argmax(late, axis=1))
+    early = mx.take_along_axis(weights, at, axis=1) / (times / width)
+    late = weights / (times[:, -1:] / width + own_times(keys, width))
+    rows = mx.array(np.arange(len(keys), dtype=np.uint32)[:, None])  # a constant of the compiled draw
+    return mx.argmax(late.at[rows, at].maximum(early), axis=1)
 
 
 def _draw_few(logits: mx.array, temperature: float, keys: mx.array) -> Drawn:
     """The same draw in NumPy, with own times only for tokens that may win."""
     times, at = events(keys, logits.shape[1])
+    times = times / logits.shape[1]
     mx.eval(logits, times, at)
     shifted, weights = [], []
     for row in np.asarray(logits):  # a row at a time stays in the cache
@@ -175,6 +176,6 @@ def truncated(parts: Normalised, sampling: Sampling) -> Normalised:
     kept = weights >= bound
     left = mx.where(kept, weights, 0.0)
     return Normalised(
-        shifted=mx.where(kept, parts.shifted, -mx.inf), exponentials=left,
+        scaled=mx.where(kept, parts.scaled, -mx.inf), top=parts.top, exponentials=left,
         total=left.sum(axis=1, keepdims=True),
     )  # fmt: skip
