@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import grpo_engine  # noqa: F401 - puts a fast BLAS in place before MLX
 import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
+import grpo_engine  # noqa: F401 - puts a fast BLAS in place before MLX
 from grpo_engine.config.settings import ModelConfig
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.policy import Policy
@@ -120,7 +120,9 @@ def growth(policy: Policy, rows: int) -> list[int]:
 
 def main() -> None:
     """Print the counts."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("model")
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--dtype", default="bfloat16")

@@ -199,9 +199,7 @@ class _Decoding:
         self._ask(is_run=queued is not None)
         self.steps += 1
         stay = [i for i, row in enumerate(self.active) if row is not None and not row.is_done]
-        self.active = [
-            None if row is None or row.is_done else row for row in self.active
-        ]
+        self.active = [None if row is None or row.is_done else row for row in self.active]
         if self._leave(len(stay)):
             stay = _fill_holes(stay)
             self.batch.keep(stay)

@@ -43,9 +43,7 @@ class GraphBatch:
             extended += self._run([row.caches for row in rows[portion]], pieces[portion])
         return extended
 
-    def _run(
-        self, rows: Sequence[list[Any]], pieces: Sequence[tuple[int, ...]]
-    ) -> list[Prefilled]:
+    def _run(self, rows: Sequence[list[Any]], pieces: Sequence[tuple[int, ...]]) -> list[Prefilled]:
         caches = [type(layer[0]).merge(list(layer)) for layer in zip(*rows, strict=True)]
         lengths = [len(piece) for piece in pieces]
         ids = padded(pieces, self.policy.pad_id)

@@ -72,9 +72,7 @@ class KernelBatch:
             extended += self._extend([row.caches for row in rows[portion]], pieces[portion])
         return extended
 
-    def _extend(
-        self, rows: Sequence[Layers], pieces: Sequence[tuple[int, ...]]
-    ) -> list[Prefilled]:
+    def _extend(self, rows: Sequence[Layers], pieces: Sequence[tuple[int, ...]]) -> list[Prefilled]:
         lengths = tuple(row[0][0].shape[1] for row in rows)
         layout = Layout(lengths, max(lengths), tuple(range(len(rows))))
         caches = [PrefixCache(None, layout) for _ in self.parts.layers]
@@ -155,9 +153,7 @@ class KernelBatch:
         rows = len(self.pads)
         self._storage = [
             tuple(
-                np.concatenate(
-                    [np.repeat(prompt, rows, axis=0), own[:rows, :, : self.end]], axis=2
-                )
+                np.concatenate([np.repeat(prompt, rows, axis=0), own[:rows, :, : self.end]], axis=2)
                 for own, prompt in ((keys, prompt_keys), (values, prompt_values))
             )
             for keys, values, prompt_keys, prompt_values in self._storage

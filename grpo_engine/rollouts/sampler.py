@@ -100,7 +100,9 @@ def _winners(weights: mx.array, keys: mx.array, version: int) -> mx.array:
     times, at = events(keys, width)
     early = mx.take_along_axis(weights, at, axis=1) / (times / width)
     late = weights / (times[:, -1:] / width + own_times(keys, width))
-    rows = mx.array(np.arange(len(keys), dtype=np.uint32)[:, None])  # a constant of the compiled draw
+    rows = mx.array(
+        np.arange(len(keys), dtype=np.uint32)[:, None]
+    )  # a constant of the compiled draw
     return mx.argmax(late.at[rows, at].maximum(early), axis=1)
 
 

@@ -81,7 +81,9 @@ def test_a_token_that_wins_with_a_tiny_weight_is_found(
     logits = mx.full((2000, 5001), -12 * math.log(2))
     logits[:, 0] = 0
     keys = token_keys(range(2000), range(2000))
-    few, all_ = (draw(logits, Sampling(), keys, on_host=on_host).tokens for on_host in (True, False))
+    few, all_ = (
+        draw(logits, Sampling(), keys, on_host=on_host).tokens for on_host in (True, False)
+    )
     assert mx.array_equal(few, all_)
     assert mx.mean(few > 0).item() == pytest.approx(5000 / 9096, abs=0.04)
 
