@@ -133,7 +133,7 @@ def main() -> None:
     out = sys.stdout.write
     out(f"decode step: {ours.total()} operations, mlx-lm's bare {bare.total()}, "
         f"ratio {ours.total() / bare.total():.2f}\n")  # fmt: skip
-    for name, count in (ours - bare).most_common(12):
+    for name, _ in (ours - bare).most_common(12):
         out(f"  {name}: {ours[name]} (bare {bare[name]})\n")
     drawn = our_draw(policy.vocabulary, chosen.rows)
     out(f"draw: {drawn.total()} operations: {dict(drawn.most_common())}\n")

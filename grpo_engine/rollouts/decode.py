@@ -221,7 +221,7 @@ class _Decoding:
         return ended > 0 and ended >= least
 
     def _next(self, pending: _Pending, *, ahead: int) -> _Pending:
-        """Run the tokens that were drawn last and draw the next ones; `ahead` of them are unread."""
+        """Run the tokens drawn last and draw the next ones; `ahead` of a row's are unread."""
         tokens, seen = pending.drawn.tokens, pending.seen
         if seen is not None:
             seen = mx.put_along_axis(seen, tokens[:, None], mx.array(True), axis=1)
@@ -324,7 +324,7 @@ class _Decoding:
         return True
 
     def _ask(self, *, is_run: bool) -> None:
-        """Give the answers that have ended to their environments; `is_run`: so is their last token."""
+        """Give answers that have ended to their environments; `is_run`: so is the last token."""
         if self.dialogues is None:
             return
         ended = [

@@ -45,9 +45,9 @@ def draw(
     may win.
     """
     whole = seen is None and forced is None and not sampling.truncated
-    if on_host and whole and sampling.temperature > 0 and sampling.noise == NOISE:
-        if numpy_pays(logits):
-            return _draw_few(logits.astype(mx.float32), sampling.temperature, keys)
+    plain = whole and sampling.temperature > 0 and sampling.noise == NOISE
+    if on_host and plain and numpy_pays(logits):
+        return _draw_few(logits.astype(mx.float32), sampling.temperature, keys)
     use = replace(Sampling(), **{name: getattr(sampling, name) for name in USED})
     compiled = _compiled(use, has_seen=seen is not None, has_forced=forced is not None)
     given = [array for array in (seen, forced) if array is not None]
