@@ -11,7 +11,7 @@ from grpo_engine.config.settings import ModelConfig
 from grpo_engine.errors import ModelError
 from grpo_engine.policy import adapters
 from grpo_engine.policy.critic import Critic
-from grpo_engine.policy.fast import attention, decoding, gates, passes, thin
+from grpo_engine.policy.fast import attention, decoding, gates, passes
 from grpo_engine.policy.fast.checkpointing import checkpoint_layers
 from grpo_engine.policy.fast.probes import prefix_windows
 from grpo_engine.policy.policy import Policy, Trained
@@ -77,7 +77,6 @@ def _install(policy: Policy) -> None:
     """Let the CPU's fast paths compute what they serve."""
     gates.install(policy)
     attention.install(policy)
-    thin.install(policy)
     policy.compiled_steps = decoding.computes(policy, TOLERANCE[policy.dtype])
     policy.compiled_passes = passes.computes(policy, TOLERANCE[policy.dtype])
 

@@ -19,7 +19,7 @@ from grpo_engine.policy.batch import micro_batches
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.policy import Policy
-from grpo_engine.rollouts import batches, decode
+from grpo_engine.rollouts import decode, kernels
 from grpo_engine.rollouts.decode import sample_groups
 from grpo_engine.rollouts.dialogue import EnvironmentReply
 from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
@@ -116,9 +116,9 @@ def test_made_up_dialogues_equal_one_row_at_a_time_from_scratch(
 @pytest.mark.parametrize(
     ("changes", "batching"),
     [
-        ({}, "compiled" if blas.products() else "rows"),
-        ({"sliding_window": 6, "layer_types": ["full_attention", "sliding_attention"]}, "rows"),
-        (MAMBA, "merged"),
+        ({}, "kernels" if blas.products() else "graph"),
+        ({"sliding_window": 6, "layer_types": ["full_attention", "sliding_attention"]}, "graph"),
+        (MAMBA, "unpadded"),
         (GEMMA2, "separate"),
     ],
     ids=["plain", "windows", "states", "no batches"],
@@ -142,7 +142,7 @@ def test_kept_caches_serve_models_of_every_build(
 def test_rows_leave_a_shared_prompt_and_come_back(
     policy: Policy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batches, "SHARED_FROM", 4)
+    monkeypatch.setattr(kernels, "SHARED_FROM", 4)
     prompts = [replace(PROMPTS[1], rows=ROWS)]
     sampling = Sampling(max_new_tokens=30, stop=STOPS)
     rollouts = sample(policy, sampling, dialogues(Scripted(REPLIES)), prompts)

@@ -18,7 +18,7 @@ from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.switches import FastPaths
-from grpo_engine.rollouts import batches
+from grpo_engine.rollouts import kernels
 from grpo_engine.rollouts.decode import sample_groups
 from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
 from tests.engine.conftest import MakePolicy
@@ -88,21 +88,21 @@ def test_rows_that_share_the_keys_of_their_prompt_equal_one_row_at_a_time(
     make_policy: MakePolicy, monkeypatch: pytest.MonkeyPatch, prompts: list[PromptRows],
     max_rows: int, compiled: bool,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(batches, "SHARED_FROM", 4)
+    monkeypatch.setattr(kernels, "SHARED_FROM", 4)
     sampling = Sampling(max_new_tokens=70, max_rows=max_rows, stop=("a", "zz", "e"))
     policy = make_policy(fast=FastPaths(compiled_decode=compiled))
     move_weights(policy, 0.1)
-    shared: list[int] = []
-    share = batches.RowsBatch._share
+    shared: list[bool] = []
+    shares = kernels.KernelBatch._shares
 
-    def told(batch: batches.RowsBatch, first: Sequence[Any]) -> None:
-        share(batch, first)
-        shared.append(batch.layout.shared)
+    def noted(batch: kernels.KernelBatch, rows: Sequence[Any]) -> bool:
+        shared.append(shares(batch, rows))
+        return shared[-1]
 
-    monkeypatch.setattr(batches.RowsBatch, "_share", told)
+    monkeypatch.setattr(kernels.KernelBatch, "_shares", noted)
     expected = sample_one_by_one(policy, prompts, sampling, seed=1, step=2)
     assert_same(sample(policy, sampling, prompts), expected)
-    assert any(shared) == (len(prompts) == 1 or max_rows == 3)
+    assert any(shared) == (policy.decodes_compiled and (len(prompts) == 1 or max_rows == 3))
     shared.clear()
     policy.fast = replace(policy.fast, shared_decode=False)
     assert_same(sample(policy, sampling, prompts), expected)
@@ -116,8 +116,8 @@ def one_by_one(policy: Policy, sampling: Sampling) -> list[Rollout]:
 @pytest.mark.parametrize(
     ("changes", "batching", "notes"),
     [
-        ({"sliding_window": 6, "layer_types": ["full_attention", "sliding_attention"]}, "rows", 0),
-        (MAMBA, "merged", 0),
+        ({"sliding_window": 6, "layer_types": ["full_attention", "sliding_attention"]}, "graph", 0),
+        (MAMBA, "unpadded", 0),
         (GEMMA2, "separate", 1),
     ],
     ids=["windows", "states", "no batches"],
