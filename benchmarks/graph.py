@@ -50,7 +50,7 @@ def bare_step(policy: Policy, rows: int) -> Counter[str]:
 
     model, *_ = mlx_lm.load(str(policy.folder))
     model.set_dtype(getattr(mx, policy.dtype))
-    caches = [type(c).merge([make_prompt_cache(model)[i] for _ in range(rows)])  # type: ignore[attr-defined]
+    caches = [type(c).merge([make_prompt_cache(model)[i] for _ in range(rows)])
               for i, c in enumerate(make_prompt_cache(model))]  # fmt: skip
     model(mx.array([PROMPT] * rows), cache=caches)
     mx.eval([cache.state for cache in caches], model.parameters())
@@ -88,7 +88,7 @@ def watched(log: list[str]) -> Iterator[None]:
 
         return run
 
-    mx.async_eval, mx.eval = noted("queue", queue), noted("wait", wait)  # type: ignore[assignment]
+    mx.async_eval, mx.eval = noted("queue", queue), noted("wait", wait)
     try:
         yield
     finally:

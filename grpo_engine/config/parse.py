@@ -14,8 +14,8 @@ from pydantic import BaseModel, ValidationError
 
 from grpo_engine.config.other_names import meant
 from grpo_engine.config.recipe_settings import ANY, Setting
-from grpo_engine.config.removed import REMOVED, without_removed
 from grpo_engine.config.recipes import SETTINGS
+from grpo_engine.config.removed import REMOVED, without_removed
 from grpo_engine.config.safe_yaml import RefusedError, dump_yaml, parse_yaml, read_text
 from grpo_engine.config.settings import AlgorithmConfig, RunConfig, Section
 from grpo_engine.config.values import kinds_of, read_list

@@ -46,12 +46,12 @@ class _Narrow:
 
     def __call__(self, x: mx.array, index: int) -> mx.array:
         if self.input is not x:
-            self.input, self.outputs = x, mx.split(x @ self.a, self.bounds, axis=-1)
+            self.input, self.outputs = x, list(mx.split(x @ self.a, self.bounds, axis=-1))
         return self.outputs[index]
 
 
 @cache
-def _together(kind: type) -> type:
+def _together(kind: type[AddedLoRA]) -> type[AddedLoRA]:
     """Subclass of a layer whose product x A is shared with its neighbours."""
 
     def call(self: Any, x: mx.array) -> mx.array:
@@ -74,7 +74,8 @@ def applied_together(model: nn.Module, apart: Sequence[nn.Module]) -> Iterator[N
         for index, layer in enumerate(layers):
             layer._narrow, layer._index = narrow, index
             layer._b = (layer.scale * layer.lora_b).astype(dtype)
-            layer.__class__ = _together(type(layer))
+            kind: type[AddedLoRA] = type(layer)
+            layer.__class__ = _together(kind)
     together = [layer for layers in groups.values() for layer in layers]
     mx.eval([(layer._narrow.a, layer._b) for layer in together])
     try:

@@ -60,9 +60,12 @@ def _compiled(
 ) -> Callable[..., tuple[mx.array, mx.array, mx.array]]:
     """The draw with these parameters as one compiled function; traced anew for each shape."""
 
-    def run(logits: mx.array, keys: mx.array, *given: mx.array) -> tuple[mx.array, ...]:
+    def run(
+        logits: mx.array, keys: mx.array, *given: mx.array
+    ) -> tuple[mx.array, mx.array, mx.array]:
         seen = given[0] if has_seen else None
-        return tuple(_drawn(logits, sampling, keys, seen, given[-1] if has_forced else None))
+        drawn = _drawn(logits, sampling, keys, seen, given[-1] if has_forced else None)
+        return drawn.tokens, drawn.logprobs, drawn.raw_logprobs
 
     compiled: Callable[..., tuple[mx.array, mx.array, mx.array]] = mx.compile(run)
     return compiled

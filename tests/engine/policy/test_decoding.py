@@ -121,7 +121,7 @@ def decode(
             rows = [last, *rows[1:last]] if last > 1 else [last]
             batch.keep(rows)
         found.append(np.full((len(prompts), policy.vocabulary), np.nan, np.float32))
-        found[-1][: len(rows)] = np.array(batch.step(mx.array(step[: len(rows)])))
+        found[-1][: len(rows)] = np.array(batch.step(mx.array(list(step[: len(rows)]))))
     return np.stack(found)
 
 
