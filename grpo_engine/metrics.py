@@ -61,9 +61,9 @@ _SPECS = (
     _spec("prompts/passed_over", "prompts passed over", "Training problems that were not drawn in "
           "this step, because of their pass rates or their length. See task.curriculum.", "none",
           "prompts"),
-    _spec("loss", "loss", "What the last pass minimised, the negative of the objective, as the "
-          "mean of its minibatches. It often reads near 0: at ratio 1 the pushes up and down of a "
-          "group cancel, and the model still learns.", "none",
+    _spec("loss", "loss", "The negative of the objective, which the last pass minimised. It often "
+          "reads near 0: at ratio 1 the pushes up and down of a group cancel, and the model still "
+          "learns.", "none",
           also="objective"),
     _spec("kl", "KL to reference", "Mean over tokens of the k3 estimate of the distance to the "
           "reference policy in the last pass, each times its ratio if the recipe's KL penalty is. "
@@ -71,8 +71,8 @@ _SPECS = (
           (0.1,),
           also="distance from the reference, far, furthest, drift, divergence"),
     _spec("kl_to_old", "KL to sampling policy", "Distance to the policy that sampled the answers, "
-          "in the last pass and before its updates. With one pass of one minibatch it is 0 by "
-          "construction.", "none", "nats",
+          "in the last pass and before its updates: how far earlier ones moved the policy. With "
+          "one pass of one minibatch it is 0 by construction.", "none", "nats",
           also="distance, drift, policy change"),
     _spec("entropy", "entropy", "Mean entropy of the next-token distribution on answer tokens, "
           "in the first pass. Near 0 the policy has stopped exploring and groups lose their "

@@ -25,6 +25,7 @@ from grpo_tui.app.tui.dialogs.leaving import LeaveDialog, Plan, QuitDialog
 from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.store import writes
 from grpo_tui.app.tui.store.reader import ReaderThread
+from grpo_tui.app.tui.textual_private.errors import has_crashed
 from grpo_tui.app.tui.textual_private.themed_app import ThemedApp
 from grpo_tui.app.tui.tour import Tour
 from grpo_tui.experiments.db.texts import visible
@@ -344,7 +345,7 @@ class RunApp(ThemedApp):
 
         After an error of the workbench, say what became of the run and which command shows it.
         """
-        crashed = bool(self._exception or sys.exception())
+        crashed = has_crashed(self)
         if self.plan == "hand_over" and self.handed_over:
             sys.stderr.write(f"{visible(self.handed_over)} continues in the background; "
                              "run grpo-tui watch to see it\n")  # fmt: skip

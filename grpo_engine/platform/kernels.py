@@ -11,7 +11,6 @@ import ctypes
 import fcntl
 import os
 import re
-import shutil
 import sys
 import tempfile
 from contextlib import suppress
@@ -20,6 +19,7 @@ from threading import Lock
 from typing import Final
 
 from grpo_engine.errors import EngineError
+from grpo_engine.paths import remove
 from grpo_engine.platform import device, private
 
 VARIABLES: Final = ("TMPDIR", "TMP", "TEMP", "TEMPDIR")
@@ -103,7 +103,7 @@ def _remove_abandoned(shared: Path) -> None:
     """Remove the folders of processes that were killed."""
     for path in shared.glob(f"{PREFIX}*"):
         if (descriptor := _locked(path)) is not None:
-            shutil.rmtree(path, ignore_errors=True)
+            remove(shared, path.name, ignore_errors=True)
             os.close(descriptor)
 
 
@@ -130,7 +130,7 @@ def _finish(folder: Path, process: int) -> None:
             if path.startswith(f"{folder}/") and not target.exists():
                 target.parent.mkdir(parents=True, exist_ok=True)
                 private.write(target, Path(path).read_bytes())
-    shutil.rmtree(folder, ignore_errors=True)
+    remove(folder.parent, folder.name, ignore_errors=True)
 
 
 def _shared(folder: Path) -> Path:

@@ -2,12 +2,12 @@
 
 import fcntl
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from grpo_engine.paths import remove
 from grpo_engine.platform.private import temporary_folder
 
 
@@ -24,7 +24,7 @@ def scratch(purpose: str) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove(parent, folder.name, ignore_errors=True)
         os.close(lock)
 
 
@@ -51,7 +51,7 @@ def _sweep(parent: Path) -> None:
             continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
+            remove(parent, folder.name, ignore_errors=True)
         except OSError:
             pass
         finally:

@@ -27,7 +27,8 @@ from tests.experiments.made import evaluated
 
 NAMES = ("one", "two")
 # places whose texts an import checks, or that name a kind of event; all others are taken
-KNOWN = {"uid", "short", "payload", "nonfinite", "spans"}
+TIMES = {"created_at", "started_at", "ended_at", "heartbeat", "progress_at"}
+KNOWN = {"uid", "short", "payload", "nonfinite", "spans", *TIMES}
 KEYS = {
     screen: [*" *+-/?!.<>{}[]()@:;=^~", *string.ascii_letters, "\r", "\t", "\x1b[A", "\x1b[B",
              "\x1b[6~", "\x1b[F", "\x0f", "\x10", "\x03"]

@@ -19,7 +19,6 @@ from tests.docs.blocks import PAGES, ROOT, Block, blocks
 from tests.e2e.training import environment
 
 NETWORK, MINUTES = "installs from the network", "takes ten minutes or more"
-LISTS = "lists in JSON form are not taken on the command line yet"
 SCREEN = "opens the workbench, as the tests in tests/e2e do"
 # Commands that are not run, by how they begin.
 NOT_RUN: Mapping[str, str] = {
@@ -29,10 +28,8 @@ NOT_RUN: Mapping[str, str] = {
     "grpo-tui serve": "serves until it is stopped, as in tests/e2e/test_served_window.py",
     "ssh": "needs another machine", "mlx.launch --hostfile": "needs other machines",
     "mlx.launch -n 2": "two processes, as in tests/e2e/test_launcher.py",
-    "make device": MINUTES, "make bench-quick": MINUTES, "python -m benchmarks": MINUTES,
+    "make device": MINUTES, "make bench-quick": MINUTES, "python -m bench": MINUTES,
     "python -m tools.make_guess": MINUTES,
-    "grpo-tui train --set task.name=cities.jsonl": LISTS,
-    "grpo-tui train --set task.name=rows.jsonl": LISTS,
     "grpo-tui train --preset starter --set 'record.trackers": "needs an account of wandb",
 }  # fmt: skip
 # Blocks of Python that are only compiled, by page and how they begin.

@@ -173,19 +173,6 @@ def mean(values: pd.Series) -> float:
     return float(values.mean())
 
 
-def at_bound(step: Step) -> tuple[float, float]:
-    tokens = step.tokens
-    pushed = tokens["advantage"] != 0
-    found = []
-    for by in (TOKENS, -TOKENS):
-        stopped = side(step, "region", by)
-        if step.recipe in WHOLE_ANSWERS:
-            keys = pd.MultiIndex.from_frame(tokens[["group", "index"]])
-            stopped = pd.Series(stopped.loc[keys].to_numpy(), index=tokens.index)
-        found.append(float((stopped & pushed).sum() / pushed.sum()))
-    return found[0], found[1]
-
-
 def loss(step: Step) -> float:
     """The loss of the recipes with one minibatch and a formula that fits on a line."""
     tokens, count = step.tokens, len(step.kept)
@@ -212,8 +199,14 @@ def wilson(right: float, count: int, sign: int) -> float:
 
 
 def formed(answers: pd.DataFrame) -> pd.Series:
+    """Whether each answer has the format, of those whose task asks for one."""
     (name,) = [name for name in answers if name.startswith("reward/") and "format" in name]
-    return answers[name] > 0
+    return answers[name].dropna() > 0
+
+
+def right_of_formed(answers: pd.DataFrame) -> pd.Series:
+    flags = formed(answers)
+    return right(answers.loc[flags.index[flags]])
 
 
 def right(answers: pd.DataFrame) -> pd.Series:
@@ -223,7 +216,7 @@ def right(answers: pd.DataFrame) -> pd.Series:
 def held_out(name: str, step: Step, mode: str) -> float | None:
     """A metric of an evaluation by its name without `eval/` and the mode; None if it is open."""
     rows, answers = step.evaluated(mode)
-    if task := re.fullmatch(r"task/([^/].*)/((?:rewards/)?[^/]+)", name):
+    if task := re.fullmatch(r"task/(.+?)/((?:rewards/)?[^/]+)", name):
         label, name = task[1], task[2]
         others = list(step.run["cfg.task.others"] or {})
         key = f"{label}/" if label in others else tuple(f"{other}/" for other in others)
@@ -237,7 +230,7 @@ def held_out(name: str, step: Step, mode: str) -> float | None:
         kind, sign = name.rpartition("_")[0], low_or_high[name]
         if kind == "accuracy":
             return wilson(judged["correct"].sum(), len(judged), sign)
-        flags = formed(answers) if kind == "format" else right(answers)[formed(answers)]
+        flags = formed(answers) if kind == "format" else right_of_formed(answers)
         return wilson(flags.sum(), len(flags), sign)
     if at := re.fullmatch(r"pass@(\d+)", name):
         k = int(at[1])
@@ -253,7 +246,7 @@ def held_out(name: str, step: Step, mode: str) -> float | None:
         "truncated": lambda: mean(answers["finish"].isin(CUT)),
         "turns": lambda: mean(turns_of(step, answers)),
         "format": lambda: mean(formed(answers)),
-        "accuracy_of_formatted": lambda: mean(right(answers)[formed(answers)]),
+        "accuracy_of_formatted": lambda: mean(right_of_formed(answers)),
     }
     return plain[name]() if name in plain else None
 
@@ -306,7 +299,6 @@ OF_STEP: dict[str, Callable[[Step], Value]] = {
     "cispo_clip_ratio": lambda s: mean((np.exp(s.tokens["log_ratio"]) > CAP)
                                        & (s.tokens["advantage"] > 0)),
     "loss": lambda s: loss(s) if s.recipe in ("grpo", "dr-grpo", "cispo") else None,
-    "at_bound": lambda s: at_bound(s) if s.recipe in BOUNDS else None,
     "clip_ratio/low_mean": lambda s: clipped("low", mean)(s) if s.recipe in BOUNDS else None,
     "clip_ratio/high_mean": lambda s: clipped("high", mean)(s) if s.recipe in BOUNDS else None,
     "clip_ratio/region_mean": lambda s: clipped("region", mean)(s) if s.recipe in BOUNDS else None,
@@ -369,14 +361,20 @@ def answers_wrong(step: Step) -> list[str]:
     """Totals, statistics of groups, and the advantages of recipes whose signal is the group's."""
     wrong = []
     rows = pd.concat([step.sampled, step.held_out])
-    weights = step.weights
+    others = {
+        label: {name.rpartition(":")[2]: weight for name, weight in other["rewards"].items()}
+        for label, other in (step.run["cfg.task.others"] or {}).items()
+    }
     for row in rows.to_dict("records"):
+        label = row["example_key"].partition("/")[0]
+        weights = others.get(label, step.weights)
         terms = [weights.get(name.removeprefix("reward/"), 0.0 if weights and name in (
                      "reward/numeric_answer",) else 1.0) * value
                  for name, value in row.items()
                  if name.startswith("reward/") and not pd.isna(value)]  # fmt: skip
-        if not math.isclose(sum(terms), row["reward"], rel_tol=CLOSE, abs_tol=1e-7):
-            wrong.append(f"reward of rollout {row['rollout']}: {row['reward']}, not {sum(terms)}")
+        total = sum(terms) if terms else math.nan  # an answer whose environment failed has none
+        if not np.isclose(total, row["reward"], rtol=CLOSE, atol=1e-7, equal_nan=True):
+            wrong.append(f"reward of rollout {row['rollout']}: {row['reward']}, not {total}")
     groups = rows.groupby(["origin", "group"])
     for name, found in (("reward_mean", groups["reward"].transform("mean")),
                         ("reward_std", groups["reward"].transform("std"))):  # fmt: skip
@@ -387,7 +385,8 @@ def answers_wrong(step: Step) -> list[str]:
         advantage = step.kept["reward"] - own.transform("mean")
         if step.recipe != "dr-grpo":
             advantage = advantage / (own.transform("std") + 1e-4)
-        if not np.allclose(step.kept["advantage"], advantage, rtol=1e-4, atol=1e-5):
+        # an answer without a reward pushes nothing
+        if not np.allclose(step.kept["advantage"], advantage.fillna(0.0), rtol=1e-4, atol=1e-5):
             wrong.append("advantages")
     return wrong
 
@@ -435,7 +434,20 @@ def recompute(folder: Path) -> dict[str, Any]:
                     wrong.append(f"{run['name']}, step {step}: {name} is {stored}, not {value}")
     unknown = [name for name in left if name not in counts
                and not any(re.fullmatch(pattern, name) for pattern in OPEN)]  # fmt: skip
-    return {"runs": len(tables["runs"]), "counts": counts, "wrong": wrong, "unknown": unknown}
+    missing = [name for name in OF_STEP if name not in counts]
+    wrong += csv_wrong(folder, tables["metrics"])
+    return {"counts": counts, "wrong": wrong, "unknown": unknown, "missing": missing}
+
+
+def csv_wrong(folder: Path, metrics: pd.DataFrame) -> list[str]:
+    """Columns of the CSV file that hold other numbers than the lines of JSON."""
+    csv = pd.read_csv(folder / "metrics.csv")
+    if (csv["run"] != metrics["run"]).any():
+        return ["metrics.csv: run"]
+    return [
+        f"metrics.csv: {name}" for name in metrics.select_dtypes("number").columns
+        if not np.array_equal(csv[name], metrics[name].astype(float), equal_nan=True)
+    ]  # fmt: skip
 
 
 def table(file: Path) -> pd.DataFrame:

@@ -99,6 +99,6 @@ def recomputed(folder: Path) -> dict[str, Any]:
 
 def test_every_metric_that_exports_determine_is_what_pandas_makes_of_them(exported: Path) -> None:
     found = recomputed(exported)
-    assert found["wrong"] == []
-    assert found["unknown"] == []
+    assert found["wrong"] == [], "\n".join(found["wrong"])
+    assert found["unknown"] == [], "\n".join(found["unknown"])
     assert found["missing"] == []

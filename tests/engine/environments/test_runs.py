@@ -332,9 +332,14 @@ def test_classes_and_functions_of_trls_documentation_run_unchanged(
 ) -> None:
     """The prefill begins each answer with a call, which the random model's text then breaks."""
     model = write_model(tmp_path / "model", max_position_embeddings=4096)
+    chats = [[{"role": "user", "content": f"say {number}: "}] for number in range(40)]
+    (tmp_path / "chats.jsonl").write_text(
+        "".join(json.dumps({"prompt": chat}) + "\n" for chat in chats)
+    )
     config = settings(
         world, steps=1, model={"path": str(model)},
         task={
+            "name": str(tmp_path / "chats.jsonl"),
             "environment": f"{world}/trl.py:Counter", "tools": [f"{world}/trl.py:multiply"],
             "prefill": '<tool_call>{"name": "increment", "arguments": {"step": 3}}</tool_call>',
             "max_turns": 2, "system_prompt": "Count.",
