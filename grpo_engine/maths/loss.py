@@ -1,5 +1,7 @@
 """Entry point of the loss: computes its value and its terms for any recipe."""
 
+from typing import Any
+
 import mlx.core as mx
 
 from grpo_engine.config import recipes
@@ -60,13 +62,7 @@ def recipe_loss(
     log_r = ratio.log_ratios(batch.new - batch.old, batch.mask, recipe.ratio)
     r = mx.broadcast_to(ratio.ratios(log_r), batch.mask.shape)
     importance, kept = _importance(batch, recipe)
-    if targets is not None:
-        push = push_to_target(r, targets)
-    elif recipe.trust == "vespo":
-        log_weight = ratio.answer_weight(batch.new - batch.old, importance, recipe)
-        push = trust.vespo(log_weight, batch.advantage, batch.new, recipe)
-    else:
-        push = trust.push(recipe, r, batch.advantage, batch.new)
+    push = _push(batch, recipe, r, importance, targets)
     in_loss = batch.mask & ((push.side == trust.FREE) | (not recipe.drop_at_bound))
     top = _top_entropy(batch, recipe, totals)
     distance, value = _distance(batch, recipe, r), _value_loss(batch, recipe)
@@ -76,16 +72,10 @@ def recipe_loss(
     weight = weights(batch.mask, recipe.weight, totals, max_length)
     contribution = weight * term - bonus
     terms = Terms(
-        mask=batch.mask,
+        **_of_batch(batch, recipe),
+        **_of_push(batch, push, r),
         advantage=batch.advantage if targets is None else targets.sign * batch.mask,
-        log_ratio=batch.new - batch.old,
-        ratio=r,
-        low=mx.broadcast_to(push.low, r.shape),
-        high=mx.broadcast_to(push.high, r.shape),
-        side=push.side * batch.mask,
         clamped=batch.mask & (mx.abs(log_r) > LIMIT),
-        objective=push.objective * batch.mask,
-        gate=_gate(batch, push),
         importance=importance,
         kept=kept,
         updated=in_loss & top & kept,
@@ -93,14 +83,41 @@ def recipe_loss(
         contribution=contribution,
         anchor=distance * batch.mask,
         kl=_kl(batch, recipe, r),
-        kl_to_old=anchor.k3(batch.old - batch.new),
-        entropy=batch.entropy,
         value_loss=value,
         bonus=bonus,
         target=None if targets is None else targets.probability,
-        per_row=batch.per_row and recipe.ratio.startswith("sequence_"),
     )
     return Loss(contribution.sum(), terms)
+
+
+def _push(
+    batch: Batch, recipe: Recipe, r: mx.array, importance: mx.array, targets: Targets | None
+) -> trust.Push:
+    """J and where it has stopped."""
+    if targets is not None:
+        return push_to_target(r, targets)
+    if recipe.trust == "vespo":
+        log_weight = ratio.answer_weight(batch.new - batch.old, importance, recipe)
+        return trust.vespo(log_weight, batch.advantage, batch.new, recipe)
+    return trust.push(recipe, r, batch.advantage, batch.new)
+
+
+def _of_batch(batch: Batch, recipe: Recipe) -> dict[str, Any]:
+    """The terms that do not depend on the push."""
+    return {
+        "mask": batch.mask, "log_ratio": batch.new - batch.old, "entropy": batch.entropy,
+        "kl_to_old": anchor.k3(batch.old - batch.new),
+        "per_row": batch.per_row and recipe.ratio.startswith("sequence_"),
+    }  # fmt: skip
+
+
+def _of_push(batch: Batch, push: trust.Push, r: mx.array) -> dict[str, Any]:
+    """The terms of a push, [B, T]."""
+    return {
+        "ratio": r, "low": mx.broadcast_to(push.low, r.shape),
+        "high": mx.broadcast_to(push.high, r.shape), "side": push.side * batch.mask,
+        "objective": push.objective * batch.mask, "gate": _gate(batch, push),
+    }  # fmt: skip
 
 
 def _weighed(push: trust.Push, importance: mx.array) -> mx.array:

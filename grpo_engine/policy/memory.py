@@ -25,7 +25,9 @@ LAYERS_AGAIN, BETWEEN, CACHES_AGAIN = 2.0, 2.0, 1.0
 GRADIENTS = 2.0  # copies of the trained weights: the accumulated gradient and the one being added
 LOGITS = 6.0  # arrays of a head chunk: logits, shifted, exponentials, probabilities, slope, product
 # while sampling: layers of the prefill, caches of prompts and of rows, logits of all rows
-PREFILL, PROMPT_CACHES, ROW_CACHES, DRAWN = 0.5, 11.0, 1.4, 4.0
+PREFILL, PROMPT_CACHES, ROW_CACHES, DRAWN = 0.5, 2.0, 1.2, 4.0
+# positions by which the caches of rows grow: in our storage, and in mlx-lm's batch caches
+KERNEL_GROWTH, GRAPH_GROWTH = 64, 256
 # On a CPU larger micro-batches are no faster: SmolLM2-135M is trained on 64 answers of 64 tokens
 # as fast with 8 a time as with 16 or 32, which take more memory, and slower with 4.
 ENOUGH = 2**19  # numbers in a hidden state of the answers of a micro-batch
@@ -142,7 +144,10 @@ def _sampling(
 ) -> int:
     """Bytes of folded weights, caches, the prefill, and the logits of all rows."""
     token = sizes.layers * sizes.kv_width * sizes.bytes
-    caches = ROW_CACHES * rows * (prompt_tokens + new_tokens) * token
+    room = math.ceil((prompt_tokens + new_tokens) / GRAPH_GROWTH) * GRAPH_GROWTH
+    if policy.decodes_compiled:
+        room = prompt_tokens + math.ceil(new_tokens / KERNEL_GROWTH) * KERNEL_GROWTH
+    caches = ROW_CACHES * rows * room * token
     caches += PROMPT_CACHES * prompts * prompt_tokens * token
     prefill = sizes.layer_bytes(prompts * prompt_tokens, prompts * prompt_tokens**2)
     logits = DRAWN * max(rows, prompts) * sizes.vocabulary * 4

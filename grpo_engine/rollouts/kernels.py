@@ -12,10 +12,10 @@ import numpy as np
 from grpo_engine.policy.fast.attention import reads_prompts_once
 from grpo_engine.policy.fast.caches import Layout, PrefixCache
 from grpo_engine.policy.fast.decoding import CompiledStep
+from grpo_engine.policy.memory import KERNEL_GROWTH
 from grpo_engine.policy.policy import Policy
 from grpo_engine.rollouts.batch import PREFILL_TOKENS, Cached, Prefilled, padded, portions
 
-GROWTH = 64  # positions by which storage grows
 SHARED_FROM = 128  # prompt tokens from which rows of one prompt read the same keys and values
 
 Layers = list[tuple[np.ndarray, np.ndarray]]
@@ -119,8 +119,11 @@ class KernelBatch:
         if self._storage:
             self._pad(max(0, count + len(new) - self._storage[0][0].shape[0]), left, 0)
         else:
-            empty = self._step.storage(len(new), self.end + GROWTH)
-            self._storage = [tuple(layer) for layer in empty]
+            self._storage = [
+                tuple(zeros(len(new), array.shape[0], self.end + KERNEL_GROWTH, array.shape[2])
+                      for array in layer)
+                for layer in new[0]
+            ]  # fmt: skip
         for layer, (keys, values) in enumerate(self._storage):
             for row, length in enumerate(lengths):
                 place = slice(self.end - length, self.end)
@@ -143,32 +146,27 @@ class KernelBatch:
         self.shared, self.pads = new[0][0][0].shape[1], [0] * len(new)
         for keys, values in new[0]:
             heads, _, width = keys.shape
-            own = (np.zeros((len(new), heads, GROWTH, width), np.float32) for _ in range(2))
+            own = (zeros(len(new), heads, KERNEL_GROWTH, width) for _ in range(2))
             prompt = (np.ascontiguousarray(array[None]) for array in (keys, values))
             self._storage.append((*own, *prompt))
         self._step.use(self._storage)
 
     def _stop_sharing(self) -> None:
         """Copy the shared prompt for each row, since others join."""
-        rows = len(self.pads)
-        self._storage = [
-            tuple(
-                np.concatenate([np.repeat(prompt, rows, axis=0), own[:rows, :, : self.end]], axis=2)
-                for own, prompt in ((keys, prompt_keys), (values, prompt_values))
-            )
-            for keys, values, prompt_keys, prompt_values in self._storage
-        ]
-        self.end += self.shared
-        self.shared = 0
-        self._pad(0, 0, GROWTH)
+        shared, self.shared = self.shared, 0
+        stored = self._storage
+        self._storage = [layer[:2] for layer in stored]
+        self._pad(0, shared, KERNEL_GROWTH)
+        for layer, (_, _, *prompt) in zip(self._storage, stored, strict=True):
+            for own, before in zip(layer, prompt, strict=True):
+                own[:, :, :shared] = before
+        self.end += shared
 
     def _pad(self, rows: int, left: int, right: int) -> None:
-        """Add rows, and positions on the left and right."""
-        padding = [(0, rows), (0, 0), (left, right), (0, 0)]
-        self._storage = [
-            (*(np.pad(array, padding) for array in layer[:2]), *layer[2:])
-            for layer in self._storage
-        ]
+        """Add rows, and positions on the left and right; one layer at a time, to save memory."""
+        for index, (keys, values, *prompt) in enumerate(self._storage):
+            larger = (_padded(array, rows, left, right) for array in (keys, values))
+            self._storage[index] = (*larger, *prompt)
 
     def step(self, tokens: mx.array) -> mx.array:
         if self._storage[0][0].shape[2] <= self.end:
@@ -181,14 +179,14 @@ class KernelBatch:
     def _grow(self) -> None:
         """Drop positions that no row uses, and add new ones."""
         unused = min(self.pads)
-        if unused >= GROWTH // 4:
+        if unused >= KERNEL_GROWTH // 4:
             self._storage = [
                 (*(array[:, :, unused:] for array in layer[:2]), *layer[2:])
                 for layer in self._storage
             ]
             self.pads = [pad - unused for pad in self.pads]
             self.end -= unused
-        self._pad(0, 0, GROWTH)
+        self._pad(0, 0, KERNEL_GROWTH)
         self._step.use(self._storage)
 
     def keep(self, indices: Sequence[int]) -> None:
@@ -212,6 +210,20 @@ class KernelBatch:
                 ))  # fmt: skip
             taken.append(Cached(layers))
         return taken
+
+
+def zeros(*shape: int) -> np.ndarray:
+    """An array in MLX's memory, which is counted there."""
+    array = mx.zeros(shape)
+    mx.eval(array)
+    return np.asarray(array)
+
+
+def _padded(array: np.ndarray, rows: int, left: int, right: int) -> np.ndarray:
+    count, heads, room, width = array.shape
+    larger = zeros(count + rows, heads, left + room + right, width)
+    larger[:count, :, left : left + room] = array
+    return larger
 
 
 def _joined(array: np.ndarray, before: int, width: int, new: int) -> np.ndarray:

@@ -144,7 +144,7 @@ def test_steps_equal_those_of_mlx(
     tokens = some(seed, 6, len(prompts))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernels, "SHARED_FROM", 4)
-        patch.setattr(kernels, "GROWTH", 4)
+        patch.setattr(kernels, "KERNEL_GROWTH", 4)
         patch.setattr(compiled, "GROWTH", 16)
         own = blas.products()
         assert own

@@ -52,7 +52,7 @@ class Ours:
     events: list[Event] = field(default_factory=list)
 
     def sample(
-        self, run: Run, rows: Sequence[PromptRows], _sampling: Any, *, step: int, **_: Any
+        self, run: Run, step: int, rows: Sequence[PromptRows]
     ) -> Generator[Event, None, list[Rollout]]:
         """The answers of the script, with the policy's log-probabilities."""
         texts = iter(self.case["answers"][self.generation])
@@ -115,9 +115,9 @@ def executed(case: Mapping[str, Any], world: Path, folder: Path) -> Ours:
     with pytest.MonkeyPatch.context() as patch:
         finish, take, step = update._pass_finished, update._optimizer_step, Learner.step
 
-        def sample(run: Run, *given: Any, **named: Any) -> Any:
+        def sample(run: Run, step: int, rows: Sequence[PromptRows], *_: Any) -> Any:
             held[:] = [run]
-            return ours.sample(run, *given, **named)
+            return ours.sample(run, step, rows)
 
         def finished(*given: Any) -> Any:
             ours.results.append(given[2].results)
@@ -133,7 +133,7 @@ def executed(case: Mapping[str, Any], world: Path, folder: Path) -> Ours:
             return step(self, gradients, weights)
 
         patch.setattr(trainer, "check_itself", lambda _: iter(()))
-        patch.setattr(sampling, "sample", sample)
+        patch.setattr(sampling, "_sampled", sample)
         patch.setattr(update, "row_order", ours.order)
         patch.setattr(update, "batches_of", ours.batches)
         patch.setattr(update, "_pass_finished", finished)
