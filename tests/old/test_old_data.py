@@ -148,7 +148,7 @@ def near(here: Any, then: Any) -> bool:
     if isinstance(then, list):
         return len(here) == len(then) and all(map(near, here, then))
     close: bool = here == then or (
-        isinstance(then, float) and here == pytest.approx(then, rel=1e-5, abs=1e-5)
+        isinstance(then, float) and here == pytest.approx(then, rel=1e-5, abs=3e-5)
     )
     return close
 
