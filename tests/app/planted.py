@@ -24,6 +24,7 @@ PLANTED = (
 _OURS = re.compile(
     rb"\x1b\[[0-9;?<>=$]*[mHABCDJKhlpu]"
     rb"|\x1b\]52;c;(?!UExBTlRFRA)[A-Za-z0-9+/=]*\x07"
+    rb"|\x1b\]22;[a-z]*\x07"
     rb"|\x1b\]9;[ -\x7e]*(?:\x07\x07|\x1b\\)"
 )
 _ACTING = re.compile(

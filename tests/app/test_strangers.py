@@ -3,13 +3,15 @@
 The columns and the keys of their JSON are found by looking, so that a new one is covered by itself.
 """
 
+import json
 import shutil
 import sqlite3
 import string
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,21 +23,25 @@ from grpo_tui.experiments.importing import import_files
 from grpo_tui.experiments.queue import RunQueue
 from grpo_tui.experiments.store import ExperimentStore
 from tests.app.calls import Cli, caller
-from tests.app.planted import Place, acting, plant, plantable
+from tests.app.planted import PLANTED, Place, acting, plant, plantable
 from tests.app.stored import record, run_events
+from tests.e2e.terminal import Terminal
+from tests.engine.tiny import write_model
 from tests.experiments.made import evaluated
 
 NAMES = ("one", "two")
 # places whose texts an import checks, or that name a kind of event; all others are taken
 TIMES = {"created_at", "started_at", "ended_at", "heartbeat", "progress_at"}
 KNOWN = {"uid", "short", "payload", "nonfinite", "spans", *TIMES}
+# places that hold one of a few words, which screens look up; another word is no text for people
+CHOICES = {"origin", "mode", "finish", "severity", "status", "kind", "rule"}
 KEYS = {
     screen: [*" *+-/?!.<>{}[]()@:;=^~", *string.ascii_letters, "\r", "\t", "\x1b[A", "\x1b[B",
              "\x1b[6~", "\x1b[F", "\x0f", "\x10", "\x03"]
     for screen in "12345"
 }  # fmt: skip
-# keys that load a model, start a run, or leave
-LEFT_OUT = {"1": "aq", "2": "LPrq", "3": "q", "4": "q", "5": "q"}
+# keys that load a model, start a run or another program, or leave
+LEFT_OUT = {"1": "aq", "2": "LPrq", "3": "q", "4": "oq", "5": "q"}
 
 
 def more_events() -> Iterator[ev.Event]:
@@ -165,3 +171,84 @@ def test_only_known_places_of_a_store_are_refused_by_an_import(
     good, bad = sorted_places
     assert {place.column for place in bad} <= KNOWN
     assert len(good) > 100
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("screen", KEYS)
+def test_no_screen_or_dialog_sends_what_acts_on_a_terminal(
+    theirs: Path, sorted_places: tuple[list[Place], list[Place]], tmp_path: Path, screen: str
+) -> None:
+    shutil.copytree(theirs.parent, tmp_path / "theirs")
+    good = [place for place in sorted_places[0] if not {place.column, place.key} & CHOICES]
+    plant(tmp_path / "theirs" / theirs.name, good)
+    store = tmp_path / "mine.db"
+    with closing(ExperimentStore(store)) as mine:
+        assert len(import_files(mine, [tmp_path / "theirs" / theirs.name])) == len(NAMES)
+    with Terminal(["-P", "-m", "grpo_tui", "--db", str(store)], 160, 48) as terminal:
+        terminal.until("1 Runs")
+        terminal.press_now("\r")
+        terminal.until("3 Watch")
+        sent = terminal.raw
+        for key in KEYS[screen]:
+            if key in LEFT_OUT[screen]:
+                continue
+            for pressed in ("\x1b", "\x1b", screen, key):
+                terminal.press_now(pressed)
+                while terminal.waiting(0.1):
+                    sent += terminal.take()
+                assert terminal.child.isalive(), f"{key!r} on {screen}: {sent[-2000:]!r}"
+    assert not acting(sent)
+    assert b"PLANTED" in sent
+
+
+def model_texts(folder: Path) -> Iterator[tuple[str, list[Any]]]:
+    """Every text in the files of a model folder, by file and path within it."""
+
+    def inside(tree: Any, path: list[Any]) -> Iterator[list[Any]]:
+        if isinstance(tree, str):
+            yield path
+        for key, value in tree.items() if isinstance(tree, dict) else ():
+            yield from inside(value, [*path, key])
+        for index, value in enumerate(tree if isinstance(tree, list) else ()):
+            yield from inside(value, [*path, index])
+
+    for name in ("config.json", "tokenizer_config.json", "generation_config.json"):
+        for path in inside(json.loads((folder / name).read_text()), []):
+            yield name, path
+    yield "tokenizer.json", ["added_tokens", 0, "content"]
+    yield "tokenizer.json", ["model", "type"]
+    yield "adapter/adapter_config.json", ["fine_tune_type"]
+    yield "adapter/adapter_config.json", ["lora_parameters", "keys", 0]
+
+
+def with_planted(text: str, path: Sequence[Any]) -> str:
+    tree = json.loads(text)
+    place = tree
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] += PLANTED
+    return json.dumps(tree)
+
+
+@pytest.mark.slow
+def test_no_text_of_a_model_acts_on_a_terminal(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model")
+    (folder / "generation_config.json").write_text(json.dumps({"transformers_version": "4.0"}))
+    (folder / "adapter").mkdir()
+    (folder / "adapter" / "adapter_config.json").write_text(json.dumps(
+        {"fine_tune_type": "lora", "num_layers": -1,
+         "lora_parameters": {"rank": 2, "scale": 2.0, "dropout": 0.0, "keys": ["self_attn.q_proj"]}}
+    ))  # fmt: skip
+    found = {}
+    for number, (name, path) in enumerate(model_texts(folder)):
+        copy = shutil.copytree(folder, tmp_path / f"model-{number}")
+        (copy / name).write_text(with_planted((copy / name).read_text(), path))
+        words = ["train", "--db", str(tmp_path / "s.db"), "--set", f"model.path={copy}",
+                 "--set", "steps=1", "--set", "rollout.max_new_tokens=4"]  # fmt: skip
+        if name.startswith("adapter"):
+            words += ["--set", f"model.adapter={copy / 'adapter'}"]
+        with Terminal(["-P", "-m", "grpo_tui", *words]) as terminal:
+            sent = terminal.child.read().replace(b"\r\n\a", b"\r\n")  # our bell at the end
+        if bad := acting(sent):
+            found[name, *path] = bad[:2]
+    assert not found, "\n".join(f"{where}: {bad}" for where, bad in found.items())
