@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Iterable
 
-LONGEST = 100  # characters of a value in a message
+LONGEST = 200  # characters of a value in a message
 
 
 class EngineError(Exception):
