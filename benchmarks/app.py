@@ -39,7 +39,7 @@ from tests.smollm2 import model_folder
 
 START_RUNS, MANY_RUNS, STEPS = 500, 5000, 12
 KEY_TARGETS = {50: 15.0, 95: 50.0, 99: 100.0}  # percentile: milliseconds
-ASKED = argparse.Namespace(keys=1000, workers=0)
+ASKED = argparse.Namespace(keys=1000)
 FOUND: dict[str, Keys] = {}  # by case
 LONG = 100_000  # steps
 STEPS_OF_MANY = 7813  # of 128 rollouts each
@@ -87,7 +87,6 @@ def smol(**changes: Any) -> RunConfig:
         "rollout": {"prompts": 4, "group_size": 4, "max_new_tokens": 48},
         "algorithm": {"beta": 0.04, "passes": 2},
         "evaluation": {"before_and_after": False, "every": 0, "pinned": 0},
-        "run": {"workers": ASKED.workers},
     }  # fmt: skip
     return build(merge(base, changes))
 
@@ -288,7 +287,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help="all, if none is named")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--keys", type=int, default=ASKED.keys, help="of each of the three cases")
-    parser.add_argument("--workers", type=int, default=0, help="of the run of SmolLM2")
     chosen = parser.parse_args(arguments, ASKED)
     # the terminal asks for one thread, and full speed needs all of them
     os.environ["GRPO_TUI_THREADS"] = str(threads.cores())

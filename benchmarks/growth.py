@@ -1,10 +1,6 @@
 """How time and memory of a step grow with group size, prompt, answer and model.
 
     python -m benchmarks.growth [--model FOLDER ...] [--out docs/growth.csv]
-    python -m benchmarks.growth --workers 4 --model FOLDER     # steps by 1 to 4 local workers
-
-With `--workers` whole steps of eight prompts are measured, each with the weights that workers share
-and with their own, and with the memory of all processes, shared pages counted once.
 
 Each measurement is shown with the law that it should follow, fitted once over all points of a
 model: rollout = c0 * decode steps + k * work, update = c0 + k * work, with work in floating-point
@@ -13,11 +9,9 @@ operations of products and attention; memory is what the preflight check estimat
 
 import argparse
 import csv
-import json
 import random
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -27,10 +21,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
-from benchmarks.environments import cores
-from benchmarks.peers import start
 from benchmarks.quick import Row
-from benchmarks.work import WORKS
 from grpo_engine.config.settings import ModelConfig
 from grpo_engine.platform import blas
 from grpo_engine.policy.batch import micro_batches
@@ -169,25 +160,6 @@ def write(points: Sequence[Point], out: Path) -> None:
                             f"{p.work / 1e9:.4g}"])  # fmt: skip
 
 
-def by_workers(model: str, most: int, threads: int, rounds: int, tokens: int) -> Iterator[str]:
-    """Rows of a table: steps by more and more workers; the first step of each warms up."""
-    names = ("seconds", "rollout", "logprobs", "update", "memory", "mlx_memory")
-    yield "| workers | weights | step, s | rollout | log-probs | update | GB (PSS) | GB (MLX) |"
-    yield "|---" * (len(names) + 2) + "|"
-    for count in range(1, most + 1):
-        for shared in (True, False) if count > 1 else (True,):
-            with tempfile.TemporaryDirectory() as folder:
-                tool = start(
-                    "grpo-tui", Path(model), WORKS["a'"], threads, Path(folder),
-                    f"run.workers={count}", f"shared={json.dumps(shared)}",
-                    f"rollout.max_new_tokens={tokens}",
-                )  # fmt: skip
-                steps = [tool.step() for _ in range(rounds + 1)][min(1, rounds) :]
-                tool.end()
-            found = " | ".join(f"{median(step[name] for step in steps):.2f}" for name in names)
-            yield f"| {count} | {'shared' if shared else 'own'} | {found} |"
-
-
 def main() -> None:
     """Measure every model on every axis; a large model at two sizes of each."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -197,18 +169,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=0, help="default: all cores")
     parser.add_argument("--out", type=Path, help="CSV file")
-    parser.add_argument("--workers", type=int, default=0, help="steps by 1 to N workers only")
-    parser.add_argument("--tokens", type=int, default=64, help="of the answers of these steps")
     asked = parser.parse_args()
     state = blas.ensure()
     blas.set_threads(asked.threads or max(1, state.threads))
-    if asked.workers:
-        for model in asked.model or ["starter"]:
-            for row in by_workers(
-                model, asked.workers, blas.set_threads(cores()), asked.rounds, asked.tokens
-            ):
-                print(row, flush=True)
-        return
     points: list[Point] = []
     for path in ["starter", *asked.model]:
         policy = load_policy(ModelConfig(path=path), seed=0)

@@ -33,7 +33,7 @@ from grpo_engine.setup.opening import load_run
 from grpo_engine.setup.parts import load_tasks
 from grpo_engine.trainer import run
 from grpo_engine.training.advantages import rows_to_train, step_advantages
-from grpo_engine.training.samples import as_float, gather
+from grpo_engine.training.samples import Experience, OldScores, as_float, gather
 from grpo_engine.training.sampling import StepGroups, sample_step
 from grpo_engine.training.update import update
 
@@ -102,10 +102,13 @@ def first_update(
         )
         given = given or drain(sample_step(current, 1))
         samples = gather(given.groups, current.recipe)
-        samples.advantages = step_advantages(samples, current.recipe)
-        samples.trained_rows = rows_to_train(samples, current.recipe, 0.0)
+        advantages = step_advantages(samples, OldScores(), current.recipe)
+        experience = Experience(
+            samples=samples, old=OldScores(), advantages=advantages,
+            trained_rows=rows_to_train(samples, advantages, current.recipe, 0.0),
+        )  # fmt: skip
         before, read = kept(current), current.policy.snapshot()
-        drain(update(current, samples, 1))
+        drain(update(current, 1, experience))
         moved = {name: value - before[name] for name, value in kept(current).items()}
         others = {name: mx.sum(v != read[name]) for name, v in current.policy.snapshot().items()}
         mx.eval(moved, others)

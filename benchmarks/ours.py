@@ -1,6 +1,5 @@
 """One of this project's training steps per turn: python -m benchmarks.ours MODEL WORK [k=v ...].
 
-`shared=false` lets each worker have its own weights.
 It uses the trainer of `grpo-tui train`, without the recorder.
 """
 
@@ -17,7 +16,6 @@ from benchmarks import gate, work
 from benchmarks.work import Work
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
-from grpo_engine.distributed import workers
 from grpo_engine.events import GroupScored, RunFailed, StepFinished
 from grpo_engine.platform import blas
 
@@ -80,12 +78,7 @@ def main(model: str, name: str, *changes: str) -> None:
     given = dict(change.split("=", 1) for change in changes)
     fast = {n.removeprefix("fast."): json.loads(v) for n, v in given.items() if n[:5] == "fast."}
     settings = {n: json.loads(v) for n, v in given.items() if n[:5] != "fast."}
-    if not settings.pop("shared", True):
-        mock.patch.object(
-            workers, "LEAST_SHARED", sys.maxsize
-        ).start()  # each worker reads and folds its own weights
     if fast:
-        settings["run.workers"] = 1  # switches are set in this process only
         _switch(fast)
     from grpo_engine.trainer import run
 

@@ -26,7 +26,7 @@ TOUCHES = {  # the phases that a switch can change
     "shared_prefix": ("score", "update"), "selective_head": ("score", "update"),
     "head_chunk": ("score", "update"), "fused_head": ("update",), "fast_gate": PHASES,
     "packed": ("score", "update"), "fast_scores": ("score",),
-    "fast_attention": PHASES, "fast_adapter": ("update",), "batched_prefill": ("rollout",),
+    "fast_attention": PHASES, "batched_prefill": ("rollout",),
     "compiled_passes": ("score", "update"), "batched_decode": ("rollout",),
     "merge_adapter": ("rollout",),
     "transposed_weights": ("rollout",), "shared_decode": ("rollout",), "fast_draw": ("rollout",),

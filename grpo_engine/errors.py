@@ -91,10 +91,6 @@ class RankLostError(EngineError):
     """A rank of a run on several machines has ended."""
 
 
-class WorkerLostError(EngineError):
-    """A local worker of the run has ended."""
-
-
 def quoted(value: object) -> str:
     """A value in a message, as Python writes it; a long one is cut."""
     if isinstance(value, str):

@@ -14,7 +14,6 @@ from grpo_engine.run.given import NOTHING
 from grpo_engine.run.session import is_stopping
 from grpo_engine.setup.opening import load_run
 from grpo_engine.setup.parts import load_tasks
-from grpo_engine.setup.preflight import Work
 from grpo_engine.training.drawing import Drawing, take_rates
 from grpo_engine.training.sampling import sample_and_score
 
@@ -42,11 +41,7 @@ def probe(
         tasks = load_tasks(config, NOTHING)
         most = min(prompts, sum(len(one.task.train) for one in tasks))
         each = max(1, config.rollout.prompts * config.rollout.group_size // samples)
-        work = Work(
-            together=samples * min(each, most), answers=samples * most * len(temperatures),
-            trained=False,
-        )  # fmt: skip
-        run = yield from load_run(config, control, folder, stack, tasks, 0, work=work)
+        run = yield from load_run(config, control, folder, stack, tasks, 0)
         yield from take_rates(run)
         examples = list({one.key: one for one in Drawing(run).take(most)}.values())
         for temperature in temperatures:

@@ -8,8 +8,9 @@
     passes, update       training/update.py      training/loss.py, maths/loss.py, policy/
     report               training/report.py      training/step.py
 
-The arrays of a step are the fields of `Samples` in training/samples.py. Suffixes name their
-axes: B all rollouts of the step (P prompts times G completions), T tokens, F reward functions.
+Each part returns a frozen value that later parts read: `Samples`, `OldScores` and `Experience` of
+training/samples.py, `Advantages` and `UpdateResult`. Suffixes of arrays name their axes: B all
+rollouts of the step (P prompts times G completions), T tokens, F reward functions.
 
 Results depend only on the seed, the step and the weights, so that a resumed run equals an
 uninterrupted one bit for bit. Deviations from the papers:
@@ -22,14 +23,16 @@ uninterrupted one bit for bit. Deviations from the papers:
 
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control, StopNow
 from grpo_engine.errors import DataError, EngineError, RankLostError
-from grpo_engine.evaluation.held_out import Moment, evaluate, evaluate_if_due, rows_together
+from grpo_engine.evaluation.held_out import Moment, evaluate, evaluate_if_due
 from grpo_engine.evaluation.pinned import sample_pinned, score_pinned_after_update
 from grpo_engine.events import Event, NoteWritten, PhaseStarted, RunFailed, RunFinished, StepSkipped
 from grpo_engine.maths.around import entropy_control
@@ -40,7 +43,6 @@ from grpo_engine.run.requests import answer_requests, wait_until_recorded
 from grpo_engine.run.session import Run, is_stopping
 from grpo_engine.setup.opening import load_run, open_run
 from grpo_engine.setup.parts import Loaded, load_tasks
-from grpo_engine.setup.preflight import Work
 from grpo_engine.setup.self_check import check_itself
 from grpo_engine.training.advantages import (
     advantages_read_tokens,
@@ -50,11 +52,11 @@ from grpo_engine.training.advantages import (
     step_advantages,
 )
 from grpo_engine.training.logprobs import score_tokens
-from grpo_engine.training.report import groups_scored, tokens_scored
-from grpo_engine.training.samples import Samples, gather
+from grpo_engine.training.report import NOT_SCORED, UpdatedScores, groups_scored, tokens_scored
+from grpo_engine.training.samples import Experience, OldScores, Samples, gather
 from grpo_engine.training.sampling import sample_step
 from grpo_engine.training.step import begin_step, finish_step, why_skipped
-from grpo_engine.training.update import UpdateResult, measure_targets, update
+from grpo_engine.training.update import UpdateResult, update
 
 
 def run(
@@ -118,7 +120,7 @@ def _train(run: Run) -> Iterator[Event]:
         step = run.step + 1
         begin_step(run)
         pinned = yield from sample_pinned(run, step)
-        samples, result = None, None
+        experience, result = None, None
 
         # 1. Sample G completions for each of P prompts.
         # 2. Score them. Groups without variance are replaced if the recipe has refills.
@@ -132,29 +134,35 @@ def _train(run: Run) -> Iterator[Event]:
 
             # 3. Advantages, [B] or [B, T], from rewards [B, F]. A critic or a KL penalty in the
             #    reward needs old and reference log-probabilities, which are then computed first.
+            old = OldScores()
             if advantages_read_tokens(recipe):
-                yield from score_before_update(run, samples, step)
-            samples.advantages = step_advantages(samples, recipe)
-            yield from groups_scored(run, step, samples.groups, scalar_advantages(samples))
+                old = yield from score_before_update(run, step, samples)
+            advantages = step_advantages(samples, old, recipe)
+            advantages_B = scalar_advantages(samples, advantages)
+            yield from groups_scored(run, step, samples.groups, advantages_B)
 
-            # 4. old_logprobs_BT and reference_logprobs_BT of the rows that can have a gradient.
-            samples.trained_rows = rows_to_train(samples, recipe, run.progress.entropy_bonus)
-            if samples.trained_rows and not advantages_read_tokens(recipe):
-                yield from score_before_update(run, samples, step)
+            # 4. Old and reference log-probabilities of the rows that can have a gradient, [B, T].
+            rows = rows_to_train(samples, advantages, recipe, run.progress.entropy_bonus)
+            if rows and not advantages_read_tokens(recipe):
+                old = yield from score_before_update(run, step, samples, rows)
+            experience = Experience(
+                samples=samples, old=old, advantages=advantages, trained_rows=rows
+            )
 
             # 5. Passes over the rollouts: for each minibatch the loss from the ratio of new to
             #    old log-probabilities, its gradient, clipped by norm, and one optimiser step.
-            if samples.trained_rows:
-                result = yield from update(run, samples, step)
+            if rows:
+                result = yield from update(run, step, experience)
+                experience = result.experience
 
         # 6. Report: log-probabilities after the update, metrics, alerts.
-        if reason := why_skipped(samples, result):
+        if reason := why_skipped(experience, result):
             yield StepSkipped(step=step, reason=reason)
-        if samples is not None:
-            yield from score_after_update(run, samples, step, result)
+        if experience is not None:
+            yield from score_after_update(run, step, experience, result)
         updated = result is not None and result.updates > 0
         yield from score_pinned_after_update(run, step, pinned, updated=updated)
-        yield from finish_step(run, step, sampled, samples, result)
+        yield from finish_step(run, step, sampled, experience, result)
 
         # 7. The entropy bonus and the reference policy of the next step.
         control_entropy(run, result)
@@ -165,47 +173,50 @@ def _train(run: Run) -> Iterator[Event]:
         yield from wait_until_recorded(run)
 
 
-def score_before_update(run: Run, samples: Samples, step: int) -> Iterator[Event]:
-    """The old and reference log-probabilities that the recipe needs before its first update."""
-    recipe = run.recipe
+def score_before_update(
+    run: Run, step: int, samples: Samples, rows: Sequence[int] | None = None
+) -> Generator[Event, None, OldScores]:
+    """What the recipe needs of some or all rows before its first update."""
+    recipe, scores = run.recipe, OldScores()
     needs_old = needs_old_logprobs(recipe)
     if not needs_old and not run.has_reference:
-        return
-    rows = samples.trained_rows or range(len(samples.rollouts))
+        return scores
     with run.clock.phase("logprobs"):
         yield PhaseStarted(step=step, phase="logprobs")
         if needs_old:
             old = yield from score_tokens(
-                run, step, samples.rollouts, rows=rows, weights=run.sampler_weights,
+                run, step, samples.rollouts, rows=rows,
+                under=partial(run.policy.using, run.sampler_weights),
                 values=run.has_critic, entropy=recipe.entropy_top_quantile < 1,
             )  # fmt: skip
-            samples.old_logprobs_BT = old.logprobs
-            samples.old_values_BT = old.values
-            samples.entropy_BT = old.entropy
+            scores = OldScores(
+                logprobs_BT=old.logprobs, values_BT=old.values, entropy_BT=old.entropy
+            )
         if run.has_reference:
             reference = yield from score_tokens(
-                run, step, samples.rollouts, rows=rows, reference=True
+                run, step, samples.rollouts, rows=rows, under=run.policy.as_reference
             )
-            samples.reference_logprobs_BT = reference.logprobs
+            scores = replace(scores, reference_logprobs_BT=reference.logprobs)
+    return scores
 
 
 def score_after_update(
-    run: Run, samples: Samples, step: int, result: UpdateResult | None
+    run: Run, step: int, experience: Experience, result: UpdateResult | None
 ) -> Iterator[Event]:
     """Score some groups again with the updated policy, and yield the numbers of every token."""
-    if result is not None and result.updates:
-        with run.clock.phase("logprobs"):
-            if run.recipe.trust == "target":
-                yield from measure_targets(run, samples, step, result)
-            groups = samples.first_trained_groups(run.config.record.after_groups)
-            rows = [row for group in groups for row in samples.rows_of(group)]
-            if rows and samples.updated_logprobs_BT is None:
-                updated = yield from score_tokens(run, step, samples.rollouts, rows=rows)
-                samples.updated_logprobs_BT, samples.updated_rows = updated.logprobs, set(rows)
-    for place, group in enumerate(samples.groups):
-        rows = samples.rows_of(place)
-        if samples.old_logprobs_BT is not None and set(rows) <= set(samples.trained_rows):
-            yield tokens_scored(step, samples, rows, group.index)
+    samples, trained, updated = experience.samples, set(experience.trained_rows), NOT_SCORED
+    if result is not None and result.updated_logprobs_BT is not None:
+        updated = UpdatedScores(result.updated_logprobs_BT, frozenset(trained))
+    elif result is not None and result.updates:
+        groups = experience.first_trained_groups(run.config.record.after_groups)
+        rows = [row for group in groups for row in samples.rows_of(group)]
+        if rows:
+            with run.clock.phase("logprobs"):
+                scored = yield from score_tokens(run, step, samples.rollouts, rows=rows)
+            updated = UpdatedScores(scored.logprobs, frozenset(rows))
+    for index in range(len(samples.groups)):
+        if experience.old.logprobs_BT is not None and trained.issuperset(samples.rows_of(index)):
+            yield tokens_scored(step, index, experience, result, updated)
 
 
 def control_entropy(run: Run, result: UpdateResult | None) -> None:
@@ -237,15 +248,7 @@ def evaluate_only(
     try:
         with ExitStack() as stack:
             tasks = _with_held_out(load_tasks(config, given))
-            asked = config.evaluation
-            problems = sum(min(asked.problems, len(one.task.held_out)) for one in tasks)
-            answers = problems * (asked.greedy + asked.samples)
-            work = Work(
-                together=min(answers, rows_together(config)), answers=answers, trained=False
-            )
-            current = yield from load_run(
-                config, control, folder, stack, tasks, step, given=given, work=work
-            )
+            current = yield from load_run(config, control, folder, stack, tasks, step, given=given)
             yield from evaluate(current, step, moment)
     except StopNow:
         yield RunFinished(step=step, reason="aborted", summary={})

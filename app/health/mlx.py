@@ -164,18 +164,7 @@ def products() -> list[Fact]:
     first = Fact(
         area="MLX", name="BLAS", found=library, level=level, remedy=remedy, numbers=numbers
     )
-    return [first, workers(), square(), skinny()]
-
-
-def workers() -> Fact:
-    """Report how many processes a run may use."""
-    most = blas.ensure().threads if on_processor() else 1
-    words = (
-        f"up to {most} processes, each with one thread; a short run or one of few answers uses one"
-    )
-    if most < 2:
-        words = "one process computes" + ("" if on_processor() else ", on the GPU")
-    return Fact(area="MLX", name="workers", found=words, numbers={"most": most})
+    return [first, square(), skinny()]
 
 
 def on_processor() -> bool:

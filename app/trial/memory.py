@@ -19,21 +19,19 @@ class Estimates:
 
     def estimate(self, config: RunConfig) -> dict[str, Any]:
         """Return bytes by purpose, the limit, and the number of answers per backward pass."""
-        from grpo_engine.platform import threads
         from grpo_engine.setup import preflight
 
         policy = self.shapes(config)
         render, _ = self._examples.usable(config)
         longest = preflight.longest(config, render.task, policy.context_length, render)
-        processes = preflight.Processes.planned(config, threads.share())
-        rows = preflight.micro_rows(config, policy, longest, processes)
+        rows = preflight.micro_rows(config, policy, longest)
         found: dict[str, Any] = {
             "limit": preflight.memory_limit(), "rows": rows, "prompt_tokens": longest.prompt,
             "parameters": policy.parameters, "trained": policy.trainable_parameters,
-            "dtype": policy.dtype, "workers": processes.count,
+            "dtype": policy.dtype,
         }  # fmt: skip
         try:
-            made = preflight.check_memory(config, policy, longest, rows, processes)
+            made = preflight.check_memory(config, policy, longest, rows)
         except MemoryLimitError as error:
             return {**found, "peak": None, "refused": str(error)}
         return {

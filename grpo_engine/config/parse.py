@@ -2,6 +2,7 @@
 
 import math
 import unicodedata
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -14,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from grpo_engine.config.other_names import meant
 from grpo_engine.config.recipe_settings import ANY, Setting
 from grpo_engine.config.recipes import SETTINGS
+from grpo_engine.config.removed import REMOVED, without_removed
 from grpo_engine.config.safe_yaml import RefusedError, dump_yaml, parse_yaml, read_text
 from grpo_engine.config.settings import AlgorithmConfig, RunConfig, Section
 from grpo_engine.config.values import kinds_of, read_list
@@ -286,7 +288,8 @@ def parse_sets(pairs: Iterable[str]) -> dict[str, Any]:
         if not sign:
             raise ConfigError(f"--set {quoted(pair)} has no `=`; write --set section.name=value")
         root = _setting_of(path, known)
-        put(tree, path, _parse_value(known[root], text) if path == root else _entry(path, text))
+        of_setting = path == root and root in known
+        put(tree, path, _parse_value(known[root], text) if of_setting else _entry(path, text))
     return tree
 
 
@@ -302,7 +305,7 @@ def put(tree: dict[str, Any], path: str, value: Any) -> None:
 
 
 def _setting_of(path: str, known: Mapping[str, SettingInfo]) -> str:
-    if path in known:
+    if path in known or path in REMOVED:
         return path
     parts = path.split(".")
     root = ".".join(parts[:2])
@@ -356,9 +359,15 @@ class Problem(NamedTuple):
 
 
 def build(tree: Mapping[str, Any], where: str = "the configuration") -> RunConfig:
-    """Build the config from a tree; raise one ConfigError that lists every problem."""
+    """Build the config from a tree; raise one ConfigError that lists every problem.
+
+    A warning names settings of earlier versions, which are left out.
+    """
+    kept, notes = without_removed(tree)
+    for note in notes.values():
+        warnings.warn(note, stacklevel=2)
     try:
-        return RunConfig.model_validate(dict(tree))
+        return RunConfig.model_validate(kept)
     except ValidationError as error:
         words = "; ".join(map(str, _problems(error, tree)))
         raise ConfigError(f"{where}: {words}") from error

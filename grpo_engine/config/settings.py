@@ -21,6 +21,7 @@ from pydantic import (
 
 from grpo_engine.config.recipe_settings import Setting
 from grpo_engine.config.recipes import SETTINGS, Recipe, recipe
+from grpo_engine.config.removed import without_removed
 from grpo_engine.config.stop_when import StopRule
 from grpo_engine.config.values import typed
 from grpo_engine.errors import ConfigError, quoted
@@ -386,20 +387,6 @@ class AlertsConfig(Section):
     step_time: float = setting(2.0, "A step's time as a multiple of the usual.", gt=1)
 
 
-class ProcessConfig(Section):
-    """How the run uses the machine; results depend on it only in their last digits."""
-
-    workers: int = setting(
-        0, "Processes that compute on a CPU; `auto` or 0 chooses, 1 is the engine's own.",
-        ge=0, le=256,
-    )  # fmt: skip
-
-    @field_validator("workers", mode="before")
-    @classmethod
-    def _auto_is_zero(cls, value: Any) -> Any:
-        return 0 if value == "auto" else value
-
-
 class RunConfig(Section):
     """All settings of a run."""
 
@@ -419,7 +406,11 @@ class RunConfig(Section):
     checkpoint: CheckpointConfig = CheckpointConfig()
     record: RecordConfig = RecordConfig()
     alerts: AlertsConfig = AlertsConfig()
-    run: ProcessConfig = ProcessConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_removed(cls, tree: Any) -> Any:
+        return without_removed(tree)[0] if isinstance(tree, Mapping) else tree
 
     @field_validator("name", mode="before")
     @classmethod

@@ -8,7 +8,6 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from grpo_engine.config.settings import RunConfig
 from grpo_engine.config.stop_when import is_better
 from grpo_engine.errors import ConfigError
 from grpo_engine.evaluation.statistics import (
@@ -101,7 +100,8 @@ def _evaluate_mode(
     sampling = sampling_of(run, mode)
     problems = [e for part in run.parts for e in part.held_out(run.config.evaluation.problems)]
     begun = run.clock.now()
-    each = max(1, rows_together(run.config) // samples)
+    rows = max(AT_A_TIME, run.config.rollout.prompts * run.config.rollout.group_size)
+    each = max(1, rows // samples)
     # greedy groups are numbered from 0, sampled ones follow
     first = len(problems) if mode == "sampled" and run.config.evaluation.greedy else 0
     groups: list[SampledGroup] = []
@@ -127,10 +127,6 @@ def _evaluate_mode(
         rows=tuple(_row(group) for group in groups),
         seconds=run.clock.now() - begun,
     )
-
-
-def rows_together(config: RunConfig) -> int:
-    return max(AT_A_TIME, config.rollout.prompts * config.rollout.group_size)
 
 
 def sampling_of(run: Run, mode: Mode) -> Sampling:

@@ -65,7 +65,7 @@ def sample_pinned(run: Run, step: int) -> Generator[Event, None, PinnedGroups | 
         old = yield from score_tokens(run, step, rollouts, entropy=True)
         reference = None
         if run.has_reference:
-            reference = yield from score_tokens(run, step, rollouts, reference=True)
+            reference = yield from score_tokens(run, step, rollouts, under=run.policy.as_reference)
     return PinnedGroups(groups=groups, old=old, reference=reference)
 
 

@@ -1,5 +1,7 @@
 """Entry point of the loss: computes its value and its terms for any recipe."""
 
+from typing import Any
+
 import mlx.core as mx
 
 from grpo_engine.config import recipes
@@ -44,67 +46,78 @@ def policy_loss(
         new, old, advantages, mask, ref=ref, entropy=entropy, sampler=sampler,
         values=values, old_values=old_values, returns=returns,
     )  # fmt: skip
-    _refuse_missing(recipe, batch)
     if recipe.trust == "target" and targets is None:
         targets = _targets(batch, token_ids, group_ids)
-    whole = totals_of(batch.mask) if totals is None else totals
-    terms = _terms(
-        batch, recipe, weights(batch.mask, recipe.weight, whole, max_length), whole, targets
-    )
-    return Loss(terms.contribution.sum(), terms)
+    return recipe_loss(batch, recipe, totals or totals_of(batch.mask), targets, max_length)
 
 
-def _terms(
-    batch: Batch, recipe: Recipe, weight: mx.array, whole: Totals, targets: Targets | None
-) -> Terms:
-    """contribution = w·([in loss]·(β·k - [top]·importance·J) + c_V·L^V) - c_H·H/updated tokens."""
+def recipe_loss(
+    batch: Batch, recipe: Recipe, totals: Totals, targets: Targets | None, max_length: int | None
+) -> Loss:
+    """The sum of contribution = w·([in loss]·(β·k - [top]·importance·J) + c_V·L^V) - bonus.
+
+    bonus = c_H·H/updated tokens.
+    """
+    _refuse_missing(recipe, batch)
     log_r = ratio.log_ratios(batch.new - batch.old, batch.mask, recipe.ratio)
     r = mx.broadcast_to(ratio.ratios(log_r), batch.mask.shape)
     importance, kept = _importance(batch, recipe)
     push = _push(batch, recipe, r, importance, targets)
     in_loss = batch.mask & ((push.side == trust.FREE) | (not recipe.drop_at_bound))
-    top = _top_entropy(batch, recipe, whole)
+    top = _top_entropy(batch, recipe, totals)
     distance, value = _distance(batch, recipe, r), _value_loss(batch, recipe)
     term = in_loss * (recipe.beta * distance - top * kept * _weighed(push, importance))
     term = term + recipe.value_coefficient * value
-    bonus = _entropy_bonus(batch, recipe, top, whole)
-    return Terms(
-        mask=batch.mask,
+    bonus = _entropy_bonus(batch, recipe, top, totals)
+    weight = weights(batch.mask, recipe.weight, totals, max_length)
+    contribution = weight * term - bonus
+    terms = Terms(
+        **_of_batch(batch, recipe),
+        **_of_push(batch, push, r),
         advantage=batch.advantage if targets is None else targets.sign * batch.mask,
-        log_ratio=batch.new - batch.old,
-        ratio=r,
-        low=mx.broadcast_to(push.low, r.shape),
-        high=mx.broadcast_to(push.high, r.shape),
-        side=push.side * batch.mask,
         clamped=batch.mask & (mx.abs(log_r) > LIMIT),
-        objective=push.objective * batch.mask,
-        gate=_gate(batch, push),
         importance=importance,
         kept=kept,
         updated=in_loss & top & kept,
         weight=weight,
-        contribution=weight * term - bonus,
+        contribution=contribution,
         anchor=distance * batch.mask,
         kl=_kl(batch, recipe, r),
-        kl_to_old=anchor.k3(batch.old - batch.new),
-        entropy=batch.entropy,
         value_loss=value,
         bonus=bonus,
         target=None if targets is None else targets.probability,
-        per_row=batch.per_row and recipe.ratio.startswith("sequence_"),
     )
+    return Loss(contribution.sum(), terms)
 
 
 def _push(
     batch: Batch, recipe: Recipe, r: mx.array, importance: mx.array, targets: Targets | None
 ) -> trust.Push:
-    """The push on each token, from the ratio [B,T]."""
+    """J and where it has stopped."""
     if targets is not None:
         return push_to_target(r, targets)
     if recipe.trust == "vespo":
         log_weight = ratio.answer_weight(batch.new - batch.old, importance, recipe)
         return trust.vespo(log_weight, batch.advantage, batch.new, recipe)
     return trust.push(recipe, r, batch.advantage, batch.new)
+
+
+def _of_batch(batch: Batch, recipe: Recipe) -> dict[str, Any]:
+    """The terms that do not depend on the push."""
+    return {
+        "mask": batch.mask, "log_ratio": batch.new - batch.old, "entropy": batch.entropy,
+        "kl_to_old": anchor.k3(batch.old - batch.new),
+        "per_row": batch.per_row and recipe.ratio.startswith("sequence_"),
+    }  # fmt: skip
+
+
+def _of_push(batch: Batch, push: trust.Push, r: mx.array) -> dict[str, Any]:
+    """The terms of a push, [B, T]."""
+    return {
+        "ratio": r, "low": mx.broadcast_to(push.low, r.shape),
+        "high": mx.broadcast_to(push.high, r.shape), "side": push.side * batch.mask,
+        "objective": push.objective * batch.mask, "gate": _gate(batch, push),
+    }  # fmt: skip
 
 
 def _weighed(push: trust.Push, importance: mx.array) -> mx.array:
@@ -163,27 +176,27 @@ def _reweighted(far: mx.array, r: mx.array, recipe: Recipe) -> mx.array:
     return mx.minimum(far * r, FARTHEST) if recipe.reweights_anchor else far
 
 
-def _top_entropy(batch: Batch, recipe: Recipe, whole: Totals) -> mx.array:
+def _top_entropy(batch: Batch, recipe: Recipe, totals: Totals) -> mx.array:
     """1 on tokens in the top share by entropy, whose push is kept. [B,T]"""
     if recipe.entropy_top_quantile == 1:
         return batch.mask
     assert batch.entropy is not None
-    floor = whole.entropy_floor
+    floor = totals.entropy_floor
     if floor is None:
         floor = entropy_floor(batch.entropy, batch.mask, recipe.entropy_top_quantile)
     return batch.mask & (batch.entropy >= floor)
 
 
-def _entropy_bonus(batch: Batch, recipe: Recipe, top: mx.array, whole: Totals) -> mx.array:
+def _entropy_bonus(batch: Batch, recipe: Recipe, top: mx.array, totals: Totals) -> mx.array:
     """c_H·H_t/n with n the update's tokens that are pushed: sums to c_H·mean(H). [B,T]"""
     if batch.entropy is None:
         return mx.zeros(batch.mask.shape)
     if recipe.entropy_top_quantile == 1:
-        count = whole.tokens
-    elif whole.updated_tokens is not None:
-        count = whole.updated_tokens
+        count = totals.tokens
+    elif totals.updated_tokens is not None:
+        count = totals.updated_tokens
     else:
-        count = top.astype(mx.float32).sum() * whole.micro_batches
+        count = top.astype(mx.float32).sum() * totals.micro_batches
     return recipe.entropy_bonus * top * batch.entropy / mx.maximum(count, 1.0)
 
 

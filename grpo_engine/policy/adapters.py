@@ -19,6 +19,7 @@ from mlx_lm.utils import save_model
 
 from grpo_engine.config.settings import ModelConfig
 from grpo_engine.errors import ModelError
+from grpo_engine.policy import lora
 from grpo_engine.policy.switches import FastPaths
 from grpo_engine.policy.trees import flatten, nest
 from grpo_engine.regular_files import irregular_file
@@ -56,6 +57,7 @@ def attach(model: nn.Module, config: ModelConfig, seed: int) -> dict[str, Any]:
             f"model.tuning {config.tuning} does not fit this model: {error}", "model.tuning"
         ) from error
     _initialise(model, seed)
+    lora.install(model)
     return {
         "fine_tune_type": config.tuning, "num_layers": config.lora_layers,
         "lora_parameters": settings,
@@ -90,6 +92,7 @@ def _attach_saved(model: nn.Module, config: ModelConfig, folder: Path) -> dict[s
         ) from error
     if kind == "full":
         model.unfreeze()
+    lora.install(model)
     # full weights keep the model's format; adapters are float32, so that small steps count
     model.update(nest({
         name: value.astype(formats.get(name, mx.float32))
@@ -261,8 +264,11 @@ def as_sampler(model: nn.Module, fast: FastPaths, *, compiled: bool = False) -> 
         layer.__class__ = _multiplying(type(layer))
     # `fuse` draws weights that nobody reads: unevaluated, MLX's own key would grow with every call
     mx.eval([layer._whole for layer in layers], mx.random.state)
+    # a compiled step reads an adapter itself
+    apart = [m for m in model.modules() if compiled and adds_while_sampling(m)]
     try:
-        yield
+        with lora.applied_together(model, [*layers, *apart]):
+            yield
     finally:
         for layer in layers:
             layer.__class__ = type(layer).__mro__[1]

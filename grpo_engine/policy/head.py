@@ -18,16 +18,22 @@ Head = Callable[[mx.array], mx.array]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Normalised:
-    """A softmax in parts: shifted logits z - max z, their exponentials, and the sum of those."""
+    """A softmax in parts: logits z, their maximum, exponentials of z - max z, and their sum."""
 
-    shifted: mx.array  # [N, V]
+    scaled: mx.array  # [N, V]
+    top: mx.array  # [N, 1]
     exponentials: mx.array  # [N, V]
     total: mx.array  # [N, 1]
 
+    @property
+    def shifted(self) -> mx.array:
+        """z - max z, [N, V]."""
+        return self.scaled - self.top
+
     def logprob(self, tokens: mx.array) -> mx.array:
         """z[token] - logsumexp(z), [N]."""
-        chosen = mx.take_along_axis(self.shifted, tokens[:, None], axis=1)
-        return (chosen - mx.log(self.total))[:, 0]
+        chosen = mx.take_along_axis(self.scaled, tokens[:, None], axis=1)
+        return (chosen - self.top - mx.log(self.total))[:, 0]
 
     def entropy(self) -> mx.array:
         """-sum p log p = log sum e^z - sum e^z z / sum e^z, [N]."""
@@ -42,9 +48,9 @@ def normalise(logits: mx.array, temperature: float) -> Normalised:
     scaled = logits.astype(mx.float32)
     if temperature != 1:
         scaled = scaled / temperature
-    shifted = scaled - scaled.max(axis=1, keepdims=True)
-    exponentials = exponential(shifted)
-    return Normalised(shifted, exponentials, _sum(exponentials))
+    top = scaled.max(axis=1, keepdims=True)
+    exponentials = exponential(scaled - top)
+    return Normalised(scaled, top, exponentials, _sum(exponentials))
 
 
 def _sum(x: mx.array) -> mx.array:

@@ -1,7 +1,6 @@
 """Loads a policy: the model, its adapter, and the fast paths that it supports."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
@@ -12,10 +11,10 @@ from grpo_engine.config.settings import ModelConfig
 from grpo_engine.errors import ModelError
 from grpo_engine.policy import adapters
 from grpo_engine.policy.critic import Critic
-from grpo_engine.policy.fast import attention, decoding, gates, passes, thin
+from grpo_engine.policy.fast import attention, decoding, gates, passes
 from grpo_engine.policy.fast.checkpointing import checkpoint_layers
 from grpo_engine.policy.fast.probes import prefix_windows
-from grpo_engine.policy.policy import Policy, Trained, Weights
+from grpo_engine.policy.policy import Policy, Trained
 from grpo_engine.policy.source import fingerprint, load_parts, on_cpu
 from grpo_engine.policy.structure import Structure, take_apart
 from grpo_engine.policy.switches import FastPaths
@@ -25,49 +24,18 @@ GPU_HEAD_CHUNK = 256  # a GPU needs larger products, a CPU arrays that fit its c
 TOLERANCE = {"float32": 1e-4, "bfloat16": 6e-2, "float16": 1e-2}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Probes:
-    """What forward passes at load time showed about a model."""
-
-    splits: bool  # into trunk and head
-    windows: list[int | None] | None
-    hidden: int  # the width of hidden states, if there is a critic
-    compiled_steps: bool  # whether decode steps are compiled code
-    compiled_passes: bool  # whether the layers of scoring and update are
-
-
-def probes_of(policy: Policy) -> Probes:
-    """What was found out when the policy was loaded."""
-    critic = policy.critic_weights()
-    return Probes(
-        splits=policy.parts is not None, windows=policy.windows,
-        hidden=critic["weight"].size if critic else 0, compiled_steps=policy.compiled_steps,
-        compiled_passes=policy.compiled_passes,
-    )  # fmt: skip
-
-
 def load_policy(
-    config: ModelConfig, *, seed: int, critic: bool = False, fast: FastPaths | None = None,
-    probes: Probes | None = None, weights: Weights | None = None,
-) -> Policy:  # fmt: skip
-    """Load the model, attach the adapter, and test which fast paths it supports.
-
-    With the `probes` of another process, which will compute, frozen weights are not read.
-    `weights` replace those in the files.
-    """
-    model, tokenizer, settings, folder, notes = load_parts(
-        config, lazy=probes is not None, weights=weights
-    )
-    _transpose(model, config, fast or FastPaths(), reads=probes is None, done=bool(weights))
+    config: ModelConfig, *, seed: int, critic: bool = False, fast: FastPaths | None = None
+) -> Policy:
+    """Load the model, attach the adapter, and test which fast paths it supports."""
+    model, tokenizer, settings, folder, notes = load_parts(config)
+    _transpose(model, config, fast or FastPaths())
     vocabulary = _vocabulary(settings, tokenizer)
     dtype = _dtype(model)
     probe = mx.array([[(7 * i + 3 * j + 1) % vocabulary for j in range(6)] for i in range(2)])
     adapter = adapters.attach(model, config, seed)
-    if probes is None:
-        parts = take_apart(model, probe, TOLERANCE[dtype])
-        windows = prefix_windows(parts, probe, TOLERANCE[dtype]) if parts else None
-    else:
-        parts, windows = Structure(model) if probes.splits else None, probes.windows
+    parts = take_apart(model, probe, TOLERANCE[dtype])
+    windows = prefix_windows(parts, probe, TOLERANCE[dtype]) if parts else None
     if parts is None:
         notes.append(
             "this model cannot be split into trunk and head: logits are computed at every position"
@@ -76,14 +44,11 @@ def load_policy(
         notes.append("this model cannot share a prompt's keys and values: prompts run per row")
     if config.grad_checkpoint:
         checkpoint_layers(model)
-    head = None
-    if critic:
-        head = Critic(probes.hidden) if probes else _make_critic(parts, probe)
+    head = _make_critic(parts, probe) if critic else None
     chunk = FastPaths().head_chunk if on_cpu() else GPU_HEAD_CHUNK
     fast = fast or FastPaths(shared_prefix=config.shared_prefix, head_chunk=chunk)
     module = Trained(model, head)
-    read = model.parameters() if probes is None else model.trainable_parameters()
-    mx.eval(flatten(read), head.weight if head else [])
+    mx.eval(flatten(model.parameters()), head.weight if head else [])
     policy = Policy(
         config=config, folder=folder, module=module, tokenizer=tokenizer, adapter=adapter,
         end_ids=end_tokens(tokenizer, settings), pad_id=_pad_id(tokenizer), vocabulary=vocabulary,
@@ -92,10 +57,7 @@ def load_policy(
         head_is_trained=parts is not None and bool(parts.outer()), fast=fast, notes=tuple(notes),
         fingerprint=fingerprint(folder),
     )  # fmt: skip
-    if probes is not None:
-        policy.compiled_steps = probes.compiled_steps
-        policy.compiled_passes = probes.compiled_passes
-    elif dtype == "float32" and on_cpu():
+    if dtype == "float32" and on_cpu():
         _install(policy)
     # Only a new LoRA equals the base model when it is switched off.
     if config.tuning != "lora" or config.adapter is not None:
@@ -103,14 +65,11 @@ def load_policy(
     return policy
 
 
-def _transpose(
-    model: nn.Module, config: ModelConfig, fast: FastPaths, *, reads: bool, done: bool
-) -> None:
-    """Let frozen weights lie as sampling reads them; `done` if they were given that way."""
+def _transpose(model: nn.Module, config: ModelConfig, fast: FastPaths) -> None:
+    """Let frozen weights lie as sampling reads them."""
     for layer in adapters.lie_transposed(model, config, fast).values():
-        if reads:
-            layer.weight = layer.weight.T if done else mx.contiguous(layer.weight.T).T
-            mx.eval(layer.weight)  # one after another: two copies of a model may be too much
+        layer.weight = mx.contiguous(layer.weight.T).T
+        mx.eval(layer.weight)  # one after another: two copies of a model may be too much
         layer.lies_transposed = True
 
 
@@ -118,7 +77,6 @@ def _install(policy: Policy) -> None:
     """Let the CPU's fast paths compute what they serve."""
     gates.install(policy)
     attention.install(policy)
-    thin.install(policy)
     policy.compiled_steps = decoding.computes(policy, TOLERANCE[policy.dtype])
     policy.compiled_passes = passes.computes(policy, TOLERANCE[policy.dtype])
 

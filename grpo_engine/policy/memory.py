@@ -25,12 +25,13 @@ LAYERS_AGAIN, BETWEEN, CACHES_AGAIN = 2.0, 2.0, 1.0
 GRADIENTS = 2.0  # copies of the trained weights: the accumulated gradient and the one being added
 LOGITS = 6.0  # arrays of a head chunk: logits, shifted, exponentials, probabilities, slope, product
 # while sampling: layers of the prefill, caches of prompts and of rows, logits of all rows
-PREFILL, PROMPT_CACHES, ROW_CACHES, DRAWN = 0.5, 11.0, 1.4, 4.0
-# On a CPU larger micro-batches are no faster: two workers train SmolLM2-135M on 64 answers of 64
-# tokens as fast with 8 a time (3.3 GB) as with 16 (5.1 GB) or 32 (8.5 GB), and slower with 4.
+PREFILL, PROMPT_CACHES, ROW_CACHES, DRAWN = 0.5, 2.0, 1.2, 4.0
+# positions by which the caches of rows grow: in our storage, and in mlx-lm's batch caches
+KERNEL_GROWTH, GRAPH_GROWTH = 64, 256
+# On a CPU larger micro-batches are no faster: SmolLM2-135M is trained on 64 answers of 64 tokens
+# as fast with 8 a time as with 16 or 32, which take more memory, and slower with 4.
 ENOUGH = 2**19  # numbers in a hidden state of the answers of a micro-batch
 PROMPT_SHARE = 1 / 8  # of a micro-batch's tokens, at most: each runs its prompts again
-WORKER = 90_000_000  # bytes of a local worker without its model: Python and libraries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,23 +42,11 @@ class MemoryEstimate:
     optimizer: int  # gradients, moments, and float32 copies of 16-bit weights
     sampling: int  # caches and logits of all rows, and weights with the adapter folded in
     update: int  # activations of one micro-batch
-    trained: int = 0  # of the weights: those that are trained
 
     @property
     def peak(self) -> int:
         """The most bytes in use at any time."""
         return self.weights + self.optimizer + max(self.sampling, self.update)
-
-    def in_workers(self, count: int, *, share_weights: bool) -> "MemoryEstimate":
-        """For `count` processes that each do such a part of the step."""
-        copies = 1 if share_weights else count
-        return MemoryEstimate(
-            weights=copies * (self.weights - self.trained) + count * (self.trained + WORKER),
-            optimizer=count * self.optimizer,
-            sampling=count * self.sampling,
-            update=count * self.update,
-            trained=count * self.trained,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +132,6 @@ def estimate_memory(
         optimizer=int(own * (GRADIENTS + moments)) + copies,
         sampling=_sampling(policy, sizes, rows, prompts, prompt_tokens, new_tokens),
         update=_update(policy, sizes, micro_rows, together, prompt_tokens, new_tokens),
-        trained=sum(int(array.nbytes) for array in trained),
     )
 
 
@@ -156,7 +144,10 @@ def _sampling(
 ) -> int:
     """Bytes of folded weights, caches, the prefill, and the logits of all rows."""
     token = sizes.layers * sizes.kv_width * sizes.bytes
-    caches = ROW_CACHES * rows * (prompt_tokens + new_tokens) * token
+    room = math.ceil((prompt_tokens + new_tokens) / GRAPH_GROWTH) * GRAPH_GROWTH
+    if policy.decodes_compiled:
+        room = prompt_tokens + math.ceil(new_tokens / KERNEL_GROWTH) * KERNEL_GROWTH
+    caches = ROW_CACHES * rows * room * token
     caches += PROMPT_CACHES * prompts * prompt_tokens * token
     prefill = sizes.layer_bytes(prompts * prompt_tokens, prompts * prompt_tokens**2)
     logits = DRAWN * max(rows, prompts) * sizes.vocabulary * 4

@@ -3,8 +3,6 @@
 import hashlib
 import json
 import math
-from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -95,26 +93,10 @@ def _fetch(repository: str) -> Path:
         ) from error
 
 
-def stored_parameters(folder: Path) -> int:
-    """About how many parameters a model folder holds, by the headers of its files."""
-    count = 0
-    for file in folder.glob("*.safetensors"):
-        with suppress(OSError, ValueError), file.open("rb") as opened:
-            header = json.loads(opened.read(int.from_bytes(opened.read(8), "little")))
-            for name, tensor in header.items():
-                if name != "__metadata__":
-                    packed = 8 if tensor["dtype"] == "U32" else 1  # 4 bits each
-                    count += packed * math.prod(tensor["shape"])
-    return count
-
-
 def load_parts(
-    config: ModelConfig, *, lazy: bool = False, weights: Mapping[str, mx.array] | None = None
+    config: ModelConfig, *, lazy: bool = False
 ) -> tuple[nn.Module, Any, dict[str, Any], Path, list[str]]:
-    """Load model, tokenizer, configuration, folder and notes; apply dtype and quantisation.
-
-    `weights` are those that another process has read and checked.
-    """
+    """Load model, tokenizer, configuration, folder and notes; apply dtype and quantisation."""
     kernels.prepare()  # again: a script may have changed TMPDIR
     folder = find_folder(config.path)
     if not (folder / "config.json").is_file():
@@ -131,9 +113,7 @@ def load_parts(
         raise ModelError(f"the model in {folder} cannot be loaded: {_first_line(error)}") from error
     notes = _settle_quantisation(model, config)
     notes += _settle_dtype(model, config)
-    if weights:
-        model.update(nest(weights))
-    if lazy or weights:
+    if lazy:
         return model, tokenizer, settings, folder, notes
     try:
         mx.eval(model.parameters())

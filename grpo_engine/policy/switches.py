@@ -22,7 +22,6 @@ class FastPaths:
     compiled_passes: bool = True  # scoring and update up to the loss by our own code; LoRA, packed
     fast_gate: bool = True  # silu by powers of two, where the model is loaded on the CPU
     fast_attention: bool = True  # softmax by powers of two, a shared prompt's keys read once; CPU
-    fast_adapter: bool = True  # LoRA's product accumulates into the base's; CPU
     merge_adapter: bool = True  # fold LoRA into float32 weights while sampling
     transposed_weights: bool = True  # weights as [in, out] while sampling; float32 on a CPU
     shared_decode: bool = True  # rows of one long prompt read its keys once; with fast_attention
@@ -36,6 +35,6 @@ class FastPaths:
             shared_prefix=False, packed=False, selective_head=False, head_chunk=0,
             fused_head=False, fast_scores=False, batched_prefill=False, batched_decode=False,
             compiled_decode=False, compiled_passes=False,
-            fast_gate=False, fast_attention=False, fast_adapter=False, merge_adapter=False,
+            fast_gate=False, fast_attention=False, merge_adapter=False,
             transposed_weights=False, shared_decode=False, fast_draw=False, bucket=0,
         )  # fmt: skip

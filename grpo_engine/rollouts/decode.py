@@ -12,11 +12,12 @@ from grpo_engine.control import Control, StopNow
 from grpo_engine.errors import DataError
 from grpo_engine.events import Event, NoteWritten, RolloutsAdvanced, RunPaused, RunResumed
 from grpo_engine.policy.policy import Policy, Weights
-from grpo_engine.rollouts.batches import Batch, Cached, Prefilled, batch_for
+from grpo_engine.rollouts.batch import Batch, Cached, Prefilled
+from grpo_engine.rollouts.batches import batch_for
 from grpo_engine.rollouts.dialogue import Dialogues, EnvironmentReply
 from grpo_engine.rollouts.noise import row_key, token_keys
 from grpo_engine.rollouts.row import THINK_END, Row, decoder
-from grpo_engine.rollouts.sampler import draw
+from grpo_engine.rollouts.sampler import Drawn, draw
 from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
 
 SLOW = (
@@ -24,6 +25,7 @@ SLOW = (
     "sampling time grows with the number of rows"
 )
 REPORT_EVERY = 0.08  # seconds between progress events
+LEAVING = 0.25  # of a batch that runs ahead, from which those that have ended leave it
 JOIN_EVERY = 8  # tokens between the moments at which rows come back from their environments
 PATIENCE = 1.0  # seconds for which a slow environment may hold up other rows, once per turn
 TICK = 0.05  # seconds between looks at the user's requests
@@ -73,7 +75,7 @@ def make_rows(
         room = min(room, policy.context_length - len(prompt.ids))
         if not prompt.ids or room < 1:
             raise DataError(_does_not_fit(policy, prompt, max_context))
-        for index in range(prompt.first_index, prompt.first_index + prompt.rows):
+        for index in range(prompt.rows):
             key = row_key(
                 seed=seed, step=step, prompt=prompt.key, attempt=prompt.attempt, index=index,
                 occurrence=prompt.occurrence,
@@ -103,12 +105,38 @@ class _Asked:
 
     row: Row
     cached: Cached
+    unread: tuple[int, ...]  # its last token, if that is not in the caches
     since: int  # the decode step after which it left
     is_late: bool = False  # others did not wait for it any longer
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Pending:
+    """Tokens that were drawn for the rows of the batch, but not read; and marks of earlier ones."""
+
+    drawn: Drawn
+    seen: mx.array | None  # [n, V], for the repetition penalty
+
+    def keep(self, indices: Sequence[int]) -> "_Pending":
+        """Those of some rows."""
+        chosen = mx.array(list(indices))
+        seen = None if self.seen is None else self.seen[chosen]
+        return _Pending(Drawn(*(column[chosen] for column in self.drawn)), seen)
+
+    def join(self, new: "_Pending") -> "_Pending":
+        """Those of more rows behind these."""
+        pairs = zip(self.drawn, new.drawn, strict=True)
+        seen = None
+        if self.seen is not None and new.seen is not None:
+            seen = mx.concatenate([self.seen, new.seen])
+        return _Pending(Drawn(*(mx.concatenate(list(pair)) for pair in pairs)), seen)
+
+
 class _Decoding:
-    """Waiting rows, active rows, the batch of the active ones, and rows with their environments."""
+    """Waiting rows, the batch of those being decoded, and rows with their environments.
+
+    `active` are the batch's rows, None where one has ended. Their next tokens are `pending`.
+    """
 
     def __init__(
         self,
@@ -124,15 +152,17 @@ class _Decoding:
         self.batch = batch
         self.dialogues = dialogues
         self.waiting = deque(row for row in rows if not self._has_failed(row))
-        self.active: list[Row] = []
+        self.active: list[Row | None] = []
+        self.pending: _Pending | None = None
         self.prefilled: dict[tuple[int, ...], Prefilled] = {}
         self.max_rows = sampling.max_rows or len(rows)
         self.think_end = _think_end(policy) if sampling.think_budget else []
-        self.seen: mx.array | None = None
+        # the token after a think budget depends on how many came before it
+        self.runs_ahead = batch.runs_ahead and not self.think_end
         self.steps = 0
         self.asked: dict[int, _Asked] = {}  # by the row's place
         self.replies: dict[int, EnvironmentReply] = {}
-        self.back: deque[tuple[Row, Cached, tuple[int, ...]]] = deque()  # with what was said
+        self.back: deque[tuple[_Asked, tuple[int, ...]]] = deque()  # with what follows its caches
 
     @property
     def is_done(self) -> bool:
@@ -149,33 +179,80 @@ class _Decoding:
         missing = [ids for ids in new if ids not in self.prefilled]
         self.prefilled |= zip(missing, self.batch.prefill(missing), strict=True)
         chosen = [self.prefilled[row.prompt.ids] for row in fresh]
-        if back:
-            chosen += self.batch.extend([one for _, one, _ in back], [ids for _, _, ids in back])
-        rows = [*fresh, *(row for row, _, _ in back)]
-        seen = self._seen_so_far(rows, chosen[0].logits.shape[0])
-        self._draw(rows, mx.stack([one.logits for one in chosen]), seen)
-        self._ask(rows, lambda places: [chosen[i] for i in places])
-        stay = [i for i, row in enumerate(rows) if not row.is_done]
-        if stay:
-            self.batch.add([chosen[i] for i in stay])
-            self.active += [rows[i] for i in stay]
-            self._join_seen(rows, stay, seen)
+        chosen += self.batch.extend([one.cached for one, _ in back], [ids for _, ids in back])
+        rows = [*fresh, *(one.row for one, _ in back)]
+        logits = mx.stack([row.logits for row in chosen])
+        drawn = self._draw(rows, logits, self._seen_so_far(rows, logits.shape[1]), ahead=0)
+        self.batch.add(chosen)
+        self.active += rows
+        self.pending = drawn if self.pending is None else self.pending.join(drawn)
         ahead = {row.prompt.ids for row in self.waiting}
         self.prefilled = {ids: kept for ids, kept in self.prefilled.items() if ids in ahead}
 
     def advance(self) -> None:
-        """Draw one token for every active row and drop those whose turn has ended."""
-        logits = self.batch.step([row.ids[-1] for row in self.active])
+        """Read one token of every active row, drop those whose turn has ended, draw the next."""
+        pending, queued = self.pending, None
+        assert pending is not None
+        if self.runs_ahead and any(row is not None and _goes_on(row) for row in self.active):
+            queued = self._next(pending, ahead=1)
+        self._read(pending.drawn)
+        self._ask(is_run=queued is not None)
         self.steps += 1
-        self._draw(self.active, logits, self._mark_seen())
-        self._ask(self.active, self.batch.take)
-        stay = [i for i, row in enumerate(self.active) if not row.is_done]
-        if len(stay) < len(self.active):
+        stay = [i for i, row in enumerate(self.active) if row is not None and not row.is_done]
+        self.active = [None if row is None or row.is_done else row for row in self.active]
+        if self._leave(len(stay)):
             stay = _fill_holes(stay)
             self.batch.keep(stay)
             self.active = [self.active[i] for i in stay]
-            if self.seen is not None:
-                self.seen = self.seen[mx.array(stay)] if stay else None
+            kept = queued if queued is not None else pending
+            pending = kept.keep(stay) if stay else kept
+            queued = None if queued is None else pending
+        if not self.active:
+            self.pending = None
+        elif queued is not None:
+            self.pending = queued
+        else:
+            self.pending = self._next(pending, ahead=0)
+
+    def _leave(self, stay: int) -> bool:
+        """Whether rows that have ended leave the batch now."""
+        ended = len(self.active) - stay
+        least = len(self.active) * LEAVING if self.runs_ahead and stay else 0
+        return ended > 0 and ended >= least
+
+    def _next(self, pending: _Pending, *, ahead: int) -> _Pending:
+        """Run the tokens drawn last and draw the next ones; `ahead` of a row's are unread."""
+        tokens, seen = pending.drawn.tokens, pending.seen
+        if seen is not None:
+            seen = mx.put_along_axis(seen, tokens[:, None], mx.array(True), axis=1)
+        drawn = self._draw(self.active, self.batch.step(tokens), seen, ahead=ahead)
+        mx.async_eval(drawn.drawn, [] if seen is None else seen)
+        return drawn
+
+    def _draw(
+        self, rows: Sequence[Row | None], logits: mx.array, seen: mx.array | None, *, ahead: int
+    ) -> _Pending:
+        positions = [0 if row is None else len(row.ids) + ahead for row in rows]
+        keys = token_keys([0 if row is None else row.key for row in rows], positions)
+        forced = None
+        if any(row is not None and row.to_force for row in rows):
+            forced = mx.array(
+                [-1 if row is None else row.next_forced for row in rows], dtype=mx.int32
+            )
+        drawn = draw(
+            logits, self.sampling, keys, seen=seen, forced=forced,
+            on_host=self.policy.fast.fast_draw and not self.batch.runs_ahead,
+        )  # fmt: skip
+        return _Pending(drawn, seen)
+
+    def _read(self, drawn: Drawn) -> None:
+        """Wait for the tokens and append them to their rows."""
+        mx.eval(drawn)
+        tokens, logprobs, raws = (np.array(column) for column in drawn)
+        for index, row in enumerate(self.active):
+            if row is not None:
+                row.take(int(tokens[index]), float(logprobs[index]), float(raws[index]))
+                row.settle(self.sampling, self.policy.end_ids, self.think_end)
 
     def expected(self) -> list[_Asked]:
         """The rows to wait for before the next token, for they may join the batch.
@@ -203,34 +280,37 @@ class _Decoding:
                 continue
             reply = self.replies.pop(one.row.place)
             del self.asked[one.row.place]
-            if tokens := self._hear(one.row, reply):
-                self.back.append((one.row, one.cached, tokens))
+            tokens = self._hear(one.row, reply)
+            if tokens is None:
+                continue
+            piece = (*one.unread, *tokens)
+            if not piece:  # a template that adds nothing: its last token gives the logits
+                *before, last = (*one.row.prompt.ids, *one.row.ids)
+                (one.cached,), piece = self.batch.prefill([tuple(before)]), (last,)
+            self.back.append((one, piece))
 
-    def _hear(self, row: Row, reply: EnvironmentReply) -> tuple[int, ...]:
-        """Append a reply; return the tokens to run before the next turn, none if it was the last.
-
-        The last token that was drawn has not been run.
-        """
+    def _hear(self, row: Row, reply: EnvironmentReply) -> tuple[int, ...] | None:
+        """Append a reply; return its tokens, None if no turn follows."""
         assert self.dialogues is not None
         if reply.error or reply.done or row.turn + 1 >= self.dialogues.max_turns:
             row.hear(reply)
             row.finish = "environment_error" if reply.error else "stop" if reply.done else "turns"
-            return ()
+            return None
         try:
             tokens = self.dialogues.tokens(reply.messages)
         except Exception as error:  # a template may raise anything
             row.hear(replace(reply, error=f"the reply cannot be given to the model: {error}"))
             row.finish = "environment_error"
-            return ()
-        last, end = row.ids[-1], self.dialogues.end_token
-        if end is not None and last != end:
+            return None
+        end = self.dialogues.end_token
+        if end is not None and row.ids[-1] != end:
             tokens = (end, *tokens)
         if len(row.ids) + len(tokens) >= row.room or row.length >= row.limit:
             row.hear(reply)
             row.finish = "length" if row.length >= row.limit else "context"
-            return ()
+            return None
         row.hear(reply, tokens)
-        return (last, *tokens)
+        return tokens
 
     def _has_failed(self, row: Row) -> bool:
         """Whether the row's environment could not begin, which ends it."""
@@ -243,33 +323,23 @@ class _Decoding:
         row.finish = "environment_error"
         return True
 
-    def _ask(self, rows: list[Row], cached: Callable[[list[int]], list[Cached]]) -> None:
-        """Give the answers that have ended to their environments."""
+    def _ask(self, *, is_run: bool) -> None:
+        """Give answers that have ended to their environments; `is_run`: so is the last token."""
         if self.dialogues is None:
             return
-        places = [i for i, row in enumerate(rows) if row.finish in ("stop", "stop_string")]
-        for i, kept in zip(places, cached(places), strict=True):
-            row = rows[i]
+        ended = [
+            (index, row) for index, row in enumerate(self.active)
+            if row is not None and row.finish in ("stop", "stop_string")
+        ]  # fmt: skip
+        taken = self.batch.take([index for index, _ in ended])
+        for (_, row), cached in zip(ended, taken, strict=True):
+            unread = () if is_run else (row.ids[-1],)
             answer = row.ask(self.policy.end_ids)
             if self.dialogues.read is not None:
                 before = [*row.prompt.ids, *row.ids[: row.begin]]
                 answer = self.dialogues.read(row.place, before, row.ids[row.begin :], answer)
-            self.asked[row.place] = _Asked(row, kept, self.steps)
+            self.asked[row.place] = _Asked(row, cached, unread, self.steps)
             self.dialogues.episodes.ask(row.place, answer)
-
-    def _draw(self, rows: list[Row], logits: mx.array, seen: mx.array | None) -> None:
-        keys = token_keys([row.key for row in rows], [len(row.ids) for row in rows])
-        forced = None
-        if any(row.to_force for row in rows):
-            forced = mx.array([row.next_forced for row in rows], dtype=mx.int32)
-        drawn = draw(
-            logits, self.sampling, keys, seen=seen, forced=forced, fast=self.policy.fast.fast_draw
-        )
-        mx.eval(drawn, seen if seen is not None else [])  # the only synchronisation of a step
-        tokens, logprobs, raws = (np.array(column) for column in drawn)
-        for place, row in enumerate(rows):
-            row.take(int(tokens[place]), float(logprobs[place]), float(raws[place]))
-            row.settle(self.sampling, self.policy.end_ids, self.think_end)
 
     def _seen_so_far(self, rows: list[Row], vocabulary: int) -> mx.array | None:
         if self.sampling.repetition_penalty == 1:
@@ -278,17 +348,6 @@ class _Decoding:
         for place, row in enumerate(rows):
             marks[place, mx.array(sorted({*row.prompt.ids, *row.ids}))] = True
         return marks
-
-    def _join_seen(self, rows: list[Row], stay: list[int], seen: mx.array | None) -> None:
-        if seen is not None and rows:
-            new = seen[mx.array(stay)]
-            self.seen = new if self.seen is None else mx.concatenate([self.seen, new])
-
-    def _mark_seen(self) -> mx.array | None:
-        if self.seen is not None:
-            last = mx.array([[row.ids[-1]] for row in self.active])
-            self.seen = mx.put_along_axis(self.seen, last, mx.array(True), axis=1)
-        return self.seen
 
 
 def _decode(state: _Decoding, *, step: int, control: Control | None) -> Iterator[Event]:
@@ -375,6 +434,11 @@ def _fill_holes(stay: list[int]) -> list[int]:
     late = [place for place in stay if place >= len(stay)]
     by_place = dict(zip(order, order, strict=True)) | dict(zip(holes, late, strict=True))
     return [by_place[place] for place in range(len(stay))]
+
+
+def _goes_on(row: Row) -> bool:
+    """Whether a token may follow the one that is pending."""
+    return row.length + 1 < row.limit and len(row.ids) + 1 < row.room
 
 
 def _think_end(policy: Policy) -> list[int]:

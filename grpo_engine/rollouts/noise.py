@@ -73,10 +73,10 @@ def uniforms(keys: mx.array, width: int) -> mx.array:
 
 
 def events(keys: mx.array, width: int) -> tuple[mx.array, mx.array]:
-    """The times of the first events, and their tokens, [n, K] each."""
+    """V times the times of the first events, and their tokens, [n, K] each."""
     count = min(512, 1 + width // 16)
     bits = _bits(keys, 2 * count)
-    times = mx.cumsum(-mx.log(_unit(bits[:, :count])), axis=1) / width
+    times = mx.cumsum(-mx.log(_unit(bits[:, :count])), axis=1)
     tokens = (bits[:, count:].astype(mx.uint64) * width) >> 32
     return times, tokens.astype(mx.uint32)
 

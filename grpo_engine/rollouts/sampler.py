@@ -5,7 +5,9 @@ min_p at temperature 1, so the values are not comparable.
 Axes: n rows, V vocabulary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import mlx.core as mx
@@ -15,6 +17,7 @@ from grpo_engine.policy.head import Normalised, normalise, numpy_pays
 from grpo_engine.rollouts.noise import NOISE, events, own_times, own_times_of, uniforms
 from grpo_engine.rollouts.types import Sampling
 
+USED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "noise")
 LEAST = 2.0**-10  # weights, beside a largest of 1, down to which own times are tried first
 
 
@@ -33,24 +36,52 @@ def draw(
     *,
     seen: mx.array | None = None,
     forced: mx.array | None = None,
-    fast: bool = True,
+    on_host: bool = False,
 ) -> Drawn:
     """Sample by an exponential race: argmin_i E_i / p_i has distribution p; see `noise`.
 
     `seen` [n, V] marks tokens for the repetition penalty; `forced` [n] overrides the token where it
-    is not negative. `fast` allows the draw that looks only at tokens that may win.
+    is not negative. `on_host` allows a draw that waits for the logits and looks only at tokens that
+    may win.
     """
-    greedy = sampling.temperature == 0
     whole = seen is None and forced is None and not sampling.truncated
-    if fast and whole and not greedy and sampling.noise == NOISE and numpy_pays(logits):
+    plain = whole and sampling.temperature > 0 and sampling.noise == NOISE
+    if on_host and plain and numpy_pays(logits):
         return _draw_few(logits.astype(mx.float32), sampling.temperature, keys)
-    raw = normalise(logits, 1.0 if greedy else sampling.temperature)
-    chances = raw
+    use = replace(Sampling(), **{name: getattr(sampling, name) for name in USED})
+    compiled = _compiled(use, has_seen=seen is not None, has_forced=forced is not None)
+    given = [array for array in (seen, forced) if array is not None]
+    return Drawn(*compiled(logits, keys, *given))
+
+
+@lru_cache(maxsize=64)
+def _compiled(
+    sampling: Sampling, *, has_seen: bool, has_forced: bool
+) -> Callable[..., tuple[mx.array, mx.array, mx.array]]:
+    """The draw with these parameters as one compiled function; traced anew for each shape."""
+
+    def run(
+        logits: mx.array, keys: mx.array, *given: mx.array
+    ) -> tuple[mx.array, mx.array, mx.array]:
+        seen = given[0] if has_seen else None
+        drawn = _drawn(logits, sampling, keys, seen, given[-1] if has_forced else None)
+        return drawn.tokens, drawn.logprobs, drawn.raw_logprobs
+
+    compiled: Callable[..., tuple[mx.array, mx.array, mx.array]] = mx.compile(run)
+    return compiled
+
+
+def _drawn(
+    logits: mx.array, sampling: Sampling, keys: mx.array, seen: mx.array | None,
+    forced: mx.array | None,
+) -> Drawn:  # fmt: skip
+    temperature = sampling.temperature or 1.0
+    raw = chances = normalise(logits, temperature)
     if seen is not None:
-        chances = normalise(penalised(logits, seen, sampling.repetition_penalty),
-                            1.0 if greedy else sampling.temperature)  # fmt: skip
-    if greedy:
-        tokens = mx.argmax(chances.shifted, axis=1)
+        penalty = sampling.repetition_penalty
+        chances = normalise(penalised(logits, seen, penalty), temperature)
+    if sampling.temperature == 0:
+        tokens = mx.argmax(chances.scaled, axis=1)
     else:
         chances = truncated(chances, sampling)
         tokens = _winners(chances.exponentials, keys, sampling.noise)
@@ -70,15 +101,18 @@ def _winners(weights: mx.array, keys: mx.array, version: int) -> mx.array:
     if version < 3:  # of a run that was begun by an earlier version
         return mx.argmax(weights / -mx.log2(uniforms(keys, width)), axis=1)
     times, at = events(keys, width)
-    early = mx.take_along_axis(weights, at, axis=1) / times
-    late = weights / (times[:, -1:] + own_times(keys, width))
-    first = mx.take_along_axis(at, mx.argmax(early, axis=1, keepdims=True), axis=1)[:, 0]
-    return mx.where(early.max(axis=1) >= late.max(axis=1), first, mx.argmax(late, axis=1))
+    early = mx.take_along_axis(weights, at, axis=1) / (times / width)
+    late = weights / (times[:, -1:] / width + own_times(keys, width))
+    rows = mx.array(
+        np.arange(len(keys), dtype=np.uint32)[:, None]
+    )  # a constant of the compiled draw
+    return mx.argmax(late.at[rows, at].maximum(early), axis=1)
 
 
 def _draw_few(logits: mx.array, temperature: float, keys: mx.array) -> Drawn:
     """The same draw in NumPy, with own times only for tokens that may win."""
     times, at = events(keys, logits.shape[1])
+    times = times / logits.shape[1]
     mx.eval(logits, times, at)
     shifted, weights = [], []
     for row in np.asarray(logits):  # a row at a time stays in the cache
@@ -147,6 +181,6 @@ def truncated(parts: Normalised, sampling: Sampling) -> Normalised:
     kept = weights >= bound
     left = mx.where(kept, weights, 0.0)
     return Normalised(
-        shifted=mx.where(kept, parts.shifted, -mx.inf), exponentials=left,
+        scaled=mx.where(kept, parts.scaled, -mx.inf), top=parts.top, exponentials=left,
         total=left.sum(axis=1, keepdims=True),
     )  # fmt: skip

@@ -47,7 +47,6 @@ class PromptRows:
     rows: int
     attempt: int = 0
     occurrence: int = 0  # how often the prompt came before in the step
-    first_index: int = 0  # completion index of its first row
     prefill: str = ""  # the begin of its answers
 
 

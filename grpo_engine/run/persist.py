@@ -33,7 +33,7 @@ from grpo_engine.tasks.base import Example
 from grpo_engine.versions import versions
 
 # settings that may change on resume; what depends on them is noted
-FREE = ("name", "steps", "run.workers")
+FREE = ("name", "steps")
 OTHER_NOISE = (
     "the version that wrote this checkpoint gave a prompt that occurs twice in a step the same "
     "answers both times: steps with such a prompt are not bit-identical to the unbroken run's"
@@ -191,7 +191,6 @@ def _state(run: Run) -> dict[str, Any]:
         "settled": mismatch.correction(run.config.algorithm.resolved(), run.recipe),
         "micro_rows": run.micro_rows,
         "threads": run.threads,
-        "workers": run.workers.count if run.workers else 1,
         "kernels": _kernels(),
         "versions": dict(versions()),
         "fingerprint": run.fingerprint,
@@ -275,9 +274,8 @@ def _example(data: Mapping[str, Any]) -> Example:
 def _changes(run: Run, state: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any, str]]:
     if state["threads"] != run.threads:
         yield "the number of threads", state["threads"], run.threads, SAME_TO_TOLERANCE
-    workers = run.workers.count if run.workers else 1
-    if state.get("workers", 1) != workers:
-        yield "the number of workers", state.get("workers", 1), workers, SAME_TO_TOLERANCE
+    if state.get("workers", 1) != 1:  # of checkpoints by versions with worker processes
+        yield "the number of processes that compute", state["workers"], 1, SAME_TO_TOLERANCE
     if state.get("kernels", _kernels()) != _kernels():  # earlier checkpoints lack it
         yield "the code of matrix products", state["kernels"], _kernels(), SAME_TO_TOLERANCE
     here = versions()

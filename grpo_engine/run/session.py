@@ -12,7 +12,6 @@ from grpo_engine.config.settings import RunConfig
 from grpo_engine.config.stop_when import Seen
 from grpo_engine.control import Control
 from grpo_engine.distributed.ranks import Ranks
-from grpo_engine.distributed.workers import Workers
 from grpo_engine.environments.dialogues import Environments
 from grpo_engine.platform.guard import ThreadGuard
 from grpo_engine.policy.optimizer import Learner
@@ -87,7 +86,6 @@ class Run:
     threads: int
     environments: Environments | None = None
     ranks: Ranks = field(default_factory=Ranks)
-    workers: Workers | None = None  # None: this thread computes
     progress: Progress = field(default_factory=Progress)
     sampler_weights: dict[str, mx.array] | None = None  # if the sampler lags behind the policy
     drawn_examples: dict[str, Example] = field(default_factory=dict)  # by key, for pinning

@@ -14,9 +14,7 @@ from grpo_engine.config import mismatch
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
-from grpo_engine.distributed.lifeline import Lifeline
-from grpo_engine.distributed.ranks import Ranks
-from grpo_engine.distributed.workers import Workers
+from grpo_engine.distributed.ranks import Lifeline, Ranks
 from grpo_engine.environments.dialogues import open_environments
 from grpo_engine.errors import CheckpointError
 from grpo_engine.evaluation.pinned import first_pins
@@ -24,7 +22,7 @@ from grpo_engine.events import Event, ModelLoaded, NoteWritten, PhaseStarted, Ru
 from grpo_engine.maths.patched import patched
 from grpo_engine.platform import blas
 from grpo_engine.policy import optimizer
-from grpo_engine.policy.load import Probes, load_policy
+from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.optimizer import Learner
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.trees import flatten
@@ -35,7 +33,6 @@ from grpo_engine.run.given import NOTHING, Given
 from grpo_engine.run.session import Part, Run
 from grpo_engine.setup import preflight
 from grpo_engine.setup.parts import Loaded, load_tasks, open_parts
-from grpo_engine.setup.preflight import Processes, Work
 from grpo_engine.tasks.base import Task, fingerprint_of
 from grpo_engine.training.drawing import take_rates
 from grpo_engine.versions import versions
@@ -132,25 +129,15 @@ def _threads(before: int | None) -> int:
 def load_run(
     config: RunConfig, control: Control, folder: Path, stack: ExitStack, tasks: Sequence[Loaded],
     step: int, *, threads: int = 0, ranks: Ranks | None = None,
-    saved: Mapping[str, Any] | None = None, given: Given = NOTHING, work: Work | None = None,
+    saved: Mapping[str, Any] | None = None, given: Given = NOTHING,
 ) -> Generator[Event, None, Run]:  # fmt: skip
     """Load the model and start the reward worker, for a run at step 0.
 
-    `saved` is a checkpoint's state; its recipe is kept. `work` says how much will be computed, if
-    not the whole run; without `threads`, products use as many as they may.
+    `saved` is a checkpoint's state; its recipe is kept. Without `threads`, products use as many as
+    they may.
     """
     ranks, threads = ranks or Ranks(), threads or _threads(None)
-    policy, workers, recipe = yield from _model(
-        config,
-        control,
-        folder,
-        stack,
-        step,
-        threads=threads,
-        ranks=ranks,
-        saved=saved,
-        work=work,
-    )
+    policy, recipe = yield from _model(config, ranks, saved, step)
     usable = [_renderer(one.config, one.task, policy).usable() for one in tasks]
     renders = [render for render, _ in usable]
     noted = [text for _, notes in usable for text in notes]
@@ -174,7 +161,7 @@ def load_run(
         )
         for one, render in zip(tasks, renders, strict=True)
     ])  # fmt: skip
-    rows = yield from _fitted_rows(config, policy, lengths, ranks, workers, step)
+    rows = yield from _fitted_rows(config, policy, lengths, ranks, step)
     sampling = Sampling.of(config.rollout)
     if sampling.truncated:
         yield NoteWritten(step=step, severity="warning", text=TRUNCATED)
@@ -185,7 +172,7 @@ def load_run(
         config=config, recipe=recipe, control=control, folder=folder, policy=policy, parts=parts,
         environments=environments, optimizer=learner, critic_optimizer=critic,
         alerts=Alerts(_limits(config, recipe, policy, parts)),
-        sampling=sampling, micro_rows=rows, threads=threads, ranks=ranks, workers=workers,
+        sampling=sampling, micro_rows=rows, threads=threads, ranks=ranks,
     )  # fmt: skip
     run.progress.entropy_control = recipe.entropy_bonus
     if recipe.entropy_target is None:  # else nothing has been measured yet
@@ -195,15 +182,13 @@ def load_run(
 
 
 def _model(
-    config: RunConfig, control: Control, folder: Path, stack: ExitStack, step: int,
-    *, threads: int, ranks: Ranks, saved: Mapping[str, Any] | None, work: Work | None,
-) -> Generator[Event, None, tuple[Policy, Workers | None, Recipe]]:  # fmt: skip
-    """Load the model, with as many workers as repay their start."""
+    config: RunConfig, ranks: Ranks, saved: Mapping[str, Any] | None, step: int
+) -> Generator[Event, None, tuple[Policy, Recipe]]:
+    """Load the model, and settle the recipe for its number format."""
     begun = time.perf_counter()
     yield PhaseStarted(step=step, phase="load", detail=config.model.path)
-    before = None if saved is None else int(saved.get("workers", 1))
-    count, why = preflight.worker_count(config, threads, ranks, before, work=work)
-    policy, workers = _policy(config, control, folder, stack, count=count, threads=threads)
+    critic = config.algorithm.resolved().signal == "gae"
+    policy = load_policy(config.model, seed=config.seed, critic=critic)
     recipe = _recipe(config, policy, ranks, saved)
     yield ModelLoaded(
         step=step, path=config.model.path, parameters=policy.parameters,
@@ -211,29 +196,7 @@ def _model(
         seconds=time.perf_counter() - begun,
         settled=mismatch.correction(config.algorithm.resolved(), recipe),
     )  # fmt: skip
-    for text in why:
-        yield NoteWritten(step=step, text=text)
-    return policy, workers, recipe
-
-
-def _policy(
-    config: RunConfig, control: Control, folder: Path, stack: ExitStack,
-    *, count: int, threads: int,
-) -> tuple[Policy, Workers | None]:  # fmt: skip
-    """Load the policy here, or in local workers and here without its frozen weights."""
-    settings, seed = config.model, config.seed
-    critic = config.algorithm.resolved().signal == "gae"
-    if count == 1:
-        return load_policy(settings, seed=seed, critic=critic), None
-    workers = stack.enter_context(Workers(count, threads, folder, control))
-    found = workers.load(config=settings.model_dump(mode="json"), seed=seed, critic=critic)
-    stack.callback(blas.set_threads, threads)  # for the next run of this process
-    blas.set_threads(1)
-    policy = load_policy(settings, seed=seed, critic=critic, probes=Probes(**found))
-    workers.share(flatten(policy.module.trainable_parameters()))
-    if policy.reference is not None:
-        workers.assume("reference", policy.reference)
-    return policy, workers
+    return policy, recipe
 
 
 def _renderer(config: RunConfig, task: Task, policy: Policy) -> PromptRenderer:
@@ -262,17 +225,13 @@ def _recipe(
 
 
 def _fitted_rows(
-    config: RunConfig, policy: Policy, lengths: preflight.Lengths, ranks: Ranks,
-    workers: Workers | None, step: int,
-) -> Generator[Event, None, int]:  # fmt: skip
+    config: RunConfig, policy: Policy, lengths: preflight.Lengths, ranks: Ranks, step: int
+) -> Generator[Event, None, int]:
     """The rows that fit in a backward pass on every rank; refuse a step that is too large."""
     # all ranks split the rollouts equally, so that each gets some of the batches
-    processes = Processes.of(workers)
     rank_rows = -(-config.rollout.prompts * config.rollout.group_size // ranks.size)
-    rows: int = min(
-        rank_rows, *ranks.gather(preflight.micro_rows(config, policy, lengths, processes))
-    )
-    estimate = preflight.check_memory(config, policy, lengths, rows, processes)
+    rows: int = min(rank_rows, *ranks.gather(preflight.micro_rows(config, policy, lengths)))
+    estimate = preflight.check_memory(config, policy, lengths, rows)
     replies = lengths.answer > config.rollout.max_new_tokens
     yield NoteWritten(
         step=step,

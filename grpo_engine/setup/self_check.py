@@ -9,6 +9,7 @@ must be 0.
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import mlx.core as mx
 
@@ -16,10 +17,10 @@ from grpo_engine.config.mismatch import Gap
 from grpo_engine.errors import SelfCheckError
 from grpo_engine.events import Event, NoteWritten, PhaseStarted
 from grpo_engine.policy.policy import Policy
+from grpo_engine.rollouts.decode import sample_groups
 from grpo_engine.rollouts.types import PromptRows
 from grpo_engine.run.requests import relay
 from grpo_engine.run.session import Run
-from grpo_engine.training.compute import sample
 from grpo_engine.training.drawing import Drawing
 from grpo_engine.training.logprobs import score_tokens
 from grpo_engine.training.samples import as_float, gather_rollouts
@@ -53,13 +54,13 @@ def check_itself(run: Run) -> Iterator[Event]:
         for group, example in enumerate(Drawing(run).take(PROMPTS))
     ]
     policy, moved = run.policy, moved_adapter(run.policy)
-    rollouts = yield from relay(
-        run,
-        0,
-        sample(run, prompt_rows, sampling, step=FIXED_STEP, weights=moved),
+    decoding = sample_groups(
+        policy, prompt_rows, sampling, seed=run.config.seed, step=FIXED_STEP, control=run.control,
+        weights=moved,
     )  # fmt: skip
-    trained = yield from score_tokens(run, 0, rollouts, weights=moved)
-    sampled = yield from score_tokens(run, 0, rollouts, weights=moved, folded=True)
+    rollouts = yield from relay(run, 0, decoding)
+    trained = yield from score_tokens(run, 0, rollouts, under=partial(policy.using, moved))
+    sampled = yield from score_tokens(run, 0, rollouts, under=partial(policy.for_sampling, moved))
     first = yield from score_tokens(run, 0, rollouts)
     second = yield from score_tokens(run, 0, rollouts)
     mask, sampler = gather_rollouts(rollouts)
@@ -74,7 +75,7 @@ def check_itself(run: Run) -> Iterator[Event]:
         ),
     }  # fmt: skip
     if run.has_reference:
-        reference = yield from score_tokens(run, 0, rollouts, reference=True)
+        reference = yield from score_tokens(run, 0, rollouts, under=policy.as_reference)
         gaps["the policy and its reference (KL 0)"] = (first.logprobs - reference.logprobs, limit)
     checked = {what: (_gap(values, mask), limit) for what, (values, limit) in gaps.items()}
     for what, (gap, limit) in checked.items():

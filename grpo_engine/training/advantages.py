@@ -7,7 +7,7 @@ import numpy as np
 from grpo_engine.config import recipes
 from grpo_engine.config.recipes import RECIPES, Recipe
 from grpo_engine.maths.advantage import Advantages, advantages
-from grpo_engine.training.samples import SampledGroup, Samples
+from grpo_engine.training.samples import OldScores, SampledGroup, Samples
 
 
 def advantages_read_tokens(recipe: Recipe) -> bool:
@@ -29,16 +29,16 @@ def needs_old_logprobs(recipe: Recipe) -> bool:
     )
 
 
-def step_advantages(samples: Samples, recipe: Recipe) -> Advantages:
+def step_advantages(samples: Samples, old: OldScores, recipe: Recipe) -> Advantages:
     return advantages(
         samples.rewards(),
         samples.group_ids_B,
         recipe,
         [weight for _, weight in samples.columns],
         mask=samples.mask_BT,
-        old=samples.old_logprobs_BT,
-        ref=samples.reference_logprobs_BT,
-        values=samples.old_values_BT,
+        old=old.logprobs_BT,
+        ref=old.reference_logprobs_BT,
+        values=old.values_BT,
         steps=samples.step_scores() if recipe.signal == "process" else None,
     )
 
@@ -53,33 +53,32 @@ def pinned_advantages(groups: Sequence[SampledGroup], recipe: Recipe) -> list[fl
     return [float(value) for value in np.array(advantages_B)]
 
 
-def scalar_advantages(samples: Samples) -> list[float]:
+def scalar_advantages(samples: Samples, advantages: Advantages) -> list[float]:
     """One advantage per rollout; the mean over its tokens if each token has its own."""
-    assert samples.advantages is not None
-    values = np.array(samples.advantages.values)
+    values = np.array(advantages.values)
     if values.ndim == 1:
         return [float(value) for value in values]
     mask_BT = np.array(samples.mask_BT)
     return [float(v) for v in (values * mask_BT).sum(axis=1) / np.maximum(mask_BT.sum(axis=1), 1)]
 
 
-def rows_to_train(samples: Samples, recipe: Recipe, entropy_bonus: float) -> list[int]:
+def rows_to_train(
+    samples: Samples, advantages: Advantages, recipe: Recipe, entropy_bonus: float
+) -> list[int]:
     """Rows whose forward pass can have a gradient.
 
     A group without signal has none only if the gradient depends on the advantage alone: no KL in
     the loss, no entropy bonus, no critic. A mean of micro-batch means needs every batch.
     """
-    assert samples.advantages is not None
     rows = list(range(len(samples.rollouts)))
-    if not any(rollout.length for rollout in samples.rollouts):
-        return []
-    if (
+    reads_advantage_alone = not (
         recipe.anchor != "none"
         or entropy_bonus > 0
         or recipe.entropy_target is not None
         or recipe.signal == "gae"
         or recipe.weight == "per_batch_token"
-    ):
-        return rows
-    has_signal_B = np.array(samples.advantages.has_signal)
-    return [row for row in rows if has_signal_B[row]]
+    )
+    if reads_advantage_alone:
+        has_signal_B = np.array(advantages.has_signal)
+        rows = [row for row in rows if has_signal_B[row]]
+    return rows if any(samples.rollouts[row].length for row in rows) else []

@@ -1,14 +1,17 @@
 """Log-probabilities of sampled completions without a gradient, micro-batch by micro-batch."""
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import mlx.core as mx
 
-from grpo_engine.events import Event
+from grpo_engine.events import Event, PhaseAdvanced
+from grpo_engine.policy.batch import TokenBatch, micro_batches
+from grpo_engine.policy.forward import TokenScores, token_scores
 from grpo_engine.rollouts.types import Rollout
+from grpo_engine.run.requests import answer_requests
 from grpo_engine.run.session import Run
-from grpo_engine.training.compute import batches_of, score
 from grpo_engine.training.samples import assembled
 
 
@@ -27,24 +30,37 @@ def score_tokens(
     rollouts: Sequence[Rollout],
     *,
     rows: Sequence[int] | None = None,
-    weights: Mapping[str, mx.array] | None = None,
-    reference: bool = False,
-    folded: bool = False,
+    under: Callable[[], AbstractContextManager[None]] = nullcontext,
     entropy: bool = False,
     values: bool = False,
 ) -> Generator[Event, None, ScoredTokens]:
-    """Score completions with the policy, with other weights, or with its reference.
-
-    `folded` uses the weights as the sampler does, with the adapter folded in.
-    """
+    """Score completions with the policy, or with what it is `under` a method such as `using`."""
     chosen = list(range(len(rollouts)) if rows is None else rows)
-    batches = run.ranks.assigned(batches_of(run, rollouts, chosen))
-    scored = yield from score(
-        run, step, rollouts, batches, weights=weights, reference=reference, folded=folded,
-        entropy=entropy, values=values,
-    )  # fmt: skip
+    assigned = run.ranks.assigned(batches_of(run, rollouts, chosen))
+    scored: list[tuple[TokenBatch, TokenScores]] = []
+    for done, (_, batch) in enumerate(assigned, 1):
+        with under():
+            scores = token_scores(
+                run.policy, batch, temperature=run.config.rollout.temperature, gradient=False,
+                entropy=entropy, values=values,
+            )  # fmt: skip
+            mx.eval(scores.logprobs, scores.entropy, scores.values)
+        scored.append((batch, scores))
+        yield PhaseAdvanced(step=step, phase="logprobs", done=done, total=len(assigned))
+        yield from answer_requests(run, step)
     names = ["logprobs", *(["entropy"] if entropy else []), *(["values"] if values else [])]
     parts = {name: [(batch, getattr(scores, name)) for batch, scores in scored] for name in names}
     width = max(1, *(len(rollout.ids) for rollout in rollouts))
     arrays = {name: assembled(parts[name], len(rollouts), width) for name in names}
     return ScoredTokens(**run.ranks.sum(arrays))
+
+
+def batches_of(run: Run, rollouts: Sequence[Rollout], rows: Sequence[int]) -> list[TokenBatch]:
+    """The micro-batches of some rows.
+
+    Rows without a token are left out: MLX ends the process on some products of empty arrays.
+    """
+    return micro_batches(
+        rollouts, rows_at_most=run.micro_rows, pad_id=run.policy.pad_id,
+        bucket=run.policy.fast.bucket, only=[row for row in rows if rollouts[row].length],
+    )  # fmt: skip

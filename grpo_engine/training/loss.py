@@ -10,20 +10,21 @@ from mlx.utils import tree_map
 
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.config.settings import RolloutConfig
-from grpo_engine.maths.loss import policy_loss
+from grpo_engine.maths.batch import Batch, batch_of
+from grpo_engine.maths.loss import recipe_loss
 from grpo_engine.maths.metrics import metrics
 from grpo_engine.maths.target import Targets, targets_of
 from grpo_engine.maths.terms import Terms
 from grpo_engine.maths.weight import Totals
 from grpo_engine.policy.batch import TokenBatch
-from grpo_engine.policy.forward import token_scores
+from grpo_engine.policy.forward import TokenScores, token_scores
 from grpo_engine.policy.policy import Policy
-from grpo_engine.training.samples import Samples, as_float, fitted, rows_of_batch
+from grpo_engine.training.samples import Experience, as_float, fitted, rows_of_batch
 
 Sums = dict[str, tuple[float, float]]  # (sum, count) of each metric
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatchResult:
     """Loss, metrics and token arrays [B, T] of one micro-batch, evaluated."""
 
@@ -48,68 +49,47 @@ class MicroBatchResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossInputs:
-    """What the loss of every micro-batch of an update reads, besides the policy."""
+    """What the losses of a pass read, besides the policy and the denominators."""
 
-    samples: Samples
+    experience: Experience
     recipe: Recipe
-    totals: Totals
-    targets: Targets | None
     rollout: RolloutConfig
-    first: bool  # whether this is the first pass, which measures entropy
+    targets: Targets | None
+    is_first: bool  # whether this is the first pass, which measures entropy
     scale: float = 1.0  # of the loss, so that small gradients survive in float16
 
 
-def gradient(policy: Policy, inputs: LossInputs, batch: TokenBatch) -> tuple[dict[str, Any], Any]:
+def gradient(
+    policy: Policy, inputs: LossInputs, totals: Totals, batch: TokenBatch
+) -> tuple[dict[str, Any], Any]:
     """The outputs of `loss` for one micro-batch and their float32 gradients, all lazy."""
-    scale = inputs.scale
-
-    def scaled_loss() -> tuple[mx.array, dict[str, Any]]:
-        outputs = loss(policy, inputs, batch)
-        return outputs["loss"] * scale, outputs
-
-    (_, outputs), gradients = nn.value_and_grad(policy.module, scaled_loss)()
+    value_and_grad = nn.value_and_grad(policy.module, loss)
+    (_, outputs), gradients = value_and_grad(policy, inputs, totals, batch)
     gradients = tree_map(lambda g: g.astype(mx.float32), gradients)
-    if scale != 1:
-        gradients = tree_map(lambda g: g / scale, gradients)
+    if inputs.scale != 1:
+        gradients = tree_map(lambda g: g / inputs.scale, gradients)
     return outputs, gradients
 
 
-def loss(policy: Policy, inputs: LossInputs, batch: TokenBatch) -> dict[str, Any]:
-    """The micro-batch's share of the update's loss, its metrics and token arrays, all lazy."""
-    samples, recipe = inputs.samples, inputs.recipe
-    assert samples.advantages is not None
+def loss(
+    policy: Policy, inputs: LossInputs, totals: Totals, batch: TokenBatch
+) -> tuple[mx.array, dict[str, Any]]:
+    """The micro-batch's share of the update's loss, scaled; beside it, its outputs, all lazy."""
+    recipe = inputs.recipe
     reads_entropy = recipe.entropy_bonus > 0 or recipe.entropy_top_quantile < 1
     new = token_scores(
         policy,
         batch,
         temperature=inputs.rollout.temperature,
-        entropy=reads_entropy or inputs.first,
+        entropy=reads_entropy or inputs.is_first,
         entropy_gradient=recipe.entropy_bonus > 0,
         values=recipe.signal == "gae",
     )
-
-    def rows(values: mx.array | None) -> mx.array | None:
-        return None if values is None else rows_of_batch(values, batch)
-
-    value, terms = policy_loss(
-        new.logprobs,
-        rows(samples.old_logprobs_BT),
-        rows(samples.reference_logprobs_BT),
-        rows_of_batch(samples.advantages.values, batch),
-        rows_of_batch(samples.mask_BT, batch),
-        recipe,
-        group_ids=rows_of_batch(samples.group_ids_B, batch),
-        token_ids=batch.ids,
-        entropy=new.entropy,
-        values=new.values,
-        old_values=rows(samples.old_values_BT),
-        returns=rows(samples.advantages.returns),
-        max_length=inputs.rollout.max_new_tokens,
-        totals=inputs.totals,
-        sampler=rows(samples.sampler_logprobs_BT) if recipe.reads_sampler else None,
-        targets=_targets_of_batch(inputs.targets, batch),
-    )
-    return {
+    value, terms = recipe_loss(
+        _inputs_of_batch(inputs.experience, recipe, batch, new), recipe, totals,
+        _targets_of_batch(inputs.targets, batch), inputs.rollout.max_new_tokens,
+    )  # fmt: skip
+    return value * inputs.scale, {
         "loss": value,
         "sums": metrics(terms, recipe),
         "logprobs": mx.stop_gradient(new.logprobs),
@@ -120,20 +100,43 @@ def loss(policy: Policy, inputs: LossInputs, batch: TokenBatch) -> dict[str, Any
     }
 
 
+def _inputs_of_batch(
+    experience: Experience, recipe: Recipe, batch: TokenBatch, new: TokenScores
+) -> Batch:
+    """The rows of a micro-batch, with what the policy gives them now."""
+    samples, old, advantages = experience.samples, experience.old, experience.advantages
+
+    def rows(values: mx.array | None) -> mx.array | None:
+        return None if values is None else rows_of_batch(values, batch)
+
+    return batch_of(
+        new.logprobs,
+        rows(old.logprobs_BT),
+        rows_of_batch(advantages.values, batch),
+        rows_of_batch(samples.mask_BT, batch),
+        ref=rows(old.reference_logprobs_BT),
+        entropy=new.entropy,
+        sampler=rows(samples.sampler_logprobs_BT) if recipe.reads_sampler else None,
+        values=new.values,
+        old_values=rows(old.values_BT),
+        returns=rows(advantages.returns),
+    )
+
+
 def _clipped(terms: Terms) -> mx.array:
     """1 where a bound stopped the push of a token."""
     return ((terms.side != 0) & (terms.advantage != 0) & (terms.mask > 0)).astype(mx.float32)
 
 
-def step_targets(samples: Samples, recipe: Recipe) -> Targets | None:
+def step_targets(experience: Experience, recipe: Recipe) -> Targets | None:
     """Targets from whole groups, computed once, because a micro-batch may hold a slice of one."""
     if recipe.trust != "target":
         return None
-    assert samples.old_logprobs_BT is not None
-    assert samples.advantages is not None
+    samples, old = experience.samples, experience.old
+    assert old.logprobs_BT is not None
     return targets_of(
-        samples.old_logprobs_BT,
-        samples.advantages.values,
+        old.logprobs_BT,
+        experience.advantages.values,
         samples.mask_BT > 0,
         samples.token_ids_BT,
         samples.group_ids_B,

@@ -3,6 +3,8 @@
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
 
 import mlx.core as mx
 import numpy as np
@@ -24,11 +26,22 @@ from grpo_engine.metrics import PHASES, time_of
 from grpo_engine.rollouts.types import Rollout, Sampling
 from grpo_engine.run.session import Run
 from grpo_engine.tasks.base import prompt_hash
-from grpo_engine.training.samples import SampledGroup, Samples, by_row
+from grpo_engine.training.samples import Experience, SampledGroup, Samples, by_row
 from grpo_engine.training.sampling import StepGroups
 from grpo_engine.training.update import UpdateResult, mean
 
 GIGABYTE = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class UpdatedScores:
+    """Log-probabilities of some rows by the updated policy, [B, T]."""
+
+    logprobs_BT: mx.array | None
+    rows: frozenset[int]
+
+
+NOT_SCORED: Final = UpdatedScores(None, frozenset())
 
 
 def groups_scored(
@@ -127,37 +140,49 @@ def _why_no_signal(group: SampledGroup, advantages: Sequence[float | None]) -> s
     return f"{why}{REPLACED}" if group.alike_in else why
 
 
-def tokens_scored(step: int, samples: Samples, rows: Sequence[int], group: int) -> TokensScored:
-    numbers = tuple(_token_numbers(samples, row) for row in rows)
-    return TokensScored(step=step, group=group, origin="train", numbers=numbers)
+def tokens_scored(
+    step: int, group: int, experience: Experience, result: UpdateResult | None,
+    updated: UpdatedScores,
+) -> TokensScored:  # fmt: skip
+    """The event with the numbers of every token of a group."""
+    samples = experience.samples
+    numbers = tuple(
+        _token_numbers(row, experience, result, updated) for row in samples.rows_of(group)
+    )
+    return TokensScored(
+        step=step, group=samples.groups[group].index, origin="train", numbers=numbers
+    )
 
 
-def _token_numbers(samples: Samples, row: int) -> TokenNumbers:
-    assert samples.advantages is not None
-    advantages, rollout = samples.advantages, samples.rollouts[row]
+def _token_numbers(
+    row: int, experience: Experience, result: UpdateResult | None, updated: UpdatedScores
+) -> TokenNumbers:
+    samples, old, advantages = experience.samples, experience.old, experience.advantages
+    rollout = samples.rollouts[row]
 
     def of(values: mx.array | None) -> tuple[float, ...]:
         return by_row(values, samples, row)
 
-    passes = [one for one in samples.passes if row in one.totals]
+    all_passes = result.passes if result is not None else ()
+    passes = [item for item in all_passes if row in item.totals]
     mask = tuple(int(inside) for inside in of(samples.mask_BT))
     return TokenNumbers(
         index=rollout.index,
-        old=of(samples.old_logprobs_BT),
-        reference=of(samples.reference_logprobs_BT),
-        passes=tuple(of(one.logprobs_BT) for one in passes),
-        after=of(samples.updated_logprobs_BT) if row in samples.updated_rows else (),
-        entropy=of(samples.entropy_BT),
+        old=of(old.logprobs_BT),
+        reference=of(old.reference_logprobs_BT),
+        passes=tuple(of(item.logprobs_BT) for item in passes),
+        after=of(updated.logprobs_BT) if row in updated.rows else (),
+        entropy=of(old.entropy_BT),
         advantages=of(advantages.values) if advantages.values.ndim == 2 else (),
         sampled=_sampled(rollout),
         mask=() if all(mask) else mask,
-        updates=tuple(one.totals[row] for one in passes),
-        entropies=tuple(of(one.entropy_BT) for one in passes if one.entropy_BT is not None),
-        values=tuple(of(one.values_BT) for one in passes if one.values_BT is not None),
-        old_values=of(samples.old_values_BT),
+        updates=tuple(item.totals[row] for item in passes),
+        entropies=tuple(of(item.entropy_BT) for item in passes if item.entropy_BT is not None),
+        values=tuple(of(item.values_BT) for item in passes if item.values_BT is not None),
+        old_values=of(old.values_BT),
         returns=of(advantages.returns),
-        clip_fraction=_row_mean(samples.clipped_BT, samples, row),
-        kl=_row_mean(samples.kl_BT, samples, row),
+        clip_fraction=_row_mean(all_passes[-1].clipped_BT if all_passes else None, samples, row),
+        kl=_row_mean(all_passes[-1].kl_BT if all_passes else None, samples, row),
     )
 
 
@@ -172,14 +197,14 @@ def _row_mean(values: mx.array | None, samples: Samples, row: int) -> float | No
 
 
 def step_metrics(
-    samples: Samples, sampled: StepGroups, result: UpdateResult | None, entropy_bonus: float
+    experience: Experience, sampled: StepGroups, result: UpdateResult | None, entropy_bonus: float
 ) -> dict[str, float]:
     """Every metric of the step except token counts, times and memory."""
-    assert samples.advantages is not None
+    samples = experience.samples
     metrics = {
         name: total / count
         for name, (total, count) in reward_metrics(
-            samples.rewards(), samples.advantages, [name for name, _ in samples.columns]
+            samples.rewards(), experience.advantages, [name for name, _ in samples.columns]
         ).items()
         if count
     }
@@ -187,10 +212,10 @@ def step_metrics(
     metrics |= dialogue_metrics(samples.rollouts)
     metrics["completions/duplicates"] = _duplicates(samples)
     group_ids_B = np.array(samples.group_ids_B)
-    trained_groups = len({int(group_ids_B[row]) for row in samples.trained_rows})
+    trained_groups = len({int(group_ids_B[row]) for row in experience.trained_rows})
     metrics["groups/skipped"] = float(len(samples.groups) - trained_groups)
-    if result is not None and result.passes + result.updates:
-        metrics |= _loss_metrics(samples, result)
+    if result is not None and result.complete_passes + result.updates:
+        metrics |= _loss_metrics(experience, result)
     if entropy_bonus:
         metrics["entropy_bonus"] = entropy_bonus
     first_of_tasks = {group.example.task: group for group in reversed(sampled.groups)}
@@ -230,7 +255,7 @@ def sampled_metrics(groups: Sequence[SampledGroup]) -> dict[str, float]:
     return {key: statistics.fmean(values) for key, values in known.items() if values}
 
 
-def _loss_metrics(samples: Samples, result: UpdateResult) -> dict[str, float]:
+def _loss_metrics(experience: Experience, result: UpdateResult) -> dict[str, float]:
     metrics = {
         name: mean(result.sums, name) for name in result.sums if name not in ("at_bound", "entropy")
     }
@@ -238,15 +263,15 @@ def _loss_metrics(samples: Samples, result: UpdateResult) -> dict[str, float]:
         "loss": result.loss,
         "grad_norm": result.grad_norm,
         "learning_rate": result.learning_rate,
-        "passes": float(result.passes),
+        "passes": float(result.complete_passes),
     }
     total, count = result.entropy
     if count:
         metrics["entropy"] = total / count
-    if samples.old_logprobs_BT is not None:
-        metrics |= sampler_gap(samples)
-    if samples.old_values_BT is not None:
-        metrics["value/explained_variance"] = _explained_variance(samples)
+    if experience.old.logprobs_BT is not None:
+        metrics |= sampler_gap(experience)
+    if experience.old.values_BT is not None:
+        metrics["value/explained_variance"] = _explained_variance(experience)
     return metrics
 
 
@@ -302,14 +327,14 @@ def _duplicates(samples: Samples) -> float:
     return duplicates / len(samples.rollouts)
 
 
-def sampler_gap(samples: Samples) -> dict[str, float]:
+def sampler_gap(experience: Experience) -> dict[str, float]:
     """Difference of the sampler's and the trainer's log-probabilities, over the trained rows."""
-    rows = samples.trained_rows
-    if not rows or samples.old_logprobs_BT is None:
+    samples, rows = experience.samples, experience.trained_rows
+    if not rows or experience.old.logprobs_BT is None:
         return {}
     mask = np.array(samples.mask_BT)[rows] > 0
     gap = np.abs(
-        np.array(samples.old_logprobs_BT)[rows] - np.array(samples.raw_sampler_logprobs_BT)[rows]
+        np.array(experience.old.logprobs_BT)[rows] - np.array(samples.raw_sampler_logprobs_BT)[rows]
     )[mask]
     if gap.size == 0:
         return {}
@@ -319,13 +344,12 @@ def sampler_gap(samples: Samples) -> dict[str, float]:
     }
 
 
-def _explained_variance(samples: Samples) -> float:
+def _explained_variance(experience: Experience) -> float:
     """1 - Var(return - value)/Var(return) over the tokens."""
-    assert samples.advantages is not None
-    assert samples.advantages.returns is not None
-    inside = np.array(samples.mask_BT) > 0
-    returns = np.array(samples.advantages.returns)[inside]
-    missed = returns - np.array(samples.old_values_BT)[inside]
+    assert experience.advantages.returns is not None
+    inside = np.array(experience.samples.mask_BT) > 0
+    returns = np.array(experience.advantages.returns)[inside]
+    missed = returns - np.array(experience.old.values_BT)[inside]
     spread = float(returns.var())
     return 1 - float(missed.var()) / spread if spread else 0.0
 
@@ -341,14 +365,6 @@ def time_metrics(phases: Mapping[str, float], step_time: float, sampled: int) ->
     return metrics
 
 
-def forget_peak_memory(run: Run) -> None:
-    """Reset the peak before a step, so that it excludes an earlier evaluation."""
-    run.policy.forget_peak_memory()
-    if run.workers is not None:
-        run.workers.forget_peak_memory()
-
-
 def memory_metrics(run: Run) -> dict[str, float]:
-    """Peak memory in this step, in this process and in its workers."""
-    workers = run.workers.peak_memory if run.workers is not None else 0
-    return {"memory/peak_gb": (run.policy.peak_memory + workers) / GIGABYTE}
+    """Peak memory in this step."""
+    return {"memory/peak_gb": run.policy.peak_memory / GIGABYTE}

@@ -5,13 +5,13 @@ F reward functions.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import mlx.core as mx
 import numpy as np
 
 from grpo_engine.config.recipes import Recipe
-from grpo_engine.events import CUT, UpdateTotals
+from grpo_engine.events import CUT
 from grpo_engine.maths.advantage import Advantages
 from grpo_engine.maths.around import without_truncated
 from grpo_engine.policy.batch import TokenBatch
@@ -43,31 +43,17 @@ class SampledGroup:
         return self.scores.totals()
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Samples:
-    """The rollouts of a training step; token arrays are 0 off the mask, None until computed."""
+    """The rollouts of a training step as arrays; those of tokens are 0 off the mask."""
 
     groups: list[SampledGroup]
     rollouts: list[Rollout]
-    # sampling
     group_ids_B: mx.array
     token_ids_BT: mx.array
     mask_BT: mx.array  # 1 on sampled tokens in the loss
     sampler_logprobs_BT: mx.array  # under the distribution sampled from
     raw_sampler_logprobs_BT: mx.array  # before top_p, top_k, min_p and the repetition penalty
-    # before the update
-    old_logprobs_BT: mx.array | None = None
-    old_values_BT: mx.array | None = None  # the critic's
-    entropy_BT: mx.array | None = None
-    reference_logprobs_BT: mx.array | None = None
-    advantages: Advantages | None = None  # its values are [B] or [B, T]
-    trained_rows: list[int] = field(default_factory=list)  # rows used in the passes
-    # the update
-    passes: list["Pass"] = field(default_factory=list)
-    clipped_BT: mx.array | None = None
-    kl_BT: mx.array | None = None
-    updated_logprobs_BT: mx.array | None = None  # by the updated policy, for `updated_rows`
-    updated_rows: set[int] = field(default_factory=set)
 
     @property
     def width(self) -> int:
@@ -80,15 +66,10 @@ class Samples:
         every = (reward for group in self.groups for reward in group.scores.rewards[0])
         return list(dict.fromkeys((reward.name, reward.weight) for reward in every))
 
-    def rows_of(self, place: int) -> list[int]:
-        start = sum(len(group.rollouts) for group in self.groups[:place])
-        return list(range(start, start + len(self.groups[place].rollouts)))
-
-    def first_trained_groups(self, count: int) -> list[int]:
-        """Places of the first groups with trained rows."""
-        trained = set(self.trained_rows)
-        places = [p for p in range(len(self.groups)) if trained & set(self.rows_of(p))]
-        return places[:count]
+    def rows_of(self, group: int) -> list[int]:
+        """The rows of a group, by its index in `groups`."""
+        start = sum(len(before.rollouts) for before in self.groups[:group])
+        return list(range(start, start + len(self.groups[group].rollouts)))
 
     def rewards(self) -> list[list[float | None]]:
         """Rewards [B, F]; None where a function does not apply, or is another task's."""
@@ -102,14 +83,33 @@ class Samples:
         return [list(row) for group in self.groups for row in group.scores.steps or ()]
 
 
-@dataclass(slots=True, kw_only=True)
-class Pass:
-    """One pass over the rollouts, before its updates; a row without totals had none."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OldScores:
+    """What the policy, its critic and its reference gave each token before the update, [B, T].
 
-    logprobs_BT: mx.array
-    entropy_BT: mx.array | None
-    values_BT: mx.array | None
-    totals: dict[int, UpdateTotals]  # by row
+    None if the recipe does not read it, or reads what the first pass gives.
+    """
+
+    logprobs_BT: mx.array | None = None
+    values_BT: mx.array | None = None
+    entropy_BT: mx.array | None = None
+    reference_logprobs_BT: mx.array | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experience:
+    """What the passes of a step read."""
+
+    samples: Samples
+    old: OldScores
+    advantages: Advantages  # its values are [B] or [B, T]
+    trained_rows: list[int]  # rows that can have a gradient
+
+    def first_trained_groups(self, count: int) -> list[int]:
+        """Indices of the first groups with trained rows."""
+        trained, samples = set(self.trained_rows), self.samples
+        groups = [n for n in range(len(samples.groups)) if trained & set(samples.rows_of(n))]
+        return groups[:count]
 
 
 def gather(groups: Sequence[SampledGroup], recipe: Recipe) -> Samples:

@@ -15,13 +15,13 @@ from grpo_engine.events import (
 from grpo_engine.rewards.right import Right
 from grpo_engine.rewards.scorer import Scorer
 from grpo_engine.rewards.scoring import Scores, with_overlong, without_overlong
+from grpo_engine.rollouts.decode import sample_groups
 from grpo_engine.rollouts.noise import occurrences
 from grpo_engine.rollouts.prompts import Opening, RenderedPrompt
 from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
 from grpo_engine.run.requests import answer_requests, relay
 from grpo_engine.run.session import Run
 from grpo_engine.tasks.base import Example
-from grpo_engine.training.compute import sample
 from grpo_engine.training.drawing import Drawing
 from grpo_engine.training.gather import all_rollouts, distinct_alerts
 from grpo_engine.training.samples import SampledGroup
@@ -142,14 +142,11 @@ def _sampled(
     """This rank's rollouts, with what their environments say at the end."""
     environments = run.environments
     dialogues = environments.dialogues() if environments is not None else None
-    rollouts: list[Rollout] = yield from relay(
-        run,
-        step,
-        sample(
-            run, rows, sampling, step=seed_step,
-            weights=run.sampler_weights if origin == "train" else None, dialogues=dialogues,
-        ),
+    decoding = sample_groups(
+        run.policy, rows, sampling, seed=run.config.seed, step=seed_step, control=run.control,
+        weights=run.sampler_weights if origin == "train" else None, dialogues=dialogues,
     )  # fmt: skip
+    rollouts: list[Rollout] = yield from relay(run, step, decoding)
     if environments is not None and dialogues is not None:
         with run.clock.phase("environment"):
             rollouts = environments.finish(rollouts)

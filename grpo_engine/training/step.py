@@ -11,7 +11,7 @@ from grpo_engine.run.persist import drop_state, hold_state
 from grpo_engine.run.session import Run
 from grpo_engine.training import report
 from grpo_engine.training.first_steps import reward_notes
-from grpo_engine.training.samples import Samples
+from grpo_engine.training.samples import Experience
 from grpo_engine.training.sampling import StepGroups
 from grpo_engine.training.update import UpdateResult
 
@@ -22,14 +22,14 @@ def begin_step(run: Run) -> None:
     """Start the clock, reset peak memory, and keep the state for a checkpoint."""
     run.clock.start_step()
     hold_state(run)
-    report.forget_peak_memory(run)
+    run.policy.forget_peak_memory()  # so that the peak excludes an earlier evaluation
 
 
-def why_skipped(samples: Samples | None, result: UpdateResult | None) -> str:
+def why_skipped(experience: Experience | None, result: UpdateResult | None) -> str:
     """Why a step made no update; empty if it made one."""
-    if samples is None:
+    if experience is None:
         return "no group had answers that score differently, after all refills"
-    if result is None and all(rollout.failed for rollout in samples.rollouts):
+    if result is None and all(rollout.failed for rollout in experience.samples.rollouts):
         return "the environment failed for every answer"
     if result is None:
         return "no group had a signal: all answers to a prompt scored the same"
@@ -39,16 +39,17 @@ def why_skipped(samples: Samples | None, result: UpdateResult | None) -> str:
 
 
 def finish_step(
-    run: Run, step: int, sampled: StepGroups, samples: Samples | None, result: UpdateResult | None
-) -> Iterator[Event]:
+    run: Run, step: int, sampled: StepGroups, experience: Experience | None,
+    result: UpdateResult | None,
+) -> Iterator[Event]:  # fmt: skip
     """Update the run's progress, report the step, and raise its alerts."""
     progress = run.progress
     rollouts = [rollout for group in sampled.all for rollout in group.rollouts]
     sampled_tokens = sum(rollout.length for rollout in rollouts)
     prompt_tokens = sum(len(group.prompt_ids) for group in sampled.all)
     metrics: dict[str, float] = {}
-    if samples is not None:
-        metrics |= report.step_metrics(samples, sampled, result, progress.entropy_bonus)
+    if experience is not None:
+        metrics |= report.step_metrics(experience, sampled, result, progress.entropy_bonus)
     metrics["groups/refilled"] = float(len(sampled.replaced))
     if sampled.replaced:
         metrics |= report.sampled_metrics(sampled.all)
@@ -80,7 +81,7 @@ def finish_step(
             remedy="Use harder or easier tasks, larger groups, or more algorithm.refill_rounds.",
         ))  # fmt: skip
     yield from end_if_met(run, metrics)
-    yield from check_finite(run, samples, result)
+    yield from check_finite(run, experience, result)
     yield from give_up_core(run)
 
 
@@ -96,15 +97,17 @@ def end_if_met(run: Run, metrics: Mapping[str, float]) -> Iterator[Event]:
         )
 
 
-def check_finite(run: Run, samples: Samples | None, result: UpdateResult | None) -> Iterator[Event]:
+def check_finite(
+    run: Run, experience: Experience | None, result: UpdateResult | None
+) -> Iterator[Event]:
     """Raise an alert for an update that was not finite; end the run after several in a row."""
     if result is None or not result.not_finite:
         run.progress.bad_updates = 0
         return
     run.progress.bad_updates += 1
     group = None
-    if result.culprits and samples is not None:
-        group = samples.groups[result.culprits[0]].index
+    if result.culprits and experience is not None:
+        group = experience.samples.groups[result.culprits[0]].index
     culprit = "" if group is None else f" It came from group {group}."
     remedy = "Lower optimizer.learning_rate; on a GPU try model.dtype float32."
     if run.policy.dtype == "float16":

@@ -7,18 +7,16 @@ on micro-batches or on skipped groups without signal.
 import itertools
 import math
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
+from mlx.utils import tree_map
 
-from grpo_engine.config.recipes import Recipe
 from grpo_engine.events import Event, PassFinished, PhaseAdvanced, PhaseStarted, UpdateTotals
 from grpo_engine.maths.metrics import merged
 from grpo_engine.maths.reuse import stop_reason
-from grpo_engine.maths.target import Targets
 from grpo_engine.maths.weight import Totals, totals_of
 from grpo_engine.policy import optimizer as optim
 from grpo_engine.policy.batch import TokenBatch, micro_batches
@@ -26,28 +24,49 @@ from grpo_engine.policy.trees import flatten
 from grpo_engine.run.persist import drop_state
 from grpo_engine.run.requests import answer_requests
 from grpo_engine.run.session import Run
-from grpo_engine.training.compute import batches_of, gradients, losses
 from grpo_engine.training.gather import all_gradients, all_results
-from grpo_engine.training.loss import LossInputs, MicroBatchResult, Sums, step_targets
-from grpo_engine.training.samples import Pass, Samples, as_float, assembled
+from grpo_engine.training.logprobs import batches_of
+from grpo_engine.training.loss import (
+    LossInputs,
+    MicroBatchResult,
+    Sums,
+    gradient,
+    loss,
+    step_targets,
+)
+from grpo_engine.training.samples import Experience, Samples, as_float, assembled
 
-T = TypeVar("T")
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """One pass over the rollouts, before its updates; a row without totals had none."""
+
+    logprobs_BT: mx.array
+    entropy_BT: mx.array | None
+    values_BT: mx.array | None
+    clipped_BT: mx.array
+    kl_BT: mx.array | None
+    totals: Mapping[int, UpdateTotals]  # by row
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateResult:
-    """Result of the passes of a step."""
+    """Result of the passes of a step so far."""
 
+    experience: Experience  # with the old log-probabilities of the first pass
+    learning_rate: float
     updates: int = 0
-    passes: int = 0
+    complete_passes: int = 0
+    passes: tuple[Pass, ...] = ()
+    objective: float | None = None  # of the last pass
     loss: float = 0.0
     grad_norm: float = 0.0
-    learning_rate: float = 0.0
     sums: Sums = field(default_factory=dict)  # from the last pass
     entropy: tuple[float, float] = (0.0, 0.0)  # from the first pass
     not_finite: str = ""
     culprits: tuple[int, ...] = ()  # groups with the first non-finite gradient
     stopped: str = ""
+    updated_logprobs_BT: mx.array | None = None  # of the trained rows, if targets are measured
 
     @property
     def has_ended(self) -> bool:
@@ -55,219 +74,203 @@ class UpdateResult:
         return bool(self.stopped or self.not_finite)
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Minibatch:
     """The micro-batches of one optimiser update, and its denominators."""
 
+    index: int  # in its pass
+    before: int  # updates of the step before this one
+    updates: int  # of the step, if no rule stops it
     totals: Totals
     batches: list[TokenBatch]
 
 
-def update(run: Run, samples: Samples, step: int) -> Generator[Event, None, UpdateResult]:
-    """Run the recipe's passes over `samples.trained_rows`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gradient:
+    """The gradient of a minibatch, its norms, and the results of its micro-batches."""
+
+    gradients: Any
+    norm: float
+    critic_norm: float
+    results: list[MicroBatchResult]
+
+    @property
+    def loss(self) -> float:
+        return math.fsum(result.loss for result in self.results)
+
+    @property
+    def has_finite_losses(self) -> bool:
+        return all(math.isfinite(result.loss) for result in self.results)
+
+    @property
+    def is_finite(self) -> bool:
+        return math.isfinite(self.norm + self.critic_norm + self.loss)
+
+
+def update(run: Run, step: int, experience: Experience) -> Generator[Event, None, UpdateResult]:
+    """Run the recipe's passes over `experience.trained_rows`."""
     recipe = replace(run.recipe, entropy_bonus=run.progress.entropy_bonus)
-    result = UpdateResult(
-        learning_rate=optim.learning_rate(run.config.optimizer, step, run.config.steps)
-    )
-    targets = step_targets(samples, recipe)
-    previous: float | None = None  # the previous pass's objective
+    learning_rate = optim.learning_rate(run.config.optimizer, step, run.config.steps)
+    inputs = LossInputs(
+        experience=experience, recipe=recipe, rollout=run.config.rollout, is_first=True,
+        targets=step_targets(experience, recipe),
+    )  # fmt: skip
+    result = UpdateResult(experience=experience, learning_rate=learning_rate)
     with run.clock.phase("update"):
         yield PhaseStarted(step=step, phase="update", total=recipe.passes)
-        for index in range(1, recipe.passes + 1):
-            objective = yield from _make_pass(
-                run, samples, recipe, step, index, targets, result, previous
-            )
-            if result.has_ended:
-                break
-            result.passes, previous = index, objective
+        while result.complete_passes < recipe.passes and not result.has_ended:
+            result = yield from _make_pass(run, step, inputs, result)
+            inputs = replace(inputs, experience=result.experience, is_first=False)
+    if result.updates and recipe.trust == "target":
+        with run.clock.phase("logprobs"):
+            result = yield from _measure_targets(run, step, inputs, result)
     return result
 
 
 def _make_pass(
-    run: Run, samples: Samples, recipe: Recipe, step: int, index: int,
-    targets: Targets | None, result: UpdateResult, previous: float | None,
-) -> Generator[Event, None, float]:  # fmt: skip
-    """For each minibatch: gradient, stop rule, clip and optimiser step. Return the objective."""
-    pass_results: list[MicroBatchResult] = []
+    run: Run, step: int, inputs: LossInputs, before: UpdateResult
+) -> Generator[Event, None, UpdateResult]:
+    """For each minibatch: gradient, stop rule, clip and optimiser step."""
+    recipe, done = inputs.recipe, before
+    results: list[MicroBatchResult] = []
     totals: dict[int, UpdateTotals] = {}
     losses: list[float] = []
-    minibatches = _minibatches(run, samples, recipe, step, index)
-    for number, minibatch in enumerate(minibatches):
-        gradient = _gradient(run, samples, recipe, step, minibatch, targets)
-        before, updates = (index - 1) * len(minibatches) + number, recipe.passes * len(minibatches)
-        summed, results, norm, critic_norm = yield from _as_part(gradient, before, updates)
-        pass_results += results
-        totals |= _totals_by_row(samples, recipe, minibatch, number)
-        losses.append(math.fsum(one.loss for one in results))
+    minibatches = _minibatches(run, step, inputs, before)
+    for minibatch in minibatches:
+        summed = yield from _gradient(run, step, inputs, minibatch)
+        results += summed.results
+        totals |= _totals_by_row(inputs, minibatch)
+        losses.append(summed.loss)
         objective = -math.fsum(losses) / len(losses)
-        is_last = number == len(minibatches) - 1
-        if result.updates and (is_last or recipe.stop == "kl"):
-            measured = results if recipe.stop == "kl" else pass_results
-            result.stopped = stop_reason(recipe, _sums(measured), objective, previous) or ""
-        if not (math.isfinite(norm + critic_norm) and math.isfinite(losses[-1])):
-            result.not_finite = (
-                f"the loss is {losses[-1]:g} and the gradient norm {norm + critic_norm:g}"
+        if done.updates and (minibatch is minibatches[-1] or recipe.stop == "kl"):
+            measured = summed.results if recipe.stop == "kl" else results
+            reason = stop_reason(recipe, _sums(measured), objective, before.objective)
+            done = replace(done, stopped=reason or "")
+        if not summed.is_finite:
+            norm = summed.norm + summed.critic_norm
+            done = replace(
+                done, not_finite=f"the loss is {summed.loss:g} and the gradient norm {norm:g}"
             )
-            result.culprits = yield from _culprits(run, step, samples, recipe, minibatch, targets)
+            culprits = yield from _culprits(run, step, inputs, minibatch)
+            done = replace(done, culprits=culprits)
             break
-        if not result.stopped:
-            result.learning_rate = optim.learning_rate(
-                run.config.optimizer, step, run.config.steps, before / updates
+        if not done.stopped:
+            rate = optim.learning_rate(
+                run.config.optimizer, step, run.config.steps, minibatch.before / minibatch.updates
             )
-            run.optimizer.rule.learning_rate = result.learning_rate
-            _optimizer_step(run, summed, norm, critic_norm)
-            result.updates += 1
-        result.loss, result.grad_norm = -objective, norm
-        yield _pass_finished(step, index, number, results, result)
-        if result.stopped:
+            run.optimizer.rule.learning_rate = rate
+            _optimizer_step(run, summed)
+            done = replace(done, updates=done.updates + 1, learning_rate=rate)
+        done = replace(done, objective=objective, loss=-objective, grad_norm=summed.norm)
+        yield _pass_finished(step, minibatch, summed, done)
+        if done.stopped:
             break
         yield from answer_requests(run, step)
-    _keep_token_numbers(samples, recipe, pass_results, totals, result, index)
-    return objective
+    return _with_pass(done, inputs, results, totals)
 
 
-def _as_part(work: Generator[Event, None, T], before: int, parts: int) -> Generator[Event, None, T]:
-    """Do one of the update's equal parts; its progress counts in all of them."""
-    with closing(work):
-        while True:
-            try:
-                event = next(work)
-            except StopIteration as end:
-                result: T = end.value
-                return result
-            if isinstance(event, PhaseAdvanced):
-                done, total = before * event.total + event.done, parts * event.total
-                event = replace(event, done=done, total=total)
-            yield event
-
-
-def measure_targets(
-    run: Run, samples: Samples, step: int, result: UpdateResult
-) -> Generator[Event, None, None]:
-    """Run one more forward after the last pass to measure how close tokens are to their targets."""
-    targets = step_targets(samples, run.recipe)
-    totals = totals_of(samples.mask_BT)
-    batches = batches_of(run, samples.rollouts, samples.trained_rows)
-    inputs = _inputs(run, samples, run.recipe, totals, targets)
-    local = yield from losses(run, step, inputs, run.ranks.assigned(batches))
-    results = all_results(run.ranks, batches, local)
-    sums = _sums(results)
-    result.sums |= {name: sums[name] for name in sums if name.startswith("target/")}
-    result.sums["kl_to_old"] = sums["kl_to_old"]
-    samples.updated_logprobs_BT = assembled(
-        [(one.batch, one.logprobs) for one in results], len(samples.rollouts), samples.width
-    )
-    samples.updated_rows = set(samples.trained_rows)
-
-
-def _inputs(
-    run: Run, samples: Samples, recipe: Recipe, totals: Totals, targets: Targets | None
-) -> LossInputs:
-    return LossInputs(
-        samples=samples, recipe=recipe, totals=totals, targets=targets,
-        rollout=run.config.rollout, first=not samples.passes, scale=run.optimizer.loss_scale,
-    )  # fmt: skip
-
-
-def row_order(run: Run, samples: Samples, recipe: Recipe, step: int, index: int) -> list[int]:
+def row_order(run: Run, samples: Samples, step: int, index: int) -> list[int]:
     """The order of a pass's rows: of whole groups, at random if there are several minibatches."""
-    if recipe.minibatches == 1:
+    if run.recipe.minibatches == 1:
         return list(range(len(samples.rollouts)))
     group_ids_B = np.array(samples.group_ids_B)
     order = np.random.default_rng([run.config.seed, step, index]).permutation(len(samples.groups))
     return [row for group in order for row in np.flatnonzero(group_ids_B == group).tolist()]
 
 
-def _minibatches(
-    run: Run, samples: Samples, recipe: Recipe, step: int, index: int
-) -> list[Minibatch]:
+def _minibatches(run: Run, step: int, inputs: LossInputs, before: UpdateResult) -> list[Minibatch]:
     """Split the rows into minibatches, as evenly as possible.
 
     Rows that skip the forward still count in the denominators of their minibatch.
     """
-    rows = row_order(run, samples, recipe, step, index)
+    recipe, samples = inputs.recipe, inputs.experience.samples
+    rows = row_order(run, samples, step, before.complete_passes + 1)
     ends = [len(rows) * n // recipe.minibatches for n in range(recipe.minibatches + 1)]
-    trained = set(samples.trained_rows)
-    minibatches = []
+    trained, entropy_BT = set(inputs.experience.trained_rows), inputs.experience.old.entropy_BT
+    parts = []
     for start, end in itertools.pairwise(ends):
         batches = batches_of(
             run, samples.rollouts, [row for row in rows[start:end] if row in trained]
         )
         if not batches:
             continue
-        places = mx.array(rows[start:end])
+        indices = mx.array(rows[start:end])
         totals = totals_of(
-            samples.mask_BT[places],
+            samples.mask_BT[indices],
             micro_batches=len(batches),
-            entropy=None if samples.entropy_BT is None else samples.entropy_BT[places],
+            entropy=None if entropy_BT is None else entropy_BT[indices],
             recipe=recipe,
         )
-        minibatches.append(Minibatch(totals=totals, batches=batches))
-    return minibatches
+        parts.append((totals, batches))
+    return [
+        Minibatch(
+            index=index, before=before.complete_passes * len(parts) + index,
+            updates=recipe.passes * len(parts), totals=totals, batches=batches,
+        )
+        for index, (totals, batches) in enumerate(parts)
+    ]  # fmt: skip
 
 
 def _gradient(
-    run: Run, samples: Samples, recipe: Recipe, step: int, minibatch: Minibatch,
-    targets: Targets | None,
-) -> Generator[Event, None, tuple[Any, list[MicroBatchResult], float, float]]:  # fmt: skip
-    """The gradient of a minibatch, its results, and the gradient norms of policy and critic.
+    run: Run, step: int, inputs: LossInputs, minibatch: Minibatch
+) -> Generator[Event, None, Gradient]:
+    """Sum a minibatch's gradients over micro-batches and ranks.
 
     If only the scaled gradient overflows, the minibatch is retried with a lower scale.
     """
-    while True:
-        summed, results = yield from _accumulate(run, samples, recipe, step, minibatch, targets)
-        norm, critic_norm = _norms(summed)
-        is_finite = math.isfinite(norm + critic_norm)
-        has_bad_loss = not all(math.isfinite(one.loss) for one in results)
-        if is_finite or has_bad_loss or not run.optimizer.lower_scale():
-            return summed, results, norm, critic_norm
-
-
-def _accumulate(
-    run: Run, samples: Samples, recipe: Recipe, step: int, minibatch: Minibatch,
-    targets: Targets | None,
-) -> Generator[Event, None, tuple[Any, list[MicroBatchResult]]]:  # fmt: skip
-    """Sum a minibatch's gradients over micro-batches and ranks."""
-    inputs = _inputs(run, samples, recipe, minibatch.totals, targets)
     assigned = run.ranks.assigned(minibatch.batches)
-    total, local = yield from gradients(run, step, inputs, assigned)
-    total = all_gradients(run.ranks, total, run.policy.module.trainable_parameters())
-    return total, all_results(run.ranks, minibatch.batches, local)
+    done, total = minibatch.before * len(assigned), minibatch.updates * len(assigned)
+    while True:
+        scaled = replace(inputs, scale=run.optimizer.loss_scale)
+        gradients_sum: Any = None
+        local: dict[int, MicroBatchResult] = {}
+        for index, batch in assigned:
+            outputs, gradients = gradient(run.policy, scaled, minibatch.totals, batch)
+            gradients_sum = (
+                gradients if gradients_sum is None else tree_map(mx.add, gradients_sum, gradients)
+            )
+            mx.eval(gradients_sum, outputs)
+            local[index] = MicroBatchResult.of(batch, outputs)
+            yield PhaseAdvanced(step=step, phase="update", done=done + len(local), total=total)
+            if len(local) < len(assigned):
+                yield from answer_requests(run, step)
+        gradients_sum = all_gradients(
+            run.ranks, gradients_sum, run.policy.module.trainable_parameters()
+        )
+        results = all_results(run.ranks, minibatch.batches, local)
+        norm = optim.global_norm(gradients_sum["model"])
+        critic_norm = optim.global_norm(gradients_sum.get("critic", {}))
+        mx.eval(norm, critic_norm)
+        result = Gradient(
+            gradients=gradients_sum, norm=as_float(norm), critic_norm=as_float(critic_norm),
+            results=results,
+        )  # fmt: skip
+        if result.is_finite or not result.has_finite_losses or not run.optimizer.lower_scale():
+            return result
 
 
-def _sums(results: Sequence[MicroBatchResult]) -> Sums:
-    return merged([one.sums for one in results])
-
-
-def _norms(gradients: Any) -> tuple[float, float]:
-    """Gradient norms of the policy and of the critic."""
-    norm = optim.global_norm(gradients["model"])
-    critic = optim.global_norm(gradients.get("critic", {}))
-    mx.eval(norm, critic)
-    return as_float(norm), as_float(critic)
-
-
-def _optimizer_step(run: Run, gradients: Any, norm: float, critic_norm: float) -> None:
+def _optimizer_step(run: Run, summed: Gradient) -> None:
     """One optimiser step for policy and critic, each clipped by its own norm."""
     drop_state(run, changing=True)
     limit = run.config.optimizer.max_grad_norm
     policy = run.policy
-    clipped = optim.clip(flatten(gradients["model"]), mx.array(norm), limit)
+    clipped = optim.clip(flatten(summed.gradients["model"]), mx.array(summed.norm), limit)
     policy.load_trainable(run.optimizer.step(clipped, policy.snapshot()))
     changed = [policy.snapshot(), run.optimizer.arrays()]
     if run.critic_optimizer is not None:
-        clipped = optim.clip(flatten(gradients["critic"]), mx.array(critic_norm), limit)
+        critic_norm = mx.array(summed.critic_norm)
+        clipped = optim.clip(flatten(summed.gradients["critic"]), critic_norm, limit)
         policy.load_critic(run.critic_optimizer.step(clipped, policy.critic_weights()))
         changed += [policy.critic_weights(), run.critic_optimizer.arrays()]
     mx.eval(changed)
 
 
 def _culprits(
-    run: Run, step: int, samples: Samples, recipe: Recipe, minibatch: Minibatch,
-    targets: Targets | None,
-) -> Generator[Event, None, tuple[int, ...]]:  # fmt: skip
+    run: Run, step: int, inputs: LossInputs, minibatch: Minibatch
+) -> Generator[Event, None, tuple[int, ...]]:
     """The first group whose gradient alone is not finite; empty if there is none."""
-    inputs = _inputs(run, samples, recipe, minibatch.totals, targets)
+    samples = inputs.experience.samples
+    scaled = replace(inputs, scale=run.optimizer.loss_scale)
     group_ids_B = np.array(samples.group_ids_B)
     for batch in minibatch.batches:
         for group in sorted({int(group_ids_B[row]) for row in batch.rows}):
@@ -275,23 +278,54 @@ def _culprits(
             alone = micro_batches(
                 samples.rollouts, rows_at_most=len(rows), pad_id=run.policy.pad_id, only=rows
             )[0]
-            total, found = yield from gradients(run, step, inputs, [(0, alone)])
-            size = as_float(optim.global_norm(total)) + abs(found[0].loss)
+            outputs, gradients = gradient(run.policy, scaled, minibatch.totals, alone)
+            size = as_float(optim.global_norm(gradients)) + abs(as_float(outputs["loss"]))
+            yield PhaseAdvanced(step=step, phase="update", done=1, total=1)
             if not math.isfinite(size):
                 return (group,)
     return ()
 
 
+def _measure_targets(
+    run: Run, step: int, inputs: LossInputs, result: UpdateResult
+) -> Generator[Event, None, UpdateResult]:
+    """Run one more forward after the last pass to measure how close tokens are to their targets."""
+    samples, rows = inputs.experience.samples, inputs.experience.trained_rows
+    totals = totals_of(samples.mask_BT)
+    batches = batches_of(run, samples.rollouts, rows)
+    assigned = run.ranks.assigned(batches)
+    local: dict[int, MicroBatchResult] = {}
+    for index, batch in assigned:
+        _, outputs = loss(run.policy, inputs, totals, batch)
+        mx.eval(outputs)
+        local[index] = MicroBatchResult.of(batch, outputs)
+        yield PhaseAdvanced(step=step, phase="logprobs", done=len(local), total=len(assigned))
+        yield from answer_requests(run, step)
+    results = all_results(run.ranks, batches, local)
+    measured = {
+        name: value for name, value in _sums(results).items()
+        if name.startswith("target/") or name == "kl_to_old"
+    }  # fmt: skip
+    logprobs_BT = assembled(
+        [(one.batch, one.logprobs) for one in results], len(samples.rollouts), samples.width
+    )
+    return replace(result, sums=result.sums | measured, updated_logprobs_BT=logprobs_BT)
+
+
+def _sums(results: Sequence[MicroBatchResult]) -> Sums:
+    return merged([one.sums for one in results])
+
+
 def _pass_finished(
-    step: int, index: int, number: int, results: Sequence[MicroBatchResult], result: UpdateResult
+    step: int, minibatch: Minibatch, summed: Gradient, result: UpdateResult
 ) -> PassFinished:
     """The event of one update; learning rate 0 marks a forward that ended the passes."""
-    sums = _sums(results)
+    sums = _sums(summed.results)
     return PassFinished(
         step=step,
-        index=index,
-        minibatch=number,
-        loss=math.fsum(one.loss for one in results),
+        index=result.complete_passes + 1,
+        minibatch=minibatch.index,
+        loss=summed.loss,
         clip_low=mean(sums, "clip_ratio/low_mean"),
         clip_high=mean(sums, "clip_ratio/high_mean"),
         kl_to_old=mean(sums, "kl_to_old"),
@@ -307,20 +341,18 @@ def mean(sums: Mapping[str, tuple[float, float]], name: str) -> float:
     return total / count if count else 0.0
 
 
-def _totals_by_row(
-    samples: Samples, recipe: Recipe, minibatch: Minibatch, number: int
-) -> dict[int, UpdateTotals]:
+def _totals_by_row(inputs: LossInputs, minibatch: Minibatch) -> dict[int, UpdateTotals]:
     """What the terms of each row of a minibatch were divided by and compared with."""
-    totals, mask_BT = minibatch.totals, np.array(samples.mask_BT)
+    totals, mask_BT = minibatch.totals, np.array(inputs.experience.samples.mask_BT)
     floor, updated = totals.entropy_floor, totals.updated_tokens
     return {
         row: UpdateTotals(
             rows=int(totals.rows),
             tokens=int(totals.tokens),
-            minibatch=number,
+            minibatch=minibatch.index,
             micro_batches=len(minibatch.batches),
             batch_tokens=int(mask_BT[list(batch.rows)].sum()),
-            entropy_bonus=recipe.entropy_bonus,
+            entropy_bonus=inputs.recipe.entropy_bonus,
             entropy_floor=None if floor is None else float(floor),
             updated_tokens=None if updated is None else int(updated),
         )
@@ -329,34 +361,36 @@ def _totals_by_row(
     }
 
 
-def _keep_token_numbers(
-    samples: Samples, recipe: Recipe, results: Sequence[MicroBatchResult],
-    totals: dict[int, UpdateTotals], result: UpdateResult, index: int,
-) -> None:  # fmt: skip
-    """Store a pass's token arrays; a first pass over fresh completions sets the old ones."""
+def _with_pass(
+    done: UpdateResult, inputs: LossInputs, results: Sequence[MicroBatchResult],
+    totals: Mapping[int, UpdateTotals],
+) -> UpdateResult:  # fmt: skip
+    """The result with a pass's token arrays; the old ones are those of a first pass, if missing."""
+    experience, recipe, sums = inputs.experience, inputs.recipe, _sums(results)
+    samples, old = experience.samples, experience.old
 
-    def whole(values: Sequence[mx.array | None]) -> mx.array:
-        parts = [(one.batch, v) for one, v in zip(results, values, strict=True) if v is not None]
+    def whole(name: str) -> mx.array:
+        parts = [(one.batch, getattr(one, name)) for one in results]
         return assembled(parts, len(samples.rollouts), samples.width)
 
-    logprobs_BT = whole([one.logprobs for one in results])
     reads_entropy = recipe.entropy_bonus > 0 or recipe.entropy_top_quantile < 1
-    has_values = bool(results) and results[0].values is not None
-    samples.passes.append(
-        Pass(
-            logprobs_BT=logprobs_BT,
-            entropy_BT=whole([one.entropy for one in results]) if reads_entropy else None,
-            values_BT=whole([one.values for one in results]) if has_values else None,
-            totals=totals,
-        )
+    new = Pass(
+        logprobs_BT=whole("logprobs"),
+        entropy_BT=whole("entropy") if reads_entropy else None,
+        values_BT=None if results[0].values is None else whole("values"),
+        clipped_BT=whole("clipped"),
+        kl_BT=None if results[0].kl is None else whole("kl"),
+        totals=totals,
     )
-    result.sums = _sums(results)
-    if index == 1:
-        result.entropy = result.sums.get("entropy", (0.0, 0.0))
-        if samples.entropy_BT is None:
-            samples.entropy_BT = whole([one.entropy for one in results])
-        if samples.old_logprobs_BT is None:
-            samples.old_logprobs_BT = logprobs_BT
-    samples.clipped_BT = whole([one.clipped for one in results])
-    if results and results[0].kl is not None:
-        samples.kl_BT = whole([one.kl for one in results])
+    if inputs.is_first:
+        old = replace(
+            old, logprobs_BT=new.logprobs_BT if old.logprobs_BT is None else old.logprobs_BT,
+            entropy_BT=whole("entropy") if old.entropy_BT is None else old.entropy_BT,
+        )  # fmt: skip
+        done = replace(
+            done, entropy=sums.get("entropy", (0.0, 0.0)), experience=replace(experience, old=old)
+        )
+    return replace(
+        done, passes=(*done.passes, new), sums=sums,
+        complete_passes=done.complete_passes + (not done.has_ended),
+    )  # fmt: skip

@@ -1,16 +1,14 @@
 """Kills runs of the starter at random moments and checks that each resumes bit for bit.
 
     python -m tests.tools.kills [--kills 200] [--seed 1] [--results FILE] [--only WORD]
-    python -m tests.tools.kills --workers 2 --kills 20     # of a worker, or of the run alone
 
 Ten recipes, LoRA and full, float32 and bfloat16, equally often. Every moment follows from the seed,
 the case and the number of the kill, which a failure names: `--only` repeats one case. Results are
 kept in a file of JSON lines, so that an interrupted run can be continued.
 
 A run is a fork of this process, which has loaded MLX but computed nothing with it: a start takes
-half as long. With workers one process is killed: the run's, the one that forked the workers, or a
-worker. Nothing may be left of the others, nor in /dev/shm. The run's facts, its last checkpoint
-and its rows in the store must be those of a run that was never killed.
+half as long. The run's facts, its last checkpoint and its rows in the store must be those of a run
+that was never killed.
 """
 
 import argparse
@@ -33,11 +31,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from grpo_engine.config.parse import build, merge, write_yaml
 from grpo_tui.experiments.reader import StoreReader
-from tests.e2e.training import ROOT, TIMED, events_in, facts_by_step
+from tests.e2e.training import TIMED, events_in, facts_by_step
 
 STEPS = 6
 LOADED = (
@@ -48,8 +44,6 @@ LOADED = (
 )  # fmt: skip
 AGAIN = 0.25  # share of resumed runs that are killed once more
 IN_SAVE = 0.4  # share of kills that are timed from the beginning of a checkpoint
-PATIENCE = 60.0  # seconds in which what a killed process has started must end
-SHARED = Path("/dev/shm")
 SAVE_S = 0.04  # writing and flushing a checkpoint takes about half as long
 REWARDS = """
 def steps(completions, **_):
@@ -89,16 +83,14 @@ class Case:
     tuning: str
     dtype: str
     root: Path
-    workers: int = 0
 
     @property
     def name(self) -> str:
-        also = f"/{self.workers} workers" if self.workers else ""
-        return f"{self.recipe}/{self.tuning}/{self.dtype}{also}"
+        return f"{self.recipe}/{self.tuning}/{self.dtype}"
 
     @property
     def folder(self) -> Path:
-        return self.root / self.name.replace("/", "-").replace(" ", "-")
+        return self.root / self.name.replace("/", "-")
 
     def write(self) -> Path:
         """Write its settings; every second case saves after each step, the others after two."""
@@ -107,7 +99,6 @@ class Case:
             "model": {"tuning": self.tuning, "dtype": self.dtype},
             "algorithm": {"recipe": self.recipe},
             "checkpoint": {"every": 1 + (self.tuning == "full")},
-            "run": {"workers": self.workers or 1},
         }
         if self.recipe == "grpo-process":
             rewards = self.folder / "rewards.py"
@@ -125,11 +116,8 @@ class Moment:
 
     seconds: float
     save: int = 0
-    victim: float | None = None  # a place among the run and its workers; None is the whole group
 
     def __str__(self) -> str:
-        if self.victim is not None:
-            return f"one process {self.seconds:.2f} s after its start"
         if self.save:
             return f"{1e3 * self.seconds:.0f} ms into its checkpoint {self.save}"
         return f"{self.seconds:.2f} s after its start"
@@ -161,40 +149,9 @@ def call(home: Path, words: Sequence[str], out: Path, moment: Moment | None) -> 
         _be(home, words, out, moment if moment and moment.save else None)
     if moment is not None and not moment.save:
         time.sleep(moment.seconds)
-        with suppress(ProcessLookupError, psutil.NoSuchProcess):
-            if moment.victim is None:
-                os.killpg(child, signal.SIGKILL)
-            else:
-                _kill_one(child, moment.victim)
+        with suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
-def _kill_one(run: int, place: float) -> None:
-    """Kill the run, or one of its workers; all that it has started must end."""
-    whole = psutil.Process(run)
-    all_of = whole.children(recursive=True)
-    working = [one for one in all_of if any("training.worker" in word for word in one.cmdline())]
-    chosen = [whole, *working][int(place * (1 + len(working)))]
-    chosen.kill()
-    _, left = psutil.wait_procs([one for one in all_of if chosen is whole], timeout=PATIENCE)
-    assert not left, f"left of the killed run: {left}"
-
-
-def leftovers(before: set[Path]) -> list[str]:
-    """What ended runs have left: workers without an engine, and shared memory."""
-    end = time.monotonic() + PATIENCE
-    while True:
-        found = [str(name) for name in set(SHARED.iterdir()) - before]
-        for one in psutil.Process().children(recursive=True):
-            with suppress(psutil.NoSuchProcess):
-                found.append(f"process {one.pid}, {one.status()}")
-        for one in psutil.process_iter(["ppid", "cmdline"]):
-            words = " ".join(one.info["cmdline"] or ())
-            if one.info["ppid"] == 1 and str(ROOT) in words and "training.worker" in words:
-                found.append(f"orphan {one.pid}")
-        if not found or time.monotonic() > end:
-            return found
-        time.sleep(0.1)
 
 
 def _be(home: Path, words: Sequence[str], out: Path, in_save: Moment | None) -> None:
@@ -277,10 +234,8 @@ def truth_of(case: Case) -> Truth:
     )  # fmt: skip
 
 
-def drawn(dice: random.Random, seconds: float, *, workers: int = 0) -> Moment:
+def drawn(dice: random.Random, seconds: float) -> Moment:
     """Draw a moment of death."""
-    if workers:
-        return Moment(dice.uniform(0, seconds), victim=dice.random())
     if dice.random() < IN_SAVE:
         return Moment(dice.uniform(0, SAVE_S), dice.randint(1, STEPS // 2))
     return Moment(dice.uniform(0, seconds))
@@ -294,10 +249,9 @@ def try_kill(case: Case, truth: Truth, number: int, seed: int) -> dict[str, Any]
     words, kills, wrong = start, list[str](), list[str]()
     found: dict[int, Any] = {}
     early = 0  # killed before the run was in the store
-    shared = set(SHARED.iterdir())
     while True:
         wanted = not kills or dice.random() < AGAIN
-        moment = drawn(dice, truth.seconds, workers=case.workers) if wanted else None
+        moment = drawn(dice, truth.seconds) if wanted else None
         out = case.folder / f"cut{number}-{len(kills) + early}.jsonl"
         status = call(home, words, out, moment)
         text = out.read_text(errors="replace")
@@ -308,9 +262,7 @@ def try_kill(case: Case, truth: Truth, number: int, seed: int) -> dict[str, Any]
                 wrong.append(f"step {step} differs")
         if status == 0:
             break
-        if case.workers:
-            wrong += leftovers(shared)
-        if status != -signal.SIGKILL and not (case.workers and "WorkerLostError" in text):
+        if status != -signal.SIGKILL:
             wrong.append(f"status {status}: {text[-500:]}")
             break
         stored = _status(home)
@@ -368,7 +320,6 @@ def main(args: Sequence[str] | None = None) -> int:
     parser.add_argument("--results", type=Path, help="continue these results")
     parser.add_argument("--folder", type=Path, help="where the runs of failures are kept")
     parser.add_argument("--only", default="", help="cases whose name contains this")
-    parser.add_argument("--workers", type=int, default=0, help="local workers of each run")
     chosen = parser.parse_args(args)
     os.environ |= {"OPENBLAS_NUM_THREADS": "1"}
     load_everything()
@@ -376,7 +327,7 @@ def main(args: Sequence[str] | None = None) -> int:
     results = chosen.results or root / "results.jsonl"
     done = _read(results)
     cases = [
-        Case(*words, root, chosen.workers)
+        Case(*words, root)
         for words in product(RECIPES, ("lora", "full"), ("float32", "bfloat16"))
         if chosen.only in "/".join(words)
     ]

@@ -1,6 +1,7 @@
 """The gap between sampler and trainer, from run to screen: weights, notes, settings."""
 
 import statistics
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -176,8 +177,7 @@ def test_a_sampler_that_drifts_from_the_trainer_is_an_alert(
 
     def drifted(*given: Any) -> Samples:
         samples = gather(*given)
-        samples.raw_sampler_logprobs_BT = samples.raw_sampler_logprobs_BT - 0.01
-        return samples
+        return replace(samples, raw_sampler_logprobs_BT=samples.raw_sampler_logprobs_BT - 0.01)
 
     monkeypatch.setattr(trainer, "gather", drifted)
     events = events_of(settings(world, steps=1, algorithm=algorithm), tmp_path)

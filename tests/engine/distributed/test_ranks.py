@@ -8,8 +8,7 @@ import mlx.core as mx
 import pytest
 
 from grpo_engine.control import Control
-from grpo_engine.distributed.lifeline import Lifeline, addresses
-from grpo_engine.distributed.ranks import Ranks
+from grpo_engine.distributed.ranks import Lifeline, Ranks, addresses
 from grpo_engine.platform.threads import launched_rank
 
 

@@ -26,7 +26,7 @@ from grpo_engine.rollouts.replies import reply_tokens
 from grpo_engine.rollouts.types import Rollout
 from grpo_engine.tasks.base import Example, Task
 from grpo_engine.training.loss import LossInputs, gradient
-from grpo_engine.training.samples import SampledGroup, Samples, gather
+from grpo_engine.training.samples import Experience, OldScores, SampledGroup, gather
 from tests.engine.environments.trl_files import END, TOOLS, write_qwen
 from tests.engine.runs import events_of, settings, write_world
 from tests.smollm2 import model_folder
@@ -183,7 +183,7 @@ def rollouts(stored: Any) -> list[Rollout]:
     return found
 
 
-def samples_of(stored: Any, how: Any) -> Samples:
+def experience_of(stored: Any, how: Any) -> Experience:
     made = rollouts(stored)
     scores = Scores(rewards=((), ()))
     pairs = [
@@ -194,13 +194,16 @@ def samples_of(stored: Any, how: Any) -> Samples:
         )
         for place in range(len(made) // 2)
     ]  # fmt: skip
-    samples = gather(pairs, how)
-    samples.old_logprobs_BT = mx.array(stored["old"])
-    samples.reference_logprobs_BT = mx.array(stored["ref"])
-    worth = stored["advantages"]
-    made_up = advantages([[0.0]] * len(worth), [0] * len(worth), how)
-    samples.advantages = replace(made_up, values=mx.array(worth))
-    return samples
+    values = stored["advantages"]
+    made_up = advantages([[0.0]] * len(values), [0] * len(values), how)
+    return Experience(
+        samples=gather(pairs, how),
+        old=OldScores(
+            logprobs_BT=mx.array(stored["old"]), reference_logprobs_BT=mx.array(stored["ref"])
+        ),
+        advantages=replace(made_up, values=mx.array(values)),
+        trained_rows=list(range(len(made))),
+    )
 
 
 @pytest.mark.parametrize("number", range(len(CASES)))
@@ -219,14 +222,15 @@ def test_loss_and_gradient_of_dialogues_with_tools_are_those_of_trl(
     policy = load_policy(ModelConfig(path=str(folder), tuning="full"), seed=0)
     tree, _ = translate(CASES[number])
     how = build({"algorithm": tree["algorithm"]}).algorithm.resolved()
-    samples = samples_of(stored, how)
+    experience = experience_of(stored, how)
+    samples = experience.samples
     assert samples.mask_BT.tolist() == stored["tool_mask"].tolist()
     inputs = LossInputs(
-        samples=samples, recipe=how, totals=totals_of(samples.mask_BT), targets=None,
-        rollout=RolloutConfig(max_new_tokens=11), first=False,
+        experience=experience, recipe=how, targets=None,
+        rollout=RolloutConfig(max_new_tokens=11), is_first=False,
     )  # fmt: skip
     batch = make_batch(samples.rollouts, range(len(samples.rollouts)))
-    outputs, gradients = gradient(policy, inputs, batch)
+    outputs, gradients = gradient(policy, inputs, totals_of(samples.mask_BT), batch)
     expected = float(stored[f"loss:{number}"])
     assert abs(expected) > 1e-3
     assert float(outputs["loss"].item()) == pytest.approx(expected, rel=1e-5, abs=1e-6)

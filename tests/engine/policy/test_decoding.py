@@ -17,7 +17,8 @@ from grpo_engine.policy.fast import compiled
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.switches import FastPaths
-from grpo_engine.rollouts import batches
+from grpo_engine.rollouts import batches, kernels
+from grpo_engine.rollouts.kernels import KernelBatch
 from tests.engine.policy.helpers import move_weights
 from tests.engine.tiny import GEMMA2, write_model
 
@@ -120,7 +121,7 @@ def decode(
             rows = [last, *rows[1:last]] if last > 1 else [last]
             batch.keep(rows)
         found.append(np.full((len(prompts), policy.vocabulary), np.nan, np.float32))
-        found[-1][: len(rows)] = np.array(batch.step(step[: len(rows)]))
+        found[-1][: len(rows)] = np.array(batch.step(mx.array(list(step[: len(rows)]))))
     return np.stack(found)
 
 
@@ -142,15 +143,15 @@ def test_steps_equal_those_of_mlx(
     prompts = [prompts[0]] * len(prompts) if same else prompts
     tokens = some(seed, 6, len(prompts))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batches, "SHARED_FROM", 4)
-        patch.setattr(batches, "GROWTH", 4)
+        patch.setattr(kernels, "SHARED_FROM", 4)
+        patch.setattr(kernels, "KERNEL_GROWTH", 4)
         patch.setattr(compiled, "GROWTH", 16)
         own = blas.products()
         assert own
         own.set_threads(threads)
-        given = decode(sampler, "compiled", prompts, tokens)
+        given = decode(sampler, "kernels", prompts, tokens)
         own.set_threads(1)
-        expected = decode(sampler, "rows", prompts, tokens)
+        expected = decode(sampler, "graph", prompts, tokens)
     assert np.array_equal(np.isnan(given), np.isnan(expected))
     assert np.nanmax(np.abs(given - expected)) < 2e-5 * np.nanmax(np.abs(expected))
 
@@ -160,7 +161,7 @@ def test_other_models_are_left_to_mlx(tmp_path: Path, kind: str) -> None:
     policy = policy_of(tmp_path / "model", {**TAKEN, **LEFT}[kind])
     with policy.for_sampling():
         batches.batch_for(policy)
-    assert (policy.batching == "compiled") == (kind in TAKEN)
+    assert (policy.batching == "kernels") == (kind in TAKEN)
 
 
 @pytest.mark.parametrize(
@@ -174,27 +175,27 @@ def test_other_models_are_left_to_mlx(tmp_path: Path, kind: str) -> None:
 def test_switches_turn_it_off(tmp_path: Path, change: dict[str, bool]) -> None:
     policy = policy_of(tmp_path / "model", {})
     with policy.for_sampling():
-        assert isinstance(batches.batch_for(policy), batches.CompiledBatch)
+        assert isinstance(batches.batch_for(policy), KernelBatch)
     policy.fast = dataclasses.replace(FastPaths(), **change)
     with policy.for_sampling():
-        assert not isinstance(batches.batch_for(policy), batches.CompiledBatch)
+        assert not isinstance(batches.batch_for(policy), KernelBatch)
 
 
 def test_16_bit_weights_are_left_to_mlx(tmp_path: Path) -> None:
     policy = policy_of(tmp_path / "model", {}, dtype="bfloat16")
     with policy.for_sampling():
         batches.batch_for(policy)
-    assert policy.batching == "rows"
+    assert policy.batching == "graph"
 
 
 def test_a_row_has_the_same_bits_beside_any_others(tmp_path: Path) -> None:
     policy = policy_of(tmp_path / "model", {"hidden_size": 64})
     prompt, tokens = tuple(some(1, 37)), some(2, 5, 9)
     with policy.for_sampling(), pytest.MonkeyPatch.context() as patch:
-        alone = decode(policy, "compiled", [prompt], tokens)
-        longer = decode(policy, "compiled", [prompt, tuple(some(3, 90))], tokens)
-        patch.setattr(batches, "SHARED_FROM", 4)
-        shared = decode(policy, "compiled", [prompt] * 9, tokens)
+        alone = decode(policy, "kernels", [prompt], tokens)
+        longer = decode(policy, "kernels", [prompt, tuple(some(3, 90))], tokens)
+        patch.setattr(kernels, "SHARED_FROM", 4)
+        shared = decode(policy, "kernels", [prompt] * 9, tokens)
     assert np.array_equal(alone[:, 0], shared[:2, 0].tolist() + alone[2:, 0].tolist())
     assert np.array_equal(alone[:2, 0], longer[:2, 0])
 
@@ -205,25 +206,25 @@ def test_what_is_not_a_number_stays_visible(tmp_path: Path) -> None:
     name = next(name for name in weights if name.endswith("layers.0.mlp.up_proj.weight"))
     policy.load_trainable({**weights, name: mx.full(weights[name].shape, mx.nan)})
     with policy.for_sampling():
-        found = decode(policy, "compiled", [(1, 2, 3)], [[4]])
+        found = decode(policy, "kernels", [(1, 2, 3)], [[4]])
     assert np.isnan(found).all()
 
 
 def test_prompts_that_wait_are_not_written_to(tmp_path: Path) -> None:
     policy = policy_of(tmp_path / "model", {})
     with policy.for_sampling():
-        batch = batches.CompiledBatch(policy)
+        batch = KernelBatch(policy)
         [ran] = batch.prefill([(1, 2, 3, 4)])
-        before = [np.array(cache.keys) for cache, _ in ran.caches]
+        before = [keys.copy() for keys, _ in ran.caches]
         batch.add([ran])
-        first = np.array(batch.step([5]))
+        first = np.array(batch.step(mx.array([5])))
         [kept] = batch.take([0])
-        kept_before = [np.array(cache.keys) for cache, _ in kept.caches]
-        batch.step([6])
-        other = batches.CompiledBatch(policy)
+        kept_before = [keys.copy() for keys, _ in kept.caches]
+        batch.step(mx.array([6]))
+        other = KernelBatch(policy)
         other.add([ran])
-        assert np.array_equal(np.array(other.step([5])), first)
-    assert all(np.array_equal(cache.keys, old) for (cache, _), old in
+        assert np.array_equal(np.array(other.step(mx.array([5]))), first)
+    assert all(np.array_equal(keys, old) for (keys, _), old in
                zip(ran.caches, before, strict=True))  # fmt: skip
-    assert all(np.array_equal(cache.keys, old) for (cache, _), old in
+    assert all(np.array_equal(keys, old) for (keys, _), old in
                zip(kept.caches, kept_before, strict=True))  # fmt: skip

@@ -65,7 +65,7 @@ def test_a_quantised_base_is_sampled_through_its_adapter(tmp_path: Path) -> None
     move_weights(policy, 0.1)
     own = scores(policy)
     with policy.for_sampling():
-        assert mx.array_equal(scores(policy), own)
+        assert largest(scores(policy) - own) <= EQUAL["float32"]
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,6 @@ FAST = {
     "chunked head": replace(PLAIN, selective_head=True, head_chunk=3),
     "buckets": FastPaths(bucket=8),
     "fast gate": replace(PLAIN, selective_head=True, fast_gate=True),
-    "fast adapter": replace(PLAIN, selective_head=True, fast_adapter=True),
     "fast attention": replace(PLAIN, selective_head=True, shared_prefix=True, fast_attention=True),
     "packed": replace(
         PLAIN, selective_head=True, shared_prefix=True, fast_attention=True, packed=True

@@ -112,7 +112,7 @@ def test_the_size_of_a_batch_changes_fewer_than_one_token_in_a_hundred_thousand(
                 last = [prompt[-1] for prompt in prompts[start : start + size]]
                 logits = []
                 for step in range(steps):
-                    logits.append(np.array(batch.step(last)))
+                    logits.append(np.array(batch.step(mx.array(last))))
                     if size == 24:
                         keys = token_keys([7 << 40 | row for row in range(24)], [step] * 24)
                         drawn = draw(mx.array(logits[-1]), Sampling(), keys)

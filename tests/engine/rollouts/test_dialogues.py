@@ -1,10 +1,8 @@
 """Rows at different turns: decoded together they equal one row at a time from scratch."""
 
-import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,18 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_engine.config.settings import ModelConfig
-from grpo_engine.distributed.shares import parts_of_prompts
 from grpo_engine.events import RolloutsAdvanced, Span, unscored
 from grpo_engine.platform import blas
 from grpo_engine.policy.batch import micro_batches
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.policy import Policy
-from grpo_engine.rollouts import batches, decode
+from grpo_engine.rollouts import decode, kernels
 from grpo_engine.rollouts.decode import sample_groups
-from grpo_engine.rollouts.dialogue import Dialogues, EnvironmentReply
+from grpo_engine.rollouts.dialogue import EnvironmentReply
 from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
-from grpo_engine.training.remote import Served, remote_dialogues
 from tests.engine.policy.helpers import drain, made_up_rows
 from tests.engine.rollouts.dialogues import Scripted, dialogues, one_by_one, said
 from tests.engine.tiny import END, GEMMA2, MAMBA, STOP, write_model
@@ -115,67 +111,14 @@ def test_made_up_dialogues_equal_one_row_at_a_time_from_scratch(
         script, seed=1, step=2,
     )  # fmt: skip
     assert_same(sample(policy, sampling, dialogues(episodes, **limits)), expected)
-    divided = sample_in_parts(policy, sampling, dialogues(Scripted(*made), **limits), parts=2)
-    assert_same(divided, expected)
-
-
-def sample_in_parts(
-    policy: Policy, sampling: Sampling, dialogue: Dialogues, parts: int
-) -> list[Rollout]:
-    """As by workers, one after the other, which reach the environments by messages."""
-    divided = parts_of_prompts(PROMPTS, parts)
-    served = Served(dialogue, [sum(prompt.rows for prompt in part) for part in divided])
-
-    def ask(worker: int, request: Mapping[str, Any]) -> dict[str, Any]:
-        answer = served.answer(worker, json.loads(json.dumps(request)))
-        while answer is None:
-            answer = dict(served.replies()).get(worker)
-        return dict(json.loads(json.dumps(answer)))
-
-    found = []
-    for worker, part in enumerate(divided):
-        known = json.loads(json.dumps(served.settings(worker)))
-        found += sample(policy, sampling, remote_dialogues(partial(ask, worker), known), part)
-    return found
-
-
-def test_what_a_worker_asks_is_about_its_own_rows() -> None:
-    """The second of two workers, of two rows each, has the rows in places 2 and 3."""
-    told: list[Any] = []
-
-    def broken(_: Any) -> tuple[int, ...]:
-        raise ValueError("no judges")
-
-    def read(*asked: Any) -> str:
-        told.append(asked)
-        return "read"
-
-    dialogue = replace(
-        dialogues(Scripted({(3, 0): said("x")}, failures={2: EnvironmentReply(error="reset: no")})),
-        tokens=broken, read=read,
-    )  # fmt: skip
-    served = Served(dialogue, [2, 2])
-    remote = remote_dialogues(lambda asked: served.answer(1, asked) or {}, served.settings(1))
-    assert remote.episodes.failure(0) == EnvironmentReply(error="reset: no")
-    assert remote.episodes.failure(1) is None
-    assert remote.read is not None
-    assert remote.read(1, (1, 2), (3,), "said") == "read"
-    assert told == [(3, [1, 2], [3], "said")]
-    with pytest.raises(ValueError, match="no judges"):
-        remote.tokens([])
-    remote.episodes.ask(1, "said")
-    assert served.answer(1, {"episode": "replies", "seconds": 9.0}) is None
-    [(worker, found)] = served.replies()
-    assert (worker, [place for place, _ in found["replies"]]) == (1, [1])
-    assert not served.is_awaited
 
 
 @pytest.mark.parametrize(
     ("changes", "batching"),
     [
-        ({}, "compiled" if blas.products() else "rows"),
-        ({"sliding_window": 6, "layer_types": ["full_attention", "sliding_attention"]}, "rows"),
-        (MAMBA, "merged"),
+        ({}, "kernels" if blas.products() else "graph"),
+        ({"sliding_window": 6, "layer_types": ["full_attention", "sliding_attention"]}, "graph"),
+        (MAMBA, "unpadded"),
         (GEMMA2, "separate"),
     ],
     ids=["plain", "windows", "states", "no batches"],
@@ -199,7 +142,7 @@ def test_kept_caches_serve_models_of_every_build(
 def test_rows_leave_a_shared_prompt_and_come_back(
     policy: Policy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batches, "SHARED_FROM", 4)
+    monkeypatch.setattr(kernels, "SHARED_FROM", 4)
     prompts = [replace(PROMPTS[1], rows=ROWS)]
     sampling = Sampling(max_new_tokens=30, stop=STOPS)
     rollouts = sample(policy, sampling, dialogues(Scripted(REPLIES)), prompts)

@@ -18,7 +18,7 @@ from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.switches import FastPaths
-from grpo_engine.rollouts import batches
+from grpo_engine.rollouts import decode, graph, kernels
 from grpo_engine.rollouts.decode import sample_groups
 from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
 from tests.engine.conftest import MakePolicy
@@ -66,7 +66,7 @@ SWITCHES = ("merge_adapter", "transposed_weights", "batched_prefill", "batched_d
 WITHOUT = [
     (name, replace(FastPaths(), **{path: False}))
     for path in SWITCHES
-    for name in ("plain", "waiting rows")
+    for name in (SAMPLINGS if path == "compiled_decode" else ("plain", "waiting rows"))
 ]
 
 
@@ -88,25 +88,69 @@ def test_rows_that_share_the_keys_of_their_prompt_equal_one_row_at_a_time(
     make_policy: MakePolicy, monkeypatch: pytest.MonkeyPatch, prompts: list[PromptRows],
     max_rows: int, compiled: bool,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(batches, "SHARED_FROM", 4)
+    monkeypatch.setattr(kernels, "SHARED_FROM", 4)
     sampling = Sampling(max_new_tokens=70, max_rows=max_rows, stop=("a", "zz", "e"))
     policy = make_policy(fast=FastPaths(compiled_decode=compiled))
     move_weights(policy, 0.1)
-    shared: list[int] = []
-    share = batches.RowsBatch._share
+    shared: list[bool] = []
+    shares = kernels.KernelBatch._shares
 
-    def told(batch: batches.RowsBatch, first: Sequence[Any]) -> None:
-        share(batch, first)
-        shared.append(batch.layout.shared)
+    def noted(batch: kernels.KernelBatch, rows: Sequence[Any]) -> bool:
+        shared.append(shares(batch, rows))
+        return shared[-1]
 
-    monkeypatch.setattr(batches.RowsBatch, "_share", told)
+    monkeypatch.setattr(kernels.KernelBatch, "_shares", noted)
     expected = sample_one_by_one(policy, prompts, sampling, seed=1, step=2)
     assert_same(sample(policy, sampling, prompts), expected)
-    assert any(shared) == (len(prompts) == 1 or max_rows == 3)
+    assert any(shared) == (policy.decodes_compiled and (len(prompts) == 1 or max_rows == 3))
     shared.clear()
     policy.fast = replace(policy.fast, shared_decode=False)
     assert_same(sample(policy, sampling, prompts), expected)
     assert not any(shared)
+
+
+def test_a_step_is_queued_before_the_last_one_is_read(
+    make_policy: MakePolicy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    queue, read = decode._Decoding._next, decode._Decoding._read
+
+    def queued(state: Any, pending: Any, *, ahead: int) -> Any:
+        order.append(f"queue {ahead}")
+        return queue(state, pending, ahead=ahead)
+
+    def noted(state: Any, drawn: Any) -> None:
+        order.append("read")
+        read(state, drawn)
+
+    monkeypatch.setattr(decode._Decoding, "_next", queued)
+    monkeypatch.setattr(decode._Decoding, "_read", noted)
+    policy = make_policy(dtype="bfloat16")
+    sample(policy, Sampling(max_new_tokens=5, ignore_end=True))
+    # the first token is drawn from the prompt's logits; none is queued behind the last one
+    assert order == ["queue 1", "read"] * 4 + ["read"]
+    order.clear()
+    sample(policy, Sampling(max_new_tokens=5, ignore_end=True, think_budget=2))
+    assert order == ["read", "queue 0"] * 4 + ["read"]
+
+
+def test_rows_leave_a_batch_that_runs_ahead_by_quarters(
+    make_policy: MakePolicy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[tuple[int, int]] = []
+    keep = graph.GraphBatch.keep
+
+    def noted(batch: graph.GraphBatch, indices: Sequence[int]) -> None:
+        left.append((batch.caches[0].offset.size, len(indices)))
+        keep(batch, indices)
+
+    monkeypatch.setattr(graph.GraphBatch, "keep", noted)
+    policy = make_policy(dtype="bfloat16")
+    prompts = [replace(prompt, rows=16) for prompt in PROMPTS]
+    rollouts = sample(policy, Sampling(max_new_tokens=60, stop=("a", "e", "i")), prompts)
+    assert len({len(rollout.ids) for rollout in rollouts}) > 10
+    assert 3 <= len(left) <= 20
+    assert all(before - after >= before / 4 for before, after in left)
 
 
 def one_by_one(policy: Policy, sampling: Sampling) -> list[Rollout]:
@@ -116,8 +160,8 @@ def one_by_one(policy: Policy, sampling: Sampling) -> list[Rollout]:
 @pytest.mark.parametrize(
     ("changes", "batching", "notes"),
     [
-        ({"sliding_window": 6, "layer_types": ["full_attention", "sliding_attention"]}, "rows", 0),
-        (MAMBA, "merged", 0),
+        ({"sliding_window": 6, "layer_types": ["full_attention", "sliding_attention"]}, "graph", 0),
+        (MAMBA, "unpadded", 0),
         (GEMMA2, "separate", 1),
     ],
     ids=["windows", "states", "no batches"],
@@ -148,9 +192,9 @@ def test_the_sampler_and_the_trainer_agree(make_policy: MakePolicy) -> None:
 def test_noise_belongs_to_the_completion_and_not_to_its_batch(make_policy: MakePolicy) -> None:
     policy = make_policy()
     whole = sample(policy, Sampling(max_new_tokens=20))
-    alone = [replace(PROMPTS[1], group=7, rows=2, first_index=1)]
+    alone = [replace(PROMPTS[1], group=7, rows=2)]
     part = sample(policy, Sampling(max_new_tokens=20), alone)
-    expected = [rollout.ids for rollout in whole if rollout.group == 1][1:]
+    expected = [rollout.ids for rollout in whole if rollout.group == 1][:2]
     assert [rollout.ids for rollout in part] == expected
 
 

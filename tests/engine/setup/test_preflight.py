@@ -17,7 +17,6 @@ from grpo_engine.policy.batch import micro_batches
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.memory import (
-    WORKER,
     MemoryEstimate,
     Sizes,
     choose_micro_rows,
@@ -53,17 +52,6 @@ def test_more_rows_and_longer_answers_need_more(policy: Policy) -> None:
     assert longer.update > small.update
     assert small.weights == (26_944 + 4_096) * 4  # the model and its adapter in float32
     assert small.optimizer == 4_096 * 4 * 4  # two gradients and two moments of the trained weights
-
-
-def test_workers_hold_shared_weights_once_and_all_else_each(policy: Policy) -> None:
-    one = estimate_memory(policy, rows=8, micro_rows=2, prompt_tokens=8, new_tokens=12)
-    assert one.trained == 4_096 * 4
-    own, shared = (one.in_workers(3, share_weights=each) for each in (False, True))
-    assert own.weights == 3 * (one.weights + WORKER)
-    assert shared.weights == one.weights + 2 * one.trained + 3 * WORKER
-    for each in (own, shared):
-        assert (each.sampling, each.update) == (3 * one.sampling, 3 * one.update)
-        assert each.optimizer == 3 * one.optimizer
 
 
 def test_chosen_rows_fit_the_budget(policy: Policy) -> None:

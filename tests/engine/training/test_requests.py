@@ -9,7 +9,7 @@ from grpo_engine import trainer
 from grpo_engine.control import Control, Verb
 from grpo_engine.events import CheckpointSaved, Event, RunFinished, RunPaused, RunStarted
 from grpo_engine.rollouts import decode
-from grpo_engine.training import compute
+from grpo_engine.training import update
 from tests.engine.runs import events_of, settings, write_world
 from tests.engine.training.test_resume import facts
 
@@ -80,7 +80,7 @@ def test_no_gradient_is_computed_after_the_one_in_hand(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: Verb
 ) -> None:
     asker = Asker(verb)
-    asker.spy(monkeypatch, compute, "gradient")
+    asker.spy(monkeypatch, update, "gradient")
     asker.run(world, tmp_path)
     assert asker.settled
     assert asker.after == 0

@@ -165,3 +165,25 @@ def test_a_run_that_began_without_correction_is_resumed_without_it(
     resumed = events_of(config, tmp_path, resume=True)
     (finished,) = [event for event in resumed if isinstance(event, StepFinished)]
     assert not any("importance_sampling_ratio" in name for name in finished.metrics)
+
+
+def test_a_checkpoint_that_several_processes_computed_is_resumed_equal_to_tolerance(
+    world: Path, tmp_path: Path
+) -> None:
+    config = config_of(world, "grpo")
+    events = trainer.run(config, Control(), folder=tmp_path)
+    for event in events:
+        if event.step == 4:
+            break
+    events.close()  # type: ignore[attr-defined]
+    file = checkpoint.folder(tmp_path, 3) / checkpoint.STATE
+    state = json.loads(file.read_text())
+    assert "workers" not in state
+    state["config"]["run"] = {"workers": 2}
+    state["workers"] = 2
+    file.write_text(json.dumps(state))
+    resumed = events_of(config, tmp_path, resume=True)
+    assert not isinstance(resumed[-1], RunFailed), resumed[-1]
+    (note,) = [e.text for e in resumed if isinstance(e, NoteWritten) and "processes" in e.text]
+    assert note.startswith("the number of processes that compute was 2 and is 1: ")
+    assert "to float tolerance, not to the bit" in note

@@ -3,9 +3,10 @@
 import itertools
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -34,7 +35,7 @@ from grpo_engine.events import (
 from grpo_engine.maths.target import Targets
 from grpo_engine.training import update
 from grpo_engine.training.loss import step_targets
-from grpo_engine.training.samples import Samples
+from grpo_engine.training.samples import Experience, Samples
 from tests.engine.runs import events_of, settings, write_world
 
 Kind = TypeVar("Kind")
@@ -209,10 +210,10 @@ def test_how_much_pushes_tokens_after_a_forced_one(
 ) -> None:
     seen: list[tuple[Targets, Samples]] = []
 
-    def spied(samples: Samples, recipe: Recipe) -> Targets | None:
-        found = step_targets(samples, recipe)
+    def spied(experience: Experience, recipe: Recipe) -> Targets | None:
+        found = step_targets(experience, recipe)
         if found is not None:
-            seen.append((found, samples))
+            seen.append((found, experience.samples))
         return found
 
     monkeypatch.setattr(update, "step_targets", spied)
@@ -467,15 +468,17 @@ def test_a_gradient_that_is_not_finite_is_left_out_and_its_group_named(
 ) -> None:
     import mlx.core as mx
 
-    from grpo_engine.maths.loss import policy_loss as plain
+    from grpo_engine.policy.batch import TokenBatch
+    from grpo_engine.policy.forward import TokenScores, token_scores
     from grpo_engine.training import loss as loss_module
 
-    def poisoned(new: mx.array, *rest: object, **named: object) -> object:
-        ids = named["group_ids"]
-        factor = mx.where(ids == 1, mx.inf, 0.0)[:, None]
-        return plain(new + new * factor, *rest, **named)  # type: ignore[arg-type]
+    def poisoned(policy: Any, batch: TokenBatch, **named: Any) -> TokenScores:
+        new = token_scores(policy, batch, **named)
+        of_group_1 = mx.array(batch.rows) >= 4  # of two groups of four
+        factor = mx.where(of_group_1, mx.inf, 0.0)[:, None]
+        return replace(new, logprobs=new.logprobs + new.logprobs * factor)
 
-    monkeypatch.setattr(loss_module, "policy_loss", poisoned)
+    monkeypatch.setattr(loss_module, "token_scores", poisoned)
     events = events_of(settings(world, steps=5), tmp_path)
     alerts = [alert for alert in of(AlertRaised, events) if alert.rule == "not_finite"]
     assert [alert.group for alert in alerts] == [1, 1, 1]

@@ -52,7 +52,7 @@ class Ours:
     events: list[Event] = field(default_factory=list)
 
     def sample(
-        self, run: Run, rows: Sequence[PromptRows], _sampling: Any, *, step: int, **_: Any
+        self, run: Run, step: int, rows: Sequence[PromptRows]
     ) -> Generator[Event, None, list[Rollout]]:
         """The answers of the script, with the policy's log-probabilities."""
         texts = iter(self.case["answers"][self.generation])
@@ -100,7 +100,7 @@ def configured(case: Mapping[str, Any], world: Path) -> RunConfig:
         "task": {"name": str(world / "prompts.jsonl"), "held_out_size": 0},
         "rewards": {"functions": rewards},
         "evaluation": {"before_and_after": False, "pinned": 0},
-        "checkpoint": {"every": 0}, "record": {"tokens": "none"}, "run": {"workers": 1},
+        "checkpoint": {"every": 0}, "record": {"tokens": "none"},
     }  # fmt: skip
     weights = case["settings"].get("reward_weights")
     if weights:
@@ -115,25 +115,25 @@ def executed(case: Mapping[str, Any], world: Path, folder: Path) -> Ours:
     with pytest.MonkeyPatch.context() as patch:
         finish, take, step = update._pass_finished, update._optimizer_step, Learner.step
 
-        def sample(run: Run, *given: Any, **named: Any) -> Any:
+        def sample(run: Run, step: int, rows: Sequence[PromptRows], *_: Any) -> Any:
             held[:] = [run]
-            return ours.sample(run, *given, **named)
+            return ours.sample(run, step, rows)
 
         def finished(*given: Any) -> Any:
-            ours.results.append(given[3])
+            ours.results.append(given[2].results)
             return finish(*given)
 
-        def taken(run: Run, gradients: Any, norm: float, critic: float) -> None:
-            ours.norms.append(norm)
+        def taken(run: Run, summed: update.Gradient) -> None:
+            ours.norms.append(summed.norm)
             ours.rates.append(float(run.optimizer.rule.learning_rate))
-            take(run, gradients, norm, critic)
+            take(run, summed)
 
         def stepped(self: Learner, gradients: Any, weights: Any) -> Any:
             ours.gradients.append(flat(gradients))
             return step(self, gradients, weights)
 
         patch.setattr(trainer, "check_itself", lambda _: iter(()))
-        patch.setattr(sampling, "sample", sample)
+        patch.setattr(sampling, "_sampled", sample)
         patch.setattr(update, "row_order", ours.order)
         patch.setattr(update, "batches_of", ours.batches)
         patch.setattr(update, "_pass_finished", finished)

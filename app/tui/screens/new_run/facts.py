@@ -133,8 +133,7 @@ def memory_lines(view: View, width: int, palette: Palette) -> list[Line]:
     names = ("weights", "optimizer", "sampling", "update")
     weights, optimizer, *either = [f"{name} {short(memory[name] / per)}" for name in names]
     parts = f"{weights}, {optimizer}, {' or '.join(either)}"
-    by = f", by {count} workers" if (count := memory["workers"]) > 1 else ""
-    return [line, *fact("", f"{parts} {unit}, in {memory['dtype']}{by}", width, palette)]
+    return [line, *fact("", f"{parts} {unit}, in {memory['dtype']}", width, palette)]
 
 
 def cost_summary(view: View) -> str:

@@ -164,8 +164,7 @@ def cost(config: RunConfig, runs: Sequence[RunSummary] = ()) -> Cost:
     """Estimate costs from the config and recent local runs of the same model, newest first."""
     rollouts = config.rollout.prompts * config.rollout.group_size
     alike = [run for run in runs if run.model == config.model.path and run.step > 0]
-    known = next((run for run in alike if _workers(run) == config.run.workers), None)
-    known = known or next(iter(alike), None)
+    known = next(iter(alike), None)
     length = float(config.rollout.max_new_tokens)
     seconds = None
     source = "no run of this model here yet: the longest answers are assumed"
@@ -175,8 +174,6 @@ def cost(config: RunConfig, runs: Sequence[RunSummary] = ()) -> Cost:
             length = min(length, summary.mean)
         seconds = _seconds(known, rollouts * length)
         source = f"as in {known.name or known.id}, by the number of tokens"
-        if _workers(known) != config.run.workers:
-            source = source.replace(",", " with another run.workers,", 1)
     tokens = round(rollouts * length)
     share = {"all": 1.0, "every": 1 / config.record.tokens_every, "pinned": 0.0, "none": 0.0}
     recorded = tokens * BYTES_PER_TOKEN * share[config.record.tokens]
@@ -188,10 +185,6 @@ def cost(config: RunConfig, runs: Sequence[RunSummary] = ()) -> Cost:
         gigabytes=recorded * config.steps / 1e9,
         source=source,
     )
-
-
-def _workers(run: RunSummary) -> int:
-    return int(run.columns.get("run.workers") or 0)
 
 
 def _seconds(known: RunSummary, tokens: float) -> float | None:

@@ -356,7 +356,7 @@ def section_help(section: str) -> str:
     if section == FIRST:
         return "The eight most important settings. The others are below, by purpose."
     if section == "run":
-        return "The run's name, its random seed, and how many processes compute."
+        return "The run's name, its random seed, its steps, and when it ends."
     kind = RunConfig.model_fields[section].annotation
     return (getattr(kind, "__doc__", "") or "").strip()
 

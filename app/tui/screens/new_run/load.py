@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_engine.config.parse import build, settings
+from grpo_engine.config.removed import without_removed
 from grpo_engine.config.settings import RunConfig
 from grpo_tui.experiments.errors import QueryError
 from grpo_tui.experiments.reader import StoreReader
@@ -13,8 +14,7 @@ from grpo_tui.experiments.values import RunSummary
 
 MOST_RUNS = 500
 METRICS = ("completions/mean_length", "step_time", "reward")
-SIZES = ("rollout.prompts", "rollout.group_size")
-COLUMNS = (*SIZES, "run.workers")
+COLUMNS = ("rollout.prompts", "rollout.group_size")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +28,8 @@ class Parent:
 
 def load_runs(reader: StoreReader) -> tuple[RunSummary, ...]:
     """The newest runs, with the data for cost estimates."""
-    for columns in (COLUMNS, SIZES):
-        with suppress(QueryError):  # no run has these settings
-            return reader.runs(columns=columns, metrics=METRICS, archived=True, limit=MOST_RUNS)
+    with suppress(QueryError):  # no run has these settings
+        return reader.runs(columns=COLUMNS, metrics=METRICS, archived=True, limit=MOST_RUNS)
     return reader.runs(metrics=METRICS, archived=True, limit=MOST_RUNS)
 
 
@@ -47,7 +46,8 @@ def known_only(tree: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]
     """Split off the settings that this version does not know; return the rest and their paths."""
     known = settings()
     kept: dict[str, Any] = {}
-    unknown: list[str] = []
+    tree, removed = without_removed(tree)
+    unknown = [*removed]
     for name, value in tree.items():
         inner = [path for path in known if path.startswith(f"{name}.")]
         if inner and isinstance(value, Mapping):

@@ -104,8 +104,7 @@ def key_of(config: RunConfig, *, for_memory: bool) -> str:
     parts = [str(config.seed), config.model.model_dump_json(), config.task.model_dump_json()]
     parts += [str(config.rollout.max_new_tokens), config.rewards.completions]
     if for_memory:
-        parts += [config.rollout.model_dump_json(), config.optimizer.model_dump_json(),
-                  config.run.model_dump_json(), str(config.steps)]  # fmt: skip
+        parts += [config.rollout.model_dump_json(), config.optimizer.model_dump_json()]
     return "\n".join(parts)
 
 

@@ -17,10 +17,9 @@ from grpo_tui.experiments.values import RunSummary
 FIRST = "first"
 SECTIONS: Mapping[str, str] = {
     FIRST: "main settings",
-    "run": "name, seed and workers",
+    "run": "name and seed",
     **{
-        name: name for name in RunConfig.model_fields
-        if name not in ("name", "seed", "steps", "run")
+        name: name for name in RunConfig.model_fields if name not in ("name", "seed", "steps")
     },
 }  # fmt: skip
 TOP = (

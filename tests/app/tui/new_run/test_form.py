@@ -180,20 +180,17 @@ def test_cost_without_a_former_run_assumes_the_longest_answers() -> None:
     assert got.gigabytes == pytest.approx(2048 * 20 * 100 / 1e9)
 
 
-def test_cost_is_that_of_a_run_with_as_many_workers_if_there_is_one() -> None:
-    def ran(name: str, workers: int, seconds: float) -> SimpleNamespace:
+def test_cost_is_that_of_the_newest_run_of_the_model() -> None:
+    def ran(name: str, seconds: float) -> SimpleNamespace:
         metrics = {"step_time": SimpleNamespace(mean=seconds),
                    "completions/mean_length": SimpleNamespace(mean=32.0)}  # fmt: skip
-        columns = {"rollout.prompts": 4, "rollout.group_size": 8, "run.workers": workers}
+        columns = {"rollout.prompts": 4, "rollout.group_size": 8}
         return SimpleNamespace(name=name, model=BASE.model.path, step=9, metrics=metrics,
                                columns=columns)  # fmt: skip
 
-    runs: Any = [ran("two", 2, 3.0), ran("auto", 0, 5.0)]
+    runs: Any = [ran("two", 3.0), ran("one", 5.0)]
     got = cost(BASE, runs)
-    assert (got.seconds_per_step, got.source) == (5.0, "as in auto, by the number of tokens")
-    got = cost(BASE, runs[:1])
-    assert got.seconds_per_step == 3.0
-    assert got.source == "as in two with another run.workers, by the number of tokens"
+    assert (got.seconds_per_step, got.source) == (3.0, "as in two, by the number of tokens")
 
 
 def test_two_settings_that_are_wrong_alone_and_right_together_are_taken() -> None:

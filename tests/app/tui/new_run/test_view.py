@@ -138,10 +138,11 @@ def test_search_shows_settings_of_closed_sections_and_the_cursor_follows() -> No
 
 
 def test_a_run_of_another_version_is_cloned_without_what_is_not_known() -> None:
-    tree = {"seed": 3, "rollout": {"prompts": 2, "swirl": 1}, "magic": 7}
+    tree = {"seed": 3, "rollout": {"prompts": 2, "swirl": 1}, "magic": 7, "run": {"workers": 2}}
     kept, unknown = known_only(tree)
     assert build(kept).rollout.prompts == 2
-    assert unknown == ("rollout.swirl", "magic")
+    assert unknown == ("run.workers", "rollout.swirl", "magic")
+    assert known_only({"run": {"workers": 0}}) == ({}, ())
 
 
 def test_a_reward_field_says_what_the_functions_get() -> None:
@@ -154,7 +155,7 @@ def test_a_reward_field_says_what_the_functions_get() -> None:
 def test_costs_count_answers_memory_and_what_is_done_beside_training() -> None:
     form = RunForm(build({"steps": 100, "rollout": {"prompts": 16, "group_size": 8}}))
     memory = {"peak": 2e9, "limit": 8e9, "weights": 1e9, "optimizer": 0.5e9, "sampling": 0.25e9,
-              "update": 0.5e9, "refused": "", "dtype": "bfloat16", "workers": 2}  # fmt: skip
+              "update": 0.5e9, "refused": "", "dtype": "bfloat16"}  # fmt: skip
     origin = Origin(kind="preset", name="test", about="")
     view = View(form=form, origin=origin, checked=check(form), memory=memory)
     shown = words(cost_lines(view, 90, DARK))
@@ -164,7 +165,6 @@ def test_costs_count_answers_memory_and_what_is_done_beside_training() -> None:
     assert "2 GB of 8 GB" in shown
     # sampling and update take turns: 2 = 1 + .5 + the larger of .25 and .5
     assert "weights 1, optimizer .5, sampling .25 or update .5 GB, in bfloat16" in shown
-    assert "by 2 workers" in shown
     # 128 problems, greedy and one sample
     assert "256 answers before and after" in shown
     # 4 pinned prompts x 8 answers

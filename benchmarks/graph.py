@@ -1,0 +1,146 @@
+"""Counts what the graph does on any device: operations, waits, bytes. Nothing here is timed.
+
+    python -m benchmarks.graph MODEL [--rows 8] [--steps 32] [--dtype bfloat16]
+
+MODEL is a folder. Operations are nodes of MLX's graph without views; a step's are compared with
+those of mlx-lm's own step of the bare model. Waits are told by the order of `async_eval` and reads.
+"""
+
+import argparse
+import io
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.models.cache import make_prompt_cache
+
+import grpo_engine  # noqa: F401 - puts a fast BLAS in place before MLX
+from grpo_engine.config.settings import ModelConfig
+from grpo_engine.policy.load import load_policy
+from grpo_engine.policy.policy import Policy
+from grpo_engine.rollouts.batches import batch_for
+from grpo_engine.rollouts.decode import sample_groups
+from grpo_engine.rollouts.noise import token_keys
+from grpo_engine.rollouts.sampler import draw
+from grpo_engine.rollouts.types import PromptRows, Sampling
+
+VIEWS = frozenset({
+    "Broadcast", "BroadcastAxes", "Slice", "Reshape", "Transpose", "ExpandDims", "Squeeze",
+    "Flatten", "Unflatten", "Split", "StopGradient", "AsStrided", "Copy", "Depends",
+})  # fmt: skip
+NODE = re.compile(r'shape=rectangle[^\]]*\]|label ?="([^"]+)", shape=rectangle')
+PROMPT = tuple(range(5, 45))
+
+
+def operations(*arrays: mx.array) -> Counter[str]:
+    """The operations that would compute these arrays, by name, without views."""
+    text = io.StringIO()
+    mx.export_to_dot(text, *arrays)
+    names = re.findall(r'\[label ?="([^"]*)", shape=rectangle\]', text.getvalue())
+    return Counter(name for name in names if name.split(" ")[0] not in VIEWS)
+
+
+def bare_step(policy: Policy, rows: int) -> Counter[str]:
+    """mlx-lm's step of the model without adapters."""
+    import mlx_lm
+
+    model, *_ = mlx_lm.load(str(policy.folder))
+    model.set_dtype(getattr(mx, policy.dtype))
+    caches = [type(c).merge([make_prompt_cache(model)[i] for _ in range(rows)])
+              for i, c in enumerate(make_prompt_cache(model))]  # fmt: skip
+    model(mx.array([PROMPT] * rows), cache=caches)
+    mx.eval([cache.state for cache in caches], model.parameters())
+    return operations(model(mx.array([[7]] * rows), cache=caches))
+
+
+def our_step(policy: Policy, rows: int) -> Counter[str]:
+    """A decode step of the policy."""
+    with policy.for_sampling():
+        batch = batch_for(policy)
+        (prefilled,) = batch.prefill([PROMPT])
+        batch.add([prefilled] * rows)
+        mx.eval(batch.step(mx.array([7] * rows)))
+        mx.eval([cache.state for cache in batch.caches])  # type: ignore[attr-defined]
+        return operations(batch.step(mx.array([7] * rows)))
+
+
+def our_draw(vocabulary: int, rows: int) -> Counter[str]:
+    """A draw of one token per row."""
+    logits = mx.random.normal((rows, vocabulary))
+    keys = token_keys(list(range(rows)), [3] * rows)
+    mx.eval(logits, keys)
+    return operations(*draw(logits, Sampling(), keys))
+
+
+@contextmanager
+def watched(log: list[str]) -> Iterator[None]:
+    """Note when the host queues work and when it waits."""
+    queue, wait = mx.async_eval, mx.eval
+
+    def noted(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arrays: Any) -> Any:
+            log.append(name)
+            return call(*arrays)
+
+        return run
+
+    mx.async_eval, mx.eval = noted("queue", queue), noted("wait", wait)
+    try:
+        yield
+    finally:
+        mx.async_eval, mx.eval = queue, wait
+
+
+def order(policy: Policy, rows: int, tokens: int) -> str:
+    """How many steps were queued before the last one was read."""
+    log: list[str] = []
+    prompts = [PromptRows(key="p", group=0, ids=PROMPT, rows=rows)]
+    sampling = Sampling(max_new_tokens=tokens, ignore_end=True)
+    with watched(log):
+        for _ in sample_groups(policy, prompts, sampling, seed=1, step=0):
+            pass
+    text = "".join("q" if name == "queue" else "w" for name in log)
+    return f"{text.count('q')} queued, {text.count('w')} waits in {tokens} tokens: {text[:60]}"
+
+
+def growth(policy: Policy, rows: int) -> list[int]:
+    """Active memory after each of some samplings, in bytes."""
+    prompts = [PromptRows(key="p", group=0, ids=PROMPT, rows=rows)]
+    sizes = []
+    for step in range(8):
+        for _ in sample_groups(policy, prompts, Sampling(max_new_tokens=24), seed=1, step=step):
+            pass
+        sizes.append(int(mx.get_active_memory()))
+    return sizes
+
+
+def main() -> None:
+    """Print the counts."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("model")
+    parser.add_argument("--rows", type=int, default=8)
+    parser.add_argument("--dtype", default="bfloat16")
+    chosen = parser.parse_args()
+    config = ModelConfig(path=chosen.model, dtype=chosen.dtype, lora_rank=8)
+    policy = load_policy(config, seed=0)
+    bare, ours = bare_step(policy, chosen.rows), our_step(policy, chosen.rows)
+    out = sys.stdout.write
+    out(f"decode step: {ours.total()} operations, mlx-lm's bare {bare.total()}, "
+        f"ratio {ours.total() / bare.total():.2f}\n")  # fmt: skip
+    for name, _ in (ours - bare).most_common(12):
+        out(f"  {name}: {ours[name]} (bare {bare[name]})\n")
+    drawn = our_draw(policy.vocabulary, chosen.rows)
+    out(f"draw: {drawn.total()} operations: {dict(drawn.most_common())}\n")
+    out(f"order: {order(policy, chosen.rows, 24)}\n")
+    sizes = growth(policy, chosen.rows)
+    out(f"active memory after each sampling: {sizes}\n")
+
+
+if __name__ == "__main__":
+    main()
