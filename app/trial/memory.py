@@ -55,7 +55,6 @@ def shapes(config: RunConfig) -> "Policy":
     from grpo_engine.policy.load import context_length, end_tokens
     from grpo_engine.policy.policy import Policy, Trained
     from grpo_engine.policy.source import load_parts
-    from grpo_engine.policy.switches import FastPaths
     from grpo_engine.policy.trees import flatten
 
     model_folder(config.model.path)  # raises its own error if there is none
@@ -73,6 +72,5 @@ def shapes(config: RunConfig) -> "Policy":
         parameters=int(get_total_parameters(model)),
         trainable_parameters=sum(int(array.size) for array in trained),
         dtype=max(dtypes, key=dtypes.count), adapter=adapter, parts=None, windows=[],
-        head_is_trained=False, fast=FastPaths(shared_prefix=plain.shared_prefix),
-        notes=tuple(notes),
+        head_is_trained=False, notes=tuple(notes),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Loads a policy: the model, its adapter, and the fast paths that it supports."""
+"""Loads a policy: the model, its adapter, and what it can do."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,26 +10,24 @@ from mlx_lm.utils import get_total_parameters
 from grpo_engine.config.settings import ModelConfig
 from grpo_engine.errors import ModelError
 from grpo_engine.policy import adapters
+from grpo_engine.policy.caches import prefix_windows
+from grpo_engine.policy.checkpointing import checkpoint_layers
 from grpo_engine.policy.critic import Critic
-from grpo_engine.policy.fast import attention, decoding, gates, passes
-from grpo_engine.policy.fast.checkpointing import checkpoint_layers
-from grpo_engine.policy.fast.probes import prefix_windows
+from grpo_engine.policy.fast import decoding, passes
 from grpo_engine.policy.policy import Policy, Trained
 from grpo_engine.policy.source import fingerprint, load_parts, on_cpu
 from grpo_engine.policy.structure import Structure, take_apart
-from grpo_engine.policy.switches import FastPaths
 from grpo_engine.policy.trees import flatten
 
-GPU_HEAD_CHUNK = 256  # a GPU needs larger products, a CPU arrays that fit its cache
+HEAD_CHUNK, GPU_HEAD_CHUNK = 64, 256  # a GPU needs larger products, a CPU arrays that fit its cache
 TOLERANCE = {"float32": 1e-4, "bfloat16": 6e-2, "float16": 1e-2}
 
 
-def load_policy(
-    config: ModelConfig, *, seed: int, critic: bool = False, fast: FastPaths | None = None
-) -> Policy:
-    """Load the model, attach the adapter, and test which fast paths it supports."""
+def load_policy(config: ModelConfig, *, seed: int, critic: bool = False) -> Policy:
+    """Load the model, attach the adapter, and test how it can be run."""
     model, tokenizer, settings, folder, notes = load_parts(config)
-    _transpose(model, config, fast or FastPaths())
+    if on_cpu() and config.compute != "graph" and config.tuning != "full":
+        _transpose(model)
     vocabulary = _vocabulary(settings, tokenizer)
     dtype = _dtype(model)
     probe = mx.array([[(7 * i + 3 * j + 1) % vocabulary for j in range(6)] for i in range(2)])
@@ -45,8 +43,6 @@ def load_policy(
     if config.grad_checkpoint:
         checkpoint_layers(model)
     head = _make_critic(parts, probe) if critic else None
-    chunk = FastPaths().head_chunk if on_cpu() else GPU_HEAD_CHUNK
-    fast = fast or FastPaths(shared_prefix=config.shared_prefix, head_chunk=chunk)
     module = Trained(model, head)
     mx.eval(flatten(model.parameters()), head.weight if head else [])
     policy = Policy(
@@ -54,31 +50,26 @@ def load_policy(
         end_ids=end_tokens(tokenizer, settings), pad_id=_pad_id(tokenizer), vocabulary=vocabulary,
         context_length=context_length(settings), parameters=int(get_total_parameters(model)),
         trainable_parameters=_count(model), dtype=dtype, parts=parts, windows=windows,
-        head_is_trained=parts is not None and bool(parts.outer()), fast=fast, notes=tuple(notes),
-        fingerprint=fingerprint(folder),
+        head_is_trained=parts is not None and bool(parts.outer()), notes=tuple(notes),
+        fingerprint=fingerprint(folder), head_chunk=HEAD_CHUNK if on_cpu() else GPU_HEAD_CHUNK,
     )  # fmt: skip
-    if dtype == "float32" and on_cpu():
-        _install(policy)
+    if dtype == "float32" and on_cpu() and config.compute != "graph":
+        policy.compiled_steps = decoding.computes(policy, TOLERANCE[dtype])
+        policy.compiled_passes = passes.computes(policy, TOLERANCE[dtype])
     # Only a new LoRA equals the base model when it is switched off.
     if config.tuning != "lora" or config.adapter is not None:
         policy.reference = policy.snapshot()
     return policy
 
 
-def _transpose(model: nn.Module, config: ModelConfig, fast: FastPaths) -> None:
-    """Let frozen weights lie as sampling reads them."""
-    for layer in adapters.lie_transposed(model, config, fast).values():
-        layer.weight = mx.contiguous(layer.weight.T).T
-        mx.eval(layer.weight)  # one after another: two copies of a model may be too much
-        layer.lies_transposed = True
-
-
-def _install(policy: Policy) -> None:
-    """Let the CPU's fast paths compute what they serve."""
-    gates.install(policy)
-    attention.install(policy)
-    policy.compiled_steps = decoding.computes(policy, TOLERANCE[policy.dtype])
-    policy.compiled_passes = passes.computes(policy, TOLERANCE[policy.dtype])
+def _transpose(model: nn.Module) -> None:
+    """Let frozen float32 weights lie in memory as [in, out], as compiled code reads them."""
+    tied = getattr(getattr(model, "args", None), "tie_word_embeddings", False)
+    kinds = (nn.Linear, nn.Embedding) if tied else (nn.Linear,)
+    for layer in model.modules():
+        if type(layer) in kinds and layer.weight.dtype == mx.float32:
+            layer.weight = mx.contiguous(layer.weight.T).T
+            mx.eval(layer.weight)  # one after another: two copies of a model may be too much
 
 
 def _make_critic(parts: Structure | None, probe: mx.array) -> Critic:

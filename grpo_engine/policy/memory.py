@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_engine.policy.adapters import ADAPTED, copied_to_sample
+from grpo_engine.policy.adapters import ADAPTED
 from grpo_engine.policy.fast.passes import head_tokens
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.source import on_cpu
@@ -40,7 +40,7 @@ class MemoryEstimate:
 
     weights: int  # the model, its adapter, and the reference if it has its own weights
     optimizer: int  # gradients, moments, and float32 copies of 16-bit weights
-    sampling: int  # caches and logits of all rows, and weights with the adapter folded in
+    sampling: int  # caches and logits of all rows
     update: int  # activations of one micro-batch
 
     @property
@@ -142,22 +142,16 @@ def _bytes(weights: Mapping[str, Any]) -> int:
 def _sampling(
     policy: Policy, sizes: Sizes, rows: int, prompts: int, prompt_tokens: int, new_tokens: int
 ) -> int:
-    """Bytes of folded weights, caches, the prefill, and the logits of all rows."""
+    """Bytes of caches, the prefill, and the logits of all rows."""
     token = sizes.layers * sizes.kv_width * sizes.bytes
     room = math.ceil((prompt_tokens + new_tokens) / GRAPH_GROWTH) * GRAPH_GROWTH
-    if policy.decodes_compiled:
+    if policy.compiled_steps:
         room = prompt_tokens + math.ceil(new_tokens / KERNEL_GROWTH) * KERNEL_GROWTH
     caches = ROW_CACHES * rows * room * token
     caches += PROMPT_CACHES * prompts * prompt_tokens * token
     prefill = sizes.layer_bytes(prompts * prompt_tokens, prompts * prompt_tokens**2)
     logits = DRAWN * max(rows, prompts) * sizes.vocabulary * 4
-    return int(_folded(policy) + caches + PREFILL * prefill + logits)
-
-
-def _folded(policy: Policy) -> int:
-    """Bytes of the copies of weights that rows are sampled with."""
-    layers = copied_to_sample(policy.model, policy.fast, compiled=policy.decodes_compiled)
-    return sum(int(layer.get("linear", layer).weight.nbytes) for layer in layers)
+    return int(caches + PREFILL * prefill + logits)
 
 
 def _update(
@@ -166,13 +160,13 @@ def _update(
     """Bytes that a micro-batch keeps for its backward pass; a shared prompt counts once."""
     length = prompt_tokens + new_tokens
     tokens, pairs = rows * length, rows * length**2
-    if policy.fast.shared_prefix and policy.windows is not None:
+    if policy.shares_prompts:
         tokens = rows * new_tokens + prompts * prompt_tokens
         pairs = rows * new_tokens * length + prompts * prompt_tokens**2
     adapter = ADAPTER + (DORA if policy.config.tuning == "dora" else 0)
     layer = sizes.layer_bytes(tokens, pairs, adapter=adapter)
     kept = layer * _trained_layers(policy, sizes.layers)
-    if policy.trains_compiled and policy.fast.fused_head:
+    if policy.trains_compiled:
         logits = 4 * head_tokens(rows * new_tokens, sizes.vocabulary) * sizes.vocabulary
         return sizes.pass_bytes(tokens, _trained_layers(policy, sizes.layers)) + logits
     if policy.config.grad_checkpoint:
@@ -180,7 +174,7 @@ def _update(
         caches = rows * length * sizes.kv_width * sizes.bytes * sizes.layers
         kept = LAYERS_AGAIN * layer + BETWEEN * between + CACHES_AGAIN * caches
     scored = rows * (new_tokens if policy.parts is not None else length)
-    chunk = min(scored, policy.fast.head_chunk or scored) if policy.fast.fused_head else scored
+    chunk = min(scored, policy.head_chunk)
     return int(kept + LOGITS * chunk * sizes.vocabulary * 4)
 
 

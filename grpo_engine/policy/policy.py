@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,9 @@ import mlx.nn as nn
 
 from grpo_engine.config.settings import ModelConfig
 from grpo_engine.errors import ModelError
-from grpo_engine.policy import adapters
+from grpo_engine.policy import adapters, lora
 from grpo_engine.policy.critic import Critic
 from grpo_engine.policy.structure import Structure
-from grpo_engine.policy.switches import FastPaths
 from grpo_engine.policy.trees import flatten, nest
 
 Weights = Mapping[str, mx.array]
@@ -47,9 +46,9 @@ class Policy:
     dtype: str
     adapter: Mapping[str, Any]  # as in adapter_config.json
     parts: Structure | None  # None: the model cannot be split
-    windows: list[int | None] | None  # attention window per layer; None: no shared prompt
+    windows: list[int | None] | None  # attention window per layer; None: caches of another kind
     head_is_trained: bool
-    fast: FastPaths = field(default_factory=FastPaths)
+    head_chunk: int = 64  # positions per product of the head
     notes: tuple[str, ...] = ()
     fingerprint: str = ""  # of the model's files
     batching: str | None = None  # kind of batch for decoding; set when first sampled
@@ -104,10 +103,10 @@ class Policy:
 
     @contextmanager
     def for_sampling(self, weights: Weights | None = None) -> Iterator[None]:
-        """Run as the sampler, with `weights` or the policy's; adapters folded in where exact."""
+        """Run as the sampler, with `weights` or the policy's."""
         with self.using(weights):
             self.module.eval()
-            with adapters.as_sampler(self.model, self.fast, compiled=self.decodes_compiled):
+            with lora.applied_together(self.model):
                 yield
 
     @property
@@ -121,16 +120,14 @@ class Policy:
         self.pass_bytes = 0
 
     @property
-    def decodes_compiled(self) -> bool:
-        """Whether decode steps are compiled code."""
-        return self.compiled_steps and adapters.may_compile(self.fast)
+    def shares_prompts(self) -> bool:
+        """Whether a forward runs each prompt once for all completions of it."""
+        return self.config.shared_prefix and self.windows is not None
 
     @property
     def trains_compiled(self) -> bool:
         """Whether scoring and update run the layers by compiled passes."""
-        fast = self.fast
-        wanted = fast.compiled_passes and fast.packed and fast.shared_prefix
-        return self.compiled_passes and wanted
+        return self.compiled_passes and self.shares_prompts
 
     def refresh_reference(self, mix: float = 1.0) -> None:
         """pi_ref <- mix * pi + (1 - mix) * pi_ref; a mix below 1 is for full fine-tuning only."""

@@ -22,9 +22,7 @@ BUILDS: Final[dict[str, Callable[[Policy], Batch]]] = {
 
 def batch_for(policy: Policy) -> Batch:
     """The fastest implementation that reproduces this model's logits; chosen once per policy."""
-    if not policy.fast.batched_decode:
-        return SeparateBatch(policy)
-    if policy.decodes_compiled:
+    if policy.compiled_steps:
         policy.batching = "kernels"
     elif policy.batching in (None, "kernels"):
         kinds = ("graph", "unpadded")

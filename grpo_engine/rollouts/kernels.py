@@ -9,8 +9,7 @@ from collections.abc import Sequence
 import mlx.core as mx
 import numpy as np
 
-from grpo_engine.policy.fast.attention import reads_prompts_once
-from grpo_engine.policy.fast.caches import Layout, PrefixCache
+from grpo_engine.policy.caches import Layout, PrefixCache
 from grpo_engine.policy.fast.decoding import CompiledStep
 from grpo_engine.policy.memory import KERNEL_GROWTH
 from grpo_engine.policy.policy import Policy
@@ -134,13 +133,7 @@ class KernelBatch:
     def _shares(self, new: Sequence[Layers]) -> bool:
         """Whether the rows begin with one prompt that is long."""
         first = new[0][0][0]
-        return (
-            self.policy.fast.shared_decode
-            and first.shape[1] >= SHARED_FROM
-            and len(new) > 1
-            and all(row is new[0] for row in new)
-            and reads_prompts_once(self.policy)
-        )
+        return first.shape[1] >= SHARED_FROM and len(new) > 1 and all(row is new[0] for row in new)
 
     def _share(self, new: Sequence[Layers]) -> None:
         self.shared, self.pads = new[0][0][0].shape[1], [0] * len(new)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import mlx.core as mx
 import numpy as np
 
-from grpo_engine.policy.head import Normalised, normalise, numpy_pays
+from grpo_engine.policy.head import Normalised, normalise
 from grpo_engine.rollouts.noise import NOISE, events, own_times, own_times_of, uniforms
 from grpo_engine.rollouts.types import Sampling
 
@@ -46,7 +46,7 @@ def draw(
     """
     whole = seen is None and forced is None and not sampling.truncated
     plain = whole and sampling.temperature > 0 and sampling.noise == NOISE
-    if on_host and plain and numpy_pays(logits):
+    if on_host and plain:
         return _draw_few(logits.astype(mx.float32), sampling.temperature, keys)
     use = replace(Sampling(), **{name: getattr(sampling, name) for name in USED})
     compiled = _compiled(use, has_seen=seen is not None, has_forced=forced is not None)

@@ -62,5 +62,5 @@ def batches_of(run: Run, rollouts: Sequence[Rollout], rows: Sequence[int]) -> li
     """
     return micro_batches(
         rollouts, rows_at_most=run.micro_rows, pad_id=run.policy.pad_id,
-        bucket=run.policy.fast.bucket, only=[row for row in rows if rollouts[row].length],
+        only=[row for row in rows if rollouts[row].length],
     )  # fmt: skip

@@ -37,12 +37,11 @@ class Compiled:
     def _linear(self, layer: Any, given: int, wanted: int) -> Linear:
         base = layer.get("linear", layer)
         bias = base.get("bias")
-        whole = _floats(layer._whole) if "_whole" in layer else _floats(base.weight).T
         made = Linear(
-            weight=self._address(whole, given, wanted),
+            weight=self._address(_floats(mx.contiguous(base.weight.T)), given, wanted),
             bias=None if bias is None else self._address(_floats(bias), wanted),
         )
-        if "_whole" not in layer and base is not layer:
+        if base is not layer:
             if not isinstance(layer, LoRALinear) or (layer.dropout._p_1 < 1 and layer.training):
                 raise ValueError("an adapter of another kind")
             if getattr(layer, "is_off", False):

@@ -1,6 +1,5 @@
 """Decode steps by compiled code equal MLX's, for every kind of layer that it takes on."""
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from grpo_engine.platform import blas, openblas, processor, products
 from grpo_engine.policy.fast import compiled
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.policy import Policy
-from grpo_engine.policy.switches import FastPaths
 from grpo_engine.rollouts import batches, kernels
 from grpo_engine.rollouts.kernels import KernelBatch
 from tests.engine.policy.helpers import move_weights
@@ -66,15 +64,14 @@ def policy_of(folder: Path, changes: dict[str, Any], **model: Any) -> Policy:
 
 
 ADAPTED: dict[str, dict[str, Any]] = {
-    "folded in": {}, "added": {"lora_rank": 1}, "DoRA": {"tuning": "dora"},
-    "full": {"tuning": "full"}, "few layers": {"lora_rank": 1, "lora_keys": ["up_proj"]},
+    "LoRA": {}, "rank 1": {"lora_rank": 1}, "rank 33": {"lora_rank": 33},
+    "full": {"tuning": "full"}, "few layers": {"lora_keys": ["up_proj"]},
 }  # fmt: skip
-"""Ways to train: LoRA of rank 8 is folded into layers as small as these, of rank 1 it is not."""
 
 
 @pytest.fixture(
     scope="module",
-    params=[*((kind, "folded in") for kind in TAKEN), *(("biases", way) for way in ADAPTED)],
+    params=[*((kind, "LoRA") for kind in TAKEN), *(("biases", way) for way in ADAPTED)],
     ids=", ".join,
 )
 def sampler(
@@ -162,23 +159,6 @@ def test_other_models_are_left_to_mlx(tmp_path: Path, kind: str) -> None:
     with policy.for_sampling():
         batches.batch_for(policy)
     assert (policy.batching == "kernels") == (kind in TAKEN)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"compiled_decode": False}, {"merge_adapter": False}, {"transposed_weights": False},
-        {"batched_decode": False},
-    ],
-    ids=str,
-)  # fmt: skip
-def test_switches_turn_it_off(tmp_path: Path, change: dict[str, bool]) -> None:
-    policy = policy_of(tmp_path / "model", {})
-    with policy.for_sampling():
-        assert isinstance(batches.batch_for(policy), KernelBatch)
-    policy.fast = dataclasses.replace(FastPaths(), **change)
-    with policy.for_sampling():
-        assert not isinstance(batches.batch_for(policy), KernelBatch)
 
 
 def test_16_bit_weights_are_left_to_mlx(tmp_path: Path) -> None:

@@ -40,8 +40,7 @@ def policy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def by_mlx(policy: Policy) -> Policy:
     """The same policy, whose layers MLX runs."""
-    fast = dataclasses.replace(policy.fast, compiled_passes=False)
-    return dataclasses.replace(policy, fast=fast)
+    return dataclasses.replace(policy, compiled_passes=False)
 
 
 def far(given: Any, expected: Any) -> float:
@@ -194,10 +193,6 @@ def test_other_models_and_ways_to_train_are_left_to_mlx(
     assert not policy_of(tmp_path / "model", changes, **model).trains_compiled
 
 
-@pytest.mark.parametrize("switch", ["compiled_passes", "packed", "shared_prefix"])
-def test_switches_turn_them_off(tmp_path: Path, switch: str) -> None:
-    policy = policy_of(tmp_path / "model", {})
-    policy.fast = dataclasses.replace(policy.fast, **{switch: False})
-    policy.pass_bytes = 0
-    weighted_loss(policy, [Ids((1, 2, 3), (4, 5))])
-    assert policy.pass_bytes == 0
+@pytest.mark.parametrize("setting", [{"compute": "graph"}, {"shared_prefix": False}])
+def test_settings_turn_them_off(tmp_path: Path, setting: dict[str, Any]) -> None:
+    assert not policy_of(tmp_path / "model", {}, **setting).trains_compiled

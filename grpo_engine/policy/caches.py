@@ -1,13 +1,13 @@
 """Caches of a prompt's keys and values that several completions share, with gradients."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import mlx.core as mx
-import numpy as np
+import mlx.nn as nn
 from mlx_lm.models.base import create_causal_mask
-from mlx_lm.models.cache import KVCache
+from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
+
+from grpo_engine.policy.structure import Structure, agrees
 
 
 @dataclass(slots=True, eq=False)
@@ -21,7 +21,6 @@ class Layout:
     width: int
     prompt_of: tuple[int, ...] = ()  # [B] the prompt of each row
     offset: int | mx.array = field(init=False)
-    _biases: dict[int, mx.array | None] = field(init=False, default_factory=dict)
     _masks: dict[tuple[int, int | None], mx.array] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -31,22 +30,6 @@ class Layout:
     def even(self) -> bool:
         """Whether no row is padded."""
         return all(length == self.width for length in self.lengths)
-
-    @property
-    def group(self) -> int:
-        """Rows per prompt, if equal for all and in the prompts' order; else 1."""
-        rows = len(self.prompt_of)
-        count = rows // (self.prompt_of[-1] + 1) if rows else 1
-        return count if self.prompt_of == tuple(row // count for row in range(rows)) else 1
-
-    def bias(self, group: int) -> mx.array | None:
-        """-inf at the padding of every `group`-th row's prompt, [rows / group, 1, 1, width]."""
-        if self.even:
-            return None
-        if group not in self._biases:
-            lengths = mx.array(list(self.lengths[::group]), dtype=mx.int32)[:, None, None, None]
-            self._biases[group] = mx.where(mx.arange(self.width) < lengths, 0.0, -mx.inf)
-        return self._biases[group]
 
     def mask(self, new: int, window: int | None) -> mx.array:
         """Which keys each new token sees, [B, 1, new, width + new]."""
@@ -63,31 +46,6 @@ class Layout:
                 seen = seen & (queries - keys < window)
             self._masks[new, window] = seen[:, None]
         return self._masks[new, window]
-
-
-class BiasedCache(KVCache):
-    """A cache that masks the keys that the next token of each row must not see."""
-
-    window: int | None
-    prompt: tuple[mx.array, mx.array] | None  # keys and values that all rows share
-
-    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Append the next token; return all keys and values."""
-        raise NotImplementedError
-
-    def append(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Append the next token; return the rows' own keys and values."""
-        raise NotImplementedError
-
-    def make_mask(
-        self, N: int, return_array: bool = False, window_size: int | None = None
-    ) -> mx.array | None:
-        """The mask of a step, the same array for every layer, through mlx-lm's interface."""
-        raise NotImplementedError
-
-    def bias(self) -> mx.array | None:
-        """Bias of each row's scores, 0 or -inf, [B, 1, 1, keys]; None if all keys are visible."""
-        raise NotImplementedError
 
 
 class PrefixCache(KVCache):
@@ -166,45 +124,39 @@ class PrefixCache(KVCache):
         return self.keys[index], self.values[index]
 
 
-class PackedCache:
-    """Where the tokens of prompts, and then of their rows, are in one sequence without padding.
+def prefix_windows(parts: Structure, probe: mx.array, tolerance: float) -> list[int | None] | None:
+    """The attention window of each layer if rows can share a prompt's cache; else None.
 
-    All but attention computes each token for itself, so that one product serves them all.
-    Axes: N tokens; P prompts of at most L tokens; B rows of at most T.
+    The probe's two rows are run as prompts of different length with two completions each, to test
+    padding, offsets and masks.
     """
+    try:
+        windows = _plain_windows(parts.model)
+        if windows is None:
+            return None
+        caches = [PrefixCache(window) for window in windows]
+        length = probe.shape[1] // 2
+        parts.hidden(probe[:, :length], caches)
+        rows, lengths = (0, 0, 1, 1), (length, length, length - 1, length - 1)
+        spread = [cache.spread(Layout(lengths, length, rows)) for cache in caches]
+        starts = list(zip(rows, lengths, strict=True))
+        completions = mx.stack([probe[row, start : start + 2] for row, start in starts])
+        shared = parts.hidden(completions, spread)
+        separate = parts.hidden(probe)
+        expected = mx.stack([separate[row, start : start + 2] for row, start in starts])
+        return windows if agrees(shared, expected, tolerance) else None
+    except (TypeError, ValueError, AttributeError, RuntimeError, IndexError):
+        return None  # an unknown kind of model: its prompts run per row
 
-    def __init__(self, prompts: Sequence[int], rows: Sequence[int], width: int, of: Layout) -> None:
-        self.layout = of
-        self.start = sum(prompts)  # of the rows' tokens
-        mine = np.arange(of.width) < np.array(prompts)[:, None]
-        theirs = np.arange(width) < np.array(rows)[:, None]
-        used = np.concatenate([mine.reshape(-1), theirs.reshape(-1)])
-        self._home = mx.array(np.flatnonzero(used).astype(np.int32))  # [N]
-        places = np.where(used, np.cumsum(used) - 1, 0).astype(np.int32)  # padding: any token
-        self.prompts = mx.array(places[: mine.size].reshape(mine.shape))  # [P, L]
-        self.rows = mx.array(places[mine.size :].reshape(theirs.shape))  # [B, T]
-        self._used = mx.array(mine)[..., None], mx.array(theirs)[..., None]  # [P, L, 1], [B, T, 1]
-        self._full = bool(used.all())
-        # MLX's own gradient of an index is slow: it adds, though no place is taken twice
-        self.apart: Any = mx.custom_function(self._apart)
-        self.apart.vjp(lambda _, given, __: self._together(*given))
-        self.together: Any = mx.custom_function(self._together)
-        self.together.vjp(lambda _, given, __: tuple(
-            part if self._full else part * used
-            for part, used in zip(self._apart(given), self._used, strict=True)
-        ))  # fmt: skip
 
-    def _apart(self, packed: mx.array) -> tuple[mx.array, mx.array]:
-        """[N, ...] -> [P, L, ...] and [B, T, ...]."""
-        if not self._full:
-            return packed[self.prompts], packed[self.rows]
-        first, second = mx.split(packed, [self.start])
-        return mx.unflatten(first, 0, self.prompts.shape), mx.unflatten(second, 0, self.rows.shape)
-
-    def _together(self, prompts: mx.array, rows: mx.array) -> mx.array:
-        """[P, L, ...] and [B, T, ...] -> [N, ...]."""
-        both = mx.concatenate([prompts.flatten(0, 1), rows.flatten(0, 1)])
-        return both if self._full else both[self._home]
-
-    def make_mask(self, N: int, **_: Any) -> None:
-        """No mask: attention makes its own."""
+def _plain_windows(model: nn.Module) -> list[int | None] | None:
+    """The attention window of each layer (None: full) if every cache holds keys and values."""
+    windows: list[int | None] = []
+    for cache in make_prompt_cache(model):
+        if type(cache) is KVCache:
+            windows.append(None)
+        elif type(cache) is RotatingKVCache and cache.keep == 0:
+            windows.append(int(cache.max_size))
+        else:
+            return None
+    return windows

@@ -6,7 +6,7 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 
-from grpo_engine.policy.fast.caches import Layout, PrefixCache
+from grpo_engine.policy.caches import Layout, PrefixCache
 from grpo_engine.policy.trees import flatten, nest
 
 State = tuple[mx.array, mx.array]
