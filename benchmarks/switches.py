@@ -15,7 +15,7 @@ import mlx.core as mx
 from benchmarks.growth import sampled
 from benchmarks.quick import Row, learn, score
 from grpo_engine.config.settings import ModelConfig
-from grpo_engine.platform import blas
+from grpo_engine.cpu import blas
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.switches import FastPaths

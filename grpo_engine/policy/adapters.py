@@ -202,7 +202,7 @@ def copied_to_sample(
     """The layers that sample with a copy of their weights: with the adapter added, or transposed.
 
     Steps may be `compiled`. Products of few rows read weights that lie as [in, out] once
-    (`platform/products.c`). OpenBLAS copies the weights for every product, and faster from
+    (`cpu/matmul.c`). OpenBLAS copies the weights for every product, and faster from
     [in, out] than from [out, in].
     """
     found: list[nn.Module] = []

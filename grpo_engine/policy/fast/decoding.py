@@ -1,4 +1,4 @@
-"""A decode step of a Llama-like model by compiled code, `platform/layers.c`.
+"""A decode step of a Llama-like model by compiled code, `cpu/decode.c`.
 
 `CompiledStep` reads the weights that the sampler uses. Whether the model is one whose layers that
 code computes is found out by comparing logits when it is loaded.
@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import mlx.core as mx
 import numpy as np
 
-from grpo_engine.platform import blas
-from grpo_engine.platform.layers import Step
+from grpo_engine.cpu import blas
+from grpo_engine.cpu.structs import Step
 from grpo_engine.policy.adapters import as_sampler, may_compile
 from grpo_engine.policy.fast.compiled import CompiledHead, CompiledModel
 from grpo_engine.policy.policy import Policy

@@ -12,8 +12,8 @@ import pytest
 from mlx_lm import generate, load
 
 from grpo_engine.config.settings import ModelConfig
+from grpo_engine.cpu import blas
 from grpo_engine.errors import ModelError
-from grpo_engine.platform import blas
 from grpo_engine.policy.adapters import as_sampler, copied_to_sample, lie_transposed
 from grpo_engine.policy.batch import micro_batches
 from grpo_engine.policy.forward import token_scores
