@@ -14,8 +14,8 @@ from benchmarks import gate, work
 from benchmarks.work import Work
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
+from grpo_engine.cpu import blas
 from grpo_engine.events import GroupScored, RunFailed, StepFinished
-from grpo_engine.platform import blas
 
 REWARD = "from benchmarks.work import reward\n\n\ndef letters(completions, **_):\n    return [\n"
 REWARD += (

@@ -21,7 +21,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from grpo_engine.config.settings import ModelConfig
-from grpo_engine.platform import blas
+from grpo_engine.cpu import blas
 from grpo_engine.policy.batch import micro_batches
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.load import load_policy

@@ -6,8 +6,9 @@ import warnings
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from grpo_engine.cpu import blas
 from grpo_engine.errors import MemoryLimitError, MissingPackageError
-from grpo_engine.platform import blas, device, formats, kernels, private, speed, threads
+from grpo_engine.platform import device, formats, kernels, private, speed, threads
 from grpo_tui.app.health.facts import Fact, Level
 
 SLOW = 20.0  # GFLOP/s; MLX's own BLAS reaches 2.5-6, an optimised one 40 and more per core

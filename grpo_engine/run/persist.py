@@ -13,6 +13,7 @@ from grpo_engine.config.parse import flatten
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.config.stop_when import Seen
 from grpo_engine.control import StopNow
+from grpo_engine.cpu import blas
 from grpo_engine.distributed.ranks import Ranks
 from grpo_engine.errors import CheckpointError, NotWrittenError
 from grpo_engine.events import (
@@ -23,7 +24,6 @@ from grpo_engine.events import (
     RunPaused,
     RunResumed,
 )
-from grpo_engine.platform import blas
 from grpo_engine.policy.optimizer import Learner
 from grpo_engine.policy.policy import Policy
 from grpo_engine.run import checkpoint

@@ -11,9 +11,9 @@ from grpo_engine.config.recipes import Recipe
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.config.stop_when import Seen
 from grpo_engine.control import Control
+from grpo_engine.cpu.guard import ThreadGuard
 from grpo_engine.distributed.ranks import Ranks
 from grpo_engine.environments.dialogues import Environments
-from grpo_engine.platform.guard import ThreadGuard
 from grpo_engine.policy.optimizer import Learner
 from grpo_engine.policy.policy import Policy
 from grpo_engine.rewards.scorer import Scorer

@@ -14,13 +14,13 @@ from grpo_engine.config import mismatch
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
+from grpo_engine.cpu import blas
 from grpo_engine.distributed.ranks import Lifeline, Ranks
 from grpo_engine.environments.dialogues import open_environments
 from grpo_engine.errors import CheckpointError
 from grpo_engine.evaluation.pinned import first_pins
 from grpo_engine.events import Event, ModelLoaded, NoteWritten, PhaseStarted, RunStarted
 from grpo_engine.maths.patched import patched
-from grpo_engine.platform import blas
 from grpo_engine.policy import optimizer
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.optimizer import Learner

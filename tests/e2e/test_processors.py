@@ -35,7 +35,7 @@ pytestmark = [
 
 REWARD = """
 from pathlib import Path
-from grpo_engine.platform import processor
+from grpo_engine.cpu import processor
 
 def where_it_runs(completions, **columns):
     Path(__file__).with_name("worker").write_text(processor.identity())
@@ -45,7 +45,8 @@ def where_it_runs(completions, **columns):
 PROGRAM = """
 import json, os, sys
 from pathlib import Path
-from grpo_engine.platform import blas, blas_check, processor, speed
+from grpo_engine.cpu import blas, blas_check, processor
+from grpo_engine.platform import speed
 import mlx.core as mx
 used = blas.ensure()
 kept = blas_check.verdict(used.library)
@@ -158,7 +159,7 @@ def test_products_are_right_where_compilers_and_checks_run_on_the_real_processor
     cpu: str, tmp_path: Path
 ) -> None:
     code = (
-        "import grpo_engine, mlx.core\nfrom grpo_engine.platform import blas, blas_check\n"
+        "import grpo_engine, mlx.core\nfrom grpo_engine.cpu import blas, blas_check\n"
         "print(blas.ensure().loaded, *filter(None, blas_check.checks()))"
     )
     done = subprocess.run(

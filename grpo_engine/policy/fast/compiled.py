@@ -8,8 +8,8 @@ import numpy as np
 from mlx_lm.models import rope_utils
 from mlx_lm.tuner.lora import LoRALinear
 
-from grpo_engine.platform import blas
-from grpo_engine.platform.layers import Layer, Linear, Model, declare
+from grpo_engine.cpu import blas
+from grpo_engine.cpu.structs import Layer, Linear, Model, declare
 from grpo_engine.policy.head import LOG2_E
 from grpo_engine.policy.policy import Policy
 

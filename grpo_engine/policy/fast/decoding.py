@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import mlx.core as mx
 import numpy as np
 
-from grpo_engine.platform import blas
-from grpo_engine.platform.layers import Step
+from grpo_engine.cpu import blas
+from grpo_engine.cpu.structs import Step
 from grpo_engine.policy import lora
 from grpo_engine.policy.fast.compiled import CompiledHead, CompiledModel
 from grpo_engine.policy.policy import Policy

@@ -10,7 +10,7 @@ import mlx.core as mx
 import numpy as np
 from mlx_lm.tuner.lora import LoRALinear
 
-from grpo_engine.platform.layers import ADDRESS, LayerSlopes, Packed, Scored, Slopes
+from grpo_engine.cpu.structs import ADDRESS, LayerSlopes, Packed, Scored, Slopes
 from grpo_engine.policy.batch import TokenBatch, Tokens, make_batch
 from grpo_engine.policy.fast.compiled import LINEARS, CompiledHead, CompiledModel
 from grpo_engine.policy.head import HeadScores, with_slope

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from grpo_engine.platform import blas, device, kernels, memory, private, speed
+from grpo_engine.cpu import blas
+from grpo_engine.platform import device, kernels, memory, private, speed
 from grpo_tui.app import exit_codes
 from grpo_tui.app.cli.main import main
 from grpo_tui.app.cli.verbs import doctor

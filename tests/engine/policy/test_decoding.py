@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from grpo_engine.config.settings import ModelConfig
-from grpo_engine.platform import blas, openblas, processor, products
+from grpo_engine.cpu import blas, openblas, processor
+from grpo_engine.cpu import library as products
 from grpo_engine.policy.fast import compiled
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.policy import Policy

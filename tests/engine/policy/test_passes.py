@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from grpo_engine.platform import blas
+from grpo_engine.cpu import blas
 from grpo_engine.policy.batch import make_batch
 from grpo_engine.policy.fast import compiled, passes
 from grpo_engine.policy.forward import token_scores

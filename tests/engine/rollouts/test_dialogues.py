@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_engine.config.settings import ModelConfig
+from grpo_engine.cpu import blas
 from grpo_engine.events import RolloutsAdvanced, Span, unscored
-from grpo_engine.platform import blas
 from grpo_engine.policy.batch import micro_batches
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.load import load_policy

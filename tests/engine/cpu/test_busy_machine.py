@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from grpo_engine.cpu import blas, guard
 from grpo_engine.events import AlertRaised
-from grpo_engine.platform import blas, guard
 from grpo_engine.training import step
 from tests.engine import runs
 

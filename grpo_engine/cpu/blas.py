@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from grpo_engine.platform import blas_check, device, openblas, threads
-from grpo_engine.platform.products import Products
+from grpo_engine.cpu import blas_check, openblas
+from grpo_engine.cpu.library import Products
+from grpo_engine.platform import device, threads
 
 CHOICE: Final = "GRPO_TUI_BLAS"
 """Path of a library, or `none` for the BLAS that MLX ships."""

@@ -5,7 +5,7 @@
    those of the BLAS; MLX computes the rest of a pass number by number, and keeps three times as
    much of it for the backward pass. Only LoRA is trained. */
 
-#include "layers.c"
+#include "decode.c"
 
 static const float LN_2 = 6.9314718e-1f;
 

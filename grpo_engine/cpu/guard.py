@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Final
 
-from grpo_engine.platform import blas, speed
+from grpo_engine.cpu import blas
+from grpo_engine.platform import speed
 
 COLLAPSE: Final = 5.0
 STRIKES: Final = 3

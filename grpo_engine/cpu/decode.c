@@ -4,7 +4,7 @@
    a row attends to its own positions only, so its bits depend neither on the number of other rows,
    nor on their lengths, nor on whether they share their prompt. */
 
-#include "products.c"
+#include "matmul.c"
 
 enum {
     LEAST = -126,           /* 2^-126 vanishes in a sum of at least 1 */

@@ -12,7 +12,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from grpo_engine.platform import blas_check, device, openblas, private, processor, products
+from grpo_engine.cpu import blas_check, openblas, processor
+from grpo_engine.cpu import library as products
+from grpo_engine.platform import device, private
 
 pytestmark = [
     pytest.mark.skipif(
@@ -112,7 +114,7 @@ def test_a_row_has_the_same_bits_beside_any_number_of_others(library: openblas.O
 SHARED = """
 import ctypes, os, sys, threading, time
 import numpy as np
-from grpo_engine.platform.openblas import OpenBlas
+from grpo_engine.cpu.openblas import OpenBlas
 library = OpenBlas(sys.argv[1], threads=2, products=sys.argv[2])
 sgemm = ctypes.CFUNCTYPE(None, *[ctypes.c_int] * 6, ctypes.c_float, ctypes.c_void_p, ctypes.c_int,
     ctypes.c_void_p, ctypes.c_int, ctypes.c_float, ctypes.c_void_p, ctypes.c_int)(

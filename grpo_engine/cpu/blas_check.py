@@ -21,7 +21,8 @@ from typing import Any, Final
 
 from platformdirs import user_cache_path
 
-from grpo_engine.platform import device, openblas, processor, products, threads
+from grpo_engine.cpu import library, openblas, processor
+from grpo_engine.platform import device, threads
 from grpo_engine.platform.interpreter import command
 from grpo_engine.platform.private import private_folder, temporary_folder
 
@@ -31,7 +32,7 @@ LIMIT_S = 60.0  # without output from the child
 CRASHES: Final = frozenset(
     {signal.SIGILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGABRT}
 )
-BOOT: Final = "from grpo_engine.platform.blas_check import main; main()"
+BOOT: Final = "from grpo_engine.cpu.blas_check import main; main()"
 SMALL: Final = ((1, 1, 1), (3, 7, 5), (1, 576, 130), (65, 129, 33))
 SKINNY: Final = (*((rows, 70, 200) for rows in range(2, 10)), (8, 576, 1536), (13, 100, 1700))
 SHAPES: Final = (*SMALL, *SKINNY, (384, 256, 320))
@@ -44,7 +45,7 @@ class Verdict:
     kernel: str = ""
     """The core type to request; empty for the library's own choice."""
     products: str = ""
-    """The compiled `products.c` that passed the check with it; empty if there is none."""
+    """The compiled `matmul.c` that passed the check with it; empty if there is none."""
     products_reason: str = ""
     """Why that code is rejected, as `reason`."""
     reason: str = ""
@@ -58,7 +59,7 @@ class Verdict:
 def verdict(path: str, *, fresh: bool = False) -> Verdict:
     """Whether a library may be loaded here; from the cache, or tested in a child."""
     folder = private_folder(user_cache_path("grpo-tui") / "blas") or temporary_folder()
-    own = products.compiled(folder)
+    own = library.compiled(folder)
     file = folder / _name(path, own) if folder else None
     kept = None if fresh or file is None else _read(file)
     if kept is not None and kept.products in ("", own):

@@ -15,7 +15,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from grpo_engine.platform import private, processor
+from grpo_engine.cpu import processor
+from grpo_engine.platform import private
 
 CHOICE: Final = "GRPO_TUI_PRODUCTS"
 """`none` leaves all products to the BLAS."""

@@ -10,8 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from grpo_engine.platform import blas, blas_check, device, openblas, processor, products, slots
-from grpo_engine.platform.blas_check import Verdict
+from grpo_engine.cpu import blas, blas_check, openblas, processor, slots
+from grpo_engine.cpu import library as products
+from grpo_engine.cpu.blas_check import Verdict
+from grpo_engine.platform import device
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -22,7 +24,7 @@ needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a 
 
 SERVED_BY = """
 import ctypes
-from grpo_engine.platform import openblas, slots
+from grpo_engine.cpu import openblas, slots
 class Info(ctypes.Structure):
     _fields_ = [("file", ctypes.c_char_p), ("base", ctypes.c_void_p),
                 ("name", ctypes.c_char_p), ("address", ctypes.c_void_p)]
@@ -95,8 +97,8 @@ def built(folder: Path, *, called: str = "", loaded: str = "", flags: tuple[str,
         "import multiprocessing as m, grpo_engine\n"
         "exec('import mlx.core')  # as code that a user brings",
         "import mlx.core as mx\nmx.eval(mx.ones((2, 2)) @ mx.ones((2, 2)))\n"
-        "from grpo_engine.platform import enter_engine\nenter_engine(0)",
-        "import numpy, mlx.core, grpo_engine.platform.blas as b\nb.ensure()",
+        "from grpo_engine.startup import enter_engine\nenter_engine(0)",
+        "import numpy, mlx.core, grpo_engine.cpu.blas as b\nb.ensure()",
     ],
 )
 def test_every_name_of_mlx_is_served_by_openblas(way: str) -> None:
@@ -110,7 +112,7 @@ def test_importing_the_engines_leaves_loads_no_blas() -> None:
 
 def test_threads_follow_the_environment_and_can_be_changed() -> None:
     code = (
-        "import grpo_engine, mlx.core\nfrom grpo_engine.platform import blas\n"
+        "import grpo_engine, mlx.core\nfrom grpo_engine.cpu import blas\n"
         "print(blas.state().threads, blas.set_threads(2), blas.state().threads)"
     )
     assert python(code, OPENBLAS_NUM_THREADS="1").stdout == "1 2 2\n"
@@ -119,7 +121,7 @@ def test_threads_follow_the_environment_and_can_be_changed() -> None:
 def test_a_library_starts_no_more_threads_than_it_is_told_and_the_environment_stays() -> None:
     code = f"""
 import os
-from grpo_engine.platform.openblas import OpenBlas
+from grpo_engine.cpu.openblas import OpenBlas
 OpenBlas({bundled()!r}, threads=1)
 print(len(os.listdir("/proc/self/task")), os.environ.get("OPENBLAS_NUM_THREADS"))
 """
@@ -129,7 +131,8 @@ print(len(os.listdir("/proc/self/task")), os.environ.get("OPENBLAS_NUM_THREADS")
 
 def test_an_engine_takes_a_new_share_when_another_one_starts() -> None:
     code = (
-        "import grpo_engine, mlx.core\nfrom grpo_engine.platform import blas, threads\n"
+        "import grpo_engine, mlx.core\nfrom grpo_engine.cpu import blas\n"
+        "from grpo_engine.platform import threads\n"
         "threads.share = lambda: 2\nprint(blas.rebalance())\nprint(blas.rebalance())"
     )
     assert python(code, OPENBLAS_NUM_THREADS="1").stdout == "(1, 2)\nNone\n"
@@ -139,7 +142,7 @@ def test_products_are_right_in_a_forked_child() -> None:
     code = f"""
 import ctypes, os
 import numpy as np
-from grpo_engine.platform.openblas import OpenBlas
+from grpo_engine.cpu.openblas import OpenBlas
 library = OpenBlas({bundled()!r}, threads=2)
 sgemm = ctypes.CFUNCTYPE(None, *[ctypes.c_int] * 6, ctypes.c_float, ctypes.c_void_p, ctypes.c_int,
     ctypes.c_void_p, ctypes.c_int, ctypes.c_float, ctypes.c_void_p, ctypes.c_int)(
@@ -274,7 +277,7 @@ def test_a_kernel_that_fails_gives_way_to_a_safer_one(monkeypatch: pytest.Monkey
 def test_a_safer_kernel_is_asked_for_by_name() -> None:
     name = openblas.KERNELS[os.uname().machine][-1]
     code = f"""
-from grpo_engine.platform.openblas import OpenBlas
+from grpo_engine.cpu.openblas import OpenBlas
 print(OpenBlas({bundled()!r}, threads=1, kernel={name!r}).kernel)
 """
     assert python(code).stdout.strip().casefold() == name.casefold()
@@ -283,7 +286,7 @@ print(OpenBlas({bundled()!r}, threads=1, kernel={name!r}).kernel)
 @pytest.mark.usefixtures("cache")
 def test_a_library_that_reports_an_error_computes_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     boot = """
-from grpo_engine.platform import blas_check
+from grpo_engine.cpu import blas_check
 def checks():
     yield ""
     raise RuntimeError("LU failed")
@@ -358,7 +361,7 @@ def test_where_mlx_has_no_slots_a_plain_library_is_made_visible_to_the_process(
 ) -> None:
     code = f"""
 import ctypes
-from grpo_engine.platform import openblas, slots
+from grpo_engine.cpu import openblas, slots
 def no(library, find):
     raise slots.SlotsError("it looks different")
 slots.redirect = no
@@ -380,7 +383,7 @@ def test_ranks_of_one_host_share_its_cores_and_each_loads_the_fast_blas(tmp_path
     script = tmp_path / "rank.py"
     script.write_text(
         "import grpo_engine\nimport mlx.core as mx\n"
-        "from grpo_engine.platform import blas, threads\n"
+        "from grpo_engine.cpu import blas\nfrom grpo_engine.platform import threads\n"
         "group = mx.distributed.init()\n"
         "print(group.size(), threads.ranks_here(), blas.state().loaded, blas.state().threads"
         " <= max(1, threads.cores() // 2), flush=True)\n"

@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from grpo_engine.cpu import slots
+from grpo_engine.cpu.library import Products, libm_power
 from grpo_engine.errors import EngineError
-from grpo_engine.platform import device, slots
-from grpo_engine.platform.products import Products, libm_power
+from grpo_engine.platform import device
 
 PREFIXES: Final = ("", "scipy_")
 """Prefixes of function names in different builds."""
