@@ -70,13 +70,6 @@ class TokenBatch:
         ids = _pad([prompt[:-1] for prompt in self.prompts], pad_id)
         return ids, mx.array([[self.prompts[p][-1]] for p in self.prompt_of], dtype=mx.int32)
 
-    def packed(self) -> mx.array:
-        """All prompts without their last token, then all completions after that token, [1, N]."""
-        whole = [prompt[:-1] for prompt in self.prompts]
-        for p, ids in zip(self.prompt_of, self.completions, strict=True):
-            whole.append((self.prompts[p][-1], *ids)[: len(ids)])
-        return mx.array([[token for ids in whole for token in ids]], dtype=mx.int32)
-
     def joined(self, pad_id: int) -> tuple[mx.array, mx.array]:
         """Prompt and completion without its last token, [B, L]; flat indices of the N states."""
         whole = [

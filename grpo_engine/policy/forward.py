@@ -6,17 +6,21 @@ Axes: P prompts, B rows, T completion tokens, N sampled tokens of the batch, D h
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import mlx.core as mx
+import numpy as np
 
+from grpo_engine.cpu.kernels import Kernels
+from grpo_engine.cpu.passes import Sequences
 from grpo_engine.policy.batch import TokenBatch
 from grpo_engine.policy.caches import Layout, PrefixCache
-from grpo_engine.policy.fast import passes
 from grpo_engine.policy.head import (
     HeadScores,
     constant_scores,
     recomputed_scores,
     surrogate_scores,
+    with_slope,
 )
 from grpo_engine.policy.policy import Policy
 
@@ -75,18 +79,46 @@ def _scores_of_states(
     entropy_gradient: bool,
 ) -> tuple[mx.array, HeadScores]:  # fmt: skip
     """Hidden states at the sampled tokens, [N, D], and their scores."""
-    if policy.trains_compiled:
-        states, constant = passes.hidden(policy, batch, gradient=gradient)
+    kernels = policy.kernels
+    if kernels is not None and kernels.trains:
+        states, constant = _kernel_states(kernels, batch, gradient=gradient)
         if not entropy_gradient:
-            return states, passes.ScoringHead(policy).scores(
-                states, constant, batch.targets, temperature, entropy=entropy, gradient=gradient
-            )
+            return states, _kernel_scores(
+                kernels, states, constant, batch.targets, temperature, gradient=gradient,
+                entropy=entropy,
+            )  # fmt: skip
     else:
         states = _hidden(policy, batch)
     return states, _head_scores(
         policy, states, batch.targets, temperature, gradient=gradient, entropy=entropy,
         entropy_gradient=entropy_gradient,
     )  # fmt: skip
+
+
+def _kernel_states(
+    kernels: Kernels, batch: TokenBatch, *, gradient: bool
+) -> tuple[mx.array, np.ndarray]:
+    """Hidden states at the sampled tokens, [N, D], and the same without a gradient."""
+    sampled = np.divmod(np.asarray(batch.flat), batch.width)
+    sequences = Sequences(batch.prompts, batch.completions, batch.prompt_of, sampled)
+    constant, trunk_pass = kernels.forward(sequences, saves=gradient)
+    states = mx.array(constant)
+    if not gradient:
+        return states, constant
+    function: Any = mx.custom_function(lambda *_: states)
+    function.vjp(lambda _, cotangent, __: tuple(trunk_pass.gradient(np.asarray(cotangent))))
+    return function(*trunk_pass.adapters), constant
+
+
+def _kernel_scores(
+    kernels: Kernels, states: mx.array, constant: np.ndarray, targets: mx.array,
+    temperature: float, *, gradient: bool, entropy: bool,
+) -> HeadScores:  # fmt: skip
+    scores = kernels.score(constant, np.asarray(targets), temperature, gradient=gradient)
+    logprobs = mx.array(scores.logprobs)
+    if scores.gradients is not None:
+        logprobs = with_slope(logprobs, states, mx.array(scores.gradients))
+    return HeadScores(logprobs, mx.array(scores.entropies) if entropy else None)
 
 
 def _hidden(policy: Policy, batch: TokenBatch) -> mx.array:

@@ -9,25 +9,22 @@ from mlx_lm.utils import get_total_parameters
 
 from grpo_engine.config.settings import ModelConfig
 from grpo_engine.errors import ModelError
-from grpo_engine.policy import adapters
+from grpo_engine.policy import adapters, compute
 from grpo_engine.policy.caches import prefix_windows
 from grpo_engine.policy.checkpointing import checkpoint_layers
 from grpo_engine.policy.critic import Critic
-from grpo_engine.policy.fast import decoding, passes
 from grpo_engine.policy.policy import Policy, Trained
 from grpo_engine.policy.source import fingerprint, load_parts, on_cpu
-from grpo_engine.policy.structure import Structure, take_apart
+from grpo_engine.policy.structure import TOLERANCE, Structure, take_apart
 from grpo_engine.policy.trees import flatten
 
 HEAD_CHUNK, GPU_HEAD_CHUNK = 64, 256  # a GPU needs larger products, a CPU arrays that fit its cache
-TOLERANCE = {"float32": 1e-4, "bfloat16": 6e-2, "float16": 1e-2}
 
 
 def load_policy(config: ModelConfig, *, seed: int, critic: bool = False) -> Policy:
     """Load the model, attach the adapter, and test how it can be run."""
     model, tokenizer, settings, folder, notes = load_parts(config)
-    if on_cpu() and config.compute != "graph" and config.tuning != "full":
-        _transpose(model)
+    compute.prepare(model, config)
     vocabulary = _vocabulary(settings, tokenizer)
     dtype = _dtype(model)
     probe = mx.array([[(7 * i + 3 * j + 1) % vocabulary for j in range(6)] for i in range(2)])
@@ -53,23 +50,11 @@ def load_policy(config: ModelConfig, *, seed: int, critic: bool = False) -> Poli
         head_is_trained=parts is not None and bool(parts.outer()), notes=tuple(notes),
         fingerprint=fingerprint(folder), head_chunk=HEAD_CHUNK if on_cpu() else GPU_HEAD_CHUNK,
     )  # fmt: skip
-    if dtype == "float32" and on_cpu() and config.compute != "graph":
-        policy.compiled_steps = decoding.computes(policy, TOLERANCE[dtype])
-        policy.compiled_passes = passes.computes(policy, TOLERANCE[dtype])
+    policy.kernels = compute.kernels_for(policy)
     # Only a new LoRA equals the base model when it is switched off.
     if config.tuning != "lora" or config.adapter is not None:
         policy.reference = policy.snapshot()
     return policy
-
-
-def _transpose(model: nn.Module) -> None:
-    """Let frozen float32 weights lie in memory as [in, out], as compiled code reads them."""
-    tied = getattr(getattr(model, "args", None), "tie_word_embeddings", False)
-    kinds = (nn.Linear, nn.Embedding) if tied else (nn.Linear,)
-    for layer in model.modules():
-        if type(layer) in kinds and layer.weight.dtype == mx.float32:
-            layer.weight = mx.contiguous(layer.weight.T).T
-            mx.eval(layer.weight)  # one after another: two copies of a model may be too much
 
 
 def _make_critic(parts: Structure | None, probe: mx.array) -> Critic:

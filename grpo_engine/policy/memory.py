@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from grpo_engine.cpu.passes import head_tokens
+from grpo_engine.cpu.rows import GROWTH as KERNEL_GROWTH
 from grpo_engine.policy.adapters import ADAPTED
-from grpo_engine.policy.fast.passes import head_tokens
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.source import on_cpu
 from grpo_engine.policy.trees import flatten
@@ -26,8 +27,7 @@ GRADIENTS = 2.0  # copies of the trained weights: the accumulated gradient and t
 LOGITS = 6.0  # arrays of a head chunk: logits, shifted, exponentials, probabilities, slope, product
 # while sampling: layers of the prefill, caches of prompts and of rows, logits of all rows
 PREFILL, PROMPT_CACHES, ROW_CACHES, DRAWN = 0.5, 2.0, 1.2, 4.0
-# positions by which the caches of rows grow: in our storage, and in mlx-lm's batch caches
-KERNEL_GROWTH, GRAPH_GROWTH = 64, 256
+GRAPH_GROWTH = 256  # positions by which mlx-lm's batch caches grow
 # On a CPU larger micro-batches are no faster: SmolLM2-135M is trained on 64 answers of 64 tokens
 # as fast with 8 a time as with 16 or 32, which take more memory, and slower with 4.
 ENOUGH = 2**19  # numbers in a hidden state of the answers of a micro-batch
@@ -145,13 +145,21 @@ def _sampling(
     """Bytes of caches, the prefill, and the logits of all rows."""
     token = sizes.layers * sizes.kv_width * sizes.bytes
     room = math.ceil((prompt_tokens + new_tokens) / GRAPH_GROWTH) * GRAPH_GROWTH
-    if policy.compiled_steps:
+    copies = 0
+    if policy.kernels is not None:
+        copies = _weights_copied(policy)
         room = prompt_tokens + math.ceil(new_tokens / KERNEL_GROWTH) * KERNEL_GROWTH
     caches = ROW_CACHES * rows * room * token
     caches += PROMPT_CACHES * prompts * prompt_tokens * token
     prefill = sizes.layer_bytes(prompts * prompt_tokens, prompts * prompt_tokens**2)
     logits = DRAWN * max(rows, prompts) * sizes.vocabulary * 4
-    return int(caches + PREFILL * prefill + logits)
+    return int(copies + caches + PREFILL * prefill + logits)
+
+
+def _weights_copied(policy: Policy) -> int:
+    """Bytes of the trained weights that kernels copy to decode with them."""
+    trained = policy.model.trainable_parameters() if policy.config.tuning == "full" else {}
+    return sum(int(array.nbytes) for array in flatten(trained).values() if array.ndim == 2)
 
 
 def _update(
@@ -166,7 +174,7 @@ def _update(
     adapter = ADAPTER + (DORA if policy.config.tuning == "dora" else 0)
     layer = sizes.layer_bytes(tokens, pairs, adapter=adapter)
     kept = layer * _trained_layers(policy, sizes.layers)
-    if policy.trains_compiled:
+    if policy.kernels is not None and policy.kernels.trains:
         logits = 4 * head_tokens(rows * new_tokens, sizes.vocabulary) * sizes.vocabulary
         return sizes.pass_bytes(tokens, _trained_layers(policy, sizes.layers)) + logits
     if policy.config.grad_checkpoint:

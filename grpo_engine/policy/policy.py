@@ -10,6 +10,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from grpo_engine.config.settings import ModelConfig
+from grpo_engine.cpu.kernels import Kernels
 from grpo_engine.errors import ModelError
 from grpo_engine.policy import adapters, lora
 from grpo_engine.policy.critic import Critic
@@ -51,10 +52,8 @@ class Policy:
     head_chunk: int = 64  # positions per product of the head
     notes: tuple[str, ...] = ()
     fingerprint: str = ""  # of the model's files
-    batching: str | None = None  # kind of batch for decoding; set when first sampled
-    compiled_steps: bool = False  # whether compiled decode steps compute what the model does
-    compiled_passes: bool = False  # whether compiled passes do, and give LoRA's gradients
-    pass_bytes: int = 0  # the most memory of a compiled pass, which MLX does not count
+    kernels: Kernels | None = None  # None: MLX's graph computes everything
+    batching: str | None = None  # the graph's kind of batch for decoding; set when first sampled
     reference: dict[str, mx.array] | None = None  # None: the base model, adapter off
 
     @property
@@ -111,23 +110,20 @@ class Policy:
 
     @property
     def peak_memory(self) -> int:
-        """MLX's peak, plus that of compiled passes, which may have come at another moment."""
-        return int(mx.get_peak_memory()) + self.pass_bytes
+        """MLX's peak, plus that of the kernels, which may have come at another moment."""
+        kernels = self.kernels.peak_memory if self.kernels is not None else 0
+        return int(mx.get_peak_memory()) + kernels
 
     def forget_peak_memory(self) -> None:
         """Begin a new peak."""
         mx.reset_peak_memory()
-        self.pass_bytes = 0
+        if self.kernels is not None:
+            self.kernels.peak_memory = 0
 
     @property
     def shares_prompts(self) -> bool:
         """Whether a forward runs each prompt once for all completions of it."""
         return self.config.shared_prefix and self.windows is not None
-
-    @property
-    def trains_compiled(self) -> bool:
-        """Whether scoring and update run the layers by compiled passes."""
-        return self.compiled_passes and self.shares_prompts
 
     def refresh_reference(self, mix: float = 1.0) -> None:
         """pi_ref <- mix * pi + (1 - mix) * pi_ref; a mix below 1 is for full fine-tuning only."""

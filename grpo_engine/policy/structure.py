@@ -9,6 +9,8 @@ import mlx.nn as nn
 from grpo_engine.policy.trees import flatten
 
 TRUNKS = ("model", "backbone", "transformer")
+TOLERANCE = {"float32": 1e-4, "bfloat16": 6e-2, "float16": 1e-2}
+"""Largest difference of two ways to compute, as a part of the largest number."""
 
 
 class _Given:

@@ -241,7 +241,7 @@ class _Decoding:
             )
         drawn = draw(
             logits, self.sampling, keys, seen=seen, forced=forced,
-            on_host=not self.batch.runs_ahead,
+            kernels=self.policy.kernels,
         )  # fmt: skip
         return _Pending(drawn, seen)
 

@@ -10,8 +10,8 @@ import mlx.nn as nn
 import numpy as np
 import pytest
 
-from grpo_engine.events import Event
 from grpo_engine.cpu import blas
+from grpo_engine.events import Event
 from grpo_engine.policy.batch import micro_batches
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.policy import Policy

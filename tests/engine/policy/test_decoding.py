@@ -11,12 +11,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from grpo_engine.config.settings import ModelConfig
-from grpo_engine.cpu import blas, openblas, processor
+from grpo_engine.cpu import blas, openblas, processor, weights
 from grpo_engine.cpu import library as products
-from grpo_engine.policy.fast import compiled
+from grpo_engine.cpu import rows as stored_rows
+from grpo_engine.errors import ModelError
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.policy import Policy
-from grpo_engine.rollouts import batches, kernels
+from grpo_engine.rollouts import batches
+from grpo_engine.rollouts.batch import Batch
 from grpo_engine.rollouts.kernels import KernelBatch
 from tests.engine.policy.helpers import move_weights
 from tests.engine.tiny import GEMMA2, write_model
@@ -55,6 +57,10 @@ LEFT: dict[str, dict[str, Any]] = {
         "mlp_only_layers": [], "moe_intermediate_size": 32, "norm_topk_prob": True,
     },
 }  # fmt: skip
+
+
+def replace_compute(config: ModelConfig) -> ModelConfig:
+    return config.model_copy(update={"compute": "kernels"})
 
 
 def policy_of(folder: Path, changes: dict[str, Any], **model: Any) -> Policy:
@@ -107,7 +113,7 @@ def decode(
     policy: Policy, kind: str, prompts: Sequence[tuple[int, ...]], tokens: Sequence[Sequence[int]]
 ) -> np.ndarray:
     """Logits of steps with given tokens, [steps, rows, V]; after half of them a row leaves."""
-    batch = batches.BUILDS[kind](policy)
+    batch: Batch = KernelBatch(policy) if kind == "kernels" else batches.BUILDS[kind](policy)
     distinct = list(dict.fromkeys(prompts))
     ran = dict(zip(distinct, batch.prefill(distinct), strict=True))
     batch.add([ran[prompt] for prompt in prompts])
@@ -141,9 +147,9 @@ def test_steps_equal_those_of_mlx(
     prompts = [prompts[0]] * len(prompts) if same else prompts
     tokens = some(seed, 6, len(prompts))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernels, "SHARED_FROM", 4)
-        patch.setattr(kernels, "KERNEL_GROWTH", 4)
-        patch.setattr(compiled, "GROWTH", 16)
+        patch.setattr(stored_rows, "SHARED_FROM", 4)
+        patch.setattr(stored_rows, "GROWTH", 4)
+        patch.setattr(weights, "GROWTH", 16)
         own = blas.products()
         assert own
         own.set_threads(threads)
@@ -157,15 +163,17 @@ def test_steps_equal_those_of_mlx(
 @pytest.mark.parametrize("kind", [*TAKEN, *LEFT])
 def test_other_models_are_left_to_mlx(tmp_path: Path, kind: str) -> None:
     policy = policy_of(tmp_path / "model", {**TAKEN, **LEFT}[kind])
-    with policy.for_sampling():
-        batches.batch_for(policy)
-    assert (policy.batching == "kernels") == (kind in TAKEN)
+    assert (policy.kernels is not None) == (kind in TAKEN)
+    if kind in LEFT:
+        with pytest.raises(ModelError, match="they do not compute this kind of model"):
+            load_policy(replace_compute(policy.config), seed=0)
 
 
 def test_16_bit_weights_are_left_to_mlx(tmp_path: Path) -> None:
     policy = policy_of(tmp_path / "model", {}, dtype="bfloat16")
     with policy.for_sampling():
         batches.batch_for(policy)
+    assert policy.kernels is None
     assert policy.batching == "graph"
 
 
@@ -175,7 +183,7 @@ def test_a_row_has_the_same_bits_beside_any_others(tmp_path: Path) -> None:
     with policy.for_sampling(), pytest.MonkeyPatch.context() as patch:
         alone = decode(policy, "kernels", [prompt], tokens)
         longer = decode(policy, "kernels", [prompt, tuple(some(3, 90))], tokens)
-        patch.setattr(kernels, "SHARED_FROM", 4)
+        patch.setattr(stored_rows, "SHARED_FROM", 4)
         shared = decode(policy, "kernels", [prompt] * 9, tokens)
     assert np.array_equal(alone[:, 0], shared[:2, 0].tolist() + alone[2:, 0].tolist())
     assert np.array_equal(alone[:2, 0], longer[:2, 0])
@@ -183,9 +191,9 @@ def test_a_row_has_the_same_bits_beside_any_others(tmp_path: Path) -> None:
 
 def test_what_is_not_a_number_stays_visible(tmp_path: Path) -> None:
     policy = policy_of(tmp_path / "model", {}, tuning="full")
-    weights = policy.snapshot()
-    name = next(name for name in weights if name.endswith("layers.0.mlp.up_proj.weight"))
-    policy.load_trainable({**weights, name: mx.full(weights[name].shape, mx.nan)})
+    trained = policy.snapshot()
+    name = next(name for name in trained if name.endswith("layers.0.mlp.up_proj.weight"))
+    policy.load_trainable({**trained, name: mx.full(trained[name].shape, mx.nan)})
     with policy.for_sampling():
         found = decode(policy, "kernels", [(1, 2, 3)], [[4]])
     assert np.isnan(found).all()
@@ -196,16 +204,16 @@ def test_prompts_that_wait_are_not_written_to(tmp_path: Path) -> None:
     with policy.for_sampling():
         batch = KernelBatch(policy)
         [ran] = batch.prefill([(1, 2, 3, 4)])
-        before = [keys.copy() for keys, _ in ran.caches]
+        before = [np.array(cache.state[0]) for cache in ran.caches.extract()]
         batch.add([ran])
         first = np.array(batch.step(mx.array([5])))
         [kept] = batch.take([0])
-        kept_before = [keys.copy() for keys, _ in kept.caches]
+        kept_before = [np.array(cache.state[0]) for cache in kept.caches]
         batch.step(mx.array([6]))
         other = KernelBatch(policy)
         other.add([ran])
         assert np.array_equal(np.array(other.step(mx.array([5]))), first)
-    assert all(np.array_equal(keys, old) for (keys, _), old in
-               zip(ran.caches, before, strict=True))  # fmt: skip
-    assert all(np.array_equal(keys, old) for (keys, _), old in
-               zip(kept.caches, kept_before, strict=True))  # fmt: skip
+    after = [np.array(cache.state[0]) for cache in ran.caches.extract()]
+    kept_after = [np.array(cache.state[0]) for cache in kept.caches]
+    assert all(map(np.array_equal, before, after))
+    assert all(map(np.array_equal, kept_before, kept_after))

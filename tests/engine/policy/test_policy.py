@@ -6,15 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
 import pytest
 from mlx_lm import generate, load
 
 from grpo_engine.config.settings import ModelConfig
+from grpo_engine.cpu import blas
 from grpo_engine.errors import ModelError
 from grpo_engine.policy.batch import micro_batches
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.policy import Policy
+from grpo_engine.policy.trees import flatten
 from grpo_engine.rollouts.decode import sample_groups
 from grpo_engine.rollouts.types import PromptRows, Sampling
 from tests.engine.conftest import MakePolicy
@@ -70,6 +74,26 @@ def test_sampling_runs_the_weights_that_are_trained(
         assert mx.allclose(policy.model(ids), expected, atol=1e-4)
     assert [type(module) for module in policy.model.modules()] == kinds
     assert mx.array_equal(policy.model(ids), expected)
+
+
+def test_frozen_weights_lie_as_the_kernels_read_them(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model", scale=0.3)
+    policy, graph = (
+        load_policy(ModelConfig(path=str(folder), compute=compute), seed=0)
+        for compute in ("auto", "graph")
+    )
+    assert graph.kernels is None
+    assert (policy.kernels is not None) == (blas.products() is not None)
+    layers = [layer for layer in policy.model.modules() if type(layer) is nn.Linear]
+    assert len(layers) == len(policy.model.layers) * 7
+    assert all(np.asarray(layer.weight.T).flags.c_contiguous for layer in layers) == (
+        policy.kernels is not None
+    )
+    for array, expected in zip(
+        flatten(policy.model.parameters()).values(), flatten(graph.model.parameters()).values(),
+        strict=True,
+    ):  # fmt: skip
+        assert mx.array_equal(array, expected)
 
 
 def test_an_adapter_to_start_from_is_the_reference(make_policy: MakePolicy, tmp_path: Path) -> None:
@@ -204,6 +228,8 @@ def test_full_tuning_of_quantised_weights_is_refused(tmp_path: Path) -> None:
         ({"lora_layers": 9}, "the model has 2 layers"),
         ({"lora_keys": ("nope",)}, "which the model does not have; it has down_proj"),
         ({"adapter": "/nowhere/adapter"}, "no readable adapter_config.json"),
+        ({"compute": "kernels", "tuning": "dora"}, "model.compute is kernels, but they"),
+        ({"compute": "kernels", "dtype": "bfloat16"}, "model.compute is kernels, but they"),
     ],
 )
 def test_wrong_settings_name_the_value_and_the_remedy(
