@@ -21,7 +21,7 @@ from grpo_engine.platform import private
 CHOICE: Final = "GRPO_TUI_PRODUCTS"
 """`none` leaves all products to the BLAS."""
 SOURCE: Final = Path(__file__).with_name("passes.c")
-"""It includes `layers.c`, and that `products.c`."""
+"""It includes `decode.c`, and that `matmul.c`."""
 COMPILERS: Final = ("cc", "gcc", "clang")
 FLAGS: Final = ("-O3", "-shared", "-fPIC", "-pthread")
 KINDS: Final = (
@@ -33,23 +33,14 @@ processor: under emulation, it runs on the real one."""
 LIMIT_S: Final = 120.0
 
 
-def libm_power() -> ctypes.c_void_p:
-    """The address of the C library's `powf`."""
-    return ctypes.cast(ctypes.CDLL(None).powf, ctypes.c_void_p)
-
-
 class Products:
-    """A compiled library; products of many rows are passed on to `other`, an address."""
+    """A compiled library; products of many rows are passed on to the BLAS, an address."""
 
-    def __init__(self, path: str, other: int, threads: int) -> None:
+    def __init__(self, path: str, blas: int, threads: int) -> None:
         self.library = ctypes.CDLL(path)
-        self.library.set_other(ctypes.c_void_p(other))
+        self.library.set_blas(ctypes.c_void_p(blas))
         self.set_threads(threads)
-        self.library.set_power(libm_power())
-        self.addresses = {
-            name: ctypes.cast(self.library[own], ctypes.c_void_p).value
-            for name, own in (("cblas_sgemm", "cblas_sgemm"), ("powf", "power"))
-        }
+        self.sgemm = ctypes.cast(self.library.sgemm, ctypes.c_void_p).value
 
     def set_threads(self, count: int) -> None:
         """Use `count` threads from the next product on."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from grpo_engine.cpu import slots
-from grpo_engine.cpu.library import Products, libm_power
+from grpo_engine.cpu.library import Products
 from grpo_engine.errors import EngineError
 from grpo_engine.platform import device
 
@@ -80,10 +80,8 @@ class OpenBlas:
         return int(self._function("openblas_get_num_threads")())
 
     def address(self, name: str) -> int | None:
-        if self.products is not None and name in self.products.addresses:
-            return self.products.addresses[name]
-        if name == "powf":
-            return libm_power().value
+        if self.products is not None and name == "cblas_sgemm":
+            return self.products.sgemm
         name = f"{self._prefix}{name}"
         if not self._has(name):
             return None

@@ -9,56 +9,55 @@ from mlx_lm.models import rope_utils
 from mlx_lm.tuner.lora import LoRALinear
 
 from grpo_engine.cpu import blas
-from grpo_engine.cpu.structs import Layer, Linear, Model, declare
-from grpo_engine.policy.head import LOG2_E
+from grpo_engine.cpu.structs import PROJECTIONS, Layer, Linear, Model, declare
 from grpo_engine.policy.policy import Policy
 
 FIXED: Final = (nn.RoPE, rope_utils.Llama3RoPE, rope_utils.YarnRoPE, rope_utils.SuScaledRoPE)
 """Rotations that depend on a token's position alone, not on the length of its sequence."""
-GROWTH: Final = 512  # positions by which the table of rotations grows
+GROWTH: Final = 512  # positions by which the table of cosines and sines grows
 CHECKED: Final = 3  # positions at which the rotations of all layers are compared
-LINEARS: Final = (
-    ("queries", "self_attn", "q_proj"), ("keys", "self_attn", "k_proj"),
-    ("values", "self_attn", "v_proj"), ("out", "self_attn", "o_proj"),
-    ("gate", "mlp", "gate_proj"), ("up", "mlp", "up_proj"), ("down", "mlp", "down_proj"),
-)  # fmt: skip
+BLOCKS: Final = {
+    name: "mlp" if name in ("gate_proj", "up_proj", "down_proj") else "self_attn"
+    for name in PROJECTIONS
+}
+"""The block of a layer that each projection belongs to."""
 
 
 class Compiled:
-    """Weights of a policy as they are at the moment."""
+    """Current weights of a policy."""
 
     def __init__(self) -> None:
         products = blas.products()
         if products is None:
             raise ValueError("no compiled code")
         self._library = declare(products.library)
-        self._kept: list[np.ndarray] = []  # arrays whose addresses the code was given
+        self._arrays: list[np.ndarray] = []  # keeps what the structures point to alive
 
-    def _linear(self, layer: Any, given: int, wanted: int) -> Linear:
+    def _linear(self, layer: Any, input_size: int, output_size: int) -> Linear:
         base = layer.get("linear", layer)
         bias = base.get("bias")
-        whole = _floats(layer._whole) if "_whole" in layer else _floats(base.weight).T
-        made = Linear(
-            weight=self._address(whole, given, wanted),
-            bias=None if bias is None else self._address(_floats(bias), wanted),
+        weight = _floats(layer._whole) if "_whole" in layer else _floats(base.weight).T
+        linear = Linear(
+            weight=self._address(weight, input_size, output_size),
+            bias=None if bias is None else self._address(_floats(bias), output_size),
         )
         if "_whole" not in layer and base is not layer:
             if not isinstance(layer, LoRALinear) or (layer.dropout._p_1 < 1 and layer.training):
-                raise ValueError("an adapter of another kind")
+                raise ValueError("an adapter of another type")
             if getattr(layer, "is_off", False):
-                return made
-            made.rank = layer.lora_a.shape[1]
-            made.narrow = self._address(_floats(layer.lora_a).T, made.rank, given)
-            made.wide = self._address(
-                np.float32(layer.scale) * _floats(layer.lora_b), made.rank, wanted
+                return linear
+            linear.rank = layer.lora_a.shape[1]
+            linear.lora_a = self._address(_floats(layer.lora_a).T, linear.rank, input_size)
+            linear.lora_b = self._address(
+                np.float32(layer.scale) * _floats(layer.lora_b), linear.rank, output_size
             )
-        return made
+        return linear
 
     def _address(self, array: np.ndarray, *shape: int) -> int:
         floats = np.ascontiguousarray(array)
         if floats.shape != shape:
             raise ValueError("layers of other shapes")
-        self._kept.append(floats)
+        self._arrays.append(floats)
         return floats.ctypes.data
 
 
@@ -69,8 +68,8 @@ class CompiledHead(Compiled):
         super().__init__()
         assert policy.parts is not None
         head = policy.parts.owner.get("lm_head", policy.parts.trunk.embed_tokens)
-        self.width, self.vocabulary = sizes(head)
-        self.linear = self._linear(head, self.width, self.vocabulary)
+        self.hidden_size, self.vocabulary = sizes(head)
+        self.linear = self._linear(head, self.hidden_size, self.vocabulary)
         if self.linear.rank:
             raise ValueError("a head that is adapted")
 
@@ -85,60 +84,60 @@ class CompiledModel(Compiled):
         trunk: Any = policy.parts.trunk
         first = trunk.layers[0].self_attn
         self._embedding = np.asarray(_floats(trunk.embed_tokens.weight))
-        self._rope, self._width = first.rope, sizes(first.k_proj)[1] // first.n_kv_heads
-        self._turns = _turns(self._rope, self._width, GROWTH)
+        self._rope, self._head_dim = first.rope, sizes(first.k_proj)[1] // first.n_kv_heads
+        self._cos_sin = _cos_sin(self._rope, self._head_dim, GROWTH)
         self._epsilon = trunk.norm.eps
-        self._shape = (first.n_heads, first.n_kv_heads, first.scale)
+        self._attention = (first.n_heads, first.n_kv_heads, first.scale)
+        heads, kv_heads, scale = self._attention
         self._model = Model(
-            layers=len(trunk.layers), width=self._embedding.shape[1],
-            inner=sizes(trunk.layers[0].mlp.gate_proj)[1], heads=self._shape[0],
-            kinds=self._shape[1], each=self._width, turned=self._turns.shape[1],
-            epsilon=self._epsilon, scale=self._shape[2] * LOG2_E, rank=0,
+            layers=len(trunk.layers), hidden_size=self._embedding.shape[1],
+            intermediate_size=sizes(trunk.layers[0].mlp.gate_proj)[1], heads=heads,
+            kv_heads=kv_heads, head_dim=self._head_dim, rotary_dims=self._cos_sin.shape[1],
+            epsilon=self._epsilon, scale=scale, max_rank=0,
         )  # fmt: skip
         self._layers = (Layer * len(trunk.layers))(*map(self._layer, trunk.layers))
-        self._norm = self._scales(trunk.norm, self._model.width)
+        self._norm = self._norm_weight(trunk.norm, self._model.hidden_size)
 
     def embedded(self, tokens: np.ndarray) -> np.ndarray:
         """The states of tokens before the first layer, [N, D]."""
         return np.ascontiguousarray(self._embedding[tokens])
 
-    def turns(self, places: np.ndarray) -> np.ndarray:
-        """Cosines and sines of the rotations at these positions, [N, turned]."""
-        while places.max() >= len(self._turns):
-            self._turns = _turns(self._rope, self._width, len(self._turns) + GROWTH)
-        found: np.ndarray = self._turns[places]
-        return found
+    def cos_sin(self, positions: np.ndarray) -> np.ndarray:
+        """Cosines, then sines, of the rotations at these positions, [N, rotary_dims]."""
+        while positions.max() >= len(self._cos_sin):
+            self._cos_sin = _cos_sin(self._rope, self._head_dim, len(self._cos_sin) + GROWTH)
+        values: np.ndarray = self._cos_sin[positions]
+        return values
 
     def _layer(self, layer: Any) -> Layer:
         block, model = layer.self_attn, self._model
-        turns = _turns(block.rope, self._width, CHECKED)
-        given = (block.n_heads, block.n_kv_heads, block.scale)
-        if not np.array_equal(turns, self._turns[:CHECKED]) or given != self._shape:
-            raise ValueError("layers of different kinds")
-        heads, kinds = model.heads * model.each, model.kinds * model.each
-        sizes = {
-            "queries": (model.width, heads), "keys": (model.width, kinds),
-            "values": (model.width, kinds), "out": (heads, model.width),
-            "gate": (model.width, model.inner), "up": (model.width, model.inner),
-            "down": (model.inner, model.width),
+        cos_sin = _cos_sin(block.rope, self._head_dim, CHECKED)
+        attention = (block.n_heads, block.n_kv_heads, block.scale)
+        if not np.array_equal(cos_sin, self._cos_sin[:CHECKED]) or attention != self._attention:
+            raise ValueError("layers that differ")
+        hidden, intermediate = model.hidden_size, model.intermediate_size
+        q_size, kv_size = model.heads * model.head_dim, model.kv_heads * model.head_dim
+        shapes = {
+            "q_proj": (hidden, q_size), "k_proj": (hidden, kv_size), "v_proj": (hidden, kv_size),
+            "o_proj": (q_size, hidden), "gate_proj": (hidden, intermediate),
+            "up_proj": (hidden, intermediate), "down_proj": (intermediate, hidden),
         }  # fmt: skip
-        found = Layer(
-            norm=self._scales(layer.input_layernorm, model.width),
-            norm_after=self._scales(layer.post_attention_layernorm, model.width),
-            **{name: self._linear(layer[part][linear], *sizes[name])
-               for name, part, linear in LINEARS},
+        weights = Layer(
+            input_norm=self._norm_weight(layer.input_layernorm, hidden),
+            post_attention_norm=self._norm_weight(layer.post_attention_layernorm, hidden),
+            **{name: self._linear(layer[BLOCKS[name]][name], *shape)
+               for name, shape in shapes.items()},
         )  # fmt: skip
-        ranks = (getattr(found, name).rank for name, _, _ in LINEARS)
-        model.rank = max(model.rank, *ranks)
+        model.max_rank = max(model.max_rank, *(getattr(weights, name).rank for name in shapes))
         if "q_norm" in block:
-            found.norm_queries = self._scales(block.q_norm, model.each)
-            found.norm_keys = self._scales(block.k_norm, model.each)
-        return found
+            weights.q_norm = self._norm_weight(block.q_norm, model.head_dim)
+            weights.k_norm = self._norm_weight(block.k_norm, model.head_dim)
+        return weights
 
-    def _scales(self, norm: nn.Module, width: int) -> int:
+    def _norm_weight(self, norm: nn.Module, size: int) -> int:
         if type(norm) is not nn.RMSNorm or norm.eps != self._epsilon:
-            raise ValueError("norms of another kind")
-        return self._address(_floats(norm.weight), width)
+            raise ValueError("norms of another type")
+        return self._address(_floats(norm.weight), size)
 
 
 def _floats(array: mx.array) -> np.ndarray:
@@ -148,16 +147,16 @@ def _floats(array: mx.array) -> np.ndarray:
 
 
 def sizes(layer: Any) -> tuple[int, int]:
-    """Width of what a product is given, and of what it returns."""
-    wanted, given = layer.get("linear", layer).weight.shape
-    return given, wanted
+    """Input and output size of a linear layer."""
+    output_size, input_size = layer.get("linear", layer).weight.shape
+    return input_size, output_size
 
 
-def _turns(rope: Any, width: int, count: int) -> np.ndarray:
-    """Cosines and sines of the first positions, [count, dimensions that are rotated]."""
+def _cos_sin(rope: Any, head_dim: int, count: int) -> np.ndarray:
+    """Cosines, then sines, of the first positions, [count, rotary_dims]."""
     if type(rope) not in FIXED:
-        raise ValueError("rotations of another kind")
-    turned = rope.dim if isinstance(rope, rope_utils.SuScaledRoPE) else rope.dims
-    one = mx.arange(width) < turned // 2
-    found = rope(mx.broadcast_to(one.astype(mx.float32), (1, 1, count, width)), offset=0)
-    return np.ascontiguousarray(found[0, 0, :, :turned])
+        raise ValueError("rotations of another type")
+    dims = rope.dim if isinstance(rope, rope_utils.SuScaledRoPE) else rope.dims
+    unit = (mx.arange(head_dim) < dims // 2).astype(mx.float32)
+    rotated = rope(mx.broadcast_to(unit, (1, 1, count, head_dim)), offset=0)
+    return np.ascontiguousarray(rotated[0, 0, :, :dims])

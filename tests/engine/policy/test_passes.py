@@ -117,7 +117,7 @@ def test_the_head_gives_log_probabilities_entropies_and_slopes(
     head, own, random = passes.ScoringHead(policy), blas.products(), np.random.default_rng(seed)
     assert own
     assert policy.parts
-    states = 3 * random.normal(size=(count, head.width)).astype(np.float32)
+    states = 3 * random.normal(size=(count, head.hidden_size)).astype(np.float32)
     tokens = random.integers(0, head.vocabulary, count)
     weights = random.normal(size=count)
 
@@ -130,15 +130,15 @@ def test_the_head_gives_log_probabilities_entropies_and_slopes(
 
     levels: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(passes, "HEAD_NUMBERS", max(1, count * head.vocabulary // parts))
+        patch.setattr(passes, "HEAD_LOGITS", max(1, count * head.vocabulary // parts))
         own.set_threads(threads)
         (found,), (slope,) = mx.vjp(
             logprobs, [mx.array(states)], [mx.array(weights.astype(np.float32))]
         )
         own.set_threads(1)
     # log p = z - log sum e^z, d log p / d z = onehot - p, entropy = -sum p log p
-    unit = np.array(policy.parts.logits(mx.eye(head.width)), np.float64)
-    zero = np.array(policy.parts.logits(mx.zeros((1, head.width))), np.float64)
+    unit = np.array(policy.parts.logits(mx.eye(head.hidden_size)), np.float64)
+    zero = np.array(policy.parts.logits(mx.zeros((1, head.hidden_size))), np.float64)
     unit, z = unit - zero, (states @ (unit - zero) + zero) / temperature
     z -= z.max(axis=1, keepdims=True, initial=-np.inf)
     log_p = z - np.log(np.exp(z).sum(axis=1, keepdims=True))
@@ -151,7 +151,7 @@ def test_the_head_gives_log_probabilities_entropies_and_slopes(
 @pytest.mark.parametrize("wrong", [np.nan, np.inf])
 def test_logits_that_are_not_numbers_stay_visible(policy: Policy, wrong: float) -> None:
     head = passes.ScoringHead(policy)
-    states = np.ones((2, head.width), np.float32)
+    states = np.ones((2, head.hidden_size), np.float32)
     states[1, 3] = wrong
     found = head.scores(
         mx.array(states), mx.array(states), mx.array([1, 2]), 1.0, entropy=True, gradient=False
