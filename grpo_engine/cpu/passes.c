@@ -8,6 +8,10 @@
 
 #include "decode.c"
 
+#ifdef SOURCE_HASH  /* by which a library is recognised as that of these files */
+const char source_hash[] = "grpo-tui-sources=" SOURCE_HASH;
+#endif
+
 static const float LN_2 = 6.9314718e-1f;
 
 typedef struct {

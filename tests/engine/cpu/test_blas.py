@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from grpo_engine.cpu import blas, blas_check, openblas, processor, slots
-from grpo_engine.cpu import library as products
+from grpo_engine.cpu import blas, blas_check, library, openblas, processor, slots
 from grpo_engine.cpu.blas_check import Verdict
 from grpo_engine.platform import device
 
@@ -59,7 +58,7 @@ def python(code: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(autouse=True)
 def _blas_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(products.CHOICE, "none")  # test_products.py has those
+    monkeypatch.setenv(library.CHOICE, "none")  # test_products.py has those
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from grpo_engine.policy.policy import Policy
 from tests.engine.policy.helpers import Ids, made_up_rows, weighted_loss
 from tests.engine.policy.test_decoding import LEFT, TAKEN, instructions, policy_of
 
-pytestmark = pytest.mark.skipif(blas.ensure().products is False, reason="nothing is compiled here")
+pytestmark = pytest.mark.skipif(not blas.ensure().compiled, reason="nothing is compiled here")
 
 WAYS: dict[str, dict[str, Any]] = {
     "all layers": {}, "one row of numbers": {"lora_rank": 1}, "last layer": {"lora_layers": 1},
