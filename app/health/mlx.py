@@ -145,8 +145,8 @@ def products() -> list[Fact]:
         library = f"{name}, kernel {done.kernels}, {done.threads} of at most {done.max_threads} "
         library += f"threads, {done.library}"
     reasons = [*done.skipped, done.remedy]
-    if done.products_reason:
-        reasons.insert(0, f"Our own compiled code is not used: it {done.products_reason}.")
+    if done.compiled_problem:
+        reasons.insert(0, f"Our own compiled code is not used: it {done.compiled_problem}.")
     remedy = " ".join(filter(None, reasons))
     level = Level.WARNING if done.problem or remedy else Level.FINE
     if done.loaded and done.max_threads < threads.cores():
@@ -159,7 +159,7 @@ def products() -> list[Fact]:
         "library": done.library,
         "config": done.config,
         "kernel": done.kernel,
-        "products": float(done.products),
+        "products": float(done.compiled),
         "threads": done.threads,
     }
     first = Fact(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from grpo_engine.cpu import blas_check, openblas
-from grpo_engine.cpu.library import Products
+from grpo_engine.cpu.library import Library
 from grpo_engine.platform import device, threads
 
 CHOICE: Final = "GRPO_TUI_BLAS"
@@ -28,10 +28,10 @@ class Blas:
     config: str = ""
     kernel: str = ""
     """The core type whose kernels the library runs."""
-    products: bool = False
-    """Whether our own code computes products of few rows, and layers of Llama-like models."""
-    products_reason: str = ""
-    """Why our own code is rejected; completes a sentence that begins with "it"."""
+    compiled: bool = False
+    """Whether our C computes products of few rows, and layers of Llama-like models."""
+    compiled_problem: str = ""
+    """Why it does not; completes a sentence that begins with "it"."""
     threads: int = 0
     max_threads: int = 0
     reason: str = ""
@@ -49,7 +49,7 @@ class Blas:
     @property
     def kernels(self) -> str:
         """The code that computes products; other code adds numbers in another order."""
-        return f"{self.kernel} and our own code" if self.products else self.kernel
+        return f"{self.kernel} and our own code" if self.compiled else self.kernel
 
 
 _state: Blas | None = None
@@ -89,11 +89,11 @@ def _choose(check: bool) -> Blas:
     for path in (choice, openblas.bundled(), openblas.installed()):
         if not path:
             continue
-        found = blas_check.verdict(path, fresh=check)
-        reason = found.reason
-        if found.works:
+        verdict = blas_check.verdict(path, fresh=check)
+        reason = verdict.reason
+        if verdict.works:
             try:
-                return replace(_load(path, found), skipped=tuple(skipped))
+                return replace(_load(path, verdict), skipped=tuple(skipped))
             except openblas.BlasError as error:
                 reason = str(error)
         name = f"{CHOICE}={path}" if path == choice else Path(path).name
@@ -107,23 +107,23 @@ def _choose(check: bool) -> Blas:
     )  # fmt: skip
 
 
-def _load(path: str, found: blas_check.Verdict) -> Blas:
+def _load(path: str, verdict: blas_check.Verdict) -> Blas:
     global _library
     library = openblas.OpenBlas(
-        path, threads=threads.share(), kernel=found.kernel, products=found.products
+        path, threads=threads.share(), kernel=verdict.kernel, kernels=verdict.kernels
     )
     library.serve()
     _library = library
     return Blas(
-        library=path, config=library.config, kernel=library.kernel, products=bool(found.products),
-        products_reason=found.products_reason, max_threads=library.max_threads,
+        library=path, config=library.config, kernel=library.kernel, compiled=bool(verdict.kernels),
+        compiled_problem=verdict.kernels_problem, max_threads=library.max_threads,
         threads=library.set_threads(threads.share()),
     )  # fmt: skip
 
 
-def products() -> Products | None:
-    """Our own compiled code, if this process uses it."""
-    return None if _library is None else _library.products
+def products() -> Library | None:
+    """Our compiled library, if this process uses it."""
+    return None if _library is None else _library.kernels
 
 
 def set_threads(count: int) -> int:

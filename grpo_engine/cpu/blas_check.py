@@ -26,7 +26,7 @@ from grpo_engine.platform import device, threads
 from grpo_engine.platform.interpreter import command
 from grpo_engine.platform.private import private_folder, temporary_folder
 
-VERSION: Final = 3
+VERSION: Final = 4
 """Version of the check; a new number invalidates cached verdicts."""
 LIMIT_S = 60.0  # without output from the child
 CRASHES: Final = frozenset(
@@ -44,10 +44,10 @@ class Verdict:
     works: bool
     kernel: str = ""
     """The core type to request; empty for the library's own choice."""
-    products: str = ""
-    """The compiled `matmul.c` that passed the check with it; empty if there is none."""
-    products_reason: str = ""
-    """Why that code is rejected, as `reason`."""
+    kernels: str = ""
+    """Our library, if it passed the check with it."""
+    kernels_problem: str = ""
+    """Why that library is not used, as `reason`."""
     reason: str = ""
     """Why it is rejected; completes a sentence that begins with "it"."""
     processor: str = ""
@@ -59,21 +59,20 @@ class Verdict:
 def verdict(path: str, *, fresh: bool = False) -> Verdict:
     """Whether a library may be loaded here; from the cache, or tested in a child."""
     folder = private_folder(user_cache_path("grpo-tui") / "blas") or temporary_folder()
-    own = library.compiled(folder)
-    file = folder / _name(path, own) if folder else None
-    kept = None if fresh or file is None else _read(file)
-    if kept is not None and kept.products in ("", own):
-        return kept
-    found = _try_kernels(path)
-    if found.works and own:
-        beside = _try(path, found.kernel, own)[0]
-        found = replace(
-            found, products=own if beside.works else "", products_reason=beside.reason,
-            lasting=beside.lasting,
-        )  # fmt: skip
-    if found.lasting and file is not None:
-        _write(file, found)
-    return found
+    ours = library.available()
+    file = folder / _name(path, ours.path) if folder else None
+    result = None if fresh or file is None else _read(file)
+    if result is None:
+        result = _try_kernels(path)
+        if result.works and ours.path:
+            both = _try(path, result.kernel, ours.path)[0]
+            result = replace(
+                result, kernels=ours.path if both.works else "", kernels_problem=both.reason,
+                lasting=both.lasting,
+            )  # fmt: skip
+        if result.lasting and file is not None:
+            _write(file, result)
+    return replace(result, kernels_problem=ours.problem) if ours.problem else result
 
 
 def _try_kernels(path: str) -> Verdict:
@@ -86,10 +85,10 @@ def _try_kernels(path: str) -> Verdict:
     return next((found for found in others if found.works), first)
 
 
-def _try(path: str, kernel: str, own: str = "") -> tuple[Verdict, bool]:
+def _try(path: str, kernel: str, kernels: str = "") -> tuple[Verdict, bool]:
     """Run the child; return the verdict, and whether another kernel may do better."""
     environment = {**os.environ, "GRPO_TUI_BLAS": "none", "PYTHONDONTWRITEBYTECODE": "1"}
-    check = command(BOOT, path, kernel, own, str(threads.share()))
+    check = command(BOOT, path, kernel, kernels, str(threads.share()))
     try:
         status, lines = _watched(check, environment)
     except TimeoutError:
@@ -130,10 +129,10 @@ def main() -> None:
     import resource
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    path, kernel, own, count = sys.argv[1:5]
+    path, kernel, kernels, count = sys.argv[1:5]
     said = {"refused": "", "wrong": "", "processor": processor.identity()}
     try:
-        openblas.OpenBlas(path, threads=int(count), kernel=kernel, products=own).serve()
+        openblas.OpenBlas(path, threads=int(count), kernel=kernel, kernels=kernels).serve()
         for wrong in checks():
             print("checked", flush=True)  # keeps the parent from timing out
             if wrong:
@@ -206,11 +205,12 @@ def _decompositions(kind: Any, size: int) -> Iterator[tuple[str, float]]:
     yield "QR decomposition", float(off)
 
 
-def _name(path: str, own: str) -> str:
+def _name(path: str, kernels: str) -> str:
     """The name of a verdict's file, made of everything that it depends on."""
     mlx = device.library()
     asked = os.environ.get("OPENBLAS_CORETYPE", "")
-    parts = [VERSION, _stamp(path), _stamp(str(mlx)), processor.identity(), asked, own]
+    parts = [VERSION, _stamp(path), _stamp(str(mlx)), processor.identity(), asked]
+    parts.append(_stamp(kernels) if kernels else "")
     return f"{sha256(json.dumps(parts).encode()).hexdigest()[:24]}.json"
 
 

@@ -7,360 +7,365 @@
 #include "matmul.c"
 
 enum {
-    LEAST = -126,           /* 2^-126 vanishes in a sum of at least 1 */
-    SPARE = LANES           /* room behind each row of scores */
+    MIN_EXPONENT = -126,    /* 2^-126 vanishes in a sum of at least 1 */
+    SCORE_PADDING = LANES   /* floats behind each row of attention scores */
 };
 static const float LOG2_E = 1.44269504f;
 
-typedef int whole __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef int ivec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef struct {
-    const float *weight, *bias;     /* [in, out]; a bias may be missing */
-    const float *narrow, *wide;     /* LoRA, [rank, in] and [rank, out] with its scale */
-    int rank;
+    const float *weight, *bias;     /* [in, out]; the bias is optional */
+    const float *lora_a, *lora_b;   /* [rank, in], and [rank, out] times its scale */
+    int rank;                       /* 0 without LoRA */
 } Linear;
 
 typedef struct {
-    const float *norm, *norm_after, *norm_queries, *norm_keys;  /* the last two may be missing */
-    Linear queries, keys, values, out, gate, up, down;
-    float *stored_keys, *stored_values;          /* [rows, kinds, room, each] */
-    const float *prompt_keys, *prompt_values;    /* [kinds, prompt, each], the same for all rows */
+    const float *input_norm, *post_attention_norm, *q_norm, *k_norm;  /* the last two optional */
+    Linear q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj;
+    float *key_cache, *value_cache;              /* [rows, kv_heads, capacity, head_dim] */
+    const float *prompt_keys, *prompt_values;    /* [kv_heads, prompt_length, head_dim], shared */
 } Layer;
 
 typedef struct {
-    int layers, width, inner, heads, kinds, each, turned, rank;  /* the largest rank */
-    float epsilon, scale;
+    int layers, hidden_size, intermediate_size, heads, kv_heads, head_dim, rotary_dims, max_rank;
+    float epsilon, scale;   /* of the norms, of attention */
 } Model;
 
 typedef struct {
-    int rows, room, end, prompt;
-    const int *starts;      /* [rows] the first stored position of each */
-    const float *turns;     /* [rows, turned] the cosines, then the sines of its new position */
+    int rows, capacity, position, prompt_length;  /* position in the cache of the new tokens */
+    const int *starts;      /* [rows] each row's first position in the cache */
+    const float *cos_sin;   /* [rows, rotary_dims] cosines, then sines, at the new positions */
 } Step;
 
-/* ROUND + x has the nearest whole number in its last bits; SERIES(f) is 2^f for f from -.5 to .5,
-   the sum of ln(2)^k / k! f^k. */
+/* ROUND + x has the nearest integer in its last bits; EXP2_POLYNOMIAL(f) is 2^f for f from -.5 to
+   .5, the sum of ln(2)^k / k! f^k. */
 static const float ROUND = 12582912;  /* 1.5 * 2^23 */
-#define SERIES(f) (1 + f * (6.9314718e-1f + f * (2.4022651e-1f + f * (5.5504109e-2f \
+#define EXP2_POLYNOMIAL(f) \
+    (1 + f * (6.9314718e-1f + f * (2.4022651e-1f + f * (5.5504109e-2f \
     + f * (9.6181291e-3f + f * (1.3333558e-3f + f * (1.5403530e-4f + f * 1.5252734e-5f)))))))
 
-INLINE lanes either(whole which, lanes yes, lanes no)
+INLINE vec blend(ivec mask, vec yes, vec no)
 {
-    return (lanes)(((whole)yes & which) | ((whole)no & ~which));
+    return (vec)(((ivec)yes & mask) | ((ivec)no & ~mask));
 }
 
-/* 2^x to float precision, for x from -126 to 126; what is beyond counts as these. */
-INLINE lanes power_of_two(lanes x)
+/* 2^x to float precision; x is clamped to -126 and 126. */
+INLINE vec exp2_vec(vec x)
 {
-    lanes least = (lanes){0} + LEAST;
-    x = either(x < LEAST, least, either(x > -LEAST, -least, x));
-    lanes near = x + ROUND, f = x - (near - ROUND);
-    return (lanes)((whole)SERIES(f) + ((whole)near << 23));
+    vec low = (vec){0} + MIN_EXPONENT;
+    x = blend(x < MIN_EXPONENT, low, blend(x > -MIN_EXPONENT, -low, x));
+    vec rounded = x + ROUND, fraction = x - (rounded - ROUND);
+    return (vec)((ivec)EXP2_POLYNOMIAL(fraction) + ((ivec)rounded << 23));
 }
 
-static float (*general_power)(float, float);
-
-void set_power(float (*power)(float, float)) { general_power = power; }
-
-/* MLX calls this for each number of 2^x, its fastest exponential. */
-float power(float base, float x)
+INLINE float reduce_add(vec x)
 {
-    if (base != 2 || !(x > LEAST && x < -LEAST)) return general_power(base, x);
-    float near = x + ROUND, f = x - (near - ROUND);
-    union { float number; int bits; } sum = {SERIES(f)}, exponent = {near};
-    sum.bits += exponent.bits << 23;
-    return sum.number;
-}
-
-INLINE float total(lanes x)
-{
-    typedef float four __attribute__((vector_size(16)));
-    union { lanes all; four parts[LANES / 4]; } from = {x};
-    four sum = from.parts[0] + from.parts[1];
-    for (int i = 2; i < LANES / 4; i++) sum += from.parts[i];
+    typedef float quarter __attribute__((vector_size(16)));
+    union { vec all; quarter parts[LANES / 4]; } u = {x};
+    quarter sum = u.parts[0] + u.parts[1];
+    for (int i = 2; i < LANES / 4; i++) sum += u.parts[i];
     return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
 INLINE float dot(const float *a, const float *b, int count)
 {
-    lanes sum[4] = {0};
+    vec sum[4] = {0};
     int i = 0;
     for (; i + 4 * LANES <= count; i += 4 * LANES)
         for (int v = 0; v < 4; v++)
-            sum[v] += *(const lanes *)(a + i + v * LANES) * *(const lanes *)(b + i + v * LANES);
+            sum[v] += *(const vec *)(a + i + v * LANES) * *(const vec *)(b + i + v * LANES);
     for (; i + LANES <= count; i += LANES)
-        sum[0] += *(const lanes *)(a + i) * *(const lanes *)(b + i);
-    float rest = 0;
-    for (; i < count; i++) rest += a[i] * b[i];
-    return total((sum[0] + sum[1]) + (sum[2] + sum[3])) + rest;
+        sum[0] += *(const vec *)(a + i) * *(const vec *)(b + i);
+    float remainder = 0;
+    for (; i < count; i++) remainder += a[i] * b[i];
+    return reduce_add((sum[0] + sum[1]) + (sum[2] + sum[3])) + remainder;
 }
 
-static void normalise(int width, const float *x, const float *weight, float epsilon, float *out)
+static void rms_norm(int size, const float *x, const float *weight, float epsilon, float *out)
 {
-    float by = 1 / __builtin_sqrtf(dot(x, x, width) / width + epsilon);
-    for (int i = 0; i < width; i++) out[i] = x[i] * by * weight[i];
+    float scale = 1 / __builtin_sqrtf(dot(x, x, size) / size + epsilon);
+    for (int i = 0; i < size; i++) out[i] = x[i] * scale * weight[i];
 }
 
-/* Write a bias into some columns, or add it; return whether there is something to add to now. */
-static int place_bias(int rows, int out, int from, int to, const float *bias, int adds,
+/* Set columns to the bias, or add it to them; return whether a product is to be added to them. */
+static int apply_bias(int rows, int out, int first, int last, const float *bias, int accumulate,
                       float *result)
 {
-    if (!bias) return adds;
+    if (!bias) return accumulate;
     for (int r = 0; r < rows; r++, result += out)
-        for (int i = from; i < to; i++) result[i] = bias[i] + (adds ? result[i] : 0);
+        for (int i = first; i < last; i++) result[i] = bias[i] + (accumulate ? result[i] : 0);
     return 1;
 }
 
-/* One thread's columns of x [rows, in] -> result [rows, out]. Each thread brings all rows down to
-   LoRA's rank, in `thin`: that is less work than to wait for another. */
-static void linear(int rows, int in, int out, const float *x, Linear by, int adds, float *result,
-                   float *thin, int self, int count)
+/* One thread's columns of x [rows, in] -> result [rows, out]. Each thread computes x A for all
+   rows, in `lora`: that is less work than to wait for another. */
+static void linear(int rows, int in, int out, const float *x, Linear layer, int accumulate,
+                   float *result, float *lora, int thread, int count)
 {
-    int from = share(out, TILE, self, count), to = share(out, TILE, self + 1, count);
-    adds = place_bias(rows, out, from, to, by.bias, adds, result);
-    Task task = {rows, out, in, adds, {x, in, 1}, by.weight, result, out, out};
-    some_columns(&task, self, count);
-    if (!by.rank) return;
+    int first = partition(out, TILE, thread, count), last = partition(out, TILE, thread + 1, count);
+    accumulate = apply_bias(rows, out, first, last, layer.bias, accumulate, result);
+    SkinnyGemm g = {rows, out, in, accumulate, {x, in, 1}, layer.weight, result, out, out};
+    skinny_gemm(&g, thread, count);
+    if (!layer.rank) return;
     for (int r = 0; r < rows; r++)
-        for (int i = 0; i < by.rank; i++)
-            thin[r * by.rank + i] = dot(x + (size_t)r * in, by.narrow + (size_t)i * in, in);
-    task.k = by.rank, task.beta = 1, task.b = by.wide;
-    task.a = (Left){thin, by.rank, 1};
-    some_columns(&task, self, count);
+        for (int i = 0; i < layer.rank; i++)
+            lora[r * layer.rank + i] =
+                dot(x + (size_t)r * in, layer.lora_a + (size_t)i * in, in);
+    g.k = layer.rank, g.beta = 1, g.b = layer.lora_b;
+    g.a = (Strided){lora, layer.rank, 1};
+    skinny_gemm(&g, thread, count);
 }
 
-/* Rotate a head: its first half and its second half are the two coordinates. */
-static void turn(int turned, const float *turns, float *head)
+/* Rotary embedding: a head's first half and its second half are the two coordinates. */
+static void rotate(int rotary_dims, const float *cos_sin, float *head)
 {
-    int half = turned / 2;
+    int half = rotary_dims / 2;
     for (int i = 0; i < half; i++) {
-        float a = head[i], b = head[i + half], cosine = turns[i], sine = turns[i + half];
+        float a = head[i], b = head[i + half], cosine = cos_sin[i], sine = cos_sin[i + half];
         head[i] = a * cosine - b * sine;
         head[i + half] = b * cosine + a * sine;
     }
 }
 
-static float score(int count, int each, const float *query, const float *keys, float *scores,
-                   float top)
+/* query . keys[s] for each position; return the maximum of these and of `maximum`. */
+static float query_key(int count, int head_dim, const float *query, const float *keys,
+                       float *scores, float maximum)
 {
     for (int s = 0; s < count; s++) {
-        scores[s] = dot(query, keys + (size_t)s * each, each);
-        top = scores[s] > top ? scores[s] : top;
+        scores[s] = dot(query, keys + (size_t)s * head_dim, head_dim);
+        maximum = scores[s] > maximum ? scores[s] : maximum;
     }
-    return top;
+    return maximum;
 }
 
-/* scores -> 2^(scores - top) in place; the room behind them is free up to a whole vector. */
-static float weigh(int count, float top, float *scores)
+/* scores -> 2^(scores - maximum) in place, the numerators of a softmax; return their sum. The
+   padding behind the scores is overwritten. */
+static float softmax_numerators(int count, float maximum, float *scores)
 {
-    for (int s = count; s % LANES; s++) scores[s] = top + LEAST;
-    lanes sum = {0};
+    for (int s = count; s % LANES; s++) scores[s] = maximum + MIN_EXPONENT;
+    vec sum = {0};
     for (int s = 0; s < count; s += LANES) {
-        lanes weight = power_of_two(*(lanes *)(scores + s) - top);
-        *(lanes *)(scores + s) = weight;
-        sum += weight;
+        vec numerator = exp2_vec(*(vec *)(scores + s) - maximum);
+        *(vec *)(scores + s) = numerator;
+        sum += numerator;
     }
-    return total(sum);
+    return reduce_add(sum);
 }
 
-/* out[columns] += weights * values[columns] for `wide` vectors of columns. */
-INLINE void mix_columns(int wide, int count, int each, const float *weights, const float *values,
-                        float *out)
+/* out += sum over s of weights[s] * values[s], for some vectors of columns. */
+INLINE void weighted_sum_columns(int vectors, int count, int head_dim, const float *weights,
+                                 const float *values, float *out)
 {
-    lanes sum[4];
-    for (int v = 0; v < wide; v++) sum[v] = *(lanes *)(out + v * LANES);
-    for (int s = 0; s < count; s++, values += each)
-        for (int v = 0; v < wide; v++) sum[v] += weights[s] * *(const lanes *)(values + v * LANES);
-    for (int v = 0; v < wide; v++) *(lanes *)(out + v * LANES) = sum[v];
+    vec sum[4];
+    for (int v = 0; v < vectors; v++) sum[v] = *(vec *)(out + v * LANES);
+    for (int s = 0; s < count; s++, values += head_dim)
+        for (int v = 0; v < vectors; v++)
+            sum[v] += weights[s] * *(const vec *)(values + v * LANES);
+    for (int v = 0; v < vectors; v++) *(vec *)(out + v * LANES) = sum[v];
 }
 
-static void mix(int count, int each, const float *weights, const float *values, float *out)
+static void weighted_sum(int count, int head_dim, const float *weights, const float *values,
+                         float *out)
 {
     int d = 0;
-    for (; d + 4 * LANES <= each; d += 4 * LANES)
-        mix_columns(4, count, each, weights, values + d, out + d);
-    for (; d + LANES <= each; d += LANES)
-        mix_columns(1, count, each, weights, values + d, out + d);
-    for (; d < each; d++)
-        for (int s = 0; s < count; s++) out[d] += weights[s] * values[(size_t)s * each + d];
+    for (; d + 4 * LANES <= head_dim; d += 4 * LANES)
+        weighted_sum_columns(4, count, head_dim, weights, values + d, out + d);
+    for (; d + LANES <= head_dim; d += LANES)
+        weighted_sum_columns(1, count, head_dim, weights, values + d, out + d);
+    for (; d < head_dim; d++)
+        for (int s = 0; s < count; s++) out[d] += weights[s] * values[(size_t)s * head_dim + d];
 }
 
-/* What a query attends to: positions of its prompt, then of its own. */
+/* Keys and values that a query attends to: those of its prompt, then of its own sequence. */
 typedef struct {
-    int before, after;
+    int prompt_length, length;
     const float *prompt_keys, *prompt_values, *keys, *values;
-} Reach;
+} Context;
 
-/* The weights of all positions, but for the factor that is returned. */
-static float weights_of(const Reach *to, int each, const float *query, float *scores)
+/* Attention weights, but for the factor that is returned. */
+static float attention_weights(const Context *c, int head_dim, const float *query, float *weights)
 {
-    float top = score(to->before, each, query, to->prompt_keys, scores, -1e30f);
-    top = score(to->after, each, query, to->keys, scores + to->before, top);
-    return 1 / weigh(to->before + to->after, top, scores);
+    float maximum =
+        query_key(c->prompt_length, head_dim, query, c->prompt_keys, weights, -1e30f);
+    maximum = query_key(c->length, head_dim, query, c->keys, weights + c->prompt_length, maximum);
+    return 1 / softmax_numerators(c->prompt_length + c->length, maximum, weights);
 }
 
-/* out = the sum of what lies at the positions, weighted. */
-static void mix_all(const Reach *to, int each, const float *weights, const float *prompt,
-                    const float *own, float *out)
+/* out = the weighted sum of vectors of the prompt's positions and of the sequence's. */
+static void context_sum(const Context *c, int head_dim, const float *weights, const float *prompt,
+                        const float *sequence, float *out)
 {
-    for (int d = 0; d < each; d++) out[d] = 0;
-    mix(to->before, each, weights, prompt, out);
-    mix(to->after, each, weights + to->before, own, out);
+    for (int d = 0; d < head_dim; d++) out[d] = 0;
+    weighted_sum(c->prompt_length, head_dim, weights, prompt, out);
+    weighted_sum(c->length, head_dim, weights + c->prompt_length, sequence, out);
 }
 
-static void attend(const Reach *to, int each, const float *query, float *scores, float *out)
+static void attend(const Context *c, int head_dim, const float *query, float *scores, float *out)
 {
-    float by = weights_of(to, each, query, scores);
-    mix_all(to, each, scores, to->prompt_values, to->values, out);
-    for (int d = 0; d < each; d++) out[d] *= by;
+    float scale = attention_weights(c, head_dim, query, scores);
+    context_sum(c, head_dim, scores, c->prompt_values, c->values, out);
+    for (int d = 0; d < head_dim; d++) out[d] *= scale;
 }
 
-/* Normalise, rotate and scale a head's query. */
-static void place_query(const Model *model, const Layer *layer, const float *turns, float *query)
+/* Scores are logarithms to the base 2. */
+static float query_scale(const Model *model) { return model->scale * LOG2_E; }
+
+/* Normalise, rotate and scale the query of a head. */
+static void prepare_query(const Model *model, const Layer *layer, const float *cos_sin,
+                          float *query)
 {
-    if (layer->norm_queries)
-        normalise(model->each, query, layer->norm_queries, model->epsilon, query);
-    turn(model->turned, turns, query);
-    for (int d = 0; d < model->each; d++) query[d] *= model->scale;
+    if (layer->q_norm) rms_norm(model->head_dim, query, layer->q_norm, model->epsilon, query);
+    rotate(model->rotary_dims, cos_sin, query);
+    for (int d = 0; d < model->head_dim; d++) query[d] *= query_scale(model);
 }
 
 /* Store a key, normalised and rotated, and its value. */
-static void place_key(const Model *model, const Layer *layer, const float *turns, const float *key,
-                      const float *value, float *stored_key, float *stored_value)
+static void store_key_value(const Model *model, const Layer *layer, const float *cos_sin,
+                            const float *key, const float *value, float *stored_key,
+                            float *stored_value)
 {
-    for (int d = 0; d < model->each; d++) stored_key[d] = key[d], stored_value[d] = value[d];
-    if (layer->norm_keys)
-        normalise(model->each, stored_key, layer->norm_keys, model->epsilon, stored_key);
-    turn(model->turned, turns, stored_key);
+    for (int d = 0; d < model->head_dim; d++) stored_key[d] = key[d], stored_value[d] = value[d];
+    if (layer->k_norm)
+        rms_norm(model->head_dim, stored_key, layer->k_norm, model->epsilon, stored_key);
+    rotate(model->rotary_dims, cos_sin, stored_key);
 }
 
-/* One thread's rows and kinds of keys. */
+/* One thread's pairs of a row and a key-value head. */
 static void attention(const Model *model, const Layer *layer, const Step *step, float *queries,
-                      const float *keys, const float *values, float *scores, float *out, int self,
+                      const float *keys, const float *values, float *scores, float *out, int thread,
                       int count)
 {
-    int each = model->each, kinds = model->kinds, repeats = model->heads / kinds;
-    size_t most = step->prompt + step->end + 1;
-    int last = share(step->rows * kinds, 1, self + 1, count);
-    for (int place = share(step->rows * kinds, 1, self, count); place < last; place++) {
-        int row = place / kinds, first = step->starts[row];
-        const float *turns = step->turns + (size_t)row * model->turned;
-        size_t own = (size_t)place * step->room * each, from = own + (size_t)first * each;
-        size_t prompt = (size_t)(place % kinds) * step->prompt * each;
-        size_t end = own + (size_t)step->end * each;
-        Reach to = {step->prompt, step->end + 1 - first, layer->prompt_keys + prompt,
-                    layer->prompt_values + prompt, layer->stored_keys + from,
-                    layer->stored_values + from};
-        place_key(model, layer, turns, keys + (size_t)place * each, values + (size_t)place * each,
-                  layer->stored_keys + end, layer->stored_values + end);
-        for (int i = 0; i < repeats; i++) {
-            size_t at = ((size_t)place * repeats + i) * each;
-            place_query(model, layer, turns, queries + at);
-            attend(&to, each, queries + at, scores + place * (most + SPARE), out + at);
+    int head_dim = model->head_dim, kv_heads = model->kv_heads, group = model->heads / kv_heads;
+    size_t score_stride = step->prompt_length + step->position + 1 + SCORE_PADDING;
+    int last = partition(step->rows * kv_heads, 1, thread + 1, count);
+    for (int pair = partition(step->rows * kv_heads, 1, thread, count); pair < last; pair++) {
+        int row = pair / kv_heads, start = step->starts[row];
+        const float *cos_sin = step->cos_sin + (size_t)row * model->rotary_dims;
+        size_t base = (size_t)pair * step->capacity * head_dim;
+        size_t first = base + (size_t)start * head_dim;
+        size_t prompt = (size_t)(pair % kv_heads) * step->prompt_length * head_dim;
+        size_t new = base + (size_t)step->position * head_dim;
+        Context context = {step->prompt_length, step->position + 1 - start,
+                           layer->prompt_keys + prompt, layer->prompt_values + prompt,
+                           layer->key_cache + first, layer->value_cache + first};
+        store_key_value(model, layer, cos_sin, keys + (size_t)pair * head_dim,
+                        values + (size_t)pair * head_dim, layer->key_cache + new,
+                        layer->value_cache + new);
+        for (int i = 0; i < group; i++) {
+            size_t head = ((size_t)pair * group + i) * head_dim;
+            prepare_query(model, layer, cos_sin, queries + head);
+            attend(&context, head_dim, queries + head, scores + pair * score_stride, out + head);
         }
     }
 }
 
-INLINE lanes sigmoid(lanes x) { return 1 / (1 + power_of_two(x * -LOG2_E)); }
+INLINE vec sigmoid(vec x) { return 1 / (1 + exp2_vec(x * -LOG2_E)); }
 
-/* result = silu(gate) * up, which may be in the place of either */
-static void gated(size_t count, const float *gate, const float *up, float *result)
+/* result = silu(gate) * up; it may overwrite either. */
+static void swiglu(size_t count, const float *gate, const float *up, float *result)
 {
     size_t i = 0;
     for (; i + LANES <= count; i += LANES) {
-        lanes x = *(const lanes *)(gate + i);
-        *(lanes *)(result + i) = x * sigmoid(x) * *(const lanes *)(up + i);
+        vec x = *(const vec *)(gate + i);
+        *(vec *)(result + i) = x * sigmoid(x) * *(const vec *)(up + i);
     }
-    for (; i < count; i++) result[i] = gate[i] * sigmoid((lanes){0} + gate[i])[0] * up[i];
+    for (; i < count; i++) result[i] = gate[i] * sigmoid((vec){0} + gate[i])[0] * up[i];
 }
 
-/* Numbers that `run_layers` needs for its own use. */
-size_t scratch(const Model *model, const Step *step)
+/* Floats of workspace that `decode_layers` needs. */
+size_t decode_workspace(const Model *model, const Step *step)
 {
     size_t rows = step->rows;
-    size_t heads = model->heads * model->each, kinds = model->kinds * model->each;
-    size_t attending = 2 * heads + 2 * kinds
-        + model->kinds * (size_t)(step->prompt + step->end + 1 + SPARE);
-    size_t gating = 2 * (size_t)model->inner;
-    return rows * (model->width + (attending > gating ? attending : gating)
-                   + (size_t)MOST_THREADS * model->rank);
+    size_t q_size = model->heads * model->head_dim, kv_size = model->kv_heads * model->head_dim;
+    size_t attention_size = 2 * q_size + 2 * kv_size
+        + model->kv_heads * (size_t)(step->prompt_length + step->position + 1 + SCORE_PADDING);
+    size_t mlp_size = 2 * (size_t)model->intermediate_size;
+    return rows * (model->hidden_size + (attention_size > mlp_size ? attention_size : mlp_size)
+                   + (size_t)MAX_THREADS * model->max_rank);
 }
 
 typedef struct {
     const Model *model;
     const Layer *layers;
     const Step *step;
-    float *states, *spare;
-} Run;
+    float *states, *workspace;
+} Decode;
 
 /* Each thread computes its columns, rows or heads of every part of a layer. */
-static void all_layers(void *with, int self, int count)
+static void decode_part(void *arg, int thread, int count)
 {
-    const Run *run = with;
-    const Model *model = run->model;
-    const Step *step = run->step;
-    int rows = step->rows, width = model->width, inner = model->inner;
-    int heads = model->heads * model->each, kinds = model->kinds * model->each;
-    int first = share(rows, 1, self, count), last = share(rows, 1, self + 1, count);
-    int from = share(inner, TILE, self, count), to = share(inner, TILE, self + 1, count);
-    float *states = run->states, *thin = run->spare + (size_t)self * rows * model->rank;
-    float *normed = run->spare + (size_t)MOST_THREADS * rows * model->rank;
-    float *free = normed + (size_t)rows * width;
-    float *queries = free, *keys = queries + (size_t)rows * heads;
-    float *values = keys + (size_t)rows * kinds, *found = values + (size_t)rows * kinds;
-    float *scores = found + (size_t)rows * heads;
-    float *gate = free, *up = gate + (size_t)rows * inner;
-#define LINEAR(in, out, x, by, adds, result) \
-    linear(rows, in, out, x, layer->by, adds, result, thin, self, count)
-    for (const Layer *layer = run->layers; layer < run->layers + model->layers; layer++) {
-        for (int r = first; r < last; r++)
-            normalise(width, states + r * width, layer->norm, model->epsilon, normed + r * width);
-        meet(count);
-        LINEAR(width, heads, normed, queries, 0, queries);
-        LINEAR(width, kinds, normed, keys, 0, keys);
-        LINEAR(width, kinds, normed, values, 0, values);
-        meet(count);
-        attention(model, layer, step, queries, keys, values, scores, found, self, count);
-        meet(count);
-        LINEAR(heads, width, found, out, 1, states);
-        meet(count);
-        for (int r = first; r < last; r++)
-            normalise(width, states + r * width, layer->norm_after, model->epsilon,
-                      normed + r * width);
-        meet(count);
-        LINEAR(width, inner, normed, gate, 0, gate);
-        LINEAR(width, inner, normed, up, 0, up);
-        for (int r = 0; r < rows; r++)
-            gated(to - from, gate + (size_t)r * inner + from, up + (size_t)r * inner + from,
-                  gate + (size_t)r * inner + from);
-        meet(count);
-        LINEAR(inner, width, gate, down, 1, states);
-        meet(count);
+    const Decode *decode = arg;
+    const Model *model = decode->model;
+    const Step *step = decode->step;
+    int rows = step->rows, hidden = model->hidden_size, intermediate = model->intermediate_size;
+    int q_size = model->heads * model->head_dim, kv_size = model->kv_heads * model->head_dim;
+    int first_row = partition(rows, 1, thread, count);
+    int last_row = partition(rows, 1, thread + 1, count);
+    int first = partition(intermediate, TILE, thread, count);
+    int last = partition(intermediate, TILE, thread + 1, count);
+    float *states = decode->states;
+    float *lora = decode->workspace + (size_t)thread * rows * model->max_rank;
+    float *normed = decode->workspace + (size_t)MAX_THREADS * rows * model->max_rank;
+    float *buffer = normed + (size_t)rows * hidden;
+    float *queries = buffer, *keys = queries + (size_t)rows * q_size;
+    float *values = keys + (size_t)rows * kv_size, *attended = values + (size_t)rows * kv_size;
+    float *scores = attended + (size_t)rows * q_size;
+    float *gate = buffer, *up = gate + (size_t)rows * intermediate;
+#define LINEAR(in, out, x, name, accumulate, result) \
+    linear(rows, in, out, x, layer->name, accumulate, result, lora, thread, count)
+    for (const Layer *layer = decode->layers; layer < decode->layers + model->layers; layer++) {
+        for (int r = first_row; r < last_row; r++)
+            rms_norm(hidden, states + r * hidden, layer->input_norm, model->epsilon,
+                     normed + r * hidden);
+        barrier(count);
+        LINEAR(hidden, q_size, normed, q_proj, 0, queries);
+        LINEAR(hidden, kv_size, normed, k_proj, 0, keys);
+        LINEAR(hidden, kv_size, normed, v_proj, 0, values);
+        barrier(count);
+        attention(model, layer, step, queries, keys, values, scores, attended, thread, count);
+        barrier(count);
+        LINEAR(q_size, hidden, attended, o_proj, 1, states);
+        barrier(count);
+        for (int r = first_row; r < last_row; r++)
+            rms_norm(hidden, states + r * hidden, layer->post_attention_norm, model->epsilon,
+                     normed + r * hidden);
+        barrier(count);
+        LINEAR(hidden, intermediate, normed, gate_proj, 0, gate);
+        LINEAR(hidden, intermediate, normed, up_proj, 0, up);
+        for (int r = 0; r < rows; r++) {
+            size_t offset = (size_t)r * intermediate + first;
+            swiglu(last - first, gate + offset, up + offset, gate + offset);
+        }
+        barrier(count);
+        LINEAR(intermediate, hidden, gate, down_proj, 1, states);
+        barrier(count);
     }
 }
 
-/* Multiplications of a token in some of the products, enough to tell what threads are good for. */
-static double layers_work(const Model *model)
+/* Multiplications of a token in some of the products, to tell whether threads pay off. */
+static double token_work(const Model *model)
 {
-    return (double)model->layers * model->width * (model->heads * model->each + model->inner);
+    return (double)model->layers * model->hidden_size
+        * (model->heads * model->head_dim + model->intermediate_size);
 }
 
-/* states [rows, width] -> the states after all layers, before the last norm. */
-void run_layers(const Model *model, const Layer *layers, const Step *step, float *states,
-                float *spare)
+/* states [rows, hidden_size] -> the states after all layers, before the final norm. */
+void decode_layers(const Model *model, const Layer *layers, const Step *step, float *states,
+                   float *workspace)
 {
-    Run run = {model, layers, step, states, spare};
-    if (step->rows * layers_work(model) > SMALL) together(all_layers, &run);
-    else all_layers(&run, 0, 1);
+    Decode decode = {model, layers, step, states, workspace};
+    if (step->rows * token_work(model) > PARALLEL_WORK) parallel_for(decode_part, &decode);
+    else decode_part(&decode, 0, 1);
 }
 
-/* Logits of states, which are normalised in place, [rows, width] -> [rows, vocabulary]. */
-void run_head(const Model *model, int rows, int vocabulary, const float *norm, Linear head,
-              float *states, float *logits)
+/* states [rows, hidden_size], normalised in place -> logits [rows, vocabulary]. */
+void decode_head(const Model *model, int rows, int vocabulary, const float *norm, Linear head,
+                 float *states, float *logits)
 {
+    int hidden = model->hidden_size;
     for (int r = 0; r < rows; r++)
-        normalise(model->width, states + r * model->width, norm, model->epsilon,
-                  states + r * model->width);
-    int adds = place_bias(rows, vocabulary, 0, vocabulary, head.bias, 0, logits);
-    cblas_sgemm(ROW_MAJOR, PLAIN, PLAIN, rows, vocabulary, model->width, 1, states, model->width,
-                head.weight, vocabulary, adds, logits, vocabulary);
+        rms_norm(hidden, states + r * hidden, norm, model->epsilon, states + r * hidden);
+    int accumulate = apply_bias(rows, vocabulary, 0, vocabulary, head.bias, 0, logits);
+    sgemm(ROW_MAJOR, NO_TRANS, NO_TRANS, rows, vocabulary, hidden, 1, states, hidden, head.weight,
+          vocabulary, accumulate, logits, vocabulary);
 }

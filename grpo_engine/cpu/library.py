@@ -1,96 +1,76 @@
-"""Compiles products of few rows, decode steps and the layers of training for this processor.
+"""Our C, compiled when the package was built or installed: which library fits this processor.
 
-A decode step multiplies a few rows by every weight. OpenBLAS first copies the weights, which takes
+A decode step multiplies a few rows by every weight. OpenBLAS first packs the weights, which takes
 as long as the product itself or longer. Scoring and update multiply many rows; between the products
-MLX computes one small operation after another. A machine without a C compiler, or whose processor
-has none of the instruction sets below, leaves all this to OpenBLAS and MLX.
+MLX computes one small operation after another. Where there is no library, OpenBLAS and MLX do it.
 """
 
 import ctypes
 import os
-import shutil
-import subprocess
-import tempfile
+import platform
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
 from grpo_engine.cpu import processor
-from grpo_engine.platform import private
 
 CHOICE: Final = "GRPO_TUI_PRODUCTS"
-"""`none` leaves all products to the BLAS."""
-SOURCE: Final = Path(__file__).with_name("passes.c")
-"""It includes `layers.c`, and that `products.c`."""
-COMPILERS: Final = ("cc", "gcc", "clang")
-FLAGS: Final = ("-O3", "-shared", "-fPIC", "-pthread")
-KINDS: Final = (
-    (("AVX-512", "FMA"), ("-mavx512f", "-mfma")),
-    (("AVX2", "FMA"), ("-mavx2", "-mfma")),
+"""`none` leaves everything to the BLAS and MLX."""
+FOLDER: Final = Path(__file__).parent
+VARIANTS: Final = {"avx512": ("AVX-512", "FMA"), "avx2": ("AVX2", "FMA")}
+"""Instruction sets that a library needs, the best first."""
+REINSTALL: Final = (
+    "install the package again (`make run` in a checkout does; else `pip install --force-reinstall "
+    "--no-deps`)"
 )
-"""Instruction sets, and the compiler's flags for them. A compiler's own `native` may be another
-processor: under emulation, it runs on the real one."""
-LIMIT_S: Final = 120.0
 
 
-def libm_power() -> ctypes.c_void_p:
-    """The address of the C library's `powf`."""
-    return ctypes.cast(ctypes.CDLL(None).powf, ctypes.c_void_p)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Available:
+    """The library for this processor, or why there is none."""
+
+    path: str = ""
+    problem: str = ""
+    """What is wrong, and the remedy; empty if there is nothing to be done."""
 
 
-class Products:
-    """A compiled library; products of many rows are passed on to `other`, an address."""
+def available() -> Available:
+    """Find the library for this processor, and check that it was compiled from these sources."""
+    if os.environ.get(CHOICE) == "none" or platform.machine() != "x86_64":
+        return Available()
+    extensions = processor.extensions()
+    name = next((name for name, sets in VARIANTS.items() if set(sets) <= set(extensions)), None)
+    if name is None:
+        return Available()
+    path = FOLDER / f"kernels-{name}.so"
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return Available(
+            problem=f"was not compiled when the package was installed: get a C compiler and "
+            f"{REINSTALL}"
+        )
+    if f"grpo-tui-sources={source_hash()}".encode() not in content:
+        return Available(problem=f"was compiled from other sources: {REINSTALL}")
+    return Available(path=str(path))
 
-    def __init__(self, path: str, other: int, threads: int) -> None:
+
+def source_hash() -> str:
+    """The hash of the C files, as the build writes it into a library."""
+    sources = sorted(FOLDER.glob("*.c"))
+    return sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
+
+
+class Library:
+    """A loaded library; products of many rows are passed on to a BLAS's `sgemm`, an address."""
+
+    def __init__(self, path: str, sgemm: int, threads: int) -> None:
         self.library = ctypes.CDLL(path)
-        self.library.set_other(ctypes.c_void_p(other))
+        self.library.set_blas(ctypes.c_void_p(sgemm))
         self.set_threads(threads)
-        self.library.set_power(libm_power())
-        self.addresses = {
-            name: ctypes.cast(self.library[own], ctypes.c_void_p).value
-            for name, own in (("cblas_sgemm", "cblas_sgemm"), ("powf", "power"))
-        }
+        self.sgemm = ctypes.cast(self.library.sgemm, ctypes.c_void_p).value
 
     def set_threads(self, count: int) -> None:
         """Use `count` threads from the next product on."""
         self.library.set_threads(count)
-
-
-def instructions() -> tuple[str, ...]:
-    """The compiler's flags for this processor; empty if nothing is to be compiled for it."""
-    has = processor.extensions()
-    return next((flags for needed, flags in KINDS if all(name in has for name in needed)), ())
-
-
-def compiler() -> str | None:
-    """The C compiler to use; None if there is none or it is not wanted."""
-    if os.environ.get(CHOICE) == "none":
-        return None
-    names = (os.environ.get("CC", ""), *COMPILERS)
-    return next((found for name in names if name and (found := shutil.which(name))), None)
-
-
-def compiled(folder: Path | None) -> str:
-    """Path of the library in a private folder, compiled if it is not there; "" if it cannot be."""
-    tool, chosen = compiler(), instructions()
-    if folder is None or tool is None or not chosen:
-        return ""
-    try:
-        stamp = Path(tool).stat()
-        sources = [source.read_text() for source in sorted(SOURCE.parent.glob("*.c"))]
-        parts = [*sources, *chosen, tool, str(stamp.st_size), str(stamp.st_mtime_ns)]
-        path = folder / f"products-{sha256(chr(0).join(parts).encode()).hexdigest()[:24]}.so"
-        if private.is_intact(path):
-            return str(path)
-        with tempfile.TemporaryDirectory(dir=folder) as draft:
-            library = Path(draft) / path.name
-            done = subprocess.run(
-                [tool, *FLAGS, *chosen, "-o", str(library), str(SOURCE)],
-                stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=LIMIT_S,
-            )  # fmt: skip
-            if done.returncode == 0:
-                private.write(path, library.read_bytes())
-                return str(path)
-    except (OSError, subprocess.SubprocessError):
-        pass
-    return ""

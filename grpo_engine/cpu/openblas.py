@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from grpo_engine.cpu import slots
-from grpo_engine.cpu.library import Products, libm_power
+from grpo_engine.cpu.library import Library
 from grpo_engine.errors import EngineError
 from grpo_engine.platform import device
 
@@ -25,16 +25,16 @@ class BlasError(EngineError, OSError):
 class OpenBlas:
     """A loaded library; MLX does not use it until `serve` is called."""
 
-    def __init__(self, path: str, *, threads: int, kernel: str = "", products: str = "") -> None:
+    def __init__(self, path: str, *, threads: int, kernel: str = "", kernels: str = "") -> None:
         """Load the library; its threads start at once, so their number is set before.
 
-        `products` is a compiled library, which then computes products of few rows.
+        `kernels` is our compiled library, which then computes products of few rows.
         """
-        told = {"OPENBLAS_NUM_THREADS": "1" if products else str(threads)}
+        variables = {"OPENBLAS_NUM_THREADS": "1" if kernels else str(threads)}
         if kernel:
-            told["OPENBLAS_CORETYPE"] = kernel
+            variables["OPENBLAS_CORETYPE"] = kernel
         try:
-            with _environment(told):
+            with _environment(variables):
                 self._library = ctypes.CDLL(path)
         except OSError as error:
             raise BlasError(f"cannot be loaded ({error})") from error
@@ -47,12 +47,12 @@ class OpenBlas:
         if "USE64BITINT" in self.config.split():
             raise BlasError("uses 64-bit integers, MLX 32-bit ones")
         self.kernel = self._text("openblas_get_corename")
-        self.products: Products | None = None
-        if products and (general := self.address("cblas_sgemm")):
+        self.kernels: Library | None = None
+        if kernels and (sgemm := self.address("cblas_sgemm")):
             try:
-                self.products = Products(products, general, threads)
+                self.kernels = Library(kernels, sgemm, threads)
             except (OSError, AttributeError) as error:
-                raise BlasError(f"is served beside {products}: {error}") from error
+                raise BlasError(f"cannot be used with {kernels}: {error}") from error
 
     def _has(self, name: str) -> bool:
         return hasattr(self._library, name)
@@ -73,17 +73,15 @@ class OpenBlas:
 
     def set_threads(self, count: int) -> int:
         """Use `count` threads from the next product on; return how many it really uses."""
-        if self.products is not None:  # its threads share the products of the library too
-            self.products.set_threads(count)
+        if self.kernels is not None:  # its threads share the products of the library too
+            self.kernels.set_threads(count)
             return count
         self._function("openblas_set_num_threads")(count)
         return int(self._function("openblas_get_num_threads")())
 
     def address(self, name: str) -> int | None:
-        if self.products is not None and name in self.products.addresses:
-            return self.products.addresses[name]
-        if name == "powf":
-            return libm_power().value
+        if self.kernels is not None and name == "cblas_sgemm":
+            return self.kernels.sgemm
         name = f"{self._prefix}{name}"
         if not self._has(name):
             return None

@@ -1,314 +1,334 @@
 /* Forward and backward pass of a Llama-like model over sequences without padding, and its head.
 
-   Prompts and answers are one sequence of tokens: a token attends to the tokens of its prompt, if
-   it belongs to an answer, and to those of its own prompt or answer up to itself. Products are
-   those of the BLAS; MLX computes the rest of a pass number by number, and keeps three times as
-   much of it for the backward pass. Only LoRA is trained. */
+   Prompts and completions are segments of one packed sequence: a token attends to the tokens of its
+   prompt, if it belongs to a completion, and to those of its own segment up to itself. Large
+   products are those of the BLAS; MLX computes the rest of a pass number by number, and saves three
+   times as much of it for the backward pass. Only LoRA is trained. A "gradient" of an array is the
+   gradient of the loss with respect to it. */
 
 #include "decode.c"
 
-static const float LN_2 = 6.9314718e-1f;
+#ifdef SOURCE_HASH  /* by which a library is recognised as that of these files */
+const char source_hash[] = "grpo-tui-sources=" SOURCE_HASH;
+#endif
 
-enum { TURNED = 112 };
+static const float LN_2 = 6.9314718e-1f;
 
 typedef struct {
     int tokens;
-    const int *prompt, *end, *own;  /* [tokens] its prompt's tokens, and the first of its own */
-    const float *turns;             /* [tokens, turned] */
+    const int *prompt_starts, *prompt_ends;  /* [tokens] equal for the tokens of a prompt itself */
+    const int *segment_starts;               /* [tokens] */
+    const float *cos_sin;                    /* [tokens, rotary_dims] */
 } Packed;
 
-typedef struct { float *narrow, *wide; } Slopes;  /* gradients of LoRA, or missing */
-typedef struct { Slopes queries, keys, values, out, gate, up, down; } LayerSlopes;
-
-/* What the backward pass of a layer reads. Queries [tokens, heads], rotated and scaled; keys and
-   values [kinds, tokens, each], keys rotated; `raw` queries and keys only if those are
-   normalised. */
+typedef struct { float *lora_a, *lora_b; } LoraGradients;  /* NULL where LoRA is not trained */
 typedef struct {
-    float *input, *queries, *keys, *values, *found, *middle, *gate, *up, *raw_queries, *raw_keys;
-} Kept;
+    LoraGradients q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj;
+} LayerGradients;
 
-typedef struct { int width, inner, heads, kinds; } Widths;
+/* Activations that the backward pass of a layer reads. Queries [tokens, heads * head_dim], rotated
+   and scaled; keys and values [kv_heads, tokens, head_dim], keys rotated; raw queries and keys,
+   before their norm, only if there is one. */
+typedef struct {
+    float *input, *queries, *keys, *values, *attended, *residual, *gate, *up;
+    float *raw_queries, *raw_keys;
+} Saved;
 
-static Widths widths(const Model *model)
+typedef struct { int hidden, intermediate, q_size, kv_size; } Sizes;
+
+static Sizes sizes_of(const Model *model)
 {
-    return (Widths){model->width, model->inner, model->heads * model->each,
-                    model->kinds * model->each};
+    return (Sizes){model->hidden_size, model->intermediate_size, model->heads * model->head_dim,
+                   model->kv_heads * model->head_dim};
 }
 
-static int normalises(const Layer *layer) { return layer->norm_queries != NULL; }
+static int has_qk_norm(const Layer *layer) { return layer->q_norm != NULL; }
 
-/* Numbers that one layer keeps. */
-size_t kept_size(const Model *model, const Layer *layer, int tokens)
+/* Floats that one layer saves. */
+size_t saved_size(const Model *model, const Layer *layer, int tokens)
 {
-    Widths w = widths(model);
-    size_t raw = normalises(layer) ? w.heads + w.kinds : 0;
-    return tokens * (2 * (size_t)w.width + 2 * w.heads + 2 * w.kinds + 2 * w.inner + raw);
+    Sizes s = sizes_of(model);
+    size_t raw = has_qk_norm(layer) ? s.q_size + s.kv_size : 0;
+    return tokens * (2 * (size_t)s.hidden + 2 * s.q_size + 2 * s.kv_size + 2 * s.intermediate
+                     + raw);
 }
 
-static Kept kept_at(const Model *model, const Layer *layer, int tokens, float *at)
+static Saved saved_at(const Model *model, const Layer *layer, int tokens, float *memory)
 {
-    Widths w = widths(model);
-    Kept k = {0};
-#define TAKE(name, width) k.name = at, at += (size_t)tokens * (width)
-    TAKE(input, w.width);
-    TAKE(queries, w.heads);
-    TAKE(keys, w.kinds);
-    TAKE(values, w.kinds);
-    TAKE(found, w.heads);
-    TAKE(middle, w.width);
-    TAKE(gate, w.inner);
-    TAKE(up, w.inner);
-    if (normalises(layer)) {
-        TAKE(raw_queries, w.heads);
-        TAKE(raw_keys, w.kinds);
+    Sizes s = sizes_of(model);
+    Saved saved = {0};
+#define ASSIGN(name, size) saved.name = memory, memory += (size_t)tokens * (size)
+    ASSIGN(input, s.hidden);
+    ASSIGN(queries, s.q_size);
+    ASSIGN(keys, s.kv_size);
+    ASSIGN(values, s.kv_size);
+    ASSIGN(attended, s.q_size);
+    ASSIGN(residual, s.hidden);
+    ASSIGN(gate, s.intermediate);
+    ASSIGN(up, s.intermediate);
+    if (has_qk_norm(layer)) {
+        ASSIGN(raw_queries, s.q_size);
+        ASSIGN(raw_keys, s.kv_size);
     }
-    return k;
+    return saved;
 }
 
-/* Weights of a token's positions, and their slopes. */
-static size_t scores_size(int tokens) { return 2 * ((size_t)tokens + SPARE); }
+/* Attention weights of one query, and their gradients. */
+static size_t scores_size(int tokens) { return 2 * ((size_t)tokens + SCORE_PADDING); }
 
-/* Numbers that both passes need for their own use. */
-size_t pass_scratch(const Model *model, int tokens)
+/* Floats of workspace that either pass needs. */
+size_t pass_workspace(const Model *model, int tokens)
 {
-    Widths w = widths(model);
-    return tokens * (2 * (size_t)w.width + 2 * w.heads + 4 * w.kinds + 3 * (size_t)w.inner
-                     + 2 * model->rank) + MOST_THREADS * scores_size(tokens);
+    Sizes s = sizes_of(model);
+    return tokens * (2 * (size_t)s.hidden + 2 * s.q_size + 4 * s.kv_size
+                     + 3 * (size_t)s.intermediate + 2 * model->max_rank)
+        + MAX_THREADS * scores_size(tokens);
 }
 
-/* What a thread has of a pass: its tokens from `first` on, and memory for scores. */
+/* A thread, its tokens from `first` up to `last`, and its workspace. */
 typedef struct {
-    int tokens, first, last, self, count;
-    float *thin, *scores;
+    int tokens, first, last, thread, count;
+    float *lora, *scores;   /* [2, tokens, max_rank], shared by the threads; scores of its own */
 } Part;
 
-static Part part_of(int tokens, int rank, float **spare, int self, int count)
+/* The parts are at the beginning of the workspace, which moves on behind them. */
+static Part part_of(int tokens, int max_rank, float **workspace, int thread, int count)
 {
-    Part part = {tokens, share(tokens, 1, self, count), share(tokens, 1, self + 1, count), self,
-                 count, *spare, *spare + 2 * (size_t)tokens * rank};
-    *spare = part.scores + MOST_THREADS * scores_size(tokens);
-    part.scores += self * scores_size(tokens);
+    Part part = {tokens, partition(tokens, 1, thread, count),
+                 partition(tokens, 1, thread + 1, count), thread, count, *workspace,
+                 *workspace + 2 * (size_t)tokens * max_rank};
+    *workspace = part.scores + MAX_THREADS * scores_size(tokens);
+    part.scores += thread * scores_size(tokens);
     return part;
 }
 
-INLINE void copy(size_t count, const float *from, float *to)
+INLINE void copy(size_t count, const float *source, float *target)
 {
-    for (size_t i = 0; i < count; i++) to[i] = from[i];
+    for (size_t i = 0; i < count; i++) target[i] = source[i];
 }
 
-/* A part's share of a product. */
-static void product(const Part *part, int ta, int tb, int m, int n, int k, const float *a,
-                    const float *b, float beta, float *c)
+/* One thread's part of a product of contiguous matrices. */
+static void gemm(const Part *part, int ta, int tb, int m, int n, int k, const float *a,
+                 const float *b, float beta, float *c)
 {
-    General p = {ta, tb, m, n, k, ta == PLAIN ? k : m, tb == PLAIN ? n : k, n, 1, beta, a, b, c};
-    some(&p, part->self, part->count);
+    Gemm g = {ta, tb, m, n, k, ta == NO_TRANS ? k : m, tb == NO_TRANS ? n : k, n, 1, beta, a, b, c};
+    gemm_part(&g, part->thread, part->count);
 }
 
-/* x [tokens, in] -> result [tokens, out]; `adds` to what is there. */
-static void forward_linear(const Part *part, int in, int out, const float *x, const Linear *by,
-                           int adds, float *result)
+/* x [tokens, in] -> result [tokens, out]. */
+static void forward_linear(const Part *part, int in, int out, const float *x, const Linear *layer,
+                           int accumulate, float *result)
 {
-    int n = part->tokens, mine = part->last - part->first;
-    if (by->bias) {
-        place_bias(mine, out, 0, out, by->bias, adds, result + (size_t)part->first * out);
-        adds = 1;
-        meet(part->count);
+    int n = part->tokens, rank = layer->rank;
+    if (layer->bias) {
+        apply_bias(part->last - part->first, out, 0, out, layer->bias, accumulate,
+                   result + (size_t)part->first * out);
+        accumulate = 1;
+        barrier(part->count);
     }
-    product(part, PLAIN, PLAIN, n, out, in, x, by->weight, adds, result);
-    if (by->rank) {
-        product(part, PLAIN, TURNED, n, by->rank, in, x, by->narrow, 0, part->thin);
-        meet(part->count);
-        product(part, PLAIN, PLAIN, n, out, by->rank, part->thin, by->wide, 1, result);
-    }
-    meet(part->count);
-}
-
-/* slope [tokens, out] of the result -> slope of x, and of LoRA. */
-static void backward_linear(const Part *part, int in, int out, const float *x, const float *slope,
-                            const Linear *by, Slopes to, int adds, float *x_slope)
-{
-    int n = part->tokens, rank = by->rank;
-    float *thin = part->thin, *thin_slope = thin + (size_t)n * rank;
-    product(part, PLAIN, TURNED, n, in, out, slope, by->weight, adds, x_slope);
+    gemm(part, NO_TRANS, NO_TRANS, n, out, in, x, layer->weight, accumulate, result);
     if (rank) {
-        product(part, PLAIN, TURNED, n, rank, out, slope, by->wide, 0, thin_slope);
-        if (to.narrow) product(part, PLAIN, TURNED, n, rank, in, x, by->narrow, 0, thin);
-        meet(part->count);
-        product(part, PLAIN, PLAIN, n, in, rank, thin_slope, by->narrow, 1, x_slope);
-        if (to.narrow) {
-            product(part, TURNED, PLAIN, rank, in, n, thin_slope, x, 0, to.narrow);
-            product(part, TURNED, PLAIN, rank, out, n, thin, slope, 0, to.wide);
+        gemm(part, NO_TRANS, TRANS, n, rank, in, x, layer->lora_a, 0, part->lora);
+        barrier(part->count);
+        gemm(part, NO_TRANS, NO_TRANS, n, out, rank, part->lora, layer->lora_b, 1, result);
+    }
+    barrier(part->count);
+}
+
+/* Gradient of the result [tokens, out] -> gradient of x, and of LoRA. */
+static void backward_linear(const Part *part, int in, int out, const float *x,
+                            const float *gradient, const Linear *layer, LoraGradients lora,
+                            int accumulate, float *x_gradient)
+{
+    int n = part->tokens, rank = layer->rank;
+    float *projected = part->lora, *projected_gradient = projected + (size_t)n * rank;
+    gemm(part, NO_TRANS, TRANS, n, in, out, gradient, layer->weight, accumulate, x_gradient);
+    if (rank) {
+        gemm(part, NO_TRANS, TRANS, n, rank, out, gradient, layer->lora_b, 0, projected_gradient);
+        if (lora.lora_a) gemm(part, NO_TRANS, TRANS, n, rank, in, x, layer->lora_a, 0, projected);
+        barrier(part->count);
+        gemm(part, NO_TRANS, NO_TRANS, n, in, rank, projected_gradient, layer->lora_a, 1,
+             x_gradient);
+        if (lora.lora_a) {
+            gemm(part, TRANS, NO_TRANS, rank, in, n, projected_gradient, x, 0, lora.lora_a);
+            gemm(part, TRANS, NO_TRANS, rank, out, n, projected, gradient, 0, lora.lora_b);
         }
     }
-    meet(part->count);
+    barrier(part->count);
 }
 
-static void normalise_some(const Part *part, int width, const float *x, const float *weight,
-                           float epsilon, float *out)
+static void forward_norm(const Part *part, int size, const float *x, const float *weight,
+                         float epsilon, float *out)
 {
     for (size_t t = part->first; t < (size_t)part->last; t++)
-        normalise(width, x + t * width, weight, epsilon, out + t * width);
+        rms_norm(size, x + t * size, weight, epsilon, out + t * size);
 }
 
-/* result (+)= the slope of x, from that of n = x s w with s = 1 / sqrt(mean x^2 + epsilon). */
-static void backward_norm(int width, const float *x, const float *weight, float epsilon,
-                          const float *slope, int adds, float *result)
+/* result (+)= the gradient of x, from that of x s w with s = 1 / sqrt(mean x^2 + epsilon). */
+static void backward_norm(int size, const float *x, const float *weight, float epsilon,
+                          const float *gradient, int accumulate, float *result)
 {
-    float by = 1 / __builtin_sqrtf(dot(x, x, width) / width + epsilon);
-    lanes sum = {0};
-    float rest = 0;
+    float scale = 1 / __builtin_sqrtf(dot(x, x, size) / size + epsilon);
+    vec sum = {0};
+    float remainder = 0;
     int i = 0;
-    for (; i + LANES <= width; i += LANES)
-        sum += *(const lanes *)(x + i) * *(const lanes *)(weight + i)
-            * *(const lanes *)(slope + i);
-    for (; i < width; i++) rest += x[i] * weight[i] * slope[i];
-    float less = (total(sum) + rest) * by * by * by / width;
-    for (i = 0; i < width; i++) {
-        float found = slope[i] * weight[i] * by - x[i] * less;
-        result[i] = adds ? result[i] + found : found;
+    for (; i + LANES <= size; i += LANES)
+        sum += *(const vec *)(x + i) * *(const vec *)(weight + i) * *(const vec *)(gradient + i);
+    for (; i < size; i++) remainder += x[i] * weight[i] * gradient[i];
+    float mean = (reduce_add(sum) + remainder) * scale * scale * scale / size;
+    for (i = 0; i < size; i++) {
+        float x_gradient = gradient[i] * weight[i] * scale - x[i] * mean;
+        result[i] = accumulate ? result[i] + x_gradient : x_gradient;
     }
 }
 
-static void turn_back(int turned, const float *turns, float *head)
+static void backward_rotate(int rotary_dims, const float *cos_sin, float *head)
 {
-    int half = turned / 2;
+    int half = rotary_dims / 2;
     for (int i = 0; i < half; i++) {
-        float a = head[i], b = head[i + half], cosine = turns[i], sine = turns[i + half];
+        float a = head[i], b = head[i + half], cosine = cos_sin[i], sine = cos_sin[i + half];
         head[i] = a * cosine + b * sine;
         head[i + half] = b * cosine - a * sine;
     }
 }
 
-/* Normalise, rotate and scale queries; keys and values [tokens, kinds] -> [kinds, tokens, each]. */
-static void place_heads(const Part *part, const Model *model, const Layer *layer,
-                        const Packed *packed, Kept *k, const float *keys, const float *values)
+/* Normalise, rotate and scale queries; keys and values from [tokens, kv_heads, head_dim] to
+   [kv_heads, tokens, head_dim]. */
+static void forward_heads(const Part *part, const Model *model, const Layer *layer,
+                          const Packed *packed, Saved *saved, const float *keys,
+                          const float *values)
 {
-    int each = model->each, n = packed->tokens;
-    Widths w = widths(model);
+    int head_dim = model->head_dim, n = packed->tokens;
+    Sizes s = sizes_of(model);
     for (size_t t = part->first; t < (size_t)part->last; t++) {
-        if (normalises(layer)) {
-            copy(w.heads, k->queries + t * w.heads, k->raw_queries + t * w.heads);
-            copy(w.kinds, keys + t * w.kinds, k->raw_keys + t * w.kinds);
+        if (has_qk_norm(layer)) {
+            copy(s.q_size, saved->queries + t * s.q_size, saved->raw_queries + t * s.q_size);
+            copy(s.kv_size, keys + t * s.kv_size, saved->raw_keys + t * s.kv_size);
         }
-        const float *turns = packed->turns + t * model->turned;
+        const float *cos_sin = packed->cos_sin + t * model->rotary_dims;
         for (int h = 0; h < model->heads; h++)
-            place_query(model, layer, turns, k->queries + t * w.heads + h * each);
-        for (int kind = 0; kind < model->kinds; kind++) {
-            size_t at = t * w.kinds + kind * each, to = ((size_t)kind * n + t) * each;
-            place_key(model, layer, turns, keys + at, values + at, k->keys + to, k->values + to);
+            prepare_query(model, layer, cos_sin, saved->queries + t * s.q_size + h * head_dim);
+        for (int h = 0; h < model->kv_heads; h++) {
+            size_t source = t * s.kv_size + h * head_dim, target = ((size_t)h * n + t) * head_dim;
+            store_key_value(model, layer, cos_sin, keys + source, values + source,
+                            saved->keys + target, saved->values + target);
         }
     }
 }
 
-/* What a head of token t attends to. */
-INLINE Reach reach(const Model *model, const Packed *packed, const Kept *k, int t, int kind)
+/* Keys and values that a token attends to in one head. */
+INLINE Context context_of(const Model *model, const Packed *packed, const Saved *saved, int t,
+                          int kv_head)
 {
-    size_t first = (size_t)kind * packed->tokens;
-    size_t prompt = (first + packed->prompt[t]) * model->each;
-    size_t own = (first + packed->own[t]) * model->each;
-    return (Reach){packed->end[t] - packed->prompt[t], t + 1 - packed->own[t], k->keys + prompt,
-                   k->values + prompt, k->keys + own, k->values + own};
+    size_t base = (size_t)kv_head * packed->tokens;
+    size_t prompt = (base + packed->prompt_starts[t]) * model->head_dim;
+    size_t segment = (base + packed->segment_starts[t]) * model->head_dim;
+    return (Context){packed->prompt_ends[t] - packed->prompt_starts[t],
+                     t + 1 - packed->segment_starts[t], saved->keys + prompt,
+                     saved->values + prompt, saved->keys + segment, saved->values + segment};
 }
 
-/* Later tokens have more to attend to, so a thread has every so many of them. */
-static void attend_packed(const Part *part, const Model *model, const Packed *packed,
-                          const Kept *k)
+/* Later tokens attend to more, so the tokens are interleaved between the threads. */
+static void forward_attention(const Part *part, const Model *model, const Packed *packed,
+                              const Saved *saved)
 {
-    int each = model->each, repeats = model->heads / model->kinds;
-    for (int t = part->self; t < packed->tokens; t += part->count)
+    int head_dim = model->head_dim, group = model->heads / model->kv_heads;
+    for (int t = part->thread; t < packed->tokens; t += part->count)
         for (int h = 0; h < model->heads; h++) {
-            size_t at = ((size_t)t * model->heads + h) * each;
-            Reach to = reach(model, packed, k, t, h / repeats);
-            attend(&to, each, k->queries + at, part->scores, k->found + at);
+            size_t head = ((size_t)t * model->heads + h) * head_dim;
+            Context context = context_of(model, packed, saved, t, h / group);
+            attend(&context, head_dim, saved->queries + head, part->scores,
+                   saved->attended + head);
         }
 }
 
 /* rows[s] += weights[s] * row */
-static void spread(int count, int each, const float *weights, const float *row, float *rows)
+static void add_outer(int count, int size, const float *weights, const float *row, float *rows)
 {
-    for (int s = 0; s < count; s++, rows += each)
-        for (int d = 0; d < each; d++) rows[d] += weights[s] * row[d];
+    for (int s = 0; s < count; s++, rows += size)
+        for (int d = 0; d < size; d++) rows[d] += weights[s] * row[d];
 }
 
-/* Slopes of what was found -> of queries [tokens, heads], and of keys and values
-   [kinds, tokens, each], to which many tokens add: a thread has some kinds. */
+/* Gradient of attention's output -> of queries [tokens, heads], and of keys and values
+   [kv_heads, tokens, head_dim]. Many tokens add to a key, so a thread has some of the kv_heads. */
 static void backward_attention(const Part *part, const Model *model, const Packed *packed,
-                               const Kept *k, const float *found, float *queries, float *keys,
-                               float *values)
+                               const Saved *saved, const float *gradients, float *queries,
+                               float *keys, float *values)
 {
-    int each = model->each, repeats = model->heads / model->kinds;
-    int first = share(model->kinds, 1, part->self, part->count);
-    int last = share(model->kinds, 1, part->self + 1, part->count);
-    float *scores = part->scores, *slopes = scores + packed->tokens + SPARE;
-    size_t size = (size_t)packed->tokens * each;
+    int head_dim = model->head_dim, group = model->heads / model->kv_heads;
+    int first = partition(model->kv_heads, 1, part->thread, part->count);
+    int last = partition(model->kv_heads, 1, part->thread + 1, part->count);
+    float *weights = part->scores, *score_gradients = weights + packed->tokens + SCORE_PADDING;
+    size_t size = (size_t)packed->tokens * head_dim;
     for (size_t i = first * size; i < last * size; i++) keys[i] = values[i] = 0;
     for (int t = 0; t < packed->tokens; t++)
-        for (int h = first * repeats; h < last * repeats; h++) {
-            size_t at = ((size_t)t * model->heads + h) * each;
-            Reach to = reach(model, packed, k, t, h / repeats);
-            size_t prompt = to.prompt_keys - k->keys, own = to.keys - k->keys;
-            const float *query = k->queries + at, *slope = found + at;
-            float by = weights_of(&to, each, query, scores);
-            score(to.before, each, slope, to.prompt_values, slopes, 0);
-            score(to.after, each, slope, to.values, slopes + to.before, 0);
-            float mean = dot(slope, k->found + at, each);
-            for (int s = 0; s < to.before + to.after; s++) {
-                scores[s] *= by;
-                slopes[s] = scores[s] * (slopes[s] - mean) * LN_2;
+        for (int h = first * group; h < last * group; h++) {
+            size_t head = ((size_t)t * model->heads + h) * head_dim;
+            Context c = context_of(model, packed, saved, t, h / group);
+            size_t prompt = c.prompt_keys - saved->keys, segment = c.keys - saved->keys;
+            const float *query = saved->queries + head, *gradient = gradients + head;
+            float scale = attention_weights(&c, head_dim, query, weights);
+            query_key(c.prompt_length, head_dim, gradient, c.prompt_values, score_gradients, 0);
+            query_key(c.length, head_dim, gradient, c.values, score_gradients + c.prompt_length, 0);
+            float mean = dot(gradient, saved->attended + head, head_dim);
+            for (int s = 0; s < c.prompt_length + c.length; s++) {
+                weights[s] *= scale;
+                score_gradients[s] = weights[s] * (score_gradients[s] - mean) * LN_2;
             }
-            spread(to.before, each, scores, slope, values + prompt);
-            spread(to.after, each, scores + to.before, slope, values + own);
-            spread(to.before, each, slopes, query, keys + prompt);
-            spread(to.after, each, slopes + to.before, query, keys + own);
-            mix_all(&to, each, slopes, to.prompt_keys, to.keys, queries + at);
+            add_outer(c.prompt_length, head_dim, weights, gradient, values + prompt);
+            add_outer(c.length, head_dim, weights + c.prompt_length, gradient, values + segment);
+            add_outer(c.prompt_length, head_dim, score_gradients, query, keys + prompt);
+            add_outer(c.length, head_dim, score_gradients + c.prompt_length, query,
+                      keys + segment);
+            context_sum(&c, head_dim, score_gradients, c.prompt_keys, c.keys, queries + head);
         }
 }
 
-/* Undo `place_heads`: slopes of rotated queries and keys -> of what the products gave. */
+/* Inverse of `forward_heads`: gradients of prepared queries, and of keys and values per head, ->
+   of the outputs of the projections. */
 static void backward_heads(const Part *part, const Model *model, const Layer *layer,
-                           const Packed *packed, const Kept *k, float *queries,
-                           const float *placed_keys, const float *placed_values, float *keys,
+                           const Packed *packed, const Saved *saved, float *queries,
+                           const float *head_keys, const float *head_values, float *keys,
                            float *values)
 {
-    int each = model->each, n = packed->tokens;
-    Widths w = widths(model);
+    int head_dim = model->head_dim, n = packed->tokens;
+    Sizes s = sizes_of(model);
     for (size_t t = part->first; t < (size_t)part->last; t++) {
-        const float *turns = packed->turns + t * model->turned;
+        const float *cos_sin = packed->cos_sin + t * model->rotary_dims;
         for (int h = 0; h < model->heads; h++) {
-            size_t at = t * w.heads + h * each;
-            for (int d = 0; d < each; d++) queries[at + d] *= model->scale;
-            turn_back(model->turned, turns, queries + at);
-            if (normalises(layer))
-                backward_norm(each, k->raw_queries + at, layer->norm_queries, model->epsilon,
-                              queries + at, 0, queries + at);
+            size_t head = t * s.q_size + h * head_dim;
+            for (int d = 0; d < head_dim; d++) queries[head + d] *= query_scale(model);
+            backward_rotate(model->rotary_dims, cos_sin, queries + head);
+            if (has_qk_norm(layer))
+                backward_norm(head_dim, saved->raw_queries + head, layer->q_norm, model->epsilon,
+                              queries + head, 0, queries + head);
         }
-        for (int kind = 0; kind < model->kinds; kind++) {
-            size_t at = t * w.kinds + kind * each, from = ((size_t)kind * n + t) * each;
-            copy(each, placed_values + from, values + at);
-            copy(each, placed_keys + from, keys + at);
-            turn_back(model->turned, turns, keys + at);
-            if (normalises(layer))
-                backward_norm(each, k->raw_keys + at, layer->norm_keys, model->epsilon, keys + at,
-                              0, keys + at);
+        for (int h = 0; h < model->kv_heads; h++) {
+            size_t target = t * s.kv_size + h * head_dim, source = ((size_t)h * n + t) * head_dim;
+            copy(head_dim, head_values + source, values + target);
+            copy(head_dim, head_keys + source, keys + target);
+            backward_rotate(model->rotary_dims, cos_sin, keys + target);
+            if (has_qk_norm(layer))
+                backward_norm(head_dim, saved->raw_keys + target, layer->k_norm, model->epsilon,
+                              keys + target, 0, keys + target);
         }
     }
 }
 
-/* slope of silu(gate) * up -> of gate, and of up in its place */
-static void backward_gate(size_t count, const float *gate, const float *up, float *slope,
-                          float *gate_slope)
+/* Gradient of silu(gate) * up -> of up, in place, and of gate. */
+static void backward_swiglu(size_t count, const float *gate, const float *up, float *gradient,
+                            float *gate_gradient)
 {
     size_t i = 0;
     for (; i + LANES <= count; i += LANES) {
-        lanes x = *(const lanes *)(gate + i), part = sigmoid(x), given = *(lanes *)(slope + i);
-        *(lanes *)(gate_slope + i) =
-            given * *(const lanes *)(up + i) * part * (1 + x * (1 - part));
-        *(lanes *)(slope + i) = given * x * part;
+        vec x = *(const vec *)(gate + i), sigma = sigmoid(x), g = *(vec *)(gradient + i);
+        *(vec *)(gate_gradient + i) = g * *(const vec *)(up + i) * sigma * (1 + x * (1 - sigma));
+        *(vec *)(gradient + i) = g * x * sigma;
     }
     for (; i < count; i++) {
-        float x = gate[i], part = sigmoid((lanes){0} + x)[0], given = slope[i];
-        gate_slope[i] = given * up[i] * part * (1 + x * (1 - part));
-        slope[i] = given * x * part;
+        float x = gate[i], sigma = sigmoid((vec){0} + x)[0], g = gradient[i];
+        gate_gradient[i] = g * up[i] * sigma * (1 + x * (1 - sigma));
+        gradient[i] = g * x * sigma;
     }
 }
 
@@ -317,206 +337,216 @@ typedef struct {
     const Layer *layers;
     const Packed *packed;
     const float *norm;
-    int first;
+    int first_layer;
     float *states;
-    const LayerSlopes *slopes;
-    float *const *kept;
-    float *spare;
+    const LayerGradients *gradients;
+    float *const *saved;
+    float *workspace;
 } Pass;
 
-static void forward(void *with, int self, int count)
+static void forward_part(void *arg, int thread, int count)
 {
-    const Pass *p = with;
-    const Model *model = p->model;
-    const Packed *packed = p->packed;
+    const Pass *pass = arg;
+    const Model *model = pass->model;
+    const Packed *packed = pass->packed;
     int n = packed->tokens;
-    Widths w = widths(model);
-    float *spare = p->spare, *states = p->states;
-    const Part part = part_of(n, model->rank, &spare, self, count);
-    float *normed = spare, *keys = normed + (size_t)n * w.width;
-    float *values = keys + (size_t)n * w.kinds, *act = values + (size_t)n * w.kinds;
-    size_t mine = part.last - part.first, from = (size_t)part.first * w.width;
-    size_t inner = (size_t)part.first * w.inner;
-    float *last = p->kept[model->layers - p->first];
-#define FORWARD(in, out, x, by, adds, result) \
-    forward_linear(&part, in, out, x, &layer->by, adds, result)
-    for (int number = 0; number < model->layers; number++) {
-        const Layer *layer = p->layers + number;
-        Kept k = kept_at(model, layer, n,
-                         p->kept[number > p->first && last ? number - p->first : 0]);
-        copy(mine * w.width, states + from, k.input + from);
-        normalise_some(&part, w.width, states, layer->norm, model->epsilon, normed);
-        meet(count);
-        FORWARD(w.width, w.heads, normed, queries, 0, k.queries);
-        FORWARD(w.width, w.kinds, normed, keys, 0, keys);
-        FORWARD(w.width, w.kinds, normed, values, 0, values);
-        place_heads(&part, model, layer, packed, &k, keys, values);
-        meet(count);
-        attend_packed(&part, model, packed, &k);
-        meet(count);
-        FORWARD(w.heads, w.width, k.found, out, 1, states);
-        copy(mine * w.width, states + from, k.middle + from);
-        normalise_some(&part, w.width, states, layer->norm_after, model->epsilon, normed);
-        meet(count);
-        FORWARD(w.width, w.inner, normed, gate, 0, k.gate);
-        FORWARD(w.width, w.inner, normed, up, 0, k.up);
-        gated(mine * w.inner, k.gate + inner, k.up + inner, act + inner);
-        meet(count);
-        FORWARD(w.inner, w.width, act, down, 1, states);
+    Sizes s = sizes_of(model);
+    float *workspace = pass->workspace, *states = pass->states;
+    const Part part = part_of(n, model->max_rank, &workspace, thread, count);
+    float *normed = workspace, *keys = normed + (size_t)n * s.hidden;
+    float *values = keys + (size_t)n * s.kv_size, *activations = values + (size_t)n * s.kv_size;
+    size_t tokens = part.last - part.first, offset = (size_t)part.first * s.hidden;
+    size_t mlp_offset = (size_t)part.first * s.intermediate;
+    float *saved_states = pass->saved[model->layers - pass->first_layer];
+#define FORWARD(in, out, x, name, accumulate, result) \
+    forward_linear(&part, in, out, x, &layer->name, accumulate, result)
+    for (int i = 0; i < model->layers; i++) {
+        const Layer *layer = pass->layers + i;
+        int slot = i > pass->first_layer && saved_states ? i - pass->first_layer : 0;
+        Saved saved = saved_at(model, layer, n, pass->saved[slot]);
+        copy(tokens * s.hidden, states + offset, saved.input + offset);
+        forward_norm(&part, s.hidden, states, layer->input_norm, model->epsilon, normed);
+        barrier(count);
+        FORWARD(s.hidden, s.q_size, normed, q_proj, 0, saved.queries);
+        FORWARD(s.hidden, s.kv_size, normed, k_proj, 0, keys);
+        FORWARD(s.hidden, s.kv_size, normed, v_proj, 0, values);
+        forward_heads(&part, model, layer, packed, &saved, keys, values);
+        barrier(count);
+        forward_attention(&part, model, packed, &saved);
+        barrier(count);
+        FORWARD(s.q_size, s.hidden, saved.attended, o_proj, 1, states);
+        copy(tokens * s.hidden, states + offset, saved.residual + offset);
+        forward_norm(&part, s.hidden, states, layer->post_attention_norm, model->epsilon, normed);
+        barrier(count);
+        FORWARD(s.hidden, s.intermediate, normed, gate_proj, 0, saved.gate);
+        FORWARD(s.hidden, s.intermediate, normed, up_proj, 0, saved.up);
+        swiglu(tokens * s.intermediate, saved.gate + mlp_offset, saved.up + mlp_offset,
+               activations + mlp_offset);
+        barrier(count);
+        FORWARD(s.intermediate, s.hidden, activations, down_proj, 1, states);
     }
-    if (last) copy(mine * w.width, states + from, last + from);
-    normalise_some(&part, w.width, states, p->norm, model->epsilon, states);
+    if (saved_states) copy(tokens * s.hidden, states + offset, saved_states + offset);
+    forward_norm(&part, s.hidden, states, pass->norm, model->epsilon, states);
 }
 
-static void backward(void *with, int self, int count)
+static void backward_part(void *arg, int thread, int count)
 {
-    const Pass *p = with;
-    const Model *model = p->model;
-    const Packed *packed = p->packed;
+    const Pass *pass = arg;
+    const Model *model = pass->model;
+    const Packed *packed = pass->packed;
     int n = packed->tokens;
-    Widths w = widths(model);
-    size_t wide = (size_t)n * w.width, inner = (size_t)n * w.inner;
-    size_t heads = (size_t)n * w.heads, kinds = (size_t)n * w.kinds;
-    float *spare = p->spare, *slope = p->states;
-    const Part part = part_of(n, model->rank, &spare, self, count);
-    float *normed = spare, *normed_slope = normed + wide, *free = normed_slope + wide;
-    float *act = free, *act_slope = act + inner, *gate_slope = act_slope + inner;
-    float *found = free, *queries = found + heads, *keys = queries + heads, *values = keys + kinds;
-    float *placed_keys = values + kinds, *placed_values = placed_keys + kinds;
-    size_t mine = (size_t)(part.last - part.first) * w.inner, at = (size_t)part.first * w.inner;
-#define BACK_NORM(x, weight, given, adds) \
+    Sizes s = sizes_of(model);
+    size_t hidden = (size_t)n * s.hidden, intermediate = (size_t)n * s.intermediate;
+    size_t q_size = (size_t)n * s.q_size, kv_size = (size_t)n * s.kv_size;
+    float *workspace = pass->workspace, *gradient = pass->states;
+    const Part part = part_of(n, model->max_rank, &workspace, thread, count);
+    float *normed = workspace, *normed_gradient = normed + hidden;
+    float *buffer = normed_gradient + hidden;
+    float *activations = buffer, *up_gradient = activations + intermediate;
+    float *gate_gradient = up_gradient + intermediate;
+    float *attended = buffer, *queries = attended + q_size, *keys = queries + q_size;
+    float *values = keys + kv_size, *head_keys = values + kv_size;
+    float *head_values = head_keys + kv_size;
+    size_t size = (size_t)(part.last - part.first) * s.intermediate;
+    size_t offset = (size_t)part.first * s.intermediate;
+#define BACKWARD_NORM(x, weight, norm_gradient, accumulate) \
     for (size_t t = part.first; t < (size_t)part.last; t++) \
-        backward_norm(w.width, x + t * w.width, weight, model->epsilon, given + t * w.width, adds, \
-                      slope + t * w.width)
-#define BACK(in, out, x, given, by, adds, result) \
-    backward_linear(&part, in, out, x, given, &layer->by, to->by, adds, result)
-    BACK_NORM(p->kept[model->layers - p->first], p->norm, slope, 0);
-    for (int number = model->layers - 1; number >= p->first; number--) {
-        const Layer *layer = p->layers + number;
-        const LayerSlopes *to = p->slopes + number;
-        Kept k = kept_at(model, layer, n, p->kept[number - p->first]);
-        gated(mine, k.gate + at, k.up + at, act + at);
-        normalise_some(&part, w.width, k.middle, layer->norm_after, model->epsilon, normed);
-        meet(count);
-        BACK(w.inner, w.width, act, slope, down, 0, act_slope);
-        backward_gate(mine, k.gate + at, k.up + at, act_slope + at, gate_slope + at);
-        meet(count);
-        BACK(w.width, w.inner, normed, gate_slope, gate, 0, normed_slope);
-        BACK(w.width, w.inner, normed, act_slope, up, 1, normed_slope);
-        BACK_NORM(k.middle, layer->norm_after, normed_slope, 1);
-        meet(count);
-        BACK(w.heads, w.width, k.found, slope, out, 0, found);
-        backward_attention(&part, model, packed, &k, found, queries, placed_keys, placed_values);
-        meet(count);
-        backward_heads(&part, model, layer, packed, &k, queries, placed_keys, placed_values, keys,
+        backward_norm(s.hidden, x + t * s.hidden, weight, model->epsilon, \
+                      norm_gradient + t * s.hidden, accumulate, gradient + t * s.hidden)
+#define BACKWARD(in, out, x, out_gradient, name, accumulate, x_gradient) \
+    backward_linear(&part, in, out, x, out_gradient, &layer->name, lora->name, accumulate, \
+                    x_gradient)
+    BACKWARD_NORM(pass->saved[model->layers - pass->first_layer], pass->norm, gradient, 0);
+    for (int i = model->layers - 1; i >= pass->first_layer; i--) {
+        const Layer *layer = pass->layers + i;
+        const LayerGradients *lora = pass->gradients + i;
+        Saved saved = saved_at(model, layer, n, pass->saved[i - pass->first_layer]);
+        swiglu(size, saved.gate + offset, saved.up + offset, activations + offset);
+        forward_norm(&part, s.hidden, saved.residual, layer->post_attention_norm, model->epsilon,
+                     normed);
+        barrier(count);
+        BACKWARD(s.intermediate, s.hidden, activations, gradient, down_proj, 0, up_gradient);
+        backward_swiglu(size, saved.gate + offset, saved.up + offset, up_gradient + offset,
+                        gate_gradient + offset);
+        barrier(count);
+        BACKWARD(s.hidden, s.intermediate, normed, gate_gradient, gate_proj, 0, normed_gradient);
+        BACKWARD(s.hidden, s.intermediate, normed, up_gradient, up_proj, 1, normed_gradient);
+        BACKWARD_NORM(saved.residual, layer->post_attention_norm, normed_gradient, 1);
+        barrier(count);
+        BACKWARD(s.q_size, s.hidden, saved.attended, gradient, o_proj, 0, attended);
+        backward_attention(&part, model, packed, &saved, attended, queries, head_keys,
+                           head_values);
+        barrier(count);
+        backward_heads(&part, model, layer, packed, &saved, queries, head_keys, head_values, keys,
                        values);
-        normalise_some(&part, w.width, k.input, layer->norm, model->epsilon, normed);
-        meet(count);
-        BACK(w.width, w.heads, normed, queries, queries, 0, normed_slope);
-        BACK(w.width, w.kinds, normed, keys, keys, 1, normed_slope);
-        BACK(w.width, w.kinds, normed, values, values, 1, normed_slope);
-        BACK_NORM(k.input, layer->norm, normed_slope, 1);
+        forward_norm(&part, s.hidden, saved.input, layer->input_norm, model->epsilon, normed);
+        barrier(count);
+        BACKWARD(s.hidden, s.q_size, normed, queries, q_proj, 0, normed_gradient);
+        BACKWARD(s.hidden, s.kv_size, normed, keys, k_proj, 1, normed_gradient);
+        BACKWARD(s.hidden, s.kv_size, normed, values, v_proj, 1, normed_gradient);
+        BACKWARD_NORM(saved.input, layer->input_norm, normed_gradient, 1);
     }
 }
 
 static void run_pass(Job *job, Pass *pass)
 {
-    if (pass->packed->tokens * layers_work(pass->model) > SMALL) together(job, pass);
+    if (pass->packed->tokens * token_work(pass->model) > PARALLEL_WORK) parallel_for(job, pass);
     else job(pass, 0, 1);
 }
 
-/* states [tokens, width] -> after all layers and the last norm. `kept` has a place for what each
-   layer from `first` on keeps, and one for the last states; if that is missing, nothing is needed
-   later. */
+/* states [tokens, hidden_size] -> after all layers and the final norm. `saved` has memory for each
+   layer from `first_layer` on, and for the states before the final norm; if the last is NULL,
+   nothing is needed for a backward pass. */
 void forward_pass(const Model *model, const Layer *layers, const Packed *packed, const float *norm,
-                  int first, float *states, float *const *kept, float *spare)
+                  int first_layer, float *states, float *const *saved, float *workspace)
 {
-    run_pass(forward, &(Pass){model, layers, packed, norm, first, states, NULL, kept, spare});
+    run_pass(forward_part, &(Pass){model, layers, packed, norm, first_layer, states, NULL, saved,
+                                   workspace});
 }
 
-/* slope [tokens, width] of what `forward_pass` returned -> of LoRA, from the last layer to `first`;
-   `kept` is where that pass put what it kept. */
+/* Gradient of what `forward_pass` returned [tokens, hidden_size] -> of LoRA, from the last layer
+   down to `first_layer`; `saved` is what that pass was given. */
 void backward_pass(const Model *model, const Layer *layers, const Packed *packed,
-                   const float *norm, int first, float *slope, const LayerSlopes *slopes,
-                   float *const *kept, float *spare)
+                   const float *norm, int first_layer, float *gradient,
+                   const LayerGradients *gradients, float *const *saved, float *workspace)
 {
-    run_pass(backward, &(Pass){model, layers, packed, norm, first, slope, slopes, kept, spare});
+    run_pass(backward_part, &(Pass){model, layers, packed, norm, first_layer, gradient, gradients,
+                                    saved, workspace});
 }
 
-/* What is asked of the head, for N tokens: the logit of each `wanted` token less the largest, the
-   sum of e^(such logits), and of these times the logits, [3, N]; and, if `slopes` has a place, what
-   softmax(logits) - 1 at the wanted token is in states, times that sum, [N, width]. */
+/* Scores of N tokens. With x = (logits - max) / temperature, `sums` [3, N] are x of the target, the
+   sum of e^x, and the sum of x e^x; `gradients` [N, hidden_size], if not NULL, are those of the
+   cross-entropy with respect to the states, times the sum of e^x and the temperature. */
 typedef struct {
     const Linear *head;
-    int tokens, width, vocabulary, most;    /* `most` tokens at a time */
+    int tokens, hidden_size, vocabulary, chunk_size;
     float temperature;
     const float *states;
-    const int *wanted;
-    float *sums, *slopes, *logits;          /* [most, vocabulary] */
-} Scored;
+    const int *targets;
+    float *sums, *gradients, *logits;   /* logits [chunk_size, vocabulary] are workspace */
+} HeadPass;
 
-static const float MOST = 3e38f, VANISHES = -1e4f;  /* of logits, and of those less the largest */
+/* Finite logits are below MAX_LOGIT; e^x vanishes below MIN_LOGIT. */
+static const float MAX_LOGIT = 3e38f, MIN_LOGIT = -1e4f;
 
-/* One token's logits -> exponentials, less their sum at the wanted token. */
-static void soften(const Scored *s, int t, float *logits)
+/* One token's logits -> e^x, less their sum at the target. */
+static void softmax_row(const HeadPass *head, int t, float *logits)
 {
-    int count = s->vocabulary, i = 0, wanted = s->wanted[t];
-    float by = 1 / s->temperature, top = -MOST, chosen = logits[wanted];
-    lanes tops = (lanes){0} + top;
-    whole numbers = ~(whole){0};
+    int count = head->vocabulary, i = 0, target = head->targets[t];
+    float scale = 1 / head->temperature, maximum = -MAX_LOGIT, target_logit = logits[target];
+    vec maxima = (vec){0} + maximum;
+    ivec finite = ~(ivec){0};
     for (; i + LANES <= count; i += LANES) {
-        lanes x = *(lanes *)(logits + i);
-        tops = either(x > tops, x, tops);
-        numbers &= x <= MOST;
+        vec x = *(vec *)(logits + i);
+        maxima = blend(x > maxima, x, maxima);
+        finite &= x <= MAX_LOGIT;
     }
     for (; i < count; i++) {
-        top = logits[i] > top ? logits[i] : top;
-        numbers[0] &= -(logits[i] <= MOST);
+        maximum = logits[i] > maximum ? logits[i] : maximum;
+        finite[0] &= -(logits[i] <= MAX_LOGIT);
     }
-    for (int v = 0; v < LANES; v++) top = tops[v] > top ? tops[v] : top;
-    lanes sum[4] = {0}, weighed[4] = {0};
+    for (int v = 0; v < LANES; v++) maximum = maxima[v] > maximum ? maxima[v] : maximum;
+    vec sums[4] = {0}, weighted_sums[4] = {0};
     for (i = 0; i + LANES <= count; i += LANES) {
-        lanes x = (*(lanes *)(logits + i) - top) * by, e;
-        x = either(x > VANISHES, x, (lanes){0} + VANISHES);
-        e = power_of_two(x * LOG2_E);
-        *(lanes *)(logits + i) = e;
-        sum[i / LANES % 4] += e, weighed[i / LANES % 4] += e * x;
+        vec x = (*(vec *)(logits + i) - maximum) * scale, e;
+        x = blend(x > MIN_LOGIT, x, (vec){0} + MIN_LOGIT);
+        e = exp2_vec(x * LOG2_E);
+        *(vec *)(logits + i) = e;
+        sums[i / LANES % 4] += e, weighted_sums[i / LANES % 4] += e * x;
     }
     for (; i < count; i++) {
-        float x = (logits[i] - top) * by;
-        x = x > VANISHES ? x : VANISHES;
-        logits[i] = power_of_two((lanes){0} + x * LOG2_E)[0];
-        sum[0][0] += logits[i], weighed[0][0] += logits[i] * x;
+        float x = (logits[i] - maximum) * scale;
+        x = x > MIN_LOGIT ? x : MIN_LOGIT;
+        logits[i] = exp2_vec((vec){0} + x * LOG2_E)[0];
+        sums[0][0] += logits[i], weighted_sums[0][0] += logits[i] * x;
     }
-    float all = total((sum[0] + sum[1]) + (sum[2] + sum[3]));
-    for (int v = 0; v < LANES; v++) all = numbers[v] ? all : __builtin_nanf("");
-    s->sums[t] = (chosen - top) * by;
-    s->sums[s->tokens + t] = all;
-    s->sums[2 * s->tokens + t] = total((weighed[0] + weighed[1]) + (weighed[2] + weighed[3]));
-    logits[wanted] -= all;
+    float sum = reduce_add((sums[0] + sums[1]) + (sums[2] + sums[3]));
+    for (int v = 0; v < LANES; v++) sum = finite[v] ? sum : __builtin_nanf("");
+    head->sums[t] = (target_logit - maximum) * scale;
+    head->sums[head->tokens + t] = sum;
+    head->sums[2 * head->tokens + t] =
+        reduce_add((weighted_sums[0] + weighted_sums[1]) + (weighted_sums[2] + weighted_sums[3]));
+    logits[target] -= sum;
 }
 
-static void scores_of(void *with, int self, int count)
+static void head_part(void *arg, int thread, int count)
 {
-    const Scored *s = with;
-    int width = s->width, vocabulary = s->vocabulary;
-    for (int first = 0; first < s->tokens; first += s->most) {
-        int n = s->tokens - first < s->most ? s->tokens - first : s->most;
-        Part part = {n, share(n, 1, self, count), share(n, 1, self + 1, count), self, count, NULL,
-                     NULL};
-        forward_linear(&part, width, vocabulary, s->states + (size_t)first * width, s->head, 0,
-                       s->logits);
+    const HeadPass *head = arg;
+    int hidden = head->hidden_size, vocabulary = head->vocabulary;
+    for (int first = 0; first < head->tokens; first += head->chunk_size) {
+        int left = head->tokens - first, n = left < head->chunk_size ? left : head->chunk_size;
+        Part part = {n, partition(n, 1, thread, count), partition(n, 1, thread + 1, count), thread,
+                     count, NULL, NULL};
+        forward_linear(&part, hidden, vocabulary, head->states + (size_t)first * hidden, head->head,
+                       0, head->logits);
         for (int t = part.first; t < part.last; t++)
-            soften(s, first + t, s->logits + (size_t)t * vocabulary);
-        meet(count);
-        if (s->slopes)
-            product(&part, PLAIN, TURNED, n, width, vocabulary, s->logits, s->head->weight, 0,
-                    s->slopes + (size_t)first * width);
-        meet(count);
+            softmax_row(head, first + t, head->logits + (size_t)t * vocabulary);
+        barrier(count);
+        if (head->gradients)
+            gemm(&part, NO_TRANS, TRANS, n, hidden, vocabulary, head->logits, head->head->weight, 0,
+                 head->gradients + (size_t)first * hidden);
+        barrier(count);
     }
 }
 
-void score_tokens(const Scored *scored)
-{
-    together(scores_of, (void *)scored);
-}
+void head_pass(const HeadPass *head) { parallel_for(head_part, (void *)head); }

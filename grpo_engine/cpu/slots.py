@@ -25,8 +25,8 @@ TYPES: Final = {
     "x86_64": frozenset({1, 6, 7}),  # R_X86_64_64, GLOB_DAT, JUMP_SLOT
     "aarch64": frozenset({257, 1025, 1026}),  # R_AARCH64_ABS64, GLOB_DAT, JUMP_SLOT
 }
-REPLACED: Final = re.compile(rb"(cblas_[a-z0-9_]+|[a-z][a-z0-9]{3,}_|powf)\0")
-"""`cblas_sgemm`, Fortran names such as `sgetrf_`, and the power that MLX calls for each number."""
+REPLACED: Final = re.compile(rb"(cblas_[a-z0-9_]+|[a-z][a-z0-9]{3,}_)\0")
+"""`cblas_sgemm`, and Fortran names such as `sgetrf_`."""
 PRODUCTS: Final = frozenset({"cblas_sgemm", "cblas_dgemm", "cblas_cgemm"})
 DI_LINKMAP: Final = 2
 PROT_READ, PROT_WRITE = mmap.PROT_READ, mmap.PROT_WRITE

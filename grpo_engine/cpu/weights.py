@@ -46,10 +46,10 @@ class _Weights:
     """Structures, and the arrays that they point to."""
 
     def __init__(self) -> None:
-        products = blas.products()
-        if products is None:
+        kernels = blas.products()
+        if kernels is None:
             raise ValueError("no compiled code")
-        self.library = declare(products.library)
+        self.library = declare(kernels.library)
         self.arrays: list[np.ndarray] = []
 
     def _linear(self, layer: Any, input_size: int, output_size: int) -> Linear:

@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from grpo_engine.cpu import blas, blas_check, openblas, processor, slots
-from grpo_engine.cpu import library as products
+from grpo_engine.cpu import blas, blas_check, library, openblas, processor, slots
 from grpo_engine.cpu.blas_check import Verdict
 from grpo_engine.platform import device
 
@@ -33,8 +32,7 @@ def file_of(slot):
     value = ctypes.c_size_t.from_address(slot).value
     ctypes.CDLL(None).dladdr(ctypes.c_void_p(value), ctypes.byref(info))
     return (info.file or b"nothing").decode().rpartition("/")[2]
-served = {name: file_of(slot) for name, slot in slots.imports(openblas.mlx_library())
-          if name != "powf"}
+served = {name: file_of(slot) for name, slot in slots.imports(openblas.mlx_library())}
 print(len(served), *sorted(set(served.values())))
 """
 
@@ -60,7 +58,7 @@ def python(code: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(autouse=True)
 def _blas_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(products.CHOICE, "none")  # test_products.py has those
+    monkeypatch.setenv(library.CHOICE, "none")  # test_products.py has those
 
 
 @pytest.fixture

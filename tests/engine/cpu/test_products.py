@@ -1,11 +1,10 @@
-"""Compiled products of few rows equal NumPy's; without a compiler the BLAS computes them."""
+"""Compiled products of few rows equal NumPy's; without our library the BLAS computes them."""
 
 import ctypes
+import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,36 +12,29 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from grpo_engine.cpu import blas_check, openblas, processor
-from grpo_engine.cpu import library as products
-from grpo_engine.platform import device, private
+from grpo_engine.cpu import library as kernels
+from grpo_engine.platform import device
 
 pytestmark = [
     pytest.mark.skipif(
         sys.platform != "linux" or device.uses_gpu(), reason="only Linux without a GPU needs a BLAS"
     ),
-    pytest.mark.skipif(products.compiler() is None, reason="needs a C compiler"),
-    pytest.mark.skipif(not products.instructions(), reason="nothing to compile for here"),
+    pytest.mark.skipif(not kernels.available().path, reason="nothing is compiled here"),
 ]
 
 ROW_MAJOR, PLAIN, TRANSPOSED = 101, 111, 112
-BROKEN = "void set_other(void *p) { (void)p; }\nvoid set_threads(int n) { (void)n; }\n"
+BROKEN = "void set_blas(void *p) { (void)p; }\nvoid set_threads(int n) { (void)n; }\n"
 
 
-@pytest.fixture(scope="module", params=range(len(products.KINDS)))
-def library(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> openblas.OpenBlas:
-    """OpenBLAS beside products compiled for each instruction set that this processor has."""
-    needed, flags = products.KINDS[request.param]
-    if not set(needed) <= set(processor.extensions()):
-        pytest.skip(f"this processor has no {needed[0]}")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(products, "KINDS", ((needed, flags),))
-        own = products.compiled(tmp_path_factory.mktemp("own"))
+@pytest.fixture(scope="module", params=kernels.VARIANTS)
+def library(request: pytest.FixtureRequest) -> openblas.OpenBlas:
+    """OpenBLAS beside the library for each instruction set that this processor has."""
+    if not set(kernels.VARIANTS[request.param]) <= set(processor.extensions()):
+        pytest.skip(f"this processor has no {request.param}")
     path = openblas.bundled()
-    assert own
     assert path
-    return openblas.OpenBlas(path, threads=1, products=own)
+    ours = str(kernels.FOLDER / f"kernels-{request.param}.so")
+    return openblas.OpenBlas(path, threads=1, kernels=ours)
 
 
 def multiply(
@@ -115,7 +107,7 @@ SHARED = """
 import ctypes, os, sys, threading, time
 import numpy as np
 from grpo_engine.cpu.openblas import OpenBlas
-library = OpenBlas(sys.argv[1], threads=2, products=sys.argv[2])
+library = OpenBlas(sys.argv[1], threads=2, kernels=sys.argv[2])
 sgemm = ctypes.CFUNCTYPE(None, *[ctypes.c_int] * 6, ctypes.c_float, ctypes.c_void_p, ctypes.c_int,
     ctypes.c_void_p, ctypes.c_int, ctypes.c_float, ctypes.c_void_p, ctypes.c_int)(
     library.address("cblas_sgemm"))
@@ -135,10 +127,10 @@ def many(seed):
 
 
 def run_shared(library: openblas.OpenBlas, code: str) -> str:
-    assert library.products
+    assert library.kernels
     return subprocess.run(
         [sys.executable, "-W", "ignore", "-c", SHARED + code, library.path,
-         library.products.library._name], capture_output=True, text=True, check=True, timeout=120,
+         library.kernels.library._name], capture_output=True, text=True, check=True, timeout=120,
     ).stdout  # fmt: skip
 
 
@@ -173,124 +165,75 @@ print(all(found), os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), right(2))
     assert said == "True 0 True\n"
 
 
-@given(x=st.floats(-200, 200, width=32))
-@example(x=-126.0).via("the first that the C library computes")
-@example(x=126.0).via("the first that the C library computes")
-@example(x=float("-inf")).via("a token that cannot be drawn")
-@example(x=float("nan")).via("not a number stays one")
-def test_powers_of_two_are_right_to_the_last_bit_but_one(
-    library: openblas.OpenBlas, x: float
-) -> None:
-    address = library.address("powf")
-    assert address
-    power = ctypes.CFUNCTYPE(ctypes.c_float, ctypes.c_float, ctypes.c_float)(address)
-    with np.errstate(over="ignore"):
-        exact = np.exp2(np.float64(x))
-        assert np.isclose(power(2.0, x), np.float32(exact), rtol=1.2e-7, atol=0, equal_nan=True)
-        assert np.isclose(power(3.0, x), np.float32(np.power(3.0, np.float64(x))), equal_nan=True)
-    assert power(2.0, round(x) if abs(x) < 127 else 1) == 2.0 ** (round(x) if abs(x) < 127 else 1)
-
-
-@pytest.mark.parametrize("name", [products.CHOICE, "PATH"])
-def test_without_a_compiler_the_blas_computes_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    monkeypatch.delenv("CC", raising=False)
-    monkeypatch.setenv(name, "none")
-    assert products.compiled(tmp_path) == ""
-    assert not list(tmp_path.iterdir())
-
-
-def test_it_is_compiled_once_for_each_processor_and_compiler(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = products.compiled(tmp_path)
-    run = mock.Mock(wraps=subprocess.run)
-    monkeypatch.setattr(subprocess, "run", run)
-    assert products.compiled(tmp_path) == made
-    run.assert_not_called()
-    monkeypatch.setattr(products, "KINDS", (((), ("-O1", "-mavx")),))
-    assert products.compiled(tmp_path) != made
-    run.assert_called_once()
+def test_nothing_of_ours_is_used_if_the_user_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(kernels.CHOICE, "none")
+    assert kernels.available() == kernels.Available()
 
 
 @pytest.mark.parametrize(
-    ("has", "flags"),
+    ("extensions", "name"),
     [
-        ([], ()), (["SSE4.2", "AVX"], ()), (["AVX", "FMA", "AVX2"], ("-mavx2", "-mfma")),
-        (["AVX", "FMA", "AVX2", "AVX-512"], ("-mavx512f", "-mfma")), (["NEON", "SVE"], ()),
+        ([], ""), (["SSE4.2", "AVX"], ""), (["AVX", "FMA", "AVX2"], "kernels-avx2.so"),
+        (["AVX", "FMA", "AVX2", "AVX-512"], "kernels-avx512.so"), (["NEON", "SVE"], ""),
     ],
 )  # fmt: skip
-def test_it_is_compiled_for_the_instructions_that_the_processor_says_it_has(
-    monkeypatch: pytest.MonkeyPatch, has: list[str], flags: tuple[str, ...]
+def test_the_library_suits_the_instruction_sets_of_the_processor(
+    monkeypatch: pytest.MonkeyPatch, extensions: list[str], name: str
 ) -> None:
-    monkeypatch.setattr(processor, "extensions", lambda: has)
-    assert products.instructions() == flags
+    monkeypatch.setattr(processor, "extensions", lambda: extensions)
+    assert Path(kernels.available().path).name == name
 
 
-def test_code_that_does_not_compile_leaves_nothing_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = tmp_path / "source.c"
-    source.write_text("this is not C")
-    monkeypatch.setattr(products, "SOURCE", source)
-    cache = tmp_path / "cache"
-    cache.mkdir()
-    assert products.compiled(cache) == ""
-    assert not list(cache.iterdir())
-
-
-@pytest.mark.parametrize("size", [0, 4096, -1], ids=["empty", "cut off", "without its last byte"])
-def test_a_damaged_library_is_compiled_anew_and_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
-) -> None:
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the folder of the C files and their libraries, and an empty cache."""
+    folder = tmp_path / "cpu"
+    folder.mkdir()
+    for path in [*kernels.FOLDER.glob("*.c"), *kernels.FOLDER.glob("*.so")]:
+        (folder / path.name).write_bytes(path.read_bytes())
+    monkeypatch.setattr(kernels, "FOLDER", folder)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return folder
+
+
+def bundled() -> str:
     path = openblas.bundled()
     assert path
-    first = blas_check.verdict(path)
-    library = Path(first.products)
-    content = library.read_bytes()
-    library.write_bytes(content[:size])
-    second = blas_check.verdict(path)
-    assert (second, second.products) == (first, str(library))
-    assert private.is_intact(library)
-    assert library.stat().st_size > 4096
+    return path
 
 
-def test_a_cache_folder_of_another_user_is_replaced_by_one_of_ours(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    other = tmp_path / "other"
-    other.mkdir()
-    (tmp_path / "cache" / "grpo-tui").mkdir(parents=True)
-    (tmp_path / "cache" / "grpo-tui" / "blas").symlink_to(other)
-    path = openblas.bundled()
-    assert path
-    assert Path(blas_check.verdict(path).products).parent == private.temporary_folder()
-    assert not list(other.iterdir())
+def test_a_library_of_other_sources_is_refused_with_its_remedy(installed: Path) -> None:
+    assert blas_check.verdict(bundled()).kernels.startswith(str(installed))
+    with (installed / "decode.c").open("a") as file:
+        file.write("/* a newer one */")
+    verdict = blas_check.verdict(bundled())
+    assert (verdict.works, verdict.kernels) == (True, "")
+    assert verdict.kernels_problem.startswith("was compiled from other sources: install the")
 
 
+def test_without_a_library_the_blas_computes_all_and_the_remedy_is_told(installed: Path) -> None:
+    for path in installed.glob("*.so"):
+        path.unlink()
+    verdict = blas_check.verdict(bundled())
+    assert (verdict.works, verdict.kernels) == (True, "")
+    assert "get a C compiler" in verdict.kernels_problem
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 @pytest.mark.parametrize(
     "mistake", ["", "__builtin_trap();", "((float *)c)[0] = 0.5f;"],
     ids=["writes nothing", "crashes", "wrong"],
 )  # fmt: skip
-def test_products_that_fail_their_check_are_left_out_and_the_blas_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mistake: str
+def test_a_library_that_fails_its_check_is_left_out_and_the_blas_stays(
+    installed: Path, monkeypatch: pytest.MonkeyPatch, mistake: str
 ) -> None:
     numbers = "int o, int ta, int tb, int m, int n, int k, float alpha, void *a, int lda, void *b, "
-    source = tmp_path / "source.c"
+    source, path = installed.parent / "broken.c", installed / "broken.so"
     source.write_text(
-        f"{BROKEN}void cblas_sgemm({numbers}int ldb, float beta, void *c, int ldc) {{ {mistake} }}"
+        f"{BROKEN}void sgemm({numbers}int ldb, float beta, void *c, int ldc) {{ {mistake} }}"
     )
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(products, "SOURCE", source)
-    path = openblas.bundled()
-    assert path
-    found = blas_check.verdict(path)
-    assert (found.works, found.products) == (True, "")
-    assert found.products_reason
-    monkeypatch.undo()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert blas_check.verdict(path).products
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(path), str(source)], check=True)
+    monkeypatch.setattr(kernels, "available", lambda: kernels.Available(path=str(path)))
+    verdict = blas_check.verdict(bundled())
+    assert (verdict.works, verdict.kernels) == (True, "")
+    assert verdict.kernels_problem

@@ -22,7 +22,7 @@ COMPUTES = [
     "graph",
     pytest.param(
         "kernels",
-        marks=pytest.mark.skipif(not blas.ensure().products, reason="nothing is compiled here"),
+        marks=pytest.mark.skipif(not blas.ensure().compiled, reason="nothing is compiled here"),
     ),
 ]
 """The values of `model.compute` to test with."""

@@ -11,8 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from grpo_engine.config.settings import ModelConfig
-from grpo_engine.cpu import blas, openblas, processor, weights
-from grpo_engine.cpu import library as products
+from grpo_engine.cpu import blas, library, openblas, processor, weights
 from grpo_engine.cpu import rows as stored_rows
 from grpo_engine.errors import ModelError
 from grpo_engine.policy.load import load_policy
@@ -23,7 +22,7 @@ from grpo_engine.rollouts.kernels import KernelBatch
 from tests.engine.policy.helpers import move_weights
 from tests.engine.tiny import GEMMA2, write_model
 
-pytestmark = pytest.mark.skipif(blas.ensure().products is False, reason="nothing is compiled here")
+pytestmark = pytest.mark.skipif(not blas.ensure().compiled, reason="nothing is compiled here")
 
 LLAMA3 = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -91,21 +90,17 @@ def sampler(
         yield policy
 
 
-@pytest.fixture(scope="module", params=range(len(products.KINDS)))
-def instructions(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[None]:
-    """The code compiled for each instruction set that this processor has."""
-    needed, flags = products.KINDS[request.param]
-    if not set(needed) <= set(processor.extensions()):
-        pytest.skip(f"this processor has no {needed[0]}")
+@pytest.fixture(scope="module", params=library.VARIANTS)
+def instructions(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The library for each instruction set that this processor has."""
+    if not set(library.VARIANTS[request.param]) <= set(processor.extensions()):
+        pytest.skip(f"this processor has no {request.param}")
     path = openblas.bundled()
     assert path
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(products, "KINDS", ((needed, flags),))
-        own = products.compiled(tmp_path_factory.mktemp("own"))
-        library = openblas.OpenBlas(path, threads=1, products=own)
-        patch.setattr(blas, "products", lambda: library.products)
+        kernels = str(library.FOLDER / f"kernels-{request.param}.so")
+        loaded = openblas.OpenBlas(path, threads=1, kernels=kernels)
+        patch.setattr(blas, "products", lambda: loaded.kernels)
         yield
 
 
