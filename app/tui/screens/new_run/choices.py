@@ -35,6 +35,11 @@ MEANS: Final[Mapping[str, Mapping[str, str]]] = {
         "bfloat16": "2 bytes a weight, wide range and few digits",
         "float16": "2 bytes a weight, more digits and a narrow range",
     },
+    "model.compute": {
+        "auto": "the kernels where they serve, else the graph",
+        "graph": "MLX's own operations, on every device",
+        "kernels": "compiled code for Linux processors: float32, Llama-like models",
+    },
     "model.quantized": {
         "auto": "dequantised on CPU, where that is faster",
         "keep": "stays quantised: least memory",
