@@ -7,6 +7,9 @@ import yaml
 
 from grpo_engine.config.safe_yaml import RefusedError, parse_yaml, read_number
 
+# how a setting that is now on, off or auto was written when it was true or false
+BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
 
 def kinds_of(annotation: Any) -> set[Any]:
     """The types that a setting may have: `int | None` has two, a list is `tuple`."""
@@ -25,6 +28,8 @@ def typed(value: Any, annotation: Any) -> Any:
             return [typed(item, get_args(annotation)[0]) for item in items]
         if not isinstance(value, str) or str in kinds:
             return value
+        if value.lower() in BOOLEANS and "on" in get_args(annotation):
+            return _truth(BOOLEANS[value.lower()], annotation, kinds)
         if kinds & {int, float}:
             number = read_number(value)
             return value if number is None else number
@@ -38,8 +43,9 @@ def typed(value: Any, annotation: Any) -> Any:
 def _truth(value: bool, annotation: Any, kinds: set[Any]) -> Any:
     if kinds & {int, float} and bool not in kinds:
         raise ValueError("must be a number")
-    # YAML reads `off` as false
-    return "off" if not value and Literal in kinds and "off" in get_args(annotation) else value
+    # YAML reads `off` as false and `on` as true
+    word = "on" if value else "off"
+    return word if Literal in kinds and word in get_args(annotation) else value
 
 
 def read_list(text: str) -> list[Any]:

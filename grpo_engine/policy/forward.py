@@ -147,7 +147,7 @@ def _head_scores(
 ) -> HeadScores:  # fmt: skip
     parts = policy.parts
     assert parts is not None
-    size = policy.fast.head_chunk or states.shape[0]
+    size = policy.head_chunk or states.shape[0]
     starts = list(range(size, states.shape[0], size))
     found: list[HeadScores] = []
     # split: the gradient of a slice is as wide as all positions

@@ -20,7 +20,6 @@ from grpo_engine.policy.structure import Structure, take_apart
 from grpo_engine.policy.switches import FastPaths
 from grpo_engine.policy.trees import flatten
 
-GPU_HEAD_CHUNK = 256  # a GPU needs larger products, a CPU arrays that fit its cache
 TOLERANCE = {"float32": 1e-4, "bfloat16": 6e-2, "float16": 1e-2}
 
 
@@ -42,11 +41,10 @@ def load_policy(
         )
     if windows is None:
         notes.append("this model cannot share a prompt's keys and values: prompts run per row")
-    if config.grad_checkpoint:
+    if config.grad_checkpoint == "on":
         checkpoint_layers(model)
     head = _make_critic(parts, probe) if critic else None
-    chunk = FastPaths().head_chunk if on_cpu() else GPU_HEAD_CHUNK
-    fast = fast or FastPaths(shared_prefix=config.shared_prefix, head_chunk=chunk)
+    fast = fast or FastPaths(shared_prefix=config.shared_prefix)
     module = Trained(model, head)
     mx.eval(flatten(model.parameters()), head.weight if head else [])
     policy = Policy(
@@ -55,7 +53,8 @@ def load_policy(
         context_length=context_length(settings), parameters=int(get_total_parameters(model)),
         trainable_parameters=_count(model), dtype=dtype, parts=parts, windows=windows,
         head_is_trained=parts is not None and bool(parts.outer()), fast=fast, notes=tuple(notes),
-        fingerprint=fingerprint(folder),
+        fingerprint=fingerprint(folder), head_chunk=fast.head_chunk,
+        grad_checkpoint=config.grad_checkpoint == "on",
     )  # fmt: skip
     if dtype == "float32" and on_cpu():
         _install(policy)

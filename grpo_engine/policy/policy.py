@@ -50,6 +50,8 @@ class Policy:
     windows: list[int | None] | None  # attention window per layer; None: no shared prompt
     head_is_trained: bool
     fast: FastPaths = field(default_factory=FastPaths)
+    head_chunk: int = 64  # positions per product of the head; 0 for all at once
+    grad_checkpoint: bool = False  # whether the backward pass recomputes layers
     notes: tuple[str, ...] = ()
     fingerprint: str = ""  # of the model's files
     batching: str | None = None  # kind of batch for decoding; set when first sampled
@@ -126,11 +128,16 @@ class Policy:
         return self.compiled_steps and adapters.may_compile(self.fast)
 
     @property
+    def shares_prompts(self) -> bool:
+        """Whether a forward runs each prompt once for all completions of it."""
+        return self.fast.shared_prefix and self.windows is not None
+
+    @property
     def trains_compiled(self) -> bool:
         """Whether scoring and update run the layers by compiled passes."""
         fast = self.fast
         wanted = fast.compiled_passes and fast.packed and fast.shared_prefix
-        return self.compiled_passes and wanted
+        return self.compiled_passes and wanted and not self.grad_checkpoint
 
     def refresh_reference(self, mix: float = 1.0) -> None:
         """pi_ref <- mix * pi + (1 - mix) * pi_ref; a mix below 1 is for full fine-tuning only."""

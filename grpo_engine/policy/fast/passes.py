@@ -27,7 +27,7 @@ def head_tokens(count: int, vocabulary: int) -> int:
 
 def computes(policy: Policy, tolerance: float) -> bool:
     """Whether compiled passes agree with the model and give all gradients that it has."""
-    if not policy.compiled_steps or policy.config.tuning != "lora" or policy.config.grad_checkpoint:
+    if not policy.compiled_steps or policy.config.tuning != "lora" or policy.grad_checkpoint:
         return False
     assert policy.parts is not None
     ids = tuple(7 * i % policy.vocabulary for i in range(1, 8))
