@@ -7,9 +7,6 @@ import yaml
 
 from grpo_engine.config.safe_yaml import RefusedError, parse_yaml, read_number
 
-# how a setting that is now on, off or auto was written when it was true or false
-BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-
 
 def kinds_of(annotation: Any) -> set[Any]:
     """The types that a setting may have: `int | None` has two, a list is `tuple`."""
@@ -28,8 +25,6 @@ def typed(value: Any, annotation: Any) -> Any:
             return [typed(item, get_args(annotation)[0]) for item in items]
         if not isinstance(value, str) or str in kinds:
             return value
-        if value.lower() in BOOLEANS and "on" in get_args(annotation):
-            return _truth(BOOLEANS[value.lower()], annotation, kinds)
         if kinds & {int, float}:
             number = read_number(value)
             return value if number is None else number

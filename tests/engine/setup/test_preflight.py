@@ -122,13 +122,14 @@ def test_a_head_takes_as_many_positions_as_memory_and_vocabulary_allow(
 ) -> None:
     """3 * 2^20 logits of 49,152 tokens are 64 positions; 2^25 on a GPU are 672, a multiple of 16.
 
-    With 24 MB beside the weights an eighth, 3 MB, is for 6 arrays of 4 bytes: 131,072 logits, which
-    are 2 positions, and 16 are the fewest.
+    Of 400 MB beside the weights an eighth, 50 MB, is for 6 arrays of 4 bytes: 2.2 million logits,
+    which are 44 positions, and 32 as a multiple of 16. Fewer than 16 are never taken.
     """
     large = replace(policy, vocabulary=49_152)
     assert choose_head_chunk(large, 10**12) == 64
     assert choose_head_chunk(replace(policy, vocabulary=98_304), 10**12) == 32
-    assert choose_head_chunk(large, 24 * 2**20) == 16
+    assert choose_head_chunk(large, 400 * 2**20) == 32
+    assert choose_head_chunk(large, 10**6) == 16
     monkeypatch.setattr(memory, "on_cpu", lambda: False)
     assert choose_head_chunk(large, 10**12) == 672
 
