@@ -36,6 +36,14 @@ NODE = re.compile(r'shape=rectangle[^\]]*\]|label ?="([^"]+)", shape=rectangle')
 PROMPT = tuple(range(5, 45))
 
 
+def loaded(path: str, dtype: str, *, compute: str = "graph", **changes: Any) -> Policy:
+    """The model with LoRA of rank 8 on all layers."""
+    settings: dict[str, Any] = {"path": path, "dtype": dtype, "lora_rank": 8, **changes}
+    if "compute" in ModelConfig.model_fields:
+        settings["compute"] = compute
+    return load_policy(ModelConfig.model_validate(settings), seed=0)
+
+
 def operations(*arrays: mx.array) -> Counter[str]:
     """The operations that would compute these arrays, by name, without views."""
     text = io.StringIO()
@@ -127,8 +135,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--dtype", default="bfloat16")
     chosen = parser.parse_args()
-    config = ModelConfig(path=chosen.model, dtype=chosen.dtype, lora_rank=8)
-    policy = load_policy(config, seed=0)
+    policy = loaded(chosen.model, chosen.dtype)
     bare, ours = bare_step(policy, chosen.rows), our_step(policy, chosen.rows)
     out = sys.stdout.write
     out(f"decode step: {ours.total()} operations, mlx-lm's bare {bare.total()}, "

@@ -37,6 +37,7 @@ from grpo_engine.evaluation.pinned import sample_pinned, score_pinned_after_upda
 from grpo_engine.events import Event, NoteWritten, PhaseStarted, RunFailed, RunFinished, StepSkipped
 from grpo_engine.maths.around import entropy_control
 from grpo_engine.platform.threads import launched_rank
+from grpo_engine.policy.memory import free_cache
 from grpo_engine.run.given import NOTHING, Given
 from grpo_engine.run.persist import save_if_due, save_last
 from grpo_engine.run.requests import answer_requests, wait_until_recorded
@@ -197,6 +198,7 @@ def score_before_update(
                 run, step, samples.rollouts, rows=rows, under=run.policy.as_reference
             )
             scores = replace(scores, reference_logprobs_BT=reference.logprobs)
+    free_cache()
     return scores
 
 

@@ -18,20 +18,22 @@ class Estimates:
         self._policy: tuple[str, Policy] | None = None
 
     def estimate(self, config: RunConfig) -> dict[str, Any]:
-        """Return bytes by purpose, the limit, and the number of answers per backward pass."""
+        """Return bytes by purpose, the limit, and how backward passes use memory."""
         from grpo_engine.setup import preflight
 
         policy = self.shapes(config)
         render, _ = self._examples.usable(config)
         longest = preflight.longest(config, render.task, policy.context_length, render)
-        rows = preflight.micro_rows(config, policy, longest)
+        limit = preflight.memory_limit()
+        plan = preflight.plan_memory(config, policy, longest, limit)
         found: dict[str, Any] = {
-            "limit": preflight.memory_limit(), "rows": rows, "prompt_tokens": longest.prompt,
+            "limit": limit, "rows": plan.micro_rows, "recomputed": plan.grad_checkpoint,
+            "prompt_tokens": longest.prompt,
             "parameters": policy.parameters, "trained": policy.trainable_parameters,
             "dtype": policy.dtype,
         }  # fmt: skip
         try:
-            made = preflight.check_memory(config, policy, longest, rows)
+            made = preflight.check_memory(config, policy, longest, plan)
         except MemoryLimitError as error:
             return {**found, "peak": None, "refused": str(error)}
         return {

@@ -644,7 +644,7 @@ def memory_near_limit(facts: Facts) -> Finding | None:
         severity="error",
         explanation=f"The step used {peak[0]:.1f} of {facts.memory_gb:.1f} GB of memory.",
         remedy="Lower optimizer.micro_rows or rollout.max_new_tokens, or set "
-        "model.grad_checkpoint.",
+        "model.grad_checkpoint on.",
         value=peak[0],
         limit=facts.thresholds.memory * facts.memory_gb,
     )

@@ -72,7 +72,7 @@ def _working(policy: Policy) -> Kernels | None:
         return None
     kernels = Kernels(
         trunk=trunk, head=head,
-        trains=config.tuning == "lora" and policy.shares_prompts and not config.grad_checkpoint,
+        trains=config.tuning == "lora" and policy.shares_prompts,
     )  # fmt: skip
     weights = policy.snapshot()
     moved = {name: mx.full(a.shape, 0.01) for name, a in weights.items() if name.endswith("lora_b")}

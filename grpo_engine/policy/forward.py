@@ -79,8 +79,8 @@ def _scores_of_states(
     entropy_gradient: bool,
 ) -> tuple[mx.array, HeadScores]:  # fmt: skip
     """Hidden states at the sampled tokens, [N, D], and their scores."""
-    kernels = policy.kernels
-    if kernels is not None and kernels.trains:
+    kernels = policy.training_kernels
+    if kernels is not None:
         states, constant = _kernel_states(kernels, batch, gradient=gradient)
         if not entropy_gradient:
             return states, _kernel_scores(

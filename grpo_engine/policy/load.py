@@ -14,11 +14,9 @@ from grpo_engine.policy.caches import prefix_windows
 from grpo_engine.policy.checkpointing import checkpoint_layers
 from grpo_engine.policy.critic import Critic
 from grpo_engine.policy.policy import Policy, Trained
-from grpo_engine.policy.source import fingerprint, load_parts, on_cpu
+from grpo_engine.policy.source import fingerprint, load_parts
 from grpo_engine.policy.structure import TOLERANCE, Structure, take_apart
 from grpo_engine.policy.trees import flatten
-
-HEAD_CHUNK, GPU_HEAD_CHUNK = 64, 256  # a GPU needs larger products, a CPU arrays that fit its cache
 
 
 def load_policy(config: ModelConfig, *, seed: int, critic: bool = False) -> Policy:
@@ -37,7 +35,7 @@ def load_policy(config: ModelConfig, *, seed: int, critic: bool = False) -> Poli
         )
     if windows is None:
         notes.append("this model cannot share a prompt's keys and values: prompts run per row")
-    if config.grad_checkpoint:
+    if config.grad_checkpoint == "on":
         checkpoint_layers(model)
     head = _make_critic(parts, probe) if critic else None
     module = Trained(model, head)
@@ -48,7 +46,7 @@ def load_policy(config: ModelConfig, *, seed: int, critic: bool = False) -> Poli
         context_length=context_length(settings), parameters=int(get_total_parameters(model)),
         trainable_parameters=_count(model), dtype=dtype, parts=parts, windows=windows,
         head_is_trained=parts is not None and bool(parts.outer()), notes=tuple(notes),
-        fingerprint=fingerprint(folder), head_chunk=HEAD_CHUNK if on_cpu() else GPU_HEAD_CHUNK,
+        fingerprint=fingerprint(folder), grad_checkpoint=config.grad_checkpoint == "on",
     )  # fmt: skip
     policy.kernels = compute.kernels_for(policy)
     # Only a new LoRA equals the base model when it is switched off.

@@ -50,6 +50,7 @@ class Policy:
     windows: list[int | None] | None  # attention window per layer; None: caches of another kind
     head_is_trained: bool
     head_chunk: int = 64  # positions per product of the head
+    grad_checkpoint: bool = False  # whether the backward pass recomputes layers
     notes: tuple[str, ...] = ()
     fingerprint: str = ""  # of the model's files
     kernels: Kernels | None = None  # None: MLX's graph computes everything
@@ -119,6 +120,13 @@ class Policy:
         mx.reset_peak_memory()
         if self.kernels is not None:
             self.kernels.peak_memory = 0
+
+    @property
+    def training_kernels(self) -> Kernels | None:
+        """The kernels, if scoring and update use them too; they never recompute layers."""
+        if self.kernels is None or not self.kernels.trains or self.grad_checkpoint:
+            return None
+        return self.kernels
 
     @property
     def shares_prompts(self) -> bool:

@@ -12,6 +12,7 @@ from grpo_engine.events import (
     PromptStarted,
     rewards_differ,
 )
+from grpo_engine.policy.memory import free_cache
 from grpo_engine.rewards.right import Right
 from grpo_engine.rewards.scorer import Scorer
 from grpo_engine.rewards.scoring import Scores, with_overlong, without_overlong
@@ -104,6 +105,7 @@ def sample_and_score(
         rollouts = yield from _sampled(
             run, step, [row for _, row in assigned], sampling, seed_step, origin
         )
+    free_cache()
     yield from answer_requests(run, step)
     if origin == "train":
         yield PhaseStarted(step=step, phase="score", total=len(rollouts))

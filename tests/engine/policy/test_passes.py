@@ -173,7 +173,7 @@ def test_what_is_not_a_number_stays_visible(tmp_path: Path) -> None:
     ("changes", "model"),
     [
         *((changes, {}) for changes in LEFT.values()), ({}, {"tuning": "dora"}),
-        ({}, {"tuning": "full"}), ({}, {"grad_checkpoint": True}), ({}, {"dtype": "bfloat16"}),
+        ({}, {"tuning": "full"}), ({}, {"grad_checkpoint": "on"}), ({}, {"dtype": "bfloat16"}),
     ],
 )  # fmt: skip
 def test_other_models_and_ways_to_train_are_left_to_mlx(

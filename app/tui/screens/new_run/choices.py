@@ -45,6 +45,11 @@ MEANS: Final[Mapping[str, Mapping[str, str]]] = {
         "keep": "stays quantised: least memory",
         "dequantize": "becomes full weights when it is loaded",
     },
+    "model.grad_checkpoint": {
+        "auto": "recomputed where memory is short and that is faster than fewer answers",
+        "on": "always recomputed: least memory, a third more work",
+        "off": "always kept",
+    },
     "task.curriculum": {
         "off": "all problems alike, in a seeded order",
         "hardest": "the more often, the fewer answers were right: 1 - p",
