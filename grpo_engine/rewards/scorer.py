@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from grpo_engine.alerts.rules import Finding
+from grpo_engine.alerts.rules import Alert
 from grpo_engine.alerts.state import raised
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.config.stop_when import StopRule
@@ -356,7 +356,7 @@ def environment_alerts(step: int, rollouts: Sequence[Rollout]) -> Iterator[Alert
         first = failed[0]
         span = next(span for span in first.spans if span.error)
         more = f", and {len(failed) - 1} more of the step" if len(failed) > 1 else ""
-        yield raised(step, "environment_error", Finding(
+        yield raised(step, "environment_error", Alert(
             severity="warning",
             explanation=f"Environment {span.name}, {span.error}. It was answer {first.index + 1} "
             f"to prompt {first.group + 1}{more}.",
@@ -384,7 +384,7 @@ def alerts_of(
             rollout = rollouts[first.completion]
             more = f", and {len(others)} more of the step" if others else ""
             where = f" It was answer {rollout.index + 1} to prompt {rollout.group + 1}{more}."
-        finding = Finding(
+        finding = Alert(
             severity="error" if kind in ("exception", "crash") else "warning",
             explanation=f"{first}.{where}",
             remedy=REMEDIES.get(kind, REMEDY),

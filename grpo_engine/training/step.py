@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from grpo_engine.alerts.rules import Finding
+from grpo_engine.alerts.rules import Alert
 from grpo_engine.alerts.state import raised
 from grpo_engine.config.stop_when import StopRule
 from grpo_engine.errors import NotFiniteError
@@ -74,7 +74,7 @@ def finish_step(
     yield from run.alerts.observe(finished)
     yield from reward_notes(run, step)
     if sampled.is_short and not run.alerts.is_solving(step):
-        yield raised(step, "refills_exhausted", Finding(
+        yield raised(step, "refills_exhausted", Alert(
             severity="warning",
             explanation=f"After {sampled.refills} refills only {len(sampled.groups)} of "
             f"{run.config.rollout.prompts} groups had answers that score differently.",
@@ -112,7 +112,7 @@ def check_finite(
     remedy = "Lower optimizer.learning_rate; on a GPU try model.dtype float32."
     if run.policy.dtype == "float16":
         remedy = "Set model.dtype to bfloat16: float16 holds nothing above 65504."
-    yield raised(run.step, "not_finite", Finding(
+    yield raised(run.step, "not_finite", Alert(
         severity="error",
         explanation=f"An update was left out because {result.not_finite}; the weights are as "
         f"before it.{culprit}",
@@ -130,7 +130,7 @@ def give_up_core(run: Run) -> Iterator[Event]:
     given_up = run.thread_guard.check()
     if given_up is not None:
         run.threads = given_up.after
-        yield raised(run.step, "busy_machine", Finding(
+        yield raised(run.step, "busy_machine", Alert(
             severity="warning", explanation=given_up.explanation, remedy=given_up.remedy,
             value=given_up.milliseconds, limit=given_up.usual,
         ))  # fmt: skip
