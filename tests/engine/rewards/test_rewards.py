@@ -20,13 +20,13 @@ from grpo_engine.rewards.load import load_reward
 from grpo_engine.rewards.worker.scores import read_scores
 from grpo_engine.tasks.answers import (
     final_answer,
+    evaluate,
     last_boxed,
     last_number,
     split_steps,
     tagged_answer,
     to_number,
 )
-from grpo_engine.tasks.countdown import evaluate
 
 GOOD = "<think>7+8=15</think><answer>1,085</answer>"
 
@@ -54,7 +54,7 @@ def test_the_marked_answer_is_the_last_one() -> None:
     assert tagged_answer("2 * 36 = 72\n#### 72") == "72"
     assert tagged_answer("it is 7") is None
     assert final_answer("<think>a 5</think> seven ") == "seven"
-    assert last_boxed("\\boxed{open") is None
+    assert last_boxed("\\boxed{open") == []
     assert last_number("from 3 to -1,000.5") == -1000.5
 
 
