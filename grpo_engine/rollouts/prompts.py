@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from grpo_engine.config.safe_yaml import read_text
 from grpo_engine.config.settings import TaskConfig
@@ -56,13 +56,6 @@ with the query. Their signatures are within <tools></tools>:\\n<tools>' + called
 {%- endfor %}
 {%- if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
-
-
-class Tokenizer(Protocol):
-    """The tokenizer interface used here, of both Hugging Face's and mlx-lm's tokenizers."""
-
-    def encode(self, text: str, *, add_special_tokens: bool = ...) -> list[int]: ...
-    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = ...) -> str: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -513,53 +506,3 @@ def _kind(prompt: Prompt) -> tuple[Any, int]:
 def place(example: Example) -> str:
     """Where an example came from, for error messages."""
     return example.where or f"problem {example.key}"
-
-
-def char_ends_to_token_ends(
-    tokenizer: Tokenizer, ids: Sequence[int], ends: Sequence[int], text: str | None = None
-) -> list[int]:
-    """Return for each character end the index of the token that completes the text up to it.
-
-    Decodes prefixes of the sampled ids and never re-tokenises text. The end of the text maps to the
-    last token, which includes a hidden end token.
-    """
-    if not ids:
-        return []
-    full = tokenizer.decode(list(ids), skip_special_tokens=True) if text is None else text
-    shown: dict[int, int] = {}
-
-    def visible(count: int) -> int:
-        """Characters of the text fixed by the first `count` tokens."""
-        if count not in shown:
-            part = tokenizer.decode(list(ids[:count]), skip_special_tokens=True)
-            shown[count] = common_prefix(part, full)
-        return shown[count]
-
-    return [_token_end(visible, len(ids), len(full), end) for end in ends]
-
-
-def _token_end(visible: Any, count: int, length: int, end: int) -> int:
-    if end >= length:
-        return count - 1
-    low, high = 1, count
-    while low < high:
-        middle = (low + high) // 2
-        if visible(middle) >= end:
-            high = middle
-        else:
-            low = middle + 1
-    return low - 1
-
-
-def common_prefix(a: str, b: str) -> int:
-    """Length of the common prefix."""
-    if b.startswith(a):
-        return len(a)
-    low, high = 0, min(len(a), len(b))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if a[:middle] == b[:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
