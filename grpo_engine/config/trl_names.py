@@ -1,5 +1,6 @@
 """The names of TRL's GRPOConfig (1.16): defaults, equivalents here, and names without one."""
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -109,6 +110,8 @@ ALIASES: Final = (
     "lr_scheduler_kwargs", "optim_args", "model_init_kwargs",
 )  # fmt: skip
 
+TRANSLATED: Final = frozenset({*DEFAULTS, *ALIASES, *PLAIN})
+
 # Schedules of transformers, and ours of the same shape; others are in `lr_scheduler_kwargs`.
 SCHEDULES: Final[Mapping[str, str]] = {
     "linear": "linear",
@@ -161,48 +164,34 @@ UNLIKE: Final[Mapping[str, str]] = {
     "memory",
 }
 
-_UNREAD = "GRPOTrainer does not read it"
-_FILES, _TORCH, _LOG = "files go to the run's folder", "of PyTorch or its devices", "all is logged"
+# Names of settings for the machine, files and logging that a run here does not need.
+UNNEEDED: Final[Mapping[str, re.Pattern[str]]] = {
+    "GRPOTrainer does not read it": re.compile("data_seed|label_smoothing_factor"),
+    "files go to the run's folder": re.compile(
+        r"output_dir|save_\w+|overwrite_output_dir|resume_from_checkpoint|enable_jit_checkpoint|"
+        "ignore_data_skip|restore_callback_states_from_checkpoint"
+    ),
+    "of PyTorch or its devices": re.compile(
+        r"(?:bf16|fp16|tf32|torch|use_liger|liger|deepspeed|ds3|fsdp|ddp|load_in|vllm|dataloader|"
+        r"activation_checkpointing|gradient_checkpointing|use_transformers|transformers)\w*|dtype|"
+        "use_cache|use_cpu|local_rank|cast_lm_head_to_fp32|attn_implementation|pad_to_multiple_of|"
+        "cache_implementation|disable_dropout|accelerator_config|parallelism_config|"
+        "full_determinism|average_tokens_across_devices|skip_memory_metrics|remove_unused_columns|"
+        "label_names|length_column_name|train_sampling_strategy"
+    ),
+    "all is logged": re.compile(
+        r"(?:logging|log|push_to_hub|hub|trackio|include)_\w+|report_to|num_completions_to_print|"
+        "disable_tqdm|project|push_to_hub|debug"
+    ),
+    "evaluation.* says when and how": re.compile(
+        r"do_(?:train|eval|predict)|(?:per_device_|batch_)?eval_\w+|metric_for_best_model|"
+        "greater_is_better|prediction_loss_only"
+    ),
+}
 
-# Settings for the machine, files and logging that a run here does not need.
-MACHINE: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("data_seed", "label_smoothing_factor"), _UNREAD),
-    **dict.fromkeys(("output_dir", "save_strategy", "save_only_model", "overwrite_output_dir",
-                     "resume_from_checkpoint", "save_on_each_node", "enable_jit_checkpoint",
-                     "ignore_data_skip", "restore_callback_states_from_checkpoint"), _FILES),
-    **dict.fromkeys((
-        "bf16", "fp16", "tf32", "bf16_full_eval", "fp16_full_eval", "torch_dtype", "dtype",
-        "torch_compile", "torch_compile_backend", "torch_compile_mode", "use_liger_kernel",
-        "liger_kernel_config", "use_cache", "deepspeed", "fsdp", "fsdp_config", "use_cpu",
-        "ddp_backend", "ddp_timeout", "ddp_find_unused_parameters", "local_rank",
-        "cast_lm_head_to_fp32",
-        "attn_implementation", "load_in_4bit", "load_in_8bit", "gradient_checkpointing_kwargs",
-        "activation_checkpointing", "ds3_gather_for_generation", "pad_to_multiple_of",
-        "dataloader_num_workers", "dataloader_pin_memory", "dataloader_drop_last",
-        "cache_implementation", "torch_empty_cache_steps", "disable_dropout", "accelerator_config",
-        "parallelism_config", "full_determinism", "use_transformers_paged",
-        "use_transformers_continuous_batching", "transformers_continuous_batching_config",
-        "vllm_mode", "vllm_model_impl", "vllm_enable_sleep_mode", "vllm_server_base_url",
-        "vllm_server_host", "vllm_server_port", "vllm_server_timeout", "vllm_group_port",
-        "vllm_gpu_memory_utilization", "vllm_max_model_length", "vllm_tensor_parallel_size",
-        "average_tokens_across_devices", "skip_memory_metrics", "remove_unused_columns",
-        "activation_checkpointing_kwargs", "dataloader_in_order", "dataloader_prefetch_factor",
-        "dataloader_multiprocessing_context", "dataloader_persistent_workers", "ddp_static_graph",
-        "ddp_broadcast_buffers", "ddp_bucket_cap_mb", "label_names", "length_column_name",
-        "train_sampling_strategy",
-    ), _TORCH),
-    **dict.fromkeys((
-        "logging_steps", "logging_strategy", "logging_first_step", "logging_dir", "report_to",
-        "log_completions", "num_completions_to_print", "log_unique_prompts", "log_multimodal",
-        "log_completions_hub_repo", "log_level", "disable_tqdm", "project", "trackio_space_id",
-        "push_to_hub", "hub_model_id", "hub_token", "hub_private_repo", "hub_strategy",
-        "hub_always_push", "hub_revision", "log_level_replica", "log_on_each_node", "debug",
-        "logging_nan_inf_filter", "include_num_input_tokens_seen", "include_for_metrics",
-        "trackio_bucket_id", "trackio_static_space_id",
-    ), _LOG),
-    **dict.fromkeys(("do_train", "do_eval", "do_predict", "eval_strategy", "eval_on_start",
-                     "per_device_eval_batch_size", "metric_for_best_model", "greater_is_better",
-                     "batch_eval_metrics", "eval_accumulation_steps", "eval_delay",
-                     "eval_do_concat_batches", "eval_use_gather_object", "prediction_loss_only"),
-                    "evaluation.* says when and how"),
-}  # fmt: skip
+
+def unneeded(name: str) -> str:
+    """Why a setting of TRL has no equivalent and needs none; empty for any other name."""
+    if name in TRANSLATED or name in UNLIKE:
+        return ""
+    return next((why for why, names in UNNEEDED.items() if names.fullmatch(name)), "")

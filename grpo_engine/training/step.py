@@ -29,9 +29,9 @@ def why_skipped(experience: Experience | None, result: UpdateResult | None) -> s
     """Why a step made no update; empty if it made one."""
     if experience is None:
         return "no group had answers that score differently, after all refills"
-    if result is None and all(rollout.failed for rollout in experience.samples.rollouts):
-        return "the environment failed for every answer"
     if result is None:
+        if all(rollout.failed for rollout in experience.samples.rollouts):
+            return "the environment failed for every answer"
         return "no group had a signal: all answers to a prompt scored the same"
     if result.not_finite and not result.updates:
         return f"not finite: {result.not_finite}"
@@ -75,10 +75,10 @@ def finish_step(
     yield from reward_notes(run, step)
     if sampled.is_short and not run.alerts.is_solving(step):
         yield raised(step, "refills_exhausted", Alert(
-            severity="warning",
-            explanation=f"After {sampled.refills} refills only {len(sampled.groups)} of "
+            "warning",
+            f"After {sampled.refills} refills only {len(sampled.groups)} of "
             f"{run.config.rollout.prompts} groups had answers that score differently.",
-            remedy="Use harder or easier tasks, larger groups, or more algorithm.refill_rounds.",
+            "Use harder or easier tasks, larger groups, or more algorithm.refill_rounds.",
         ))  # fmt: skip
     yield from end_if_met(run, metrics)
     yield from check_finite(run, experience, result)
@@ -113,10 +113,10 @@ def check_finite(
     if run.policy.dtype == "float16":
         remedy = "Set model.dtype to bfloat16: float16 holds nothing above 65504."
     yield raised(run.step, "not_finite", Alert(
-        severity="error",
-        explanation=f"An update was left out because {result.not_finite}; the weights are as "
+        "error",
+        f"An update was left out because {result.not_finite}; the weights are as "
         f"before it.{culprit}",
-        remedy=remedy,
+        remedy,
     ), group)  # fmt: skip
     if run.progress.bad_updates >= MAX_BAD_UPDATES:
         raise NotFiniteError(
@@ -131,6 +131,6 @@ def give_up_core(run: Run) -> Iterator[Event]:
     if given_up is not None:
         run.threads = given_up.after
         yield raised(run.step, "busy_machine", Alert(
-            severity="warning", explanation=given_up.explanation, remedy=given_up.remedy,
-            value=given_up.milliseconds, limit=given_up.usual,
+            "warning", given_up.explanation, given_up.remedy, given_up.milliseconds,
+            given_up.usual,
         ))  # fmt: skip
