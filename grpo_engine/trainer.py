@@ -53,7 +53,7 @@ from grpo_engine.training.advantages import (
     step_advantages,
 )
 from grpo_engine.training.logprobs import score_tokens
-from grpo_engine.training.report import NOT_SCORED, UpdatedScores, groups_scored, tokens_scored
+from grpo_engine.training.report import UpdatedScores, groups_scored, tokens_scored
 from grpo_engine.training.samples import Experience, OldScores, Samples, gather
 from grpo_engine.training.sampling import sample_step
 from grpo_engine.training.step import begin_step, finish_step, why_skipped
@@ -206,7 +206,7 @@ def score_after_update(
     run: Run, step: int, experience: Experience, result: UpdateResult | None
 ) -> Iterator[Event]:
     """Score some groups again with the updated policy, and yield the numbers of every token."""
-    samples, trained, updated = experience.samples, set(experience.trained_rows), NOT_SCORED
+    samples, trained, updated = experience.samples, set(experience.trained_rows), UpdatedScores()
     if result is not None and result.updated_logprobs_BT is not None:
         updated = UpdatedScores(result.updated_logprobs_BT, frozenset(trained))
     elif result is not None and result.updates:

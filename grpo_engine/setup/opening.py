@@ -8,7 +8,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from grpo_engine.alerts.rules import Finding, Limits
+from grpo_engine.alerts.rules import Alert, Limits
 from grpo_engine.alerts.state import Alerts, raised
 from grpo_engine.config import mismatch
 from grpo_engine.config.recipes import Recipe
@@ -96,7 +96,7 @@ def open_run(
         )  # fmt: skip
     multiplies = blas.state()
     if multiplies is not None and multiplies.problem:
-        yield raised(step, "slow_products", Finding(
+        yield raised(step, "slow_products", Alert(
             severity="warning", explanation=multiplies.problem, remedy=multiplies.remedy,
         ))  # fmt: skip
     for text in (*(text for one in tasks for text in one.task.notes), *problems):

@@ -69,11 +69,11 @@ def longest(
 
     probes = draw(task, config.seed, 0, min(PROBES, len(task.train)))
     answer = config.rollout.max_new_tokens
-    room = min(filter(None, (config.task.max_prompt_tokens, max(1, context - answer))))
-    prompt = max((len(ids) for ids in map(ids_of, probes) if ids), default=room)
+    limit = min(filter(None, (config.task.max_prompt_tokens, max(1, context - answer))))
+    prompt = max((len(ids) for ids in map(ids_of, probes) if ids), default=limit)
     if specs_of(config, task)[1]:
-        most = config.rollout.max_context or prompt + answer + REPLY * (config.task.max_turns - 1)
-        answer = max(1, min(context, most) - prompt)
+        total = config.rollout.max_context or prompt + answer + REPLY * (config.task.max_turns - 1)
+        answer = max(1, min(context, total) - prompt)
     return Lengths(prompt, answer)
 
 
@@ -123,29 +123,24 @@ def check_memory(
             f"{estimate.weights / GIGABYTE:.1f}, optimiser {estimate.optimizer / GIGABYTE:.1f}, "
             f"sampling {estimate.sampling / GIGABYTE:.1f}, update "
             f"{estimate.update / GIGABYTE:.1f}) and {limit / GIGABYTE:.1f} GB may be used. "
-            + " ".join(remedies(config, estimate, plan, lengths))
+            + remedy(config, estimate, plan, lengths)
         )
     return estimate
 
 
-def remedies(
-    config: RunConfig, estimate: MemoryEstimate, plan: MemoryPlan, lengths: Lengths
-) -> Sequence[str]:
+def remedy(config: RunConfig, estimate: MemoryEstimate, plan: MemoryPlan, lengths: Lengths) -> str:
     """The three most effective settings to change, with values."""
     rollout = config.rollout
     rows = rollout.prompts * rollout.group_size
-    sampling = f"rollout.max_rows={max(1, min(rows, rollout.max_rows or rows) // 2)}"
-    update = f"optimizer.micro_rows={max(1, plan.micro_rows // 2)}"
     shorter = f"rollout.max_new_tokens={max(1, rollout.max_new_tokens // 2)}"
     if lengths.answer > rollout.max_new_tokens:  # of a dialogue
         shorter = f"rollout.max_context={lengths.prompt + lengths.answer // 2}"
     if estimate.weights + estimate.optimizer > max(estimate.sampling, estimate.update):
-        return ["Try model.tuning=lora,", "model.quantized=keep,", "or a smaller model."]
+        return "Try model.tuning=lora, model.quantized=keep, or a smaller model."
     if estimate.sampling > estimate.update:
-        return [
-            f"Try {sampling},",
-            f"{shorter},",
-            f"or rollout.group_size={rollout.group_size // 2 or 1}.",
-        ]
+        at_a_time = max(1, min(rows, rollout.max_rows or rows) // 2)
+        size = rollout.group_size // 2 or 1
+        return f"Try rollout.max_rows={at_a_time}, {shorter}, or rollout.group_size={size}."
+    micro_rows = max(1, plan.micro_rows // 2)
     layers = "fewer model.lora_layers" if plan.grad_checkpoint else "model.grad_checkpoint=on"
-    return [f"Try {update},", f"{layers},", f"or {shorter}."]
+    return f"Try optimizer.micro_rows={micro_rows}, {layers}, or {shorter}."

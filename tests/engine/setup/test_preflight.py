@@ -261,7 +261,7 @@ def test_a_dialogue_is_estimated_with_its_replies(world: Path) -> None:
 def test_a_dialogue_that_does_not_fit_is_told_to_limit_its_context(world: Path) -> None:
     """Half of the 140 tokens after the prompt of 8: 8 + 70."""
     estimate = MemoryEstimate(weights=1, optimizer=1, sampling=5, update=10)
-    said = preflight.remedies(settings(world), estimate, PLAN, preflight.Lengths(8, 140))
+    said = preflight.remedy(settings(world), estimate, PLAN, preflight.Lengths(8, 140))
     assert "or rollout.max_context=78." in said
-    said = preflight.remedies(settings(world), estimate, PLAN, preflight.Lengths(8, 12))
+    said = preflight.remedy(settings(world), estimate, PLAN, preflight.Lengths(8, 12))
     assert "or rollout.max_new_tokens=6." in said
