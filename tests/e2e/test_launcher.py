@@ -11,7 +11,10 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PARTS = ("grpo-tui", "tools/setup", "tools/setup.py", "pyproject.toml", "constraints.txt")
+PARTS = (
+    "grpo-tui", "tools/setup", "tools/setup.py", "tools/hatch_build.py", "pyproject.toml",
+    "constraints.txt", *(f"grpo_engine/cpu/{name}.c" for name in ("matmul", "decode", "passes")),
+)  # fmt: skip
 LINKED = ("app", "experiments")
 
 UV = """#!/bin/sh

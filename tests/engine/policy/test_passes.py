@@ -180,11 +180,11 @@ def test_other_models_and_ways_to_train_are_left_to_mlx(
     tmp_path: Path, changes: dict[str, Any], model: dict[str, Any]
 ) -> None:
     policy = policy_of(tmp_path / "model", changes, **model)
-    assert policy.kernels is None or not policy.kernels.trains
+    assert policy.training_kernels is None
 
 
 @pytest.mark.parametrize("setting", [{"compute": "graph"}, {"shared_prefix": False}])
 def test_settings_turn_them_off(tmp_path: Path, setting: dict[str, Any]) -> None:
     policy = policy_of(tmp_path / "model", {}, **setting)
     assert (policy.kernels is None) == ("compute" in setting)
-    assert policy.kernels is None or not policy.kernels.trains
+    assert policy.training_kernels is None
