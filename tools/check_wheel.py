@@ -130,7 +130,11 @@ def check_kernels(wheel: Path) -> None:
     """Check that the tag and the content agree on whether the kernels are compiled."""
     with ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if name.endswith(".so")}
-    here = sys.platform == "linux" and platform.machine() == "x86_64" and which("cc") is not None
+    here = (
+        sys.platform == "linux"
+        and platform.machine() == "x86_64"
+        and any(map(which, ("cc", "gcc", "clang")))
+    )
     expected = {f"grpo_engine/cpu/kernels-{name}.so" for name in ("avx2", "avx512")}
     if names != (expected if here else set()):
         raise CheckError(f"{wheel.name} has {', '.join(sorted(names)) or 'no compiled kernels'}")
