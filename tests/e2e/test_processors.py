@@ -11,6 +11,7 @@ import os
 import platform
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -63,6 +64,10 @@ sys.exit(main(["train", "--preset", "starter", *sys.argv[2:], "--json"]))
 """
 
 
+ATTEMPTS, LIMIT_S, KILLED = 3, 400, 128 + signal.SIGKILL
+"""The emulator itself may hang where a process with threads forks: then it is tried again."""
+
+
 @dataclass(frozen=True, slots=True)
 class Seen:
     """The output of a run on one processor."""
@@ -93,10 +98,14 @@ def run(python: str, folder: Path, cpu: str = "", **environment: str) -> Seen:
     }  # fmt: skip
     if cpu:
         environment["QEMU_CPU"] = cpu
-    done = subprocess.run(
-        [python, "-P", "-c", PROGRAM, str(folder / "about"), "--steps", "2", *settings],
-        capture_output=True, text=True, env=environment, check=False,
-    )  # fmt: skip
+    command = [python, "-P", "-c", PROGRAM, str(folder / "about"), "--steps", "2", *settings]
+    for _ in range(ATTEMPTS):
+        done = subprocess.run(
+            ["timeout", "-s", "KILL", str(LIMIT_S), *command],
+            capture_output=True, text=True, env=environment, check=False,
+        )  # fmt: skip
+        if not cpu or done.returncode != KILLED:
+            break
     assert done.returncode == 0, done.stderr[-3000:]
     events = [json.loads(line) for line in done.stdout.splitlines()]
     scored = [event["group"] for event in events if event["event"] == "GroupScored"]
