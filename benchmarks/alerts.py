@@ -269,7 +269,7 @@ def order() -> Iterator[tuple[Case, int]]:
 
 def record_all(folder: Path, only: Sequence[str], seeds: Sequence[int]) -> None:
     """Record what is missing."""
-    from grpo_engine.platform import blas
+    from grpo_engine.cpu import blas
 
     blas.ensure()
     folder.mkdir(parents=True, exist_ok=True)

@@ -27,7 +27,7 @@ from math import isfinite
 from pathlib import Path
 from statistics import median
 from time import monotonic
-from typing import Any
+from typing import Any, Literal
 
 from grpo_engine.platform import device
 from grpo_engine.versions import versions
@@ -281,16 +281,15 @@ def parity() -> Part:
     from grpo_engine.policy.forward import token_scores
     from grpo_engine.policy.load import load_policy
     from grpo_engine.policy.policy import Policy
-    from grpo_engine.policy.switches import FastPaths
     from grpo_engine.rollouts.prompts import PromptRenderer
     from grpo_engine.rollouts.types import PromptRows, Sampling
     from grpo_engine.tasks.base import draw, load_task
 
     here = mx.default_device()
 
-    def policy_on(place: Any, dtype: str, fast: FastPaths | None = None) -> Policy:
+    def policy_on(place: Any, dtype: str, compute: Literal["auto", "graph"] = "auto") -> Policy:
         mx.set_default_device(place)
-        policy = load_policy(ModelConfig(dtype=dtype), seed=0, fast=fast)
+        policy = load_policy(ModelConfig(dtype=dtype, compute=compute), seed=0)
         own = policy.snapshot()  # an adapter that is not zero
         for n, (name, old) in enumerate(own.items()):
             if name.endswith("lora_b"):
@@ -304,7 +303,7 @@ def parity() -> Part:
         found = token_scores(policy, batch, temperature=1.0, gradient=False).logprobs
         return np.array(found)[np.array(batch.mask) > 0]
 
-    oracle = policy_on(mx.cpu, "float32", FastPaths.plain())
+    oracle = policy_on(mx.cpu, "float32", "graph")
     config, task = TaskConfig(), load_task(TaskConfig())
     render = PromptRenderer(
         tokenizer=oracle.tokenizer, task=task, config=config, model="starter",
@@ -313,9 +312,7 @@ def parity() -> Part:
     rows = []
     for turn, example in enumerate(draw(task, 0, 0, 8)):
         asked = PromptRows(key=example.key, group=0, ids=render(example).ids, rows=4)
-        oracle.fast = FastPaths()
         rows += sampled(oracle, asked, Sampling(max_new_tokens=48), turn)
-    oracle.fast = FastPaths.plain()
     expected = scores(oracle, rows)
     table, passed = [], True
     for dtype in DTYPES:

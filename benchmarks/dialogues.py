@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grpo_engine.config.settings import ModelConfig
+from grpo_engine.cpu import blas
 from grpo_engine.environments.pool import EnvironmentPool, Job
-from grpo_engine.platform import blas
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.policy import Policy
 from grpo_engine.rollouts.decode import sample_groups

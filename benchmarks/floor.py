@@ -18,7 +18,7 @@ from statistics import median
 
 import numpy as np
 
-from grpo_engine.platform import blas
+from grpo_engine.cpu import blas
 
 MANY = 512  # rows of a product in training
 ROWS = (1, 2, 4, 8, 16, 32, 64)

@@ -1,25 +1,34 @@
 """Counts what the graph does on any device: operations, waits, bytes. Nothing here is timed.
 
-    python -m benchmarks.graph MODEL [--rows 8] [--steps 32] [--dtype bfloat16]
+    python -m benchmarks.graph MODEL [--rows 8] [--dtype bfloat16] [--training 100]
 
-MODEL is a folder. Operations are nodes of MLX's graph without views; a step's are compared with
+MODEL is a folder, or `starter`. With `--training` it is trained for so many steps, for memory that
+grows. Operations are nodes of MLX's graph without views; a step's are compared with
 those of mlx-lm's own step of the bare model. Waits are told by the order of `async_eval` and reads.
 """
 
 import argparse
+import gc
 import io
 import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
 from mlx_lm.models.cache import make_prompt_cache
 
 import grpo_engine  # noqa: F401 - puts a fast BLAS in place before MLX
-from grpo_engine.config.settings import ModelConfig
+from grpo_engine.config.settings import ModelConfig, RunConfig
+from grpo_engine.control import Control
+from grpo_engine.events import RunFailed, StepFinished
+from grpo_engine.policy.batch import TokenBatch, Tokens, make_batch
+from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.policy import Policy
 from grpo_engine.rollouts.batches import batch_for
@@ -27,6 +36,7 @@ from grpo_engine.rollouts.decode import sample_groups
 from grpo_engine.rollouts.noise import token_keys
 from grpo_engine.rollouts.sampler import draw
 from grpo_engine.rollouts.types import PromptRows, Sampling
+from grpo_engine.trainer import run
 
 VIEWS = frozenset({
     "Broadcast", "BroadcastAxes", "Slice", "Reshape", "Transpose", "ExpandDims", "Squeeze",
@@ -34,6 +44,20 @@ VIEWS = frozenset({
 })  # fmt: skip
 NODE = re.compile(r'shape=rectangle[^\]]*\]|label ?="([^"]+)", shape=rectangle')
 PROMPT = tuple(range(5, 45))
+
+
+def loaded(path: str, dtype: str, *, compute: str = "graph") -> Policy:
+    """The model with LoRA of rank 8 on all layers."""
+    settings = loaded_settings(path, dtype, compute=compute)
+    return load_policy(ModelConfig.model_validate(settings), seed=0)
+
+
+def loaded_settings(path: str, dtype: str, *, compute: str = "graph") -> dict[str, Any]:
+    """The settings of such a model."""
+    settings: dict[str, Any] = {"path": path, "dtype": dtype, "lora_rank": 8}
+    if "compute" in ModelConfig.model_fields:
+        settings["compute"] = compute
+    return settings
 
 
 def operations(*arrays: mx.array) -> Counter[str]:
@@ -118,6 +142,70 @@ def growth(policy: Policy, rows: int) -> list[int]:
     return sizes
 
 
+def kept_bytes(policy: Policy, lengths: tuple[int, int] = (64, 192)) -> float:
+    """Bytes per token and layer at the peak of a backward pass, by the difference of two lengths.
+
+    What does not depend on the length, such as a chunk of the head, cancels.
+    """
+    policy.head_chunk = min(lengths) // 2
+    peaks = []
+    for length in lengths:
+        rows = [Tokens(PROMPT[:9], (PROMPT * 8)[:length])]
+
+        def loss(batch: TokenBatch) -> mx.array:
+            return token_scores(policy, batch, temperature=1.0).logprobs.sum()
+
+        gc.collect()
+        before = mx.get_active_memory()
+        mx.reset_peak_memory()
+        mx.eval(nn.value_and_grad(policy.module, loss)(make_batch(rows, [0])))
+        peaks.append(mx.get_peak_memory() - before)
+    shorter, longer = lengths
+    return (peaks[1] - peaks[0]) / (longer - shorter) / len(policy.model.layers)
+
+
+def leaving(policy: Policy, rows: int) -> str:
+    """What is copied when a quarter of the rows leaves."""
+    with policy.for_sampling():
+        batch = batch_for(policy)
+        (prefilled,) = batch.prefill([PROMPT])
+        batch.add([prefilled] * rows)
+        mx.eval(batch.step(mx.array([7] * rows)))
+        caches: list[Any] = batch.caches  # type: ignore[attr-defined]
+        arrays = [array for cache in caches for array in (cache.keys, cache.values)]
+        mx.eval(arrays)
+        before = sum(array.nbytes for array in arrays)
+        batch.keep(range(rows - rows // 4))
+        arrays = [array for cache in caches for array in (cache.keys, cache.values)]
+        copies = operations(*arrays)
+        mx.eval(arrays)
+    after = sum(array.nbytes for array in arrays)
+    return (
+        f"{after / 1e6:.2f} MB of {before / 1e6:.2f} MB by {copies.total()} operations on "
+        f"{len(arrays)} arrays of {len(caches)} layers: {dict(copies)}"
+    )
+
+
+def training(path: str, dtype: str, steps: int) -> list[int]:
+    """Active memory after each step of a real run, in bytes."""
+    config = RunConfig.model_validate({
+        "steps": steps,
+        "model": loaded_settings(path, dtype),
+        "rollout": {"prompts": 2, "group_size": 4, "max_new_tokens": 16},
+        "evaluation": {"before_and_after": False, "pinned": 0},
+        "checkpoint": {"every": 0},
+    })  # fmt: skip
+    sizes = []
+    with TemporaryDirectory() as folder:
+        for event in run(config, Control(), folder=Path(folder)):
+            if isinstance(event, RunFailed):
+                raise SystemExit(event.message)
+            if isinstance(event, StepFinished):
+                gc.collect()
+                sizes.append(int(mx.get_active_memory()))
+    return sizes
+
+
 def main() -> None:
     """Print the counts."""
     parser = argparse.ArgumentParser(
@@ -126,11 +214,17 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--training", type=int, default=0, metavar="STEPS")
     chosen = parser.parse_args()
-    config = ModelConfig(path=chosen.model, dtype=chosen.dtype, lora_rank=8)
-    policy = load_policy(config, seed=0)
-    bare, ours = bare_step(policy, chosen.rows), our_step(policy, chosen.rows)
     out = sys.stdout.write
+    if chosen.training:
+        sizes = training(chosen.model, chosen.dtype, chosen.training)
+        tenth = sizes[9::10]
+        out(f"active memory after every tenth step, in bytes: {tenth}\n")
+        out(f"growth from step 10 to {len(sizes)}: {sizes[-1] - sizes[9]} bytes\n")
+        return
+    policy = loaded(chosen.model, chosen.dtype)
+    bare, ours = bare_step(policy, chosen.rows), our_step(policy, chosen.rows)
     out(f"decode step: {ours.total()} operations, mlx-lm's bare {bare.total()}, "
         f"ratio {ours.total() / bare.total():.2f}\n")  # fmt: skip
     for name, _ in (ours - bare).most_common(12):
@@ -140,6 +234,11 @@ def main() -> None:
     out(f"order: {order(policy, chosen.rows, 24)}\n")
     sizes = growth(policy, chosen.rows)
     out(f"active memory after each sampling: {sizes}\n")
+    out(f"rows that leave: {leaving(policy, chosen.rows)}\n")
+    formats = {name: kept_bytes(loaded(chosen.model, name)) for name in ("float32", "bfloat16")}
+    out("kept for a backward pass, bytes per token and layer: " + ", ".join(
+        f"{name} {size:,.0f}" for name, size in formats.items()
+    ) + f", ratio {formats['bfloat16'] / formats['float32']:.3f}\n")  # fmt: skip
 
 
 if __name__ == "__main__":

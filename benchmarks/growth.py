@@ -23,7 +23,7 @@ import numpy as np
 
 from benchmarks.quick import Row
 from grpo_engine.config.settings import ModelConfig
-from grpo_engine.platform import blas
+from grpo_engine.cpu import blas
 from grpo_engine.policy.batch import micro_batches
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.load import load_policy

@@ -24,8 +24,8 @@ import mlx.core as mx
 from grpo_engine.config.parse import build, merge
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
+from grpo_engine.cpu import blas
 from grpo_engine.events import EvaluationFinished, Event, RunFailed, StepFinished
-from grpo_engine.platform import blas
 from grpo_engine.presets import preset
 from grpo_engine.run.given import NOTHING
 from grpo_engine.run.session import Run

@@ -7,17 +7,15 @@ import json
 import os
 import sys
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from benchmarks import gate, work
 from benchmarks.work import Work
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
+from grpo_engine.cpu import blas
 from grpo_engine.events import GroupScored, RunFailed, StepFinished
-from grpo_engine.platform import blas
 
 REWARD = "from benchmarks.work import reward\n\n\ndef letters(completions, **_):\n    return [\n"
 REWARD += (
@@ -75,11 +73,7 @@ def main(model: str, name: str, *changes: str) -> None:
     # Use all the cores that the peers get, whatever other engines of this user are running.
     blas.ensure()
     blas.set_threads(int(os.environ.get("BENCH_THREADS", "2")))
-    given = dict(change.split("=", 1) for change in changes)
-    fast = {n.removeprefix("fast."): json.loads(v) for n, v in given.items() if n[:5] == "fast."}
-    settings = {n: json.loads(v) for n, v in given.items() if n[:5] != "fast."}
-    if fast:
-        _switch(fast)
+    settings = {name: json.loads(value) for name, value in (item.split("=", 1) for item in changes)}
     from grpo_engine.trainer import run
 
     with tempfile.TemporaryDirectory() as place:
@@ -111,19 +105,6 @@ def _report(metrics: Any, groups: list[GroupScored]) -> None:
         memory=gate.peak_gigabytes(),
         mlx_memory=metrics["memory/peak_gb"],
     )
-
-
-def _switch(changes: dict[str, Any]) -> None:
-    """Load every policy with other fast paths."""
-    from grpo_engine.policy.load import load_policy
-    from grpo_engine.policy.switches import FastPaths
-
-    def load(config: Any, **rest: Any) -> Any:
-        policy = load_policy(config, **rest)
-        policy.fast = replace(FastPaths(), **changes)
-        return policy
-
-    mock.patch("grpo_engine.setup.opening.load_policy", load).start()
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 if os.environ.get("BENCH_BLAS") == "same":
     # This project's import hook loads the BLAS it uses; nothing else of the project is used.
-    from grpo_engine.platform import blas
+    from grpo_engine.cpu import blas
 
     blas.ensure()
     blas.set_threads(int(os.environ.get("BENCH_THREADS", "2")))

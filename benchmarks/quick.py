@@ -1,4 +1,4 @@
-"""Ratios that must not get worse: each fast path beside the plain path, on the embedded starter.
+"""Ratios that must not get worse, on the embedded starter: the graph's ways, and the kernels.
 
     python -m benchmarks.quick [--write]
 
@@ -13,7 +13,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,11 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from grpo_engine.config.settings import ModelConfig
-from grpo_engine.platform import blas
+from grpo_engine.cpu import blas
 from grpo_engine.policy.batch import micro_batches
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.policy import Policy
-from grpo_engine.policy.switches import FastPaths
 from grpo_engine.rollouts.decode import sample_groups
 from grpo_engine.rollouts.types import PromptRows, Sampling
 
@@ -57,9 +56,8 @@ def prompts_of(policy: Policy) -> list[PromptRows]:
     ]  # fmt: skip
 
 
-def sample(policy: Policy, fast: FastPaths) -> None:
+def sample(policy: Policy) -> None:
     """Decode all rows."""
-    policy.fast = fast
     sampling = Sampling(max_new_tokens=ANSWER // 3, ignore_end=True)
     for _ in sample_groups(policy, prompts_of(policy), sampling, seed=0, step=1):
         pass
@@ -75,9 +73,8 @@ def rows_of(policy: Policy) -> list[Row]:
     ]
 
 
-def learn(policy: Policy, fast: FastPaths, rows: list[Row]) -> None:
+def learn(policy: Policy, rows: list[Row]) -> None:
     """Run a forward and backward pass over all rows."""
-    policy.fast = fast
     for batch in micro_batches(rows, rows_at_most=ROWS):
 
         def loss(batch: Any = batch) -> Any:
@@ -86,40 +83,38 @@ def learn(policy: Policy, fast: FastPaths, rows: list[Row]) -> None:
         mx.eval(nn.value_and_grad(policy.module, loss)())
 
 
-def score(policy: Policy, fast: FastPaths, rows: list[Row]) -> None:
+def score(policy: Policy, rows: list[Row]) -> None:
     """Run a forward pass without gradients."""
-    policy.fast = fast
     for batch in micro_batches(rows, rows_at_most=ROWS):
         scores = token_scores(policy, batch, temperature=1.0, gradient=False)
         mx.eval(scores.logprobs)
 
 
-def cases(policy: Policy) -> dict[str, tuple[Callable[[], None], Callable[[], None]]]:
-    """Map each name to (plain, fast)."""
-    fast, plain, rows = FastPaths(), FastPaths.plain(), rows_of(policy)
-    no_prefix = replace(fast, shared_prefix=False)
+def policy_with(**settings: Any) -> Policy:
+    """The starter with these settings of `model`."""
+    return load_policy(ModelConfig(**settings), seed=0)
+
+
+def cases() -> dict[str, tuple[Callable[[], None], Callable[[], None]]]:
+    """Map each name to (slower, faster)."""
+    graph, per_row = policy_with(compute="graph"), policy_with(compute="graph", shared_prefix=False)
+    separate, kernels = policy_with(compute="graph"), policy_with()
+    separate.batching = "separate"
+    rows = rows_of(graph)
     return {
-        "decode all rows together": (
-            lambda: sample(policy, replace(fast, batched_decode=False)),
-            lambda: sample(policy, fast),
-        ),
+        "decode all rows together": (lambda: sample(separate), lambda: sample(graph)),
         "share the prompt in the update": (
-            lambda: learn(policy, no_prefix, rows), lambda: learn(policy, fast, rows),
+            lambda: learn(per_row, rows), lambda: learn(graph, rows),
         ),
-        "share the prompt in scoring": (
-            lambda: score(policy, no_prefix, rows), lambda: score(policy, fast, rows),
-        ),
-        "all paths in the update": (
-            lambda: learn(policy, plain, rows), lambda: learn(policy, fast, rows),
-        ),
-        "all paths in scoring": (
-            lambda: score(policy, plain, rows), lambda: score(policy, fast, rows),
-        ),
+        "share the prompt in scoring": (lambda: score(per_row, rows), lambda: score(graph, rows)),
+        "kernels: decode": (lambda: sample(graph), lambda: sample(kernels)),
+        "kernels: update": (lambda: learn(graph, rows), lambda: learn(kernels, rows)),
+        "kernels: scoring": (lambda: score(graph, rows), lambda: score(kernels, rows)),
     }  # fmt: skip
 
 
 def gain(slow: Callable[[], None], quick: Callable[[], None]) -> float:
-    """Return the median over rounds of plain time / fast time, timed in turn."""
+    """Return the median over rounds of slow time / quick time, timed in turn."""
     slow()
     quick()
     found = []
@@ -140,8 +135,7 @@ def main() -> int:
     asked = parser.parse_args()
     blas.ensure()
     blas.set_threads(1)  # spinning threads beside other programs would hide every other effect
-    policy = load_policy(ModelConfig(), seed=0)
-    found = {name: round(gain(*pair), 2) for name, pair in cases(policy).items()}
+    found = {name: round(gain(*pair), 2) for name, pair in cases().items()}
     if asked.write:
         EXPECTED.write_text(json.dumps(found, indent=1) + "\n")
     expected = json.loads(EXPECTED.read_text())

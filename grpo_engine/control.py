@@ -16,30 +16,28 @@ class StopNow(Exception):  # noqa: N818 (a request, not an error)
 class Control:
     """Requests to one run; any thread may make them, only the engine consumes them."""
 
+    paused: bool = False  # the run should wait
+    stop_now: bool = False  # the unfinished step should be dropped
+    wants_checkpoint: bool = False
+    lost: str = ""  # which other rank is gone, and why
+    blocked: str = ""  # why the next step must wait
+    _stop_after_step: bool = False
+    _pins: deque[str] = field(default_factory=deque)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _wake: threading.Event = field(default_factory=threading.Event)
-    _paused: bool = False
-    _stop_after_step: bool = False
-    _stop_now: bool = False
-    _checkpoint: bool = False
-    _pins: deque[str] = field(default_factory=deque)
-    _lost: str = ""
-    _blocked: str = ""
 
     def ask(self, verb: Verb) -> None:
         """Request `verb`; repeating a request has no effect."""
         with self._lock:
             match verb:
-                case "pause":
-                    self._paused = True
-                case "continue":
-                    self._paused = False
+                case "pause" | "continue":
+                    self.paused = verb == "pause"
                 case "stop_after_step":
-                    self._stop_after_step, self._paused = True, False
+                    self._stop_after_step, self.paused = True, False
                 case "stop_now":
-                    self._stop_now, self._paused = True, False
+                    self.stop_now, self.paused = True, False
                 case "checkpoint":
-                    self._checkpoint = True
+                    self.wants_checkpoint = True
             self._wake.set()
 
     def pin(self, example_key: str) -> None:
@@ -50,49 +48,24 @@ class Control:
     def lose(self, message: str) -> None:
         """Report that another rank is gone; only the first report is kept."""
         with self._lock:
-            self._lost = self._lost or message
-
-    @property
-    def lost(self) -> str:
-        """Which other rank is gone, and why; empty while all are running."""
-        return self._lost
+            self.lost = self.lost or message
 
     def block(self, reason: str) -> None:
         """Hold the run before its next step, for this reason; an empty one lets it continue."""
         with self._lock:
-            self._blocked = reason
+            self.blocked = reason
             self._wake.set()
-
-    @property
-    def blocked(self) -> str:
-        """Why the next step must wait; empty if it need not."""
-        return self._blocked
-
-    @property
-    def paused(self) -> bool:
-        """Whether the run should wait."""
-        return self._paused
-
-    @property
-    def stop_now(self) -> bool:
-        """Whether the unfinished step should be dropped."""
-        return self._stop_now
 
     @property
     def stop_after_step(self) -> bool:
         """Whether the run should end after the current step."""
-        return self._stop_after_step or self._stop_now
-
-    @property
-    def wants_checkpoint(self) -> bool:
-        """Whether a requested checkpoint is still pending."""
-        return self._checkpoint
+        return self._stop_after_step or self.stop_now
 
     def take_checkpoint(self) -> bool:
         """Return whether a checkpoint was requested, and clear the request."""
         with self._lock:
-            asked, self._checkpoint = self._checkpoint, False
-            return asked
+            requested, self.wants_checkpoint = self.wants_checkpoint, False
+            return requested
 
     def take_pins(self) -> list[str]:
         """Return the example keys to pin, and clear them."""
@@ -104,9 +77,9 @@ class Control:
     def wait_while_paused(self, seconds: float) -> bool:
         """Wait up to `seconds` for the pause to end; return whether the run is still paused."""
         self._wake.clear()
-        if self._paused:
+        if self.paused:
             self._wake.wait(seconds)
-        return self._paused
+        return self.paused
 
     def wait(self, seconds: float) -> None:
         """Wait up to `seconds` for any request."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import math
 import statistics
 import sys
@@ -453,28 +454,8 @@ Event = (
     | RunFailed
 )
 
-# Names in stores, spill files and JSON lines; they stay when a class is renamed.
-EVENT_TYPES: dict[str, type] = {
-    "RunStarted": RunStarted,
-    "ModelLoaded": ModelLoaded,
-    "PhaseStarted": PhaseStarted,
-    "PhaseAdvanced": PhaseAdvanced,
-    "PromptsStarted": PromptsStarted,
-    "RolloutsAdvanced": RolloutsAdvanced,
-    "GroupScored": GroupScored,
-    "TokensScored": TokensScored,
-    "PassFinished": PassFinished,
-    "StepFinished": StepFinished,
-    "StepSkipped": StepSkipped,
-    "AlertRaised": AlertRaised,
-    "EvaluationFinished": EvaluationFinished,
-    "CheckpointSaved": CheckpointSaved,
-    "NoteWritten": NoteWritten,
-    "RunPaused": RunPaused,
-    "RunResumed": RunResumed,
-    "RunFinished": RunFinished,
-    "RunFailed": RunFailed,
-}
+# Names in stores, spill files and JSON lines: a class that is renamed needs its old name here.
+EVENT_TYPES: dict[str, type] = {kind.__name__: kind for kind in typing.get_args(Event)}
 _KINDS = {kind: name for name, kind in EVENT_TYPES.items()}
 
 
@@ -485,71 +466,62 @@ def kind_of(event: Event) -> str:
 
 def to_json(event: Event) -> dict[str, Any]:
     """Return the event as JSON values, its type under `event`; NaN and infinities as strings."""
-    return {"event": kind_of(event), **_encode_fields(event)}
+    return {"event": kind_of(event), **encode(event)}
 
 
 def from_json(data: Mapping[str, Any]) -> Event:
     """Rebuild the event that `to_json` wrote."""
-    kind = EVENT_TYPES[data["event"]]
-    event: Event = _decode(kind, data)
+    event: Event = decode(EVENT_TYPES[data["event"]], data)
     return event
 
 
-def _encode_fields(value: Any) -> dict[str, Any]:
-    return {
-        _stored_name(f): _encode(found)
-        for f in dataclasses.fields(value)
-        if (found := getattr(value, f.name)) or "sparse" not in f.metadata
-    }
-
-
-def _stored_name(field: dataclasses.Field[Any]) -> str:
-    name: str = field.metadata.get("stored", field.name)
-    return name
-
-
-def _encode(value: Any) -> Any:
+def encode(value: Any) -> Any:
+    """A dataclass, or what may be in one, as JSON values."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
     if dataclasses.is_dataclass(value):
-        return _encode_fields(value)
+        return {
+            f.metadata.get("stored", f.name): encode(content)
+            for f in dataclasses.fields(value)
+            if (content := getattr(value, f.name)) or "sparse" not in f.metadata
+        }
     if isinstance(value, tuple | list):
-        return [_encode(item) for item in value]
+        return [encode(item) for item in value]
     if isinstance(value, Mapping):
-        return {str(key): _encode(item) for key, item in value.items()}
+        return {str(key): encode(item) for key, item in value.items()}
     return value
 
 
-def _decode(kind: Any, value: Any) -> Any:
-    origin = typing.get_origin(kind)
-    if kind is float or (value is not None and origin in (Union, types.UnionType)):
-        options = (
-            [kind] if kind is float else [a for a in typing.get_args(kind) if a is not type(None)]
-        )
-        return float(value) if options == [float] else _decode(options[0], value)
-    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-        return kind(
-            **{
-                name: _decode(hint, value[stored])
-                for name, stored, hint in _stored_fields(kind)
-                if stored in value
-            }
-        )
+def decode(kind: Any, value: Any) -> Any:
+    """The value of this type that `encode` wrote."""
+    origin, inner = typing.get_origin(kind) or kind, typing.get_args(kind)
+    if value is None:
+        return None
+    if origin in (Union, types.UnionType):
+        return decode(inner[0], value)
+    if kind is float:
+        return float(value)
+    if not isinstance(origin, type):  # Any, or one of some texts
+        return value
+    if dataclasses.is_dataclass(origin):
+        return origin(**{
+            name: decode(hint, value[stored])
+            for name, stored, hint in _stored_fields(origin)
+            if stored in value
+        })  # fmt: skip
     if origin is tuple:
-        inner = typing.get_args(kind)[0]
-        return tuple(_decode(inner, item) for item in value)
-    if origin is not None and _is_subclass(origin, Mapping):
-        inner = typing.get_args(kind)[1]
-        return {key: _decode(inner, item) for key, item in value.items()}
+        kinds = itertools.repeat(inner[0]) if inner[-1] is ... else inner
+        return tuple(map(decode, kinds, value))
+    if origin is list:
+        return [decode(inner[0], item) for item in value]
+    if issubclass(origin, Mapping):
+        return {key: decode(inner[1], item) for key, item in value.items()}
     return value
-
-
-def _is_subclass(kind: Any, parent: type) -> bool:
-    return isinstance(kind, type) and issubclass(kind, parent)
 
 
 @functools.cache
 def _stored_fields(kind: Any) -> tuple[tuple[str, str, Any], ...]:
     """The name, stored name and type of each field."""
     hints = typing.get_type_hints(kind)
-    return tuple((f.name, _stored_name(f), hints[f.name]) for f in dataclasses.fields(kind))
+    fields = dataclasses.fields(kind)
+    return tuple((f.name, f.metadata.get("stored", f.name), hints[f.name]) for f in fields)

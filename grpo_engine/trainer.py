@@ -37,6 +37,7 @@ from grpo_engine.evaluation.pinned import sample_pinned, score_pinned_after_upda
 from grpo_engine.events import Event, NoteWritten, PhaseStarted, RunFailed, RunFinished, StepSkipped
 from grpo_engine.maths.around import entropy_control
 from grpo_engine.platform.threads import launched_rank
+from grpo_engine.policy.memory import free_cache
 from grpo_engine.run.given import NOTHING, Given
 from grpo_engine.run.persist import save_if_due, save_last
 from grpo_engine.run.requests import answer_requests, wait_until_recorded
@@ -52,7 +53,7 @@ from grpo_engine.training.advantages import (
     step_advantages,
 )
 from grpo_engine.training.logprobs import score_tokens
-from grpo_engine.training.report import NOT_SCORED, UpdatedScores, groups_scored, tokens_scored
+from grpo_engine.training.report import UpdatedScores, groups_scored, tokens_scored
 from grpo_engine.training.samples import Experience, OldScores, Samples, gather
 from grpo_engine.training.sampling import sample_step
 from grpo_engine.training.step import begin_step, finish_step, why_skipped
@@ -197,6 +198,7 @@ def score_before_update(
                 run, step, samples.rollouts, rows=rows, under=run.policy.as_reference
             )
             scores = replace(scores, reference_logprobs_BT=reference.logprobs)
+    free_cache()
     return scores
 
 
@@ -204,7 +206,7 @@ def score_after_update(
     run: Run, step: int, experience: Experience, result: UpdateResult | None
 ) -> Iterator[Event]:
     """Score some groups again with the updated policy, and yield the numbers of every token."""
-    samples, trained, updated = experience.samples, set(experience.trained_rows), NOT_SCORED
+    samples, trained, updated = experience.samples, set(experience.trained_rows), UpdatedScores()
     if result is not None and result.updated_logprobs_BT is not None:
         updated = UpdatedScores(result.updated_logprobs_BT, frozenset(trained))
     elif result is not None and result.updates:

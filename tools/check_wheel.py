@@ -6,7 +6,9 @@ folder.
 """
 
 import os
+import platform
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -18,6 +20,8 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from shutil import which
+from zipfile import ZipFile
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -117,8 +121,26 @@ def built(name: str, folder: Path) -> Path:
     again = wheel_of(archive, python, folder / "archive")
     if wheel.read_bytes() != again.read_bytes():
         raise CheckError(f"the wheel of {archive.name} differs from that of the source tree")
+    check_kernels(wheel)
     say(f"built {wheel.name}, {wheel.stat().st_size / 1e6:.1f} MB, also from {archive.name}")
     return wheel
+
+
+def check_kernels(wheel: Path) -> None:
+    """Check that the tag and the content agree on whether the kernels are compiled."""
+    with ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if name.endswith(".so")}
+    here = (
+        sys.platform == "linux"
+        and platform.machine() == "x86_64"
+        and any(map(which, ("cc", "gcc", "clang")))
+    )
+    expected = {f"grpo_engine/cpu/kernels-{name}.so" for name in ("avx2", "avx512")}
+    if names != (expected if here else set()):
+        raise CheckError(f"{wheel.name} has {', '.join(sorted(names)) or 'no compiled kernels'}")
+    tag = r"-py3-none-manylinux_2_\d+_x86_64\.whl$" if here else r"-py3-none-any\.whl$"
+    if not re.search(tag, wheel.name):
+        raise CheckError(f"{wheel.name} has not the tag of what is in it")
 
 
 def wheel_of(source: Path, python: Path, folder: Path) -> Path:

@@ -134,7 +134,8 @@ def install(uv: str | None, wanted: list[str]) -> None:
     """Install, with uv if it is installed; fall back to pip if uv fails."""
     quiet = [] if sys.stderr.isatty() else ["--no-progress"]
     if uv:
-        command = [uv, "pip", "install", *quiet, "--python", str(PYTHON), *wanted]
+        command = [uv, "pip", "install", *quiet, "--python", str(PYTHON)]
+        command += ["--reinstall-package", "grpo-tui", *wanted]  # its C may be stale
         if subprocess.run(command, stdout=sys.stderr, env=clean(), check=False).returncode == 0:
             return
         say("uv did not manage it; trying pip")

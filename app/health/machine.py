@@ -5,7 +5,8 @@ import platform
 import sys
 from pathlib import Path
 
-from grpo_engine.platform import memory, processor, threads
+from grpo_engine.cpu import processor
+from grpo_engine.platform import memory, threads
 from grpo_tui.app.health.facts import Fact, Level, gib
 
 SMALLEST = 512 << 20

@@ -6,8 +6,9 @@ import warnings
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from grpo_engine.cpu import blas
 from grpo_engine.errors import MemoryLimitError, MissingPackageError
-from grpo_engine.platform import blas, device, formats, kernels, private, speed, threads
+from grpo_engine.platform import device, formats, kernels, private, speed, threads
 from grpo_tui.app.health.facts import Fact, Level
 
 SLOW = 20.0  # GFLOP/s; MLX's own BLAS reaches 2.5-6, an optimised one 40 and more per core
@@ -144,8 +145,8 @@ def products() -> list[Fact]:
         library = f"{name}, kernel {done.kernels}, {done.threads} of at most {done.max_threads} "
         library += f"threads, {done.library}"
     reasons = [*done.skipped, done.remedy]
-    if done.products_reason:
-        reasons.insert(0, f"Our own compiled code is not used: it {done.products_reason}.")
+    if done.compiled_problem:
+        reasons.insert(0, f"Our own compiled code is not used: it {done.compiled_problem}.")
     remedy = " ".join(filter(None, reasons))
     level = Level.WARNING if done.problem or remedy else Level.FINE
     if done.loaded and done.max_threads < threads.cores():
@@ -158,7 +159,7 @@ def products() -> list[Fact]:
         "library": done.library,
         "config": done.config,
         "kernel": done.kernel,
-        "products": float(done.products),
+        "products": float(done.compiled),
         "threads": done.threads,
     }
     first = Fact(

@@ -42,7 +42,8 @@ class EngineThread(threading.Thread):
 
     def run(self) -> None:
         """Run jobs until the end; the thread's entry point."""
-        from grpo_engine.platform import enter_engine, heap
+        from grpo_engine.platform import heap
+        from grpo_engine.startup import enter_engine
 
         enter_engine(self._niceness)
         try:

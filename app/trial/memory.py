@@ -18,20 +18,22 @@ class Estimates:
         self._policy: tuple[str, Policy] | None = None
 
     def estimate(self, config: RunConfig) -> dict[str, Any]:
-        """Return bytes by purpose, the limit, and the number of answers per backward pass."""
+        """Return bytes by purpose, the limit, and how backward passes use memory."""
         from grpo_engine.setup import preflight
 
         policy = self.shapes(config)
         render, _ = self._examples.usable(config)
         longest = preflight.longest(config, render.task, policy.context_length, render)
-        rows = preflight.micro_rows(config, policy, longest)
+        limit = preflight.memory_limit()
+        plan = preflight.plan_memory(config, policy, longest, limit)
         found: dict[str, Any] = {
-            "limit": preflight.memory_limit(), "rows": rows, "prompt_tokens": longest.prompt,
+            "limit": limit, "rows": plan.micro_rows, "recomputed": plan.grad_checkpoint,
+            "prompt_tokens": longest.prompt,
             "parameters": policy.parameters, "trained": policy.trainable_parameters,
             "dtype": policy.dtype,
         }  # fmt: skip
         try:
-            made = preflight.check_memory(config, policy, longest, rows)
+            made = preflight.check_memory(config, policy, longest, plan)
         except MemoryLimitError as error:
             return {**found, "peak": None, "refused": str(error)}
         return {
@@ -55,7 +57,6 @@ def shapes(config: RunConfig) -> "Policy":
     from grpo_engine.policy.load import context_length, end_tokens
     from grpo_engine.policy.policy import Policy, Trained
     from grpo_engine.policy.source import load_parts
-    from grpo_engine.policy.switches import FastPaths
     from grpo_engine.policy.trees import flatten
 
     model_folder(config.model.path)  # raises its own error if there is none
@@ -73,6 +74,5 @@ def shapes(config: RunConfig) -> "Policy":
         parameters=int(get_total_parameters(model)),
         trainable_parameters=sum(int(array.size) for array in trained),
         dtype=max(dtypes, key=dtypes.count), adapter=adapter, parts=None, windows=[],
-        head_is_trained=False, fast=FastPaths(shared_prefix=plain.shared_prefix),
-        notes=tuple(notes),
+        head_is_trained=False, notes=tuple(notes),
     )  # fmt: skip

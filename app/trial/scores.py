@@ -15,7 +15,6 @@ from grpo_engine.platform.scratch import scratch
 from grpo_engine.rewards.worker.client import RewardWorker
 from grpo_engine.rollouts.prompts import (
     RenderedPrompt,
-    Tokenizer,
     conversation,
     for_rewards,
     reward_completion,
@@ -109,9 +108,8 @@ class Scores:
             )
             for place, text in enumerate(texts)
         ]  # fmt: skip
-        folder, tokenizer = self._folder, self._tokenizer(config)
         names = () if has_environment else None
-        with Scorer(config, task, folder, Control(), tokenizer, environments=names) as scorer:
+        with Scorer(config, task, self._folder, Control(), environments=names) as scorer:
             if not has_environment:  # made-up answers have no environment to look at
                 scorer.score([example] * 2, [prompt] * 2, rollouts, step=1)
 
@@ -123,13 +121,12 @@ class Scores:
         tokenizer = self._tokenizer(config)
         return [int(i) for i in tokenizer.encode(completion, add_special_tokens=False)]
 
-    def _tokenizer(self, config: RunConfig) -> Tokenizer:
+    def _tokenizer(self, config: RunConfig) -> Any:
         """Return the model's tokenizer, or one of bytes if that cannot be loaded."""
         try:
-            tokenizer: Tokenizer = self._examples.tokenizer(config)
+            return self._examples.tokenizer(config)
         except EngineError:
             return Bytes()
-        return tokenizer
 
     def _started(self, config: RunConfig) -> RewardWorker:
         from grpo_engine.rewards.scorer import specs_of

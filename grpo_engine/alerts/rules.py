@@ -1,10 +1,11 @@
-"""Alert rules: each reads the metrics of recent steps and returns a finding or None."""
+"""Alert rules: each reads the metrics of recent steps and returns a alert or None."""
 
 import math
 import os
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import permutations
 
 from grpo_engine.config.mismatch import ROUNDING, Gap
@@ -93,8 +94,8 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts(Limits):
-    """Input of the rules; `history` ends with the current step, `start` holds the first ten.
+class RunState(Limits):
+    """The run as rules see it; `history` ends with the current step, `start` has the first ten.
 
     `evaluations` are of one mode, oldest first.
     """
@@ -117,9 +118,9 @@ class Facts(Limits):
 
     def changes(self, key: str) -> Iterator[Change]:
         """How a metric's mean over ten steps changed since the ten before, and since the start."""
-        return (change for (change,) in self.together(key))
+        return (change for (change,) in self.changes_of(key))
 
-    def together(self, *keys: str) -> Iterator[tuple[Change, ...]]:
+    def changes_of(self, *keys: str) -> Iterator[tuple[Change, ...]]:
         """The changes of several metrics over the same steps."""
         if self.is_early:
             return
@@ -133,16 +134,18 @@ class Facts(Limits):
     @property
     def rewards(self) -> list[str]:
         """The reward functions that scored in this step; penalties of the recipe are none."""
-        found = (key for key in self.history[-1] if key.startswith("rewards/"))
-        names = [key[len("rewards/") : -len("/mean")] for key in found if key.endswith("/mean")]
+        names = [
+            key[len("rewards/") : -len("/mean")]
+            for key in self.history[-1]
+            if key.startswith("rewards/") and key.endswith("/mean")
+        ]
         return [name for name in names if name in self.weights or not self.weights]
 
     @property
     def held_out(self) -> Change | None:
         """How held-out accuracy changed from the first evaluation to the last."""
-        if len(self.evaluations) < 2:
-            return None
-        return self.evaluations[0].change(self.evaluations[-1])
+        first, *later = self.evaluations or (None,)
+        return first.change(later[-1]) if first and later else None
 
     @property
     def best(self) -> tuple[int, Change] | None:
@@ -150,8 +153,8 @@ class Facts(Limits):
         if len(self.evaluations) < 2:
             return None
         *earlier, last = self.evaluations
-        found = max(earlier, key=lambda one: one.accuracy)
-        return found.step, found.change(last)
+        best = max(earlier, key=lambda evaluation: evaluation.accuracy)
+        return best.step, best.change(last)
 
     @property
     def right(self) -> list[Change]:
@@ -183,22 +186,16 @@ class Facts(Limits):
         Held-out problems decide where they were tried in the last twenty steps; those of the last
         ten also where right answers fell in training.
         """
-        held_out, age = self.held_out, math.inf
-        if held_out is not None:
-            age = self.step - self.evaluations[-1].step
-        if held_out is not None and age < 2 * SPAN:
-            if held_out.fell(LIKELY) or (self.best is not None and self.best[1].fell()):
+        held_out, best, progress = self.held_out, self.best, self.progress
+        fell = any(change.fell() for change in self.right[:1])
+        if held_out and best and (age := self.step - self.evaluations[-1].step) < 2 * SPAN:
+            if held_out.fell(LIKELY) or best[1].fell():
                 return False
-            if held_out.rose(LIKELY) and (age < SPAN or not self._fell_lately):
+            if held_out.rose(LIKELY) and (age < SPAN or not fell):
                 return True
-        progress = self.progress
-        if progress is None or self._fell_lately:
+        if progress is None or fell:
             return False
         return progress.rose(1.0) or progress.after >= MOSTLY_RIGHT
-
-    @property
-    def _fell_lately(self) -> bool:
-        return any(change.fell() for change in self.right[:1])
 
     @property
     def solves(self) -> bool:
@@ -218,8 +215,8 @@ class Facts(Limits):
         return UNKNOWN * limit if self.accuracy and self.is_early else limit
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+@dataclass(frozen=True, slots=True)
+class Alert:
     """What a rule found: severity, explanation, what to try, and the value beside its limit."""
 
     severity: Severity
@@ -250,308 +247,315 @@ def change_of(early: Sequence[float], late: Sequence[float]) -> Change:
     return Change(before=_mean(early), after=_mean(late), error=error)
 
 
-def no_signal(facts: Facts) -> Finding | None:
+def no_signal(run: RunState) -> Alert | None:
     """Too many groups teach nothing; where answers became right, that is how it should be."""
-    share = _mean(facts.last("frac_reward_zero_std", 5))
-    limit = facts.thresholds.no_signal
-    if share <= limit or facts.solves:
+    share = _mean(run.last("frac_reward_zero_std", 5))
+    limit = run.thresholds.no_signal
+    if share <= limit or run.solves:
         return None
-    return Finding(
-        severity="warning",
-        explanation=f"{share:.0%} of the prompts in the last 5 steps had no signal: all their "
+    return Alert(
+        "warning",
+        f"{share:.0%} of the prompts in the last 5 steps had no signal: all their "
         "answers scored the same.",
-        remedy="Use harder tasks if all are right and easier ones if all are wrong, larger groups, "
+        "Use harder tasks if all are right and easier ones if all are wrong, larger groups, "
         "or dynamic sampling (algorithm.refill_rounds).",
-        value=share,
-        limit=limit,
+        share,
+        limit,
     )
 
 
-def task_solved(facts: Facts) -> Finding | None:
-    share = _mean(facts.last("frac_reward_zero_std", SPAN))
-    right = _mean(facts.last(mean_of(facts.accuracy), SPAN)) if facts.accuracy else 0.0
-    if share <= facts.thresholds.no_signal or right < SOLVED:
+def task_solved(run: RunState) -> Alert | None:
+    share = _mean(run.last("frac_reward_zero_std", SPAN))
+    right = _mean(run.last(mean_of(run.accuracy), SPAN)) if run.accuracy else 0.0
+    if share <= run.thresholds.no_signal or right < SOLVED:
         return None
-    return Finding(
-        severity="info",
-        explanation=f"{right:.0%} of the answers are right and {share:.0%} of the prompts have no "
+    return Alert(
+        "info",
+        f"{right:.0%} of the answers are right and {share:.0%} of the prompts have no "
         "signal: there is hardly anything left to learn from these problems.",
-        remedy="Stop here, or train on harder problems.",
-        value=right,
-        limit=SOLVED,
+        "Stop here, or train on harder problems.",
+        right,
+        SOLVED,
     )
 
 
-def format_hacking(facts: Facts) -> Finding | None:
+def format_hacking(run: RunState) -> Alert | None:
     """Reward rises while right answers become fewer, or stay as few as they were.
 
     Many models learn the format first, so answers that stay as they were count after 30 steps.
     """
-    if facts.accuracy is None or facts.learns:
+    if run.accuracy is None or run.learns:
         return None
-    is_late = len(facts.history) >= 3 * SPAN
-    for reward, right in facts.together("reward", mean_of(facts.accuracy)):
+    is_late = len(run.history) >= 3 * SPAN
+    for reward, right in run.changes_of("reward", mean_of(run.accuracy)):
         still = is_late and right.after < MOSTLY_RIGHT and not right.rose(1.0)
         if (right.fell() and not reward.fell()) or (reward.rose() and still):
-            tried = "" if facts.held_out is None else f", held-out accuracy {facts.held_out}"
-            return Finding(
-                severity="warning",
-                explanation="The model is rewarded for something other than right answers: "
-                f"{facts.accuracy} went {right} while reward went {reward}{tried}.{_paid(facts)}",
-                remedy=f"Give {facts.accuracy} more weight (rewards.weights), and the others less "
+            tried = "" if run.held_out is None else f", held-out accuracy {run.held_out}"
+            return Alert(
+                "warning",
+                "The model is rewarded for something other than right answers: "
+                f"{run.accuracy} went {right} while reward went {reward}{tried}.{_paid(run)}",
+                f"Give {run.accuracy} more weight (rewards.weights), and the others less "
                 "or none; look at the answers that score highest.",
-                value=right.after,
+                right.after,
             )
     return None
 
 
-def _paid(facts: Facts) -> str:
+def _paid(run: RunState) -> str:
     """Which other reward rose most in all, as a sentence."""
     rises = {
-        name: facts.weights.get(name, 1.0) * change.size
-        for name in facts.rewards if name != facts.accuracy
-        for change in facts.changes(mean_of(name)) if change.rose()
+        name: run.weights.get(name, 1.0) * change.size
+        for name in run.rewards if name != run.accuracy
+        for change in run.changes(mean_of(name)) if change.rose()
     }  # fmt: skip
     best = max(rises, key=rises.__getitem__, default="")
     return f" Most of the rise is from {best}." if best else ""
 
 
-def reward_conflict(facts: Facts) -> Finding | None:
+def reward_conflict(run: RunState) -> Alert | None:
     """One reward function rises while another falls; the accuracy has a rule of its own."""
-    for up, down in permutations(facts.rewards, 2):
-        if down == facts.accuracy:
+    for up, down in permutations(run.rewards, 2):
+        if down == run.accuracy:
             continue
-        for pair in facts.together(mean_of(up), mean_of(down)):
-            rise, fall = (_gain(facts, *one) for one in zip((up, down), pair, strict=True))
+        for pair in run.changes_of(mean_of(up), mean_of(down)):
+            rise, fall = map(partial(_gain, run), (up, down), pair)
             if rise.rose() and fall.fell():
-                return Finding(
-                    severity="warning",
-                    explanation=f"{up} and {down} ask for opposite things: {up} went {rise} "
+                return Alert(
+                    "warning",
+                    f"{up} and {down} ask for opposite things: {up} went {rise} "
                     f"while {down} went {fall}.",
-                    remedy=f"Read answers that score high in {up} and low in {down}; drop one of "
+                    f"Read answers that score high in {up} and low in {down}; drop one of "
                     "the two or change rewards.weights.",
-                    value=fall.after,
+                    fall.after,
                 )
     return None
 
 
-def _gain(facts: Facts, function: str, change: Change) -> Change:
+def _gain(run: RunState, function: str, change: Change) -> Change:
     """The change of a reward's scores; one with a negative weight gains where they fall."""
-    if facts.weights.get(function, 1.0) >= 0:
+    if run.weights.get(function, 1.0) >= 0:
         return change
     return Change(before=-change.before, after=-change.after, error=change.error)
 
 
-def reward_fell(facts: Facts) -> Finding | None:
-    for change in facts.changes("reward"):
+def reward_fell(run: RunState) -> Alert | None:
+    for change in run.changes("reward"):
         if change.fell():
-            return Finding(
-                severity="warning",
-                explanation=f"Reward fell {change}: the updates make the answers worse.",
-                remedy="Lower optimizer.learning_rate or algorithm.passes, check the signs of "
+            return Alert(
+                "warning",
+                f"Reward fell {change}: the updates make the answers worse.",
+                "Lower optimizer.learning_rate or algorithm.passes, check the signs of "
                 "rewards.weights, and go back to a checkpoint from before the fall.",
-                value=change.after,
+                change.after,
             )
     return None
 
 
-def nothing_learned(facts: Facts) -> Finding | None:
+def nothing_learned(run: RunState) -> Alert | None:
     """The policy stays at its reference, and the reward where it was."""
-    kl, (*_, change) = facts.last("kl", SPAN), (None, *facts.changes("reward"))
-    if not kl or statistics.median(kl) >= AT_REFERENCE or len(facts.history) < 3 * SPAN:
+    kl, (*_, change) = run.last("kl", SPAN), (None, *run.changes("reward"))
+    if not kl or statistics.median(kl) >= AT_REFERENCE or len(run.history) < 3 * SPAN:
         return None
     if change is None or change.rose(LIKELY):
         return None
-    return Finding(
-        severity="info",
-        explanation=f"After {facts.step} steps the policy is {statistics.median(kl):.2g} nats per "
+    return Alert(
+        "info",
+        f"After {run.step} steps the policy is {statistics.median(kl):.2g} nats per "
         f"token from its reference, and reward went {change}: hardly anything is learned.",
-        remedy="Raise optimizer.learning_rate or lower algorithm.beta.",
-        value=statistics.median(kl),
-        limit=AT_REFERENCE,
+        "Raise optimizer.learning_rate or lower algorithm.beta.",
+        statistics.median(kl),
+        AT_REFERENCE,
     )
 
 
-def reward_saturated(facts: Facts) -> Finding | None:
+def reward_saturated(run: RunState) -> Alert | None:
     """A reward that varied gives nearly all answers the same high score, and the rest stands."""
-    if facts.accuracy is None or facts.learns:
+    if run.accuracy is None or run.learns:
         return None
-    for name in facts.rewards:
-        found = list(facts.together(mean_of(name), f"rewards/{name}/std"))
-        if name == facts.accuracy or not found:
+    for name in run.rewards:
+        changes = list(run.changes_of(mean_of(name), f"rewards/{name}/std"))
+        if name == run.accuracy or not changes:
             continue
-        rise, spread = found[-1]
+        rise, spread = changes[-1]
         limit = SATURATED * spread.before
         if rise.rose() and spread.after < limit:
-            right = facts.history[-1].get(mean_of(facts.accuracy), 0.0)
-            return Finding(
-                severity="warning",
-                explanation=f"Nearly all answers have the highest score in {name}, which has "
-                f"nothing more to teach, while {facts.accuracy} is {right:.3g}.",
-                remedy=f"Drop {name} or give it less weight, so that {facts.accuracy} counts.",
-                value=spread.after,
-                limit=limit,
+            right = run.history[-1].get(mean_of(run.accuracy), 0.0)
+            return Alert(
+                "warning",
+                f"Nearly all answers have the highest score in {name}, which has "
+                f"nothing more to teach, while {run.accuracy} is {right:.3g}.",
+                f"Drop {name} or give it less weight, so that {run.accuracy} counts.",
+                spread.after,
+                limit,
             )
     return None
 
 
-def kl_above_limit(facts: Facts) -> Finding | None:
+def kl_above_limit(run: RunState) -> Alert | None:
     """The median of a few steps: some odd tokens can raise the mean of one step tenfold."""
-    kl = statistics.median(facts.last("kl", COMPARED["kl"]) or [0.0])
-    limit = facts.excused(facts.thresholds.kl)
+    kl = statistics.median(run.last("kl", COMPARED["kl"]) or [0.0])
+    limit = run.excused(run.thresholds.kl)
     if kl <= limit:
         return None
-    return Finding(
-        severity="warning",
-        explanation=f"The policy is {kl:.3f} nats per token away from its reference: it may be "
+    return Alert(
+        "warning",
+        f"The policy is {kl:.3f} nats per token away from its reference: it may be "
         "losing abilities of the base model.",
-        remedy="Raise algorithm.beta, lower optimizer.learning_rate, or stop here and evaluate.",
-        value=kl,
-        limit=limit,
+        "Raise algorithm.beta, lower optimizer.learning_rate, or stop here and evaluate.",
+        kl,
+        limit,
     )
 
 
-def kl_exploding(facts: Facts) -> Finding | None:
+def kl_exploding(run: RunState) -> Alert | None:
     """KL far above the usual: in two steps, or so far that it cannot be a few odd tokens."""
-    now, jump = facts.last("kl", 2), facts.thresholds.kl_jump
-    for values, floor in (now, 0.05), (now[1:], jump * facts.thresholds.kl):
-        usual = statistics.median(facts.last("kl", 5, skip=len(values)) or [math.inf])
+    now, jump = run.last("kl", 2), run.thresholds.kl_jump
+    for values, floor in (now, 0.05), (now[1:], jump * run.thresholds.kl):
+        usual = statistics.median(run.last("kl", 5, skip=len(values)) or [math.inf])
         limit = max(floor, jump * usual)
         if values and min(values) > limit:
-            return Finding(
-                severity="error",
-                explanation=f"KL jumped to {values[-1]:.3g} from a median of {usual:.3g}: an "
+            return Alert(
+                "error",
+                f"KL jumped to {values[-1]:.3g} from a median of {usual:.3g}: an "
                 "update moved the policy too far.",
-                remedy="Lower optimizer.learning_rate or optimizer.max_grad_norm; go back to a "
+                "Lower optimizer.learning_rate or optimizer.max_grad_norm; go back to a "
                 "checkpoint.",
-                value=values[-1],
-                limit=limit,
+                values[-1],
+                limit,
             )
     return None
 
 
-def entropy_collapse(facts: Facts) -> Finding | None:
-    first, now = _mean(facts.first("entropy")[:EARLY]), facts.last("entropy", 5)
-    limit = facts.thresholds.entropy * first
-    if not now or _mean(now) >= limit or facts.learns or facts.is_early:
+def _collapse(run: RunState, key: str, share: float) -> tuple[float, float, float] | None:
+    """A metric at the start and now, and its limit, if it fell below this share of the start."""
+    start, recent = _mean(run.first(key)[:EARLY]), run.last(key, 5)
+    now, limit = _mean(recent), share * start
+    if not recent or now >= limit or run.learns or run.is_early:
         return None
-    return Finding(
-        severity="warning",
-        explanation=f"Entropy fell to {_mean(now):.3f} from {first:.3f} at the start: the "
+    return start, now, limit
+
+
+def entropy_collapse(run: RunState) -> Alert | None:
+    collapse = _collapse(run, "entropy", run.thresholds.entropy)
+    if collapse is None:
+        return None
+    start, now, limit = collapse
+    return Alert(
+        "warning",
+        f"Entropy fell to {now:.3f} from {start:.3f} at the start: the "
         "answers to a prompt become the same, and groups lose their signal.",
-        remedy="Raise rollout.temperature, algorithm.clip_high or algorithm.entropy_bonus, or "
+        "Raise rollout.temperature, algorithm.clip_high or algorithm.entropy_bonus, or "
         "lower optimizer.learning_rate.",
-        value=_mean(now),
-        limit=limit,
+        now,
+        limit,
     )
 
 
-def length_collapse(facts: Facts) -> Finding | None:
-    first = _mean(facts.first("completions/mean_length")[:EARLY])
-    now = facts.last("completions/mean_length", 5)
-    limit = facts.thresholds.length_least * first
-    if not now or _mean(now) >= limit or facts.learns or facts.is_early:
+def length_collapse(run: RunState) -> Alert | None:
+    collapse = _collapse(run, "completions/mean_length", run.thresholds.length_least)
+    if collapse is None:
         return None
-    return Finding(
-        severity="warning",
-        explanation=f"Answers shrank from {first:.0f} to {_mean(now):.0f} tokens{facts.no_gain}: "
+    start, now, limit = collapse
+    return Alert(
+        "warning",
+        f"Answers shrank from {start:.0f} to {now:.0f} tokens{run.no_gain}: "
         "the model gives up or is rewarded for being short.",
-        remedy="Read the shortest answers of this step; drop or lower a reward that pays for "
+        "Read the shortest answers of this step; drop or lower a reward that pays for "
         "short answers, or give a right answer more weight.",
-        value=_mean(now),
-        limit=limit,
+        now,
+        limit,
     )
 
 
-def length_growth(facts: Facts) -> Finding | None:
-    length = next(facts.changes("completions/mean_length"), None)
-    reward = next(facts.changes("reward"), None)
-    if length is None or reward is None or reward.rose(LIKELY) or facts.learns:
+def length_growth(run: RunState) -> Alert | None:
+    length = next(run.changes("completions/mean_length"), None)
+    reward = next(run.changes("reward"), None)
+    if length is None or reward is None or reward.rose(LIKELY) or run.learns:
         return None
-    limit = facts.thresholds.length * length.before
+    limit = run.thresholds.length * length.before
     if length.after <= limit:
         return None
-    return Finding(
-        severity="warning",
-        explanation=f"Answers grew from {length.before:.0f} to {length.after:.0f} tokens in 20 "
+    return Alert(
+        "warning",
+        f"Answers grew from {length.before:.0f} to {length.after:.0f} tokens in 20 "
         "steps while the reward did not rise: the model is padding.",
-        remedy="Use algorithm.weight per_token or constant, or a soft length penalty "
+        "Use algorithm.weight per_token or constant, or a soft length penalty "
         "(algorithm.overlong_buffer).",
-        value=length.after,
-        limit=limit,
+        length.after,
+        limit,
     )
 
 
-def most_truncated(facts: Facts) -> Finding | None:
+def most_truncated(run: RunState) -> Alert | None:
     steps = COMPARED["cut"]
-    share = _mean(facts.last("completions/clipped_ratio", steps))
-    limit = facts.thresholds.cut
+    share = _mean(run.last("completions/clipped_ratio", steps))
+    limit = run.thresholds.cut
     if share <= limit:
         return None
-    return Finding(
-        severity="warning",
-        explanation=f"{share:.0%} of the answers in the last {steps} steps were cut at the length "
+    return Alert(
+        "warning",
+        f"{share:.0%} of the answers in the last {steps} steps were cut at the length "
         "limit and could not finish.",
-        remedy="Raise rollout.max_new_tokens, or ask for shorter answers in task.system_prompt.",
-        value=share,
-        limit=limit,
+        "Raise rollout.max_new_tokens, or ask for shorter answers in task.system_prompt.",
+        share,
+        limit,
     )
 
 
-def clip_too_much(facts: Facts) -> Finding | None:
+def clip_too_much(run: RunState) -> Alert | None:
     steps = COMPARED["clip"]
-    share = _mean(facts.last("clip_ratio/region_mean", steps))
-    limit = facts.thresholds.clip
-    if facts.updates_per_step < 2 or facts.whole_answers or share <= limit:
+    share = _mean(run.last("clip_ratio/region_mean", steps))
+    limit = run.thresholds.clip
+    if run.updates_per_step < 2 or run.whole_answers or share <= limit:
         return None
-    return Finding(
-        severity="warning",
-        explanation=f"{share:.0%} of the tokens were at their bound over the last {steps} steps: "
+    return Alert(
+        "warning",
+        f"{share:.0%} of the tokens were at their bound over the last {steps} steps: "
         "later passes have little effect.",
-        remedy="Lower optimizer.learning_rate or algorithm.passes.",
-        value=share,
-        limit=limit,
+        "Lower optimizer.learning_rate or algorithm.passes.",
+        share,
+        limit,
     )
 
 
-def clip_never(facts: Facts) -> Finding | None:
-    shares = facts.last("clip_ratio/region_mean", 10)
-    limit = facts.thresholds.clip_least
-    if facts.updates_per_step < 2 or not facts.has_bounds or not shares or max(shares) > limit:
+def clip_never(run: RunState) -> Alert | None:
+    shares = run.last("clip_ratio/region_mean", 10)
+    limit = run.thresholds.clip_least
+    if run.updates_per_step < 2 or not run.has_bounds or not shares or max(shares) > limit:
         return None
-    return Finding(
-        severity="info",
-        explanation="No token was clipped in 10 steps although each batch is used for "
-        f"{facts.updates_per_step} updates: the bounds have no effect.",
-        remedy="The learning rate may be raised, or passes lowered to save time.",
-        value=max(shares),
-        limit=limit,
+    return Alert(
+        "info",
+        "No token was clipped in 10 steps although each batch is used for "
+        f"{run.updates_per_step} updates: the bounds have no effect.",
+        "The learning rate may be raised, or passes lowered to save time.",
+        max(shares),
+        limit,
     )
 
 
-def gradient_spike(facts: Facts) -> Finding | None:
-    now, before = facts.last("grad_norm", 1), facts.last("grad_norm", 20, skip=1)
+def gradient_spike(run: RunState) -> Alert | None:
+    now, before = run.last("grad_norm", 1), run.last("grad_norm", 20, skip=1)
     usual = statistics.median(before) if before else 0.0
-    times = facts.excused(facts.thresholds.grad_norm)
+    times = run.excused(run.thresholds.grad_norm)
     if not now or not before or now[0] <= times * usual:
         return None
-    return Finding(
-        severity="warning",
-        explanation=f"The gradient norm was {now[0]:.3g}, more than {times:g} times the usual "
-        f"{usual:.3g}.",
-        remedy="Look at this step's groups; lower optimizer.max_grad_norm if it happens again.",
-        value=now[0],
-        limit=times * usual,
+    return Alert(
+        "warning",
+        f"The gradient norm was {now[0]:.3g}, more than {times:g} times the usual {usual:.3g}.",
+        "Look at this step's groups; lower optimizer.max_grad_norm if it happens again.",
+        now[0],
+        times * usual,
     )
 
 
-def sampler_disagrees(facts: Facts) -> Finding | None:
+def sampler_disagrees(run: RunState) -> Alert | None:
     """Report a gap that rounding does not explain; a corrected gap is judged by the first step."""
     keys = (MEAN_GAP, MAX_GAP)
-    now = {key: facts.history[-1][key] for key in keys if key in facts.history[-1]}
-    limits = dict(zip(keys, facts.sampler_gap, strict=True))
-    if facts.corrected:
-        first = next((row for row in facts.start if MEAN_GAP in row), {})
+    now = {key: run.history[-1][key] for key in keys if key in run.history[-1]}
+    limits = dict(zip(keys, run.sampler_gap, strict=True))
+    if run.corrected:
+        first = next((row for row in run.start if MEAN_GAP in row), {})
         for (key, usual), farthest in zip(limits.items(), FARTHEST, strict=True):
             grown = GROWN * first.get(key, 0.0)
             limits[key] = min(max(usual, grown), farthest * usual)
@@ -561,103 +565,101 @@ def sampler_disagrees(facts: Facts) -> Finding | None:
     mean, most = (now.get(key, 0.0) for key in keys)
     sizes = f"{mean:.2g} nats per token on average, {most:.2g} at most"
     problem = f"Sampler and trainer give the same tokens different log-probabilities: {sizes}. "
-    if facts.corrected:
+    if run.corrected:
         why = "Importance correction compensates for it, but rounding does not explain so much."
         remedy = "Set model.shared_prefix false, and if that does not help model.dtype float32."
     else:
         why = "The policy is updated on answers that a different policy sampled."
         remedy = "Set algorithm.importance_cap 3 to correct for it, or model.dtype float32."
-    return Finding(
-        severity="warning" if facts.corrected else "error", explanation=problem + why,
-        remedy=remedy, value=now[beyond[0]], limit=limits[beyond[0]],
+    return Alert(
+        "warning" if run.corrected else "error", problem + why,
+        remedy, now[beyond[0]], limits[beyond[0]],
     )  # fmt: skip
 
 
-def many_masked(facts: Facts) -> Finding | None:
-    share = _mean(facts.last("sampling/masked_ratio", 5))
+def many_masked(run: RunState) -> Alert | None:
+    share = _mean(run.last("sampling/masked_ratio", 5))
     if share <= MASKED:
         return None
-    return Finding(
-        severity="warning",
-        explanation=f"{share:.0%} of the tokens in the last 5 steps were left out of the loss, "
+    return Alert(
+        "warning",
+        f"{share:.0%} of the tokens in the last 5 steps were left out of the loss, "
         "because sampler and policy differ too much about their answers.",
-        remedy="Set algorithm.importance_mode token_truncate, which masks nothing; if "
+        "Set algorithm.importance_mode token_truncate, which masks nothing; if "
         "algorithm.off_policy_mask is set, raise it; or lower algorithm.passes or "
         "optimizer.learning_rate.",
-        value=share,
-        limit=MASKED,
+        share,
+        MASKED,
     )
 
 
-def reward_slow(facts: Facts) -> Finding | None:
-    score, step = facts.last("time/score", 3), facts.last("step_time", 3)
-    limit = facts.thresholds.reward_time
-    if not score or not sum(step) or sum(score) < max(1.0, limit * sum(step)):
+def reward_slow(run: RunState) -> Alert | None:
+    score, step = sum(run.last("time/score", 3)), sum(run.last("step_time", 3))
+    limit = run.thresholds.reward_time
+    if not step or score < max(1.0, limit * step):
         return None
-    return Finding(
-        severity="warning",
-        explanation=f"Reward functions took {sum(score) / sum(step):.0%} of the last 3 steps.",
-        remedy="Make the slow function faster or async, or lower rewards.time_limit.",
-        value=sum(score) / sum(step),
-        limit=limit,
+    return Alert(
+        "warning",
+        f"Reward functions took {score / step:.0%} of the last 3 steps.",
+        "Make the slow function faster or async, or lower rewards.time_limit.",
+        score / step,
+        limit,
     )
 
 
-def reward_constant(facts: Facts) -> Finding | None:
+def reward_constant(run: RunState) -> Alert | None:
     """A function that gives every answer the same score, and no higher one than at the start."""
-    for name in facts.rewards:
-        spread, now = facts.last(f"rewards/{name}/std", SPAN), facts.last(mean_of(name), SPAN)
-        if not spread or max(spread) > 0 or _mean(now) > _mean(facts.first(mean_of(name))) + TINY:
+    for name in run.rewards:
+        spread, now = run.last(f"rewards/{name}/std", SPAN), run.last(mean_of(name), SPAN)
+        if not spread or max(spread) > 0 or _mean(now) > _mean(run.first(mean_of(name))) + TINY:
             continue
-        return Finding(
-            severity="warning",
-            explanation=f"Reward function {name} gave every answer in 10 steps the same score, "
+        return Alert(
+            "warning",
+            f"Reward function {name} gave every answer in 10 steps the same score, "
             "so it has no effect.",
-            remedy=f"Try {name} with `grpo-tui rewards test`; drop it if it is always at its "
-            "maximum.",
-            value=0.0,
-            limit=0.0,
+            f"Try {name} with `grpo-tui rewards test`; drop it if it is always at its maximum.",
+            0.0,
+            0.0,
         )
     return None
 
 
-def duplicates(facts: Facts) -> Finding | None:
+def duplicates(run: RunState) -> Alert | None:
     """Many answers are copies, and no more of them are right than at the start."""
-    share = _mean(facts.last("completions/duplicates", 3))
-    if share <= facts.thresholds.duplicates or facts.learns or facts.is_early:
+    share = _mean(run.last("completions/duplicates", 3))
+    if share <= run.thresholds.duplicates or run.learns or run.is_early:
         return None
-    return Finding(
-        severity="warning",
-        explanation=f"{share:.0%} of the answers in the last 3 steps repeat an earlier one of "
-        f"their group{facts.no_gain}: there is little exploration.",
-        remedy="Raise rollout.temperature or use harder tasks.",
-        value=share,
-        limit=facts.thresholds.duplicates,
+    return Alert(
+        "warning",
+        f"{share:.0%} of the answers in the last 3 steps repeat an earlier one of "
+        f"their group{run.no_gain}: there is little exploration.",
+        "Raise rollout.temperature or use harder tasks.",
+        share,
+        run.thresholds.duplicates,
     )
 
 
-def memory_near_limit(facts: Facts) -> Finding | None:
-    peak = facts.last("memory/peak_gb", 1)
-    if not peak or facts.memory_gb is None or peak[0] <= facts.thresholds.memory * facts.memory_gb:
+def memory_near_limit(run: RunState) -> Alert | None:
+    peak = run.last("memory/peak_gb", 1)
+    if not peak or run.memory_gb is None or peak[0] <= run.thresholds.memory * run.memory_gb:
         return None
-    return Finding(
-        severity="error",
-        explanation=f"The step used {peak[0]:.1f} of {facts.memory_gb:.1f} GB of memory.",
-        remedy="Lower optimizer.micro_rows or rollout.max_new_tokens, or set "
-        "model.grad_checkpoint.",
-        value=peak[0],
-        limit=facts.thresholds.memory * facts.memory_gb,
+    return Alert(
+        "error",
+        f"The step used {peak[0]:.1f} of {run.memory_gb:.1f} GB of memory.",
+        "Lower optimizer.micro_rows or rollout.max_new_tokens, or set model.grad_checkpoint on.",
+        peak[0],
+        run.thresholds.memory * run.memory_gb,
     )
 
 
-def step_time_doubled(facts: Facts) -> Finding | None:
+def step_time_doubled(run: RunState) -> Alert | None:
     """A step takes much longer, and not because other programs use the processors."""
-    now, before = (_usual(facts.last("step_time", *span)) for span in STEP_TIMES)
-    limit = max(facts.thresholds.step_time * before, 0.5)
-    if not before or now <= limit or not _is_own(facts):
+    now, before = (_usual(run.last("step_time", *span)) for span in STEP_TIMES)
+    limit = max(run.thresholds.step_time * before, 0.5)
+    if not before or now <= limit or not _is_own(run):
         return None
-    length, was = (_usual(facts.last("completions/mean_length", *span)) for span in STEP_TIMES)
-    if length > facts.thresholds.length * was:
+    length, was = (_usual(run.last("completions/mean_length", *span)) for span in STEP_TIMES)
+    if length > run.thresholds.length * was:
         why = f"answers went from {was:.0f} to {length:.0f} tokens"
         remedy = "Lower rollout.max_new_tokens if answers need not be so long."
     else:
@@ -666,12 +668,12 @@ def step_time_doubled(facts: Facts) -> Finding | None:
             "Check whether memory is short, so that it is swapped to disk, or the processor is "
             "slowed down by heat."
         )
-    return Finding(
-        severity="warning",
-        explanation=f"A step takes {now:.1f} s, up from {before:.1f} s: {why}.",
-        remedy=remedy,
-        value=now,
-        limit=limit,
+    return Alert(
+        "warning",
+        f"A step takes {now:.1f} s, up from {before:.1f} s: {why}.",
+        remedy,
+        now,
+        limit,
     )
 
 
@@ -682,62 +684,59 @@ def _usual(values: Sequence[float]) -> float:
     return statistics.median(values) if values else 0.0
 
 
-def _is_own(facts: Facts) -> bool:
+def _is_own(run: RunState) -> bool:
     """Whether a slow step is slow by itself: other programs were measured and are no busier.
 
     On a full machine a little more for them can be half of what they leave, so a step must also
     take longer in processor time that they left to it.
     """
-    (now, left), (before, left_before) = (_others(facts, *span) for span in STEP_TIMES)
-    return now - before <= BUSIER and left > facts.thresholds.step_time * left_before
+    (now, left), (before, left_before) = (_others(run, *span) for span in STEP_TIMES)
+    return now - before <= BUSIER and left > run.thresholds.step_time * left_before
 
 
-def _others(facts: Facts, count: int, skip: int) -> tuple[float, float]:
+def _others(run: RunState, count: int, skip: int) -> tuple[float, float]:
     """Processors that other programs used, and seconds of a step less their share of them all."""
-    steps, others = (facts.last(key, count, skip) for key in ("step_time", "time/others"))
+    steps, others = (run.last(key, count, skip) for key in ("step_time", "time/others"))
     pairs = [pair for pair in zip(steps, others, strict=False) if pair[0]]
-    left = _usual([step - other / facts.processors for step, other in pairs])
+    left = _usual([step - other / run.processors for step, other in pairs])
     return _usual([other / step for step, other in pairs]), left
 
 
-def held_out_flat(facts: Facts) -> Finding | None:
+def held_out_flat(run: RunState) -> Alert | None:
     """Training answers become right and held-out ones do not."""
-    held_out, right = facts.held_out, facts.right
-    if held_out is None or not right or facts.evaluations[0].step > SPAN:
+    held_out, right = run.held_out, run.right
+    if held_out is None or not right or run.evaluations[0].step > SPAN:
         return None
     gap = right[-1].size - held_out.size
-    if (
-        not right[-1].rose()
-        or held_out.rose(1.0)
-        or gap <= SURE * math.hypot(right[-1].error, held_out.error)
-    ):
+    error = math.hypot(right[-1].error, held_out.error)
+    if not right[-1].rose() or held_out.rose(1.0) or gap <= SURE * error:
         return None
-    return Finding(
-        severity="warning",
-        explanation=f"{facts.accuracy} went {right[-1]} in training while held-out accuracy went "
+    return Alert(
+        "warning",
+        f"{run.accuracy} went {right[-1]} in training while held-out accuracy went "
         f"{held_out}: the gain does not generalise.",
-        remedy="Use more or more varied training problems, or a higher algorithm.beta.",
-        value=held_out.after,
+        "Use more or more varied training problems, or a higher algorithm.beta.",
+        held_out.after,
     )
 
 
-def held_out_fell(facts: Facts) -> Finding | None:
+def held_out_fell(run: RunState) -> Alert | None:
     """Held-out accuracy is below the best of an earlier evaluation."""
-    step, change = facts.best or (0, None)
+    step, change = run.best or (0, None)
     if change is None or not change.fell():
         return None
-    return Finding(
-        severity="error",
-        explanation=f"Held-out accuracy fell {change} since step {step}: the model gets "
+    return Alert(
+        "error",
+        f"Held-out accuracy fell {change} since step {step}: the model gets "
         "worse at the task, whatever the reward says.",
-        remedy="Go back to the best checkpoint; check what scores high, and lower "
+        "Go back to the best checkpoint; check what scores high, and lower "
         "optimizer.learning_rate or raise algorithm.beta.",
-        value=change.after,
+        change.after,
     )
 
 
 # The functions' names are in users' files: none is renamed.
-RULES: Mapping[str, Callable[[Facts], Finding | None]] = {rule.__name__: rule for rule in (
+RULES: Mapping[str, Callable[[RunState], Alert | None]] = {rule.__name__: rule for rule in (
     no_signal, task_solved, format_hacking, reward_conflict, reward_fell, nothing_learned,
     reward_saturated, kl_above_limit, kl_exploding, entropy_collapse, length_collapse,
     length_growth, most_truncated, clip_too_much, clip_never, gradient_spike, sampler_disagrees,

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
-from grpo_engine.alerts.rules import RULES, SPAN, Evaluation, Facts, Finding, Limits
+from grpo_engine.alerts.rules import RULES, SPAN, Alert, Evaluation, Limits, RunState
 from grpo_engine.events import AlertRaised, EvaluationFinished, Event, StepFinished
 
 WINDOW, REPEAT = 40, 10
@@ -46,49 +46,51 @@ class Alerts:
 
     def is_solving(self, step: int) -> bool:
         """Whether most answers became right, so that groups without signal are to be expected."""
-        return bool(self._history) and self._facts(step).solves
+        return bool(self._history) and self._state(step).solves
 
-    def _facts(self, step: int) -> Facts:
-        tried = self._evaluations
-        return Facts(
+    def _state(self, step: int) -> RunState:
+        by_mode = self._evaluations
+        return RunState(
             step=step,
             history=self._history,
             start=self.start,
-            evaluations=tried.get("sampled") or tried.get("greedy") or (),
-            **{one.name: getattr(self._limits, one.name) for one in fields(Limits)},
+            evaluations=by_mode.get("sampled") or by_mode.get("greedy") or (),
+            **{limit.name: getattr(self._limits, limit.name) for limit in fields(Limits)},
         )
 
     def _raise(self, step: int) -> Iterator[AlertRaised]:
-        facts = self._facts(step)
+        run = self._state(step)
         for name, rule in RULES.items():
-            finding = rule(facts)
-            if finding is None:
+            alert = rule(run)
+            if alert is None:
                 self._raised.pop(name, None)
             elif step - self._raised.get(name, -REPEAT) >= REPEAT:
                 self._raised[name] = step
-                yield raised(step, name, finding)
+                yield raised(step, name, alert)
 
     def state(self) -> dict[str, Any]:
         return {
             "history": self._history,
             "start": self.start,
             "evaluations": {
-                mode: [asdict(one) for one in tried] for mode, tried in self._evaluations.items()
+                mode: list(map(asdict, evaluations))
+                for mode, evaluations in self._evaluations.items()
             },
             "raised": self._raised,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self._history = [dict(row) for row in state["history"]]
-        self.start = [dict(row) for row in state["start"]]
-        tried = state["evaluations"]
-        if isinstance(tried, list):  # older versions kept greedy and sampled values in one list
-            tried = {}
+        self._history = list(map(dict, state["history"]))
+        self.start = list(map(dict, state["start"]))
+        by_mode = state["evaluations"]
+        if isinstance(by_mode, list):  # older versions kept greedy and sampled values in one list
+            by_mode = {}
         self._evaluations = {
-            mode: [Evaluation(**one) for one in found] for mode, found in tried.items()
+            mode: [Evaluation(**evaluation) for evaluation in evaluations]
+            for mode, evaluations in by_mode.items()
         }
         self._raised = dict(state["raised"])
 
 
-def raised(step: int, rule: str, finding: Finding, group: int | None = None) -> AlertRaised:
-    return AlertRaised(step=step, rule=rule, group=group, **asdict(finding))
+def raised(step: int, rule: str, alert: Alert, group: int | None = None) -> AlertRaised:
+    return AlertRaised(step=step, rule=rule, group=group, **asdict(alert))

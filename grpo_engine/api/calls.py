@@ -84,72 +84,70 @@ def resume(
     `tools` and `environment`; a run of this process still has them, and its store.
     """
     control = Control()
-    more = Given(task=task, rewards=_by_name(rewards), environments=_by_name(tools, environment))
+    objects = Given(task=task, rewards=_by_name(rewards), environments=_by_name(tools, environment))
     if launched_rank():  # settings and checkpoints are rank 0's
-        follower = Run(RunConfig(), more, record=None, control=control, resume=True)
+        follower = Run(RunConfig(), objects, record=None, control=control, resume=True)
         follower.finish()
         return follower
-    stored = run.record is not None if isinstance(run, Run) else not Path(run).is_dir()
-    given = run.given if isinstance(run, Run) else NOTHING
-    if stored:
-        kept = run.record if isinstance(run, Run) else None
-        name = kept.id if kept else str(run)
-        store = open_store(kept.store if kept else record)
+    old_record, folder, previous = None, Path(str(run)), NOTHING
+    if isinstance(run, Run):
+        old_record, folder, previous = run.record, run.folder, run.given
+    new_record = None
+    if old_record or not folder.is_dir():
+        name = old_record.id if old_record else str(run)
+        store = open_store(old_record.store if old_record else record)
         if store is None:
             raise EngineError(f"run {name} is recorded and resumes there: leave out record=False")
-        tree = store.config(name)
-        chosen = build(tree, f"run {name}")
-        given = _given_again(chosen, given, more)
-        step = checkpoint.newest_step(store.folder(name))
-        continued = Run(
-            chosen, given, record=store.resume(name, step, control), control=control, resume=True,
-            callbacks=callbacks,
-        )  # fmt: skip
+        config = build(store.config(name), f"run {name}")
+        objects = _objects_of(config, previous, objects)
+        folder = store.folder(name)
+        new_record = store.resume(name, checkpoint.newest_step(folder), control)
     else:
-        folder = run.folder if isinstance(run, Run) else Path(run)
         saved, _ = checkpoint.latest(folder)
         if saved is None:
             raise CheckpointError(f"{folder} holds no checkpoint to resume from; train again")
-        chosen = build(saved.state["config"], str(folder))
-        given = _given_again(chosen, given, more)
-        continued = Run(
-            chosen, given, record=None, control=control, folder=folder, resume=True,
-            callbacks=callbacks,
-        )  # fmt: skip
-    _finish(continued, progress)
-    return continued
+        config = build(saved.state["config"], str(folder))
+        objects = _objects_of(config, previous, objects)
+    resumed = Run(
+        config, objects, record=new_record, control=control, resume=True, callbacks=callbacks,
+        folder=None if new_record else folder,
+    )  # fmt: skip
+    _finish(resumed, progress)
+    return resumed
 
 
 def _by_name(objects: Iterable[Any], environment: Any = None) -> dict[str, Any]:
-    """Objects that are given again, by their names in the settings."""
-    found: dict[str, Any] = {}
+    """Objects that are passed again, by their names in the settings."""
+    by_name: dict[str, Any] = {}
     several = environment.values() if isinstance(environment, Mapping) else [environment]
-    for one in (*objects, *several):
-        if one is not None and not isinstance(one, str):
-            name_object(one, found, again=True)
-    return found
+    for item in (*objects, *several):
+        if item is not None and not isinstance(item, str):
+            name_object(item, by_name, again=True)
+    return by_name
 
 
-def _given_again(config: RunConfig, before: Given, again: Given) -> Given:
+def _objects_of(config: RunConfig, before: Given, new: Given) -> Given:
     """The Python objects that a resumed run needs; raise if one is missing."""
 
-    def needed(what: str, wanted: Iterable[str], have: Mapping[str, Any]) -> dict[str, Any]:
-        own = [name for name in wanted if name.startswith(names.GIVEN)]
-        for name in own:
-            if name not in have:
+    def required(what: str, wanted: Iterable[str], objects: Mapping[str, Any]) -> dict[str, Any]:
+        objects_by_name = {}
+        for name in wanted:
+            if name not in objects:
                 names.refuse_given(name, what)
-        return {name: have[name] for name in own}
+            elif name.startswith(names.GIVEN):
+                objects_by_name[name] = objects[name]
+        return objects_by_name
 
-    rewards = needed("reward", config.rewards.functions, {**before.rewards, **again.rewards})
-    have = {**before.environments, **again.environments}
-    environments = needed("tool", config.task.tools, have)
-    environments |= needed("environment", config.task.environments.values(), have)
-    source = before.task if again.task is None else again.task
+    task, environments = config.task, {**before.environments, **new.environments}
+    source = before.task if new.task is None else new.task
     if source is None:
-        names.refuse_given(config.task.name, "task")
-    elif not config.task.name.startswith(names.GIVEN):
-        source = None
-    return Given(task=source, rewards=rewards, environments=environments)
+        names.refuse_given(task.name, "task")
+    return Given(
+        task=source if task.name.startswith(names.GIVEN) else None,
+        rewards=required("reward", config.rewards.functions, {**before.rewards, **new.rewards}),
+        environments=required("tool", task.tools, environments)
+        | required("environment", task.environments.values(), environments),
+    )
 
 
 def evaluate(
@@ -172,11 +170,11 @@ def evaluate(
             raise EngineError(f"{name} is no folder and no hub id, and record=False finds no run")
         return store.folder(name)
 
-    found = find_target(
+    resolved = find_target(
         str(target), base, _plain(settings, base), step=step, folder=folder,
         own_model=preset is None and config is None,
     )  # fmt: skip
-    return evaluate_target(found, given)
+    return evaluate_target(resolved, given)
 
 
 def _plain(settings: Mapping[str, Any], config: RunConfig) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """A run from Python: an iterator of its events, and what it has found."""
 
+import inspect
 import tempfile
 import typing
 import warnings
@@ -32,7 +33,7 @@ Callbacks = Sequence[Callback]
 
 
 @dataclass(slots=True, kw_only=True)
-class _Facts:
+class _Summary:
     """What the events of a run said so far."""
 
     metrics: dict[str, dict[int, float]] = field(default_factory=dict)
@@ -75,7 +76,7 @@ class Run(Iterator[ev.Event]):
         self.say: Callable[[str], None] = print
         self.folder = folder or (record.folder if record else self._temporary())
         self.name = record.name if record else config.name or self.folder.name
-        self._facts = _Facts()
+        self._summary = _Summary()
         self._loaded: tuple[int, LoadedPolicy] | None = None
         self._interrupts = Interrupts(control, lambda text: self.say(text))
         where = self.folder  # not self, which then would live as long as its events
@@ -83,7 +84,7 @@ class Run(Iterator[ev.Event]):
         def play() -> Iterator[ev.Event]:
             return trainer.run(config, control, folder=where, resume=resume, given=given)
 
-        self._events = _events(play, self._facts, record, callbacks)
+        self._events = _events(play, self._summary, record, callbacks)
         if record is not None:
             weakref.finalize(self, record.close, "the run was dropped before its end")
 
@@ -92,27 +93,27 @@ class Run(Iterator[ev.Event]):
             return next(self._events)
 
     def __repr__(self) -> str:
-        step, total = self._facts.step, self.config.steps
+        step, total = self._summary.step, self.config.steps
         return f"<run {self.name}: {self.status}, step {step} of {total}, in {self.folder}>"
 
     @property
     def status(self) -> str:
         """`in progress`, `completed`, `stopped`, `aborted` or `failed`."""
-        match self._facts.ended:
+        match self._summary.ended:
             case None:
                 return "in progress"
-            case ev.RunFinished() as finished:
-                return finished.reason
+            case ev.RunFinished(reason=reason):
+                return reason
         return "failed"
 
     @property
     def metrics(self) -> Metrics:
         """All metrics by name and step, held-out ones as `eval/…`."""
-        return Metrics(self.record.metrics() if self.record else self._facts.metrics)
+        return Metrics(self.record.metrics() if self.record else self._summary.metrics)
 
     def rollouts(self, step: int | None = None) -> Rollouts:
         """The training groups of a step, by default the last; without a record only of that one."""
-        last = self._facts.groups_step
+        last = self._summary.groups_step
         step = last if step is None else step
         if self.record is not None:
             return Rollouts(step, self.record.rollouts(step))
@@ -121,7 +122,7 @@ class Run(Iterator[ev.Event]):
                 f"run {self.name} is not recorded: only the rollouts of step {last} are here, not "
                 f"those of {step}; leave out record=False to keep all"
             )
-        return Rollouts(step, self._facts.groups)
+        return Rollouts(step, self._summary.groups)
 
     def evaluate(
         self, changes: Mapping[str, Any] | None = None, /, *, step: int | None = None,
@@ -156,7 +157,7 @@ class Run(Iterator[ev.Event]):
             for event in self:
                 if show is not None:
                     show(event)
-        if isinstance(failed := self._facts.ended, ev.RunFailed):
+        if isinstance(failed := self._summary.ended, ev.RunFailed):
             raise failure(failed)
 
     def close(self) -> None:
@@ -171,7 +172,7 @@ class Run(Iterator[ev.Event]):
 
 
 def _events(
-    play: Callable[[], Iterator[ev.Event]], facts: _Facts, record: Record | None,
+    play: Callable[[], Iterator[ev.Event]], summary: _Summary, record: Record | None,
     callbacks: Callbacks,
 ) -> Generator[ev.Event, None, None]:  # fmt: skip
     """Record each event, call the callbacks that want it, then yield it."""
@@ -180,7 +181,7 @@ def _events(
     def take(event: ev.Event) -> None:
         if record is not None:
             record.put(event)
-        facts.add(event)
+        summary.add(event)
 
     try:
         enter()
@@ -192,11 +193,11 @@ def _events(
                         callback(event)
                 yield event
     except BaseException as error:
-        if facts.ended is None:
-            take(_ended_by(error, facts.step))
+        if summary.ended is None:
+            take(_ended_by(error, summary.step))
         raise
     finally:
-        failed = facts.ended if isinstance(facts.ended, ev.RunFailed) else None
+        failed = summary.ended if isinstance(summary.ended, ev.RunFailed) else None
         if record is not None and (left := record.close(failed.message if failed else "")):
             warnings.warn(f"not in the store yet: {left}", stacklevel=1)
 
@@ -210,12 +211,8 @@ def _ended_by(error: BaseException, step: int) -> ev.Event:
 
 def wanted_by(callback: Callback) -> Any:
     """The events that a callback gets: those of its parameter's type, or all if it has none."""
-    target = (
-        callback
-        if hasattr(callback, "__code__") or isinstance(callback, type)
-        else (callback if hasattr(callback, "__func__") else type(callback).__call__)
-    )
-    hints = typing.get_type_hints(target)
+    is_function = isinstance(callback, type) or inspect.isroutine(callback)
+    hints = typing.get_type_hints(callback if is_function else type(callback).__call__)
     hints.pop("return", None)
-    kind = next(iter(hints.values()), object)
-    return object if kind is Any else kind
+    type_ = next(iter(hints.values()), object)
+    return object if type_ is Any else type_

@@ -5,6 +5,7 @@ import inspect
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +34,14 @@ def settings_of(
     Objects among the keywords become names in the settings; those without a name that another
     process could import are returned as given.
     """
-    own = tree_of(keywords)
-    given = _name_objects(own)
-    where = "the keywords"
+    tree, source = tree_of(keywords), "the keywords"
+    given = _name_objects(tree)
     if config is not None:
-        tree, where = _tree(config)
-        own = merge(tree, own)
+        base, source = _tree(config)
+        tree = merge(base, tree)
     if preset is not None:
-        own, where = merge(read_preset(preset).tree, own), f"preset {preset} and {where}"
-    return build(own, where), given
+        tree, source = merge(read_preset(preset).tree, tree), f"preset {preset} and {source}"
+    return build(tree, source), given
 
 
 def tree_of(keywords: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,13 +87,11 @@ def _are_settings(value: Mapping[str, Any]) -> bool:
     )
 
 
-def _of_recipe(made: Recipe) -> dict[str, Any]:
+def _of_recipe(changed: Recipe) -> dict[str, Any]:
     """The recipe's name, and the settings in which it differs from the recipe of that name."""
-    own = recipe(made.name)
-    changed = {
-        name: getattr(made, name) for name in SETTINGS if getattr(made, name) != getattr(own, name)
-    }
-    return {"recipe": made.name, **changed}
+    values, base = asdict(changed), asdict(recipe(changed.name))
+    changes = {name: values[name] for name in SETTINGS if values[name] != base[name]}
+    return {"recipe": changed.name, **changes}
 
 
 def _tree(config: Settings) -> tuple[dict[str, Any], str]:
@@ -113,29 +111,30 @@ def _name_objects(tree: dict[str, Any]) -> Given:
     functions: dict[str, Callable[..., Any]] = {}
     if isinstance(section, dict) and isinstance(section.get("functions"), list | tuple):
         section["functions"] = [
-            name_object(one, functions) if callable(one) else one for one in section["functions"]
+            name_object(item, functions) if callable(item) else item
+            for item in section["functions"]
         ]
     return Given(task=_name_task(tree), rewards=functions, environments=_name_environments(tree))
 
 
 def _name_environments(tree: dict[str, Any]) -> dict[str, Any]:
     """Replace tools and environments in the tree by names, as rewards."""
-    section, given = tree.get("task"), dict[str, Any]()
+    section, objects = tree.get("task"), dict[str, Any]()
     if not isinstance(section, dict):
-        return given
+        return objects
 
-    def named(one: Any) -> Any:
-        return one if isinstance(one, str) or one is None else name_object(one, given)
+    def named(item: Any) -> Any:
+        return item if isinstance(item, str) else name_object(item, objects)
 
     if (tools := section.get("tools")) is not None:
-        alone = isinstance(tools, str) or callable(tools)
-        section["tools"] = [named(one) for one in ([tools] if alone else tools)]
-    own = section.get("environment")
-    if isinstance(own, Mapping):
-        section["environment"] = {name: named(one) for name, one in own.items()}
-    elif own is not None:
-        section["environment"] = named(own)
-    return given
+        tools = [tools] if isinstance(tools, str) or callable(tools) else tools
+        section["tools"] = list(map(named, tools))
+    environment = section.get("environment")
+    if isinstance(environment, Mapping):
+        section["environment"] = {name: named(item) for name, item in environment.items()}
+    elif environment is not None:
+        section["environment"] = named(environment)
+    return objects
 
 
 def _name_task(tree: dict[str, Any]) -> Any:
@@ -150,14 +149,14 @@ def _name_task(tree: dict[str, Any]) -> Any:
         raise ConfigError(
             f"task must be a name, a Task, a function or rows, got {type(source).__name__}"
         )
-    own = source.name if isinstance(source, Task) else getattr(source, "__name__", "rows")
-    section["name"] = names.GIVEN + own.strip("<>")
+    name = source.name if isinstance(source, Task) else getattr(source, "__name__", "rows")
+    section["name"] = names.GIVEN + name.strip("<>")
     # an iterator can be read once, and an evaluation or a resumed run needs the rows again
     return source if callable(source) or isinstance(source, Task | Mapping) else rows_of(source)
 
 
-def name_object(function: Any, given: dict[str, Any], *, again: bool = False) -> str:
-    """The name in the settings; an object that cannot be imported is put into `given`.
+def name_object(function: Any, objects: dict[str, Any], *, again: bool = False) -> str:
+    """The name in the settings; an object that cannot be imported is put into `objects`.
 
     `again` replaces what has its name, wherever the function is now.
     """
@@ -166,33 +165,30 @@ def name_object(function: Any, given: dict[str, Any], *, again: bool = False) ->
     inner = function
     while isinstance(inner, functools.partial):
         inner = inner.func
-    own = getattr(inner, "__name__", type(inner).__name__).strip("<>")
-    number, name = 1, names.GIVEN + own
-    while name in given and not again:
+    base = name = names.GIVEN + getattr(inner, "__name__", type(inner).__name__).strip("<>")
+    number = 1
+    while name in objects and not again:
         number += 1
-        name = f"{names.GIVEN}{own}_{number}"
-    given[name] = function
+        name = f"{base}_{number}"
+    objects[name] = function
     return name
 
 
-def importable(found: Any) -> str:
+def importable(item: Any) -> str:
     """The name by which a new interpreter finds this function or class; empty if it cannot.
 
     What is defined in a script is not imported from there: that would run the script again.
     """
-    module, path = getattr(found, "__module__", None) or "", getattr(found, "__qualname__", "")
+    module, path = getattr(item, "__module__", None) or "", getattr(item, "__qualname__", "")
     loaded = sys.modules.get(module)
-    if (
-        loaded is None
-        or module == "__main__"
-        or not (inspect.isroutine(found) or inspect.isclass(found))
-    ):
-        return ""
-    here: Any = loaded
-    for part in path.split("."):
-        here = getattr(here, part, None)
+    is_code = inspect.isroutine(item) or inspect.isclass(item)
     file = getattr(loaded, "__file__", None)
-    if here is not found or not file:
+    if not (loaded and file and is_code) or module == "__main__":
+        return ""
+    attribute: Any = loaded
+    for name in path.split("."):
+        attribute = getattr(attribute, name, None)
+    if attribute is not item:
         return ""
     if module == loaded.__name__ and _finds_itself(module.partition(".")[0]):
         return f"{module}:{path}"
@@ -207,9 +203,9 @@ def _finds_itself(package: str) -> bool:
         "import importlib.util, sys; found = importlib.util.find_spec(sys.argv[1]); "
         "print(found.origin if found and found.origin else '')"
     )
-    done = subprocess.run(
+    result = subprocess.run(
         command(code, package),
         capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
     )  # fmt: skip
-    own = getattr(sys.modules.get(package), "__file__", None)
-    return bool(own) and Path(done.stdout.strip() or "/") == Path(own or "")
+    file = getattr(sys.modules.get(package), "__file__", None)
+    return bool(file) and result.stdout.strip() == str(file)

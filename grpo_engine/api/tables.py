@@ -1,7 +1,7 @@
 """Metrics and rollouts of a run as mappings and sequences, and as pandas tables on request."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from grpo_engine.errors import MissingPackageError
 from grpo_engine.events import Group
@@ -12,23 +12,11 @@ if TYPE_CHECKING:
 Series = Mapping[int, float]
 
 
-class Metrics(Mapping[str, Series]):
+class Metrics(dict[str, Series]):
     """Every metric of a run by name: its value by step."""
 
-    def __init__(self, series: Mapping[str, Series]) -> None:
-        self._series = series
-
-    def __getitem__(self, name: str) -> Series:
-        return self._series[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._series)
-
-    def __len__(self) -> int:
-        return len(self._series)
-
     def __repr__(self) -> str:
-        steps = {step for series in self._series.values() for step in series}
+        steps = {step for series in self.values() for step in series}
         return f"<{len(self)} metrics of {len(steps)} steps; to_pandas() makes a table>"
 
     def to_pandas(self) -> "DataFrame":
@@ -37,23 +25,12 @@ class Metrics(Mapping[str, Series]):
         return table.sort_index().rename_axis("step")
 
 
-class Rollouts(Sequence[Group]):
+class Rollouts(list[Group]):
     """The groups of a step: each has its prompt and its rollouts."""
 
-    def __init__(self, step: int, groups: Sequence[Group]) -> None:
-        self.step, self._groups = step, tuple(groups)
-
-    @overload
-    def __getitem__(self, index: int) -> Group: ...
-    @overload
-    def __getitem__(self, index: slice) -> "Rollouts": ...
-    def __getitem__(self, index: int | slice) -> "Group | Rollouts":
-        if isinstance(index, slice):
-            return Rollouts(self.step, self._groups[index])
-        return self._groups[index]
-
-    def __len__(self) -> int:
-        return len(self._groups)
+    def __init__(self, step: int, groups: Iterable[Group]) -> None:
+        super().__init__(groups)
+        self.step = step
 
     def __repr__(self) -> str:
         count = sum(len(group.rollouts) for group in self)

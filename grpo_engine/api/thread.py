@@ -25,7 +25,8 @@ def enter() -> None:
     global _owner
     here = threading.current_thread()
     if _owner is None:
-        from grpo_engine.platform import device, enter_engine
+        from grpo_engine.platform import device
+        from grpo_engine.startup import enter_engine
 
         enter_engine(0)
         device.require_open_files()

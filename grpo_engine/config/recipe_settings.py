@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, get_args, get_origin
@@ -71,7 +71,7 @@ class Meaning(NamedTuple):
     """
 
     words: str = ""
-    formula: tuple[str, ...] = ()
+    formula: Sequence[str] = ()
     compares: Literal["", "completions", "steps"] = ""
     per_token: bool = False
 

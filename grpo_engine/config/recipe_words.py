@@ -3,6 +3,7 @@
 The words and fragments are declared with the settings and put together here.
 """
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import NamedTuple
 
@@ -143,7 +144,7 @@ def reward_lines(recipe: Recipe) -> tuple[str, ...]:
     return (f"sᵢ = rᵢ − {{beta:g}}·{total}",)
 
 
-def ratio_lines(recipe: Recipe) -> tuple[str, ...]:
+def ratio_lines(recipe: Recipe) -> Sequence[str]:
     """The ratio, unless it is read only by a rule of trust that writes it out itself."""
     if recipe.trust == "vespo" and not recipe.reweights_anchor:
         return ()

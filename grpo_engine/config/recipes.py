@@ -6,10 +6,12 @@ refuses those that exclude each other. The computation is in `grpo_engine.maths`
 """
 
 import difflib
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
-from typing import Any, Literal, NamedTuple
+from importlib.resources import files
+from typing import Any, Literal
 
 from grpo_engine import names
 from grpo_engine.config.recipe_settings import (
@@ -23,141 +25,10 @@ from grpo_engine.config.recipe_settings import (
 )
 from grpo_engine.errors import RecipeError, quoted
 
-
-def less_group_mean(formula: str, words: str = "") -> Meaning:
-    """A signal that compares an answer with the mean of its group."""
-    less = "the advantage of an answer is its reward less the mean of its group"
-    return Meaning(less + words, (formula,), compares="completions")
-
-
-SIGNALS: dict[str, Meaning] = {
-    "return": Meaning("the advantage of an answer is its reward", ("Aᵢ = {s}ᵢ",)),
-    "minus_batch_mean": Meaning(
-        "the advantage of an answer is its reward less the mean of the batch",
-        ("Aᵢ = {s}ᵢ − mean({s})   over the batch",),
-    ),
-    "group_mean": less_group_mean("Aᵢ = {s}ᵢ − mean({s})   over the group"),
-    "group_standard": less_group_mean(
-        "Aᵢ = ({s}ᵢ − mean({s})) / (std({s}) + {signal_eps:g})   over the group, std by {std_by}",
-        ", in units of the group's spread",
-    ),
-    "leave_one_out": Meaning(
-        "the advantage of an answer is its reward less the mean of its siblings",
-        ("Aᵢ = {s}ᵢ − mean of the other {s} of the group",),
-        compares="completions",
-    ),
-    "batch_standard": less_group_mean(
-        "Aᵢ = ({s}ᵢ − mean({s})) / (std({s}) + {signal_eps:g})   mean: group, std: batch",
-        ", in units of the batch's spread",
-    ),
-    "group_sign": Meaning(
-        "the advantage of an answer is a sign: better or worse than its group",
-        ("Aᵢ = sign({s}ᵢ − mean({s}))   0 within 0.1·std of the group",),
-        compares="completions",
-    ),
-    "process": Meaning(
-        "the advantage of a token is the sum of the steps that end at or after it, in units of the "
-        "group's spread",
-        (
-            "r̃ᵢⱼ = (rᵢⱼ − mean(r)) / (std(r) + {signal_eps:g})   over all steps j of the group",
-            "Aᵢₜ = Σⱼ r̃ᵢⱼ over the steps that end at or after t",
-        ),
-        compares="steps",
-        per_token=True,
-    ),
-    "gae": Meaning(
-        "the advantage of a token is the return above the critic's prediction",
-        (
-            "δᵢₜ = sᵢₜ + {gamma:g}·Vᵢₜ₊₁ − Vᵢₜ",
-            "Aᵢₜ = δᵢₜ + {gamma:g}·{lam:g}·Aᵢₜ₊₁{whitened}",
-        ),
-        per_token=True,
-    ),
-}
-RATIOS = {
-    "none": Meaning("nothing is re-weighted: fresh samples only"),
-    "token": Meaning(
-        "old tokens are re-weighted, each by its own probability ratio",
-        ("ρᵢₜ = π(oᵢₜ) / π_old(oᵢₜ)",),
-    ),
-    "sequence_mean": Meaning(
-        "old answers are re-weighted, each by the geometric mean of its tokens' ratios",
-        ("ρᵢ = exp( 1/|oᵢ| Σₜ log π(oᵢₜ)/π_old(oᵢₜ) )",),
-    ),
-    "sequence_sum": Meaning(
-        "old answers are re-weighted, each by its probability ratio",
-        ("ρᵢ = exp( Σₜ log π(oᵢₜ)/π_old(oᵢₜ) )",),
-    ),
-}
-TRUSTS = {
-    "none": Meaning("the push never stops", ("{J} = {unbounded}",)),
-    "clip": Meaning(
-        "a push down stops at ratio {low}, a push up at {high}",
-        ("{J} = min( {raw}·{A}, clip({rho}, {low}, {high})·{A} )",),
-    ),
-    "cispo": Meaning(
-        "the push never stops, but no token has a weight above {cispo_cap:g}",
-        ("Jᵢₜ = [min({rho}, {cispo_cap:g})]·{A}·log π(oᵢₜ)   [.] held constant",),
-    ),
-    "sapo": Meaning(
-        "the push fades smoothly as the ratio leaves 1",
-        (
-            "{J} = 4/τ·σ(τ({rho} − 1))·{A}   τ = {sapo_tau_pos:g} where {A} > 0, else "
-            "{sapo_tau_neg:g}",
-        ),
-    ),
-    "vespo": Meaning(
-        "the push of an answer fades smoothly as its ratio moves far from 1",
-        (
-            "Wᵢ = {corrects}exp( Σₜ log π(oᵢₜ)/π_old(oᵢₜ) )",
-            "φᵢ = e^λ · Wᵢ^k · e^(−λ·Wᵢ)   k = {vespo_k_pos:g}, λ = {vespo_lambda_pos:g} where "
-            "{A} ≥ 0, else {vespo_k_neg:g}, {vespo_lambda_neg:g}",
-            "Jᵢₜ = [φᵢ]·{A}·log π(oᵢₜ)   [.] held constant",
-        ),
-    ),
-    "target": Meaning(
-        "the push stops when the token has reached its target probability",
-        (
-            "s = sign of the sum of A over answers with this prefix and token",
-            "t = p² where s < 0, p + share of room·(√p − p) where s > 0   p = π_old",
-            "Jᵢₜ = min( {rho}·s, clip({rho}, p, t/p)·s )",
-        ),
-    ),
-}
-_PENALTY = "a penalty of {beta:g} times {anchor} to the reference per {payer}, {paid}"
-ANCHORS = {
-    "none": Meaning("nothing holds the policy near the reference"),
-    "k1": Meaning(_PENALTY, ("x",)),
-    "k2": Meaning(_PENALTY, ("x²/2",)),
-    "k3": Meaning(_PENALTY, ("e⁻ˣ + x − 1",)),
-}
-WEIGHTS = {
-    "per_sequence": Meaning(
-        "every answer counts the same, whatever its length", ("1/B Σᵢ 1/|oᵢ| Σₜ",)
-    ),
-    "per_completion": Meaning(
-        "tokens are summed and answers averaged: long ones count more", ("1/B Σᵢ Σₜ",)
-    ),
-    "per_token": Meaning("every token of the update counts the same", ("1/Σᵢ|oᵢ| Σᵢ Σₜ",)),
-    "per_batch_token": Meaning(
-        "every token of a micro-batch counts the same, and every micro-batch does",
-        ("mean over micro-batches of 1/Σᵢ|oᵢ| Σᵢ Σₜ",),
-    ),
-    "constant": Meaning(
-        "tokens are summed, then divided by answers times the maximum length",
-        ("1/(B·max length) Σᵢ Σₜ",),
-    ),
-    "sum": Meaning("tokens are summed", ("Σᵢ Σₜ",)),
-}
-STOPS = {
-    "never": Meaning(),
-    "all_at_bound": Meaning("until {stop_share:.0%} of the pushed tokens are at their bound"),
-    "plateau": Meaning("until the objective grows by less than {stop_plateau:g} of itself"),
-    "kl": Meaning("until KL to the sampling policy passes {stop_kl:g}"),
-    "target": Meaning(
-        "until {stop_share:.0%} of the pushed tokens are within {target_tolerance:.0%} of their "
-        "target"
-    ),
+_WORDS = tomllib.loads(files(__package__).joinpath("recipe_words.toml").read_text(encoding="utf-8"))
+MEANINGS: Mapping[str, Mapping[str, Meaning]] = {
+    choice: {value: Meaning(**words) for value, words in values.items()}
+    for choice, values in _WORDS.items()
 }
 
 ANCHORED = When(lambda r: r.anchor != "none", "an anchor with beta above 0", ("anchor", "beta"))
@@ -185,7 +56,8 @@ class Recipe:
         "return", "minus_batch_mean", "group_mean", "group_standard", "leave_one_out",
         "batch_standard", "group_sign", "process", "gae",
     ] = setting(
-        "group_standard", "What an answer's advantage is, and relative to what.", meanings=SIGNALS,
+        "group_standard", "What an answer's advantage is, and relative to what.",
+        meanings=MEANINGS["signal"],
         steps=("group_standard", "group_mean", "leave_one_out", "batch_standard", "group_sign"),
     )  # fmt: skip
     std: Literal["sample", "population"] = setting(
@@ -204,13 +76,13 @@ class Recipe:
 
     # 2. Ratio: how is old data re-weighted?
     ratio: Literal["none", "token", "sequence_mean", "sequence_sum"] = setting(
-        "token", "How old data is re-weighted.", meanings=RATIOS,
+        "token", "How old data is re-weighted.", meanings=MEANINGS["ratio"],
         steps=("token", "sequence_mean", "sequence_sum"),
     )  # fmt: skip
 
     # 3. Trust: when does the push stop?
     trust: Literal["none", "clip", "cispo", "sapo", "vespo", "target"] = setting(
-        "clip", "When the push on a token stops.", meanings=TRUSTS,
+        "clip", "When the push on a token stops.", meanings=MEANINGS["trust"],
         steps=("none", "clip", "cispo", "sapo", "vespo"),
     )  # fmt: skip
     clip_low: float = number(
@@ -257,7 +129,7 @@ class Recipe:
 
     # 4. Anchor: distance to the reference policy
     anchor: Literal["none", "k1", "k2", "k3"] = setting(
-        "k3", "How the distance to the reference policy is estimated.", meanings=ANCHORS,
+        "k3", "How the distance to the reference policy is estimated.", meanings=MEANINGS["anchor"],
         steps=("none", "k1", "k2", "k3"),
     )  # fmt: skip
     beta: float = number(
@@ -289,7 +161,7 @@ class Recipe:
     weight: Literal[
         "per_sequence", "per_completion", "per_token", "per_batch_token", "constant", "sum"
     ] = setting(
-        "per_sequence", "How tokens are averaged.", meanings=WEIGHTS,
+        "per_sequence", "How tokens are averaged.", meanings=MEANINGS["weight"],
         steps=("per_sequence", "per_completion", "per_token", "constant", "sum"),
     )  # fmt: skip
 
@@ -301,7 +173,7 @@ class Recipe:
     )  # fmt: skip
     stop: Literal["never", "all_at_bound", "plateau", "kl", "target"] = setting(
         "never", "When to stop the passes early.", belongs="reuse", when=more("passes", 1),
-        meanings=STOPS,
+        meanings=MEANINGS["stop"],
     )  # fmt: skip
     stop_share: float = number(
         0.99, "Share of tokens at their bound or target.", above=True, high=1, belongs="reuse",
@@ -411,125 +283,117 @@ class Recipe:
     @property
     def compares(self) -> str:
         """What the signal compares within a group: completions, steps, or nothing."""
-        return SIGNALS[self.signal].compares
+        return MEANINGS["signal"][self.signal].compares
 
     @property
     def per_token(self) -> bool:
         """Whether each token of an answer has its own advantage."""
-        return SIGNALS[self.signal].per_token
+        return MEANINGS["signal"][self.signal].per_token
 
 
 SETTINGS: Mapping[str, Setting] = {
-    made.name: replace(
-        made.metadata["setting"],
-        name=made.name,
-        kind=made.type,
-        default=made.default,
-        label=made.metadata["setting"].label or made.name.replace("_", " "),
+    field.name: replace(
+        declared,
+        name=field.name,
+        kind=field.type,
+        default=field.default,
+        label=declared.label or field.name.replace("_", " "),
     )
-    for made in fields(Recipe)
-    if made.metadata
+    for field in fields(Recipe)
+    if (declared := field.metadata.get("setting"))
 }
-CHOICES = {name: found.choices for name, found in SETTINGS.items() if found.choices}
+CHOICES = {name: setting.choices for name, setting in SETTINGS.items() if setting.choices}
 
 
 def settings_read(recipe: Recipe) -> tuple[str, ...]:
     """The settings that have an effect on a recipe, in the order of the declaration."""
-    return tuple(name for name, found in SETTINGS.items() if found.read(recipe))
+    return tuple(name for name, setting in SETTINGS.items() if setting.read(recipe))
 
 
-class Exclusion(NamedTuple):
-    """Settings that exclude each other: which, when, why, and what to do."""
-
-    settings: tuple[str, ...]
-    refused: Callable[[Recipe], bool]
-    why: str
-
-
-# (is it refused?, why and what to do)
-EXCLUSIONS = (
-    Exclusion(
+# Settings that exclude each other: which, when, why and what to do.
+EXCLUSIONS: tuple[tuple[tuple[str, ...], Callable[[Recipe], bool], str], ...] = (
+    (
         ("ratio", "trust"),
         lambda r: r.ratio == "none" and r.trust != "none",
         "trust={trust} bounds a ratio, but ratio=none has none: choose ratio=token, sequence_mean "
         "or sequence_sum, or trust=none",
     ),
-    Exclusion(
+    (
         ("ratio", "passes", "minibatches", "sampler_sync_every"),
         lambda r: r.ratio == "none" and max(r.passes, r.minibatches, r.sampler_sync_every) > 1,
         "ratio=none is right for fresh samples only, but passes={passes}, "
         "minibatches={minibatches}, sampler_sync_every={sampler_sync_every} train on old ones: "
         "choose a ratio, or set all three to 1",
     ),
-    Exclusion(
+    (
         ("trust", "ratio"),
         lambda r: r.trust == "target" and r.ratio != "token",
         "trust=target gives every token its own target, but ratio={ratio} is one number per "
         "answer: choose ratio=token",
     ),
-    Exclusion(
+    (
         ("trust", "signal"),
         lambda r: r.trust == "target" and r.signal != "group_sign",
         "trust=target reads only the sign of an answer, so the size that signal={signal} "
         "computes would be lost: choose signal=group_sign",
     ),
-    Exclusion(
+    (
         ("trust", "ratio", "anchor_reweighted"),
         lambda r: r.trust == "vespo" and r.ratio != "sequence_sum" and not r.reweights_anchor,
         "trust=vespo always takes the ratio of whole answers, so ratio={ratio} would have no "
         "effect: choose ratio=sequence_sum",
     ),
-    Exclusion(
+    (
         ("anchor", "beta"),
         lambda r: r.anchor == "none" and r.beta > 0,
         "beta={beta:g} weights the distance to the reference, but anchor=none has none: choose "
         "anchor=k1, k2 or k3, or beta=0",
     ),
-    Exclusion(
+    (
         ("anchor_place", "signal", "anchor", "beta"),
         lambda r: r.pays_in_reward and r.signal == "process",
         "anchor_place=reward subtracts the distance from the score of an answer, but "
         "signal=process has scores of steps: choose anchor_place=loss",
     ),
-    Exclusion(
+    (
         ("anchor_place", "combine", "anchor", "beta"),
         lambda r: r.pays_in_reward and r.combine == "normalize_then_sum",
         "anchor_place=reward subtracts the distance from the sum of the rewards, but "
         "combine=normalize_then_sum normalises before it sums: choose sum_then_normalize, or "
         "anchor_place=loss",
     ),
-    Exclusion(
+    (
         ("anchor_level", "signal", "anchor_place"),
         lambda r: r.pays_in_reward and r.signal == "gae" and r.anchor_level == "sequence",
         "signal=gae takes the distance token by token, but anchor_level=sequence has one for the "
         "answer: choose anchor_level=token",
     ),
-    Exclusion(
+    (
         ("combine", "signal"),
         lambda r: r.combine == "normalize_then_sum" and not NORMALISING.holds(r),
         "combine=normalize_then_sum normalises each reward function by the signal, but "
         "signal={signal} gives nothing to sum: choose group_standard, group_mean, leave_one_out, "
         "batch_standard or minus_batch_mean, or combine=sum_then_normalize",
     ),
-    Exclusion(
+    (
         ("stop", "trust"),
         lambda r: r.stop == "target" and r.trust != "target",
         "stop=target waits for tokens to reach their targets, but trust={trust} sets none: choose "
         "trust=target or another stop",
     ),
-    Exclusion(
+    (
         ("stop", "trust"),
         lambda r: r.stop == "all_at_bound" and r.trust not in ("clip", "target"),
         "stop=all_at_bound waits for tokens to reach their bound, but trust={trust} has none that "
         "stops them: choose trust=clip or another stop",
     ),
-    Exclusion(
+    (
         ("refill_rounds", "signal"),
         lambda r: r.refill_rounds > 0 and not r.compares,
         "refill_rounds={refill_rounds} replaces groups without a signal, but signal={signal} does "
         "not compare within a group: choose a group signal, or refill_rounds=0",
     ),
-    Exclusion(
+    (
         ("importance_floor", "importance_cap"),
         lambda r: 0 < r.importance_cap <= r.importance_floor,
         "importance_floor={importance_floor:g} is not below importance_cap={importance_cap:g}, so "
@@ -558,29 +422,20 @@ def recipe(base: str | Recipe, **changes: Any) -> Recipe:
                 "beta",
             )
         changes["anchor"] = "none"
-    made = replace(start, **changes)
-    _refuse_exclusions(made)
-    _refuse_unread(start, made, changes)
-    return made
-
-
-def _refuse_exclusions(made: Recipe) -> None:
-    for settings, refused, why in EXCLUSIONS:
-        if refused(made):
-            raise RecipeError(f"recipe {made.name}: {why.format(**asdict(made))}", *settings)
-
-
-def _refuse_unread(start: Recipe, made: Recipe, changes: dict[str, Any]) -> None:
-    """Refuse a change that the recipe does not read, since it would have no effect."""
+    changed = replace(start, **changes)
+    for settings, is_refused, reason in EXCLUSIONS:
+        if is_refused(changed):
+            raise RecipeError(f"recipe {start.name}: {reason.format(**asdict(changed))}", *settings)
     for name, value in changes.items():
-        setting = SETTINGS[name]
-        if name != "beta" and value != getattr(start, name) and not setting.read(made):
+        condition = SETTINGS[name].when
+        if name != "beta" and value != getattr(start, name) and not condition.holds(changed):
             raise RecipeError(
-                f"recipe {made.name}: {name}={value} has no effect: it is read only with "
-                f"{setting.when.words}",
+                f"recipe {start.name}: {name}={value} has no effect: it is read only with "
+                f"{condition.words}",
                 name,
-                *setting.when.settings,
+                *condition.settings,
             )
+    return changed
 
 
 def _checked(name: str, value: object) -> Any:
@@ -610,16 +465,15 @@ def _by_name(name: object) -> Recipe:
 
 @cache
 def _of_package(name: str) -> Recipe:
-    wanted = names.Wanted(f"recipe {quoted(name)}", RecipeError)
-    made = names.load(names.installed("recipes")[name], wanted)
-    if not isinstance(made, Recipe):
+    point = names.installed("recipes")[name]
+    result = names.load(point, names.Wanted(f"recipe {quoted(name)}", RecipeError))
+    if not isinstance(result, Recipe):
         raise RecipeError(
-            f"recipe {quoted(name)} of the package "
-            f"{names.package_of(names.installed('recipes')[name])} is a {type(made).__name__}; "
-            "it must be a Recipe, such as recipe('grpo', clip_high=0.3)",
+            f"recipe {quoted(name)} of the package {names.package_of(point)} is a "
+            f"{type(result).__name__}; it must be a Recipe, such as recipe('grpo', clip_high=0.3)",
             "recipe",
         )
-    return replace(made, name=name)
+    return replace(result, name=name)
 
 
 _GRPO = Recipe(name="grpo")
@@ -627,8 +481,8 @@ _NO_ANCHOR: dict[str, Any] = {"anchor": "none", "beta": 0.0}
 _NO_TRUST: dict[str, Any] = {"trust": "none", "weight": "per_completion", **_NO_ANCHOR}
 
 RECIPES: dict[str, Recipe] = {
-    made.name: made
-    for made in (
+    recipe.name: recipe
+    for recipe in (
         Recipe(name="reinforce", signal="return", ratio="none", **_NO_TRUST),
         Recipe(name="reinforce-baseline", signal="minus_batch_mean", ratio="none", **_NO_TRUST),
         Recipe(name="off-policy", signal="minus_batch_mean", passes=4, **_NO_TRUST),
@@ -662,10 +516,10 @@ RECIPES: dict[str, Recipe] = {
 @cache
 def known() -> tuple[Mapping[str, Recipe], tuple[str, ...]]:
     """Every recipe by name, and what is wrong with those of packages that cannot be used."""
-    found, complaints = dict(RECIPES), []
+    recipes, complaints = dict(RECIPES), []
     for name in names.installed("recipes"):
         try:
-            found.setdefault(name, _by_name(name))
+            recipes.setdefault(name, _by_name(name))
         except RecipeError as error:
             complaints.append(str(error))
-    return found, tuple(complaints)
+    return recipes, tuple(complaints)

@@ -75,7 +75,13 @@ class ModelConfig(Section):
     quantized: Literal["auto", "keep", "dequantize"] = setting(
         "auto", "A quantised base: auto dequantises it on CPU, where that is faster."
     )
-    grad_checkpoint: bool = setting(False, "Recompute layers in the backward pass to save memory.")
+    compute: Literal["auto", "graph", "kernels"] = setting(
+        "auto", "MLX's graph, or compiled kernels for Linux processors; auto where they serve."
+    )
+    grad_checkpoint: Literal["auto", "on", "off"] = setting(
+        "auto", "Recompute layers in the backward pass to save memory; auto where that is faster "
+        "than fewer answers at a time.",
+    )  # fmt: skip
     shared_prefix: bool = setting(True, "Run the prompt once per group in the training forward.")
     trust_remote_code: bool = setting(False, "Run Python code that comes with the model.")
 

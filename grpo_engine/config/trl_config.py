@@ -16,15 +16,15 @@ import yaml
 from grpo_engine.config.recipes import SETTINGS
 from grpo_engine.config.safe_yaml import parse_json, parse_yaml, read_text
 from grpo_engine.config.trl_names import (
-    ALIASES,
     DEFAULTS,
-    MACHINE,
     NO_CAP,
     PLAIN,
     REWARDS,
     SAMPLING,
     SCHEDULES,
+    TRANSLATED,
     UNLIKE,
+    unneeded,
 )
 from grpo_engine.errors import ConfigError, nearest, quoted
 
@@ -33,17 +33,16 @@ Tree = dict[str, Any]
 
 def from_trl(path: Path) -> tuple[Tree, list[str]]:
     """Return the tree of settings, and notes on what was changed, dropped or needs a decision."""
-    given = read(path)
-    return translate(given)
+    return translate(read(path))
 
 
-def translate(given: Mapping[str, Any]) -> tuple[Tree, list[str]]:
+def translate(settings: Mapping[str, Any]) -> tuple[Tree, list[str]]:
     """Translate settings already read from a file."""
     notes: list[str] = []
-    known = {*DEFAULTS, *ALIASES, *PLAIN, *MACHINE, *UNLIKE}
+    known = TRANSLATED | UNLIKE.keys()
     values: Tree = {**DEFAULTS}
-    for name, value in given.items():
-        if name not in known:
+    for name, value in settings.items():
+        if name not in known and not unneeded(name):
             hint = nearest(name, known, 1)
             notes.append(f"{name}: not a known setting of TRL's GRPOConfig{hint}")
         is_text = isinstance(DEFAULTS.get(name, ""), str)
@@ -51,11 +50,8 @@ def translate(given: Mapping[str, Any]) -> tuple[Tree, list[str]]:
     tree: Tree = {}
 
     def put(path: str, value: Any) -> None:
-        *sections, leaf = path.split(".")
-        place = tree
-        for section in sections:
-            place = place.setdefault(section, {})
-        place[leaf] = value
+        section, _, name = path.rpartition(".")
+        (tree.setdefault(section, {}) if section else tree)[name] = value
 
     for name, path in PLAIN.items():
         if values.get(name) is not None:
@@ -63,11 +59,11 @@ def translate(given: Mapping[str, Any]) -> tuple[Tree, list[str]]:
     for step in (_batch, _algorithm, _mismatch, _optimizer, _schedule, _model, _reference, _rewards,
                  _sampling, _task):  # fmt: skip
         step(values, put, notes)
-    for name in given:
-        if name in UNLIKE and given[name] not in (None, False, DEFAULTS.get(name)):
+    for name, value in settings.items():
+        if name in UNLIKE and value not in (None, False):
             notes.append(f"{name}: {UNLIKE[name]}")
-        elif name in MACHINE:
-            notes.append(f"{name}: no equivalent, and none needed ({MACHINE[name]})")
+        elif reason := unneeded(name):
+            notes.append(f"{name}: no equivalent, and none needed ({reason})")
     return tree, notes
 
 
@@ -76,20 +72,18 @@ def read(path: Path) -> Tree:
     text = read_text(path)
     try:
         if path.suffix == ".py":
-            found: Any = _python(text, path)
-        elif path.suffix == ".json":
-            found = parse_json(text)
+            settings: Any = _python(text, path)
         else:
-            found = parse_yaml(text)
+            settings = parse_json(text) if path.suffix == ".json" else parse_yaml(text)
     except (yaml.YAMLError, ValueError, SyntaxError, RecursionError) as error:
         kind = {".py": "Python", ".json": "JSON"}.get(path.suffix, "YAML")
         raise ConfigError(f"{path} is not {kind}: {error}") from error
-    if not isinstance(found, dict) or not found:
+    if not isinstance(settings, dict) or not settings:
         raise ConfigError(
             f"{path} holds no settings; give GRPOConfig's names and values as YAML, JSON, or a "
             "Python file with GRPOConfig(…)"
         )
-    return found
+    return settings
 
 
 def _python(text: str, path: Path) -> Tree:
@@ -125,12 +119,10 @@ def _keywords(call: ast.Call, path: Path) -> Tree:
 
 def _number(value: Any) -> Any:
     """Parse a number in text: YAML reads 1e-5 as text because its floats need a point."""
-    if isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    return value
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
 
 
 Put = Callable[[str, Any], None]
@@ -178,8 +170,7 @@ def _signal(values: Tree, put: Put) -> None:
         raise ConfigError(f"scale_rewards must be group, batch or none, got {quoted(scale)}")
     combine = values["multi_objective_aggregation"]
     # TRL normalises each function by its group's deviation there, whatever scale_rewards says
-    normalised = combine == "normalize_then_sum"
-    put("algorithm.signal", signals["group" if normalised else scale])
+    put("algorithm.signal", signals["group" if combine == "normalize_then_sum" else scale])
     put("algorithm.combine", combine)
 
 
@@ -207,18 +198,18 @@ def _entropy(values: Tree, put: Put, notes: list[str]) -> None:
 
 def _trust(trust: str, values: Tree, put: Put) -> None:
     """The bounds or the gate of the loss."""
+    low, high = values["epsilon"], values["epsilon_high"]
     if trust == "clip":
-        high = values["epsilon_high"]
-        put("algorithm.clip_low", values["epsilon"])
-        put("algorithm.clip_high", values["epsilon"] if high is None else high)
+        put("algorithm.clip_low", low)
+        put("algorithm.clip_high", low if high is None else high)
         if values["delta"] is not None:
             put("algorithm.delta", values["delta"])
     elif trust == "cispo":
-        put("algorithm.cispo_cap", values["epsilon_high"] or values["epsilon"])
+        put("algorithm.cispo_cap", high or low)
     elif trust == "vespo":
         for name in ("vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg"):
-            least = SETTINGS[name].range.low  # TRL holds a smaller rate there
-            put(f"algorithm.{name}", max(values[name], least))
+            # TRL raises a smaller rate to this
+            put(f"algorithm.{name}", max(values[name], SETTINGS[name].range.low))
     else:
         put("algorithm.sapo_tau_pos", values["sapo_temperature_pos"])
         put("algorithm.sapo_tau_neg", values["sapo_temperature_neg"])
@@ -249,12 +240,12 @@ def _batch(values: Tree, put: Put, notes: list[str]) -> None:
         generated = max(1, values["generation_batch_size"] // rows)
     if generated % accumulated:
         # an update of several generation batches, all sampled with the same weights
-        whole = -(-generated // accumulated) * accumulated
+        rounded = -(-generated // accumulated) * accumulated
         notes.append(
             f"steps_per_generation {generated:g} is no multiple of gradient_accumulation_steps "
-            f"{accumulated:g}: a step samples {whole:g} x {rows:g} answers, for whole updates"
+            f"{accumulated:g}: a step samples {rounded:g} x {rows:g} answers, for whole updates"
         )
-        generated = whole
+        generated = rounded
     group = values["num_generations"]
     batch = rows * generated
     if batch % group:
@@ -268,11 +259,12 @@ def _batch(values: Tree, put: Put, notes: list[str]) -> None:
     put("algorithm.minibatches", minibatches)
     updates = values["updates"] = minibatches * values["num_iterations"]
     if values["max_steps"] and values["max_steps"] > 0:
-        put("steps", -(-int(values["max_steps"]) // updates))
+        steps = -(-int(values["max_steps"]) // updates)
+        put("steps", steps)
         if updates > 1:
             notes.append(
                 f"max_steps: a step here is one generation batch with {updates} updates, so "
-                f"{values['max_steps']} became {-(-int(values['max_steps']) // updates)}"
+                f"{values['max_steps']} became {steps}"
             )
     else:
         notes.append(
@@ -294,19 +286,19 @@ def _steps(values: Tree, name: str, updates: float, notes: list[str]) -> int:
 def _optimizer(values: Tree, put: Put, notes: list[str]) -> None:
     """Optimiser and momentum; where its state is kept, or in how many bits, changes nothing."""
     name = str(values["optim"]).removeprefix("paged_").partition("_")[0]
-    known = ("adamw", "adafactor", "sgd", "lion")
-    if name not in known:
+    if name not in ("adamw", "adafactor", "sgd", "lion"):
         notes.append(f"optim {values['optim']}: no equivalent; adamw is used")
         name = "adamw"
     put("optimizer.name", name)
-    given = dict(part.split("=", 1) for part in _text(values, "optim_args").split(",") if part)
+    text = str(values.get("optim_args") or "").replace(" ", "")
+    options = dict(part.split("=", 1) for part in text.split(",") if part)
     if name == "adamw":
         put("optimizer.epsilon", values["adam_epsilon"])
     if name == "sgd":
-        put("optimizer.beta1", _number(given.pop("momentum", 0.0)))
-        given.pop("weight_decay", None)  # transformers sets weight_decay for each weight
-    if given:
-        notes.append(f"optim_args {', '.join(given)}: no equivalent for {name}")
+        put("optimizer.beta1", _number(options.pop("momentum", 0.0)))
+        options.pop("weight_decay", None)  # transformers sets weight_decay for each weight
+    if options:
+        notes.append(f"optim_args {', '.join(options)}: no equivalent for {name}")
 
 
 def _schedule(values: Tree, put: Put, notes: list[str]) -> None:
@@ -348,21 +340,21 @@ def _schedule(values: Tree, put: Put, notes: list[str]) -> None:
         put("optimizer.warmup_from_zero", True)
 
 
-def _text(values: Tree, name: str) -> str:
-    return str(values.get(name) or "").replace(" ", "")
-
-
 def _mapping(values: Tree, name: str) -> Tree:
     """A setting that is a dict, or JSON text of one; its numbers may be text."""
-    given = values.get(name) or {}
-    if isinstance(given, str):
+    mapping = values.get(name) or {}
+    if isinstance(mapping, str):
         try:
-            given = json.loads(given)
+            mapping = json.loads(mapping)
         except ValueError as error:
             raise ConfigError(f"{name} is not JSON: {error}") from error
-    if not isinstance(given, Mapping):
-        raise ConfigError(f"{name} must be a dict, got {type(given).__name__}")
-    return {key: _number(value) for key, value in given.items()}
+    if not isinstance(mapping, Mapping):
+        raise ConfigError(f"{name} must be a dict, got {type(mapping).__name__}")
+    return {key: _number(value) for key, value in mapping.items()}
+
+
+def _has_lora(values: Tree) -> bool:
+    return any(values.get(name) for name in ("use_peft", "lora_r", "lora_alpha"))
 
 
 def _model(values: Tree, put: Put, notes: list[str]) -> None:
@@ -373,12 +365,11 @@ def _model(values: Tree, put: Put, notes: list[str]) -> None:
         put("model.dtype", str(format).removeprefix("torch."))
     if "trust_remote_code" in more:
         put("model.trust_remote_code", more.pop("trust_remote_code"))
-    changing = sorted(set(more) - set(MACHINE) - {"device_map", "low_cpu_mem_usage"})
-    if changing:
+    ignored = ("device_map", "low_cpu_mem_usage")
+    if changing := sorted(name for name in more if name not in ignored and not unneeded(name)):
         notes.append(f"model_init_kwargs {', '.join(changing)}: no equivalent; see model.*")
-    lora = values.get("use_peft") or values.get("lora_r") or values.get("lora_alpha")
-    put("model.tuning", "lora" if lora else "full")
-    if lora:
+    put("model.tuning", "lora" if _has_lora(values) else "full")
+    if _has_lora(values):
         rank, alpha = values.get("lora_r") or 16, values.get("lora_alpha") or 32
         put("model.lora_rank", rank)
         put("model.lora_scale", alpha / rank)
@@ -400,26 +391,25 @@ def _reference(values: Tree, put: Put, notes: list[str]) -> None:
         return
     every = _steps(values, "ref_model_sync_steps", values["ref_model_sync_steps"], notes)
     put("algorithm.ref_refresh_every", every)
-    lora = values.get("use_peft") or values.get("lora_r") or values.get("lora_alpha")
-    if lora and values["ref_model_mixup_alpha"] != 1:
+    share = values["ref_model_mixup_alpha"]
+    if not _has_lora(values):
+        put("algorithm.ref_mix", share)
+    elif share != 1:
         notes.append(
-            f"ref_model_mixup_alpha {values['ref_model_mixup_alpha']}: LoRA's matrices cannot be "
+            f"ref_model_mixup_alpha {share}: LoRA's matrices cannot be "
             "mixed; the reference is replaced by the policy"
         )
-    elif not lora:
-        put("algorithm.ref_mix", values["ref_model_mixup_alpha"])
 
 
 def _rewards(values: Tree, put: Put, notes: list[str]) -> None:
     """Reward functions by TRL's names or dotted paths."""
     functions = values.get("reward_funcs") or []
     functions = [functions] if isinstance(functions, str) else functions
-    names = []
-    for name in functions:
-        module, dot, leaf = str(name).rpartition(".")
-        names.append(REWARDS.get(str(name), f"{module}:{leaf}" if dot else str(name)))
+    names = [REWARDS.get(name, ":".join(name.rsplit(".", 1))) for name in map(str, functions)]
     if names:
         put("rewards.functions", names)
+    else:
+        notes.append("reward functions are arguments in TRL: set rewards.functions to yours")
     weights = values["reward_weights"]
     if weights and len(weights) == len(names):
         put("rewards.weights", weights)
@@ -428,8 +418,6 @@ def _rewards(values: Tree, put: Put, notes: list[str]) -> None:
             f"reward_weights {weights}: set rewards.functions to your functions "
             "(file.py:function) and rewards.weights to these"
         )
-    if not names:
-        notes.append("reward functions are arguments in TRL: set rewards.functions to yours")
 
 
 def _sampling(values: Tree, put: Put, notes: list[str]) -> None:
@@ -455,8 +443,7 @@ def _task(values: Tree, put: Put, notes: list[str]) -> None:
     """The data set, with its subset after a colon."""
     name = values.get("dataset_name")
     if name:
-        subset = values.get("dataset_config")
-        put("task.name", f"{name}:{subset}" if subset else name)
+        put("task.name", ":".join(filter(None, (name, values.get("dataset_config")))))
     else:
         notes.append("the data set is an argument in TRL: set task.name to a file or hub id")
     notes.append(

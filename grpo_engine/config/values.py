@@ -38,8 +38,9 @@ def typed(value: Any, annotation: Any) -> Any:
 def _truth(value: bool, annotation: Any, kinds: set[Any]) -> Any:
     if kinds & {int, float} and bool not in kinds:
         raise ValueError("must be a number")
-    # YAML reads `off` as false
-    return "off" if not value and Literal in kinds and "off" in get_args(annotation) else value
+    # YAML reads `off` as false and `on` as true
+    word = "on" if value else "off"
+    return word if Literal in kinds and word in get_args(annotation) else value
 
 
 def read_list(text: str) -> list[Any]:

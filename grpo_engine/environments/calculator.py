@@ -1,6 +1,6 @@
 """A tool that evaluates arithmetic exactly."""
 
-from grpo_engine.tasks.countdown import evaluate
+from grpo_engine.tasks.answers import evaluate
 
 
 def calculator(expression: str) -> str:

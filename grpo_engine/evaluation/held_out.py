@@ -6,6 +6,7 @@ The sampling noise does not depend on the step, so two evaluations differ only b
 import statistics
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import compress
 from typing import Literal
 
 from grpo_engine.config.stop_when import is_better
@@ -101,16 +102,16 @@ def _evaluate_mode(
     problems = [e for part in run.parts for e in part.held_out(run.config.evaluation.problems)]
     begun = run.clock.now()
     rows = max(AT_A_TIME, run.config.rollout.prompts * run.config.rollout.group_size)
-    each = max(1, rows // samples)
+    batch = max(1, rows // samples)
     # greedy groups are numbered from 0, sampled ones follow
     first = len(problems) if mode == "sampled" and run.config.evaluation.greedy else 0
     groups: list[SampledGroup] = []
     yield PhaseStarted(step=step, phase="evaluate", total=len(problems) * samples, detail=mode)
-    for start in range(0, len(problems), each):
+    for start in range(0, len(problems), batch):
         if is_stopping(run):
             return None
         fresh = yield from sample_and_score(
-            run, step, problems[start : start + each], sampling,
+            run, step, problems[start : start + batch], sampling,
             rows=samples, first=first + start, origin="eval",
         )  # fmt: skip
         yield from groups_scored(
@@ -142,11 +143,10 @@ def _by_task(run: Run, groups: Sequence[SampledGroup]) -> dict[str, float]:
     """The metrics of each of several tasks, as `eval/task/LABEL/…`."""
     metrics: dict[str, float] = {}
     for part in run.parts if len(run.parts) > 1 else ():
-        own = [group for group in groups if run.part_of(group.example) is part]
-        if own:
-            named = summarise(own).items()
-            head = f"eval/task/{part.label}"
-            metrics |= {name.replace("eval", head, 1): value for name, value in named}
+        evaluated = [group for group in groups if run.part_of(group.example) is part]
+        if evaluated:
+            for name, value in summarise(evaluated).items():
+                metrics[name.replace("eval", f"eval/task/{part.label}", 1)] = value
     return metrics
 
 
@@ -157,8 +157,8 @@ def summarise(groups: Sequence[SampledGroup]) -> dict[str, float]:
     metrics = {"eval/reward": statistics.fmean(means) if means else float("nan")}
     metrics["eval/reward_low"], metrics["eval/reward_high"] = bootstrap(means)
     for name in dict.fromkeys(name for group in groups for name in group.scores.names):
-        own = [group.scores.column(name) for group in groups if name in group.scores.names]
-        known = [v for column in own for v in column if v is not None]
+        columns = [group.scores.column(name) for group in groups if name in group.scores.names]
+        known = [value for column in columns for value in column if value is not None]
         if known:
             metrics[f"eval/rewards/{name}"] = statistics.fmean(known)
     lengths = [rollout.length for group in groups for rollout in group.rollouts]
@@ -182,9 +182,9 @@ def _accuracy(counts: Sequence[int], samples: int) -> dict[str, float]:
 def _turns(groups: Sequence[SampledGroup]) -> dict[str, float]:
     """Mean turns of the model; empty without environments."""
     turns = [
-        statistics.fmean(sum(span.kind == "model" for span in one.spans) for one in group.rollouts)
+        statistics.fmean(sum(span.kind == "model" for span in r.spans) for r in group.rollouts)
         for group in groups
-        if any(one.spans for one in group.rollouts)
+        if any(rollout.spans for rollout in group.rollouts)
     ]
     if not turns:
         return {}
@@ -194,23 +194,20 @@ def _turns(groups: Sequence[SampledGroup]) -> dict[str, float]:
 
 def _by_format(groups: Sequence[SampledGroup]) -> dict[str, float]:
     """Share of well-formed answers, and accuracy among them."""
-    samples = len(groups[0].rollouts)
-    share, (low, high) = share_with_interval([sum(_well_formed(one)) for one in groups], samples)
+    formed = [_well_formed(group) for group in groups]
+    share, (low, high) = share_with_interval(list(map(sum, formed)), len(groups[0].rollouts))
     metrics = {"eval/format": share, "eval/format_low": low, "eval/format_high": high}
-    judged = [group for group in groups if group.right.count(group.scores) is not None]
-    formed = [_well_formed(group) for group in judged]
-    counts = [sum(row) for row in formed]
-    both = [
-        sum(
-            ok and group.right.holds(value)
-            for ok, value in zip(row, group.scores.column(group.right.function), strict=True)
-        )
-        for row, group in zip(formed, judged, strict=True)
-    ]
+    counts, right = [], []
+    for group, row in zip(groups, formed, strict=True):
+        if group.right.count(group.scores) is not None:
+            scores = group.scores.column(group.right.function)
+            counts.append(sum(row))
+            right.append(sum(map(group.right.holds, compress(scores, row))))
     if sum(counts):
-        among = sum(both) / sum(counts)
-        metrics["eval/accuracy_of_formatted"] = among
-        low, high = _interval_of_ratio(both, counts)
+        low, high = wilson(sum(right), sum(counts))
+        if max(counts) > 1:
+            low, high = bootstrap_ratio(right, counts)
+        metrics["eval/accuracy_of_formatted"] = sum(right) / sum(counts)
         metrics["eval/accuracy_of_formatted_low"] = low
         metrics["eval/accuracy_of_formatted_high"] = high
     return metrics
@@ -221,12 +218,6 @@ def _well_formed(group: SampledGroup) -> list[bool]:
     if group.format in TAGGED:
         return [well_formed(group.prefill + rollout.text) for rollout in group.rollouts]
     return [value is not None and value > 0 for value in group.scores.column(group.format)]
-
-
-def _interval_of_ratio(right: Sequence[int], counts: Sequence[int]) -> tuple[float, float]:
-    if max(counts) <= 1:
-        return wilson(sum(right), sum(counts))
-    return bootstrap_ratio(right, counts)
 
 
 def _row(group: SampledGroup) -> EvaluationSample:

@@ -4,7 +4,9 @@ They are sampled before the step's update and scored again after it, without a g
 """
 
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
 
 from grpo_engine.events import Event, TokenNumbers, TokensScored
 from grpo_engine.rollouts.types import Rollout
@@ -13,7 +15,7 @@ from grpo_engine.tasks.base import Example
 from grpo_engine.training.advantages import pinned_advantages
 from grpo_engine.training.logprobs import ScoredTokens, score_tokens
 from grpo_engine.training.report import groups_scored
-from grpo_engine.training.samples import SampledGroup
+from grpo_engine.training.samples import SampledGroup, row_values
 from grpo_engine.training.sampling import sample_and_score
 
 
@@ -79,31 +81,18 @@ def score_pinned_after_update(
     if updated:
         with run.clock.phase("evaluate"):
             after = yield from score_tokens(run, step, pinned.rollouts)
-    row = 0
+    rows = count()
     for group in pinned.groups:
         numbers = []
-        for rollout in group.rollouts:
-            length = len(rollout.ids)
-            bare = TokenNumbers(index=rollout.index, old=_row(pinned.old, row, length))
+        for rollout, row in zip(group.rollouts, rows, strict=False):
+            read = partial(row_values, row=row, length=len(rollout.ids))
             numbers.append(
-                replace(
-                    bare,
-                    reference=_row(pinned.reference, row, length),
-                    after=_row(after, row, length),
-                    entropy=_entropy(pinned.old, row, length),
+                TokenNumbers(
+                    index=rollout.index,
+                    old=read(pinned.old.logprobs),
+                    reference=read(pinned.reference.logprobs if pinned.reference else None),
+                    after=read(after.logprobs if after else None),
+                    entropy=read(pinned.old.entropy),
                 )
             )
-            row += 1
         yield TokensScored(step=step, group=group.index, origin="pinned", numbers=tuple(numbers))
-
-
-def _row(tokens: ScoredTokens | None, row: int, length: int) -> tuple[float, ...]:
-    if tokens is None:
-        return ()
-    return tuple(tokens.logprobs[row, :length].tolist())  # type: ignore[arg-type]
-
-
-def _entropy(tokens: ScoredTokens, row: int, length: int) -> tuple[float, ...]:
-    if tokens.entropy is None:
-        return ()
-    return tuple(tokens.entropy[row, :length].tolist())  # type: ignore[arg-type]

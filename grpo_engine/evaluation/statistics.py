@@ -30,22 +30,21 @@ def bootstrap(values: Sequence[float], *, draws: int = 2000, seed: int = 0) -> I
 
     Resamples problems, not samples, because samples of one problem are not independent.
     """
-    data = np.asarray(values, dtype=np.float64)
-    if data.size == 0:
-        return 0.0, 1.0
-    rng = np.random.default_rng(seed)
-    means = data[rng.integers(0, data.size, size=(draws, data.size))].mean(axis=1)
-    low, high = np.quantile(means, (0.025, 0.975))
-    return float(low), float(high)
+    return bootstrap_ratio(values, [1] * len(values), draws=draws, seed=seed)
 
 
 def bootstrap_ratio(
-    parts: Sequence[int], wholes: Sequence[int], *, draws: int = 2000, seed: int = 0
+    counts: Sequence[float], totals: Sequence[float], *, draws: int = 2000, seed: int = 0
 ) -> Interval:
-    """95 % percentile interval of Σ parts / Σ wholes, resampling problems."""
-    part, whole = np.asarray(parts, dtype=np.float64), np.asarray(wholes, dtype=np.float64)
-    chosen = np.random.default_rng(seed).integers(0, part.size, size=(draws, part.size))
-    ratios = part[chosen].sum(axis=1) / np.maximum(whole[chosen].sum(axis=1), 1)
+    """95 % percentile interval of Σ counts / Σ totals, resampling problems."""
+    size = len(counts)
+    if size == 0:
+        return 0.0, 1.0
+    chosen = np.random.default_rng(seed).integers(0, size, size=(draws, size))
+    sums, divisors = (
+        np.asarray(row, dtype=np.float64)[chosen].sum(axis=1) for row in (counts, totals)
+    )
+    ratios = sums / np.maximum(divisors, 1)
     low, high = np.quantile(ratios, (0.025, 0.975))
     return float(low), float(high)
 

@@ -31,12 +31,12 @@ def find_target(
     `base` are the settings of what has none, and `over` changes those of all. `folder` finds the
     folder of a run by its name. With `own_model` an adapter is on the model that it names.
     """
-    place = Path(target).expanduser()
-    if (place / checkpoint.FOLDER).is_dir():
-        return of_run(place, over, step)
-    if (place / "adapter_config.json").is_file():
-        return of_adapter(place, base, over, own_model=own_model)
-    if place.is_dir() or "/" in target or target in EMBEDDED:
+    path = Path(target).expanduser()
+    if (path / checkpoint.FOLDER).is_dir():
+        return of_run(path, over, step)
+    if (path / "adapter_config.json").is_file():
+        return of_adapter(path, base, over, own_model=own_model)
+    if path.is_dir() or "/" in target or target in EMBEDDED:
         return of_model(target, base, over)
     return of_run(folder(target), over, step)
 
@@ -46,30 +46,35 @@ def of_run(folder: Path, over: Mapping[str, Any], step: int | None) -> Target:
     saved, _ = checkpoint.latest(folder)
     if saved is None:
         raise CheckpointError(f"{folder} holds no checkpoint; a run writes one when it ends")
-    best = saved.state["progress"]["best_step"]
-    wanted = step if step is not None else (saved.step if best is None else best)
-    if wanted not in checkpoint.steps(folder):
-        there = ", ".join(map(str, checkpoint.steps(folder)))
-        raise CheckpointError(f"{folder} has no checkpoint of step {wanted}; it has {there}")
-    chosen = checkpoint.load(folder, wanted)
-    config = build(with_adapter(chosen.state["config"], chosen.path, over), str(folder))
-    return Target(config=config, step=wanted, base=chosen.state["config"]["model"]["path"])
+    if step is None:
+        best = saved.state["progress"]["best_step"]
+        step = saved.step if best is None else best
+    steps = checkpoint.steps(folder)
+    if step not in steps:
+        listed = ", ".join(map(str, steps))
+        raise CheckpointError(f"{folder} has no checkpoint of step {step}; it has {listed}")
+    chosen = checkpoint.load(folder, step)
+    settings = chosen.state["config"]
+    config = build(with_adapter(settings, chosen.path, over), str(folder))
+    return Target(config=config, step=step, base=settings["model"]["path"])
 
 
-def of_adapter(place: Path, base: RunConfig, over: Mapping[str, Any], *, own_model: bool) -> Target:
+def of_adapter(
+    folder: Path, base: RunConfig, over: Mapping[str, Any], *, own_model: bool
+) -> Target:
     """Return an adapter on the model that it names, or that the settings name."""
     tree = base.model_dump(mode="json")
-    named = json.loads((place / "adapter_config.json").read_text(encoding="utf-8")).get("model")
-    if named and own_model:
-        tree = merge(tree, {"model": {"path": named}})
-    return Target(config=build(with_adapter(tree, place, over), str(place)))
+    model = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8")).get("model")
+    if model and own_model:
+        tree = merge(tree, {"model": {"path": model}})
+    return Target(config=build(with_adapter(tree, folder, over), str(folder)))
 
 
 def with_adapter(tree: Mapping[str, Any], adapter: Path, over: Mapping[str, Any]) -> dict[str, Any]:
     """Add an adapter to the settings; a full-tuning checkpoint becomes the model itself."""
-    if (adapter / "adapters.safetensors").is_file():
-        return merge(merge(tree, {"model": {"adapter": str(adapter)}}), over)
-    return merge(merge(tree, {"model": {"path": str(adapter)}}), over)
+    is_adapter = (adapter / "adapters.safetensors").is_file()
+    model = {"adapter" if is_adapter else "path": str(adapter)}
+    return merge(merge(tree, {"model": model}), over)
 
 
 def of_model(target: str, base: RunConfig, over: Mapping[str, Any]) -> Target:

@@ -1,4 +1,4 @@
-"""LoRA and DoRA adapters: attach, switch off, fold in, and save in mlx-lm's format."""
+"""LoRA and DoRA adapters: attach, switch off, fuse, and save in mlx-lm's format."""
 
 import hashlib
 import json
@@ -20,14 +20,11 @@ from mlx_lm.utils import save_model
 from grpo_engine.config.settings import ModelConfig
 from grpo_engine.errors import ModelError
 from grpo_engine.policy import lora
-from grpo_engine.policy.switches import FastPaths
 from grpo_engine.policy.trees import flatten, nest
 from grpo_engine.regular_files import irregular_file
 
 ADAPTED = (LoRALinear, DoRALinear, LoRASwitchLinear, LoRAEmbedding, DoRAEmbedding)
 LINEAR = (nn.Linear, nn.QuantizedLinear, SwitchLinear, QuantizedSwitchLinear)
-TRAINED = frozenset({"lora_a", "lora_b", "m"})
-MOST_ADDED = 8  # LoRA is folded in where it has more than this part of the weights
 
 
 def attach(model: nn.Module, config: ModelConfig, seed: int) -> dict[str, Any]:
@@ -175,104 +172,6 @@ def switched_off(model: nn.Module) -> Iterator[None]:
     finally:
         for layer in layers:
             layer.__class__ = type(layer).__mro__[1]
-
-
-def can_fold(module: nn.Module) -> bool:
-    """Whether base and adapter can be merged into one weight without loss.
-
-    True for float32 only. A 16-bit weight rounds away four fifths of the adapter's entries, a
-    quantised one more, so the sampled policy would differ from the trained one.
-    """
-    if not isinstance(module, LoRALinear | DoRALinear) or type(module.linear) is not nn.Linear:
-        return False
-    return bool(module.linear.weight.dtype == mx.float32)
-
-
-def adds_while_sampling(module: nn.Module) -> bool:
-    """Whether a compiled decode step adds what this LoRA brings, instead of folding it in."""
-    if not isinstance(module, LoRALinear) or not can_fold(module):
-        return False
-    wide, narrow = module.linear.weight.shape
-    return bool(MOST_ADDED * module.lora_a.shape[-1] * (wide + narrow) <= wide * narrow)
-
-
-def copied_to_sample(
-    model: nn.Module, fast: FastPaths, *, compiled: bool = False
-) -> list[nn.Module]:
-    """The layers that sample with a copy of their weights: with the adapter added, or transposed.
-
-    Steps may be `compiled`. Products of few rows read weights that lie as [in, out] once
-    (`platform/products.c`). OpenBLAS copies the weights for every product, and faster from
-    [in, out] than from [out, in].
-    """
-    found: list[nn.Module] = []
-    inside = set()
-    for module in model.modules():  # a layer comes before those that it consists of
-        if fast.merge_adapter and can_fold(module):
-            if not (compiled and adds_while_sampling(module)):
-                found.append(module)
-                inside.add(id(module.linear))
-        elif transposes(fast) and _multiplies(module, model) and id(module) not in inside:
-            found += [] if getattr(module, "lies_transposed", False) else [module]
-    return found
-
-
-def transposes(fast: FastPaths) -> bool:
-    """Whether weights are transposed while sampling."""
-    return fast.transposed_weights and bool(mx.default_device() == mx.cpu)
-
-
-def may_compile(fast: FastPaths) -> bool:
-    """Whether the switches let decode steps be compiled code, which needs weights [in, out]."""
-    own = fast.compiled_decode and fast.batched_decode and fast.merge_adapter
-    return own and transposes(fast)
-
-
-def _multiplies(module: nn.Module, model: nn.Module) -> bool:
-    """Whether a module's only use of its float32 weights is a product, or that of a tied head."""
-    head = nn.Embedding if getattr(getattr(model, "args", None), "tie_word_embeddings", 0) else None
-    return type(module) in (nn.Linear, head) and bool(module.weight.dtype == mx.float32)
-
-
-def lie_transposed(model: nn.Module, config: ModelConfig, fast: FastPaths) -> dict[str, nn.Module]:
-    """The layers whose frozen weights lie as [in, out] in memory, where sampling wants that."""
-    if config.tuning == "full" or not transposes(fast):
-        return {}
-    return {name: one for name, one in model.named_modules() if _multiplies(one, model)}
-
-
-@cache
-def _multiplying(kind: type) -> type:
-    """Subclass of a layer that multiplies by its `_whole`, [in, out]."""
-
-    def call(self: Any, x: mx.array) -> mx.array:
-        bias = self.get("linear", self).get("bias")
-        out: mx.array = x @ self._whole
-        return out if bias is None else out + bias
-
-    name = "as_linear" if kind is nn.Embedding else "__call__"
-    return type(f"{kind.__name__}Multiplying", (kind,), {name: call})
-
-
-@contextmanager
-def as_sampler(model: nn.Module, fast: FastPaths, *, compiled: bool = False) -> Iterator[None]:
-    """Run with adapters added to the weights, where that pays and equals what training computes."""
-    layers = copied_to_sample(model, fast, compiled=compiled)
-    for layer in layers:
-        whole = (layer.fuse() if isinstance(layer, ADAPTED) else layer).weight.T
-        layer._whole = mx.contiguous(whole) if transposes(fast) else whole
-        layer.__class__ = _multiplying(type(layer))
-    # `fuse` draws weights that nobody reads: unevaluated, MLX's own key would grow with every call
-    mx.eval([layer._whole for layer in layers], mx.random.state)
-    # a compiled step reads an adapter itself
-    apart = [m for m in model.modules() if compiled and adds_while_sampling(m)]
-    try:
-        with lora.applied_together(model, [*layers, *apart]):
-            yield
-    finally:
-        for layer in layers:
-            layer.__class__ = type(layer).__mro__[1]
-            del layer._whole
 
 
 def fuse(model: nn.Module) -> None:

@@ -70,13 +70,6 @@ class TokenBatch:
         ids = _pad([prompt[:-1] for prompt in self.prompts], pad_id)
         return ids, mx.array([[self.prompts[p][-1]] for p in self.prompt_of], dtype=mx.int32)
 
-    def packed(self) -> mx.array:
-        """All prompts without their last token, then all completions after that token, [1, N]."""
-        whole = [prompt[:-1] for prompt in self.prompts]
-        for p, ids in zip(self.prompt_of, self.completions, strict=True):
-            whole.append((self.prompts[p][-1], *ids)[: len(ids)])
-        return mx.array([[token for ids in whole for token in ids]], dtype=mx.int32)
-
     def joined(self, pad_id: int) -> tuple[mx.array, mx.array]:
         """Prompt and completion without its last token, [B, L]; flat indices of the N states."""
         whole = [
@@ -89,15 +82,12 @@ class TokenBatch:
         return ids, row * ids.shape[1] + starts[row] + position
 
 
-def make_batch(
-    rollouts: Sequence[TokenRow], rows: Sequence[int], *, pad_id: int = 0, bucket: int = 0
-) -> TokenBatch:
-    """Pad the chosen rows to the longest completion, rounded up to a multiple of `bucket`."""
+def make_batch(rollouts: Sequence[TokenRow], rows: Sequence[int], *, pad_id: int = 0) -> TokenBatch:
+    """Pad the chosen rows to the longest completion."""
     numbers: dict[tuple[int, ...], int] = {}
     prompt_of = [numbers.setdefault(rollouts[row].prompt_ids, len(numbers)) for row in rows]
     completions = tuple(rollouts[row].ids for row in rows)
     width = max([1, *map(len, completions)])
-    width = -(-width // bucket) * bucket if bucket else width
     mask = np.zeros((len(rows), width), dtype=np.float32)
     for line, row in zip(mask, rows, strict=True):
         line[: len(rollouts[row].ids)] = 1
@@ -125,7 +115,6 @@ def micro_batches(
     *,
     rows_at_most: int,
     pad_id: int = 0,
-    bucket: int = 0,
     only: Sequence[int] | None = None,
 ) -> list[TokenBatch]:
     """Split the rollouts (or those in `only`) into batches of at most `rows_at_most` rows.
@@ -152,4 +141,4 @@ def micro_batches(
         else:
             whole.append(group)
     batches = sorted(slices + whole, key=lambda rows: length(rows[0]), reverse=True)
-    return [make_batch(rollouts, rows, pad_id=pad_id, bucket=bucket) for rows in batches]
+    return [make_batch(rollouts, rows, pad_id=pad_id) for rows in batches]

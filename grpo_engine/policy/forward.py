@@ -6,18 +6,21 @@ Axes: P prompts, B rows, T completion tokens, N sampled tokens of the batch, D h
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import mlx.core as mx
+import numpy as np
 
+from grpo_engine.cpu.kernels import Kernels
+from grpo_engine.cpu.passes import Sequences
 from grpo_engine.policy.batch import TokenBatch
-from grpo_engine.policy.fast import passes
-from grpo_engine.policy.fast.attention import reads_prompts_once
-from grpo_engine.policy.fast.caches import Layout, PackedCache, PrefixCache
+from grpo_engine.policy.caches import Layout, PrefixCache
 from grpo_engine.policy.head import (
     HeadScores,
     constant_scores,
     recomputed_scores,
     surrogate_scores,
+    with_slope,
 )
 from grpo_engine.policy.policy import Policy
 
@@ -47,52 +50,86 @@ def token_scores(
     cheaper and constant. `entropy` is a constant unless `entropy_gradient`.
     """
     policy.module.train(gradient)
-    if policy.parts is None or not policy.fast.selective_head:
-        logits = _full_logits(policy, batch)
-        scores = _scores_of_logits(logits, batch.targets, temperature, entropy=entropy)
+    if policy.parts is None:
         states = None
+        scores = _scores_of_logits(_full_logits(policy, batch), batch.targets, temperature, entropy)
     else:
-        states, constant = _hidden(policy, batch, gradient=gradient)
-        if constant is not None and not entropy_gradient and policy.fast.fused_head:
-            scores = passes.ScoringHead(policy).scores(
-                states, constant, batch.targets, temperature, entropy=entropy, gradient=gradient
-            )
-        else:
-            scores = _head_scores(
-                policy, states, batch.targets, temperature, gradient=gradient, entropy=entropy,
-                entropy_gradient=entropy_gradient,
-            )  # fmt: skip
+        states, scores = _scores_of_states(
+            policy, batch, temperature, gradient=gradient, entropy=entropy,
+            entropy_gradient=entropy_gradient,
+        )  # fmt: skip
     entropies = scores.entropy
     if entropies is not None and not entropy_gradient:
         entropies = mx.stop_gradient(entropies)
-    found = TokenScores(
+    result = TokenScores(
         logprobs=batch.spread(scores.logprobs),
         entropy=None if entropies is None else batch.spread(entropies),
         values=batch.spread(policy.value(states)) if values else None,
     )
     if gradient:
-        return found
+        return result
     return TokenScores(*(
-        None if a is None else mx.stop_gradient(a)
-        for a in (found.logprobs, found.entropy, found.values)
+        None if array is None else mx.stop_gradient(array)
+        for array in (result.logprobs, result.entropy, result.values)
     ))  # type: ignore[arg-type]  # fmt: skip
 
 
-def _hidden(
-    policy: Policy, batch: TokenBatch, *, gradient: bool
-) -> tuple[mx.array, mx.array | None]:
-    """Hidden states at the sampled tokens, [N, D], and without a gradient if they are known."""
+def _scores_of_states(
+    policy: Policy, batch: TokenBatch, temperature: float, *, gradient: bool, entropy: bool,
+    entropy_gradient: bool,
+) -> tuple[mx.array, HeadScores]:  # fmt: skip
+    """Hidden states at the sampled tokens, [N, D], and their scores."""
+    kernels = policy.training_kernels
+    if kernels is not None:
+        states, constant = _kernel_states(kernels, batch, gradient=gradient)
+        if not entropy_gradient:
+            return states, _kernel_scores(
+                kernels, states, constant, batch.targets, temperature, gradient=gradient,
+                entropy=entropy,
+            )  # fmt: skip
+    else:
+        states = _hidden(policy, batch)
+    return states, _head_scores(
+        policy, states, batch.targets, temperature, gradient=gradient, entropy=entropy,
+        entropy_gradient=entropy_gradient,
+    )  # fmt: skip
+
+
+def _kernel_states(
+    kernels: Kernels, batch: TokenBatch, *, gradient: bool
+) -> tuple[mx.array, np.ndarray]:
+    """Hidden states at the sampled tokens, [N, D], and the same without a gradient."""
+    sampled = np.divmod(np.asarray(batch.flat), batch.width)
+    sequences = Sequences(batch.prompts, batch.completions, batch.prompt_of, sampled)
+    constant, trunk_pass = kernels.forward(sequences, saves=gradient)
+    states = mx.array(constant)
+    if not gradient:
+        return states, constant
+    function: Any = mx.custom_function(lambda *_: states)
+    function.vjp(lambda _, cotangent, __: tuple(trunk_pass.gradient(np.asarray(cotangent))))
+    return function(*trunk_pass.adapters), constant
+
+
+def _kernel_scores(
+    kernels: Kernels, states: mx.array, constant: np.ndarray, targets: mx.array,
+    temperature: float, *, gradient: bool, entropy: bool,
+) -> HeadScores:  # fmt: skip
+    scores = kernels.score(constant, np.asarray(targets), temperature, gradient=gradient)
+    logprobs = mx.array(scores.logprobs)
+    if scores.gradients is not None:
+        logprobs = with_slope(logprobs, states, mx.array(scores.gradients))
+    return HeadScores(logprobs, mx.array(scores.entropies) if entropy else None)
+
+
+def _hidden(policy: Policy, batch: TokenBatch) -> mx.array:
+    """Hidden states at the sampled tokens by MLX's graph, [N, D]."""
     assert policy.parts is not None
-    if policy.trains_compiled:
-        return passes.hidden(policy, batch, gradient=gradient)
-    if policy.fast.shared_prefix and policy.windows is not None:
-        if policy.fast.packed and reads_prompts_once(policy) and max(map(len, batch.prompts)) > 1:
-            return _packed(policy, batch), None
+    if policy.shares_prompts:
         states = _shared(policy, batch)
-        return states.reshape(-1, states.shape[-1])[batch.flat], None
-    ids, places = batch.joined(policy.pad_id)
+        return states.reshape(-1, states.shape[-1])[batch.flat]
+    ids, positions = batch.joined(policy.pad_id)
     states = policy.parts.hidden(ids)
-    return states.reshape(-1, states.shape[-1])[places], None
+    return states.reshape(-1, states.shape[-1])[positions]
 
 
 def _shared(policy: Policy, batch: TokenBatch) -> mx.array:
@@ -110,30 +147,16 @@ def _shared(policy: Policy, batch: TokenBatch) -> mx.array:
     return policy.parts.hidden(inputs, [cache.spread(layout) for cache in caches])
 
 
-def _packed(policy: Policy, batch: TokenBatch) -> mx.array:
-    """Run prompts and completions as one sequence without padding, [N, D]."""
-    assert policy.parts is not None
-    prompts = [len(prompt) - 1 for prompt in batch.prompts]
-    layout = Layout(tuple(prompts[p] for p in batch.prompt_of), max(prompts), batch.prompt_of)
-    rows = [len(ids) for ids in batch.completions]
-    packed = PackedCache(prompts, rows, batch.width, layout)
-    states = policy.parts.hidden(batch.packed(), [packed] * len(policy.model.layers))
-    states = states.squeeze(0)
-    if batch.flat.size == sum(rows):  # no forced tokens between the sampled ones
-        return mx.split(states, [packed.start])[1]
-    return states[packed.rows.reshape(-1)[batch.flat]]
-
-
 def _full_logits(policy: Policy, batch: TokenBatch) -> mx.array:
     """Compute logits at every position, return those of the sampled tokens, [N, V]."""
-    ids, places = batch.joined(policy.pad_id)
+    ids, positions = batch.joined(policy.pad_id)
     logits = policy.model(ids)
-    chosen: mx.array = logits.reshape(-1, logits.shape[-1])[places]
-    return chosen
+    sampled: mx.array = logits.reshape(-1, logits.shape[-1])[positions]
+    return sampled
 
 
 def _scores_of_logits(
-    logits: mx.array, tokens: mx.array, temperature: float, *, entropy: bool
+    logits: mx.array, tokens: mx.array, temperature: float, entropy: bool
 ) -> HeadScores:
     logits = logits.astype(mx.float32) / temperature
     logs = logits - mx.logsumexp(logits, axis=1, keepdims=True)
@@ -147,30 +170,26 @@ def _head_scores(
 ) -> HeadScores:  # fmt: skip
     parts = policy.parts
     assert parts is not None
-    size = policy.fast.head_chunk or states.shape[0]
-    starts = list(range(size, states.shape[0], size))
-    found: list[HeadScores] = []
+    starts = list(range(policy.head_chunk, states.shape[0], policy.head_chunk))
+    chunks: list[HeadScores] = []
     # split: the gradient of a slice is as wide as all positions
-    for hidden, wanted in zip(mx.split(states, starts), mx.split(tokens, starts), strict=True):
-        if found:  # sequentially, so that only one chunk's logits are in memory
-            hidden = mx.depends(hidden, found[-1].logprobs)
+    for hidden, targets in zip(mx.split(states, starts), mx.split(tokens, starts), strict=True):
+        if chunks:  # sequentially, so that only one chunk's logits are in memory
+            hidden = mx.depends(hidden, chunks[-1].logprobs)
         if not gradient:
-            score = constant_scores(
-                parts.logits, hidden, wanted, temperature,
-                entropy=entropy, fast=policy.fast.fast_scores,
-            )  # fmt: skip
-        elif policy.head_is_trained or not policy.fast.fused_head:
-            score = recomputed_scores(parts, hidden, wanted, temperature, entropy=entropy)
+            scores = constant_scores(parts.logits, hidden, targets, temperature, entropy=entropy)
+        elif policy.head_is_trained:
+            scores = recomputed_scores(parts, hidden, targets, temperature, entropy=entropy)
         else:
-            score = surrogate_scores(
-                parts.logits, hidden, wanted, temperature,
+            scores = surrogate_scores(
+                parts.logits, hidden, targets, temperature,
                 entropy=entropy, entropy_gradient=entropy_gradient,
             )  # fmt: skip
-        found.append(score)
-    if len(found) == 1:
-        return found[0]
-    levels = [score.entropy for score in found if score.entropy is not None]
+        chunks.append(scores)
+    if len(chunks) == 1:
+        return chunks[0]
+    entropies = [scores.entropy for scores in chunks if scores.entropy is not None]
     return HeadScores(
-        mx.concatenate([score.logprobs for score in found]),
-        mx.concatenate(levels) if levels else None,
+        mx.concatenate([scores.logprobs for scores in chunks]),
+        mx.concatenate(entropies) if entropies else None,
     )

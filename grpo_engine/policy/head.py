@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import mlx.core as mx
-import numpy as np
 
 from grpo_engine.policy.structure import Structure
 from grpo_engine.policy.trees import nest
@@ -49,7 +48,7 @@ def normalise(logits: mx.array, temperature: float) -> Normalised:
     if temperature != 1:
         scaled = scaled / temperature
     top = scaled.max(axis=1, keepdims=True)
-    exponentials = exponential(scaled - top)
+    exponentials = mx.exp(scaled - top)
     return Normalised(scaled, top, exponentials, _sum(exponentials))
 
 
@@ -63,13 +62,6 @@ def _sum(x: mx.array) -> mx.array:
     return x.sum(axis=1, keepdims=True)
 
 
-def exponential(x: mx.array) -> mx.array:
-    """e^x for x <= 0; on the CPU as 2^(x log2 e), which MLX computes three times as fast."""
-    if mx.default_device() == mx.cpu:
-        return mx.power(2.0, x * LOG2_E)
-    return mx.exp(x)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class HeadScores:
     """Log-probability and entropy of each position, [N]."""
@@ -78,32 +70,12 @@ class HeadScores:
     entropy: mx.array | None
 
 
-def numpy_pays(logits: mx.array) -> bool:
-    """Whether a softmax is faster in NumPy: on a CPU, where its e^x is the fastest."""
-    return bool(mx.default_device() == mx.cpu and logits.shape[1] >= 4096)
-
-
 def constant_scores(
-    head: Head, hidden: mx.array, tokens: mx.array, temperature: float, *, entropy: bool,
-    fast: bool = True,
-) -> HeadScores:  # fmt: skip
-    """Scores without a gradient; `fast` allows to evaluate the logits at once."""
-    logits = head(hidden)
-    if fast and not entropy and numpy_pays(logits):
-        return HeadScores(_numpy_logprobs(logits, tokens, temperature), None)
-    parts = normalise(logits, temperature)
+    head: Head, hidden: mx.array, tokens: mx.array, temperature: float, *, entropy: bool
+) -> HeadScores:
+    """Scores without a gradient."""
+    parts = normalise(head(hidden), temperature)
     return HeadScores(parts.logprob(tokens), parts.entropy() if entropy else None)
-
-
-def _numpy_logprobs(logits: mx.array, tokens: mx.array, temperature: float) -> mx.array:
-    scaled = logits.astype(mx.float32)
-    mx.eval(scaled)
-    found = []
-    for row, token in zip(np.asarray(scaled), np.asarray(tokens), strict=True):  # in the cache
-        shifted = row if temperature == 1 else row / np.float32(temperature)
-        shifted = shifted - shifted.max()
-        found.append(shifted[token] - np.log(np.exp(shifted).sum()))
-    return mx.array(np.array(found, dtype=np.float32))
 
 
 def surrogate_scores(

@@ -1,4 +1,4 @@
-"""Loads a policy: the model, its adapter, and the fast paths that it supports."""
+"""Loads a policy: the model, its adapter, and what it can do."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,27 +9,20 @@ from mlx_lm.utils import get_total_parameters
 
 from grpo_engine.config.settings import ModelConfig
 from grpo_engine.errors import ModelError
-from grpo_engine.policy import adapters
+from grpo_engine.policy import adapters, compute
+from grpo_engine.policy.caches import prefix_windows
+from grpo_engine.policy.checkpointing import checkpoint_layers
 from grpo_engine.policy.critic import Critic
-from grpo_engine.policy.fast import attention, decoding, gates, passes
-from grpo_engine.policy.fast.checkpointing import checkpoint_layers
-from grpo_engine.policy.fast.probes import prefix_windows
 from grpo_engine.policy.policy import Policy, Trained
-from grpo_engine.policy.source import fingerprint, load_parts, on_cpu
-from grpo_engine.policy.structure import Structure, take_apart
-from grpo_engine.policy.switches import FastPaths
+from grpo_engine.policy.source import fingerprint, load_parts
+from grpo_engine.policy.structure import TOLERANCE, Structure, take_apart
 from grpo_engine.policy.trees import flatten
 
-GPU_HEAD_CHUNK = 256  # a GPU needs larger products, a CPU arrays that fit its cache
-TOLERANCE = {"float32": 1e-4, "bfloat16": 6e-2, "float16": 1e-2}
 
-
-def load_policy(
-    config: ModelConfig, *, seed: int, critic: bool = False, fast: FastPaths | None = None
-) -> Policy:
-    """Load the model, attach the adapter, and test which fast paths it supports."""
+def load_policy(config: ModelConfig, *, seed: int, critic: bool = False) -> Policy:
+    """Load the model, attach the adapter, and test how it can be run."""
     model, tokenizer, settings, folder, notes = load_parts(config)
-    _transpose(model, config, fast or FastPaths())
+    compute.prepare(model, config)
     vocabulary = _vocabulary(settings, tokenizer)
     dtype = _dtype(model)
     probe = mx.array([[(7 * i + 3 * j + 1) % vocabulary for j in range(6)] for i in range(2)])
@@ -42,11 +35,9 @@ def load_policy(
         )
     if windows is None:
         notes.append("this model cannot share a prompt's keys and values: prompts run per row")
-    if config.grad_checkpoint:
+    if config.grad_checkpoint == "on":
         checkpoint_layers(model)
     head = _make_critic(parts, probe) if critic else None
-    chunk = FastPaths().head_chunk if on_cpu() else GPU_HEAD_CHUNK
-    fast = fast or FastPaths(shared_prefix=config.shared_prefix, head_chunk=chunk)
     module = Trained(model, head)
     mx.eval(flatten(model.parameters()), head.weight if head else [])
     policy = Policy(
@@ -54,31 +45,14 @@ def load_policy(
         end_ids=end_tokens(tokenizer, settings), pad_id=_pad_id(tokenizer), vocabulary=vocabulary,
         context_length=context_length(settings), parameters=int(get_total_parameters(model)),
         trainable_parameters=_count(model), dtype=dtype, parts=parts, windows=windows,
-        head_is_trained=parts is not None and bool(parts.outer()), fast=fast, notes=tuple(notes),
-        fingerprint=fingerprint(folder),
+        head_is_trained=parts is not None and bool(parts.outer()), notes=tuple(notes),
+        fingerprint=fingerprint(folder), grad_checkpoint=config.grad_checkpoint == "on",
     )  # fmt: skip
-    if dtype == "float32" and on_cpu():
-        _install(policy)
+    policy.kernels = compute.kernels_for(policy)
     # Only a new LoRA equals the base model when it is switched off.
     if config.tuning != "lora" or config.adapter is not None:
         policy.reference = policy.snapshot()
     return policy
-
-
-def _transpose(model: nn.Module, config: ModelConfig, fast: FastPaths) -> None:
-    """Let frozen weights lie as sampling reads them."""
-    for layer in adapters.lie_transposed(model, config, fast).values():
-        layer.weight = mx.contiguous(layer.weight.T).T
-        mx.eval(layer.weight)  # one after another: two copies of a model may be too much
-        layer.lies_transposed = True
-
-
-def _install(policy: Policy) -> None:
-    """Let the CPU's fast paths compute what they serve."""
-    gates.install(policy)
-    attention.install(policy)
-    policy.compiled_steps = decoding.computes(policy, TOLERANCE[policy.dtype])
-    policy.compiled_passes = passes.computes(policy, TOLERANCE[policy.dtype])
 
 
 def _make_critic(parts: Structure | None, probe: mx.array) -> Critic:

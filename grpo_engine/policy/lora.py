@@ -61,12 +61,11 @@ def _together(kind: type[AddedLoRA]) -> type[AddedLoRA]:
 
 
 @contextmanager
-def applied_together(model: nn.Module, apart: Sequence[nn.Module]) -> Iterator[None]:
-    """Run frozen adapters of neighbours on the same input by one product; not those in `apart`."""
+def applied_together(model: nn.Module) -> Iterator[None]:
+    """Run frozen adapters of neighbours on the same input by one product."""
     groups: dict[tuple[str, int], list[Any]] = {}
-    others = set(map(id, apart))
     for name, layer in model.named_modules():
-        if isinstance(layer, AddedLoRA) and id(layer) not in others and layer.dropout._p_1 == 1:
+        if isinstance(layer, AddedLoRA) and layer.dropout._p_1 == 1:
             groups.setdefault((name.rpartition(".")[0], layer.lora_a.shape[0]), []).append(layer)
     for layers in groups.values():
         dtype = _format(layers[0].linear)

@@ -1,37 +1,75 @@
-"""Estimates the memory of a step before it runs.
+"""Estimates the memory of a step before it runs, and plans passes that fit.
 
-Array sizes come from the model's widths. How many of each kind are alive at the peak was fitted to
-measured peaks of llama models of several shapes (LoRA, DoRA, full; prompts shared or not; layers
-kept or recomputed); the estimate is within about 20 %.
+Array sizes come from the model's widths. How many of each kind are alive at the peak was counted in
+MLX's graph of llama models of several shapes (LoRA, DoRA, full; prompts shared or not; layers kept
+or recomputed; float32 and bfloat16); estimates are within about 20 %.
 """
 
 import math
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
-from grpo_engine.policy.adapters import ADAPTED, copied_to_sample
-from grpo_engine.policy.fast.passes import head_tokens
+import mlx.core as mx
+
+from grpo_engine.cpu.passes import head_tokens
+from grpo_engine.cpu.rows import GROWTH as KERNEL_GROWTH
+from grpo_engine.policy.adapters import ADAPTED
+from grpo_engine.policy.checkpointing import checkpoint_layers
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.source import on_cpu
 from grpo_engine.policy.trees import flatten
 
-# arrays alive in a backward pass, per layer and token, by width: hidden state, feed-forward,
-# adapter outputs (and DoRA's extra), and attention weights per head and key
-HIDDEN, INNER, ADAPTER, DORA, SCORES = 7.0, 4.2, 0.4, 1.0, 1.2
-# with recomputed layers: layers alive, hidden states kept between them, their caches
-LAYERS_AGAIN, BETWEEN, CACHES_AGAIN = 2.0, 2.0, 1.0
-GRADIENTS = 2.0  # copies of the trained weights: the accumulated gradient and the one being added
-LOGITS = 6.0  # arrays of a head chunk: logits, shifted, exponentials, probabilities, slope, product
-# while sampling: layers of the prefill, caches of prompts and of rows, logits of all rows
-PREFILL, PROMPT_CACHES, ROW_CACHES, DRAWN = 0.5, 2.0, 1.2, 4.0
-# positions by which the caches of rows grow: in our storage, and in mlx-lm's batch caches
-KERNEL_GROWTH, GRAPH_GROWTH = 64, 256
+# Arrays that a layer keeps for its backward pass, per token: as wide as the hidden state (inputs of
+# norms and products, sums), as the queries (before and after attention), as the feed-forward (gate,
+# its activation, up, their product); DoRA's products before they are scaled; keys and values
+# of rows with their prompts; and for each head and pair of tokens the attention weight.
+HIDDEN, QUERIES, INNER, DORA, KEYS, SCORES = 5, 2, 4.5, 1, 1, 0.8
+DIFFERENTIATED = 1  # layers with as many gradients: the one that the backward pass is in
+# With recomputed layers: hidden states between them, and keys and values, which each returns.
+BETWEEN, CACHES = 2, 1
+GRADIENTS = 2  # copies of the trained weights: the accumulated gradient and the one being added
+LOGITS = 6  # arrays of a head chunk: logits, shifted, exponentials, probabilities, slope, product
+# While sampling: layers' arrays of the prefill, caches of prompts and of rows, logits of all rows.
+PREFILL, PROMPT_CACHES, ROW_CACHES, DRAWN = 0.5, 1, 1, 4
+GRAPH_GROWTH = 256  # positions by which mlx-lm's batch caches grow
 # On a CPU larger micro-batches are no faster: SmolLM2-135M is trained on 64 answers of 64 tokens
 # as fast with 8 a time as with 16 or 32, which take more memory, and slower with 4.
 ENOUGH = 2**19  # numbers in a hidden state of the answers of a micro-batch
 PROMPT_SHARE = 1 / 8  # of a micro-batch's tokens, at most: each runs its prompts again
+FEWEST = 512  # tokens of a pass: one of fewer takes as long
+KEPT_WORK, RECOMPUTED_WORK = 3, 4  # forwards: a backward is two, and recomputing is one more
+# Logits per product of the head: a CPU wants them in its cache, a GPU large products.
+CPU_LOGITS, GPU_LOGITS = 3 * 2**20, 2**25
+HEAD_SHARE = 1 / 8  # of the memory beside weights and optimiser, at most
+HEAD_TILE = 16  # a chunk is a multiple of so many positions
+
+
+class MemoryPlan(NamedTuple):
+    """How backward passes use memory: the same on every rank, and for a whole run."""
+
+    micro_rows: int  # rows per forward and backward
+    grad_checkpoint: bool  # whether the backward pass recomputes layers
+    head_chunk: int  # positions per product of the head
+
+    def __str__(self) -> str:
+        layers = "recomputed" if self.grad_checkpoint else "kept"
+        return (
+            f"{self.micro_rows} answers per backward pass, layers {layers}, {self.head_chunk} "
+            "positions per product of the head"
+        )
+
+    def tried_on(self, policy: Policy) -> Policy:
+        """The policy as it would be under this plan, to estimate its memory."""
+        return replace(policy, grad_checkpoint=self.grad_checkpoint, head_chunk=self.head_chunk)
+
+    def apply(self, policy: Policy) -> None:
+        """Let the policy run under this plan."""
+        policy.head_chunk = self.head_chunk
+        if self.grad_checkpoint and not policy.grad_checkpoint:
+            checkpoint_layers(policy.model)
+            policy.grad_checkpoint = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,13 +78,31 @@ class MemoryEstimate:
 
     weights: int  # the model, its adapter, and the reference if it has its own weights
     optimizer: int  # gradients, moments, and float32 copies of 16-bit weights
-    sampling: int  # caches and logits of all rows, and weights with the adapter folded in
+    sampling: int  # caches and logits of all rows
     update: int  # activations of one micro-batch
 
     @property
     def peak(self) -> int:
         """The most bytes in use at any time."""
         return self.weights + self.optimizer + max(self.sampling, self.update)
+
+    @property
+    def training(self) -> int:
+        """Bytes of everything but sampling."""
+        return self.weights + self.optimizer + self.update
+
+
+class Tokens(NamedTuple):
+    """What a forward runs: tokens, keys that they attend to, and pairs of the two."""
+
+    tokens: int
+    keys: int
+    pairs: int
+
+    @classmethod
+    def of(cls, rows: int, length: int) -> "Tokens":
+        """Rows without a shared prompt."""
+        return cls(rows * length, rows * length, rows * length**2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +122,8 @@ class Sizes:
     @classmethod
     def of(cls, policy: Policy) -> "Sizes":
         """Read the model's configuration, by the usual names."""
-        found = getattr(policy.model, "args", None)
-        known: Mapping[str, Any] = vars(found) if found is not None else {}
+        args = getattr(policy.model, "args", None)
+        known: Mapping[str, Any] = vars(args) if args is not None else {}
         known = {**(known.get("text_config") or {}), **known}
         hidden = int(known.get("hidden_size") or known.get("dim") or 1024)
         heads = int(known.get("num_attention_heads") or max(1, hidden // 64))
@@ -89,10 +145,13 @@ class Sizes:
             bytes=4 if policy.dtype == "float32" else 2,
         )
 
-    def layer_bytes(self, tokens: int, pairs: int, *, adapter: float = 0.0) -> float:
-        """Bytes of one layer's arrays for `tokens` tokens and `pairs` of query and key."""
-        each = HIDDEN * self.hidden + INNER * self.inner + adapter * self.adapted
-        return tokens * each * self.bytes + SCORES * pairs * self.heads * 4
+    def layer_bytes(self, run: "Tokens", *, dora: bool = False) -> float:
+        """Bytes of one layer's arrays."""
+        width = HIDDEN * self.hidden + QUERIES * self.queries + INNER * self.inner
+        numbers = (
+            run.tokens * (width + DORA * self.adapted * dora) + KEYS * run.keys * self.kv_width
+        )
+        return (numbers + SCORES * run.pairs * self.heads) * self.bytes
 
     def pass_bytes(self, tokens: int, layers: int) -> int:
         """Bytes of compiled passes: what `layers` keep, and what both passes need in any layer."""
@@ -103,11 +162,11 @@ class Sizes:
 
 def _adapted_width(policy: Policy) -> int:
     """Total output width of all adapted layers."""
-    wide = 0
-    for module in policy.model.modules():
-        if isinstance(module, ADAPTED) and "lora_b" in module:
-            wide += int(module.lora_b.shape[-1])
-    return wide
+    return sum(
+        int(module.lora_b.shape[-1])
+        for module in policy.model.modules()
+        if isinstance(module, ADAPTED) and "lora_b" in module
+    )
 
 
 def estimate_memory(
@@ -125,11 +184,11 @@ def estimate_memory(
     weights = _bytes(flatten(policy.module.parameters())) + _bytes(policy.reference or {})
     trained = flatten(policy.module.trainable_parameters()).values()
     copies = 4 * sum(int(array.size) for array in trained if array.itemsize < 4)
-    own = 4 * sum(int(array.size) for array in trained)  # gradients and moments are in float32
-    together = min(prompts, max(1, -(-micro_rows * prompts // max(1, rows))))
+    floats = 4 * sum(int(array.size) for array in trained)  # of gradients, and of each moment
+    together = _prompts_of(micro_rows, rows, prompts)
     return MemoryEstimate(
         weights=weights,
-        optimizer=int(own * (GRADIENTS + moments)) + copies,
+        optimizer=int(floats * (GRADIENTS + moments)) + copies,
         sampling=_sampling(policy, sizes, rows, prompts, prompt_tokens, new_tokens),
         update=_update(policy, sizes, micro_rows, together, prompt_tokens, new_tokens),
     )
@@ -139,49 +198,62 @@ def _bytes(weights: Mapping[str, Any]) -> int:
     return sum(int(array.nbytes) for array in weights.values())
 
 
+def _prompts_of(micro_rows: int, rows: int, prompts: int) -> int:
+    """The prompts of a micro-batch."""
+    return min(prompts, max(1, -(-micro_rows * prompts // max(1, rows))))
+
+
 def _sampling(
     policy: Policy, sizes: Sizes, rows: int, prompts: int, prompt_tokens: int, new_tokens: int
 ) -> int:
-    """Bytes of folded weights, caches, the prefill, and the logits of all rows."""
+    """Bytes of caches, the prefill, and the logits of all rows."""
     token = sizes.layers * sizes.kv_width * sizes.bytes
     room = math.ceil((prompt_tokens + new_tokens) / GRAPH_GROWTH) * GRAPH_GROWTH
-    if policy.decodes_compiled:
+    copies = 0
+    if policy.kernels is not None:
+        copies = _weights_copied(policy)
         room = prompt_tokens + math.ceil(new_tokens / KERNEL_GROWTH) * KERNEL_GROWTH
-    caches = ROW_CACHES * rows * room * token
-    caches += PROMPT_CACHES * prompts * prompt_tokens * token
-    prefill = sizes.layer_bytes(prompts * prompt_tokens, prompts * prompt_tokens**2)
+    caches = (ROW_CACHES * rows * room + PROMPT_CACHES * prompts * prompt_tokens) * token
+    prefill = sizes.layer_bytes(Tokens.of(prompts, prompt_tokens))
     logits = DRAWN * max(rows, prompts) * sizes.vocabulary * 4
-    return int(_folded(policy) + caches + PREFILL * prefill + logits)
+    return int(copies + caches + PREFILL * prefill + logits)
 
 
-def _folded(policy: Policy) -> int:
-    """Bytes of the copies of weights that rows are sampled with."""
-    layers = copied_to_sample(policy.model, policy.fast, compiled=policy.decodes_compiled)
-    return sum(int(layer.get("linear", layer).weight.nbytes) for layer in layers)
+def _weights_copied(policy: Policy) -> int:
+    """Bytes of the trained weights that kernels copy to decode with them."""
+    trained = policy.model.trainable_parameters() if policy.config.tuning == "full" else {}
+    return sum(int(array.nbytes) for array in flatten(trained).values() if array.ndim == 2)
+
+
+def _run(policy: Policy, rows: int, prompts: int, prompt_tokens: int, new_tokens: int) -> Tokens:
+    """What a pass over some rows runs; a shared prompt counts once."""
+    length = prompt_tokens + new_tokens
+    if not policy.shares_prompts:
+        return Tokens.of(rows, length)
+    before = Tokens.of(prompts, prompt_tokens)
+    return Tokens(
+        before.tokens + rows * new_tokens, before.keys + rows * length,
+        before.pairs + rows * new_tokens * length,
+    )  # fmt: skip
 
 
 def _update(
     policy: Policy, sizes: Sizes, rows: int, prompts: int, prompt_tokens: int, new_tokens: int
 ) -> int:
-    """Bytes that a micro-batch keeps for its backward pass; a shared prompt counts once."""
-    length = prompt_tokens + new_tokens
-    tokens, pairs = rows * length, rows * length**2
-    if policy.fast.shared_prefix and policy.windows is not None:
-        tokens = rows * new_tokens + prompts * prompt_tokens
-        pairs = rows * new_tokens * length + prompts * prompt_tokens**2
-    adapter = ADAPTER + (DORA if policy.config.tuning == "dora" else 0)
-    layer = sizes.layer_bytes(tokens, pairs, adapter=adapter)
-    kept = layer * _trained_layers(policy, sizes.layers)
-    if policy.trains_compiled and policy.fast.fused_head:
+    """Bytes that a micro-batch keeps for its backward pass."""
+    run = _run(policy, rows, prompts, prompt_tokens, new_tokens)
+    trained = _trained_layers(policy, sizes.layers)
+    if policy.training_kernels is not None:
         logits = 4 * head_tokens(rows * new_tokens, sizes.vocabulary) * sizes.vocabulary
-        return sizes.pass_bytes(tokens, _trained_layers(policy, sizes.layers)) + logits
-    if policy.config.grad_checkpoint:
-        between = tokens * sizes.hidden * sizes.bytes * sizes.layers
-        caches = rows * length * sizes.kv_width * sizes.bytes * sizes.layers
-        kept = LAYERS_AGAIN * layer + BETWEEN * between + CACHES_AGAIN * caches
-    scored = rows * (new_tokens if policy.parts is not None else length)
-    chunk = min(scored, policy.fast.head_chunk or scored) if policy.fast.fused_head else scored
-    return int(kept + LOGITS * chunk * sizes.vocabulary * 4)
+        return sizes.pass_bytes(run.tokens, trained) + logits
+    layer = sizes.layer_bytes(run, dora=policy.config.tuning == "dora")
+    activations = (trained + DIFFERENTIATED) * layer
+    if policy.grad_checkpoint:
+        between = BETWEEN * run.tokens * sizes.hidden + CACHES * run.keys * sizes.kv_width
+        activations = (1 + DIFFERENTIATED) * layer + sizes.layers * between * sizes.bytes
+    scored = rows * new_tokens if policy.parts is not None else rows * (prompt_tokens + new_tokens)
+    chunk = min(scored, policy.head_chunk)
+    return int(activations + LOGITS * chunk * sizes.vocabulary * 4)
 
 
 def _trained_layers(policy: Policy, layers: int) -> int:
@@ -198,19 +270,55 @@ def _rows_that_help(policy: Policy, prompt_tokens: int, new_tokens: int) -> int:
     return max(1, math.ceil(tokens / new_tokens))
 
 
-def choose_micro_rows(
-    policy: Policy, *, rows: int, prompt_tokens: int, new_tokens: int, budget: int, prompts: int = 1
-) -> int:
-    """The most rows per forward and backward that fit in `budget` bytes and help, at least 1."""
-    low, high = 1, min(rows, _rows_that_help(policy, prompt_tokens, new_tokens))
-    while low < high:
-        tried = (low + high + 1) // 2
-        found = estimate_memory(
-            policy, rows=rows, micro_rows=tried, prompt_tokens=prompt_tokens,
-            new_tokens=new_tokens, prompts=prompts,
-        )  # fmt: skip
-        if found.weights + found.optimizer + found.update <= budget:
-            low = tried
-        else:
-            high = tried - 1
-    return low
+def choose_plan(
+    policy: Policy, *, rows: int, prompt_tokens: int, new_tokens: int, budget: int,
+    prompts: int = 1, micro_rows: int = 0,
+) -> MemoryPlan:  # fmt: skip
+    """The fastest plan that fits in `budget` bytes; `micro_rows` and `grad_checkpoint` may be set.
+
+    Layers are recomputed where that lets so many more rows fit that it is faster.
+    """
+
+    def training(plan: MemoryPlan) -> int:
+        return estimate_memory(
+            plan.tried_on(policy), rows=rows, micro_rows=plan.micro_rows, prompts=prompts,
+            prompt_tokens=prompt_tokens, new_tokens=new_tokens,
+        ).training  # fmt: skip
+
+    def slowness(plan: MemoryPlan) -> tuple[bool, float]:
+        together = _prompts_of(plan.micro_rows, rows, prompts)
+        tokens = _run(policy, plan.micro_rows, together, prompt_tokens, new_tokens).tokens
+        forwards = RECOMPUTED_WORK if plan.grad_checkpoint else KEPT_WORK
+        work = -(-rows // plan.micro_rows) * max(FEWEST, tokens) * forwards
+        return training(plan) > budget, work
+
+    chunk = choose_head_chunk(policy, budget)
+    plans = []
+    for recomputes in {"on": (True,), "off": (False,)}.get(
+        policy.config.grad_checkpoint, (False, True)
+    ):
+        low, high = 1, min(rows, _rows_that_help(policy, prompt_tokens, new_tokens))
+        if micro_rows:
+            low = high = min(rows, micro_rows)
+        while low < high:
+            middle = (low + high + 1) // 2
+            if training(MemoryPlan(middle, recomputes, chunk)) <= budget:
+                low = middle
+            else:
+                high = middle - 1
+        plans.append(MemoryPlan(low, recomputes, chunk))
+    return min(plans, key=slowness)
+
+
+def choose_head_chunk(policy: Policy, budget: int) -> int:
+    """Positions per product of the head, from the vocabulary and what weights leave of a budget."""
+    fixed = estimate_memory(policy, rows=0, micro_rows=0, prompt_tokens=0, new_tokens=0)
+    room = HEAD_SHARE * (budget - fixed.weights - fixed.optimizer) / (4 * LOGITS)
+    logits = min(room, CPU_LOGITS if on_cpu() else GPU_LOGITS)
+    return max(HEAD_TILE, int(logits / policy.vocabulary) // HEAD_TILE * HEAD_TILE)
+
+
+def free_cache() -> None:
+    """Between phases on a GPU, drop the freed memory that MLX keeps: the next has other sizes."""
+    if not on_cpu():
+        mx.clear_cache()

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +10,11 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from grpo_engine.config.settings import ModelConfig
+from grpo_engine.cpu.kernels import Kernels
 from grpo_engine.errors import ModelError
-from grpo_engine.policy import adapters
+from grpo_engine.policy import adapters, lora
 from grpo_engine.policy.critic import Critic
 from grpo_engine.policy.structure import Structure
-from grpo_engine.policy.switches import FastPaths
 from grpo_engine.policy.trees import flatten, nest
 
 Weights = Mapping[str, mx.array]
@@ -47,15 +47,14 @@ class Policy:
     dtype: str
     adapter: Mapping[str, Any]  # as in adapter_config.json
     parts: Structure | None  # None: the model cannot be split
-    windows: list[int | None] | None  # attention window per layer; None: no shared prompt
+    windows: list[int | None] | None  # attention window per layer; None: caches of another kind
     head_is_trained: bool
-    fast: FastPaths = field(default_factory=FastPaths)
+    head_chunk: int = 64  # positions per product of the head
+    grad_checkpoint: bool = False  # whether the backward pass recomputes layers
     notes: tuple[str, ...] = ()
     fingerprint: str = ""  # of the model's files
-    batching: str | None = None  # kind of batch for decoding; set when first sampled
-    compiled_steps: bool = False  # whether compiled decode steps compute what the model does
-    compiled_passes: bool = False  # whether compiled passes do, and give LoRA's gradients
-    pass_bytes: int = 0  # the most memory of a compiled pass, which MLX does not count
+    kernels: Kernels | None = None  # None: MLX's graph computes everything
+    batching: str | None = None  # the graph's kind of batch for decoding; set when first sampled
     reference: dict[str, mx.array] | None = None  # None: the base model, adapter off
 
     @property
@@ -104,33 +103,35 @@ class Policy:
 
     @contextmanager
     def for_sampling(self, weights: Weights | None = None) -> Iterator[None]:
-        """Run as the sampler, with `weights` or the policy's; adapters folded in where exact."""
+        """Run as the sampler, with `weights` or the policy's."""
         with self.using(weights):
             self.module.eval()
-            with adapters.as_sampler(self.model, self.fast, compiled=self.decodes_compiled):
+            with lora.applied_together(self.model):
                 yield
 
     @property
     def peak_memory(self) -> int:
-        """MLX's peak, plus that of compiled passes, which may have come at another moment."""
-        return int(mx.get_peak_memory()) + self.pass_bytes
+        """MLX's peak, plus that of the kernels, which may have come at another moment."""
+        kernels = self.kernels.peak_memory if self.kernels is not None else 0
+        return int(mx.get_peak_memory()) + kernels
 
     def forget_peak_memory(self) -> None:
         """Begin a new peak."""
         mx.reset_peak_memory()
-        self.pass_bytes = 0
+        if self.kernels is not None:
+            self.kernels.peak_memory = 0
 
     @property
-    def decodes_compiled(self) -> bool:
-        """Whether decode steps are compiled code."""
-        return self.compiled_steps and adapters.may_compile(self.fast)
+    def training_kernels(self) -> Kernels | None:
+        """The kernels, if scoring and update use them too; they never recompute layers."""
+        if self.kernels is None or not self.kernels.trains or self.grad_checkpoint:
+            return None
+        return self.kernels
 
     @property
-    def trains_compiled(self) -> bool:
-        """Whether scoring and update run the layers by compiled passes."""
-        fast = self.fast
-        wanted = fast.compiled_passes and fast.packed and fast.shared_prefix
-        return self.compiled_passes and wanted
+    def shares_prompts(self) -> bool:
+        """Whether a forward runs each prompt once for all completions of it."""
+        return self.config.shared_prefix and self.windows is not None
 
     def refresh_reference(self, mix: float = 1.0) -> None:
         """pi_ref <- mix * pi + (1 - mix) * pi_ref; a mix below 1 is for full fine-tuning only."""

@@ -5,11 +5,12 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
 
 from grpo_engine.policy.trees import flatten
 
 TRUNKS = ("model", "backbone", "transformer")
+TOLERANCE = {"float32": 1e-4, "bfloat16": 6e-2, "float16": 1e-2}
+"""Largest difference of two ways to compute, as a part of the largest number."""
 
 
 class _Given:
@@ -87,7 +88,7 @@ def take_apart(model: nn.Module, probe: mx.array, tolerance: float) -> Structure
         logits = parts.logits(hidden.reshape(-1, hidden.shape[-1])).reshape(*probe.shape, -1)
         return parts if agrees(logits, model(probe), tolerance) else None
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError):
-        return None  # an unknown kind of model: it uses the plain path
+        return None  # an unknown kind of model: the whole model computes logits at every position
 
 
 def agrees(given: mx.array, expected: mx.array, tolerance: float) -> bool:
@@ -97,16 +98,3 @@ def agrees(given: mx.array, expected: mx.array, tolerance: float) -> bool:
         return False
     scale = mx.maximum(mx.abs(expected).max(), 1e-6)
     return bool((mx.abs(given - expected).max() <= tolerance * scale).item())
-
-
-def plain_windows(model: nn.Module) -> list[int | None] | None:
-    """The attention window of each layer (None: full) if every cache holds keys and values."""
-    windows: list[int | None] = []
-    for cache in make_prompt_cache(model):
-        if type(cache) is KVCache:
-            windows.append(None)
-        elif type(cache) is RotatingKVCache and cache.keep == 0:
-            windows.append(int(cache.max_size))
-        else:
-            return None
-    return windows

@@ -8,7 +8,7 @@ from typing import Any
 from grpo_engine.errors import MissingPackageError, RewardError
 from grpo_engine.tasks.answers import (
     MINUSES,
-    NUMBER,
+    evaluate,
     final_answer,
     numbers_in,
     same_text,
@@ -41,16 +41,16 @@ def numeric_answer(
     `answer` is no number gets None.
     """
     reasons, scores = [], list[float | None]()
-    for text, expected in zip(texts_of(completions, prompts), answer, strict=True):
-        gold = tagged_answer(str(expected)) or str(expected)
-        want = to_numbers(str(expected)) or to_numbers(gold) or numbers_in(gold)[-1:]
+    for text, expected in zip(texts_of(completions, prompts), map(str, answer), strict=True):
+        gold = tagged_answer(expected) or expected
+        target = to_numbers(expected) or to_numbers(gold) or numbers_in(gold)[-1:]
         marked = tagged_answer(text)
-        if marked is None and anywhere:
-            marked = text
-        got = numbers_in(marked or "")[-len(want) :]
-        scores.append(float(got == want) if want else None)
-        reasons.append(f"found {_show(got)}, expected {_show(want)}")
-    _give(log_extra, reasons)
+        if marked is None:
+            marked = text if anywhere else ""
+        numbers = numbers_in(marked)[-len(target) :]
+        scores.append(float(numbers == target) if target else None)
+        reasons.append(f"found {_listed(numbers)}, expected {_listed(target)}")
+    _log(log_extra, reasons)
     return scores
 
 
@@ -62,12 +62,10 @@ def exact_answer(
     **_: Any,
 ) -> list[float]:
     """Give 1 where the answer is the text in the `answer` column up to case and spaces, else 0."""
-    got = [final_answer(text) for text in texts_of(completions, prompts)]
-    _give(
-        log_extra,
-        [f"found {g[:60]!r}, expected {str(a)[:60]!r}" for g, a in zip(got, answer, strict=True)],
-    )
-    return [float(same_text(g, str(a))) for g, a in zip(got, answer, strict=True)]
+    texts = map(final_answer, texts_of(completions, prompts))
+    pairs = list(zip(texts, map(str, answer), strict=True))
+    _log(log_extra, [f"found {text[:60]!r}, expected {gold[:60]!r}" for text, gold in pairs])
+    return [float(same_text(*pair)) for pair in pairs]
 
 
 def contains(
@@ -81,13 +79,11 @@ def contains(
     """Give 1 where the completion contains the option `text`, else the `answer` column, else 0."""
     if not text and answer is None:
         raise RewardError("reward contains: give the option `text` or a column `answer`")
-    wanted = [text] * len(completions) if text else [str(a) for a in answer or ()]
-    scores = []
-    for have, want in zip(texts_of(completions), wanted, strict=True):
-        a, b = (have.casefold(), want.casefold()) if ignore_case else (have, want)
-        scores.append(float(b in a))
-    _give(log_extra, [f"looked for {want[:60]!r}" for want in wanted])
-    return scores
+    targets = [text] * len(completions) if text else list(map(str, answer or ()))
+    _log(log_extra, [f"looked for {target[:60]!r}" for target in targets])
+    fold = str.casefold if ignore_case else str
+    pairs = zip(texts_of(completions), targets, strict=True)
+    return [float(fold(target) in fold(completion)) for completion, target in pairs]
 
 
 def regex(
@@ -121,10 +117,10 @@ def json_valid(
             scores.append(0.0)
             reasons.append(f"not JSON: {error}"[:120])
             continue
-        lacks = [k for k in keys if not isinstance(value, dict) or k not in value]
-        scores.append(float(not lacks))
-        reasons.append(f"lacks {', '.join(lacks)}" if lacks else "valid")
-    _give(log_extra, reasons)
+        missing = [key for key in keys if not isinstance(value, dict) or key not in value]
+        scores.append(float(not missing))
+        reasons.append(f"lacks {', '.join(missing)}" if missing else "valid")
+    _log(log_extra, reasons)
     return scores
 
 
@@ -149,12 +145,13 @@ def math_equal(
         ) from error
     scores, reasons = list[float | None](), []
     for text, expected in zip(texts_of(completions, prompts), gold, strict=True):
-        want = parse(_latex(str(expected)))
+        target = parse(_latex(str(expected)))
         marked = tagged_answer(text)
-        got = parse(_latex(marked) if marked is not None else text[-LONGEST_TEXT:])
-        scores.append(float(verify(want, got)) if want else None)
-        reasons.append(f"found {got[-1] if got else 'nothing'}, expected {str(expected)[:60]}")
-    _give(log_extra, [str(reason)[:120] for reason in reasons])
+        value = parse(_latex(marked) if marked is not None else text[-LONGEST_TEXT:])
+        scores.append(float(verify(target, value)) if target else None)
+        shown = value[-1] if value else "nothing"
+        reasons.append(f"found {shown}, expected {str(expected)[:60]}"[:120])
+    _log(log_extra, reasons)
     return scores
 
 
@@ -171,56 +168,39 @@ def equation_steps(
     `</think>`. With a column `answer`, the last step is the answer. Characters are counted in the
     completion alone.
     """
-    every = []
-    for row, written in enumerate(texts_of(completions)):
-        text = written.translate(MINUSES)  # of the same length
+    steps = []
+    for row, completion in enumerate(texts_of(completions)):
+        text = completion.translate(MINUSES)  # of the same length
         checked = [(m.end(), float(_holds(m[1], m[2]))) for m in _EQUATION.finditer(text)]
         if not per_equation:
-            parts = split_steps(text)
-            inside = [[s for end, s in checked if a < end <= b] for a, b in parts]
-            checked = [(b, min(s)) for (_, b), s in zip(parts, inside, strict=True) if s]
+            checked = [
+                (end, min(scores))
+                for start, end in split_steps(text)
+                if (scores := [score for at, score in checked if start < at <= end])
+            ]
         if answer is not None and text:
             right = numeric_answer(prompts[row : row + 1], [text], [answer[row]])[0]
             checked = [step for step in checked if step[0] < len(text)]
             checked.append((len(text), right or 0.0))
-        every.append(checked)
-    return every
+        steps.append(checked)
+    return steps
 
 
-def _holds(left: str, right: str) -> bool:
-    """Whether the left side, of sums and products of numbers, equals the number on the right."""
-    parts = re.findall(NUMBER.pattern + r"|[-+*/×x]", left.replace(" ", ""))
-    total, sign, product = to_number("0"), 1, None
-    operator = "+"
-    for part in parts:
-        value = to_number(part)
-        if value is None:
-            if part not in "-+*/×x":
-                return False
-            operator = part
-            continue
-        if product is not None and operator not in "*/×x":
-            total, product = (total or 0) + sign * product, None
-        if product is None:
-            product, sign = value, -1 if operator == "-" else 1
-        elif operator == "/":
-            if value == 0:
-                return False
-            product /= value
-        else:
-            product *= value
-        operator = "+"
-    return (total or 0) + sign * (product or 0) == to_number(right)
+def _holds(expression: str, value: str) -> bool:
+    try:
+        return evaluate(expression.replace("x", "*"))[0] == to_number(value)
+    except ValueError:
+        return False
 
 
 def _latex(text: str) -> str:
     return text if "$" in text or "\\boxed" in text else f"${text}$"
 
 
-def _show(numbers: Sequence[Any]) -> str:
+def _listed(numbers: Sequence[Any]) -> str:
     return ", ".join(map(str, numbers))[:40] or "nothing"
 
 
-def _give(log_extra: Log, reasons: list[str]) -> None:
+def _log(log_extra: Log, reasons: list[str]) -> None:
     if log_extra is not None:
         log_extra("reason", reasons)

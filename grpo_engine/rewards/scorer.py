@@ -1,11 +1,11 @@
 """Scores answers with the run's reward functions, and knows which one decides accuracy."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from grpo_engine.alerts.rules import Finding
+from grpo_engine.alerts.rules import Alert
 from grpo_engine.alerts.state import raised
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.config.stop_when import StopRule
@@ -16,7 +16,6 @@ from grpo_engine.metrics import function_of
 from grpo_engine.names import GIVEN
 from grpo_engine.rewards import form
 from grpo_engine.rewards.builtins import BUILT_IN
-from grpo_engine.rewards.combine import process_steps
 from grpo_engine.rewards.load import ENVIRONMENTS
 from grpo_engine.rewards.right import RIGHT_OR_WRONG, Right
 from grpo_engine.rewards.scoring import OVERLONG, Scores, Steps
@@ -24,12 +23,7 @@ from grpo_engine.rewards.worker.client import RewardWorker
 from grpo_engine.rewards.worker.local import Functions
 from grpo_engine.rewards.worker.outcome import Kind, RewardProblem, ScoredRewards
 from grpo_engine.rewards.worker.process import ScoringInterruptedError
-from grpo_engine.rollouts.prompts import (
-    RenderedPrompt,
-    char_ends_to_token_ends,
-    reward_completion,
-    reward_prompt,
-)
+from grpo_engine.rollouts.prompts import RenderedPrompt, reward_completion, reward_prompt
 from grpo_engine.rollouts.types import Rollout
 from grpo_engine.tasks.answers import text_of
 from grpo_engine.tasks.base import Example, RewardSpec, Task
@@ -43,53 +37,47 @@ REMEDY = "Try it on this answer with `grpo-tui rewards test`, fix it, and resume
 
 def specs_of(config: RunConfig, task: Task) -> tuple[RewardSpec, ...]:
     """The reward functions of a run: from the settings, else the task's defaults."""
-    settings = config.rewards
-    if not settings.functions:
-        chosen = task.default_rewards
-    else:
+    settings, specs = config.rewards, task.default_rewards
+    if settings.functions:
+        defaults = {spec.name: spec.options for spec in specs}
         weights = settings.weights or (1.0,) * len(settings.functions)
-        own = {spec.name: spec for spec in task.default_rewards}
-        chosen = tuple(
-            RewardSpec(name=name, weight=weight, options=own[name].options if name in own else {})
+        specs = tuple(
+            RewardSpec(name=name, weight=weight, options=defaults.get(name, {}))
             for name, weight in zip(settings.functions, weights, strict=True)
         )
     return tuple(
-        RewardSpec(
-            name=spec.name,
-            weight=spec.weight,
-            options={**spec.options, **settings.options.get(spec.name, {})},
-        )
-        for spec in chosen
+        replace(spec, options={**spec.options, **settings.options.get(spec.name, {})})
+        for spec in specs
     )
 
 
 def measured_spec(config: RunConfig, task: Task, specs: Sequence[RewardSpec]) -> RewardSpec | None:
     """The task's accuracy function, to measure held-out answers, if it is none of the rewards."""
-    chosen = config.evaluation.accuracy or task.accuracy in [spec.name for spec in specs]
-    if chosen or not task.accuracy:
+    name = task.accuracy
+    if not name or config.evaluation.accuracy or name in [spec.name for spec in specs]:
         return None
     defaults = {spec.name: spec for spec in task.default_rewards}
-    return defaults.get(task.accuracy, RewardSpec(name=task.accuracy))
+    return defaults.get(name, RewardSpec(name=name))
 
 
 def check_functions(config: RunConfig, task: Task, names: Sequence[str]) -> Right:
     """The rule for right answers; refuse settings that name a function which the run lacks."""
     recipe = config.algorithm.resolved()
-    own = [*names, OVERLONG] if recipe.overlong_buffer else names
-    if recipe.refill_rounds and recipe.refill_on not in ("accuracy", "total", *own):
+    sources = [*names, OVERLONG] if recipe.overlong_buffer else names
+    if recipe.refill_rounds and recipe.refill_on not in ("accuracy", "total", *sources):
         raise ConfigError(
             f"algorithm.refill_on {recipe.refill_on!r} is not a reward function of the run; "
-            f"give accuracy, total or one of {', '.join(own)}",
+            f"give accuracy, total or one of {', '.join(sources)}",
             "algorithm.refill_on",
             "rewards.functions",
         )
     watched = StopRule(config.stop_when).metrics if config.stop_when else set()
-    named = [("stop_when", name) for name in watched]
+    named = [("stop_when", metric) for metric in watched]
     for setting, metric in (*named, ("checkpoint.best_by", config.checkpoint.best_by)):
-        if function_of(metric) not in ("", *own):
+        if function_of(metric) not in ("", *sources):
             raise ConfigError(
                 f"{setting} names {metric}, and {function_of(metric)!r} is not a reward "
-                f"function of the run; its functions are {', '.join(own)}",
+                f"function of the run; its functions are {', '.join(sources)}",
                 setting,
                 "rewards.functions",
             )
@@ -105,7 +93,6 @@ class Scorer:
         task: Task,
         folder: Path,
         control: Control,
-        tokenizer: Any,
         *,
         environments: Sequence[str] | None = None,
         local: Functions | None = None,
@@ -123,19 +110,19 @@ class Scorer:
         )
         self._has_environments = environments is not None
         self._environments = tuple(environments or ())
-        self._tokenizer = tokenizer
         self._form = config.rewards.completions
         self._config, self._task = config, task
+        self._scores_steps = config.algorithm.resolved().signal == "process"
         self.right = self.held_out_right = Right("")
         self._measured = ""  # the function that only held-out answers are judged by
 
     def __enter__(self) -> "Scorer":
         self._worker.__enter__()
-        columns = dict(self._task.train[0].columns) if len(self._task.train) else {}
-        if self._has_environments:
-            columns[ENVIRONMENTS] = None
+        columns = list(self._task.train[0].columns) if len(self._task.train) else []
+        if self._has_environments and ENVIRONMENTS not in columns:
+            columns.append(ENVIRONMENTS)
         try:
-            self._worker.check(list(columns), f"task {self._task.name}")
+            self._worker.check(columns, f"task {self._task.name}")
             self.right = check_functions(self._config, self._task, self.names)
             # a reward function that is named as an accuracy takes precedence over the task's
             by_task = self.right.function in ("", *RIGHT_OR_WRONG)
@@ -157,22 +144,22 @@ class Scorer:
     @property
     def form_note(self) -> str:
         """In which form the user's functions get completions; empty if all are built in."""
-        return form.note(list(self._users), self._task, self._form)
+        return form.note(list(self._custom), self._task, self._form)
 
     def advice(self, name: str) -> str:
         """What to look at if a function of the user makes no difference."""
-        if name not in self._users:
+        if name not in self._custom:
             return ""
-        words = f"It gets {form.received(self._task, self._form)}. "
-        if self._users[name].startswith(GIVEN):  # the command line does not have it
-            return words
-        return f"{words}Try it: grpo-tui rewards test {self._users[name]} --task {self._task.name}"
+        text = f"It gets {form.received(self._task, self._form)}. "
+        if self._custom[name].startswith(GIVEN):  # the command line does not have it
+            return text
+        return f"{text}Try it: grpo-tui rewards test {self._custom[name]} --task {self._task.name}"
 
     @property
-    def _users(self) -> dict[str, str]:
+    def _custom(self) -> dict[str, str]:
         """The functions that are not built in: their names, and as the user wrote them."""
         functions = self._worker.functions
-        return {one.name: one.written for one in functions if one.written not in BUILT_IN}
+        return {f.name: f.written for f in functions if f.written not in BUILT_IN}
 
     @property
     def accuracy(self) -> str:
@@ -204,40 +191,34 @@ class Scorer:
         task's accuracy function where that is no reward.
         """
         measured = self._measured if held_out else ""
-        whole = [place for place, rollout in enumerate(rollouts) if not rollout.failed]
-        failed = tuple(environment_alerts(step, rollouts))
+        valid = [index for index, rollout in enumerate(rollouts) if not rollout.failed]
         scores = Scores(rewards=(), measured=measured)
-        if whole:
+        if valid:
             scores = self._score(
-                [examples[at] for at in whole], [prompts[at] for at in whole],
-                [rollouts[at] for at in whole], step, measured,
+                [examples[index] for index in valid], [prompts[index] for index in valid],
+                [rollouts[index] for index in valid], step, measured,
             )  # fmt: skip
-        return self._with_failed(replace(scores, alerts=(*scores.alerts, *failed)), whole, rollouts)
-
-    def _with_failed(
-        self, scores: Scores, whole: Sequence[int], rollouts: Sequence[Rollout]
-    ) -> Scores:
-        """The scores of all answers, those without rewards included."""
-        if len(whole) == len(rollouts):
+        if len(valid) == len(rollouts):
             return scores
-        rewards = dict(zip(whole, scores.rewards, strict=True))
-        steps = dict(zip(whole, scores.steps or (), strict=False))
+        rewards = dict(zip(valid, scores.rewards, strict=True))
+        steps = dict(zip(valid, scores.steps or (), strict=False))
         return replace(
             scores,
             rewards=tuple(
-                rewards.get(place) or self._nothing(rollout, scores.measured)
-                for place, rollout in enumerate(rollouts)
+                rewards.get(index) or self._no_rewards(rollout, measured)
+                for index, rollout in enumerate(rollouts)
             ),
-            steps=tuple(steps.get(place, ()) for place in range(len(rollouts)))
-            if self._config.algorithm.resolved().signal == "process" else None,
+            steps=tuple(steps.get(index, ()) for index in range(len(rollouts)))
+            if self._scores_steps else None,
+            alerts=(*scores.alerts, *environment_alerts(step, rollouts)),
         )  # fmt: skip
 
-    def _nothing(self, rollout: Rollout, measured: str) -> tuple[RewardValue, ...]:
+    def _no_rewards(self, rollout: Rollout, measured: str) -> tuple[RewardValue, ...]:
         """No reward from any source, with the reason."""
-        why = next((span.error for span in rollout.spans if span.error), "")
+        reason = next((span.error for span in rollout.spans if span.error), "")
         weights = self.weights | ({measured: 0.0} if measured else {})
         return tuple(
-            RewardValue(name=name, value=None, weight=weight, reason=why)
+            RewardValue(name=name, value=None, weight=weight, reason=reason)
             for name, weight in weights.items()
         )
 
@@ -250,12 +231,13 @@ class Scorer:
         measured: str,
     ) -> Scores:
         finished = max(0, step - 1)
-        columns = dict(columns_of(examples))
+        columns = columns_of(examples)
         if self._has_environments:
             states = [rollout.environment and rollout.environment.state for rollout in rollouts]
             columns[ENVIRONMENTS] = [dict(state or {}) for state in states]
+        answers = finished * self._config.rollout.prompts
         try:
-            found = self._worker.score(
+            scored = self._worker.score(
                 [reward_prompt(prompt.prompt) for prompt in prompts],
                 [
                     completion_of(prompt, rollout, self._form)
@@ -266,9 +248,7 @@ class Scorer:
                 {
                     "global_step": finished,
                     "max_steps": self._config.steps,
-                    "epoch": finished
-                    * self._config.rollout.prompts
-                    / max(1, len(self._task.train)),
+                    "epoch": answers / max(1, len(self._task.train)),
                 },
                 measure=bool(measured),
             )
@@ -278,48 +258,47 @@ class Scorer:
         return Scores(
             rewards=tuple(
                 (*row[:count], *self._of_environment(rollout), *row[count:])
-                for row, rollout in zip(found.rewards, rollouts, strict=True)
+                for row, rollout in zip(scored.rewards, rollouts, strict=True)
             ),
             measured=measured,
-            steps=self._steps(found, rollouts)
-            if self._config.algorithm.resolved().signal == "process"
-            else None,
-            logged=found.metrics,
-            alerts=tuple(alerts_of(step, found.problems, rollouts)),
+            steps=self._steps(scored, rollouts) if self._scores_steps else None,
+            logged=scored.metrics,
+            alerts=tuple(alerts_of(step, scored.problems, rollouts)),
         )
 
-    def _steps(self, found: ScoredRewards, rollouts: Sequence[Rollout]) -> Steps:
-        """Scores of steps by their last token; an outcome is a step that ends with the answer."""
-        weights = self._worker.weights
-        rows = process_steps(
-            found.values[: len(weights)], found.steps[: len(weights)], weights,
-            [len(r.text) for r in rollouts],
-        )  # fmt: skip
-        mapped = []
-        for row, rollout in zip(rows, rollouts, strict=True):
-            ends = char_ends_to_token_ends(
-                self._tokenizer, rollout.ids, [end for end, _ in row], rollout.text
-            )
-            last = last_model_token(rollout)
-            scores = [(min(end, last), score) for end, (_, score) in zip(ends, row, strict=True)]
-            scores += turn_rewards(rollout)
-            mapped.append(tuple(sorted(scores)) if rollout.ids else ())
-        return tuple(mapped)
+    def _steps(self, scored: ScoredRewards, rollouts: Sequence[Rollout]) -> Steps:
+        return steps_of(scored.values, scored.steps, self._worker.weights, rollouts)
 
     def _of_environment(self, rollout: Rollout) -> tuple[RewardValue, ...]:
-        """The reward of each environment; None for all but the rollout's own."""
-        own = rollout.environment
-        given = [span.reward for span in rollout.spans if span.reward is not None]
-        if own is not None and own.reward is not None:
-            given.append(own.reward)
+        """The reward of each environment; None for all but the rollout's."""
+        outcome, scores = rollout.environment, [score for _, score in turn_rewards(rollout)]
+        active = outcome.name if outcome and (scores or outcome.by_turn) else None
         return tuple(
-            RewardValue(
-                name=name, weight=1.0,
-                value=sum(given)
-                if own is not None and own.name == name and (given or own.by_turn) else None,
-            )
+            RewardValue(name=name, weight=1.0, value=sum(scores) if name == active else None)
             for name in self._environments
-        )  # fmt: skip
+        )
+
+
+def steps_of(
+    values: Sequence[Sequence[float | None]],
+    steps: Sequence[Sequence[Sequence[tuple[int, float]] | None]],
+    weights: Sequence[float],
+    rollouts: Sequence[Rollout],
+) -> Steps:
+    """Weighted scores of steps by their last token, from scores by function and rollout.
+
+    An outcome is a step that ends with the answer.
+    """
+    rows = []
+    for row, rollout in enumerate(rollouts):
+        last, scores = last_model_token(rollout), turn_rewards(rollout)
+        for column, by_step, weight in zip(values, steps, weights, strict=False):
+            pairs, outcome = by_step[row], column[row]
+            if pairs is None:
+                pairs = () if outcome is None else ((len(rollout.text), outcome),)
+            scores += [(min(rollout.token_at(end), last), weight * score) for end, score in pairs]
+        rows.append(tuple(sorted(scores)) if rollout.ids else ())
+    return tuple(rows)
 
 
 def completion_of(
@@ -333,39 +312,39 @@ def completion_of(
     return text_of(messages) if as_text else messages
 
 
+def _turn_ends(rollout: Rollout) -> dict[int, int]:
+    """The last token of each of the model's turns."""
+    spans = (span for span in rollout.spans if span.kind == "model")
+    return {span.turn: span.start + span.length - 1 for span in spans}
+
+
 def last_model_token(rollout: Rollout) -> int:
-    ends = [span.start + span.length for span in rollout.spans if span.kind == "model"]
-    return (ends[-1] if ends else len(rollout.ids)) - 1
+    return [len(rollout.ids) - 1, *_turn_ends(rollout).values()][-1]
 
 
 def turn_rewards(rollout: Rollout) -> list[tuple[int, float]]:
-    """What the environment gave for each turn, at its last token, and for the whole at the end."""
-    ends = {
-        span.turn: span.start + span.length - 1 for span in rollout.spans if span.kind == "model"
-    }
-    found = [(ends[span.turn], span.reward) for span in rollout.spans if span.reward is not None]
+    """What the environment gave for each turn, at its last token, and for the dialogue's end."""
+    ends = _turn_ends(rollout)
+    scores = [(ends[span.turn], span.reward) for span in rollout.spans if span.reward is not None]
     if rollout.environment is not None and rollout.environment.reward is not None:
-        found.append((last_model_token(rollout), rollout.environment.reward))
-    return found
+        scores.append((last_model_token(rollout), rollout.environment.reward))
+    return scores
 
 
 def environment_alerts(step: int, rollouts: Sequence[Rollout]) -> Iterator[AlertRaised]:
     """One alert for the rollouts whose environments failed, with the first one's reason."""
     failed = [rollout for rollout in rollouts if rollout.failed]
     if failed:
-        first = failed[0]
-        span = next(span for span in first.spans if span.error)
-        more = f", and {len(failed) - 1} more of the step" if len(failed) > 1 else ""
-        yield raised(step, "environment_error", Finding(
-            severity="warning",
-            explanation=f"Environment {span.name}, {span.error}. It was answer {first.index + 1} "
-            f"to prompt {first.group + 1}{more}.",
-            remedy="Such answers get no reward. Correct the environment; try it with "
+        span = next(span for span in failed[0].spans if span.error)
+        yield raised(step, "environment_error", Alert(
+            "warning",
+            f"Environment {span.name}, {span.error}.{_answer(failed)}",
+            "Such answers get no reward. Correct the environment; try it with "
             "`grpo-tui tasks test`.",
         ))  # fmt: skip
 
 
-def columns_of(examples: Sequence[Example]) -> Mapping[str, list[Any]]:
+def columns_of(examples: Sequence[Example]) -> dict[str, list[Any]]:
     """The data set's columns, repeated per answer; None where a row lacks a column."""
     names = dict.fromkeys(name for example in examples for name in example.columns)
     return {name: [example.columns.get(name) for example in examples] for name in names}
@@ -375,18 +354,23 @@ def alerts_of(
     step: int, problems: Sequence[RewardProblem], rollouts: Sequence[Rollout]
 ) -> Iterator[AlertRaised]:
     """One alert per function and kind of problem, which names the first answer that has it."""
-    by_kind: dict[tuple[str, Kind], list[RewardProblem]] = {}
+    groups: dict[tuple[str, Kind], list[RewardProblem]] = {}
     for problem in problems:
-        by_kind.setdefault((problem.function, problem.kind), []).append(problem)
-    for (_, kind), (first, *others) in by_kind.items():
-        where = ""
-        if first.completion is not None:
-            rollout = rollouts[first.completion]
-            more = f", and {len(others)} more of the step" if others else ""
-            where = f" It was answer {rollout.index + 1} to prompt {rollout.group + 1}{more}."
-        finding = Finding(
-            severity="error" if kind in ("exception", "crash") else "warning",
-            explanation=f"{first}.{where}",
-            remedy=REMEDIES.get(kind, REMEDY),
+        groups.setdefault((problem.function, problem.kind), []).append(problem)
+    for (_, kind), alike in groups.items():
+        answers = [rollouts[p.completion] for p in alike if p.completion is not None]
+        alert = Alert(
+            "error" if kind in ("exception", "crash") else "warning",
+            f"{alike[0]}.{_answer(answers)}",
+            REMEDIES.get(kind, REMEDY),
         )
-        yield raised(step, f"reward_{kind}", finding)
+        yield raised(step, f"reward_{kind}", alert)
+
+
+def _answer(rollouts: Sequence[Rollout]) -> str:
+    """Which answer of a step it was, and of how many, as a sentence."""
+    if not rollouts:
+        return ""
+    first, *others = rollouts
+    more = f", and {len(others)} more of the step" if others else ""
+    return f" It was answer {first.index + 1} to prompt {first.group + 1}{more}."

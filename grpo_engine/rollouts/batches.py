@@ -5,15 +5,13 @@ from typing import Final
 
 import mlx.core as mx
 
-from grpo_engine.policy.load import TOLERANCE
 from grpo_engine.policy.policy import Policy
-from grpo_engine.policy.structure import agrees
+from grpo_engine.policy.structure import TOLERANCE, agrees
 from grpo_engine.rollouts.batch import Batch
 from grpo_engine.rollouts.graph import GraphBatch, SeparateBatch, UnpaddedBatch
 from grpo_engine.rollouts.kernels import KernelBatch
 
 BUILDS: Final[dict[str, Callable[[Policy], Batch]]] = {
-    "kernels": KernelBatch,
     "graph": GraphBatch,
     "unpadded": UnpaddedBatch,
     "separate": SeparateBatch,
@@ -21,12 +19,13 @@ BUILDS: Final[dict[str, Callable[[Policy], Batch]]] = {
 
 
 def batch_for(policy: Policy) -> Batch:
-    """The fastest implementation that reproduces this model's logits; chosen once per policy."""
-    if not policy.fast.batched_decode:
-        return SeparateBatch(policy)
-    if policy.decodes_compiled:
-        policy.batching = "kernels"
-    elif policy.batching in (None, "kernels"):
+    """The kernels' batch, or the graph's fastest one that reproduces this model's logits.
+
+    It is chosen once per policy.
+    """
+    if policy.kernels is not None:
+        return KernelBatch(policy)
+    if policy.batching is None:
         kinds = ("graph", "unpadded")
         policy.batching = next((kind for kind in kinds if _serves(kind, policy)), "separate")
     return BUILDS[policy.batching](policy)

@@ -51,7 +51,7 @@ def sample_groups(
     rows = make_rows(policy, prompts, sampling, seed=seed, step=step, max_context=most)
     with policy.for_sampling(weights):
         batch = batch_for(policy)
-        if policy.fast.batched_decode and policy.batching == "separate":
+        if policy.batching == "separate":
             yield NoteWritten(step=step, text=SLOW, severity="warning")
         state = _Decoding(policy, rows, sampling, batch, dialogues)
         yield from _decode(state, step=step, control=control)
@@ -241,7 +241,7 @@ class _Decoding:
             )
         drawn = draw(
             logits, self.sampling, keys, seen=seen, forced=forced,
-            on_host=self.policy.fast.fast_draw and not self.batch.runs_ahead,
+            kernels=self.policy.kernels,
         )  # fmt: skip
         return _Pending(drawn, seen)
 

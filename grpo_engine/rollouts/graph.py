@@ -23,6 +23,10 @@ class _Row:
     caches: list[Any]
     index: int
 
+    def extract(self) -> list[Any]:
+        """The row's own caches."""
+        return [cache.extract(self.index) for cache in self.caches]
+
 
 class GraphBatch:
     """All rows as one batch over mlx-lm's batch caches."""

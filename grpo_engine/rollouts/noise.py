@@ -15,14 +15,12 @@ Axes: n rows, K events, V tokens.
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 import mlx.core as mx
 import numpy as np
 
-ROTATIONS = ((17, 29, 16, 24), (13, 15, 26, 6))  # of Threefry's rounds
 NOISE = 3  # its version: 1 did not distinguish the occurrences of a prompt, 2 had no events
-APART = (0x9E3779B9, 0)  # changes a key to that of the tokens' own times
+LATE = (0x9E3779B9, 0)  # changes a key to that of the times after the last event
 
 
 def occurrences(prompts: Sequence[str]) -> list[int]:
@@ -81,44 +79,23 @@ def events(keys: mx.array, width: int) -> tuple[mx.array, mx.array]:
     return times, tokens.astype(mx.uint32)
 
 
-def own_times(keys: mx.array, width: int) -> mx.array:
+def late_keys(keys: mx.array) -> mx.array:
+    """The keys of `late_times`."""
+    return keys ^ mx.array(LATE, dtype=mx.uint32)
+
+
+def late_times(keys: mx.array, width: int) -> mx.array:
     """The time from the last event to each token's own, [n, V]."""
-    return -mx.log(_unit(_bits(keys ^ mx.array(APART, dtype=mx.uint32), width)))
-
-
-def own_times_of(keys: np.ndarray, tokens: np.ndarray, width: int) -> np.ndarray:
-    """The same for some tokens only, each with the key of its row, [m, 2] and [m]."""
-    half = (width + 1) // 2
-    first, second = threefry(keys ^ np.array(APART, dtype=np.uint32), tokens % half, half)
-    times: np.ndarray = -np.log(_unit(np.where(tokens < half, first, second)))
-    return times
+    return -mx.log(_unit(_bits(late_keys(keys), width)))
 
 
 def _bits(keys: mx.array, width: int) -> mx.array:
-    """Random bits, [n, width] uint32; `threefry` says which."""
+    """Random bits, [n, width] uint32; `cpu.draw.threefry` says which."""
     half = (width + 1) // 2  # `split` gives the bits themselves, two for each new key
     drawn: mx.array = mx.vmap(lambda key: mx.random.split(key, half))(keys)
     return drawn.reshape(len(keys), 2 * half)[:, :width]
 
 
-def _unit(bits: Any) -> Any:
+def _unit(bits: mx.array) -> mx.array:
     """Numbers between 0 and 1, both excluded, as float32."""
-    dtype = mx.float32 if isinstance(bits, mx.array) else np.float32
-    return ((bits >> 9).astype(dtype) + 0.5) * 2.0**-23
-
-
-def threefry(keys: np.ndarray, count: np.ndarray, half: int) -> tuple[np.ndarray, np.ndarray]:
-    """Threefry-2x32 with 20 rounds of the counters (i, half + i), as MLX computes it.
-
-    MLX's bits i and half + i of a row of 2 * half are the two results.
-    """
-    schedule = (keys[:, 0], keys[:, 1], keys[:, 0] ^ keys[:, 1] ^ np.uint32(0x1BD11BDA))
-    a = count.astype(np.uint32) + schedule[0]
-    b = (count + half).astype(np.uint32) + schedule[1]
-    for turn in range(1, 6):
-        for by in ROTATIONS[turn % 2]:
-            a += b
-            b = ((b << np.uint32(by)) | (b >> np.uint32(32 - by))) ^ a
-        a += schedule[turn % 3]
-        b += schedule[(turn + 1) % 3] + np.uint32(turn)
-    return a, b
+    return ((bits >> 9).astype(mx.float32) + 0.5) * 2.0**-23

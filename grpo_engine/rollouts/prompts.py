@@ -8,19 +8,25 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from grpo_engine.config.safe_yaml import read_text
 from grpo_engine.config.settings import TaskConfig
 from grpo_engine.embedded import EMBEDDED
-from grpo_engine.errors import ConfigError, DataError, MissingPackageError, ModelError
+from grpo_engine.errors import (
+    ConfigError,
+    DataError,
+    EngineError,
+    MissingPackageError,
+    ModelError,
+)
 from grpo_engine.rollouts.template_trial import TemplateLimitError, try_template
 from grpo_engine.tasks.base import Example, Generated, Message, Prompt, Task
 from grpo_engine.tasks.rows import BadRows
 
 # Characters of a prompt for each token that fits: no text has tokens as long, and a tokenizer ends
 # the process if a text is too large for the memory.
-LONGEST_TOKEN, MOST_CHARACTERS = 64, 10_000_000
+LONGEST_TOKEN, LONGEST_PROMPT = 64, 10_000_000
 # Generated problems whose prompt lengths are checked before a run.
 PROBES = 64
 # A tokenizer gives at most a token per byte; this factor allows for one that spells text out first.
@@ -56,13 +62,6 @@ with the query. Their signatures are within <tools></tools>:\\n<tools>' + called
 {%- endfor %}
 {%- if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
-
-
-class Tokenizer(Protocol):
-    """The tokenizer interface used here, of both Hugging Face's and mlx-lm's tokenizers."""
-
-    def encode(self, text: str, *, add_special_tokens: bool = ...) -> list[int]: ...
-    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = ...) -> str: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,15 +109,17 @@ def conversation(
         if not task.system_prompt:
             return f"{explained}\n\n{prompt}{task.prefill}" if explained else prompt + task.prefill
         prompt = ({"role": "user", "content": prompt},)
-    own = next((m for m in prompt if m.get("role") == "system"), None)
-    if system and own is None:
-        prompt = ({"role": "system", "content": system}, *prompt)
-    elif explained and own is not None:
-        longer = {**own, "content": f"{own.get('content') or ''}\n\n{explained}"}
-        prompt = tuple(longer if m is own else m for m in prompt)
+    messages = list(prompt)
+    roles = [message.get("role") for message in messages]
+    if system and "system" not in roles:
+        messages.insert(0, {"role": "system", "content": system})
+    elif explained and "system" in roles:
+        index = roles.index("system")
+        content = f"{messages[index].get('content') or ''}\n\n{explained}"
+        messages[index] = {**messages[index], "content": content}
     if task.prefill:
-        prompt = (*prompt, {"role": "assistant", "content": task.prefill})
-    return prompt
+        messages.append({"role": "assistant", "content": task.prefill})
+    return tuple(messages)
 
 
 def prefill_of(prompt: Prompt) -> str:
@@ -165,8 +166,8 @@ class PromptRenderer:
 
     def with_tools(self, tools: Sequence[Mapping[str, Any]]) -> "PromptRenderer":
         """The same renderer for prompts that offer these tools."""
-        known = replace(self, tools=tuple(tools), template_knows_tools=True)
-        return replace(known, template_knows_tools=bool(tools) and known._shows_tools())
+        renderer = replace(self, tools=tuple(tools), template_knows_tools=True)
+        return replace(renderer, template_knows_tools=bool(tools) and renderer._shows_tools())
 
     def _shows_tools(self) -> bool:
         """Whether the chat template lists the tools and takes their results."""
@@ -188,11 +189,10 @@ class PromptRenderer:
 
         Without messages it ends with the answer.
         """
-        asked = [{"role": "user", "content": "a question"}]
-        answered = {"role": "assistant", "content": after_answer}
-        options = self._options()
+        question = {"role": "user", "content": "a question"}
+        answer = {"role": "assistant", "content": after_answer}
         return self._apply(
-            [*asked, answered, *messages], add_generation_prompt=bool(messages), **options
+            [question, answer, *messages], add_generation_prompt=bool(messages), **self._options()
         )
 
     @property
@@ -219,8 +219,8 @@ class PromptRenderer:
             raise DataError(
                 f"{place(example)}: the prompt is empty; give it text or remove the row"
             )
-        if self.vocabulary and max(ids) >= self.vocabulary:
-            token = max(ids)
+        token = max(ids)
+        if self.vocabulary and token >= self.vocabulary:
             raise DataError(
                 f"{place(example)}: token {token} ({self.tokenizer.decode([token])!r}) is beyond "
                 f"the {self.vocabulary} that {self.model} knows: its tokenizer is another model's; "
@@ -249,43 +249,42 @@ class PromptRenderer:
         Checks all of a data set, but only the first `PROBES` of a generator, whose items are alike.
         """
         bad = BadRows(skip=self.config.bad_rows == "skip")
-        kinds: dict[Any, int] = {}
-        known = not self.vocabulary or max(self.tokenizer.get_vocab().values()) < self.vocabulary
+        overheads: dict[Any, int] = {}  # bytes that the template adds, by the form of the prompt
+        is_known = not self.vocabulary or max(self.tokenizer.get_vocab().values()) < self.vocabulary
+        prompts: list[RenderedPrompt | None] = []
 
-        def tried(_: int, example: Example) -> Example:
-            kind, size = _kind(conversation(self.task, example))
-            longest = TOKENS_PER_BYTE * (size + kinds.get(kind, 0))
-            if not (known and size and kind in kinds and longest <= (self.limit or longest)):
-                shown = self(example)
-                kinds[kind] = max(kinds.get(kind, 0), len(shown.text.encode()) - size)
-                folded.append(shown.folded_system)
+        def check(_: int, example: Example) -> Example:
+            form, size = _form_and_size(conversation(self.task, example))
+            longest = TOKENS_PER_BYTE * (size + overheads.get(form, 0))
+            if not (is_known and size and form in overheads and longest <= (self.limit or longest)):
+                prompt = self(example)
+                overheads[form] = max(overheads.get(form, 0), len(prompt.text.encode()) - size)
+                prompts.append(prompt)
             return example
 
         notes: list[str] = []
-        folded: list[bool] = []
-        parts: list[Sequence[Example]] = []
-        for part in (self.task.train, self.task.held_out):
-            if isinstance(part, Generated):
-                probes = [self.usable_prompt(example) for example in part[:PROBES]]
-                folded += [shown.folded_system for shown in probes if shown is not None]
-                if skipped := probes.count(None):
+        splits: list[Sequence[Example]] = []
+        for split in (self.task.train, self.task.held_out):
+            if isinstance(split, Generated):
+                probes = [self.usable_prompt(example) for example in split[:PROBES]]
+                prompts += probes
+                if unusable := probes.count(None):
                     notes.append(
-                        f"{skipped} of the first {len(probes)} generated prompts cannot be used; "
+                        f"{unusable} of the first {len(probes)} generated prompts cannot be used; "
                         "such are passed over when their turn comes"
                     )
-                parts.append(part)
+                splits.append(split)
             else:
-                parts.append(tuple(bad.good(part, tried)))
-        notes.append(bad.note(sum(map(len, parts))))
-        notes.append(self._form_note())
-        if any(folded):
+                splits.append(tuple(bad.good(split, check)))
+        notes += [bad.note(sum(map(len, splits))), self._form_note()]
+        if any(prompt and prompt.folded_system for prompt in prompts):
             notes.append(
                 f"the chat template of {self.model} takes no system message; "
                 "it was put before the first user message"
             )
-        task = replace(
-            self.task, train=parts[0], held_out=parts[1], skipped=self.task.skipped + bad.count
-        )
+        train, held_out = splits
+        skipped = self.task.skipped + bad.count
+        task = replace(self.task, train=train, held_out=held_out, skipped=skipped)
         return replace(self, task=task), tuple(filter(None, notes))
 
     def _form_note(self) -> str:
@@ -324,44 +323,47 @@ class PromptRenderer:
     def _refuse_huge(self, prompt: Prompt, example: Example) -> None:
         """Refuse a text that is too long whatever its tokens are, before it is tokenised."""
         texts = [prompt] if isinstance(prompt, str) else [str(m.get("content")) for m in prompt]
-        size = sum(map(len, texts))
-        most = max(10_000, LONGEST_TOKEN * self.limit) if self.limit else MOST_CHARACTERS
-        if size > min(most, MOST_CHARACTERS):
-            room = f"the {self.limit} tokens that it may have" if self.limit else "any model"
+        size, longest, limit = sum(map(len, texts)), LONGEST_PROMPT, "any model"
+        if self.limit:
+            longest = min(longest, max(10_000, LONGEST_TOKEN * self.limit))
+            limit = f"the {self.limit} tokens that it may have"
+        if size > longest:
             raise DataError(
-                f"{place(example)}: the prompt has {size:,} characters, too many for {room}; "
+                f"{place(example)}: the prompt has {size:,} characters, too many for {limit}; "
                 "shorten it or remove the row",
                 "task.max_prompt_tokens",
             )
 
     def _too_long(self, example: Example, count: int) -> DataError:
-        room = self.context - self.max_new_tokens
-        if self.context and count > room:
+        setting = "task.max_prompt_tokens"
+        limit = f"{setting} {self.config.max_prompt_tokens}"
+        remedy = "raise it, or shorten or remove the prompt"
+        if self.context and count > self.context - self.max_new_tokens:
             setting = "rollout.max_new_tokens"
             limit = f"a context of {self.context} less {setting} {self.max_new_tokens}"
-            remedy = "lower rollout.max_new_tokens, shorten or remove the prompt, or use a model "
-            remedy += "with a longer context"
-        else:
-            setting = "task.max_prompt_tokens"
-            limit = f"{setting} {self.config.max_prompt_tokens}"
-            remedy = "raise it, or shorten or remove the prompt"
-        words = f"{place(example)}: the prompt has {count} tokens, more than {limit}; {remedy}"
-        return DataError(words, setting)
+            remedy = (
+                f"lower {setting}, shorten or remove the prompt, or use a model with a longer "
+                "context"
+            )
+        text = f"{place(example)}: the prompt has {count} tokens, more than {limit}; {remedy}"
+        return DataError(text, setting)
 
     def _chat_text(self, messages: Sequence[Message], example: Example) -> tuple[str, bool]:
+        folded = fold_system(messages)
         try:
-            return self._template(messages), False
-        except (MissingPackageError, DataError, ModelError):
+            try:
+                return self._template(messages), False
+            except EngineError:
+                raise
+            except Exception:
+                if folded is None:
+                    raise
+                return self._template(folded), True
+        except EngineError:
             raise
-        except Exception as first:
-            error, folded = first, fold_system(messages)
-            if folded is not None:
-                try:
-                    return self._template(folded), True
-                except Exception as second:
-                    error = second
+        except Exception as error:  # a template may raise anything
             raise DataError(
-                f"{place(example)}: {self._template_place()} refuses these messages "
+                f"{place(example)}: {self._template_file()} refuses these messages "
                 f"({error}); check their roles, or set task.chat_template to `plain` or a file",
                 "task.chat_template",
             ) from error
@@ -372,9 +374,8 @@ class PromptRenderer:
         options = self._options()
         prefill = prefill_of(tuple(messages))
         if prefill:
-            continued = self._continued(messages, prefill, options)
-            if continued is not None:
-                return continued
+            if (text := self._continued(messages, prefill, options)) is not None:
+                return text
             messages = messages[:-1]
         return self._apply(messages, add_generation_prompt=True, **options) + prefill
 
@@ -383,10 +384,11 @@ class PromptRenderer:
         choice = self.config.chat_template
         options: dict[str, Any] = dict(self.config.chat_template_kwargs)
         if choice == "chatml":
-            known = self.tokenizer.get_vocab()
-            if lacking := [mark for mark in ("<|im_start|>", "<|im_end|>") if mark not in known]:
+            vocabulary = self.tokenizer.get_vocab()
+            missing = [token for token in ("<|im_start|>", "<|im_end|>") if token not in vocabulary]
+            if missing:
                 raise DataError(
-                    f"task.chat_template chatml needs the token {lacking[0]}, which {self.model} "
+                    f"task.chat_template chatml needs the token {missing[0]}, which {self.model} "
                     "does not have; use the model's own template, `plain` or a Jinja file"
                 )
             options["chat_template"] = CHATML
@@ -415,7 +417,7 @@ class PromptRenderer:
             return text
         return text + prefill[len(stripped) :] if text.endswith(stripped) else None
 
-    def _template_place(self) -> str:
+    def _template_file(self) -> str:
         """The chat template by the file that it is in, for error messages."""
         if self.config.chat_template:
             return f"the chat template {self.config.chat_template}"
@@ -426,8 +428,8 @@ class PromptRenderer:
 
     def _try_template(self, messages: Sequence[Message], options: Mapping[str, Any]) -> None:
         """Refuse a template that takes too long or too much memory, tried in another process."""
-        given = options.get("chat_template") or self.tokenizer.chat_template
-        templates = list(given.values()) if isinstance(given, Mapping) else [given]
+        chosen = options.get("chat_template") or self.tokenizer.chat_template
+        templates = list(chosen.values()) if isinstance(chosen, Mapping) else [chosen]
         special = getattr(self.tokenizer, "special_tokens_map", {})
         values = {**special, **options, "messages": [dict(m) for m in messages]}
         values.pop("chat_template", None)
@@ -436,7 +438,7 @@ class PromptRenderer:
                 try_template(str(template), values)
         except TemplateLimitError as error:
             raise ModelError(
-                f"{self._template_place()} {error} for one prompt; correct it, or set "
+                f"{self._template_file()} {error} for one prompt; correct it, or set "
                 "task.chat_template to `plain` or a file"
             ) from error
 
@@ -457,17 +459,16 @@ class PromptRenderer:
 
 def has_chat_template(tokenizer: Any) -> bool:
     """Whether the tokenizer can render chat messages."""
-    known = getattr(tokenizer, "has_chat_template", None)
-    return bool(getattr(tokenizer, "chat_template", None)) if known is None else bool(known)
+    template = getattr(tokenizer, "chat_template", None)
+    return bool(getattr(tokenizer, "has_chat_template", template))
 
 
 def plain_text(messages: Sequence[Message]) -> str:
     """Plain text for models without roles: contents with blank lines between, then a newline."""
-    *before, last = messages
-    lines = [str(m.get("content") or "") for m in before]
-    if last.get("role") == "assistant":
-        return "\n\n".join([*lines, ""]).removesuffix("\n") + str(last.get("content") or "")
-    return "\n\n".join([*lines, str(last.get("content") or "")]) + "\n"
+    *before, last = (str(message.get("content") or "") for message in messages)
+    if messages[-1].get("role") == "assistant":
+        return "\n\n".join([*before, ""]).removesuffix("\n") + last
+    return "\n\n".join([*before, last]) + "\n"
 
 
 def read_template(path: str) -> str:
@@ -491,75 +492,21 @@ def fold_system(messages: Sequence[Message]) -> tuple[Message, ...] | None:
     return ({**first, "content": content}, *messages[2:])
 
 
-def _kind(prompt: Prompt) -> tuple[Any, int]:
+def _form_and_size(prompt: Prompt) -> tuple[Any, int]:
     """What prompts share that a template treats alike, and the bytes of this one's text.
 
     The bytes are 0 for a blank text, and for one that has no bytes.
     """
-    kind: Any = None
-    texts: list[str] = []
-    if isinstance(prompt, str):
-        texts = [prompt]
-    else:
-        kind = tuple((m.get("role"), type(m.get("content")), *sorted(m)) for m in prompt)
-        texts = [str(value) for m in prompt for key, value in m.items() if key != "role"]
+    form, text = None, prompt
+    if not isinstance(prompt, str):
+        form = tuple((m.get("role"), type(m.get("content")), *sorted(m)) for m in prompt)
+        text = "".join(str(value) for m in prompt for key, value in m.items() if key != "role")
     try:
-        size = sum(len(text.encode()) for text in texts)
+        return form, len(str(text).encode()) if str(text).strip() else 0
     except UnicodeEncodeError:
-        return kind, 0
-    return kind, size if any(text.strip() for text in texts) else 0
+        return form, 0
 
 
 def place(example: Example) -> str:
     """Where an example came from, for error messages."""
     return example.where or f"problem {example.key}"
-
-
-def char_ends_to_token_ends(
-    tokenizer: Tokenizer, ids: Sequence[int], ends: Sequence[int], text: str | None = None
-) -> list[int]:
-    """Return for each character end the index of the token that completes the text up to it.
-
-    Decodes prefixes of the sampled ids and never re-tokenises text. The end of the text maps to the
-    last token, which includes a hidden end token.
-    """
-    if not ids:
-        return []
-    full = tokenizer.decode(list(ids), skip_special_tokens=True) if text is None else text
-    shown: dict[int, int] = {}
-
-    def visible(count: int) -> int:
-        """Characters of the text fixed by the first `count` tokens."""
-        if count not in shown:
-            part = tokenizer.decode(list(ids[:count]), skip_special_tokens=True)
-            shown[count] = common_prefix(part, full)
-        return shown[count]
-
-    return [_token_end(visible, len(ids), len(full), end) for end in ends]
-
-
-def _token_end(visible: Any, count: int, length: int, end: int) -> int:
-    if end >= length:
-        return count - 1
-    low, high = 1, count
-    while low < high:
-        middle = (low + high) // 2
-        if visible(middle) >= end:
-            high = middle
-        else:
-            low = middle + 1
-    return low - 1
-
-
-def common_prefix(a: str, b: str) -> int:
-    """Length of the common prefix."""
-    if b.startswith(a):
-        return len(a)
-    low, high = 0, min(len(a), len(b))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if a[:middle] == b[:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

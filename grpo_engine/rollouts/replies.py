@@ -9,7 +9,7 @@ import inspect
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from grpo_engine.errors import DataError
@@ -35,12 +35,8 @@ class ReplyTokens:
     @property
     def reads_calls(self) -> bool:
         """Whether the tokenizer can read the tool calls of the model's own chat template."""
-        tokenizer = self.render.tokenizer
-        if (
-            self.is_plain
-            or not self.render.template_knows_tools
-            or self.render.config.chat_template
-        ):
+        render, tokenizer = self.render, self.render.tokenizer
+        if self.is_plain or not render.template_knows_tools or render.config.chat_template:
             return False
         if getattr(tokenizer, "response_template", None) is None:
             return False
@@ -52,36 +48,35 @@ class ReplyTokens:
         safe = [self._hide(message, hidden) for message in self._as_known(messages)]
         if self.is_plain:
             return tuple(self._encode(f"\n{plain_text(safe)}", hidden))
-        whole = self._encode(self.render.dialogue_text(safe, after_answer=ANSWER), hidden)
-        if tuple(whole[: len(self.head)]) != self.head:
+        ids = self._encode(self.render.dialogue_text(safe, after_answer=ANSWER), hidden)
+        if tuple(ids[: len(self.head)]) != self.head:
             raise DataError(
                 f"the chat template of {self.render.model} rewrites an earlier answer when a "
                 "message follows, so that the dialogue would not be the one that was sampled; set "
                 "task.chat_template to a file that leaves answers as they are, or to `chatml` if "
                 "the model uses <|im_start|>"
             )
-        return tuple(whole[len(self.head) :])
+        return tuple(ids[len(self.head) :])
 
     def _as_known(self, messages: Sequence[Message]) -> Sequence[Message]:
         """Results of tools as one user message, if the template knows no tools."""
         if self.render.template_knows_tools and not self.is_plain:
             return messages
-        kept: list[Message] = []
-        results: list[str] = []
-        for message in messages:
-            if message.get("role") == "tool":
-                results.append(f"<tool_response>{message.get('content')}</tool_response>")
-            else:
-                kept.append(message)
-        return [*([{"role": "user", "content": "\n".join(results)}] if results else []), *kept]
+        others = [message for message in messages if message.get("role") != "tool"]
+        results = "\n".join(
+            f"<tool_response>{message.get('content')}</tool_response>"
+            for message in messages
+            if message.get("role") == "tool"
+        )
+        return [{"role": "user", "content": results}, *others] if results else others
 
     def _hide(self, message: Message, hidden: list[str]) -> Message:
         """The message with a mark in the place of each text that would be a control token."""
         content = str(message.get("content") or "").translate(_MARKS)
         if self.controls is not None:
 
-            def mark(found: re.Match[str]) -> str:
-                hidden.append(found.group())
+            def mark(match: re.Match[str]) -> str:
+                hidden.append(match.group())
                 return f"\ue000{len(hidden) - 1}\ue001"
 
             content = self.controls.sub(mark, content)
@@ -90,12 +85,10 @@ class ReplyTokens:
     def _encode(self, text: str, hidden: Sequence[str] = ()) -> list[int]:
         tokenizer = self.render.tokenizer
         ids: list[int] = []
-        for place, part in enumerate(_MARKED.split(text)):
-            if place % 2 == 0:
-                ids += tokenizer.encode(part, add_special_tokens=False) if part else []
-                continue
-            for letter in hidden[int(part)]:  # a single letter is no control token
-                ids += tokenizer.encode(letter, add_special_tokens=False)
+        for index, part in enumerate(_MARKED.split(text)):
+            # a single letter is no control token
+            for piece in hidden[int(part)] if index % 2 else filter(None, [part]):
+                ids += tokenizer.encode(piece, add_special_tokens=False)
         return ids
 
 
@@ -103,30 +96,29 @@ def reply_tokens(
     render: PromptRenderer, ends: frozenset[int], *, is_plain: bool, uses_tools: bool
 ) -> ReplyTokens:
     """Prepare the replies of a run; an error names a template that rewrites answers."""
-    made = ReplyTokens(
+    replies = ReplyTokens(
         render=render, is_plain=is_plain, controls=_controls(render.tokenizer), head=(),
         end_token=None,
     )  # fmt: skip
     if is_plain:
-        return made
-    head = made._encode(render.dialogue_text((), after_answer=ANSWER))
-    closed = [place for place, token in enumerate(head) if token in ends]
+        return replies
+    head = replies._encode(render.dialogue_text((), after_answer=ANSWER))
+    closed = [index for index, token in enumerate(head) if token in ends]
     end = None
     if closed and ANSWER not in render.tokenizer.decode(head[closed[-1] :]):
         end, head = head[closed[-1]], head[: closed[-1] + 1]
     while end is None and ANSWER in render.tokenizer.decode(head[:-1]):
         head = head[:-1]  # what the template puts after every answer
     if end is None:  # a template may leave the last answer open and end it before a message
-        followed = made._encode(render.dialogue_text((REPLY,), after_answer=ANSWER))
-        count = len(head)
-        if followed[:count] == head and followed[count : count + 1] and followed[count] in ends:
-            end, head = followed[count], followed[: count + 1]
-    found = ReplyTokens(
-        render=render, is_plain=False, controls=made.controls, head=tuple(head), end_token=end
-    )
+        *start, token = replies._encode(render.dialogue_text((REPLY,), after_answer=ANSWER))[
+            : len(head) + 1
+        ]
+        if start == head and token in ends:
+            end, head = token, [*start, token]
+    replies = replace(replies, head=tuple(head), end_token=end)
     for role in ("user", "tool") if uses_tools else ("user",):
-        found([{**REPLY, "role": role}])
-    return found
+        replies([{**REPLY, "role": role}])
+    return replies
 
 
 def with_calls(
@@ -138,12 +130,12 @@ def with_calls(
     A call that cannot be read stays one, so that it is answered with an error.
     """
     try:
-        read = tokenizer.parse_response(list(ids), prefix=list(before), tools=list(tools))
-        calls = [json.dumps(call["function"]) for call in read.get("tool_calls") or ()]
+        response = tokenizer.parse_response(list(ids), prefix=list(before), tools=list(tools))
+        calls = [json.dumps(call["function"]) for call in response.get("tool_calls") or ()]
     except Exception:  # the parser raises many, and what a model writes may be anything
         return answer if "<tool_call>" in answer else f"<tool_call>{answer}</tool_call>"
-    said = str(read.get("content") or "")
-    return said + "".join(f"<tool_call>{call}</tool_call>" for call in calls)
+    content = str(response.get("content") or "")
+    return content + "".join(f"<tool_call>{call}</tool_call>" for call in calls)
 
 
 def _controls(tokenizer: Any) -> re.Pattern[str] | None:

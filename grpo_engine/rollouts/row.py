@@ -30,13 +30,13 @@ class GrowingText:
         if self._read == len(ids):
             return ""
         before = self.decode(ids[self._prefix : self._read])
-        whole = self.decode(ids[self._prefix :])
-        if whole.endswith(INCOMPLETE) and not last:
+        after = self.decode(ids[self._prefix :])
+        if after.endswith(INCOMPLETE) and not last:
             return ""
-        gained = whole[len(before) :]
+        new = after[len(before) :]
         self._prefix, self._read = self._read, len(ids)
-        self.text += gained
-        return gained
+        self.text += new
+        return new
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -70,7 +70,7 @@ class Row:
     spans: list[Span] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
     calls: list[ToolCall] = field(default_factory=list)
-    _said: str = ""  # text of the earlier turns
+    _text: str = ""  # text of the earlier turns
     _ends: list[int] | None = field(default_factory=list)  # characters after their tokens
     _growing: GrowingText = field(init=False)  # text of this turn
     _thought: bool = False
@@ -112,8 +112,7 @@ class Row:
 
     def settle(self, sampling: Sampling, ends: frozenset[int], think_end: list[int]) -> None:
         """Decide after a token whether the turn has ended and whether thinking must end."""
-        ended = self.ids[-1] in ends and not sampling.ignore_end
-        if ended:
+        if self.ids[-1] in ends and not sampling.ignore_end:
             self.finish = "stop"
         elif sampling.stop and self._met(sampling.stop):
             self.finish = "stop_string"
@@ -153,23 +152,24 @@ class Row:
                 info=reply.info,
             )
         )  # fmt: skip
-        if called := [call for call in reply.calls if call.name]:  # the form that TRL's rewards get
-            told = [
-                {"type": "function", "function": {"name": call.name, "arguments": call.given}}
-                for call in called
-            ]
-            self.messages[-1] = {**self.messages[-1], "tool_calls": told}
+        calls = [  # in the form that TRL's rewards get
+            {"type": "function", "function": {"name": call.name, "arguments": call.given}}
+            for call in reply.calls
+            if call.name
+        ]
+        if calls:
+            self.messages[-1] = {**self.messages[-1], "tool_calls": calls}
         self.messages += reply.messages
         self.calls += reply.calls
         self.ids += tokens
         self.logprobs += [0.0] * len(tokens)
         self.raw_logprobs += [0.0] * len(tokens)
         self.forced += range(start, len(self.ids))
-        self._said += text
+        self._text += text
         self._pending += text
         if self._ends is not None and tokens:
             # the reply is rendered by the chat template, so only its end is known
-            self._ends += [len(self._said) - len(text)] * (len(tokens) - 1) + [len(self._said)]
+            self._ends += [len(self._text) - len(text)] * (len(tokens) - 1) + [len(self._text)]
         self.turn, self.begin = self.turn + 1, len(self.ids)
         self._growing, self._thought = GrowingText(self.decode), False
 
@@ -182,13 +182,13 @@ class Row:
         """Take the model's turn over into the dialogue; return its text."""
         shown, count = self._shown(ends), len(self.ids) - self.begin
         text = self.decode(shown)
-        places, before = token_ends(shown, text, self.decode), len(self._said)
-        self._said += text
-        if not places and (shown or not self.turn):
+        char_ends, before = token_ends(shown, text, self.decode), len(self._text)
+        self._text += text
+        if not char_ends and (shown or not self.turn):
             self._ends = None
         if self._ends is not None:
-            self._ends += [before + place for place in places]
-            self._ends += [len(self._said)] * (count - len(shown))
+            self._ends += [before + end for end in char_ends]
+            self._ends += [len(self._text)] * (count - len(shown))
         self.messages.append({"role": "assistant", "content": text})
         self.spans.append(
             Span(
@@ -199,15 +199,15 @@ class Row:
 
     def delta(self, ends: frozenset[int]) -> RowDelta:
         """What the row gained since the last report."""
-        gained = self._pending
+        text = self._pending
         if not self.asks:
-            gained += self._growing.advance(self._shown(ends), last=self.finish is not None)
+            text += self._growing.advance(self._shown(ends), last=self.finish is not None)
         self._pending = ""
         new, self.reported_length = self.length - self.reported_length, self.length
         spans, self.reported_spans = self.spans[self.reported_spans :], len(self.spans)
         self.reported, self._ended = len(self.ids), self.finish is not None
         return RowDelta(
-            group=self.prompt.group, index=self.index, text=gained, tokens=new,
+            group=self.prompt.group, index=self.index, text=text, tokens=new,
             finish=self.finish, spans=tuple(map(unscored, spans)), waits=self.asks,
         )  # fmt: skip
 
@@ -219,7 +219,7 @@ class Row:
             key=self.prompt.key, group=self.prompt.group, index=self.index,
             attempt=self.prompt.attempt, prompt_ids=self.prompt.ids, ids=tuple(self.ids),
             logprobs=tuple(self.logprobs), raw_logprobs=tuple(self.raw_logprobs),
-            finish=self.finish or "length", text=self._said, forced=tuple(self.forced),
+            finish=self.finish or "length", text=self._text, forced=tuple(self.forced),
             ends=tuple(self._ends or ()),
             spans=tuple(self.spans) if has_environment else (),
             messages=tuple(self.messages) if has_environment else (),
@@ -232,14 +232,14 @@ def token_ends(ids: Sequence[int], text: str, decode: Decode) -> tuple[int, ...]
     Tokens are decoded one by one, with a cache, if that reproduces the text; else with their
     neighbours, because of context-dependent spaces and incomplete characters.
     """
-    ends = tuple(accumulate(len(decode([token])) for token in ids))
-    if "".join(decode([token]) for token in ids) == text:
-        return ends
-    growing, places = GrowingText(decode), []
+    texts = [decode([token]) for token in ids]
+    if "".join(texts) == text:
+        return tuple(accumulate(map(len, texts)))
+    growing, ends = GrowingText(decode), []
     for count in range(1, len(ids) + 1):
         growing.advance(ids[:count], last=count == len(ids))
-        places.append(len(growing.text))
-    return tuple(places) if growing.text == text else ()
+        ends.append(len(growing.text))
+    return tuple(ends) if growing.text == text else ()
 
 
 def decoder(policy: Policy) -> Decode:

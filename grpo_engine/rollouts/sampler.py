@@ -5,7 +5,7 @@ min_p at temperature 1, so the values are not comparable.
 Axes: n rows, V vocabulary.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -13,12 +13,12 @@ from typing import NamedTuple
 import mlx.core as mx
 import numpy as np
 
-from grpo_engine.policy.head import Normalised, normalise, numpy_pays
-from grpo_engine.rollouts.noise import NOISE, events, own_times, own_times_of, uniforms
+from grpo_engine.cpu.kernels import Kernels
+from grpo_engine.policy.head import Normalised, normalise
+from grpo_engine.rollouts.noise import NOISE, events, late_keys, late_times, uniforms
 from grpo_engine.rollouts.types import Sampling
 
 USED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "noise")
-LEAST = 2.0**-10  # weights, beside a largest of 1, down to which own times are tried first
 
 
 class Drawn(NamedTuple):
@@ -36,22 +36,34 @@ def draw(
     *,
     seen: mx.array | None = None,
     forced: mx.array | None = None,
-    on_host: bool = False,
+    kernels: Kernels | None = None,
 ) -> Drawn:
     """Sample by an exponential race: argmin_i E_i / p_i has distribution p; see `noise`.
 
     `seen` [n, V] marks tokens for the repetition penalty; `forced` [n] overrides the token where it
-    is not negative. `on_host` allows a draw that waits for the logits and looks only at tokens that
-    may win.
+    is not negative. `kernels` draw where nothing but the temperature changes the distribution.
     """
-    whole = seen is None and forced is None and not sampling.truncated
-    plain = whole and sampling.temperature > 0 and sampling.noise == NOISE
-    if on_host and plain and numpy_pays(logits):
-        return _draw_few(logits.astype(mx.float32), sampling.temperature, keys)
+    is_plain = seen is None and forced is None and not sampling.truncated
+    if kernels and is_plain and sampling.temperature > 0 and sampling.noise == NOISE:
+        return _drawn_by_kernels(kernels, logits, sampling.temperature, keys)
     use = replace(Sampling(), **{name: getattr(sampling, name) for name in USED})
     compiled = _compiled(use, has_seen=seen is not None, has_forced=forced is not None)
     given = [array for array in (seen, forced) if array is not None]
     return Drawn(*compiled(logits, keys, *given))
+
+
+def _drawn_by_kernels(
+    kernels: Kernels, logits: mx.array, temperature: float, keys: mx.array
+) -> Drawn:
+    width = logits.shape[1]
+    times, tokens = events(keys, width)
+    logits, late, times = logits.astype(mx.float32), late_keys(keys), times / width
+    mx.eval(logits, late, times, tokens)
+    drawn = kernels.draw(
+        np.asarray(logits), temperature, np.array(late), (np.array(times), np.array(tokens))
+    )
+    winners, logprobs = map(mx.array, drawn)
+    return Drawn(winners, logprobs, logprobs)
 
 
 @lru_cache(maxsize=64)
@@ -102,57 +114,11 @@ def _winners(weights: mx.array, keys: mx.array, version: int) -> mx.array:
         return mx.argmax(weights / -mx.log2(uniforms(keys, width)), axis=1)
     times, at = events(keys, width)
     early = mx.take_along_axis(weights, at, axis=1) / (times / width)
-    late = weights / (times[:, -1:] / width + own_times(keys, width))
+    late = weights / (times[:, -1:] / width + late_times(keys, width))
     rows = mx.array(
         np.arange(len(keys), dtype=np.uint32)[:, None]
     )  # a constant of the compiled draw
     return mx.argmax(late.at[rows, at].maximum(early), axis=1)
-
-
-def _draw_few(logits: mx.array, temperature: float, keys: mx.array) -> Drawn:
-    """The same draw in NumPy, with own times only for tokens that may win."""
-    times, at = events(keys, logits.shape[1])
-    times = times / logits.shape[1]
-    mx.eval(logits, times, at)
-    shifted, weights = [], []
-    for row in np.asarray(logits):  # a row at a time stays in the cache
-        scaled = row if temperature == 1 else row / np.float32(temperature)
-        shifted.append(scaled - scaled.max())
-        weights.append(np.exp(shifted[-1]))
-    tokens = _winners_of(weights, np.array(keys), np.array(times), np.array(at))
-    chosen = [
-        row[token] - np.log(own.sum())
-        for row, own, token in zip(shifted, weights, tokens, strict=True)
-    ]
-    logprobs = mx.array(np.array(chosen))
-    return Drawn(mx.array(tokens), logprobs, logprobs)
-
-
-def _winners_of(
-    weights: Sequence[np.ndarray], keys: np.ndarray, times: np.ndarray, at: np.ndarray
-) -> np.ndarray:
-    """What `_winners` returns, for weights of which the largest is 1.
-
-    A token without an event cannot win if its weight is at most the best score so far times the
-    time of the last event.
-    """
-    last = times[:, -1]
-    early = [row[places] / time for row, places, time in zip(weights, at, times, strict=True)]
-    tokens = np.array([places[score.argmax()] for places, score in zip(at, early, strict=True)])
-    best = np.array([score.max() for score in early])
-    bound = np.maximum(best * last, LEAST)
-    rows = list(range(len(weights)))
-    while rows:
-        few = [np.flatnonzero(weights[row] >= bound[row]) for row in rows]
-        counts = [len(places) for places in few]
-        own = own_times_of(keys[np.repeat(rows, counts)], np.concatenate(few), len(weights[0]))
-        for row, places, time in zip(rows, few, np.split(own, np.cumsum(counts)), strict=False):
-            score = weights[row][places] / (last[row] + time)
-            if len(places) and score.max() > best[row]:
-                best[row], tokens[row] = score.max(), places[score.argmax()]
-        rows = [row for row in rows if best[row] * last[row] < bound[row]]
-        bound = best * last
-    return tokens
 
 
 def penalised(logits: mx.array, seen: mx.array, penalty: float) -> mx.array:

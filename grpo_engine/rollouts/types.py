@@ -1,5 +1,6 @@
 """Inputs and outputs of sampling."""
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -89,6 +90,11 @@ class Rollout:
     def length(self) -> int:
         """Tokens without the environment's."""
         return model_tokens(self.ids, self.spans)
+
+    def token_at(self, end: int) -> int:
+        """The token that completes the text up to this character; the last if that is unknown."""
+        inside = self.ends and end < len(self.text)
+        return bisect_left(self.ends, end) if inside else len(self.ids) - 1
 
     @property
     def failed(self) -> bool:

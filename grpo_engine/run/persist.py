@@ -13,6 +13,7 @@ from grpo_engine.config.parse import flatten
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.config.stop_when import Seen
 from grpo_engine.control import StopNow
+from grpo_engine.cpu import blas
 from grpo_engine.distributed.ranks import Ranks
 from grpo_engine.errors import CheckpointError, NotWrittenError
 from grpo_engine.events import (
@@ -23,9 +24,10 @@ from grpo_engine.events import (
     RunPaused,
     RunResumed,
 )
-from grpo_engine.platform import blas
+from grpo_engine.policy.memory import MemoryPlan
 from grpo_engine.policy.optimizer import Learner
 from grpo_engine.policy.policy import Policy
+from grpo_engine.policy.source import on_cpu
 from grpo_engine.run import checkpoint
 from grpo_engine.run.checkpoint import Checkpoint
 from grpo_engine.run.session import Arrays, Progress, Run
@@ -47,6 +49,7 @@ SAME_TO_TOLERANCE = (
     "numbers equal an unbroken run's to float tolerance, not to the bit, because sums are made in "
     "another order"
 )
+EARLY_HEAD_CHUNK, EARLY_GPU_HEAD_CHUNK = 64, 256  # of checkpoints without one
 RETRY_S = 1.0
 TENSORS = ("trained", "optimizer", "reference", "lagged", "critic", "critic_optimizer")
 
@@ -189,7 +192,7 @@ def _state(run: Run) -> dict[str, Any]:
         "alerts": run.alerts.state(),
         "config": run.config.model_dump(mode="json"),
         "settled": mismatch.correction(run.config.algorithm.resolved(), run.recipe),
-        "micro_rows": run.micro_rows,
+        **run.plan._asdict(),
         "threads": run.threads,
         "kernels": _kernels(),
         "versions": dict(versions()),
@@ -214,7 +217,6 @@ def restore(run: Run, saved: Checkpoint | SharedCheckpoint) -> Iterator[Event]:
     yield from _note_other_steps(run, int(state["config"]["steps"]))
     run.alerts.restore(state["alerts"])
     run.saved_step = saved.step
-    run.micro_rows = int(state["micro_rows"])
     for what, then, here, effect in _changes(run, state):
         yield NoteWritten(
             step=run.step,
@@ -227,6 +229,15 @@ def restore(run: Run, saved: Checkpoint | SharedCheckpoint) -> Iterator[Event]:
         yield NoteWritten(step=run.step, severity="warning", text=OTHER_NOISE)
         if run.recipe.refill_rounds:
             yield NoteWritten(step=run.step, severity="warning", text=OTHER_REFILLS)
+
+
+def saved_plan(config: RunConfig, state: Mapping[str, Any]) -> MemoryPlan:
+    """The plan of a checkpoint; early ones had layers as set and a fixed chunk of the head."""
+    return MemoryPlan(
+        int(state["micro_rows"]),
+        bool(state.get("grad_checkpoint", config.model.grad_checkpoint == "on")),
+        int(state.get("head_chunk", EARLY_HEAD_CHUNK if on_cpu() else EARLY_GPU_HEAD_CHUNK)),
+    )
 
 
 def begin_with(policy: Policy, learner: Learner, critic: Learner | None, place: Path) -> None:

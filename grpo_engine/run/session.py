@@ -11,9 +11,10 @@ from grpo_engine.config.recipes import Recipe
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.config.stop_when import Seen
 from grpo_engine.control import Control
+from grpo_engine.cpu.guard import ThreadGuard
 from grpo_engine.distributed.ranks import Ranks
 from grpo_engine.environments.dialogues import Environments
-from grpo_engine.platform.guard import ThreadGuard
+from grpo_engine.policy.memory import MemoryPlan
 from grpo_engine.policy.optimizer import Learner
 from grpo_engine.policy.policy import Policy
 from grpo_engine.rewards.scorer import Scorer
@@ -82,7 +83,7 @@ class Run:
     critic_optimizer: Learner | None
     alerts: Alerts
     sampling: Sampling
-    micro_rows: int
+    plan: MemoryPlan
     threads: int
     environments: Environments | None = None
     ranks: Ranks = field(default_factory=Ranks)

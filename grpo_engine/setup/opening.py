@@ -8,21 +8,22 @@ from typing import Any
 
 import mlx.core as mx
 
-from grpo_engine.alerts.rules import Finding, Limits
+from grpo_engine.alerts.rules import Alert, Limits
 from grpo_engine.alerts.state import Alerts, raised
 from grpo_engine.config import mismatch
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
+from grpo_engine.cpu import blas
 from grpo_engine.distributed.ranks import Lifeline, Ranks
 from grpo_engine.environments.dialogues import open_environments
 from grpo_engine.errors import CheckpointError
 from grpo_engine.evaluation.pinned import first_pins
 from grpo_engine.events import Event, ModelLoaded, NoteWritten, PhaseStarted, RunStarted
 from grpo_engine.maths.patched import patched
-from grpo_engine.platform import blas
 from grpo_engine.policy import optimizer
 from grpo_engine.policy.load import load_policy
+from grpo_engine.policy.memory import MemoryPlan
 from grpo_engine.policy.optimizer import Learner
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.trees import flatten
@@ -95,7 +96,7 @@ def open_run(
         )  # fmt: skip
     multiplies = blas.state()
     if multiplies is not None and multiplies.problem:
-        yield raised(step, "slow_products", Finding(
+        yield raised(step, "slow_products", Alert(
             severity="warning", explanation=multiplies.problem, remedy=multiplies.remedy,
         ))  # fmt: skip
     for text in (*(text for one in tasks for text in one.task.notes), *problems):
@@ -161,7 +162,7 @@ def load_run(
         )
         for one, render in zip(tasks, renders, strict=True)
     ])  # fmt: skip
-    rows = yield from _fitted_rows(config, policy, lengths, ranks, step)
+    plan = yield from _planned(config, policy, lengths, ranks, step, saved)
     sampling = Sampling.of(config.rollout)
     if sampling.truncated:
         yield NoteWritten(step=step, severity="warning", text=TRUNCATED)
@@ -172,7 +173,7 @@ def load_run(
         config=config, recipe=recipe, control=control, folder=folder, policy=policy, parts=parts,
         environments=environments, optimizer=learner, critic_optimizer=critic,
         alerts=Alerts(_limits(config, recipe, policy, parts)),
-        sampling=sampling, micro_rows=rows, threads=threads, ranks=ranks,
+        sampling=sampling, plan=plan, threads=threads, ranks=ranks,
     )  # fmt: skip
     run.progress.entropy_control = recipe.entropy_bonus
     if recipe.entropy_target is None:  # else nothing has been measured yet
@@ -186,6 +187,7 @@ def _model(
 ) -> Generator[Event, None, tuple[Policy, Recipe]]:
     """Load the model, and settle the recipe for its number format."""
     begun = time.perf_counter()
+    preflight.set_limits()
     yield PhaseStarted(step=step, phase="load", detail=config.model.path)
     critic = config.algorithm.resolved().signal == "gae"
     policy = load_policy(config.model, seed=config.seed, critic=critic)
@@ -224,21 +226,41 @@ def _recipe(
     return mismatch.with_correction(chosen, config.algorithm.importance_cap, agree=agree)
 
 
-def _fitted_rows(
-    config: RunConfig, policy: Policy, lengths: preflight.Lengths, ranks: Ranks, step: int
-) -> Generator[Event, None, int]:
-    """The rows that fit in a backward pass on every rank; refuse a step that is too large."""
+def _planned(
+    config: RunConfig, policy: Policy, lengths: preflight.Lengths, ranks: Ranks, step: int,
+    saved: Mapping[str, Any] | None,
+) -> Generator[Event, None, MemoryPlan]:  # fmt: skip
+    """Apply the memory plan of the run; refuse a step that is too large.
+
+    A resumed run keeps its plan where that fits. A new one is that of the rank with least memory.
+    """
+    limit = preflight.memory_limit()
+    local = preflight.plan_memory(config, policy, lengths, limit)
+    _, *least = min(ranks.gather([limit, *local]))
+    plan = MemoryPlan(*least)
     # all ranks split the rollouts equally, so that each gets some of the batches
     rank_rows = -(-config.rollout.prompts * config.rollout.group_size // ranks.size)
-    rows: int = min(rank_rows, *ranks.gather(preflight.micro_rows(config, policy, lengths)))
-    estimate = preflight.check_memory(config, policy, lengths, rows)
+    plan = plan._replace(micro_rows=min(rank_rows, plan.micro_rows))
+    if saved is not None:
+        before = persist.saved_plan(config, saved)
+        fits = preflight.estimated(config, policy, lengths, before).peak <= limit
+        if all(ranks.gather(fits)):
+            plan = before
+        elif plan != before:
+            yield NoteWritten(
+                step=step, severity="warning",
+                text=f"the memory plan was {before} and is {plan}, because the former does not fit "
+                f"here: {persist.SAME_TO_TOLERANCE}",
+            )  # fmt: skip
+    plan.apply(policy)
+    estimate = preflight.check_memory(config, policy, lengths, plan)
     replies = lengths.answer > config.rollout.max_new_tokens
     yield NoteWritten(
         step=step,
-        text=f"a step needs about {estimate.peak / preflight.GIGABYTE:.2f} GB; {rows} answers per "
-        f"backward pass{f', each of up to {lengths.answer} tokens with its replies' * replies}",
+        text=f"a step needs about {estimate.peak / preflight.GIGABYTE:.2f} GB; {plan}"
+        f"{f'; answers of up to {lengths.answer} tokens with their replies' * replies}",
     )
-    return rows
+    return plan
 
 
 def _optimizers(

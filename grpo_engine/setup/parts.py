@@ -76,7 +76,7 @@ def open_parts(
     for place, (one, render) in enumerate(zip(tasks, renders, strict=True)):
         scorer = Scorer(
             one.config, render.task, folder / f"task-{place}" if place else folder, control,
-            render.tokenizer, local=given.rewards, environments=environments,
+            local=given.rewards, environments=environments,
         )  # fmt: skip
         parts.append(
             Part(

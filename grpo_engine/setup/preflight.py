@@ -1,4 +1,4 @@
-"""Checks before a run that a step fits in memory, and chooses the rows per backward pass."""
+"""Checks before a run that a step fits in memory, and plans its backward passes."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -9,13 +9,20 @@ from grpo_engine.config.settings import RunConfig
 from grpo_engine.environments.dialogues import specs_of
 from grpo_engine.errors import DataError, MemoryLimitError
 from grpo_engine.platform.memory import memory, on_device
-from grpo_engine.policy.memory import MemoryEstimate, choose_micro_rows, estimate_memory
+from grpo_engine.policy.memory import (
+    MemoryEstimate,
+    MemoryPlan,
+    choose_plan,
+    estimate_memory,
+)
 from grpo_engine.policy.policy import Policy
+from grpo_engine.policy.source import on_cpu
 from grpo_engine.rollouts.prompts import RenderedPrompt
 from grpo_engine.tasks.base import Example, Task, draw
 
 GIGABYTE = 1e9
 SHARE = 0.9  # of the available memory; the rest is for rewards, the screen and other programs
+CACHE_SHARE = 0.25  # of the memory of a GPU that MLX may keep after it was freed
 PROBES = 32
 REPLY = 64  # tokens of an environment's reply with what the chat template adds
 MOMENTS = {"adamw": 2, "adam": 2, "sgd": 1, "muon": 1, "lion": 1, "adafactor": 1}
@@ -27,6 +34,14 @@ def memory_limit() -> int:
     held = mx.get_active_memory() + mx.get_cache_memory()
     machine = usage.available + usage.process
     return int(SHARE * on_device(mx.device_info(), machine, held))
+
+
+def set_limits() -> None:
+    """Let MLX on a GPU take no more than a run may use before it gives back what was freed."""
+    if not on_cpu():
+        limit = memory_limit()
+        mx.set_memory_limit(limit)
+        mx.set_cache_limit(int(CACHE_SHARE * limit))
 
 
 class Lengths(NamedTuple):
@@ -54,11 +69,11 @@ def longest(
 
     probes = draw(task, config.seed, 0, min(PROBES, len(task.train)))
     answer = config.rollout.max_new_tokens
-    room = min(filter(None, (config.task.max_prompt_tokens, max(1, context - answer))))
-    prompt = max((len(ids) for ids in map(ids_of, probes) if ids), default=room)
+    limit = min(filter(None, (config.task.max_prompt_tokens, max(1, context - answer))))
+    prompt = max((len(ids) for ids in map(ids_of, probes) if ids), default=limit)
     if specs_of(config, task)[1]:
-        most = config.rollout.max_context or prompt + answer + REPLY * (config.task.max_turns - 1)
-        answer = max(1, min(context, most) - prompt)
+        total = config.rollout.max_context or prompt + answer + REPLY * (config.task.max_turns - 1)
+        answer = max(1, min(context, total) - prompt)
     return Lengths(prompt, answer)
 
 
@@ -67,64 +82,65 @@ def longest_of(found: Sequence[Lengths]) -> Lengths:
     return Lengths(max(one.prompt for one in found), max(one.answer for one in found))
 
 
-def micro_rows(config: RunConfig, policy: Policy, lengths: Lengths) -> int:
-    """Rows per backward pass: from the settings, else as many as fit."""
-    rows = config.rollout.prompts * config.rollout.group_size
-    if config.optimizer.micro_rows:
-        return min(rows, config.optimizer.micro_rows)
-    return choose_micro_rows(
+def plan_memory(config: RunConfig, policy: Policy, lengths: Lengths, budget: int) -> MemoryPlan:
+    """How backward passes use memory: as set, else as fast as `budget` bytes allow."""
+    return choose_plan(
         policy,
-        rows=rows,
+        rows=config.rollout.prompts * config.rollout.group_size,
         prompt_tokens=lengths.prompt,
         new_tokens=lengths.answer,
         prompts=config.rollout.prompts,
-        budget=memory_limit(),
+        budget=budget,
+        micro_rows=config.optimizer.micro_rows,
     )
 
 
-def check_memory(
-    config: RunConfig, policy: Policy, lengths: Lengths, rows_at_a_time: int
+def estimated(
+    config: RunConfig, policy: Policy, lengths: Lengths, plan: MemoryPlan
 ) -> MemoryEstimate:
-    """Estimate a step's memory; raise an error with numbers and remedies if it cannot fit."""
-    rollout, limit = config.rollout, memory_limit()
+    """The memory of a step under a plan."""
+    rollout = config.rollout
     rows = rollout.prompts * rollout.group_size
-    estimate = estimate_memory(
-        policy,
+    return estimate_memory(
+        plan.tried_on(policy),
         rows=min(rows, rollout.max_rows or rows),
-        micro_rows=rows_at_a_time,
+        micro_rows=plan.micro_rows,
         prompt_tokens=lengths.prompt,
         new_tokens=lengths.answer,
         moments=MOMENTS[config.optimizer.name],
         prompts=rollout.prompts,
     )
+
+
+def check_memory(
+    config: RunConfig, policy: Policy, lengths: Lengths, plan: MemoryPlan
+) -> MemoryEstimate:
+    """Estimate a step's memory; raise an error with numbers and remedies if it cannot fit."""
+    limit, estimate = memory_limit(), estimated(config, policy, lengths, plan)
     if estimate.peak > limit:
         raise MemoryLimitError(
             f"a step needs about {estimate.peak / GIGABYTE:.1f} GB (weights "
             f"{estimate.weights / GIGABYTE:.1f}, optimiser {estimate.optimizer / GIGABYTE:.1f}, "
             f"sampling {estimate.sampling / GIGABYTE:.1f}, update "
             f"{estimate.update / GIGABYTE:.1f}) and {limit / GIGABYTE:.1f} GB may be used. "
-            + " ".join(remedies(config, estimate, rows_at_a_time, lengths))
+            + remedy(config, estimate, plan, lengths)
         )
     return estimate
 
 
-def remedies(
-    config: RunConfig, estimate: MemoryEstimate, rows_at_a_time: int, lengths: Lengths
-) -> Sequence[str]:
+def remedy(config: RunConfig, estimate: MemoryEstimate, plan: MemoryPlan, lengths: Lengths) -> str:
     """The three most effective settings to change, with values."""
     rollout = config.rollout
     rows = rollout.prompts * rollout.group_size
-    sampling = f"rollout.max_rows={max(1, min(rows, rollout.max_rows or rows) // 2)}"
-    update = f"optimizer.micro_rows={max(1, rows_at_a_time // 2)}"
     shorter = f"rollout.max_new_tokens={max(1, rollout.max_new_tokens // 2)}"
     if lengths.answer > rollout.max_new_tokens:  # of a dialogue
         shorter = f"rollout.max_context={lengths.prompt + lengths.answer // 2}"
     if estimate.weights + estimate.optimizer > max(estimate.sampling, estimate.update):
-        return ["Try model.tuning=lora,", "model.quantized=keep,", "or a smaller model."]
+        return "Try model.tuning=lora, model.quantized=keep, or a smaller model."
     if estimate.sampling > estimate.update:
-        return [
-            f"Try {sampling},",
-            f"{shorter},",
-            f"or rollout.group_size={rollout.group_size // 2 or 1}.",
-        ]
-    return [f"Try {update},", "model.grad_checkpoint=true,", f"or {shorter}."]
+        at_a_time = max(1, min(rows, rollout.max_rows or rows) // 2)
+        size = rollout.group_size // 2 or 1
+        return f"Try rollout.max_rows={at_a_time}, {shorter}, or rollout.group_size={size}."
+    micro_rows = max(1, plan.micro_rows // 2)
+    layers = "fewer model.lora_layers" if plan.grad_checkpoint else "model.grad_checkpoint=on"
+    return f"Try optimizer.micro_rows={micro_rows}, {layers}, or {shorter}."

@@ -4,6 +4,8 @@
 `#### 1085`, all contain the number 1085.
 """
 
+import ast
+import operator
 import re
 from collections.abc import Sequence
 from fractions import Fraction
@@ -17,14 +19,18 @@ NUMBER = re.compile(r"-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:/\d+)?|-?\.\d+")
 MINUSES = str.maketrans("\N{MINUS SIGN}\N{SMALL HYPHEN-MINUS}\N{FULLWIDTH HYPHEN-MINUS}", "---")
 # Longer digit strings are not answers and would only slow Python down.
 LONGEST_NUMBER = 400
+LONGEST_EXPRESSION = 500
+OPERATORS = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+}  # fmt: skip
 
 
 def text_of(completion: Any) -> str:
     """The model's text in a completion, given as a string or a list of messages."""
     if isinstance(completion, str):
         return completion
-    said = [m for m in completion if m.get("role") == "assistant"] or completion
-    return "\n".join(str(message.get("content") or "") for message in said)
+    messages = [m for m in completion if m.get("role") == "assistant"] or completion
+    return "\n".join(str(message.get("content") or "") for message in messages)
 
 
 def texts_of(completions: Sequence[Any], prompts: Sequence[Any] | None = None) -> list[str]:
@@ -43,26 +49,19 @@ def _prefill(prompt: Any) -> str:
 
 def tagged_answer(text: str) -> str | None:
     """The marked answer: in the last `<answer>`, `\\boxed{}` or `####`."""
-    if found := TAGGED.findall(text):
-        return str(found[-1]).strip()
-    if (boxed := last_boxed(text)) is not None:
-        return boxed.strip()
-    if found := HASHES.findall(text):
-        return str(found[-1]).strip()
-    return None
+    answers = TAGGED.findall(text)[-1:] or last_boxed(text) or HASHES.findall(text)[-1:]
+    return str(answers[0]).strip() if answers else None
 
 
-def last_boxed(text: str) -> str | None:
-    """The content of the last `\\boxed{…}`; braces may be nested."""
-    start = text.rfind("\\boxed{")
-    if start < 0:
-        return None
-    depth, begin = 1, start + len("\\boxed{")
-    for place in range(begin, len(text)):
-        depth += {"{": 1, "}": -1}.get(text[place], 0)
+def last_boxed(text: str) -> list[str]:
+    """The content of the last `\\boxed{…}`, if it is closed; braces may be nested."""
+    _, mark, content = text.rpartition("\\boxed{")
+    depth = 1
+    for index, character in enumerate(content if mark else ""):
+        depth += {"{": 1, "}": -1}.get(character, 0)
         if depth == 0:
-            return text[begin:place]
-    return None
+            return [content[:index]]
+    return []
 
 
 def final_answer(text: str) -> str:
@@ -73,8 +72,8 @@ def final_answer(text: str) -> str:
 
 def numbers_in(text: str) -> list[Fraction]:
     """All numbers in the text, as exact fractions."""
-    found = map(to_number, NUMBER.findall(text.translate(MINUSES)))
-    return [number for number in found if number is not None]
+    numbers = map(to_number, NUMBER.findall(text.translate(MINUSES)))
+    return [number for number in numbers if number is not None]
 
 
 def last_number(text: str) -> Fraction | None:
@@ -104,10 +103,39 @@ def to_number(text: str) -> Fraction | None:
     ):
         return None
     try:
-        above, _, below = cleaned.partition("/")
-        return Fraction(above) / Fraction(below or "1")
+        numerator, _, denominator = cleaned.partition("/")
+        return Fraction(numerator) / Fraction(denominator or "1")
     except (ValueError, ZeroDivisionError):
         return None
+
+
+def evaluate(expression: str) -> tuple[Fraction, list[Fraction]]:
+    """The exact value of an expression with + - * / and brackets, and the numbers in it.
+
+    Raises ValueError if it is invalid. The text is parsed, never run as Python.
+    """
+    text = re.sub(r"(?<![\d.])0+(?=\d)", "", " ".join(expression.translate(MINUSES).split()))
+    text = text.replace("×", "*").replace("÷", "/")
+    if len(text) > LONGEST_EXPRESSION or not re.fullmatch(r"[0-9 .+*/()-]+", text):
+        raise ValueError(f"{text[:20]!r} is not arithmetic")
+    numbers: list[Fraction] = []
+
+    def value_of(node: ast.expr) -> Fraction:
+        match node:
+            case ast.Constant():
+                numbers.append(Fraction(text[node.col_offset : node.end_col_offset]))
+                return numbers[-1]
+            case ast.UnaryOp(ast.USub(), operand):
+                return -value_of(operand)
+            case ast.BinOp(left, sign, right) if type(sign) in OPERATORS:
+                value: Fraction = OPERATORS[type(sign)](value_of(left), value_of(right))
+                return value
+        raise ValueError(f"{text[:20]!r} is not arithmetic")
+
+    try:
+        return value_of(ast.parse(text, mode="eval").body), numbers
+    except (ArithmeticError, SyntaxError) as error:
+        raise ValueError(f"{text[:20]!r}: {error.args[0]}") from error
 
 
 def same_text(a: str, b: str) -> bool:

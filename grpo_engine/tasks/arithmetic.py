@@ -17,7 +17,14 @@ from typing import Final
 
 from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError
-from grpo_engine.tasks.base import Example, RewardSpec, Task, digest_of_examples, user_message
+from grpo_engine.tasks.base import (
+    Example,
+    RewardSpec,
+    Task,
+    digest_of_examples,
+    prompt_settings,
+    user_message,
+)
 from grpo_engine.tasks.options import read_options
 
 SYMBOLS: Final = {"add": "+", "subtract": "-", "multiply": "*"}
@@ -95,15 +102,15 @@ def problems(kind: str, split: str) -> tuple[Problem, ...]:
         pairs = [(a, b) for a in numbers for b in numbers if a % 10 + b % 10 > 9]
     else:
         pairs = [(a, b) for a in numbers for b in numbers if a > b and a % 10 < b % 10]
-    found = (Problem(kind, a, b) for a, b in pairs)
-    return tuple(problem for problem in found if problem.bucket in SPLITS[split])
+    every = (Problem(kind, a, b) for a, b in pairs)
+    return tuple(problem for problem in every if problem.bucket in SPLITS[split])
 
 
 def mixed(kinds: tuple[str, ...], split: str) -> list[Problem]:
     """Distinct problems of a set in a fixed mixed order: kinds alternate until one runs out."""
     left = {kind: list(problems(kind, split)) for kind in kinds}
-    for kind, found in left.items():
-        random.Random(f"arithmetic/{kind}/{split}").shuffle(found)
+    for kind, of_kind in left.items():
+        random.Random(f"arithmetic/{kind}/{split}").shuffle(of_kind)
     chosen: list[Problem] = []
     for kind in cycle([turn for turn in TURNS if turn in kinds]):
         if not left[kind]:
@@ -143,9 +150,7 @@ def build(config: TaskConfig) -> Task:
         fingerprint=digest_of_examples(train + held_out),
         default_rewards=REWARDS,
         accuracy="numeric_answer",
-        system_prompt=config.system_prompt or "",
-        prefill=config.prefill,
-        shuffle=config.shuffle,
+        **prompt_settings(config),
     )
 
 

@@ -6,7 +6,7 @@ are evaluated on the same problems. The run's seed orders the training problems;
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -77,8 +77,8 @@ class Task:
     @property
     def prompt_forms(self) -> set[str]:
         """`text`, `messages` or both; the problems of a generator are alike."""
-        some = self.train[:1] if isinstance(self.train, Generated) else self.train
-        return {"text" if isinstance(one.prompt, str) else "messages" for one in some}
+        examples = self.train[:1] if isinstance(self.train, Generated) else self.train
+        return {"text" if isinstance(e.prompt, str) else "messages" for e in examples}
 
 
 class Generated(Sequence[Example]):
@@ -143,11 +143,20 @@ def generated_task(
         train=train,
         held_out=held_out,
         fingerprint=digest_of([f"{name} 1", str(sorted(options.items())), str(len(held_out))]),
-        system_prompt=system_prompt if config.system_prompt is None else config.system_prompt,
-        prefill=config.prefill,
-        shuffle=config.shuffle,
+        **prompt_settings(config, system_prompt),
         **more,
     )
+
+
+def prompt_settings(
+    config: TaskConfig, system_prompt: str = "", prefill: str = ""
+) -> dict[str, Any]:
+    """How a task's problems are put to the model: by the settings, else by the task."""
+    return {
+        "system_prompt": system_prompt if config.system_prompt is None else config.system_prompt,
+        "prefill": config.prefill or prefill,
+        "shuffle": config.shuffle,
+    }
 
 
 def set_aside(
@@ -172,8 +181,8 @@ def without(
 ) -> tuple[tuple[Example, ...], int]:
     """Return the training examples whose prompt is not held out, and how many were dropped."""
     excluded = {prompt_hash(example.prompt) for example in held_out}
-    kept = tuple(e for e in train if prompt_hash(e.prompt) not in excluded)
-    return kept, len(train) - len(kept)
+    rest = tuple(e for e in train if prompt_hash(e.prompt) not in excluded)
+    return rest, len(train) - len(rest)
 
 
 def draw(task: Task, seed: int, position: int, count: int) -> list[Example]:
@@ -186,11 +195,12 @@ def draw(task: Task, seed: int, position: int, count: int) -> list[Example]:
     if size == 0:
         raise DataError(f"task {task.name} has no training problems")
 
-    def at(place: int) -> int:
-        epoch, index = divmod(place, size)
-        return permuted(index, size, f"{seed}/{epoch}") if task.shuffle else index
-
-    return [task.train[at(place)] for place in range(position, position + count)]
+    problems = []
+    for number in range(position, position + count):
+        epoch, index = divmod(number, size)
+        index = permuted(index, size, f"{seed}/{epoch}") if task.shuffle else index
+        problems.append(task.train[index])
+    return problems
 
 
 def permuted(index: int, size: int, key: str) -> int:
@@ -214,11 +224,12 @@ def permuted(index: int, size: int, key: str) -> int:
 
 def prompt_hash(prompt: Prompt) -> str:
     """A short digest of a prompt's content, equal for equal text or messages."""
-    if isinstance(prompt, str):
-        return digest_of([prompt])
-    return digest_of(
-        [json.dumps([dict(m) for m in prompt], sort_keys=True, ensure_ascii=False, default=str)]
-    )
+    text = prompt if isinstance(prompt, str) else _json_of(list(map(dict, prompt)))
+    return digest_of([text])
+
+
+def _json_of(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
 
 
 def digest_of(parts: Iterable[str]) -> str:
@@ -234,13 +245,13 @@ def digest_of(parts: Iterable[str]) -> str:
 def digest_of_examples(examples: Iterable[Example]) -> str:
     """A digest of the examples, without `where`."""
 
-    def parts() -> Iterator[str]:
-        for example in examples:
-            yield prompt_hash(example.prompt)
-            yield example.target
-            yield json.dumps(dict(example.columns), sort_keys=True, ensure_ascii=False, default=str)
-
-    return digest_of(parts())
+    return digest_of(
+        part
+        for example in examples
+        for part in (
+            prompt_hash(example.prompt), example.target, _json_of(dict(example.columns)),
+        )
+    )  # fmt: skip
 
 
 def fingerprint_of(tasks: Sequence[Task]) -> str:
@@ -251,8 +262,6 @@ def fingerprint_of(tasks: Sequence[Task]) -> str:
 def user_message(text: str) -> tuple[Message, ...]:
     return ({"role": "user", "content": text},)
 
-
-Builder = Callable[[TaskConfig], Task]
 
 # The module and description of each built-in task; imported on demand.
 BUILT_IN: Final[Mapping[str, tuple[str, str]]] = {
@@ -284,16 +293,12 @@ def load_task(config: TaskConfig) -> Task:
 
     It is a built-in one, code of the user or of a package, a file, a folder or a hub data set.
     """
-    family = config.name.partition(":")[0]
-    if family in BUILT_IN:
-        target = BUILT_IN[family][0]
-    elif is_code(config.name):
-        target = "grpo_engine.tasks.code:build"
-    else:
-        target = "grpo_engine.tasks.files:build"
+    target, _ = BUILT_IN.get(config.name.partition(":")[0], ("", ""))
+    if not target:
+        target = f"grpo_engine.tasks.{'code' if is_code(config.name) else 'files'}:build"
     module, _, attribute = target.partition(":")
-    build: Builder = getattr(import_module(module), attribute)
-    return build(config)
+    task: Task = getattr(import_module(module), attribute)(config)
+    return task
 
 
 def is_code(name: str) -> bool:
@@ -301,8 +306,8 @@ def is_code(name: str) -> bool:
     path = Path(name).expanduser()
     if name.endswith(".py"):
         return True
-    place, colon, _ = name.rpartition(":")
+    module, colon, _ = name.rpartition(":")
     if colon:  # a hub id may end in :configuration, and a data file have a colon in its name
-        is_module = all(part.isidentifier() for part in place.split("."))
-        return (place.endswith(".py") or is_module) and not path.exists()
+        is_module = all(part.isidentifier() for part in module.split("."))
+        return (module.endswith(".py") or is_module) and not path.exists()
     return not path.suffix and not path.exists() and name in names.installed("tasks")

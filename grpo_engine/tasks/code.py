@@ -7,7 +7,7 @@ mapping with a prompt and any other columns, as a line of a data file, or the pr
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Protocol, TypeGuard
+from typing import Any
 
 from grpo_engine import names
 from grpo_engine.config.settings import TaskConfig
@@ -23,10 +23,10 @@ def build(config: TaskConfig) -> Task:
     names.refuse_given(config.name, "task")
     wanted = names.Wanted(f"task.name {config.name}", DataError)
     if ":" in config.name or config.name.endswith(".py"):
-        found, _ = names.find(config.name, wanted)
+        source, _ = names.find(config.name, wanted)
     else:
-        found = names.load(names.installed("tasks")[config.name], wanted)
-    return task_of(config, found)
+        source = names.load(names.installed("tasks")[config.name], wanted)
+    return task_of(config, source)
 
 
 def task_of(config: TaskConfig, source: Any) -> Task:
@@ -45,14 +45,7 @@ def task_of(config: TaskConfig, source: Any) -> Task:
     return task_of_splits(config, rows, label, bad, **options)
 
 
-class Indexed(Protocol):
-    """Rows by index, such as a map-style data set."""
-
-    def __len__(self) -> int: ...
-    def __getitem__(self, index: int, /) -> Any: ...
-
-
-def has_rows(source: Any) -> TypeGuard[Iterable[Any] | Indexed]:
+def has_rows(source: Any) -> bool:
     """Whether an object can be read as rows."""
     if isinstance(source, str | bytes):
         return False
@@ -60,7 +53,7 @@ def has_rows(source: Any) -> TypeGuard[Iterable[Any] | Indexed]:
     return isinstance(source, Iterable) or indexed
 
 
-def rows_of(source: Iterable[Any] | Indexed) -> list[Any]:
+def rows_of(source: Any) -> list[Any]:
     """The rows of a table, an iterable, or what has a length and indices."""
     for method, arguments in (("to_dicts", ()), ("to_pylist", ()), ("to_dict", ("records",))):
         if hasattr(source, "columns") and hasattr(source, method):

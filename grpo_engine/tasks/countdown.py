@@ -5,7 +5,6 @@ in `<answer>(25 - 3) * 7 … </answer>`, here `<answer>25 + 3 * 7</answer>`.
 """
 
 import random
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -13,7 +12,7 @@ from typing import Any, Final
 
 from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError
-from grpo_engine.tasks.answers import MINUSES, final_answer, texts_of
+from grpo_engine.tasks.answers import evaluate, final_answer, texts_of
 from grpo_engine.tasks.base import (
     Example,
     RewardSpec,
@@ -33,8 +32,6 @@ DEFAULTS: Final = {
     "seed": 0,
 }  # fmt: skip
 REWARDS: Final = (RewardSpec(name="countdown"), RewardSpec(name="format_all", weight=0.2))
-_TOKEN = re.compile(r"\s*(?:(\d+)|([-+*/()×÷]))")
-LONGEST_EXPRESSION = 500
 
 
 def build(config: TaskConfig) -> Task:
@@ -43,17 +40,15 @@ def build(config: TaskConfig) -> Task:
     at_least(config, "numbers", options["numbers"], 2)
     at_least(config, "smallest", options["smallest"], 1)
     at_least(config, "largest", options["largest"], options["smallest"])
+    problem = ""
     if not options["operators"] or set(options["operators"]) - set("+-*/"):
-        raise DataError(
-            f"task.options.operators must be some of '+-*/', got {options['operators']!r}",
-            "task.options",
-        )
+        problem = f"operators must be some of '+-*/', got {options['operators']!r}"
     if options["numbers"] > 8:
-        raise DataError(
-            f"task.options.numbers must be at most 8, got {options['numbers']}", "task.options"
-        )
+        problem = f"numbers must be at most 8, got {options['numbers']}"
+    if problem:
+        raise DataError(f"task.options.{problem}", "task.options")
     return generated_task(
-        config, "countdown", lambda index: problem(index, options), options, system_prompt=SYSTEM,
+        config, "countdown", lambda index: example(index, options), options, system_prompt=SYSTEM,
         description="Reach a target number from given numbers.",
         default_rewards=REWARDS, accuracy="countdown",
     )  # fmt: skip
@@ -71,7 +66,7 @@ def build_with_turns(config: TaskConfig) -> Task:
     )
 
 
-def problem(index: int, options: dict[str, Any]) -> Example:
+def example(index: int, options: dict[str, Any]) -> Example:
     """Problem `index`, made from a random expression so that it has a solution."""
     rng = random.Random(f"countdown/{options['seed']}/{index}")
     for _ in range(1000):
@@ -119,15 +114,11 @@ def countdown(
     **_: Any,
 ) -> list[float]:
     """Give 1 where the answer uses each number once and equals the target, else 0."""
-    scores, reasons = [], []
-    texts = texts_of(completions, prompts)
-    for text, given, goal in zip(texts, numbers, target, strict=True):
-        is_right, reason = judged(final_answer(text), given, goal)
-        scores.append(float(is_right))
-        reasons.append(reason)
+    answers = map(final_answer, texts_of(completions, prompts))
+    judgements = list(map(judged, answers, numbers, target))
     if log_extra is not None:
-        log_extra("reason", reasons)
-    return scores
+        log_extra("reason", [reason for _, reason in judgements])
+    return [float(is_right) for is_right, _ in judgements]
 
 
 def judged(answer: str, numbers: Sequence[int], target: int) -> tuple[bool, str]:
@@ -137,77 +128,6 @@ def judged(answer: str, numbers: Sequence[int], target: int) -> tuple[bool, str]
     except ValueError as error:
         return False, str(error)
     if sorted(used) != sorted(numbers):
-        return False, f"used {sorted(used)}, not {sorted(numbers)}"[:120]
+        listed = ", ".join(map(str, sorted(used)))
+        return False, f"used [{listed}], not {sorted(numbers)}"[:120]
     return value == target, f"gives {value}, target {target}"[:120]
-
-
-def evaluate(expression: str) -> tuple[Fraction, list[int]]:
-    """The exact value of an expression of integers, and the numbers in it.
-
-    Raises ValueError if it is invalid. The text is parsed here, never run as Python.
-    """
-    if not expression or len(expression) > LONGEST_EXPRESSION:
-        raise ValueError(f"no expression of 1 to {LONGEST_EXPRESSION} characters")
-    expression = expression.translate(MINUSES)
-    tokens, place = list[str](), 0
-    while place < len(expression):
-        match = _TOKEN.match(expression, place)
-        if match is None:
-            if not expression[place:].strip():
-                break
-            raise ValueError(f"{expression[place : place + 20]!r} is not arithmetic")
-        tokens.append(match[1] or match[2])
-        place = match.end()
-    parser = _Parser(tokens)
-    value = parser.sum()
-    if parser.place != len(tokens):
-        raise ValueError(f"unexpected {tokens[parser.place]!r}")
-    return value, parser.numbers
-
-
-class _Parser:
-    """A recursive descent parser: sums of products of factors."""
-
-    def __init__(self, tokens: list[str]) -> None:
-        self.tokens, self.place, self.numbers = tokens, 0, list[int]()
-
-    def peek(self) -> str:
-        return self.tokens[self.place] if self.place < len(self.tokens) else ""
-
-    def take(self) -> str:
-        token = self.peek()
-        self.place += 1
-        return token
-
-    def sum(self) -> Fraction:
-        value = self.product()
-        while self.peek() in ("+", "-"):
-            sign = 1 if self.take() == "+" else -1
-            value += sign * self.product()
-        return value
-
-    def product(self) -> Fraction:
-        value = self.factor()
-        while self.peek() in ("*", "/", "×", "÷"):
-            if self.take() in ("*", "×"):
-                value *= self.factor()
-                continue
-            divisor = self.factor()
-            if divisor == 0:
-                raise ValueError("division by zero")
-            value /= divisor
-        return value
-
-    def factor(self) -> Fraction:
-        token = self.take()
-        if token == "-":
-            return -self.factor()
-        if token == "(":
-            value = self.sum()
-            if self.take() != ")":
-                raise ValueError("a bracket is not closed")
-            return value
-        if not token.isdecimal() or len(token) > 12:
-            raise ValueError(f"unexpected {token[:20]!r}" if token else "it ends too early")
-        self.numbers.append(int(token))
-        return Fraction(int(token))

@@ -10,11 +10,20 @@ Stories are generated here, or taken from HellaSwag if `options.path` has its fi
 import random
 from collections.abc import Sequence
 from functools import partial
+from importlib.resources import files
 from typing import Any, Final
 
 from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError
-from grpo_engine.tasks.base import Example, RewardSpec, Task, digest_of, generated, user_message
+from grpo_engine.tasks.base import (
+    Example,
+    RewardSpec,
+    Task,
+    digest_of,
+    generated,
+    prompt_settings,
+    user_message,
+)
 from grpo_engine.tasks.files import load_splits, make_task, pick_splits
 from grpo_engine.tasks.options import read_options
 from grpo_engine.tasks.rows import BadRows, Row
@@ -28,57 +37,8 @@ NAMES: Final = (
     "Priya", "Hugo", "Ines", "Karim", "Zoe",
 )  # fmt: skip
 
-# A story and its right ending; N is the name, {a|b} means one of several.
-STORIES: Final = (
-    ("N put the kettle on the {stove|fire} and waited until it whistled.",
-     "N poured the boiling water over the tea."),
-    ("N {heard|noticed} the rain starting while the washing hung outside.",
-     "N ran out and took the wet shirts off the line."),
-    ("N pushed the key into the {front|back} door, but it would not turn.",
-     "N tried the other key on the ring."),
-    ("N planted {tomato|pumpkin} seeds in spring and watered them every evening.",
-     "By summer the plants carried fruit."),
-    ("N felt the {bicycle|car} pull to one side and heard air hissing.",
-     "N stopped and looked for the hole in the tyre."),
-    ("N mixed flour, water and yeast and let the dough rise {overnight|for hours}.",
-     "N put the loaf into the hot oven."),
-    ("N had studied for the {history|chemistry} exam for three weeks.",
-     "N handed in the paper early and smiled."),
-    ("N saw smoke coming out of the {toaster|frying pan}.",
-     "N switched it off and opened a window."),
-    ("N lost hold of the dog's lead in the {park|street}.",
-     "N called the dog and ran after it."),
-    ("N wound the {old clock|alarm clock} and set it to seven.",
-     "The next morning it rang on time."),
-    ("N climbed the hill with a {red|paper} kite on a windy day.",
-     "N let out the string and the kite rose."),
-    ("N {read|followed} the map wrongly and walked north for an hour.",
-     "N turned round and went back to the crossing."),
-    ("N tuned the {guitar|violin} and went out on to the stage.",
-     "The audience grew quiet and the first notes sounded."),
-    ("N left the ice cream on the {table|window sill} in the sun.",
-     "When N came back it had melted."),
-    ("N wrote a long letter to {a cousin|an old teacher} and signed it.",
-     "N folded it, put it in an envelope and bought a stamp."),
-    ("N cast the fishing line into the {lake|river} and felt a hard pull.",
-     "N wound in the reel and lifted out a trout."),
-    ("N's {phone|laptop} showed one per cent of battery.",
-     "N looked for the charger."),
-    ("N spilled {ink|coffee} over the white tablecloth.",
-     "N dabbed at the stain with a cloth."),
-    ("N arrived at the {station|platform} just as the doors were closing.",
-     "N watched the train leave and waited for the next one."),
-    ("N threaded the needle and held the torn {sleeve|pocket} together.",
-     "N sewed it up with small stitches."),
-    ("N shook the {apple|plum} tree in autumn.",
-     "Ripe fruit fell into the grass."),
-    ("N built a tower of {blocks|cards} up to the ceiling and bumped into it.",
-     "The tower fell down with a clatter."),
-    ("N stood at the {pool's|lake's} edge and took a deep breath.",
-     "N jumped and came up wet and laughing."),
-    ("N {swept|shovelled} snow from the path all morning.",
-     "By noon the way to the door was clear."),
-)  # fmt: skip
+_LINES = files(__package__).joinpath("endings.txt").read_text(encoding="utf-8").splitlines()[1:]
+STORIES: Final = tuple(zip(_LINES[::2], map(str.strip, _LINES[1::2]), strict=True))
 
 
 def build(config: TaskConfig) -> Task:
@@ -99,9 +59,7 @@ def build(config: TaskConfig) -> Task:
         fingerprint=digest_of(["endings 1", str(options["seed"]), str(len(held_out))]),
         default_rewards=REWARDS,
         accuracy="contains",
-        system_prompt=config.system_prompt or "",
-        prefill=config.prefill or PREFILL,
-        shuffle=config.shuffle,
+        **prompt_settings(config, prefill=PREFILL),
     )
 
 

@@ -6,7 +6,6 @@ messages; a folder holds `train.jsonl`, `valid.jsonl` and `test.jsonl`.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +22,7 @@ from grpo_engine.tasks.base import (
     digest_of,
     digest_of_examples,
     prompt_hash,
+    prompt_settings,
     set_aside,
     without,
 )
@@ -122,9 +122,7 @@ def make_task(
         fingerprint=digest_of([digest_of_examples(train), digest_of_examples(held_out)]),
         default_rewards=rewards,
         accuracy=rewards[0].name if rewards else "",
-        system_prompt=system_prompt if config.system_prompt is None else config.system_prompt,
-        prefill=config.prefill or prefill,
-        shuffle=config.shuffle,
+        **prompt_settings(config, system_prompt, prefill),
         notes=tuple(notes),
         skipped=bad.count,
     )
@@ -172,19 +170,13 @@ def load_splits(config: TaskConfig, name: str, bad: BadRows) -> dict[str, list[R
 
 def _folder(config: TaskConfig, folder: Path, bad: BadRows) -> dict[str, list[Row]]:
     """Read `train.jsonl` and its siblings, or shards like `train-00000-of-00002.parquet`."""
-    wanted = {config.split, config.held_out_split or "", *HELD_OUT} - {""}
+    names = {config.split, config.held_out_split, *HELD_OUT} - {""}
     splits: dict[str, list[Row]] = {}
-    for place in (folder, folder / "data"):
-        files = sorted(place.glob("*")) if place.is_dir() else []
-        for split in wanted - splits.keys():
-            own = [
-                file
-                for file in files
-                if file.suffix.lower() in SUFFIXES
-                and (file.stem == split or file.stem.startswith(f"{split}-"))
-            ]
-            if own:
-                splits[split] = [row for file in own for row in read_rows(file, bad)]
+    for path in (folder, folder / "data"):
+        files = [file for file in sorted(path.glob("*")) if file.suffix.lower() in SUFFIXES]
+        for split in names - splits.keys():
+            if parts := [file for file in files if f"{file.stem}-".startswith(f"{split}-")]:
+                splits[split] = [row for file in parts for row in read_rows(file, bad)]
     if not splits:
         raise DataError(
             f"{folder} has no data file; it should hold {config.split}.jsonl and, if there is one, "
@@ -196,22 +188,15 @@ def _folder(config: TaskConfig, folder: Path, bad: BadRows) -> dict[str, list[Ro
 def pick_splits(config: TaskConfig, splits: Mapping[str, Any]) -> tuple[str, str]:
     """Names of the training and held-out splits; the latter is empty to set rows aside."""
     for name in ("split", "held_out_split"):
-        asked = getattr(config, name)
-        if asked and asked not in splits:
+        split = getattr(config, name)
+        if split and split not in splits:
             raise DataError(
-                f"task.{name}: task {config.name} has no split {asked!r}; it has "
+                f"task.{name}: task {config.name} has no split {split!r}; it has "
                 f"{', '.join(splits)}",
                 f"task.{name}",
             )
-    found = config.held_out_split or next((name for name in HELD_OUT if name in splits), "")
-    return config.split, found if found != config.split else ""
-
-
-@dataclass(frozen=True, slots=True)
-class _Columns:
-    names: tuple[str, ...]
-    dropped: frozenset[str]
-    target: str
+    held_out = config.held_out_split or next((name for name in HELD_OUT if name in splits), "")
+    return config.split, held_out if held_out != config.split else ""
 
 
 def examples_of(
@@ -219,15 +204,11 @@ def examples_of(
     bad: BadRows,
 ) -> list[Example]:  # fmt: skip
     """Convert rows to examples, and collect those that have no usable prompt."""
-    columns = _columns(config, rows, notes)
-    passed = [
-        name for name in columns.names
-        if name not in columns.dropped and name not in (config.prompt_column, "prompt")
-    ]  # fmt: skip
+    names, target_column = _columns(config, rows, notes)
 
     def example(index: int, row: Row) -> Example:
-        prompt, target = _read(config, row, columns, chat)
-        others = {name: row.columns.get(name) for name in passed}
+        prompt, target = _read(config, row, target_column, chat)
+        others = {name: row.columns.get(name) for name in names}
         if target and "answer" not in others:
             others["answer"] = target
         return Example(
@@ -237,7 +218,8 @@ def examples_of(
     return bad.good(rows, example)
 
 
-def _columns(config: TaskConfig, rows: Sequence[Row], notes: list[str]) -> _Columns:
+def _columns(config: TaskConfig, rows: Sequence[Row], notes: list[str]) -> tuple[list[str], str]:
+    """The columns that reward functions get, and the one with the target."""
     names = tuple(dict.fromkeys(name for row in rows for name in row.columns))
     explicit = config.target_column != TaskConfig.model_fields["target_column"].default
     target = next((n for n in (config.target_column, *TARGETS) if n in names), "")
@@ -247,23 +229,25 @@ def _columns(config: TaskConfig, rows: Sequence[Row], notes: list[str]) -> _Colu
             f"there are {', '.join(names)}",
             "task.target_column",
         )
-    dropped = set()
+    passed = []
     for name in names:
-        bad = next(((r, b) for r in rows if (b := not_json(r.columns.get(name)))), None)
-        if bad is None:
-            continue
-        row, kind = bad
-        if name in (config.prompt_column, target):
-            raise DataError(f"{row.where}: column {name!r} holds {kind}, which is not JSON")
-        dropped.add(name)
-        notes.append(
-            f"column {name!r} holds {kind} ({row.where}), which is not JSON, and is not passed "
-            "to reward functions; convert it to text or numbers if one needs it"
-        )
-    return _Columns(names, frozenset(dropped), target)
+        row = next((row for row in rows if not_json(row.columns.get(name))), None)
+        if row is not None:
+            problem = f"column {name!r} holds {not_json(row.columns.get(name))}"
+            if name in (config.prompt_column, target):
+                raise DataError(f"{row.where}: {problem}, which is not JSON")
+            notes.append(
+                f"{problem} ({row.where}), which is not JSON, and is not passed "
+                "to reward functions; convert it to text or numbers if one needs it"
+            )
+        elif name not in (config.prompt_column, "prompt"):
+            passed.append(name)
+    return passed, target
 
 
-def _read(config: TaskConfig, row: Row, columns: _Columns, chat: bool | None) -> tuple[Prompt, str]:
+def _read(
+    config: TaskConfig, row: Row, target_column: str, chat: bool | None
+) -> tuple[Prompt, str]:
     data, where = row.columns, row.where
     prompt: Prompt
     answer = ""
@@ -275,20 +259,20 @@ def _read(config: TaskConfig, row: Row, columns: _Columns, chat: bool | None) ->
             raise DataError(f"{where}: the messages have an answer and no question; remove the row")
         prompt = messages
     else:
-        prompt = _prompt(config, row, columns)
+        prompt = _prompt(config, row)
         as_chat = chat if chat is not None else isinstance(data.get("completion"), str)
         if isinstance(prompt, str) and as_chat:
             prompt = ({"role": "user", "content": prompt},)
-    value = data.get(columns.target) if columns.target else None
+    value = data.get(target_column)
     return prompt, answer if value is None else text_of_target(value)
 
 
-def _prompt(config: TaskConfig, row: Row, columns: _Columns) -> Prompt:
+def _prompt(config: TaskConfig, row: Row) -> Prompt:
     name, where = config.prompt_column, row.where
     value = row.columns.get(name)
     if value is None:
         have = ", ".join(row.columns) or "none"
-        near = next((n for n in PROMPTS if n in columns.names), "")
+        near = next((n for n in PROMPTS if n in row.columns), "")
         hint = f" (perhaps {near})" if near else ""
         if name in row.columns:
             raise DataError(f"{where}: the prompt is null; fill it or remove the row")

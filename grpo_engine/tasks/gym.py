@@ -20,7 +20,15 @@ from typing import Any, Final
 from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError, MissingPackageError, nearest
 from grpo_engine.tasks.answers import final_answer, texts_of
-from grpo_engine.tasks.base import Example, RewardSpec, Task, digest_of, generated, user_message
+from grpo_engine.tasks.base import (
+    Example,
+    RewardSpec,
+    Task,
+    digest_of,
+    generated,
+    prompt_settings,
+    user_message,
+)
 
 SYSTEM: Final = (
     "Think inside <think> and </think>, then give the final answer, and nothing else, inside "
@@ -55,10 +63,12 @@ def build(config: TaskConfig) -> Task:
     options = _options(config, name)
     size = config.train_size or SIZES.get(name, SIZE)
     spare = 8 * config.held_out_size + 64
-    make, held = _maker(name, options, size), _maker(name, _held_out(options), spare)
+    make = _maker(name, options, size)
+    spare_options = {**options, "seed": options["seed"] + HELD_OUT_SEED}
+    make_spare = _maker(name, spare_options, spare)
     make(0)  # an invalid option value fails here, before anything else is made
     train, held_out = generated(
-        lambda index: make(index) if index < HELD_OUT_SEED else held(index - HELD_OUT_SEED),
+        lambda index: make(index) if index < HELD_OUT_SEED else make_spare(index - HELD_OUT_SEED),
         size=size,
         held_out_size=config.held_out_size,
         start=HELD_OUT_SEED,
@@ -74,9 +84,7 @@ def build(config: TaskConfig) -> Task:
         fingerprint=digest_of([*parts, str(len(held_out))]),
         default_rewards=REWARDS,
         accuracy="gym_score",
-        system_prompt=SYSTEM if config.system_prompt is None else config.system_prompt,
-        prefill=config.prefill,
-        shuffle=config.shuffle,
+        **prompt_settings(config, SYSTEM),
         notes=_notes(name),
     )
 
@@ -117,10 +125,6 @@ def _options(config: TaskConfig, name: str) -> dict[str, Any]:
                 "task.options",
             )
     return {"seed": 0, **config.options}
-
-
-def _held_out(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {**options, "seed": options["seed"] + HELD_OUT_SEED}
 
 
 def _maker(name: str, options: Mapping[str, Any], size: int) -> Any:
@@ -191,19 +195,19 @@ def gym_score(
     _registry()
     scores, reasons = [], []
     rows = zip(texts_of(completions, prompts), gym, question, answer, metadata, strict=True)
-    for text, which, asked, expected, data in rows:
-        options = json.dumps(dict(which["options"]), sort_keys=True)
-        dataset = _dataset(which["name"], options, which["size"])
-        entry = _entry(which["name"], options, which["size"], which["index"])
+    for text, problem, asked, expected, data in rows:
+        options = json.dumps(dict(problem["options"]), sort_keys=True)
+        dataset = _dataset(problem["name"], options, problem["size"])
+        entry = _entry(problem["name"], options, problem["size"], problem["index"])
         if entry["question"] != asked:
             entry = {"question": asked, "answer": expected, "metadata": dict(data)}
-        got = final_answer(text)[:LONGEST_ANSWER]
-        if refused(dataset, got):
+        result = final_answer(text)[:LONGEST_ANSWER]
+        if refused(dataset, result):
             scores.append(0.0)
             reasons.append("the answer names a Python function; this scorer would run it")
             continue
-        scores.append(float(dataset.score_answer(got, entry)))
-        reasons.append(f"found {got[:60]!r}, expected {expected[:60]!r}")
+        scores.append(float(dataset.score_answer(result, entry)))
+        reasons.append(f"found {result[:60]!r}, expected {expected[:60]!r}")
     if log_extra is not None:
         log_extra("reason", reasons)
     return scores

@@ -4,7 +4,7 @@ Everything that it depends on is in `run.progress`, which changes only when a st
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from grpo_engine.run.session import Part, Run
 from grpo_engine.tasks.base import Example, Generated, draw
 from grpo_engine.training.samples import SampledGroup
 
-MOST_TRIED = 10_000  # generated problems in a row that cannot be used, before the run gives up
+MAX_UNUSABLE = 10_000  # generated problems in a row that cannot be used, before the run gives up
 
 
 class Drawing:
@@ -61,29 +61,28 @@ class Drawing:
     def _next(self, part: Part) -> Example:
         """The next problem of a task that is not passed over."""
         train, unusable = part.task.train, 0
-        most = min(len(train), MOST_TRIED) if isinstance(train, Generated) else len(train)
+        limit = min(len(train), MAX_UNUSABLE) if isinstance(train, Generated) else len(train)
         if not train:
             raise DataError(f"task {part.label} has no training problems")
-        while unusable < most:
+        while unusable < limit:
             position = self._cursors[part.label]
             self._cursors[part.label] += 1
-            (found,) = draw(part.task, self._run.config.seed, position, 1)
-            example = part.own(found)
-            if example.key in self._left_out or not self._fits(part, example):
+            example = part.own(*draw(part.task, self._run.config.seed, position, 1))
+            if example.key in self._left_out or not self._is_usable(part, example):
                 unusable += 1
             elif self._is_chosen(part, example, position):
                 return example
             self.passed_over += 1
         raise DataError(
-            f"no training problem of task {part.label} can be drawn: all {most} tried are left out "
-            "by task.lowest_pass_rate and task.highest_pass_rate, or longer than "
+            f"no training problem of task {part.label} can be drawn: all {limit} tried are left "
+            "out by task.lowest_pass_rate and task.highest_pass_rate, or longer than "
             "task.max_prompt_tokens; change these",
             "task.lowest_pass_rate",
             "task.highest_pass_rate",
             "task.max_prompt_tokens",
         )
 
-    def _fits(self, part: Part, example: Example) -> bool:
+    def _is_usable(self, part: Part, example: Example) -> bool:
         """Whether a generated problem can be used; those of data sets were checked before."""
         skips = part.render.config.bad_rows == "skip" and isinstance(part.task.train, Generated)
         return not skips or part.render.usable_prompt(example) is not None
@@ -94,8 +93,8 @@ class Drawing:
             return True
         text = f"{self._run.config.seed}/curriculum/{part.label}/{position}"
         digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
-        drawn = int.from_bytes(digest, "big") / 2**64
-        return drawn < chance(curriculum, *self._run.progress.rates.get(example.key, (0, 0)))
+        draw = int.from_bytes(digest, "big") / 2**64
+        return draw < chance(curriculum, *self._run.progress.rates.get(example.key, (0, 0)))
 
 
 def chance(curriculum: str, right: float, tried: float) -> float:
@@ -120,9 +119,9 @@ def take_rates(run: Run) -> Iterator[Event]:
         )
     if not config.pass_rates:
         return
-    given = read_rates(Path(config.pass_rates), run.config.rollout.group_size) \
-        if run.ranks.leads else None  # fmt: skip
-    rates = {key: (right, tried) for key, (right, tried) in run.ranks.broadcast(given).items()}
+    file = Path(config.pass_rates)
+    local = read_rates(file, run.config.rollout.group_size) if run.ranks.leads else None
+    rates = {key: (right, tried) for key, (right, tried) in run.ranks.broadcast(local).items()}
     low, high = config.lowest_pass_rate, config.highest_pass_rate
     run.progress.left_out = sorted(
         key for key, (right, tried) in rates.items() if not low <= right / tried <= high
@@ -142,22 +141,21 @@ def read_rates(path: Path, answers: int) -> dict[str, tuple[float, float]]:
     A rate counts as that of `answers` answers if the file does not say how many there were.
     """
     try:
-        found: Any = parse_json(path.expanduser().read_text(encoding="utf-8"))
-        whole = found[0] if isinstance(found, list) else found
-        if isinstance(whole, Mapping) and "pass_rates" in whole:
-            answers, whole = int(whole.get("answers", answers)), whole["pass_rates"]
-        rates = {str(key): float(rate) for key, rate in whole.items()}
+        content: Any = parse_json(path.expanduser().read_text(encoding="utf-8"))
+        content = content[0] if isinstance(content, list) else content
+        if "pass_rates" in content:
+            answers, content = int(content.get("answers", answers)), content["pass_rates"]
+        rates = {str(key): float(rate) for key, rate in content.items()}
     except (OSError, ValueError, TypeError, AttributeError, LookupError) as error:
         raise DataError(
             f"task.pass_rates {path} has no pass rates by problem ({error}); give a run of the "
             "store, or a JSON file like that of `grpo-tui probe --json`",
             "task.pass_rates",
         ) from error
-    wrong = next((key for key, rate in rates.items() if not 0 <= rate <= 1), None)
-    if wrong is not None or not rates:
-        raise DataError(
-            f"task.pass_rates {path}: " + ("there are none" if wrong is None else
-            f"the rate of {wrong!r} is {rates[wrong]:g}, not between 0 and 1"),
-            "task.pass_rates",
-        )  # fmt: skip
+    wrong = [key for key, rate in rates.items() if not 0 <= rate <= 1]
+    if wrong or not rates:
+        problem = "there are none"
+        if wrong:
+            problem = f"the rate of {wrong[0]!r} is {rates[wrong[0]]:g}, not between 0 and 1"
+        raise DataError(f"task.pass_rates {path}: {problem}", "task.pass_rates")
     return {key: (rate * answers, answers) for key, rate in rates.items()}

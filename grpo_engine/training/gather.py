@@ -1,17 +1,16 @@
 """Data that ranks exchange in a step: rollouts with scores, gradients, micro-batch results."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import mlx.core as mx
 from mlx.utils import tree_map
 
 from grpo_engine.distributed.ranks import Ranks
-from grpo_engine.events import AlertRaised, RewardValue, Span
+from grpo_engine.events import AlertRaised, decode, encode
 from grpo_engine.policy.batch import TokenBatch
 from grpo_engine.rewards.scoring import Scores
-from grpo_engine.rollouts.types import Outcome, Rollout
+from grpo_engine.rollouts.types import Rollout
 from grpo_engine.training.loss import MicroBatchResult
 
 ARRAYS = ("logprobs", "entropy", "clipped", "kl", "values")
@@ -25,37 +24,9 @@ def all_rollouts(
     """The scored rollouts of all `count` prompts; `local` has this rank's, by place."""
     if ranks.size == 1:
         return [scored for _, scored in local]
-    items = [
-        (place, [[asdict(rollout) for rollout in rollouts], asdict(scores)])
-        for place, (rollouts, scores) in local
-    ]
-    return [
-        ([rollout_of(data) for data in rollouts], _scores(scores))
-        for rollouts, scores in ranks.gather_by_place(items, count)
-    ]
-
-
-def rollout_of(data: Mapping[str, Any]) -> Rollout:
-    restored: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in data.items()
-    }
-    restored["spans"] = tuple(Span(**span) for span in data["spans"])
-    if data["environment"] is not None:
-        restored["environment"] = Outcome(**data["environment"])
-    return Rollout(**restored)
-
-
-def _scores(data: Mapping[str, Any]) -> Scores:
-    steps = data["steps"]
-    return Scores(
-        rewards=tuple(tuple(RewardValue(**reward) for reward in row) for row in data["rewards"]),
-        steps=None if steps is None else tuple(
-            tuple((end, score) for end, score in row) for row in steps
-        ),
-        logged=data["logged"],
-        alerts=tuple(AlertRaised(**alert) for alert in data["alerts"]),
-        measured=data["measured"],
-    )  # fmt: skip
+    items = [(index, encode(scored)) for index, scored in local]
+    kind = tuple[list[Rollout], Scores]
+    return [decode(kind, scored) for scored in ranks.gather_by_place(items, count)]
 
 
 def distinct_alerts(scored: Sequence[ScoredRollouts]) -> list[AlertRaised]:

@@ -61,6 +61,6 @@ def batches_of(run: Run, rollouts: Sequence[Rollout], rows: Sequence[int]) -> li
     Rows without a token are left out: MLX ends the process on some products of empty arrays.
     """
     return micro_batches(
-        rollouts, rows_at_most=run.micro_rows, pad_id=run.policy.pad_id,
-        bucket=run.policy.fast.bucket, only=[row for row in rows if rollouts[row].length],
+        rollouts, rows_at_most=run.plan.micro_rows, pad_id=run.policy.pad_id,
+        only=[row for row in rows if rollouts[row].length],
     )  # fmt: skip

@@ -3,8 +3,7 @@
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import NamedTuple
 
 import mlx.core as mx
 import numpy as np
@@ -16,6 +15,7 @@ from grpo_engine.events import (
     Group,
     GroupScored,
     Origin,
+    RewardValue,
     TokenNumbers,
     TokensScored,
     reward_std,
@@ -26,22 +26,20 @@ from grpo_engine.metrics import PHASES, time_of
 from grpo_engine.rollouts.types import Rollout, Sampling
 from grpo_engine.run.session import Run
 from grpo_engine.tasks.base import prompt_hash
-from grpo_engine.training.samples import Experience, SampledGroup, Samples, by_row
+from grpo_engine.training.samples import Experience, SampledGroup, by_row
 from grpo_engine.training.sampling import StepGroups
 from grpo_engine.training.update import UpdateResult, mean
 
 GIGABYTE = 1e9
+# what a recorded group says of how it was sampled
+SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_new_tokens")
 
 
-@dataclass(frozen=True, slots=True)
-class UpdatedScores:
+class UpdatedScores(NamedTuple):
     """Log-probabilities of some rows by the updated policy, [B, T]."""
 
-    logprobs_BT: mx.array | None
-    rows: frozenset[int]
-
-
-NOT_SCORED: Final = UpdatedScores(None, frozenset())
+    logprobs_BT: mx.array | None = None
+    rows: frozenset[int] = frozenset()
 
 
 def groups_scored(
@@ -49,69 +47,43 @@ def groups_scored(
     *, origin: Origin = "train", sampling: Sampling | None = None,
 ) -> Iterator[GroupScored]:  # fmt: skip
     """The events of groups; `advantages` lists those of all their rollouts in order."""
-    row = 0
+    advantages, sampling = iter(advantages_B), sampling or run.sampling
     for group in groups:
-        end = row + len(group.rollouts)
-        yield group_scored(
-            step,
-            group,
-            origin,
-            sampling or run.sampling,
-            advantages_B[row:end],
-        )
-        row = end
-
-
-def group_scored(
-    step: int,
-    group: SampledGroup,
-    origin: Origin,
-    sampling: Sampling,
-    advantages: Sequence[float | None],
-) -> GroupScored:
-    """The event of a group, with its answers, rewards and advantages."""
-    totals = group.totals
-    known = [value for value in totals if value is not None]
-    return GroupScored(
-        step=step,
-        group=Group(
-            index=group.index,
-            origin=origin,
-            example_key=group.example.key,
-            prompt_text=group.prompt_text,
-            prompt_ids=group.prompt_ids,
-            prompt_hash=prompt_hash(group.example.prompt),
-            target=group.example.target,
-            refill=group.attempt,
-            rollouts=tuple(
-                _completion(group, place, totals[place], advantages[place])
-                for place in range(len(group.rollouts))
+        pushes = [next(advantages) for _ in group.rollouts]
+        totals = group.totals
+        known = [value for value in totals if value is not None]
+        yield GroupScored(
+            step=step,
+            group=Group(
+                index=group.index,
+                origin=origin,
+                example_key=group.example.key,
+                prompt_text=group.prompt_text,
+                prompt_ids=group.prompt_ids,
+                prompt_hash=prompt_hash(group.example.prompt),
+                target=group.example.target,
+                refill=group.attempt,
+                rollouts=tuple(
+                    map(_completion, group.rollouts, group.scores.rewards, totals, pushes)
+                ),
+                reward_mean=statistics.fmean(known) if known else None,
+                reward_std=reward_std(known),
+                no_signal=_no_signal(group, known, has_signal=any(pushes)),
+                sampling={name: getattr(sampling, name) for name in SAMPLING},
             ),
-            reward_mean=statistics.fmean(known) if known else None,
-            reward_std=reward_std(known),
-            no_signal=_why_no_signal(group, advantages),
-            sampling={
-                "temperature": sampling.temperature,
-                "top_p": sampling.top_p,
-                "top_k": sampling.top_k,
-                "min_p": sampling.min_p,
-                "repetition_penalty": sampling.repetition_penalty,
-                "max_new_tokens": sampling.max_new_tokens,
-            },
-        ),
-    )
+        )
 
 
 def _completion(
-    group: SampledGroup, place: int, reward: float | None, advantage: float | None
-) -> Completion:
-    rollout = group.rollouts[place]
+    rollout: Rollout, rewards: tuple[RewardValue, ...], reward: float | None,
+    advantage: float | None,
+) -> Completion:  # fmt: skip
     return Completion(
         index=rollout.index,
         ids=rollout.ids,
         text=rollout.text,
         finish=rollout.finish,
-        rewards=group.scores.rewards[place],
+        rewards=rewards,
         reward=reward,
         advantage=advantage,
         sampler_logprobs=rollout.raw_logprobs,
@@ -120,24 +92,26 @@ def _completion(
     )
 
 
-def _why_no_signal(group: SampledGroup, advantages: Sequence[float | None]) -> str:
-    """Why a group has no signal, or was replaced; empty if it has one."""
+def _no_signal(group: SampledGroup, totals: Sequence[float], *, has_signal: bool) -> str:
+    """Why a group has no signal, or was replaced; empty if it has one.
+
+    It may have one by functions whose total is equal.
+    """
     scores, accuracy = group.scores, group.right.function
-    has_signal = scores.differ or any(advantages)  # by functions whose total is equal
-    if len(group.rollouts) < 2 or (has_signal and not group.alike_in):
+    if len(group.rollouts) < 2 or ((has_signal or scores.differ) and not group.alike_in):
         return ""
-    known = [value for value in group.totals if value is not None]
-    right = scores.column(accuracy) if accuracy in scores.names else []
-    decided = [value for value in right if value is not None]
-    if not known:
-        why = "no reward function applies"
-    elif decided and not rewards_differ(decided) and decided[0] >= 1:
-        why = "all right"
-    elif decided and not rewards_differ(decided) and decided[0] <= 0:
-        why = "all wrong"
+    column = scores.column(accuracy) if accuracy in scores.names else []
+    judged = [value for value in column if value is not None]
+    all_equal = bool(judged) and not rewards_differ(judged)
+    if not totals:
+        reason = "no reward function applies"
+    elif all_equal and judged[0] >= 1:
+        reason = "all right"
+    elif all_equal and judged[0] <= 0:
+        reason = "all wrong"
     else:
-        why = f"equal in {group.alike_in}" if scores.differ else f"all scored {known[0]:g}"
-    return f"{why}{REPLACED}" if group.alike_in else why
+        reason = f"equal in {group.alike_in}" if scores.differ else f"all scored {totals[0]:g}"
+    return f"{reason}{REPLACED}" if group.alike_in else reason
 
 
 def tokens_scored(
@@ -163,9 +137,14 @@ def _token_numbers(
     def of(values: mx.array | None) -> tuple[float, ...]:
         return by_row(values, samples, row)
 
+    def mean_of(values: mx.array | None) -> float | None:
+        numbers = of(values)
+        return statistics.fmean(numbers) if numbers else None
+
     all_passes = result.passes if result is not None else ()
+    last = all_passes[-1] if all_passes else None
     passes = [item for item in all_passes if row in item.totals]
-    mask = tuple(int(inside) for inside in of(samples.mask_BT))
+    mask = tuple(map(int, of(samples.mask_BT)))
     return TokenNumbers(
         index=rollout.index,
         old=of(old.logprobs_BT),
@@ -174,26 +153,16 @@ def _token_numbers(
         after=of(updated.logprobs_BT) if row in updated.rows else (),
         entropy=of(old.entropy_BT),
         advantages=of(advantages.values) if advantages.values.ndim == 2 else (),
-        sampled=_sampled(rollout),
+        sampled=() if rollout.logprobs == rollout.raw_logprobs else rollout.logprobs,
         mask=() if all(mask) else mask,
         updates=tuple(item.totals[row] for item in passes),
         entropies=tuple(of(item.entropy_BT) for item in passes if item.entropy_BT is not None),
         values=tuple(of(item.values_BT) for item in passes if item.values_BT is not None),
         old_values=of(old.values_BT),
         returns=of(advantages.returns),
-        clip_fraction=_row_mean(all_passes[-1].clipped_BT if all_passes else None, samples, row),
-        kl=_row_mean(all_passes[-1].kl_BT if all_passes else None, samples, row),
+        clip_fraction=mean_of(last.clipped_BT if last else None),
+        kl=mean_of(last.kl_BT if last else None),
     )
-
-
-def _sampled(rollout: Rollout) -> tuple[float, ...]:
-    """Log-probabilities of the sampling distribution, if it differs from the policy's."""
-    return () if rollout.logprobs == rollout.raw_logprobs else rollout.logprobs
-
-
-def _row_mean(values: mx.array | None, samples: Samples, row: int) -> float | None:
-    numbers = by_row(values, samples, row)
-    return statistics.fmean(numbers) if numbers else None
 
 
 def step_metrics(
@@ -210,10 +179,11 @@ def step_metrics(
     }
     metrics |= length_metrics(samples.rollouts)
     metrics |= dialogue_metrics(samples.rollouts)
-    metrics["completions/duplicates"] = _duplicates(samples)
-    group_ids_B = np.array(samples.group_ids_B)
-    trained_groups = len({int(group_ids_B[row]) for row in experience.trained_rows})
-    metrics["groups/skipped"] = float(len(samples.groups) - trained_groups)
+    distinct = sum(len({r.ids for r in group.rollouts}) for group in samples.groups)
+    total = len(samples.rollouts)
+    metrics["completions/duplicates"] = (total - distinct) / total
+    trained = np.array(samples.group_ids_B)[experience.trained_rows]
+    metrics["groups/skipped"] = float(len(samples.groups) - len(set(trained.tolist())))
     if result is not None and result.complete_passes + result.updates:
         metrics |= _loss_metrics(experience, result)
     if entropy_bonus:
@@ -228,14 +198,12 @@ def task_metrics(run: Run, groups: Sequence[SampledGroup]) -> dict[str, float]:
     """How each of several tasks did, over all answers that were sampled to its prompts."""
     metrics: dict[str, float] = {}
     for part in run.parts if len(run.parts) > 1 else ():
-        own = [group for group in groups if run.part_of(group.example) is part]
-        found = {
-            name.removeprefix("sampled/"): value for name, value in sampled_metrics(own).items()
-        }
-        if own:
-            found["frac_reward_zero_std"] = statistics.fmean(not g.scores.differ for g in own)
-        found["groups"] = float(len(own))
-        metrics |= {f"task/{part.label}/{name}": value for name, value in found.items()}
+        drawn = [group for group in groups if run.part_of(group.example) is part]
+        values = {"sampled/groups": float(len(drawn)), **sampled_metrics(drawn)}
+        if drawn:
+            values["frac_reward_zero_std"] = statistics.fmean(not g.scores.differ for g in drawn)
+        for name, value in values.items():
+            metrics[f"task/{part.label}/{name.removeprefix('sampled/')}"] = value
     return metrics
 
 
@@ -279,18 +247,14 @@ def length_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     """Length metrics of all completions, and of those that ended before the limit."""
     lengths = [rollout.length for rollout in rollouts]
     ended = [rollout.length for rollout in rollouts if rollout.finish not in CUT]
-    metrics = {
-        "completions/mean_length": statistics.fmean(lengths),
-        "completions/min_length": float(min(lengths)),
-        "completions/max_length": float(max(lengths)),
-        "completions/clipped_ratio": 1 - len(ended) / len(lengths),
-    }
-    if ended:
-        metrics |= {
-            "completions/mean_terminated_length": statistics.fmean(ended),
-            "completions/min_terminated_length": float(min(ended)),
-            "completions/max_terminated_length": float(max(ended)),
-        }
+    metrics = {"completions/clipped_ratio": 1 - len(ended) / len(lengths)}
+    for name, values in (("length", lengths), ("terminated_length", ended)):
+        if values:
+            metrics |= {
+                f"completions/mean_{name}": statistics.fmean(values),
+                f"completions/min_{name}": float(min(values)),
+                f"completions/max_{name}": float(max(values)),
+            }
     return metrics
 
 
@@ -310,21 +274,13 @@ def dialogue_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     if calls:
         failures = sum(outcome.failures for outcome in outcomes)
         metrics["tools/failure_frequency"] = failures / calls
-    told: dict[str, list[float]] = {}
+    info: dict[str, list[float]] = {}
     for rollout in rollouts:
         last = {name: value for span in rollout.spans for name, value in span.info.items()}
         for name, value in last.items():
             if isinstance(value, int | float) and math.isfinite(value):
-                told.setdefault(f"env/{name}", []).append(float(value))
-    return metrics | {name: statistics.fmean(values) for name, values in told.items()}
-
-
-def _duplicates(samples: Samples) -> float:
-    """Share of completions with the same tokens as an earlier one of their group."""
-    duplicates = 0
-    for group in samples.groups:
-        duplicates += len(group.rollouts) - len({rollout.ids for rollout in group.rollouts})
-    return duplicates / len(samples.rollouts)
+                info.setdefault(f"env/{name}", []).append(float(value))
+    return metrics | {name: statistics.fmean(values) for name, values in info.items()}
 
 
 def sampler_gap(experience: Experience) -> dict[str, float]:
@@ -332,16 +288,12 @@ def sampler_gap(experience: Experience) -> dict[str, float]:
     samples, rows = experience.samples, experience.trained_rows
     if not rows or experience.old.logprobs_BT is None:
         return {}
-    mask = np.array(samples.mask_BT)[rows] > 0
-    gap = np.abs(
-        np.array(experience.old.logprobs_BT)[rows] - np.array(samples.raw_sampler_logprobs_BT)[rows]
-    )[mask]
-    if gap.size == 0:
-        return {}
-    return {
-        "sampling/sampling_logp_difference/mean": float(gap.mean()),
-        "sampling/sampling_logp_difference/max": float(gap.max()),
-    }
+    gaps = np.array(experience.old.logprobs_BT) - np.array(samples.raw_sampler_logprobs_BT)
+    gaps = np.abs(gaps[rows][np.array(samples.mask_BT)[rows] > 0])
+    name = "sampling/sampling_logp_difference"
+    return (
+        {f"{name}/mean": float(gaps.mean()), f"{name}/max": float(gaps.max())} if gaps.size else {}
+    )
 
 
 def _explained_variance(experience: Experience) -> float:
@@ -349,9 +301,9 @@ def _explained_variance(experience: Experience) -> float:
     assert experience.advantages.returns is not None
     inside = np.array(experience.samples.mask_BT) > 0
     returns = np.array(experience.advantages.returns)[inside]
-    missed = returns - np.array(experience.old.values_BT)[inside]
-    spread = float(returns.var())
-    return 1 - float(missed.var()) / spread if spread else 0.0
+    error = returns - np.array(experience.old.values_BT)[inside]
+    variance = float(returns.var())
+    return 1 - float(error.var()) / variance if variance else 0.0
 
 
 def time_metrics(phases: Mapping[str, float], step_time: float, sampled: int) -> dict[str, float]:

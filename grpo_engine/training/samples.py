@@ -183,6 +183,8 @@ def assembled(parts: Sequence[tuple[TokenBatch, mx.array]], rows: int, width: in
 
 def by_row(values: mx.array | None, samples: Samples, row: int) -> tuple[float, ...]:
     """A row of a token array as numbers, cut to the completion's length; empty for None."""
-    if values is None:
-        return ()
-    return tuple(values[row, : len(samples.rollouts[row].ids)].tolist())  # type: ignore[arg-type]
+    return row_values(values, row, len(samples.rollouts[row].ids))
+
+
+def row_values(values: mx.array | None, row: int, length: int) -> tuple[float, ...]:
+    return () if values is None else tuple(values[row, :length].tolist())  # type: ignore[arg-type]

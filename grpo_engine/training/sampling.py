@@ -1,6 +1,6 @@
 """Samples and scores a step's groups; refills replace groups whose answers are equally good."""
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from grpo_engine.events import (
@@ -10,10 +10,11 @@ from grpo_engine.events import (
     PhaseStarted,
     PromptsStarted,
     PromptStarted,
+    decode,
+    encode,
     rewards_differ,
 )
-from grpo_engine.rewards.right import Right
-from grpo_engine.rewards.scorer import Scorer
+from grpo_engine.policy.memory import free_cache
 from grpo_engine.rewards.scoring import Scores, with_overlong, without_overlong
 from grpo_engine.rollouts.decode import sample_groups
 from grpo_engine.rollouts.noise import occurrences
@@ -49,35 +50,28 @@ def sample_step(run: Run, step: int) -> Generator[Event, None, StepGroups]:
 
     The sampler's weights are updated every `sampler_sync_every` steps.
     """
-    sync_every = run.recipe.sampler_sync_every
-    if sync_every > 1 and (step - 1) % sync_every == 0:
+    recipe, prompts = run.recipe, run.config.rollout.prompts
+    if recipe.sampler_sync_every > 1 and (step - 1) % recipe.sampler_sync_every == 0:
         run.sampler_weights = run.policy.snapshot()
-    wanted, most_refills = run.config.rollout.prompts, run.recipe.refill_rounds
     groups: list[SampledGroup] = []
     replaced: list[SampledGroup] = []
     drawing = Drawing(run)
-    drawn = refills = 0
-    while True:
-        missing = wanted - len(groups)
-        examples = drawing.take(missing)
+    for refills in range(recipe.refill_rounds + 1):
+        examples = drawing.take(prompts - len(groups))
         run.drawn_examples |= {example.key: example for example in examples}
         fresh = yield from sample_and_score(
             run, step, examples, run.sampling, rows=run.config.rollout.group_size,
-            first=drawn, attempt=refills, seed_step=step,
+            first=len(groups) + len(replaced), attempt=refills, seed_step=step,
         )  # fmt: skip
-        drawn += missing
-        if most_refills == 0:
-            groups = fresh
-            break
         for group in fresh:
-            group.alike_in = alike_in(group.scores, run.recipe.refill_on, group.right.function)
+            if recipe.refill_rounds:
+                group.alike_in = alike_in(group.scores, recipe.refill_on, group.right.function)
             (replaced if group.alike_in else groups).append(group)
-        if len(groups) == wanted or refills == most_refills:
+        if len(groups) == prompts:
             break
-        refills += 1
     return StepGroups(
         groups=groups, replaced=replaced, drawing=drawing, refills=refills,
-        is_short=len(groups) < wanted,
+        is_short=len(groups) < prompts,
     )  # fmt: skip
 
 
@@ -104,35 +98,33 @@ def sample_and_score(
         rollouts = yield from _sampled(
             run, step, [row for _, row in assigned], sampling, seed_step, origin
         )
+    free_cache()
     yield from answer_requests(run, step)
     if origin == "train":
         yield PhaseStarted(step=step, phase="score", total=len(rollouts))
     with run.clock.phase("score" if origin == "train" else "evaluate"):
-        local = [
-            (place, rollouts[n * rows : (n + 1) * rows]) for n, (place, _) in enumerate(assigned)
-        ]
-        own_scores = _scored(run, step, local, examples, prompts, sampling, origin)
+        local = {
+            index: rollouts[n * rows : (n + 1) * rows] for n, (index, _) in enumerate(assigned)
+        }
+        scores = _scored(run, step, local, examples, prompts, sampling, origin)
         scored = all_rollouts(
-            run.ranks, [(place, (own, own_scores[place])) for place, own in local],
+            run.ranks, [(index, (local[index], scores[index])) for index in local],
             len(prompt_rows),
         )  # fmt: skip
     yield from distinct_alerts(scored)
     yield from answer_requests(run, step)
-    return [
-        SampledGroup(
+    groups = []
+    for row, prompt, example, (completions, group_scores) in zip(
+        prompt_rows, prompts, examples, scored, strict=True
+    ):
+        scorer = run.part_of(example).scorer
+        groups.append(SampledGroup(
             index=row.group, example=example, prompt_ids=prompt.ids, prompt_text=prompt.text,
-            prefill=row.prefill, attempt=row.attempt, rollouts=own, scores=scores_of_group,
-            right=_right(run.part_of(example).scorer, origin),
-            format=run.part_of(example).scorer.format,
-        )
-        for row, prompt, example, (own, scores_of_group) in zip(
-            prompt_rows, prompts, examples, scored, strict=True
-        )
-    ]  # fmt: skip
-
-
-def _right(scorer: Scorer, origin: Origin) -> Right:
-    return scorer.held_out_right if origin == "eval" else scorer.right
+            prefill=row.prefill, attempt=row.attempt, rollouts=completions, scores=group_scores,
+            right=scorer.held_out_right if origin == "eval" else scorer.right,
+            format=scorer.format,
+        ))  # fmt: skip
+    return groups
 
 
 def _sampled(
@@ -161,17 +153,14 @@ def _rendered(
     environments = run.environments
     if environments is None:
         return [run.part_of(example).render(example) for example in examples]
-    places = [place for place, _ in run.ranks.assigned(examples)]
+    indices = [index for index, _ in run.ranks.assigned(examples)]
     with run.clock.phase("environment"):
-        openings = environments.begin(examples, places, rows=rows, step=seed_step, attempt=attempt)
-    plain = [
-        (place, [opening.text, [dict(m) for m in opening.messages]])
-        for place, opening in zip(places, openings, strict=True)
-    ]
-    told = run.ranks.gather_by_place(plain, len(examples))
+        openings = environments.begin(examples, indices, rows=rows, step=seed_step, attempt=attempt)
+    local = zip(indices, map(encode, openings), strict=True)
+    encoded = run.ranks.gather_by_place(local, len(examples))
     return [
-        environments.render(example, Opening(text=text, messages=tuple(messages)))
-        for example, (text, messages) in zip(examples, told, strict=True)
+        environments.render(example, decode(Opening, opening))
+        for example, opening in zip(examples, encoded, strict=True)
     ]
 
 
@@ -186,8 +175,8 @@ def alike_in(scores: Scores, refill_on: str, accuracy: str) -> str:
         name = accuracy if scores.steps is None else ""
     if name in scores.names:
         return "" if rewards_differ(scores.column(name)) else name
-    whole = scores if refill_on == "total" else without_overlong(scores)
-    return "" if whole.differ else "total"
+    judged = scores if refill_on == "total" else without_overlong(scores)
+    return "" if judged.differ else "total"
 
 
 def rows_to_sample(
@@ -195,13 +184,15 @@ def rows_to_sample(
     *, rows: int, first: int = 0, attempt: int = 0,
 ) -> list[PromptRows]:  # fmt: skip
     """The rows of every prompt, before ranks share them; a repeated prompt gets its own noise."""
-    again = occurrences([example.key for example in examples])
+    repeats = occurrences([example.key for example in examples])
     return [
         PromptRows(
-            key=example.key, group=first + place, ids=prompt.ids, rows=rows, attempt=attempt,
-            occurrence=again[place], prefill=prompt.prefill,
+            key=example.key, group=group, ids=prompt.ids, rows=rows, attempt=attempt,
+            occurrence=occurrence, prefill=prompt.prefill,
         )
-        for place, (example, prompt) in enumerate(zip(examples, prompts, strict=True))
+        for group, (example, prompt, occurrence) in enumerate(
+            zip(examples, prompts, repeats, strict=True), first
+        )
     ]  # fmt: skip
 
 
@@ -228,19 +219,19 @@ def _announced(
 
 
 def _scored(
-    run: Run, step: int, local: Sequence[tuple[int, list[Rollout]]], examples: Sequence[Example],
+    run: Run, step: int, local: Mapping[int, list[Rollout]], examples: Sequence[Example],
     prompts: Sequence[RenderedPrompt], sampling: Sampling, origin: Origin,
 ) -> dict[int, Scores]:  # fmt: skip
-    """The scores of this rank's rollouts by the place of their prompt, from their own tasks."""
-    found: dict[int, Scores] = {}
+    """The scores of this rank's rollouts by the index of their prompt, from their tasks."""
+    by_prompt: dict[int, Scores] = {}
     for part in run.parts:
-        groups = [one for one in local if run.part_of(examples[one[0]]) is part]
+        groups = {i: rows for i, rows in local.items() if run.part_of(examples[i]) is part}
         if not groups:
             continue
-        places = [place for place, own in groups for _ in own]
-        rollouts = [rollout for _, own in groups for rollout in own]
+        indices = [index for index, rows in groups.items() for _ in rows]
+        rollouts = [rollout for rows in groups.values() for rollout in rows]
         scores = part.scorer.score(
-            [examples[place] for place in places], [prompts[place] for place in places],
+            [examples[index] for index in indices], [prompts[index] for index in indices],
             rollouts, step=step, held_out=origin == "eval",
         )  # fmt: skip
         if origin == "train":
@@ -249,7 +240,7 @@ def _scored(
                 scores, lengths, sampling.max_new_tokens, run.recipe.overlong_buffer
             )
         end = 0
-        for place, own in groups:
-            start, end = end, end + len(own)
-            found[place] = scores.part(start, end)
-    return found
+        for index, rows in groups.items():
+            start, end = end, end + len(rows)
+            by_prompt[index] = scores.part(start, end)
+    return by_prompt

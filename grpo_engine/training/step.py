@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from grpo_engine.alerts.rules import Finding
+from grpo_engine.alerts.rules import Alert
 from grpo_engine.alerts.state import raised
 from grpo_engine.config.stop_when import StopRule
 from grpo_engine.errors import NotFiniteError
@@ -29,9 +29,9 @@ def why_skipped(experience: Experience | None, result: UpdateResult | None) -> s
     """Why a step made no update; empty if it made one."""
     if experience is None:
         return "no group had answers that score differently, after all refills"
-    if result is None and all(rollout.failed for rollout in experience.samples.rollouts):
-        return "the environment failed for every answer"
     if result is None:
+        if all(rollout.failed for rollout in experience.samples.rollouts):
+            return "the environment failed for every answer"
         return "no group had a signal: all answers to a prompt scored the same"
     if result.not_finite and not result.updates:
         return f"not finite: {result.not_finite}"
@@ -74,11 +74,11 @@ def finish_step(
     yield from run.alerts.observe(finished)
     yield from reward_notes(run, step)
     if sampled.is_short and not run.alerts.is_solving(step):
-        yield raised(step, "refills_exhausted", Finding(
-            severity="warning",
-            explanation=f"After {sampled.refills} refills only {len(sampled.groups)} of "
+        yield raised(step, "refills_exhausted", Alert(
+            "warning",
+            f"After {sampled.refills} refills only {len(sampled.groups)} of "
             f"{run.config.rollout.prompts} groups had answers that score differently.",
-            remedy="Use harder or easier tasks, larger groups, or more algorithm.refill_rounds.",
+            "Use harder or easier tasks, larger groups, or more algorithm.refill_rounds.",
         ))  # fmt: skip
     yield from end_if_met(run, metrics)
     yield from check_finite(run, experience, result)
@@ -112,11 +112,11 @@ def check_finite(
     remedy = "Lower optimizer.learning_rate; on a GPU try model.dtype float32."
     if run.policy.dtype == "float16":
         remedy = "Set model.dtype to bfloat16: float16 holds nothing above 65504."
-    yield raised(run.step, "not_finite", Finding(
-        severity="error",
-        explanation=f"An update was left out because {result.not_finite}; the weights are as "
+    yield raised(run.step, "not_finite", Alert(
+        "error",
+        f"An update was left out because {result.not_finite}; the weights are as "
         f"before it.{culprit}",
-        remedy=remedy,
+        remedy,
     ), group)  # fmt: skip
     if run.progress.bad_updates >= MAX_BAD_UPDATES:
         raise NotFiniteError(
@@ -130,7 +130,7 @@ def give_up_core(run: Run) -> Iterator[Event]:
     given_up = run.thread_guard.check()
     if given_up is not None:
         run.threads = given_up.after
-        yield raised(run.step, "busy_machine", Finding(
-            severity="warning", explanation=given_up.explanation, remedy=given_up.remedy,
-            value=given_up.milliseconds, limit=given_up.usual,
+        yield raised(run.step, "busy_machine", Alert(
+            "warning", given_up.explanation, given_up.remedy, given_up.milliseconds,
+            given_up.usual,
         ))  # fmt: skip

@@ -20,6 +20,7 @@ from grpo_engine.maths.reuse import stop_reason
 from grpo_engine.maths.weight import Totals, totals_of
 from grpo_engine.policy import optimizer as optim
 from grpo_engine.policy.batch import TokenBatch, micro_batches
+from grpo_engine.policy.memory import free_cache
 from grpo_engine.policy.trees import flatten
 from grpo_engine.run.persist import drop_state
 from grpo_engine.run.requests import answer_requests
@@ -121,6 +122,7 @@ def update(run: Run, step: int, experience: Experience) -> Generator[Event, None
         while result.complete_passes < recipe.passes and not result.has_ended:
             result = yield from _make_pass(run, step, inputs, result)
             inputs = replace(inputs, experience=result.experience, is_first=False)
+    free_cache()
     if result.updates and recipe.trust == "target":
         with run.clock.phase("logprobs"):
             result = yield from _measure_targets(run, step, inputs, result)

@@ -11,7 +11,10 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PARTS = ("grpo-tui", "tools/setup", "tools/setup.py", "pyproject.toml", "constraints.txt")
+PARTS = (
+    "grpo-tui", "tools/setup", "tools/setup.py", "tools/hatch_build.py", "pyproject.toml",
+    "constraints.txt", *(f"grpo_engine/cpu/{name}.c" for name in ("matmul", "decode", "passes")),
+)  # fmt: skip
 LINKED = ("app", "experiments")
 
 UV = """#!/bin/sh
@@ -124,10 +127,13 @@ def test_a_checkout_that_lost_its_links_says_how_to_make_them(tree: Tree, name: 
     assert tree.start("runs").returncode == 0
 
 
-def test_a_changed_project_file_is_set_up_again(tree: Tree) -> None:
+@pytest.mark.parametrize(
+    "name", ["pyproject.toml", "tools/hatch_build.py", "grpo_engine/cpu/matmul.c"]
+)
+def test_a_changed_project_file_is_set_up_again(tree: Tree, name: str) -> None:
     tree.start()
-    with (tree.root / "pyproject.toml").open("a") as file:
-        file.write("\n# changed\n")
+    with (tree.root / name).open("a") as file:
+        file.write("\n")
     assert "setting up .venv" in tree.start().stderr
 
 

@@ -9,7 +9,6 @@ import pytest
 from grpo_engine.config.settings import ModelConfig
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.policy import Policy
-from grpo_engine.policy.switches import FastPaths
 from tests.engine.tiny import write_model
 
 MakePolicy = Callable[..., Policy]
@@ -25,10 +24,8 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make_policy(tiny_folder: Path) -> MakePolicy:
     """Load the tiny model, with settings of `model` as keywords."""
 
-    def make(
-        *, seed: int = 0, critic: bool = False, fast: FastPaths | None = None, **settings: Any
-    ) -> Policy:
+    def make(*, seed: int = 0, critic: bool = False, **settings: Any) -> Policy:
         config = ModelConfig(**{"path": str(tiny_folder), **settings})
-        return load_policy(config, seed=seed, critic=critic, fast=fast)
+        return load_policy(config, seed=seed, critic=critic)
 
     return make

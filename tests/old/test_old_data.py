@@ -23,6 +23,8 @@ from tests.e2e.test_processors import CPUS, EMULATOR, HERE, emulated
 from tests.old.tell import EXPECTED, FIRST, SPILL, SPILLED, STORE, told, unpack
 
 VERSIONS = sorted(Path(__file__).parent.glob("v*"))
+EARLY = "v0.1.0"
+"""Of before everything was computed by one graph, in another order; other versions are exact."""
 RUNS = [run for version in VERSIONS for run in sorted(version.glob("runs/*"))]
 
 
@@ -43,8 +45,10 @@ def stored(store: Path) -> list[ev.Event]:
     return [fact.event for fact in found]
 
 
-def as_then(name: str, text: str) -> str:
+def as_then(version: Path, name: str, text: str) -> str:
     """What a command printed, without what later versions add."""
+    if version.name != EARLY:
+        return text
     added = {
         "compare.json": "rankings", "show.json": "ancestry", "resumed.json": "ancestry",
     }.get(name)  # fmt: skip
@@ -62,7 +66,9 @@ def test_the_commands_and_the_replay_say_what_they_said(version: Path, tmp_path:
     said = told(folder, "store")
 
     for name, text in said["printed"].items():
-        assert as_then(name, text) == (version / EXPECTED / name).read_bytes().decode(), name
+        assert as_then(version, name, text) == (version / EXPECTED / name).read_bytes().decode(), (
+            name
+        )
     assert said["replayed"] == rows(version / EXPECTED / "replay.jsonl")
     schema = int.from_bytes(before[60:64], "big")  # SQLite's user_version
     kept = list(folder.glob(f"{Path(STORE).stem}.*.db"))
@@ -76,7 +82,9 @@ def test_a_store_that_was_opened_to_write_says_the_same(version: Path, tmp_path:
     Recorder(folder / STORE).close()  # opening for writing migrates the schema
 
     for name, text in told(folder, "store")["printed"].items():
-        assert as_then(name, text) == (version / EXPECTED / name).read_bytes().decode(), name
+        assert as_then(version, name, text) == (version / EXPECTED / name).read_bytes().decode(), (
+            name
+        )
 
 
 def test_what_was_spilled_is_taken_in_as_it_would_have_been_stored(
@@ -96,8 +104,9 @@ def test_what_was_spilled_is_taken_in_as_it_would_have_been_stored(
     Recorder(store).close()
 
     assert not waiting.exists()
-    notes = [e for e in stored(store) if isinstance(e, ev.NoteWritten) and "taken in" in e.text]
-    assert [e for e in stored(store) if e not in notes] == stored(folder / STORE)
+    events = stored(store)
+    notes = [e for e in events if isinstance(e, ev.NoteWritten) and "is locked" in e.text]
+    assert [event for event in events if event not in notes] == stored(folder / STORE)
     assert len(notes) == 1
 
 
@@ -106,7 +115,7 @@ def resumes(run: Path, folder: Path, python: str = sys.executable) -> Iterator[t
     version = run.parents[1]
     copy = unpack(version, folder)
     here = told(copy, "resumed", str(run.relative_to(version)), python=python)["facts"]
-    for fact in here:
+    for fact in here if version.name == EARLY else ():
         for numbers in fact.get("numbers", ()):
             numbers.pop("updates", None)  # recorded since
         _leave_out_accuracy(fact)
@@ -127,7 +136,7 @@ def _leave_out_accuracy(fact: dict[str, Any]) -> None:
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: f"{run.parents[1].name}-{run.name}")
 def test_a_checkpoint_resumes_to_the_same_numbers(run: Path, tmp_path: Path) -> None:
     for here, then in resumes(run, tmp_path / "data"):
-        assert near(here, then)  # tokens are equal; later versions compute in another order
+        assert agrees(run, here, then)
 
 
 @pytest.mark.slow
@@ -138,7 +147,13 @@ def test_it_does_so_on_an_older_processor(
 ) -> None:
     monkeypatch.setenv("QEMU_CPU", CPUS[HERE][0])
     for here, then in resumes(run, tmp_path / "data", emulated(tmp_path)):
-        assert near(here, then)
+        assert agrees(run, here, then)
+
+
+def agrees(run: Path, here: Any, then: Any) -> bool:
+    """Whether results are equal: tokens always, numbers of the early version but for rounding."""
+    is_exact = run.parents[1].name != EARLY and HERE == "x86_64"
+    return bool(here == then) if is_exact else near(here, then)
 
 
 def near(here: Any, then: Any) -> bool:

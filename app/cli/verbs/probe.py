@@ -32,8 +32,8 @@ def probe(
 
     Example: grpo-tui probe --preset starter --temperature 0.8 --temperature 1.0
     """
-    from grpo_engine.platform import enter_engine
     from grpo_engine.platform.scratch import scratch
+    from grpo_engine.startup import enter_engine
     from grpo_tui.app.cli.run_config import assemble
     from grpo_tui.app.jobs.progress import printer
     from grpo_tui.app.jobs.start import with_pass_rates

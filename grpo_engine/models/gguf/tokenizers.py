@@ -7,6 +7,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from gguf import GGUFWriter
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
 
 from grpo_engine.errors import ModelError
 from grpo_engine.models.gguf.reader import GgufFile
@@ -20,26 +30,17 @@ QWEN2_SPLIT: Final = LLAMA3_SPLIT.replace(r"\p{N}{1,3}", r"\p{N}")
 SPACE = "\u2581"  # SentencePiece's mark for a space
 
 
-def _byte_level(*, use_regex: bool = True) -> dict[str, Any]:
-    return {
-        "type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True,
-        "use_regex": use_regex,
-    }  # fmt: skip
+def _split(pattern: str) -> pre_tokenizers.Sequence:
+    split = pre_tokenizers.Split(Regex(pattern), "isolated")
+    return pre_tokenizers.Sequence(
+        [split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
 
 
-def _sequence(*steps: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "Sequence", "pretokenizers": list(steps)}
-
-
-def _split(pattern: str) -> dict[str, Any]:
-    cut = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
-    return _sequence(cut, _byte_level(use_regex=False))
-
-
-SINGLE_DIGITS: Final = _sequence({"type": "Digits", "individual_digits": True}, _byte_level())
-PRE_TOKENIZERS: Final = {
-    "gpt-2": _byte_level(),
-    "smollm": SINGLE_DIGITS,
+BYTE_LEVEL: Final = pre_tokenizers.ByteLevel(add_prefix_space=False)
+PRE_TOKENIZERS: Final[Mapping[str, pre_tokenizers.PreTokenizer]] = {
+    "gpt-2": BYTE_LEVEL,
+    "smollm": pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), BYTE_LEVEL]),
     "llama-bpe": _split(LLAMA3_SPLIT),
     "qwen2": _split(QWEN2_SPLIT),
 }
@@ -57,16 +58,24 @@ def build(file: GgufFile) -> tuple[dict[str, Any], dict[str, Any]]:
             f"{file.path} is damaged: {len(tokens)} tokens ({len(set(tokens))} distinct) for "
             f"{rows} embeddings"
         )
-    if kind == "gpt2":
-        content = _byte_pairs(file, tokens)
-    elif kind == "llama":
-        content = _sentence_pieces(file, tokens)
-    else:
+    builders = {"gpt2": _byte_pairs, "llama": _sentence_pieces}
+    if kind not in builders:
         raise ModelError(f"{file.path} has a tokenizer of type {kind!r}; gpt2 and llama are known")
-    return {
-        "version": "1.0", "truncation": None, "padding": None, "added_tokens": _added(file, tokens),
-        "post_processor": _begin(file, tokens), **content,
-    }, _settings(file, tokens)  # fmt: skip
+    types = _types(file, tokens)
+    try:
+        tokenizer = builders[kind](file, tokens, types)
+        tokenizer.add_tokens([
+            AddedToken(token, normalized=False, special=type_ != USER)
+            for token, type_ in zip(tokens, types, strict=True)
+            if type_ in (CONTROL, USER, UNKNOWN)
+        ])  # fmt: skip
+        if (begin := _begin(file, tokens)) is not None:
+            tokenizer.post_processor = begin
+    except ModelError:
+        raise
+    except Exception as error:  # tokenizers raises nothing narrower
+        raise ModelError(f"{file.path} has a damaged tokenizer: {error}") from error
+    return json.loads(tokenizer.to_str()), _settings(file, tokens)
 
 
 def end_ids(file: GgufFile) -> list[int]:
@@ -83,18 +92,7 @@ def _types(file: GgufFile, tokens: list[str]) -> list[int]:
     return types
 
 
-def _added(file: GgufFile, tokens: list[str]) -> list[dict[str, Any]]:
-    return [
-        {
-            "id": place, "content": token, "single_word": False, "lstrip": False, "rstrip": False,
-            "normalized": False, "special": kind in (CONTROL, UNKNOWN),
-        }
-        for place, (token, kind) in enumerate(zip(tokens, _types(file, tokens), strict=True))
-        if kind in (CONTROL, USER, UNKNOWN)
-    ]  # fmt: skip
-
-
-def _byte_pairs(file: GgufFile, tokens: list[str]) -> dict[str, Any]:
+def _byte_pairs(file: GgufFile, tokens: list[str], _types: list[int]) -> Tokenizer:
     pre = str(file.metadata.get("tokenizer.ggml.pre", "gpt-2"))
     if pre not in PRE_TOKENIZERS:
         raise ModelError(
@@ -104,79 +102,58 @@ def _byte_pairs(file: GgufFile, tokens: list[str]) -> dict[str, Any]:
     merges: list[str] = file.metadata.get("tokenizer.ggml.merges") or []
     if not merges or any(merge.count(" ") != 1 for merge in merges):
         raise ModelError(f"{file.path} has a byte-pair tokenizer without proper merges")
-    return {
-        "normalizer": {"type": "NFC"} if pre == "qwen2" else None,
-        "pre_tokenizer": PRE_TOKENIZERS[pre],
-        "decoder": _byte_level(),
-        "model": {
-            "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
-            "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False,
-            "ignore_merges": pre == "llama-bpe",
-            "vocab": {token: place for place, token in enumerate(tokens)},
-            "merges": [merge.split(" ") for merge in merges],
-        },
-    }  # fmt: skip
+    pairs = [(left, right) for left, right in map(str.split, merges)]
+    tokenizer = Tokenizer(models.BPE(_ids(tokens), pairs, ignore_merges=pre == "llama-bpe"))
+    if pre == "qwen2":
+        tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = PRE_TOKENIZERS[pre]
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
 
 
-def _sentence_pieces(file: GgufFile, tokens: list[str]) -> dict[str, Any]:
+def _sentence_pieces(file: GgufFile, tokens: list[str], types: list[int]) -> Tokenizer:
     scores: list[float] = file.metadata.get("tokenizer.ggml.scores") or []
     if len(scores) != len(tokens):
         raise ModelError(f"{file.path} is damaged: {len(tokens)} tokens but {len(scores)} scores")
-    types = _types(file, tokens)
-    unknown = next((t for t, kind in zip(tokens, types, strict=True) if kind == UNKNOWN), None)
-    prefix = [{"type": "Prepend", "prepend": SPACE}]
-    strip = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}]
-    adds_space = file.metadata.get("tokenizer.ggml.add_space_prefix", True)
-    replace = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
-    back = {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}
-    return {
-        "normalizer": {
-            "type": "Sequence", "normalizers": [*(prefix if adds_space else []), replace],
-        },
-        "pre_tokenizer": None,
-        "decoder": {
-            "type": "Sequence",
-            "decoders": [
-                back, {"type": "ByteFallback"}, {"type": "Fuse"}, *(strip if adds_space else []),
-            ],
-        },
-        "model": {
-            "type": "BPE", "dropout": None, "unk_token": unknown, "continuing_subword_prefix": None,
-            "end_of_word_suffix": None, "fuse_unk": True, "byte_fallback": True,
-            "ignore_merges": False, "vocab": {token: place for place, token in enumerate(tokens)},
-            "merges": _merges(tokens, scores, types),
-        },
-    }  # fmt: skip
+    unknown = tokens[types.index(UNKNOWN)] if UNKNOWN in types else None
+    merges = _merges(tokens, scores, types)
+    model = models.BPE(_ids(tokens), merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)
+    tokenizer = Tokenizer(model)
+    steps: list[Any] = [normalizers.Replace(" ", SPACE)]
+    back = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    if file.metadata.get("tokenizer.ggml.add_space_prefix", True):
+        steps.insert(0, normalizers.Prepend(SPACE))
+        back.append(decoders.Strip(" ", 1, 0))
+    tokenizer.normalizer, tokenizer.decoder = normalizers.Sequence(steps), decoders.Sequence(back)
+    return tokenizer
 
 
-def _merges(tokens: list[str], scores: list[float], types: list[int]) -> list[list[str]]:
+def _ids(tokens: list[str]) -> dict[str, int]:
+    return {token: index for index, token in enumerate(tokens)}
+
+
+def _merges(tokens: list[str], scores: list[float], types: list[int]) -> list[tuple[str, str]]:
     """Every split of a piece into two others, best-scored pieces first."""
-    places = {t: i for i, (t, k) in enumerate(zip(tokens, types, strict=True)) if k == NORMAL}
-    found: list[tuple[float, int, int]] = []
-    for token, place in places.items():
+    ids = {t: i for i, (t, kind) in enumerate(zip(tokens, types, strict=True)) if kind == NORMAL}
+    splits: list[tuple[float, int, int]] = []
+    for token, index in ids.items():
         for cut in range(1, len(token)):
-            left, right = places.get(token[:cut]), places.get(token[cut:])
+            left, right = ids.get(token[:cut]), ids.get(token[cut:])
             if left is not None and right is not None:
-                found.append((-scores[place], left, right))
-    return [[tokens[left], tokens[right]] for _, left, right in sorted(found)]
+                splits.append((-scores[index], left, right))
+    return [(tokens[left], tokens[right]) for _, left, right in sorted(splits)]
 
 
-def _begin(file: GgufFile, tokens: list[str]) -> dict[str, Any] | None:
+def _begin(file: GgufFile, tokens: list[str]) -> processors.TemplateProcessing | None:
     """A post-processor that prepends the begin token, if the model was trained with one."""
-    place = file.metadata.get("tokenizer.ggml.bos_token_id")
+    index = file.metadata.get("tokenizer.ggml.bos_token_id")
     default = file.metadata.get("tokenizer.ggml.model") == "llama"
-    if place is None or not file.metadata.get("tokenizer.ggml.add_bos_token", default):
+    if index is None or not file.metadata.get("tokenizer.ggml.add_bos_token", default):
         return None
-    token = tokens[int(place)]
-    first, text = (
-        {"SpecialToken": {"id": token, "type_id": 0}},
-        {"Sequence": {"id": "A", "type_id": 0}},
+    token = tokens[int(index)]
+    return processors.TemplateProcessing(
+        [token, "$A"], [token, "$A", "$B"], special_tokens=[(token, int(index))]
     )
-    return {
-        "type": "TemplateProcessing", "single": [first, text],
-        "pair": [first, text, {"Sequence": {"id": "B", "type_id": 0}}],
-        "special_tokens": {token: {"id": token, "ids": [int(place)], "tokens": [token]}},
-    }  # fmt: skip
 
 
 def _settings(file: GgufFile, tokens: list[str]) -> dict[str, Any]:
@@ -226,11 +203,11 @@ def add(writer: GGUFWriter, folder: Path, config: Mapping[str, Any]) -> None:
 
 def _listed(content: Mapping[str, Any], rows: int) -> tuple[list[str], list[int]]:
     """Every token in the order of its id, and its type; rows without a token are unused."""
-    tokens = [f"[PAD{place}]" for place in range(rows)]
+    tokens = [f"[PAD{index}]" for index in range(rows)]
     types = [UNUSED] * rows
-    for token, place in content["model"]["vocab"].items():
+    for token, index in content["model"]["vocab"].items():
         is_byte = content["model"].get("byte_fallback") and re.fullmatch("<0x[0-9A-F]{2}>", token)
-        tokens[place], types[place] = token, BYTE if is_byte else NORMAL
+        tokens[index], types[index] = token, BYTE if is_byte else NORMAL
     for added in content["added_tokens"]:
         tokens[added["id"]] = added["content"]
         types[added["id"]] = CONTROL if added["special"] else USER
@@ -248,14 +225,14 @@ def _scores(tokens: list[str], merges: list[str]) -> list[float]:
 def _pre(content: Mapping[str, Any], folder: Path) -> str:
     """The name under which GGUF files know this pre-tokenizer."""
 
-    def known(part: Any) -> Any:
+    def comparable(part: Any) -> Any:
         if isinstance(part, dict):
-            return {key: known(value) for key, value in part.items() if key != "trim_offsets"}
-        return [known(one) for one in part] if isinstance(part, list) else part
+            return {key: comparable(part[key]) for key in part if key != "trim_offsets"}
+        return list(map(comparable, part)) if isinstance(part, list) else part
 
-    found = known(content.get("pre_tokenizer"))
-    for name, one in PRE_TOKENIZERS.items():
-        if known(one) == found:
+    pre_tokenizer = comparable(content.get("pre_tokenizer"))
+    for name, known in PRE_TOKENIZERS.items():
+        if comparable(json.loads(known.__getstate__())) == pre_tokenizer:
             return name
     raise ModelError(
         f"{folder} splits text in a way that has no name in GGUF files; "
@@ -266,14 +243,12 @@ def _pre(content: Mapping[str, Any], folder: Path) -> str:
 def _add_ends(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     """The tokens that begin a text, end an answer and fill up."""
     ends = config.get("eos_token_id")
-    listed = ends if isinstance(ends, list) else [ends]
-    known = [int(one) for one in listed if one is not None]
-    for add_one, place in zip(
-        (writer.add_eos_token_id, writer.add_eot_token_id, writer.add_eom_token_id),
-        known, strict=False,
-    ):  # fmt: skip
-        add_one(place)
-    if config.get("bos_token_id") is not None:
-        writer.add_bos_token_id(int(config["bos_token_id"]))
-    if config.get("pad_token_id") is not None:
-        writer.add_pad_token_id(int(config["pad_token_id"]))
+    ids = [*(ends if isinstance(ends, list) else [ends]), None, None, None][:3]
+    setters = (
+        writer.add_eos_token_id, writer.add_eot_token_id, writer.add_eom_token_id,
+        writer.add_bos_token_id, writer.add_pad_token_id,
+    )  # fmt: skip
+    ids += [config.get("bos_token_id"), config.get("pad_token_id")]
+    for add_id, index in zip(setters, ids, strict=True):
+        if index is not None:
+            add_id(int(index))

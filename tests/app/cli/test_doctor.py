@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from grpo_engine.platform import blas, device, kernels, memory, private, speed
+from grpo_engine.cpu import blas
+from grpo_engine.platform import device, kernels, memory, private, speed
 from grpo_tui.app import exit_codes
 from grpo_tui.app.cli.main import main
 from grpo_tui.app.cli.verbs import doctor
@@ -250,7 +251,7 @@ def test_the_folder_of_mlxs_kernels_is_ours_or_doctor_says_whose(
 
 
 def test_code_of_ours_that_fails_its_check_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    rejected = blas.Blas(library="x", threads=1, max_threads=64, products_reason="computes wrong")
+    rejected = blas.Blas(library="x", threads=1, max_threads=64, compiled_problem="computes wrong")
     monkeypatch.setattr(blas, "ensure", lambda: rejected)
     found = mlx.products()[0]
     assert found.level is Level.WARNING

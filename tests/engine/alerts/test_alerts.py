@@ -590,7 +590,7 @@ def test_the_names_of_rules_are_data_and_keep_those_of_older_files() -> None:
 def test_a_rule_is_stored_under_its_name_whatever_its_function_is_called(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found = alert_rules.Finding(severity="info", explanation="e", remedy="r")
+    found = alert_rules.Alert(severity="info", explanation="e", remedy="r")
     monkeypatch.setattr("grpo_engine.alerts.state.RULES", {"stored": lambda _: found})
     assert [alert.rule for alert in fold([healthy(1)])] == ["stored"]
 
@@ -676,4 +676,4 @@ def test_every_threshold_is_a_setting_that_is_obeyed() -> None:
     found = {alert.rule: alert.limit for alert in fold(rows, strict)}
     assert found == {"kl_above_limit": 0.005, "duplicates": 0.2}
     rules = inspect.getsource(alert_rules)
-    assert all(f"facts.thresholds.{name}" in rules for name in AlertsConfig.model_fields)
+    assert all(f"run.thresholds.{name}" in rules for name in AlertsConfig.model_fields)

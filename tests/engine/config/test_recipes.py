@@ -14,9 +14,9 @@ from pydantic import ValidationError
 from grpo_engine.config.recipe_settings import Setting
 from grpo_engine.config.recipes import (
     CHOICES,
+    MEANINGS,
     RECIPES,
     SETTINGS,
-    SIGNALS,
     Recipe,
     recipe,
     settings_read,
@@ -259,11 +259,12 @@ def test_the_lab_steps_through_legal_values(name: str) -> None:
 
 def test_signals_of_the_maths_that_read_siblings_are_those_said_to_compare_them() -> None:
     # `process` is not in the table of the maths: it normalises over steps, and `gae` needs no group
-    assert {name for name in signals.SIGNALS if SIGNALS[name].compares == "completions"} == {
+    compares = {name: meaning.compares for name, meaning in MEANINGS["signal"].items()}
+    assert {name for name in signals.SIGNALS if compares[name] == "completions"} == {
         "group_mean", "group_standard", "leave_one_out", "batch_standard", "group_sign",
     }  # fmt: skip
-    assert SIGNALS["process"].compares == "steps"
-    assert not any(SIGNALS[name].compares for name in ("return", "minus_batch_mean", "gae"))
+    assert compares["process"] == "steps"
+    assert not any(compares[name] for name in ("return", "minus_batch_mean", "gae"))
 
 
 def test_a_process_signal_needs_no_second_answer() -> None:

@@ -156,6 +156,20 @@ def test_off_needs_no_quotes_in_a_file(tmp_path: Path) -> None:
     assert build(_file(tmp_path, "task.curriculum", "off")).task.curriculum == "off"
 
 
+@pytest.mark.parametrize(
+    ("text", "setting"), [("true", "on"), ("false", "off"), ("on", "on"), ("off", "off"),
+                          ("yes", "on"), ("no", "off"), ("auto", "auto")]
+)  # fmt: skip
+def test_a_setting_that_was_true_or_false_is_read_as_on_or_off(
+    text: str, setting: str, tmp_path: Path
+) -> None:
+    from_file = _file(tmp_path, "model.grad_checkpoint", text)
+    for tree in (from_file, parse_sets([f"model.grad_checkpoint={text}"])):
+        assert build(tree).model.grad_checkpoint == setting
+    stored = {"model": {"grad_checkpoint": text == "true"}}
+    assert RunConfig.model_validate(stored).model.grad_checkpoint == ("off", "on")[text == "true"]
+
+
 def test_functions_in_another_form_keep_their_weights() -> None:
     base = {"rewards": {"functions": ["a", "b"], "weights": [1, 2]}}
     merged = merge(base, {"rewards": {"functions": "a, b"}})

@@ -8,12 +8,24 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
+import pytest
 
+from grpo_engine.cpu import blas
 from grpo_engine.events import Event
 from grpo_engine.policy.batch import micro_batches
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.trees import flatten
+from tests.engine.policy.oracle import row_weights
+
+COMPUTES = [
+    "graph",
+    pytest.param(
+        "kernels",
+        marks=pytest.mark.skipif(not blas.ensure().compiled, reason="nothing is compiled here"),
+    ),
+]
+"""The values of `model.compute` to test with."""
 
 
 @dataclass(frozen=True)
@@ -53,18 +65,15 @@ def weighted_loss(
 
     def loss() -> mx.array:
         total = mx.array(0.0)
-        for batch in micro_batches(rows, rows_at_most=rows_at_most, bucket=policy.fast.bucket):
+        for batch in micro_batches(rows, rows_at_most=rows_at_most):
             scores = token_scores(
                 policy, batch, temperature=temperature, entropy=entropy,
                 entropy_gradient=entropy, values=values,
             )  # fmt: skip
-            weights = mx.array([
-                [((row * 7 + place * 3) % 5) - 1.7 for place in range(batch.width)]
-                for row in batch.rows
-            ])  # fmt: skip
-            for found in (scores.logprobs, scores.entropy, scores.values):
-                if found is not None:
-                    total = total + (found * weights).sum()
+            weights = mx.array([row_weights(row, batch.width) for row in batch.rows])
+            for array in (scores.logprobs, scores.entropy, scores.values):
+                if array is not None:
+                    total = total + (array * weights).sum()
         return total
 
     value, gradient = nn.value_and_grad(policy.module, loss)()
@@ -81,7 +90,7 @@ def largest_difference(ours: dict[str, mx.array], theirs: dict[str, mx.array]) -
 
 def largest(array: mx.array) -> float:
     """The largest absolute value."""
-    return float(np.abs(np.array(array)).max())
+    return float(np.array(mx.abs(array).max().astype(mx.float32)))
 
 
 def drain(run: Generator[Event, None, Any]) -> tuple[list[Event], Any]:

@@ -1,6 +1,5 @@
 """Decode steps by compiled code equal MLX's, for every kind of layer that it takes on."""
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,17 +11,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from grpo_engine.config.settings import ModelConfig
-from grpo_engine.platform import blas, openblas, processor, products
-from grpo_engine.policy.fast import compiled
+from grpo_engine.cpu import blas, library, openblas, processor, weights
+from grpo_engine.cpu import rows as stored_rows
+from grpo_engine.errors import ModelError
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.policy import Policy
-from grpo_engine.policy.switches import FastPaths
-from grpo_engine.rollouts import batches, kernels
+from grpo_engine.rollouts import batches
+from grpo_engine.rollouts.batch import Batch
 from grpo_engine.rollouts.kernels import KernelBatch
 from tests.engine.policy.helpers import move_weights
 from tests.engine.tiny import GEMMA2, write_model
 
-pytestmark = pytest.mark.skipif(blas.ensure().products is False, reason="nothing is compiled here")
+pytestmark = pytest.mark.skipif(not blas.ensure().compiled, reason="nothing is compiled here")
 
 LLAMA3 = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -58,6 +58,10 @@ LEFT: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+def replace_compute(config: ModelConfig) -> ModelConfig:
+    return config.model_copy(update={"compute": "kernels"})
+
+
 def policy_of(folder: Path, changes: dict[str, Any], **model: Any) -> Policy:
     path = write_model(folder, scale=1.0, **changes)
     policy = load_policy(ModelConfig(path=str(path), **model), seed=0)
@@ -66,15 +70,14 @@ def policy_of(folder: Path, changes: dict[str, Any], **model: Any) -> Policy:
 
 
 ADAPTED: dict[str, dict[str, Any]] = {
-    "folded in": {}, "added": {"lora_rank": 1}, "DoRA": {"tuning": "dora"},
-    "full": {"tuning": "full"}, "few layers": {"lora_rank": 1, "lora_keys": ["up_proj"]},
+    "LoRA": {}, "rank 1": {"lora_rank": 1}, "rank 33": {"lora_rank": 33},
+    "full": {"tuning": "full"}, "few layers": {"lora_keys": ["up_proj"]},
 }  # fmt: skip
-"""Ways to train: LoRA of rank 8 is folded into layers as small as these, of rank 1 it is not."""
 
 
 @pytest.fixture(
     scope="module",
-    params=[*((kind, "folded in") for kind in TAKEN), *(("biases", way) for way in ADAPTED)],
+    params=[*((kind, "LoRA") for kind in TAKEN), *(("biases", way) for way in ADAPTED)],
     ids=", ".join,
 )
 def sampler(
@@ -87,21 +90,17 @@ def sampler(
         yield policy
 
 
-@pytest.fixture(scope="module", params=range(len(products.KINDS)))
-def instructions(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[None]:
-    """The code compiled for each instruction set that this processor has."""
-    needed, flags = products.KINDS[request.param]
-    if not set(needed) <= set(processor.extensions()):
-        pytest.skip(f"this processor has no {needed[0]}")
+@pytest.fixture(scope="module", params=library.VARIANTS)
+def instructions(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The library for each instruction set that this processor has."""
+    if not set(library.VARIANTS[request.param]) <= set(processor.extensions()):
+        pytest.skip(f"this processor has no {request.param}")
     path = openblas.bundled()
     assert path
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(products, "KINDS", ((needed, flags),))
-        own = products.compiled(tmp_path_factory.mktemp("own"))
-        library = openblas.OpenBlas(path, threads=1, products=own)
-        patch.setattr(blas, "products", lambda: library.products)
+        kernels = str(library.FOLDER / f"kernels-{request.param}.so")
+        loaded = openblas.OpenBlas(path, threads=1, kernels=kernels)
+        patch.setattr(blas, "products", lambda: loaded.kernels)
         yield
 
 
@@ -109,7 +108,7 @@ def decode(
     policy: Policy, kind: str, prompts: Sequence[tuple[int, ...]], tokens: Sequence[Sequence[int]]
 ) -> np.ndarray:
     """Logits of steps with given tokens, [steps, rows, V]; after half of them a row leaves."""
-    batch = batches.BUILDS[kind](policy)
+    batch: Batch = KernelBatch(policy) if kind == "kernels" else batches.BUILDS[kind](policy)
     distinct = list(dict.fromkeys(prompts))
     ran = dict(zip(distinct, batch.prefill(distinct), strict=True))
     batch.add([ran[prompt] for prompt in prompts])
@@ -143,9 +142,9 @@ def test_steps_equal_those_of_mlx(
     prompts = [prompts[0]] * len(prompts) if same else prompts
     tokens = some(seed, 6, len(prompts))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernels, "SHARED_FROM", 4)
-        patch.setattr(kernels, "KERNEL_GROWTH", 4)
-        patch.setattr(compiled, "GROWTH", 16)
+        patch.setattr(stored_rows, "SHARED_FROM", 4)
+        patch.setattr(stored_rows, "GROWTH", 4)
+        patch.setattr(weights, "GROWTH", 16)
         own = blas.products()
         assert own
         own.set_threads(threads)
@@ -159,32 +158,17 @@ def test_steps_equal_those_of_mlx(
 @pytest.mark.parametrize("kind", [*TAKEN, *LEFT])
 def test_other_models_are_left_to_mlx(tmp_path: Path, kind: str) -> None:
     policy = policy_of(tmp_path / "model", {**TAKEN, **LEFT}[kind])
-    with policy.for_sampling():
-        batches.batch_for(policy)
-    assert (policy.batching == "kernels") == (kind in TAKEN)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"compiled_decode": False}, {"merge_adapter": False}, {"transposed_weights": False},
-        {"batched_decode": False},
-    ],
-    ids=str,
-)  # fmt: skip
-def test_switches_turn_it_off(tmp_path: Path, change: dict[str, bool]) -> None:
-    policy = policy_of(tmp_path / "model", {})
-    with policy.for_sampling():
-        assert isinstance(batches.batch_for(policy), KernelBatch)
-    policy.fast = dataclasses.replace(FastPaths(), **change)
-    with policy.for_sampling():
-        assert not isinstance(batches.batch_for(policy), KernelBatch)
+    assert (policy.kernels is not None) == (kind in TAKEN)
+    if kind in LEFT:
+        with pytest.raises(ModelError, match="they do not compute this kind of model"):
+            load_policy(replace_compute(policy.config), seed=0)
 
 
 def test_16_bit_weights_are_left_to_mlx(tmp_path: Path) -> None:
     policy = policy_of(tmp_path / "model", {}, dtype="bfloat16")
     with policy.for_sampling():
         batches.batch_for(policy)
+    assert policy.kernels is None
     assert policy.batching == "graph"
 
 
@@ -194,7 +178,7 @@ def test_a_row_has_the_same_bits_beside_any_others(tmp_path: Path) -> None:
     with policy.for_sampling(), pytest.MonkeyPatch.context() as patch:
         alone = decode(policy, "kernels", [prompt], tokens)
         longer = decode(policy, "kernels", [prompt, tuple(some(3, 90))], tokens)
-        patch.setattr(kernels, "SHARED_FROM", 4)
+        patch.setattr(stored_rows, "SHARED_FROM", 4)
         shared = decode(policy, "kernels", [prompt] * 9, tokens)
     assert np.array_equal(alone[:, 0], shared[:2, 0].tolist() + alone[2:, 0].tolist())
     assert np.array_equal(alone[:2, 0], longer[:2, 0])
@@ -202,9 +186,9 @@ def test_a_row_has_the_same_bits_beside_any_others(tmp_path: Path) -> None:
 
 def test_what_is_not_a_number_stays_visible(tmp_path: Path) -> None:
     policy = policy_of(tmp_path / "model", {}, tuning="full")
-    weights = policy.snapshot()
-    name = next(name for name in weights if name.endswith("layers.0.mlp.up_proj.weight"))
-    policy.load_trainable({**weights, name: mx.full(weights[name].shape, mx.nan)})
+    trained = policy.snapshot()
+    name = next(name for name in trained if name.endswith("layers.0.mlp.up_proj.weight"))
+    policy.load_trainable({**trained, name: mx.full(trained[name].shape, mx.nan)})
     with policy.for_sampling():
         found = decode(policy, "kernels", [(1, 2, 3)], [[4]])
     assert np.isnan(found).all()
@@ -215,16 +199,16 @@ def test_prompts_that_wait_are_not_written_to(tmp_path: Path) -> None:
     with policy.for_sampling():
         batch = KernelBatch(policy)
         [ran] = batch.prefill([(1, 2, 3, 4)])
-        before = [keys.copy() for keys, _ in ran.caches]
+        before = [np.array(cache.state[0]) for cache in ran.caches.extract()]
         batch.add([ran])
         first = np.array(batch.step(mx.array([5])))
         [kept] = batch.take([0])
-        kept_before = [keys.copy() for keys, _ in kept.caches]
+        kept_before = [np.array(cache.state[0]) for cache in kept.caches]
         batch.step(mx.array([6]))
         other = KernelBatch(policy)
         other.add([ran])
         assert np.array_equal(np.array(other.step(mx.array([5]))), first)
-    assert all(np.array_equal(keys, old) for (keys, _), old in
-               zip(ran.caches, before, strict=True))  # fmt: skip
-    assert all(np.array_equal(keys, old) for (keys, _), old in
-               zip(kept.caches, kept_before, strict=True))  # fmt: skip
+    after = [np.array(cache.state[0]) for cache in ran.caches.extract()]
+    kept_after = [np.array(cache.state[0]) for cache in kept.caches]
+    assert all(map(np.array_equal, before, after))
+    assert all(map(np.array_equal, kept_before, kept_after))

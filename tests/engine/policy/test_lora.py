@@ -55,7 +55,7 @@ def test_layers_that_sample_together_have_the_values_of_each(
     x = mx.random.normal(shape, key=mx.random.key(3)).astype(getattr(mx, dtype))
     layers = [block.q_proj, block.k_proj, block.v_proj]
     expected = [layer(x) for layer in layers]
-    with applied_together(policy.model, []):
+    with applied_together(policy.model):
         assert block.q_proj._narrow is block.k_proj._narrow
         together = [layer(x) for layer in layers]
         other = block.q_proj(x + 1)

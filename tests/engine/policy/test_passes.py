@@ -10,15 +10,14 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from grpo_engine.platform import blas
+from grpo_engine.cpu import blas, passes, weights
 from grpo_engine.policy.batch import make_batch
-from grpo_engine.policy.fast import compiled, passes
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.policy import Policy
 from tests.engine.policy.helpers import Ids, made_up_rows, weighted_loss
 from tests.engine.policy.test_decoding import LEFT, TAKEN, instructions, policy_of
 
-pytestmark = pytest.mark.skipif(blas.ensure().products is False, reason="nothing is compiled here")
+pytestmark = pytest.mark.skipif(not blas.ensure().compiled, reason="nothing is compiled here")
 
 WAYS: dict[str, dict[str, Any]] = {
     "all layers": {}, "one row of numbers": {"lora_rank": 1}, "last layer": {"lora_layers": 1},
@@ -34,14 +33,14 @@ WAYS: dict[str, dict[str, Any]] = {
 def policy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Policy:
     kind, way = request.param
     policy = policy_of(tmp_path_factory.mktemp("model"), TAKEN[kind], **WAYS[way])
-    assert policy.trains_compiled
+    assert policy.kernels
+    assert policy.kernels.trains
     return policy
 
 
 def by_mlx(policy: Policy) -> Policy:
     """The same policy, whose layers MLX runs."""
-    fast = dataclasses.replace(policy.fast, compiled_passes=False)
-    return dataclasses.replace(policy, fast=fast)
+    return dataclasses.replace(policy, kernels=None)
 
 
 def far(given: Any, expected: Any) -> float:
@@ -74,12 +73,13 @@ def test_values_and_gradients_equal_those_of_mlx(
                                                      if place < len(row.ids))))
         for row in made_up_rows(shape)
     ]  # fmt: skip
-    if not any(len(row.ids) > len(row.forced) for row in rows):
+    rows = [row for row in rows if len(row.ids) > len(row.forced)]  # as `batches_of` leaves out
+    if not rows:
         return
     own = blas.products()
     assert own
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compiled, "GROWTH", 16)
+        patch.setattr(weights, "GROWTH", 16)
         own.set_threads(threads)
         value, gradient = weighted_loss(policy, rows, rows_at_most=together)
         own.set_threads(1)
@@ -114,50 +114,38 @@ def test_scores_without_a_gradient_and_of_the_reference_equal_those_of_mlx(polic
 def test_the_head_gives_log_probabilities_entropies_and_slopes(
     policy: Policy, count: int, parts: int, threads: int, temperature: float, seed: int
 ) -> None:
-    head, own, random = passes.ScoringHead(policy), blas.products(), np.random.default_rng(seed)
+    own, random = blas.products(), np.random.default_rng(seed)
     assert own
     assert policy.parts
-    states = 3 * random.normal(size=(count, head.width)).astype(np.float32)
-    tokens = random.integers(0, head.vocabulary, count)
-    weights = random.normal(size=count)
-
-    def logprobs(given: mx.array) -> mx.array:
-        found = head.scores(
-            given, mx.array(states), mx.array(tokens), temperature, entropy=True, gradient=True
-        )
-        levels.append(found.entropy)
-        return found.logprobs
-
-    levels: list[Any] = []
+    assert policy.kernels
+    width, vocabulary = policy.model.args.hidden_size, policy.vocabulary
+    states = 3 * random.normal(size=(count, width)).astype(np.float32)
+    tokens = random.integers(0, vocabulary, count)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(passes, "HEAD_NUMBERS", max(1, count * head.vocabulary // parts))
+        patch.setattr(passes, "HEAD_LOGITS", max(1, count * vocabulary // parts))
         own.set_threads(threads)
-        (found,), (slope,) = mx.vjp(
-            logprobs, [mx.array(states)], [mx.array(weights.astype(np.float32))]
-        )
+        scores = policy.kernels.score(states, tokens, temperature, gradient=True)
         own.set_threads(1)
     # log p = z - log sum e^z, d log p / d z = onehot - p, entropy = -sum p log p
-    unit = np.array(policy.parts.logits(mx.eye(head.width)), np.float64)
-    zero = np.array(policy.parts.logits(mx.zeros((1, head.width))), np.float64)
+    unit = np.array(policy.parts.logits(mx.eye(width)), np.float64)
+    zero = np.array(policy.parts.logits(mx.zeros((1, width))), np.float64)
     unit, z = unit - zero, (states @ (unit - zero) + zero) / temperature
     z -= z.max(axis=1, keepdims=True, initial=-np.inf)
     log_p = z - np.log(np.exp(z).sum(axis=1, keepdims=True))
-    assert far(found, log_p[np.arange(count), tokens]) < 1e-5
-    assert far(levels[-1], -(np.exp(log_p) * log_p).sum(axis=1)) < 1e-5
-    away = np.eye(head.vocabulary)[tokens] - np.exp(log_p)
-    assert far(slope, weights[:, None] * (away @ unit.T) / temperature) < 1e-4
+    assert far(scores.logprobs, log_p[np.arange(count), tokens]) < 1e-5
+    assert far(scores.entropies, -(np.exp(log_p) * log_p).sum(axis=1)) < 1e-5
+    away = np.eye(vocabulary)[tokens] - np.exp(log_p)
+    assert far(scores.gradients, (away @ unit.T) / temperature) < 1e-4
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf])
 def test_logits_that_are_not_numbers_stay_visible(policy: Policy, wrong: float) -> None:
-    head = passes.ScoringHead(policy)
-    states = np.ones((2, head.width), np.float32)
+    assert policy.kernels
+    states = np.ones((2, policy.model.args.hidden_size), np.float32)
     states[1, 3] = wrong
-    found = head.scores(
-        mx.array(states), mx.array(states), mx.array([1, 2]), 1.0, entropy=True, gradient=False
-    )
-    assert np.isfinite(np.array(found.logprobs)).tolist() == [True, False]
-    assert np.isfinite(np.array(found.entropy)).tolist() == [True, False]
+    scores = policy.kernels.score(states, np.array([1, 2]), 1.0, gradient=False)
+    assert np.isfinite(scores.logprobs).tolist() == [True, False]
+    assert np.isfinite(scores.entropies).tolist() == [True, False]
 
 
 def test_what_was_in_its_memory_before_does_not_show(
@@ -173,9 +161,9 @@ def test_what_was_in_its_memory_before_does_not_show(
 
 def test_what_is_not_a_number_stays_visible(tmp_path: Path) -> None:
     policy = policy_of(tmp_path / "model", {})
-    weights = policy.snapshot()
-    name = next(name for name in weights if name.endswith("layers.0.mlp.up_proj.lora_b"))
-    policy.load_trainable({**weights, name: mx.full(weights[name].shape, mx.nan)})
+    trained = policy.snapshot()
+    name = next(name for name in trained if name.endswith("layers.0.mlp.up_proj.lora_b"))
+    policy.load_trainable({**trained, name: mx.full(trained[name].shape, mx.nan)})
     value, gradient = weighted_loss(policy, [Ids((1, 2, 3), (4, 5))])
     assert np.isnan(value)
     assert all(np.isnan(np.array(array)).any() for array in gradient.values())
@@ -185,19 +173,18 @@ def test_what_is_not_a_number_stays_visible(tmp_path: Path) -> None:
     ("changes", "model"),
     [
         *((changes, {}) for changes in LEFT.values()), ({}, {"tuning": "dora"}),
-        ({}, {"tuning": "full"}), ({}, {"grad_checkpoint": True}), ({}, {"dtype": "bfloat16"}),
+        ({}, {"tuning": "full"}), ({}, {"grad_checkpoint": "on"}), ({}, {"dtype": "bfloat16"}),
     ],
 )  # fmt: skip
 def test_other_models_and_ways_to_train_are_left_to_mlx(
     tmp_path: Path, changes: dict[str, Any], model: dict[str, Any]
 ) -> None:
-    assert not policy_of(tmp_path / "model", changes, **model).trains_compiled
+    policy = policy_of(tmp_path / "model", changes, **model)
+    assert policy.training_kernels is None
 
 
-@pytest.mark.parametrize("switch", ["compiled_passes", "packed", "shared_prefix"])
-def test_switches_turn_them_off(tmp_path: Path, switch: str) -> None:
-    policy = policy_of(tmp_path / "model", {})
-    policy.fast = dataclasses.replace(policy.fast, **{switch: False})
-    policy.pass_bytes = 0
-    weighted_loss(policy, [Ids((1, 2, 3), (4, 5))])
-    assert policy.pass_bytes == 0
+@pytest.mark.parametrize("setting", [{"compute": "graph"}, {"shared_prefix": False}])
+def test_settings_turn_them_off(tmp_path: Path, setting: dict[str, Any]) -> None:
+    policy = policy_of(tmp_path / "model", {}, **setting)
+    assert (policy.kernels is None) == ("compute" in setting)
+    assert policy.training_kernels is None

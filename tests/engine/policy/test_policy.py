@@ -1,25 +1,23 @@
 """Loading, adapters, reference and critic."""
 
-import ctypes
 import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
 import numpy as np
 import pytest
 from mlx_lm import generate, load
 
 from grpo_engine.config.settings import ModelConfig
+from grpo_engine.cpu import blas
 from grpo_engine.errors import ModelError
-from grpo_engine.platform import blas
-from grpo_engine.policy.adapters import as_sampler, copied_to_sample, lie_transposed
 from grpo_engine.policy.batch import micro_batches
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.policy import Policy
-from grpo_engine.policy.switches import FastPaths
 from grpo_engine.policy.trees import flatten
 from grpo_engine.rollouts.decode import sample_groups
 from grpo_engine.rollouts.types import PromptRows, Sampling
@@ -35,19 +33,6 @@ def scores(policy: Policy) -> mx.array:
         token_scores(policy, batch, temperature=1.0, gradient=False).logprobs.reshape(-1)
         for batch in micro_batches(ROWS, rows_at_most=2)
     ])  # fmt: skip
-
-
-class HeapInfo(ctypes.Structure):
-    """glibc's struct mallinfo2; field 7 is what is in use."""
-
-    _fields_ = [(f"field{number}", ctypes.c_size_t) for number in range(10)]
-
-
-def heap_bytes() -> int:
-    """The bytes that malloc has handed out."""
-    mallinfo2 = ctypes.CDLL(None).mallinfo2
-    mallinfo2.restype = HeapInfo
-    return int(mallinfo2().field7)
 
 
 def test_every_end_token_of_the_configuration_ends_an_answer(make_policy: MakePolicy) -> None:
@@ -74,23 +59,9 @@ def test_the_reference_stays_while_the_policy_moves(make_policy: MakePolicy, tun
     assert mx.array_equal(scores(policy), moved)
 
 
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="needs glibc's mallinfo2")
-def test_folding_the_adapter_in_for_each_step_keeps_no_memory(make_policy: MakePolicy) -> None:
-    policy = make_policy()
-
-    def fold(times: int) -> int:
-        for _ in range(times):
-            with as_sampler(policy.model, policy.fast):
-                pass
-        return heap_bytes()
-
-    before = fold(20)
-    assert fold(300) - before < 200_000  # 300 unread draws for each layer are 8 MB
-
-
 @pytest.mark.parametrize("tuning", ["lora", "dora", "full"])
 @pytest.mark.parametrize("changes", [{}, {"tie_word_embeddings": False}, {"attention_bias": True}])
-def test_sampling_with_transposed_weights_gives_the_same_logits(
+def test_sampling_runs_the_weights_that_are_trained(
     tmp_path: Path, tuning: str, changes: dict[str, Any]
 ) -> None:
     folder = write_model(tmp_path / "model", scale=0.3, **changes)
@@ -100,38 +71,29 @@ def test_sampling_with_transposed_weights_gives_the_same_logits(
     expected = policy.model(ids)
     kinds = [type(module) for module in policy.model.modules()]
     with policy.for_sampling():
-        wholes = [module._whole for module in policy.model.modules() if "_whole" in module]
-        # frozen weights of the head lie as [in, out] already
-        assert len(wholes) == len(policy.model.layers) * 7 + (tuning == "full")
-        assert all(len(whole.shape) == 2 for whole in wholes)
         assert mx.allclose(policy.model(ids), expected, atol=1e-4)
     assert [type(module) for module in policy.model.modules()] == kinds
     assert mx.array_equal(policy.model(ids), expected)
-    assert not any("_whole" in module for module in policy.model.modules())
 
 
-def test_frozen_weights_lie_as_compiled_steps_read_them(tmp_path: Path) -> None:
+def test_frozen_weights_lie_as_the_kernels_read_them(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "model", scale=0.3)
-    policy = load_policy(ModelConfig(path=str(folder), lora_rank=1), seed=0)
-    plain = load_policy(
-        ModelConfig(path=str(folder), lora_rank=1), seed=0,
-        fast=FastPaths(transposed_weights=False),
-    )  # fmt: skip
-    assert (blas.products() is not None) == policy.decodes_compiled
-    layers = lie_transposed(policy.model, policy.config, policy.fast)
-    assert len(layers) == len(policy.model.layers) * 7 + 1
-    assert all(np.asarray(layer.weight.T).flags.c_contiguous for layer in layers.values())
-    for one, other in zip(*(flatten(p.model.parameters()).values() for p in (policy, plain)),
-                          strict=True):  # fmt: skip
-        assert mx.array_equal(one, other)
-    copied = copied_to_sample(policy.model, policy.fast, compiled=policy.decodes_compiled)
-    assert len(copied) == (0 if policy.decodes_compiled else len(policy.model.layers) * 7)
-
-
-def test_weights_of_16_bits_are_sampled_with_as_they_are(tmp_path: Path) -> None:
-    folder = write_model(tmp_path / "model")
-    policy = load_policy(ModelConfig(path=str(folder), dtype="bfloat16"), seed=0)
-    assert copied_to_sample(policy.model, FastPaths()) == []
+    policy, graph = (
+        load_policy(ModelConfig(path=str(folder), compute=compute), seed=0)
+        for compute in ("auto", "graph")
+    )
+    assert graph.kernels is None
+    assert (policy.kernels is not None) == (blas.products() is not None)
+    layers = [layer for layer in policy.model.modules() if type(layer) is nn.Linear]
+    assert len(layers) == len(policy.model.layers) * 7
+    assert all(np.asarray(layer.weight.T).flags.c_contiguous for layer in layers) == (
+        policy.kernels is not None
+    )
+    for array, expected in zip(
+        flatten(policy.model.parameters()).values(), flatten(graph.model.parameters()).values(),
+        strict=True,
+    ):  # fmt: skip
+        assert mx.array_equal(array, expected)
 
 
 def test_an_adapter_to_start_from_is_the_reference(make_policy: MakePolicy, tmp_path: Path) -> None:
@@ -266,6 +228,8 @@ def test_full_tuning_of_quantised_weights_is_refused(tmp_path: Path) -> None:
         ({"lora_layers": 9}, "the model has 2 layers"),
         ({"lora_keys": ("nope",)}, "which the model does not have; it has down_proj"),
         ({"adapter": "/nowhere/adapter"}, "no readable adapter_config.json"),
+        ({"compute": "kernels", "tuning": "dora"}, "model.compute is kernels, but they"),
+        ({"compute": "kernels", "dtype": "bfloat16"}, "model.compute is kernels, but they"),
     ],
 )
 def test_wrong_settings_name_the_value_and_the_remedy(

@@ -13,13 +13,12 @@ from grpo_engine.policy.batch import micro_batches
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.policy import Policy
-from grpo_engine.policy.switches import FastPaths
 from grpo_engine.rollouts.batches import batch_for
 from grpo_engine.rollouts.decode import sample_groups
 from grpo_engine.rollouts.noise import token_keys
 from grpo_engine.rollouts.sampler import draw
 from grpo_engine.rollouts.types import PromptRows, Sampling
-from tests.engine.policy.helpers import Ids, drain
+from tests.engine.policy.helpers import COMPUTES, Ids, drain
 from tests.engine.rollouts.oracle import sample_one_by_one
 from tests.smollm2 import model_folder
 
@@ -27,9 +26,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 SAID = json.loads((Path(__file__).parent / "data" / "hf_smollm2.json").read_text())
 
 
-@pytest.fixture(scope="module")
-def policy() -> Policy:
-    return load_policy(ModelConfig(path=str(model_folder())), seed=0)
+@pytest.fixture(scope="module", params=COMPUTES)
+def policy(request: pytest.FixtureRequest) -> Policy:
+    return load_policy(ModelConfig(path=str(model_folder()), compute=request.param), seed=0)
 
 
 @pytest.mark.parametrize("case", SAID["texts"], ids=lambda case: case["text"][:12])
@@ -39,14 +38,12 @@ def test_ids_of_a_text_are_those_of_transformers(policy: Policy, case: dict[str,
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 @pytest.mark.parametrize("rows_at_most", [1, 2, 5])
-@pytest.mark.parametrize("fast", [FastPaths(), FastPaths(bucket=32), FastPaths.plain()])
 def test_log_probabilities_are_those_of_transformers(
-    policy: Policy, temperature: float, rows_at_most: int, fast: FastPaths
+    policy: Policy, temperature: float, rows_at_most: int
 ) -> None:
     cases = [case for case in SAID["cases"] if case["temperature"] == temperature]
     rows = [Ids(tuple(case["prompt"]), tuple(case["ids"])) for case in cases]
-    policy.fast = fast
-    for batch in micro_batches(rows, rows_at_most=rows_at_most, bucket=fast.bucket):
+    for batch in micro_batches(rows, rows_at_most=rows_at_most):
         scores = token_scores(policy, batch, temperature=temperature, gradient=False)
         found = np.array(scores.logprobs)
         for place, row in enumerate(batch.rows):
@@ -62,7 +59,6 @@ PROMPTS = [
 
 
 def test_batched_sampling_equals_one_row_at_a_time(policy: Policy) -> None:
-    policy.fast = FastPaths()
     sampling = Sampling(max_new_tokens=16)
     found = drain(sample_groups(policy, PROMPTS, sampling, seed=3, step=1))[1]
     expected = sample_one_by_one(policy, PROMPTS, sampling, seed=3, step=1)
@@ -100,7 +96,6 @@ def test_the_size_of_a_batch_changes_fewer_than_one_token_in_a_hundred_thousand(
     """By their chances, which tell rare changes far sooner than counting them would."""
     steps = 8
     prompts = [(*SAID["cases"][0]["prompt"], n) for n in range(1000, 1024)]
-    policy.fast = FastPaths()
     tokens: list[list[int]] = []
     found: dict[int, np.ndarray] = {}
     with policy.for_sampling():

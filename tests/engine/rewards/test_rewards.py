@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 from grpo_engine.errors import RewardError
 from grpo_engine.rewards import correctness, shape
 from grpo_engine.rewards.builtins import BUILT_IN
-from grpo_engine.rewards.combine import process_steps
 from grpo_engine.rewards.endpoint import Endpoint
 from grpo_engine.rewards.load import load_reward
+from grpo_engine.rewards.scorer import steps_of
 from grpo_engine.rewards.worker.scores import read_scores
+from grpo_engine.rollouts.types import Rollout
 from grpo_engine.tasks.answers import (
+    evaluate,
     final_answer,
     last_boxed,
     last_number,
@@ -26,7 +28,6 @@ from grpo_engine.tasks.answers import (
     tagged_answer,
     to_number,
 )
-from grpo_engine.tasks.countdown import evaluate
 
 GOOD = "<think>7+8=15</think><answer>1,085</answer>"
 
@@ -54,7 +55,7 @@ def test_the_marked_answer_is_the_last_one() -> None:
     assert tagged_answer("2 * 36 = 72\n#### 72") == "72"
     assert tagged_answer("it is 7") is None
     assert final_answer("<think>a 5</think> seven ") == "seven"
-    assert last_boxed("\\boxed{open") is None
+    assert last_boxed("\\boxed{open") == []
     assert last_number("from 3 to -1,000.5") == -1000.5
 
 
@@ -87,7 +88,7 @@ def test_a_minus_sign_is_a_minus_in_every_reward() -> None:
     assert one(correctness.exact_answer, "x = \N{MINUS SIGN}5", answer="x = -5") == 1.0
     (steps,) = correctness.equation_steps(["p"], ["9\N{MINUS SIGN}4=5, 9\N{MINUS SIGN}4=6"])
     assert [score for _, score in steps] == [1.0, 0.0]
-    assert evaluate("9 \N{MINUS SIGN} 4") == (Fraction(5), [9, 4])
+    assert evaluate("9 \N{MINUS SIGN} 4") == (Fraction(5), [Fraction(9), Fraction(4)])
 
 
 def test_numeric_answer_can_ask_for_a_marked_answer_and_gives_its_reason() -> None:
@@ -210,10 +211,21 @@ def test_steps_end_at_blank_lines_and_after_the_thought() -> None:
 
 
 def test_outcome_scores_are_a_step_at_the_end_of_the_completion() -> None:
-    steps = process_steps(
-        [[0.5, None], [1.0, 0.0]], [[[(3, 1.0), (99, 0.0)], None], [None, None]], [2.0, 1.0], [9, 4]
+    long, short = (
+        Rollout(
+            key="", group=0, index=0, attempt=0, prompt_ids=(), ids=(7,) * length,
+            logprobs=(), raw_logprobs=(), finish="stop", text="a" * length,
+            ends=tuple(range(1, length + 1)),
+        )
+        for length in (9, 4)
+    )  # fmt: skip
+    steps = steps_of(
+        [[0.5, None], [1.0, 0.0]],
+        [[[(3, 1.0), (99, 0.0)], None], [None, None]],
+        [2.0, 1.0],
+        [long, short],
     )
-    assert steps == [[(3, 2.0), (9, 0.0), (9, 1.0)], [(4, 0.0)]]
+    assert steps == (((2, 2.0), (8, 0.0), (8, 1.0)), ((3, 0.0),))
 
 
 def test_arrays_and_scalars_of_other_libraries_are_scores() -> None:

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_engine.config.settings import ModelConfig
+from grpo_engine.cpu import rows
 from grpo_engine.events import RolloutsAdvanced, Span, unscored
-from grpo_engine.platform import blas
 from grpo_engine.policy.batch import micro_batches
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.policy import Policy
-from grpo_engine.rollouts import decode, kernels
+from grpo_engine.rollouts import decode
 from grpo_engine.rollouts.decode import sample_groups
 from grpo_engine.rollouts.dialogue import EnvironmentReply
 from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
@@ -116,7 +116,7 @@ def test_made_up_dialogues_equal_one_row_at_a_time_from_scratch(
 @pytest.mark.parametrize(
     ("changes", "batching"),
     [
-        ({}, "kernels" if blas.products() else "graph"),
+        ({}, "graph"),
         ({"sliding_window": 6, "layer_types": ["full_attention", "sliding_attention"]}, "graph"),
         (MAMBA, "unpadded"),
         (GEMMA2, "separate"),
@@ -126,9 +126,8 @@ def test_made_up_dialogues_equal_one_row_at_a_time_from_scratch(
 def test_kept_caches_serve_models_of_every_build(
     tmp_path: Path, changes: dict[str, Any], batching: str
 ) -> None:
-    policy = load_policy(
-        ModelConfig(path=str(write_model(tmp_path / "model", scale=1.0, **changes))), seed=0
-    )
+    folder = write_model(tmp_path / "model", scale=1.0, **changes)
+    policy = load_policy(ModelConfig(path=str(folder), compute="graph"), seed=0)
     sampling = Sampling(max_new_tokens=30, stop=STOPS)
     rollouts = sample(policy, sampling, dialogues(Scripted(REPLIES)))
     expected = one_by_one(
@@ -142,7 +141,7 @@ def test_kept_caches_serve_models_of_every_build(
 def test_rows_leave_a_shared_prompt_and_come_back(
     policy: Policy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kernels, "SHARED_FROM", 4)
+    monkeypatch.setattr(rows, "SHARED_FROM", 4)
     prompts = [replace(PROMPTS[1], rows=ROWS)]
     sampling = Sampling(max_new_tokens=30, stop=STOPS)
     rollouts = sample(policy, sampling, dialogues(Scripted(REPLIES)), prompts)

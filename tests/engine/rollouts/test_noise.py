@@ -12,12 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_engine.config.settings import ModelConfig
+from grpo_engine.cpu import draw
 from grpo_engine.distributed.ranks import Ranks
 from grpo_engine.events import Group, GroupScored
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.policy import Policy
 from grpo_engine.rollouts.decode import make_rows, sample_groups
-from grpo_engine.rollouts.noise import events, own_times, own_times_of, token_keys
+from grpo_engine.rollouts.noise import events, late_keys, late_times, token_keys
 from grpo_engine.rollouts.prompts import RenderedPrompt
 from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
 from grpo_engine.tasks.base import Example
@@ -125,8 +126,8 @@ def test_answers_do_not_depend_on_order_ranks_or_batches(
 def test_numpy_and_mlx_give_each_token_the_same_time(rows: list[int], width: int) -> None:
     keys = token_keys(rows, [0] * len(rows))
     tokens = np.tile(np.arange(width), len(rows))
-    own = own_times_of(np.repeat(np.array(keys), width, axis=0), tokens, width)
-    expected = np.array(own_times(keys, width)).reshape(-1)
+    own = draw.late_times(np.repeat(np.array(late_keys(keys)), width, axis=0), tokens, width)
+    expected = np.array(late_times(keys, width)).reshape(-1)
     np.testing.assert_allclose(own, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -136,7 +137,7 @@ def test_times_are_exponential_and_each_token_is_as_early_as_any_other() -> None
     scaled, at = (np.array(array) for array in events(keys, width))
     times = scaled / width
     assert times.shape == (rows, 5)
-    whole = times[:, -1:] + np.array(own_times(keys, width))
+    whole = times[:, -1:] + np.array(late_times(keys, width))
     for place in reversed(range(5)):
         whole[np.arange(rows), at[:, place]] = times[:, place]
     # Mean 1, and e^-x of the times are above x; 256,000 times have an error of .002 and .001.

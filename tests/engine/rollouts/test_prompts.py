@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,12 @@ from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError
 from grpo_engine.rollouts.prompts import (
     PromptRenderer,
-    char_ends_to_token_ends,
     conversation,
     reward_completion,
     reward_prompt,
 )
+from grpo_engine.rollouts.row import token_ends
+from grpo_engine.rollouts.types import Rollout
 from grpo_engine.tasks.base import Example, Task, user_message
 from tests.engine.byte_tokenizer import CHATML, byte_tokenizer
 
@@ -172,13 +174,23 @@ def test_rewards_see_the_forms_that_trl_gives_them() -> None:
     assert reward_completion(messages, "c") == [{"role": "assistant", "content": "c"}]
 
 
+def answer_of(ids: list[int]) -> Rollout:
+    def decode(ids: Sequence[int]) -> str:
+        return str(TOKENIZER.decode(list(ids), skip_special_tokens=True))
+
+    text = decode(ids)
+    return Rollout(
+        key="", group=0, index=0, attempt=0, prompt_ids=(), ids=tuple(ids), logprobs=(),
+        raw_logprobs=(), finish="stop", text=text, ends=token_ends(ids, text, decode),
+    )  # fmt: skip
+
+
 def test_an_end_inside_a_character_of_several_bytes_waits_for_all_of_them() -> None:
-    tokenizer = byte_tokenizer()
-    ids = tokenizer.encode("a€b<|end|>")  # 1 + 3 + 1 bytes, then the end token
-    assert len(ids) == 6
-    assert char_ends_to_token_ends(tokenizer, ids, [1, 2]) == [0, 3]
+    answer = answer_of(TOKENIZER.encode("a€b<|end|>"))  # 1 + 3 + 1 bytes, then the end token
+    assert len(answer.ids) == 6
+    assert [answer.token_at(end) for end in (1, 2)] == [0, 3]
     # the end of the text includes the end token, which has no text
-    assert char_ends_to_token_ends(tokenizer, ids, [3, 99]) == [5, 5]
+    assert [answer.token_at(end) for end in (3, 99)] == [5, 5]
 
 
 @settings(max_examples=40)
@@ -188,12 +200,10 @@ def test_an_end_inside_a_character_of_several_bytes_waits_for_all_of_them() -> N
     )
 )
 def test_each_character_end_is_at_the_token_that_completes_it(text: str) -> None:
-    tokenizer = TOKENIZER
-    ids = tokenizer.encode(text, add_special_tokens=False)
-    full = tokenizer.decode(ids)
-    ends = list(range(1, len(full)))
-    expected = [len(full[:end].encode()) - 1 for end in ends]
-    assert char_ends_to_token_ends(tokenizer, ids, ends) == expected
+    answer = answer_of(TOKENIZER.encode(text, add_special_tokens=False))
+    ends = range(1, len(answer.text))
+    expected = [len(answer.text[:end].encode()) - 1 for end in ends]
+    assert list(map(answer.token_at, ends)) == expected
 
 
 TOKENIZER = byte_tokenizer()

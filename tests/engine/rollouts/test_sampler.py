@@ -3,26 +3,30 @@
 import math
 
 import mlx.core as mx
+import mlx.nn as nn
 import numpy as np
 import pytest
 
-from grpo_engine.rollouts import sampler
+from grpo_engine.cpu import draw as numpy_draw
+from grpo_engine.cpu.kernels import Kernels
 from grpo_engine.rollouts.noise import row_key, token_keys, uniforms
 from grpo_engine.rollouts.sampler import draw
 from grpo_engine.rollouts.types import Sampling
 
 # Probabilities .5 .2 .15 .1 .05 at temperature 1.
 LOGITS = mx.log(mx.array([[0.5, 0.2, 0.15, 0.1, 0.05]]))
+KERNELS = Kernels(trunk=nn.Module(), head=nn.Module(), trains=False)
+BOTH = [KERNELS, None]
 
 
 def kept_by(
-    sampling: Sampling, logits: mx.array = LOGITS, *, on_host: bool = True
+    sampling: Sampling, logits: mx.array = LOGITS, *, kernels: Kernels | None = KERNELS
 ) -> dict[int, float]:
     """Every token drawn in many tries, with its reported probability."""
     rows = 4000
     keys = token_keys([row_key(seed=0, step=0, prompt="", attempt=0, index=i) for i in range(rows)],
                       [0] * rows)  # fmt: skip
-    drawn = draw(mx.broadcast_to(logits, (rows, logits.shape[1])), sampling, keys, on_host=on_host)
+    drawn = draw(mx.broadcast_to(logits, (rows, logits.shape[1])), sampling, keys, kernels=kernels)
     tokens, said = np.array(drawn.tokens), np.exp(np.array(drawn.logprobs))
     for token in set(tokens.tolist()):
         share, told = np.mean(tokens == token), said[tokens == token][0]
@@ -30,11 +34,13 @@ def kept_by(
     return {int(token): float(said[tokens == token][0]) for token in np.unique(tokens)}
 
 
-@pytest.mark.parametrize("on_host", [True, False])
+@pytest.mark.parametrize("kernels", BOTH, ids=["kernels", "graph"])
 @pytest.mark.parametrize("among", [5, 5000])
-def test_shares_of_drawn_tokens_are_their_probabilities(among: int, on_host: bool) -> None:
+def test_shares_of_drawn_tokens_are_their_probabilities(
+    among: int, kernels: Kernels | None
+) -> None:
     others = mx.full((1, among - 5), -mx.inf)
-    shares = kept_by(Sampling(), mx.concatenate([others, LOGITS], axis=1), on_host=on_host)
+    shares = kept_by(Sampling(), mx.concatenate([others, LOGITS], axis=1), kernels=kernels)
     expected = {0: 0.5, 1: 0.2, 2: 0.15, 3: 0.1, 4: 0.05}
     assert shares == pytest.approx({among - 5 + token: p for token, p in expected.items()})
 
@@ -56,7 +62,7 @@ def test_looking_at_few_tokens_draws_what_looking_at_all_does(
     logits[::3, 7] = 20.0 + 2 * spread  # one token is nearly certain: few others can win
     keys = token_keys([11 << 33] * 150, range(150))
     sampling = Sampling(temperature=temperature)
-    few, all_ = (draw(logits, sampling, keys, on_host=on_host) for on_host in (True, False))
+    few, all_ = (draw(logits, sampling, keys, kernels=kernels) for kernels in BOTH)
     assert few.tokens.tolist() == all_.tokens.tolist()
     assert mx.allclose(few.logprobs, all_.logprobs, atol=2e-4)
     assert mx.array_equal(few.logprobs, few.raw_logprobs)
@@ -66,24 +72,22 @@ def test_log_probabilities_are_exact_over_a_large_vocabulary() -> None:
     logits = 2 * mx.random.normal((2, 49152), key=mx.random.key(1))
     exact = np.array(logits).astype(np.float64)
     exact -= np.log(np.exp(exact).sum(axis=1, keepdims=True))
-    for on_host in (True, False):
-        drawn = draw(logits, Sampling(), token_keys([1, 2], [0, 0]), on_host=on_host)
+    for kernels in BOTH:
+        drawn = draw(logits, Sampling(), token_keys([1, 2], [0, 0]), kernels=kernels)
         expected = exact[[0, 1], np.array(drawn.tokens)]
         assert np.array(drawn.logprobs) == pytest.approx(expected, abs=4e-6)
 
 
-@pytest.mark.parametrize("least", [sampler.LEAST, 2.0])  # 2: the first look finds nothing
+@pytest.mark.parametrize("least", [numpy_draw.LEAST, 2.0])  # 2: the first look finds nothing
 def test_a_token_that_wins_with_a_tiny_weight_is_found(
     monkeypatch: pytest.MonkeyPatch, least: float
 ) -> None:
     # One token has weight 1 and 5,000 have 2^-12 each: these win 5000 / 9096 = 55 % of all races.
-    monkeypatch.setattr(sampler, "LEAST", least)
+    monkeypatch.setattr(numpy_draw, "LEAST", least)
     logits = mx.full((2000, 5001), -12 * math.log(2))
     logits[:, 0] = 0
     keys = token_keys(range(2000), range(2000))
-    few, all_ = (
-        draw(logits, Sampling(), keys, on_host=on_host).tokens for on_host in (True, False)
-    )
+    few, all_ = (draw(logits, Sampling(), keys, kernels=kernels).tokens for kernels in BOTH)
     assert mx.array_equal(few, all_)
     assert mx.mean(few > 0).item() == pytest.approx(5000 / 9096, abs=0.04)
 

@@ -26,6 +26,7 @@ from grpo_engine.events import (
 from grpo_engine.rollouts.noise import NOISE
 from grpo_engine.run import checkpoint
 from grpo_engine.run.persist import OTHER_NOISE, OTHER_REFILLS
+from tests.engine.policy.helpers import COMPUTES
 from tests.engine.runs import events_of, settings, write_world
 
 CASES: dict[str, dict[str, Any]] = {
@@ -46,8 +47,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_world(tmp_path_factory.mktemp("world"))
 
 
-def config_of(world: Path, name: str) -> RunConfig:
+def config_of(world: Path, name: str, compute: str = "auto") -> RunConfig:
     changes: dict[str, Any] = {
+        "model": {"compute": compute},
         "steps": 5, "algorithm": CASES[name], "checkpoint": {"every": 3},
         "rollout": {"prompts": 2, "group_size": 4, "max_new_tokens": 8},
     }  # fmt: skip
@@ -55,7 +57,7 @@ def config_of(world: Path, name: str) -> RunConfig:
         changes["rewards"] = {"functions": [f"{world}/rewards.py:accuracy"]}
     if " " in name:
         dtype, tuning = name.split()
-        changes["model"] = {"dtype": dtype, "tuning": tuning}
+        changes["model"] |= {"dtype": dtype, "tuning": tuning}
     return settings(world, **changes)
 
 
@@ -77,9 +79,22 @@ def timeless(metrics: Mapping[str, float]) -> dict[str, float]:
     return {name: value for name, value in metrics.items() if not name.startswith(apart)}
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_a_resumed_run_equals_the_unbroken_one(world: Path, tmp_path: Path, name: str) -> None:
-    config = config_of(world, name)
+@pytest.mark.parametrize("compute", COMPUTES)
+@pytest.mark.parametrize("name", [name for name in CASES if " " not in name])
+def test_a_resumed_run_equals_the_unbroken_one(
+    world: Path, tmp_path: Path, name: str, compute: str
+) -> None:
+    assert_resumes(config_of(world, name, compute), tmp_path, name)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if " " in name])
+def test_a_resumed_run_in_16_bits_equals_the_unbroken_one(
+    world: Path, tmp_path: Path, name: str
+) -> None:
+    assert_resumes(config_of(world, name), tmp_path, name)
+
+
+def assert_resumes(config: RunConfig, tmp_path: Path, name: str) -> None:
     unbroken = events_of(config, tmp_path / "whole")
     assert not isinstance(unbroken[-1], RunFailed), unbroken[-1]
     in_step_four = sum(event.step == 4 for event in unbroken)

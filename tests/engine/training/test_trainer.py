@@ -36,6 +36,7 @@ from grpo_engine.maths.target import Targets
 from grpo_engine.training import update
 from grpo_engine.training.loss import step_targets
 from grpo_engine.training.samples import Experience, Samples
+from tests.engine.policy.helpers import COMPUTES
 from tests.engine.runs import events_of, settings, write_world
 
 Kind = TypeVar("Kind")
@@ -59,9 +60,11 @@ def recipe_settings(world: Path, name: str) -> dict[str, object]:
     return changes
 
 
+@pytest.mark.parametrize("compute", COMPUTES)
 @pytest.mark.parametrize("name", RECIPES)
-def test_every_recipe_trains(world: Path, tmp_path: Path, name: str) -> None:
-    events = events_of(settings(world, **recipe_settings(world, name)), tmp_path)
+def test_every_recipe_trains(world: Path, tmp_path: Path, name: str, compute: str) -> None:
+    config = settings(world, model={"compute": compute}, **recipe_settings(world, name))
+    events = events_of(config, tmp_path)
     end = events[-1]
     assert isinstance(end, RunFinished), end
     assert (end.reason, end.step) == ("completed", 2)

@@ -79,7 +79,7 @@ class Ours:
         position = {row: index for index, row in enumerate(self.order())}
         parts: dict[int, list[int]] = {}
         for row in rows:
-            parts.setdefault(position[row] // run.micro_rows, []).append(row)
+            parts.setdefault(position[row] // run.plan.micro_rows, []).append(row)
         return [make_batch(rollouts, part, pad_id=run.policy.pad_id) for part in parts.values()]
 
 

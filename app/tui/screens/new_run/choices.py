@@ -35,10 +35,20 @@ MEANS: Final[Mapping[str, Mapping[str, str]]] = {
         "bfloat16": "2 bytes a weight, wide range and few digits",
         "float16": "2 bytes a weight, more digits and a narrow range",
     },
+    "model.compute": {
+        "auto": "the kernels where they serve, else the graph",
+        "graph": "MLX's own operations, on every device",
+        "kernels": "compiled code for Linux processors: float32, Llama-like models",
+    },
     "model.quantized": {
         "auto": "dequantised on CPU, where that is faster",
         "keep": "stays quantised: least memory",
         "dequantize": "becomes full weights when it is loaded",
+    },
+    "model.grad_checkpoint": {
+        "auto": "recomputed where memory is short and that is faster than fewer answers",
+        "on": "always recomputed: least memory, a third more work",
+        "off": "always kept",
     },
     "task.curriculum": {
         "off": "all problems alike, in a seeded order",

@@ -133,7 +133,8 @@ def memory_lines(view: View, width: int, palette: Palette) -> list[Line]:
     names = ("weights", "optimizer", "sampling", "update")
     weights, optimizer, *either = [f"{name} {short(memory[name] / per)}" for name in names]
     parts = f"{weights}, {optimizer}, {' or '.join(either)}"
-    return [line, *fact("", f"{parts} {unit}, in {memory['dtype']}", width, palette)]
+    layers = ", layers recomputed" if memory.get("recomputed") else ""
+    return [line, *fact("", f"{parts} {unit}, in {memory['dtype']}{layers}", width, palette)]
 
 
 def cost_summary(view: View) -> str:

@@ -79,7 +79,7 @@ def test_an_error_beside_the_recipe_names_its_setting() -> None:
 
 def test_an_illegal_combination_is_refused_in_the_rules_own_words_at_the_edited_field() -> None:
     view = typed(preset_view("starter"), algorithm__ratio="none")
-    own = EXCLUSIONS[0].why.format(trust="clip")
+    own = EXCLUSIONS[0][2].format(trust="clip")
     assert own in view.checked.errors["algorithm.ratio"]
     assert own[:30] in words(recipe_lines(view, 200, DARK))
 

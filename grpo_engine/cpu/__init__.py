@@ -1,0 +1,1 @@
+"""What exists for Linux processors only: the BLAS, and compiled decode steps and passes."""

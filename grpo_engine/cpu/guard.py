@@ -1,0 +1,70 @@
+"""Detects products that stall because other programs use the same cores, and gives up a core."""
+
+from dataclasses import dataclass
+from time import monotonic
+from typing import Final
+
+from grpo_engine.cpu import blas
+from grpo_engine.platform import speed
+
+COLLAPSE: Final = 5.0
+STRIKES: Final = 3
+EVERY: Final = 5.0  # seconds between checks, which take a few milliseconds each
+GLANCE: Final = 0.003
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoreGivenUp:
+    """Products stalled, so they use one thread fewer."""
+
+    milliseconds: float
+    usual: float
+    before: int
+    after: int
+
+    @property
+    def explanation(self) -> str:
+        """What happened, for people."""
+        return (
+            f"Other programs use this machine's cores: a small matrix product took "
+            f"{self.milliseconds:.1f} ms instead of {self.usual:.2f}. From here on matrix products "
+            f"use {self.after} of {self.before} threads; numbers may differ in their last "
+            "digits."
+        )
+
+    @property
+    def remedy(self) -> str:
+        """How to avoid it."""
+        return f"Close other busy programs, or start with GRPO_TUI_THREADS={self.after}."
+
+
+class ThreadGuard:
+    """Times one engine's products; call `check` between steps on the engine's thread.
+
+    With one thread per core, a small product takes 10 to 60 times as long as soon as another
+    program takes one core. With one thread fewer, no thread waits for that core.
+    """
+
+    def __init__(self) -> None:
+        self.strikes = 0
+        self.looked = -EVERY
+        self.fewer = 0.0
+
+    def check(self) -> CoreGivenUp | None:
+        """Use one thread fewer, and say so, if products stalled three times in a row."""
+        state = blas.state()
+        if state is None or state.threads < 2 or monotonic() - self.looked < EVERY:
+            return None
+        used = state.threads
+        if not self.fewer:
+            blas.set_threads(used - 1)
+            self.fewer = speed.measure(speed.SKINNY, GLANCE).milliseconds
+            blas.set_threads(used)
+        now = speed.measure(speed.SKINNY, GLANCE).milliseconds
+        self.strikes = self.strikes + 1 if now > COLLAPSE * self.fewer else 0
+        self.looked = monotonic()
+        if self.strikes < STRIKES:
+            return None
+        self.strikes = 0
+        after = blas.set_threads(used - 1)
+        return CoreGivenUp(milliseconds=now, usual=self.fewer, before=used, after=after)

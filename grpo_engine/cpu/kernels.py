@@ -1,0 +1,52 @@
+"""Compiled kernels for Linux processors behind one object; everything else computes by MLX's graph.
+
+They serve Llama-like models in float32 with LoRA, and decode fully tuned ones. Every call reads the
+weights of that moment; what they cannot read raises ValueError.
+"""
+
+from dataclasses import dataclass
+
+import mlx.nn as nn
+import numpy as np
+
+from grpo_engine.cpu import passes
+from grpo_engine.cpu.draw import draw
+from grpo_engine.cpu.passes import Scores, Sequences, TrunkPass
+from grpo_engine.cpu.rows import Rows
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Kernels:
+    """A model's trunk and head by compiled code."""
+
+    trunk: nn.Module
+    head: nn.Module
+    trains: bool  # whether scoring and update use them, or decoding alone
+    peak_memory: int = 0  # the most bytes of a pass, which MLX does not count
+
+    def rows(self) -> Rows:
+        """An empty batch of rows, to be decoded with the weights of this moment."""
+        return Rows(self.trunk, self.head)
+
+    def draw(
+        self, logits: np.ndarray, temperature: float, keys: np.ndarray,
+        events: tuple[np.ndarray, np.ndarray],
+    ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+        """One token per row of logits, and its log-probability; see `rollouts.noise`."""
+        return draw(logits, temperature, keys, *events)
+
+    def forward(self, sequences: Sequences, *, saves: bool) -> tuple[np.ndarray, TrunkPass]:
+        """Hidden states at the sampled tokens, and the pass, for its `gradient` if it `saves`."""
+        trunk_pass = TrunkPass(self.trunk, sequences, saves=saves)
+        states = trunk_pass.forward()
+        vocabulary = int(self.head.weight.shape[0])
+        logits = 4 * vocabulary * passes.head_tokens(len(states), vocabulary)
+        used = trunk_pass.saved_bytes + max(trunk_pass.workspace_bytes, logits)
+        self.peak_memory = max(self.peak_memory, used)
+        return states, trunk_pass
+
+    def score(
+        self, states: np.ndarray, targets: np.ndarray, temperature: float, *, gradient: bool
+    ) -> Scores:
+        """Log-probabilities of the tokens after these states, and their gradient if asked for."""
+        return passes.score(self.head, states, targets, temperature, gradient=gradient)

@@ -1,0 +1,164 @@
+"""Layers and head over whole sequences by compiled code, `passes.c`, forwards and backwards.
+
+Axes: P prompts, B rows, N sampled tokens, D hidden width, V vocabulary.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+
+from grpo_engine.cpu.structs import ADDRESS, HeadPass, LayerGradients, LoraGradients, Packed
+from grpo_engine.cpu.weights import HeadWeights, TrunkWeights, adapted
+
+HEAD_LOGITS: Final = 1 << 24  # logits in memory at a time; with fewer, weights are read more often
+
+
+def head_tokens(count: int, vocabulary: int) -> int:
+    """How many of `count` tokens the head takes at a time, in even chunks."""
+    return -(-count // -(-count * vocabulary // HEAD_LOGITS)) if count else 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sequences:
+    """Prompts and the completions that follow them."""
+
+    prompts: Sequence[tuple[int, ...]]  # [P]
+    completions: Sequence[tuple[int, ...]]  # [B]
+    prompt_of: Sequence[int]  # [B] index into `prompts`
+    sampled: tuple[np.ndarray, np.ndarray]  # [N] row and position of the tokens to score
+
+    def packed(self) -> np.ndarray:
+        """Prompts without their last token, then completions after that token, without padding."""
+        segments = [prompt[:-1] for prompt in self.prompts]
+        for prompt, ids in zip(self.prompt_of, self.completions, strict=True):
+            segments.append((self.prompts[prompt][-1], *ids)[: len(ids)])
+        return np.array([token for segment in segments for token in segment], np.int32)
+
+
+class TrunkPass:
+    """The layers over one batch of sequences; `saves` what a gradient needs."""
+
+    def __init__(self, trunk: nn.Module, sequences: Sequences, *, saves: bool) -> None:
+        self._weights, self._saves = TrunkWeights(trunk), saves
+        self._adapted = list(adapted(trunk))
+        self._first_layer = min((index for index, _, _ in self._adapted), default=0)
+        prompts = np.array([len(prompt) - 1 for prompt in sequences.prompts])
+        rows = np.array([len(ids) for ids in sequences.completions])
+        lengths = np.concatenate([prompts, rows])
+        starts = np.cumsum(lengths) - lengths
+        prompt_of = np.concatenate([np.arange(len(prompts)), sequences.prompt_of])
+        prefixes = np.where(np.arange(len(lengths)) < len(prompts), 0, prompts[prompt_of])
+        self._tokens = sequences.packed()
+        segment_starts, prompt_starts, prompt_ends = (
+            np.repeat(values, lengths).astype(np.int32)
+            for values in (starts, starts[prompt_of], starts[prompt_of] + prefixes)
+        )
+        positions = np.arange(len(self._tokens)) - segment_starts + np.repeat(prefixes, lengths)
+        self._arrays = (
+            prompt_starts, prompt_ends, segment_starts, self._weights.cos_sin(positions),
+        )  # fmt: skip
+        self._packed = Packed(len(positions), *(array.ctypes.data for array in self._arrays))
+        row, position = sequences.sampled
+        self._indices = starts[len(prompts) :][row] + position
+
+    @property
+    def adapters(self) -> list[mx.array]:
+        """The arrays that `gradient` is of: A and B of each adapted projection."""
+        return [array for _, _, linear in self._adapted for array in (linear.lora_a, linear.lora_b)]
+
+    def forward(self) -> np.ndarray:
+        """Hidden states at the sampled tokens, [N, D]."""
+        weights = self._weights
+        states = weights.embedded(self._tokens)
+        size = weights.library.saved_size(weights.model, weights.layers, len(states))
+        count = weights.model.layers - self._first_layer if self._saves else 1
+        # one array for each layer: memory of such sizes is used again, larger arrays are mapped
+        self._saved = [np.empty(size, np.float32) for _ in range(count)]
+        self._saved += [np.empty(states.size, np.float32)] if self._saves else []
+        workspace = self._workspace()
+        self.workspace_bytes = workspace.nbytes
+        self.saved_bytes = sum(array.nbytes for array in self._saved)
+        weights.library.forward_pass(
+            weights.model, weights.layers, self._packed, weights.norm, self._first_layer,
+            states.ctypes.data, self._saved_addresses(), workspace.ctypes.data,
+        )  # fmt: skip
+        sampled: np.ndarray = states[self._indices]
+        return sampled
+
+    def gradient(self, cotangent: np.ndarray) -> list[mx.array]:
+        """Gradients of the adapters from that of the sampled tokens' states."""
+        weights = self._weights
+        states = np.zeros((len(self._tokens), weights.model.hidden_size), np.float32)
+        states[self._indices] = cotangent
+        arrays = [
+            [np.empty((linear.lora_a.shape[1], size), np.float32)
+             for size in (linear.lora_a.shape[0], linear.lora_b.shape[1])]
+            for _, _, linear in self._adapted
+        ]  # fmt: skip
+        gradients = (LayerGradients * weights.model.layers)()
+        for (index, name, _), (lora_a, lora_b) in zip(self._adapted, arrays, strict=True):
+            setattr(gradients[index], name, LoraGradients(lora_a.ctypes.data, lora_b.ctypes.data))
+        workspace = self._workspace()
+        weights.library.backward_pass(
+            weights.model, weights.layers, self._packed, weights.norm, self._first_layer,
+            states.ctypes.data, gradients, self._saved_addresses(), workspace.ctypes.data,
+        )  # fmt: skip
+        self._saved = []
+        return [
+            mx.array(array)
+            for (_, _, linear), (lora_a, lora_b) in zip(self._adapted, arrays, strict=True)
+            for array in (lora_a.T, linear.scale * lora_b)
+        ]
+
+    def _saved_addresses(self) -> Any:
+        """Addresses of each layer's activations, and of the final states if they are saved."""
+        addresses = (ADDRESS * (self._weights.model.layers - self._first_layer + 1))()
+        for index, array in enumerate(self._saved):
+            addresses[index] = array.ctypes.data
+        return addresses
+
+    def _workspace(self) -> np.ndarray:
+        weights = self._weights
+        size = weights.library.pass_workspace(weights.model, len(self._tokens))
+        return np.empty(size, np.float32)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scores:
+    """Log-probabilities and entropies of tokens, [N]."""
+
+    logprobs: np.ndarray
+    entropies: np.ndarray
+    gradients: np.ndarray | None  # [N, D] d logprob / d states
+
+
+def score(
+    head: nn.Module, states: np.ndarray, targets: np.ndarray, temperature: float, *, gradient: bool
+) -> Scores:
+    """Scores of the tokens after these states, a chunk at a time.
+
+    d logprob / d logits is (onehot(token) - softmax(logits / T)) / T.
+    """
+    weights, count = HeadWeights(head), len(states)
+    states, targets = np.ascontiguousarray(states), targets.astype(np.int32)
+    sums = np.empty((3, count), np.float32)
+    gradients = np.empty_like(states) if gradient else None
+    chunk_size = head_tokens(count, weights.vocabulary)
+    logits = np.empty((chunk_size, weights.vocabulary), np.float32)
+    weights.library.head_pass(HeadPass(
+        head=ctypes.pointer(weights.linear), tokens=count, hidden_size=weights.hidden_size,
+        vocabulary=weights.vocabulary, chunk_size=chunk_size, temperature=temperature,
+        states=states.ctypes.data, targets=targets.ctypes.data, sums=sums.ctypes.data,
+        gradients=None if gradients is None else gradients.ctypes.data,
+        logits=logits.ctypes.data,
+    ))  # fmt: skip
+    target_logits, exp_sums, weighted_sums = sums
+    if gradients is not None:
+        gradients /= -np.float32(temperature) * exp_sums[:, None]
+    log_sums = np.log(exp_sums)
+    return Scores(target_logits - log_sums, log_sums - weighted_sums / exp_sums, gradients)

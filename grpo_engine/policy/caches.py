@@ -1,0 +1,162 @@
+"""Caches of a prompt's keys and values that several completions share, with gradients."""
+
+from dataclasses import dataclass, field
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx_lm.models.base import create_causal_mask
+from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
+
+from grpo_engine.policy.structure import Structure, agrees
+
+
+@dataclass(slots=True, eq=False)
+class Layout:
+    """Positions of each row's tokens: `lengths[b]` of the first `width` places, then the new ones.
+
+    Rows of equal length need no padding; a plain causal mask and one offset suffice.
+    """
+
+    lengths: tuple[int, ...]  # [B] prompt tokens per row
+    width: int
+    prompt_of: tuple[int, ...] = ()  # [B] the prompt of each row
+    offset: int | mx.array = field(init=False)
+    _masks: dict[tuple[int, int | None], mx.array] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.offset = self.width if self.even else mx.array(list(self.lengths), dtype=mx.int32)
+
+    @property
+    def even(self) -> bool:
+        """Whether no row is padded."""
+        return all(length == self.width for length in self.lengths)
+
+    def mask(self, new: int, window: int | None) -> mx.array:
+        """Which keys each new token sees, [B, 1, new, width + new]."""
+        if (new, window) not in self._masks:
+            lengths = mx.array(list(self.lengths), dtype=mx.int32)[:, None]  # [B, 1]
+            fresh = mx.arange(new)[None]
+            queries = (lengths + fresh)[:, :, None]  # [B, new, 1] positions
+            old = mx.arange(self.width)[None]
+            keys = mx.concatenate([mx.where(old < lengths, old, 1 << 30), lengths + fresh], axis=1)[
+                :, None, :
+            ]  # padding is never visible
+            seen = keys <= queries
+            if window is not None:
+                seen = seen & (queries - keys < window)
+            self._masks[new, window] = seen[:, None]
+        return self._masks[new, window]
+
+
+class PrefixCache(KVCache):
+    """One layer's keys and values; concatenated, never written in place.
+
+    While `shared`, they are stored once per prompt; a model's own code gets a copy per row.
+    """
+
+    keys: mx.array | None
+    values: mx.array | None
+    offset: int | mx.array  # type: ignore[assignment]  # mlx-lm batches have one per row
+
+    def __init__(self, window: int | None = None, layout: Layout | None = None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.window = window
+        self.layout = layout
+        self.shared = False
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        """Append new keys and values; return all."""
+        if self.keys is not None and self.values is not None:
+            if self.shared:
+                self.keys, self.values = self.for_rows()
+                self.shared = False
+            keys = mx.concatenate([self.keys, keys], axis=2)
+            values = mx.concatenate([self.values, values], axis=2)
+        self.take(keys, values)
+        return keys, values
+
+    def take(self, keys: mx.array, values: mx.array) -> None:
+        """Store keys and values; without a layout the next token follows them."""
+        self.keys, self.values = keys, values
+        if self.layout is None:
+            self.offset = keys.shape[2]
+
+    def make_mask(
+        self,
+        N: int,
+        return_array: bool = False,
+        window_size: int | None = None,
+    ) -> mx.array | str | None:
+        """The mask for `N` new tokens, through mlx-lm's interface."""
+        window = window_size or self.window
+        if self.layout is not None and not self.layout.even:
+            return self.layout.mask(N, window)
+        offset = self.layout.width if self.layout else self.offset
+        assert isinstance(offset, int)
+        if window is not None and offset + N <= window:
+            window = None
+        if window is not None or return_array:
+            mask: mx.array = create_causal_mask(N, offset, window_size=window)
+            return mask
+        return None if N == 1 else "causal"
+
+    def spread(self, layout: Layout) -> "PrefixCache":
+        """The same prompts' keys and values for the rows of a layout."""
+        assert self.keys is not None
+        assert self.values is not None
+        other = PrefixCache(self.window, layout)
+        other.offset = layout.offset
+        other.keys, other.values, other.shared = self.keys, self.values, True
+        return other
+
+    def for_rows(self) -> tuple[mx.array, mx.array]:
+        """Keys and values, one copy per row."""
+        assert self.keys is not None
+        assert self.values is not None
+        assert self.layout is not None
+        rows = self.layout.prompt_of
+        if self.keys.shape[0] == 1:
+            return (
+                mx.broadcast_to(self.keys, (len(rows), *self.keys.shape[1:])),
+                mx.broadcast_to(self.values, (len(rows), *self.values.shape[1:])),
+            )
+        index = mx.array(list(rows), dtype=mx.int32)
+        return self.keys[index], self.values[index]
+
+
+def prefix_windows(parts: Structure, probe: mx.array, tolerance: float) -> list[int | None] | None:
+    """The attention window of each layer if rows can share a prompt's cache; else None.
+
+    The probe's two rows are run as prompts of different length with two completions each, to test
+    padding, offsets and masks.
+    """
+    try:
+        windows = _plain_windows(parts.model)
+        if windows is None:
+            return None
+        caches = [PrefixCache(window) for window in windows]
+        length = probe.shape[1] // 2
+        parts.hidden(probe[:, :length], caches)
+        rows, lengths = (0, 0, 1, 1), (length, length, length - 1, length - 1)
+        spread = [cache.spread(Layout(lengths, length, rows)) for cache in caches]
+        starts = list(zip(rows, lengths, strict=True))
+        completions = mx.stack([probe[row, start : start + 2] for row, start in starts])
+        shared = parts.hidden(completions, spread)
+        separate = parts.hidden(probe)
+        expected = mx.stack([separate[row, start : start + 2] for row, start in starts])
+        return windows if agrees(shared, expected, tolerance) else None
+    except (TypeError, ValueError, AttributeError, RuntimeError, IndexError):
+        return None  # an unknown kind of model: its prompts run per row
+
+
+def _plain_windows(model: nn.Module) -> list[int | None] | None:
+    """The attention window of each layer (None: full) if every cache holds keys and values."""
+    windows: list[int | None] = []
+    for cache in make_prompt_cache(model):
+        if type(cache) is KVCache:
+            windows.append(None)
+        elif type(cache) is RotatingKVCache and cache.keep == 0:
+            windows.append(int(cache.max_size))
+        else:
+            return None
+    return windows

@@ -1,1 +1,0 @@
-"""The model's fast paths, each with a switch and a plain counterpart."""

@@ -1,0 +1,33 @@
+"""Prepares a process for MLX, and a thread for the engine."""
+
+import os
+
+
+def prepare_for_mlx() -> None:
+    """Refuse an MLX without a back end, require full float32, load the fast BLAS."""
+    from grpo_engine.cpu import blas
+    from grpo_engine.platform import device, heap, kernels
+
+    device.require_backend()
+    kernels.prepare()
+    # some GPUs multiply float32 with a 10-bit mantissa (TF32), in some shapes only
+    os.environ.setdefault("MLX_ENABLE_TF32", "0")
+    blas.ensure()
+    if not device.uses_gpu():
+        heap.keep_freed_memory()
+
+
+def enter_engine(niceness: int = 5) -> None:
+    """Make the calling thread the engine's; call it before anything loads MLX.
+
+    The order matters: the threads of BLAS and MLX inherit this thread's priority.
+    """
+    from grpo_engine.cpu import blas
+    from grpo_engine.platform import device, kernels, priority, threads
+
+    device.require_backend()
+    kernels.prepare()  # again: a script may have changed TMPDIR, or loaded MLX before this package
+    priority.lower_priority(niceness)
+    threads.claim_engine()
+    if blas.ensure().loaded:
+        blas.rebalance()

@@ -1,0 +1,180 @@
+"""How backward passes use memory is decided once, the same on all ranks, and kept."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+import grpo_engine
+from grpo_engine.config.settings import RunConfig
+from grpo_engine.control import Control
+from grpo_engine.distributed.ranks import Ranks
+from grpo_engine.events import Event, NoteWritten, PhaseStarted, RunFinished
+from grpo_engine.policy import memory
+from grpo_engine.policy.load import load_policy
+from grpo_engine.policy.memory import MemoryPlan
+from grpo_engine.run import checkpoint, persist
+from grpo_engine.setup import opening, preflight
+from grpo_engine.trainer import run
+from tests.engine.runs import events_of, settings, write_world
+
+LENGTHS = preflight.Lengths(8, 12)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_world(tmp_path_factory.mktemp("world"))
+
+
+def auto(world: Path, **changes: Any) -> RunConfig:
+    return settings(world, optimizer={"micro_rows": 0}, **changes)
+
+
+def state(folder: Path) -> dict[str, Any]:
+    saved, _ = checkpoint.latest(folder)
+    assert saved is not None
+    return dict(saved.state)
+
+
+def weights(folder: Path) -> dict[str, mx.array]:
+    saved, _ = checkpoint.latest(folder)
+    assert saved is not None
+    return saved.tensors("trained")
+
+
+def notes(events: list[Event]) -> str:
+    return "\n".join(event.text for event in events if isinstance(event, NoteWritten))
+
+
+def use(monkeypatch: pytest.MonkeyPatch, plan: MemoryPlan) -> None:
+    """Let memory allow this plan."""
+    monkeypatch.setattr(preflight, "choose_plan", lambda *_, **__: plan)
+
+
+def test_a_resumed_run_keeps_its_plan_to_the_bit(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(monkeypatch, MemoryPlan(3, True, 16))
+    events = events_of(auto(world), tmp_path / "whole")
+    assert "3 answers per backward pass, layers recomputed, 16 positions" in notes(events)
+    control = Control()
+    for event in run(auto(world), control, folder=tmp_path / "halves"):
+        if event.step == 2:
+            control.ask("stop_after_step")
+    use(monkeypatch, MemoryPlan(8, False, 64))  # another machine, with more memory
+    events = events_of(auto(world), tmp_path / "halves", resume=True)
+    assert isinstance(events[-1], RunFinished)
+    assert "the memory plan was" not in notes(events)
+    expected = weights(tmp_path / "whole")
+    assert all(mx.array_equal(a, expected[n]) for n, a in weights(tmp_path / "halves").items())
+    kept = {"micro_rows": 3, "grad_checkpoint": True, "head_chunk": 16}
+    assert state(tmp_path / "halves").items() >= kept.items()
+
+
+def test_a_plan_that_no_longer_fits_is_replaced_and_noted(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(monkeypatch, MemoryPlan(8, False, 64))
+    events_of(auto(world, steps=2), tmp_path)
+    policy = load_policy(auto(world).model, seed=5)
+    small, large = (
+        preflight.estimated(auto(world), policy, LENGTHS, MemoryPlan(rows, False, 64)).peak
+        for rows in (1, 8)
+    )
+    assert small < large
+    monkeypatch.setattr(preflight, "memory_limit", lambda: (small + large) // 2)
+    use(monkeypatch, MemoryPlan(1, False, 64))
+    events = events_of(auto(world, steps=4), tmp_path, resume=True)
+    assert (
+        "the memory plan was 8 answers per backward pass, layers kept, 64 positions per product of "
+        "the head and is 1 answers" in notes(events)
+    )
+    assert state(tmp_path)["micro_rows"] == 1
+
+
+def test_a_checkpoint_without_a_plan_has_layers_as_set_and_64_positions(world: Path) -> None:
+    early = {"micro_rows": 4}
+    assert persist.saved_plan(settings(world), early) == (4, False, 64)
+    config = settings(world, model={"grad_checkpoint": "on"})
+    assert persist.saved_plan(config, early) == (4, True, 64)
+
+
+@dataclass(frozen=True)
+class Two(Ranks):
+    """This rank beside another, which has sent these values."""
+
+    sent: tuple[Any, ...] = ()
+
+    @property
+    def size(self) -> int:
+        return 2
+
+    def gather(self, value: Any) -> list[Any]:
+        return [json.loads(json.dumps(value)), *self.sent]
+
+
+def planned(events: Iterator[Event]) -> MemoryPlan:
+    plan: MemoryPlan
+    while True:
+        try:
+            next(events)
+        except StopIteration as stopped:
+            plan = stopped.value
+            return plan
+
+
+@pytest.mark.parametrize("limit", [1, 10**15])
+def test_the_rank_with_least_memory_decides(world: Path, limit: int) -> None:
+    config = auto(world)
+    policy = load_policy(config.model, seed=5)
+    ranks = Two(sent=([limit, 2, True, 32],))
+    plan = planned(opening._planned(config, policy, LENGTHS, ranks, 0, None))
+    if limit == 1:
+        assert plan == (2, True, 32)
+        assert policy.grad_checkpoint
+        assert type(policy.model.layers[0]).__name__.endswith("Checkpointed")
+    else:
+        assert plan == (4, False, policy.head_chunk)  # of 8 answers a rank has 4
+    assert policy.head_chunk == plan.head_chunk
+
+
+def test_freed_memory_is_dropped_between_phases_on_a_gpu_only(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dropped: list[str] = []
+    monkeypatch.setattr(mx, "clear_cache", lambda: dropped.append(""))
+    events_of(auto(world, steps=1), tmp_path / "cpu")
+    assert dropped == []
+    monkeypatch.setattr(memory, "on_cpu", lambda: False)
+    order: list[str] = []
+    monkeypatch.setattr(mx, "clear_cache", lambda: order.append("drop"))
+    config = auto(world, steps=1, algorithm={"beta": 0.1})
+    for event in run(config, Control(), folder=tmp_path / "gpu"):
+        if isinstance(event, PhaseStarted) and event.step == 1:
+            order.append(event.phase)
+    for before, after in (("generate", "score"), ("logprobs", "update"), ("update", "checkpoint")):
+        assert "drop" in order[order.index(before) : order.index(after)]
+
+
+def test_limits_of_a_gpu_are_set_from_what_a_run_may_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limits: dict[str, int] = {}
+    for name in ("set_memory_limit", "set_cache_limit"):
+        monkeypatch.setattr(mx, name, lambda limit, name=name: limits.update({name: limit}))
+    monkeypatch.setattr(preflight, "memory_limit", lambda: 8000)
+    preflight.set_limits()
+    assert limits == {}
+    monkeypatch.setattr(preflight, "on_cpu", lambda: False)
+    preflight.set_limits()
+    assert limits == {"set_memory_limit": 8000, "set_cache_limit": 2000}
+
+
+def test_memory_is_never_wired() -> None:
+    """It would be taken from all other programs of a Mac."""
+    files = Path(grpo_engine.__file__).parent.rglob("*.py")
+    assert [file for file in files if "set_wired_limit" in file.read_text(encoding="utf-8")] == []
