@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from grpo_engine.cpu import blas, passes, weights
+from grpo_engine.policy import compute
 from grpo_engine.policy.batch import make_batch
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.policy import Policy
@@ -180,6 +181,25 @@ def test_other_models_and_ways_to_train_are_left_to_mlx(
     tmp_path: Path, changes: dict[str, Any], model: dict[str, Any]
 ) -> None:
     policy = policy_of(tmp_path / "model", changes, **model)
+    assert policy.training_kernels is None
+
+
+@pytest.mark.parametrize("part", [0, 1], ids=["log-probabilities", "gradient"])
+def test_kernels_that_give_other_numbers_only_decode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int
+) -> None:
+    """A tenth more in either is no rounding."""
+    numbers = compute._gradient
+
+    def distorted(policy: Policy) -> tuple[mx.array, mx.array]:
+        result = list(numbers(policy))
+        if policy.kernels is not None:
+            result[part] = 1.1 * result[part]
+        return result[0], result[1]
+
+    monkeypatch.setattr(compute, "_gradient", distorted)
+    policy = policy_of(tmp_path / "model", {})
+    assert policy.kernels is not None
     assert policy.training_kernels is None
 
 
