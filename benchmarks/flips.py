@@ -1,6 +1,6 @@
 """Counts sampled tokens that change with the other rows of their batch; same seeds, same weights.
 
-    python -m benchmarks.flips MODEL [--tokens 20000] [--rows 8] [--compute graph]
+    python -m benchmarks.flips MODEL [--tokens 20000] [--rows 8] [--compute graph] [--ways order]
 
 Rows are sampled in a batch that they leave as they end; then one at a time, in another order, and
 in a smaller batch that waiting rows join. A row is compared up to its first other token, which is
@@ -73,33 +73,49 @@ def sampled(policy: Policy, prompts: list[PromptRows], seed: int, max_rows: int 
             return {(rollout.key, rollout.index): rollout.ids for rollout in rollouts}
 
 
+@dataclass(frozen=True, slots=True)
+class Way:
+    """Another way to sample the same rows."""
+
+    shuffled: bool
+    max_rows: int  # 0: all rows at once
+
+    def sample(self, policy: Policy, prompts: list[PromptRows], batch: int) -> Answers:
+        """The answers of a batch in this way."""
+        if self.shuffled:
+            prompts = random.Random(batch).sample(prompts, len(prompts))
+        return sampled(policy, prompts, batch, self.max_rows)
+
+
 def main() -> None:
     """Compare batches until enough tokens were sampled; print the counts after each."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("model")
-    parser.add_argument("--tokens", type=int, default=20_000)
+    parser.add_argument("--tokens", type=int, default=20_000, help="compared in each way")
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--compute", default="graph")
+    parser.add_argument("--ways", default="single,order,joining")
     options = parser.parse_args()
+    ways = {
+        "single": Way(shuffled=False, max_rows=1),
+        "order": Way(shuffled=True, max_rows=0),
+        "joining": Way(shuffled=True, max_rows=max(2, options.rows * 5 // 8)),
+    }
+    ways = {name: ways[name] for name in options.ways.split(",")}
     policy = loaded(options.model, options.dtype, compute=options.compute)
-    counts = {"one at a time": Count(), "other order": Count(), "joining": Count()}
+    counts = {name: Count() for name in ways}
     batch = 0
-    while counts["one at a time"].tokens < options.tokens:
+    while min(count.tokens for count in counts.values()) < options.tokens:
         prompts = questions(policy, batch, options.rows)
         expected = sampled(policy, prompts, batch)
-        shuffled = random.Random(batch).sample(prompts, len(prompts))
-        for name, others in (
-            ("one at a time", sampled(policy, prompts, batch, max_rows=1)),
-            ("other order", sampled(policy, shuffled, batch)),
-            ("joining", sampled(policy, shuffled, batch, max_rows=max(2, options.rows * 5 // 8))),
-        ):
-            counts[name].compare(expected, others)
+        for name, way in ways.items():
+            counts[name].compare(expected, way.sample(policy, prompts, batch))
         batch += 1
-        found = ", ".join(f"{name} {c.flips} of {c.tokens:,}" for name, c in counts.items())
-        sys.stdout.write(f"{batch} batches: {found}\n")
+        line = ", ".join(f"{name} {c.flips} of {c.tokens:,}" for name, c in counts.items())
+        sys.stdout.write(f"{batch} batches: {line}\n")
         sys.stdout.flush()
 
 
