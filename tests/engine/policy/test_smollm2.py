@@ -8,6 +8,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from benchmarks.flips import flip_probability
 from grpo_engine.config.settings import ModelConfig
 from grpo_engine.policy.batch import micro_batches
 from grpo_engine.policy.forward import token_scores
@@ -67,24 +68,11 @@ def test_batched_sampling_equals_one_row_at_a_time(policy: Policy) -> None:
         assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
 
 
-def chance_of_another_token(one: np.ndarray, other: np.ndarray) -> float:
-    """How often a race with the same times has another winner under other logits.
-
-    Token i wins both where its time is the shortest even at the larger of each two ratios of
-    chances: 1 - sum_i 1 / sum_j max(p_j / p_i, q_j / q_i), summed in the order of p / q.
-    """
-    p, q = (np.exp(logits.astype(float) - logits.max()) for logits in (one, other))
-    p, q = p / p.sum(), q / q.sum()
-    order = np.argsort(-p / q)
-    p, q = p[order], q[order]
-    return float(1 - (1 / (p.cumsum() / p + (1 - q.cumsum()) / q)).sum())
-
-
 def test_the_chance_of_another_token_is_that_of_races() -> None:
     # p = (.5, .5), q = (.75, .25): token 0 wins both with 1 / (1 + max(1, 1/3)) = 1/2, token 1
     # with 1 / (max(1, 3) + 1) = 1/4, so the winner is another one in 1/4 of the races
     one, other = np.log([0.5, 0.5]), np.log([0.75, 0.25])
-    assert chance_of_another_token(one, other) == pytest.approx(0.25)
+    assert flip_probability(one, other) == pytest.approx(0.25)
     times = np.random.default_rng(0).exponential(size=(100_000, 2))
     differ = (np.exp(one) / times).argmax(1) != (np.exp(other) / times).argmax(1)
     assert differ.mean() == pytest.approx(0.25, abs=0.007)  # 5 standard errors
@@ -119,7 +107,7 @@ def test_the_size_of_a_batch_changes_fewer_than_one_token_in_a_hundred_thousand(
         assert not np.array_equal(found[size], found[1])  # rounded differently
         chances = np.array(
             [
-                chance_of_another_token(found[1][row, step], found[size][row, step])
+                flip_probability(found[1][row, step], found[size][row, step])
                 for row in range(24)
                 for step in range(steps)
             ]
