@@ -60,7 +60,9 @@ class WaitingQuestions(Reading):
             RUN.c.short.label("run"),
             run=None,
         )
-        return query.outerjoin_from(QUEUE_ITEM, SWEEP).outerjoin(RUN).order_by(QUEUE_ITEM.c.id)
+        is_run = RUN.c.id == QUEUE_ITEM.c.run_id
+        query = query.outerjoin_from(QUEUE_ITEM, SWEEP).outerjoin(RUN, is_run)
+        return query.order_by(QUEUE_ITEM.c.id)
 
     def _items(self, query: Select[Any]) -> tuple[QueueItemView, ...]:
         return tuple(
