@@ -27,7 +27,7 @@ import grpo_engine  # noqa: F401 - puts a fast BLAS in place before MLX
 from grpo_engine.config.settings import ModelConfig, RunConfig
 from grpo_engine.control import Control
 from grpo_engine.events import RunFailed, StepFinished
-from grpo_engine.policy.batch import TokenBatch, Tokens, make_batch
+from grpo_engine.policy.batch import TokenBatch, TokenRow, make_batch
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.policy import Policy
@@ -88,7 +88,7 @@ def our_step(policy: Policy, rows: int) -> Counter[str]:
         (prefilled,) = batch.prefill([PROMPT])
         batch.add([prefilled] * rows)
         mx.eval(batch.step(mx.array([7] * rows)))
-        mx.eval([cache.state for cache in batch.caches])  # type: ignore[attr-defined]
+        mx.eval([cache.state for cache in batch.caches])
         return operations(batch.step(mx.array([7] * rows)))
 
 
@@ -150,7 +150,7 @@ def kept_bytes(policy: Policy, lengths: tuple[int, int] = (64, 192)) -> float:
     policy.head_chunk = min(lengths) // 2
     peaks = []
     for length in lengths:
-        rows = [Tokens(PROMPT[:9], (PROMPT * 8)[:length])]
+        rows = [TokenRow(PROMPT[:9], (PROMPT * 8)[:length])]
 
         def loss(batch: TokenBatch) -> mx.array:
             return token_scores(policy, batch, temperature=1.0).logprobs.sum()
@@ -171,11 +171,11 @@ def leaving(policy: Policy, rows: int) -> str:
         (prefilled,) = batch.prefill([PROMPT])
         batch.add([prefilled] * rows)
         mx.eval(batch.step(mx.array([7] * rows)))
-        caches: list[Any] = batch.caches  # type: ignore[attr-defined]
+        caches = batch.caches
         arrays = [array for cache in caches for array in (cache.keys, cache.values)]
         mx.eval(arrays)
         before = sum(array.nbytes for array in arrays)
-        batch.keep(range(rows - rows // 4))
+        batch.select(range(rows - rows // 4))
         arrays = [array for cache in caches for array in (cache.keys, cache.values)]
         copies = operations(*arrays)
         mx.eval(arrays)
