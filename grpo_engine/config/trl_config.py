@@ -209,7 +209,7 @@ def _trust(trust: str, values: Tree, put: Put) -> None:
     elif trust == "vespo":
         for name in ("vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg"):
             # TRL raises a smaller rate to this
-            put(f"algorithm.{name}", max(values[name], SETTINGS[name].range.low))
+            put(f"algorithm.{name}", max(values[name], SETTINGS[name].ge))
     else:
         put("algorithm.sapo_tau_pos", values["sapo_temperature_pos"])
         put("algorithm.sapo_tau_neg", values["sapo_temperature_neg"])
