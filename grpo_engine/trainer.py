@@ -35,7 +35,7 @@ from grpo_engine.errors import DataError, EngineError, RankLostError
 from grpo_engine.evaluation.held_out import Moment, evaluate, evaluate_if_due
 from grpo_engine.evaluation.pinned import sample_pinned, score_pinned_after_update
 from grpo_engine.events import Event, NoteWritten, PhaseStarted, RunFailed, RunFinished, StepSkipped
-from grpo_engine.maths.around import entropy_control
+from grpo_engine.maths.reuse import entropy_control
 from grpo_engine.platform.threads import launched_rank
 from grpo_engine.policy.memory import free_cache
 from grpo_engine.run.given import NOTHING, Given

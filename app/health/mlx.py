@@ -8,7 +8,7 @@ from pathlib import Path
 
 from grpo_engine.cpu import blas
 from grpo_engine.errors import MemoryLimitError, MissingPackageError
-from grpo_engine.platform import device, formats, kernels, private, speed, threads
+from grpo_engine.platform import device, formats, kernels, private, speed
 from grpo_tui.app.health.facts import Fact, Level
 
 SLOW = 20.0  # GFLOP/s; MLX's own BLAS reaches 2.5-6, an optimised one 40 and more per core
@@ -142,19 +142,13 @@ def products() -> list[Fact]:
     library = done.library or done.reason
     if done.loaded:
         name = " ".join(done.config.split()[:2])
-        library = f"{name}, kernel {done.kernels}, {done.threads} of at most {done.max_threads} "
-        library += f"threads, {done.library}"
+        count = f"{done.threads} thread{'s' * (done.threads != 1)}"
+        library = f"{name}, kernel {done.kernels}, {count}, {done.library}"
     reasons = [*done.skipped, done.remedy]
     if done.compiled_problem:
         reasons.insert(0, f"Our own compiled code is not used: it {done.compiled_problem}.")
     remedy = " ".join(filter(None, reasons))
     level = Level.WARNING if done.problem or remedy else Level.FINE
-    if done.loaded and done.max_threads < threads.cores():
-        level = Level.WARNING
-        remedy = (
-            f"{remedy} This build uses {done.max_threads} of {threads.cores()} cores; "
-            "GRPO_TUI_BLAS names another OpenBLAS."
-        ).strip()
     numbers: dict[str, float | str | None] = {
         "library": done.library,
         "config": done.config,

@@ -22,7 +22,7 @@ from grpo_tui.experiments.values import GroupView, TokenRow
 if TYPE_CHECKING:
     import mlx.core as mx
 
-    from grpo_engine.maths.terms import Terms
+    from grpo_engine.maths.loss import Terms
     from grpo_engine.maths.weight import Totals
 
 # Settings that can be varied, as far as recorded log-probabilities and rewards suffice.

@@ -20,7 +20,6 @@ from grpo_engine.environments.dialogues import open_environments
 from grpo_engine.errors import CheckpointError
 from grpo_engine.evaluation.pinned import first_pins
 from grpo_engine.events import Event, ModelLoaded, NoteWritten, PhaseStarted, RunStarted
-from grpo_engine.maths.patched import patched
 from grpo_engine.policy import optimizer
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.memory import MemoryPlan
@@ -34,6 +33,7 @@ from grpo_engine.run.given import NOTHING, Given
 from grpo_engine.run.session import Part, Run
 from grpo_engine.setup import preflight
 from grpo_engine.setup.parts import Loaded, load_tasks, open_parts
+from grpo_engine.setup.patched import patched
 from grpo_engine.tasks.base import Task, fingerprint_of
 from grpo_engine.training.drawing import take_rates
 from grpo_engine.versions import versions

@@ -10,11 +10,10 @@ from mlx.utils import tree_map
 
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.config.settings import RolloutConfig
-from grpo_engine.maths.batch import Batch, batch_of
-from grpo_engine.maths.loss import recipe_loss
+from grpo_engine.maths.arrays import Batch, batch_of
+from grpo_engine.maths.loss import Terms, recipe_loss
 from grpo_engine.maths.metrics import metrics
-from grpo_engine.maths.target import Targets, targets_of
-from grpo_engine.maths.terms import Terms
+from grpo_engine.maths.trust import Targets, targets_of
 from grpo_engine.maths.weight import Totals
 from grpo_engine.policy.batch import TokenBatch
 from grpo_engine.policy.forward import TokenScores, token_scores

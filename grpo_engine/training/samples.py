@@ -13,7 +13,6 @@ import numpy as np
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.events import CUT
 from grpo_engine.maths.advantage import Advantages
-from grpo_engine.maths.around import without_truncated
 from grpo_engine.policy.batch import TokenBatch
 from grpo_engine.rewards.right import Right
 from grpo_engine.rewards.scoring import Scores
@@ -120,16 +119,14 @@ def gather(groups: Sequence[SampledGroup], recipe: Recipe) -> Samples:
     for row, rollout in enumerate(rollouts):
         mask[row, : len(rollout.ids)] = 1
         mask[row, list(rollout.forced)] = 0
-    mask_BT = mx.array(mask)
-    if recipe.mask_truncated:
-        truncated_B = mx.array([float(rollout.finish in CUT) for rollout in rollouts])
-        mask_BT = without_truncated(mask_BT, truncated_B).astype(mx.float32)
+        if recipe.mask_truncated and rollout.finish in CUT:
+            mask[row] = 0
     group_ids = [place for place, group in enumerate(groups) for _ in group.rollouts]
     return Samples(
         groups=list(groups),
         rollouts=rollouts,
         group_ids_B=mx.array(group_ids),
-        mask_BT=mask_BT,
+        mask_BT=mx.array(mask),
         token_ids_BT=mx.array(padded([r.ids for r in rollouts], width, np.int32)),
         sampler_logprobs_BT=mx.array(padded([r.logprobs for r in rollouts], width, np.float32)),
         raw_sampler_logprobs_BT=mx.array(

@@ -169,7 +169,7 @@ def test_a_collapse_beside_a_busy_process_names_the_setting(
 ) -> None:
     times = iter([0.2, 16.0, 0.35])
     monkeypatch.setattr(speed, "measure", lambda shape: speed.Speed(shape, next(times), 1.0))
-    monkeypatch.setattr(blas, "ensure", lambda: blas.Blas(library="x", threads=2, max_threads=4))
+    monkeypatch.setattr(blas, "ensure", lambda: blas.Blas(library="x", threads=2))
     monkeypatch.setattr(blas, "set_threads", lambda count: count)
     found = mlx.skinny()
     assert found.level is Level.WARNING
@@ -251,7 +251,7 @@ def test_the_folder_of_mlxs_kernels_is_ours_or_doctor_says_whose(
 
 
 def test_code_of_ours_that_fails_its_check_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    rejected = blas.Blas(library="x", threads=1, max_threads=64, compiled_problem="computes wrong")
+    rejected = blas.Blas(library="x", threads=1, compiled_problem="computes wrong")
     monkeypatch.setattr(blas, "ensure", lambda: rejected)
     found = mlx.products()[0]
     assert found.level is Level.WARNING
