@@ -15,7 +15,7 @@ from grpo_engine.run.session import is_stopping
 from grpo_engine.setup.opening import load_run
 from grpo_engine.setup.parts import load_tasks
 from grpo_engine.training.drawing import Drawing, take_rates
-from grpo_engine.training.sampling import sample_and_score
+from grpo_engine.training.sampling import SampleRequest, sample_and_score
 
 ENOUGH = 0.8  # share of prompts with a signal that a group size should reach
 
@@ -50,10 +50,10 @@ def probe(
                 if is_stopping(run):
                     return
                 begun = run.clock.now()
-                groups = yield from sample_and_score(
-                    run, 0, examples[start : start + each], sampling, rows=samples, first=start,
-                    origin="eval",
-                )  # fmt: skip
+                groups = yield from sample_and_score(run, 0, SampleRequest(
+                    examples=examples[start : start + each], sampling=sampling, rows=samples,
+                    first=start, origin="eval",
+                ))  # fmt: skip
                 yield PromptsProbed(
                     temperature=temperature,
                     keys=tuple(group.example.key for group in groups),
