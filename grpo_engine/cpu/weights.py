@@ -10,7 +10,7 @@ from mlx_lm.models import rope_utils
 from mlx_lm.tuner.lora import LoRALinear
 
 from grpo_engine.cpu import blas
-from grpo_engine.cpu.structs import PROJECTIONS, Layer, Linear, Model, declare
+from grpo_engine.cpu.structs import PROJECTIONS, Batch, Layer, Linear, Model, declare
 
 FIXED: Final = (nn.RoPE, rope_utils.Llama3RoPE, rope_utils.YarnRoPE, rope_utils.SuScaledRoPE)
 """Rotations that depend on a token's position alone, not on the length of its sequence."""
@@ -59,7 +59,8 @@ class _Weights:
         linear = Linear(
             weight=self._address(_floats(weight), input_size, output_size),
             bias=None if bias is None else self._address(_floats(bias), output_size),
-        )
+            input_size=input_size, output_size=output_size,
+        )  # fmt: skip
         if base is layer or getattr(layer, "is_off", False):
             return linear
         if not isinstance(layer, LoRALinear) or (layer.dropout._p_1 < 1 and layer.training):
@@ -84,8 +85,7 @@ class HeadWeights(_Weights):
 
     def __init__(self, head: nn.Module) -> None:
         super().__init__()
-        self.hidden_size, self.vocabulary = _sizes(head)
-        self.linear = self._linear(head, self.hidden_size, self.vocabulary)
+        self.linear = self._linear(head, *_sizes(head))
         if self.linear.rank:
             raise ValueError("a head that is adapted")
 
@@ -115,12 +115,19 @@ class TrunkWeights(_Weights):
         """The states of tokens before the first layer, [N, D]."""
         return np.ascontiguousarray(self._embedding[tokens])
 
-    def cos_sin(self, positions: np.ndarray) -> np.ndarray:
-        """Cosines, then sines, of the rotations at these positions, [N, rotary_dims]."""
-        while positions.max() >= len(self._cos_sin):
+    def batch(self, positions: int, spans: np.ndarray, *, row_wise: bool = False) -> Batch:
+        """Tokens that attend to a prompt and a segment: their starts and lengths, [4, N]."""
+        spans = np.ascontiguousarray(spans, np.int32)
+        lengths = spans[1] + spans[3]
+        longest = int(lengths.max())
+        while longest > len(self._cos_sin):
             self._cos_sin = _cos_sin(self._rope, self.head_dim, len(self._cos_sin) + GROWTH)
-        values: np.ndarray = self._cos_sin[positions]
-        return values
+        cos_sin = self._cos_sin[lengths - 1]
+        first, size = spans.ctypes.data, spans.strides[0]
+        batch = Batch(len(lengths), positions, longest, row_wise, first, first + size,
+                      first + 2 * size, first + 3 * size, cos_sin.ctypes.data)  # fmt: skip
+        batch.arrays = (spans, cos_sin)  # as long as their addresses are used
+        return batch
 
     def _layer(self, layer: Any) -> Layer:
         block, model = layer.self_attn, self.model

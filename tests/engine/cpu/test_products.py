@@ -202,7 +202,7 @@ def bundled() -> str:
 
 def test_a_library_of_other_sources_is_refused_with_its_remedy(installed: Path) -> None:
     assert blas_check.verdict(bundled()).kernels.startswith(str(installed))
-    with (installed / "decode.c").open("a") as file:
+    with (installed / "layers.c").open("a") as file:
         file.write("/* a newer one */")
     verdict = blas_check.verdict(bundled())
     assert (verdict.works, verdict.kernels) == (True, "")

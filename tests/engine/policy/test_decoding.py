@@ -109,8 +109,7 @@ def decode(
 ) -> np.ndarray:
     """Logits of steps with given tokens, [steps, rows, V]; after half of them a row leaves."""
     batch: Batch = KernelBatch(policy) if kind == "kernels" else batches.BUILDS[kind](policy)
-    distinct = list(dict.fromkeys(prompts))
-    ran = dict(zip(distinct, batch.prefill(distinct), strict=True))
+    ran = {prompt: batch.prefill([prompt])[0] for prompt in dict.fromkeys(prompts)}
     batch.add([ran[prompt] for prompt in prompts])
     rows = list(range(len(prompts)))
     found = []
@@ -142,7 +141,6 @@ def test_steps_equal_those_of_mlx(
     prompts = [prompts[0]] * len(prompts) if same else prompts
     tokens = some(seed, 6, len(prompts))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stored_rows, "SHARED_FROM", 4)
         patch.setattr(stored_rows, "GROWTH", 4)
         patch.setattr(weights, "GROWTH", 16)
         own = blas.products()
@@ -175,10 +173,9 @@ def test_16_bit_weights_are_left_to_mlx(tmp_path: Path) -> None:
 def test_a_row_has_the_same_bits_beside_any_others(tmp_path: Path) -> None:
     policy = policy_of(tmp_path / "model", {"hidden_size": 64})
     prompt, tokens = tuple(some(1, 37)), some(2, 5, 9)
-    with policy.for_sampling(), pytest.MonkeyPatch.context() as patch:
+    with policy.for_sampling():
         alone = decode(policy, "kernels", [prompt], tokens)
         longer = decode(policy, "kernels", [prompt, tuple(some(3, 90))], tokens)
-        patch.setattr(stored_rows, "SHARED_FROM", 4)
         shared = decode(policy, "kernels", [prompt] * 9, tokens)
     assert np.array_equal(alone[:, 0], shared[:2, 0].tolist() + alone[2:, 0].tolist())
     assert np.array_equal(alone[:2, 0], longer[:2, 0])

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_engine.config.settings import ModelConfig
-from grpo_engine.cpu import rows
 from grpo_engine.events import RolloutsAdvanced, Span, unscored
 from grpo_engine.policy.batch import micro_batches
 from grpo_engine.policy.forward import token_scores
@@ -138,10 +137,7 @@ def test_kept_caches_serve_models_of_every_build(
     assert max(len(rollout.spans) for rollout in rollouts) >= 3
 
 
-def test_rows_leave_a_shared_prompt_and_come_back(
-    policy: Policy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rows, "SHARED_FROM", 4)
+def test_rows_leave_a_shared_prompt_and_come_back(policy: Policy) -> None:
     prompts = [replace(PROMPTS[1], rows=ROWS)]
     sampling = Sampling(max_new_tokens=30, stop=STOPS)
     rollouts = sample(policy, sampling, dialogues(Scripted(REPLIES)), prompts)

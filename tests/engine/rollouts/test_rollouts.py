@@ -11,7 +11,6 @@ import pytest
 
 from grpo_engine.config.settings import ModelConfig, RolloutConfig
 from grpo_engine.control import Control, StopNow
-from grpo_engine.cpu import rows
 from grpo_engine.errors import DataError
 from grpo_engine.events import NoteWritten, RolloutsAdvanced, RunPaused, RunResumed
 from grpo_engine.policy.batch import micro_batches
@@ -79,10 +78,8 @@ def test_batched_sampling_equals_one_row_at_a_time(
 @pytest.mark.parametrize("max_rows", [0, 3])
 @pytest.mark.parametrize("prompts", [[PROMPTS[1]], [replace(PROMPTS[1], rows=5), PROMPTS[3]]])
 def test_rows_of_the_same_prompt_equal_one_row_at_a_time(
-    make_policy: MakePolicy, monkeypatch: pytest.MonkeyPatch, prompts: list[PromptRows],
-    max_rows: int, compute: str,
-) -> None:  # fmt: skip
-    monkeypatch.setattr(rows, "SHARED_FROM", 4)
+    make_policy: MakePolicy, prompts: list[PromptRows], max_rows: int, compute: str
+) -> None:
     sampling = Sampling(max_new_tokens=70, max_rows=max_rows, stop=("a", "zz", "e"))
     policy = make_policy(compute=compute)
     move_weights(policy, 0.1)
