@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from grpo_engine import names
-from grpo_engine.config.parse import build, merge, put, read_yaml
+from grpo_engine.config.parse import assign, build, merge, read_yaml
 from grpo_engine.config.recipes import SETTINGS, Recipe, recipe
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError
@@ -53,7 +53,7 @@ def tree_of(keywords: Mapping[str, Any]) -> dict[str, Any]:
             tree[key] = _section(key, value)
     for key, value in keywords.items():
         if "." in key and not (key in SHORT.values() and value is None):
-            put(tree, key, value)
+            assign(tree, key, value)
     return tree
 
 

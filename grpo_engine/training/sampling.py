@@ -2,6 +2,7 @@
 
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from grpo_engine.distributed.ranks import Ranks
 from grpo_engine.events import (
@@ -22,7 +23,7 @@ from grpo_engine.rollouts.decode import sample_groups
 from grpo_engine.rollouts.noise import occurrences
 from grpo_engine.rollouts.prompts import Opening, RenderedPrompt
 from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
-from grpo_engine.run.requests import answer_requests, relay
+from grpo_engine.run.requests import answer_requests
 from grpo_engine.run.session import Run
 from grpo_engine.tasks.base import Example
 from grpo_engine.training.drawing import Drawing
@@ -104,7 +105,7 @@ def sample_and_score(
         yield from _announced(step, request, prompts)
         rollouts = yield from _sampled(run, step, request, [row for _, row in assigned])
     free_cache()
-    yield from answer_requests(run, step)
+    yield from answer_requests(run)
     if request.origin == "train":
         yield PhaseStarted(step=step, phase="score", total=len(rollouts))
     with run.clock.phase("score" if request.origin == "train" else "evaluate"):
@@ -114,11 +115,10 @@ def sample_and_score(
         }
         scores = _scored(run, step, request, prompts, local)
         scored = all_rollouts(
-            run.ranks, [(index, (local[index], scores[index])) for index in local],
-            len(prompt_rows),
-        )  # fmt: skip
+            run.ranks, [(index, (local[index], scores[index])) for index in local]
+        )
     yield from distinct_alerts(scored)
-    yield from answer_requests(run, step)
+    yield from answer_requests(run)
     groups = []
     for row, prompt, example, (completions, group_scores) in zip(
         prompt_rows, prompts, request.examples, scored, strict=True
@@ -139,12 +139,11 @@ def _sampled(
     """This rank's rollouts, with what their environments say at the end."""
     environments = run.environments
     dialogues = environments.dialogues() if environments is not None else None
-    decoding = sample_groups(
+    rollouts = yield from sample_groups(
         run.policy, rows, request.sampling, seed=run.config.seed, step=request.seed_step,
-        control=run.control, dialogues=dialogues,
+        event_step=step, requests=partial(answer_requests, run), dialogues=dialogues,
         weights=run.sampler_weights if request.origin == "train" else None,
     )  # fmt: skip
-    rollouts: list[Rollout] = yield from relay(run, step, decoding)
     if environments is not None and dialogues is not None:
         with run.clock.phase("environment"):
             rollouts = environments.finish(rollouts)
@@ -163,22 +162,20 @@ def _rendered(run: Run, request: SampleRequest) -> list[RenderedPrompt]:
             examples, indices, rows=request.rows, step=request.seed_step, attempt=request.attempt
         )
     local = zip(indices, map(encode, openings), strict=True)
-    encoded = run.ranks.gather_by_place(local, len(examples))
+    encoded = run.ranks.gather_indexed(local)
     return [
         environments.render(example, decode(Opening, opening))
         for example, opening in zip(examples, encoded, strict=True)
     ]
 
 
-def all_rollouts(
-    ranks: Ranks, local: Sequence[tuple[int, ScoredRollouts]], count: int
-) -> list[ScoredRollouts]:
-    """The scored rollouts of all `count` prompts; `local` has this rank's, by index."""
+def all_rollouts(ranks: Ranks, local: Sequence[tuple[int, ScoredRollouts]]) -> list[ScoredRollouts]:
+    """The scored rollouts of all prompts; `local` has this rank's, by index."""
     if ranks.size == 1:
         return [scored for _, scored in local]
     items = [(index, encode(scored)) for index, scored in local]
     kind = tuple[list[Rollout], Scores]
-    return [decode(kind, scored) for scored in ranks.gather_by_place(items, count)]
+    return [decode(kind, scored) for scored in ranks.gather_indexed(items)]
 
 
 def distinct_alerts(scored: Sequence[ScoredRollouts]) -> Iterable[AlertRaised]:

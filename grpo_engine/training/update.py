@@ -155,7 +155,7 @@ def _make_pass(
         yield _pass_finished(step, minibatch, summed, done)
         if done.stopped:
             break
-        yield from answer_requests(run, step)
+        yield from answer_requests(run)
     return _with_pass(done, inputs, results, totals)
 
 
@@ -223,7 +223,7 @@ def _gradient(
             local[index] = MicroBatchResult.of(batch, outputs)
             yield PhaseAdvanced(step=step, phase="update", done=done + len(local), total=total)
             if len(local) < len(assigned):
-                yield from answer_requests(run, step)
+                yield from answer_requests(run)
         if gradients_sum is None:  # more ranks than micro-batches
             trainable = run.policy.module.trainable_parameters()
             gradients_sum = tree_map(mx.zeros_like, trainable)
@@ -290,7 +290,7 @@ def _measure_targets(
         mx.eval(outputs)
         local[index] = MicroBatchResult.of(batch, outputs)
         yield PhaseAdvanced(step=step, phase="logprobs", done=len(local), total=len(assigned))
-        yield from answer_requests(run, step)
+        yield from answer_requests(run)
     results = _of_all_ranks(run, batches, local)
     measured = {
         name: value for name, value in _sums(results).items()
@@ -308,9 +308,8 @@ def _of_all_ranks(
     """The results of every micro-batch; `local` has this rank's, by index."""
     if run.ranks.size == 1:
         return list(local.values())
-    plain = run.ranks.gather_by_place(
-        [(index, [result.loss, result.sums, *result.arrays]) for index, result in local.items()],
-        len(batches),
+    plain = run.ranks.gather_indexed(
+        (index, [result.loss, result.sums, *result.arrays]) for index, result in local.items()
     )
     names = plain[0][2:]
     arrays = run.ranks.sum({
