@@ -27,8 +27,8 @@ from grpo_engine.control import Control
 from grpo_engine.cpu import blas
 from grpo_engine.events import EvaluationFinished, Event, RunFailed, StepFinished
 from grpo_engine.presets import preset
-from grpo_engine.run.given import NOTHING
 from grpo_engine.run.session import Run
+from grpo_engine.run.user_objects import NO_OBJECTS
 from grpo_engine.setup.opening import load_run
 from grpo_engine.setup.parts import load_tasks
 from grpo_engine.trainer import run
@@ -98,7 +98,7 @@ def first_update(
     """
     with ExitStack() as stack:
         current: Run = drain(
-            load_run(config, Control(), folder, stack, load_tasks(config, NOTHING), 0, threads=1)
+            load_run(config, Control(), folder, stack, load_tasks(config, NO_OBJECTS), 0, threads=1)
         )
         given = given or drain(sample_step(current, 1))
         samples = gather(given.groups, current.recipe)

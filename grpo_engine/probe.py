@@ -10,8 +10,8 @@ from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
 from grpo_engine.evaluation.statistics import Interval, bootstrap, signal_at_k
 from grpo_engine.events import Event
-from grpo_engine.run.given import NOTHING
 from grpo_engine.run.session import is_stopping
+from grpo_engine.run.user_objects import NO_OBJECTS
 from grpo_engine.setup.opening import load_run
 from grpo_engine.setup.parts import load_tasks
 from grpo_engine.training.drawing import Drawing, take_rates
@@ -38,7 +38,7 @@ def probe(
 ) -> Iterator[Event | PromptsProbed]:  # fmt: skip
     """Sample answers to the first training prompts, at each temperature, a few at a time."""
     with ExitStack() as stack:
-        tasks = load_tasks(config, NOTHING)
+        tasks = load_tasks(config, NO_OBJECTS)
         most = min(prompts, sum(len(one.task.train) for one in tasks))
         each = max(1, config.rollout.prompts * config.rollout.group_size // samples)
         run = yield from load_run(config, control, folder, stack, tasks, 0)
