@@ -23,7 +23,7 @@ from grpo_engine.run.requests import answer_requests
 from grpo_engine.run.session import Run
 from grpo_engine.training.drawing import Drawing
 from grpo_engine.training.logprobs import score_tokens
-from grpo_engine.training.samples import as_float, gather_rollouts
+from grpo_engine.training.samples import gather_rollouts
 from grpo_engine.training.sampling import FIXED_STEP
 
 PROMPTS, ROWS, TOKENS = 2, 2, 16
@@ -105,4 +105,4 @@ def moved_adapter(policy: Policy) -> dict[str, mx.array] | None:
 
 def _gap(values: mx.array, mask: mx.array) -> Gap:
     sizes = mx.abs(values * mask)
-    return Gap(as_float(sizes.sum() / mask.sum()), as_float(sizes.max()))
+    return Gap(float(sizes.sum() / mask.sum()), float(sizes.max()))
