@@ -386,5 +386,5 @@ def undetermined(recipe: Recipe, was: Recipe) -> tuple[str, ...]:
     """The settings that differ and that recorded numbers cannot show, since they change updates."""
     return tuple(
         name for name in differences(recipe, was)
-        if name in _OF_UPDATES and (SETTINGS[name].active(recipe) or SETTINGS[name].active(was))
+        if name in _OF_UPDATES and any(SETTINGS[name].is_active(each) for each in (recipe, was))
     )  # fmt: skip

@@ -45,8 +45,8 @@ def _sql(node: Node, known: Known) -> Sql:
             return _word(text)
         case Term():
             return _condition(node, known)
-        case Not(part):
-            sql, values = _sql(part, known)
+        case Not(parts):
+            sql, values = _sql(parts[0], known)
             return f"NOT coalesce({sql}, 0)", values
         case Every(parts):
             return _join(" AND ", [_sql(part, known) for part in parts])

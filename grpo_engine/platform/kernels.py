@@ -12,6 +12,7 @@ import os
 import re
 import sys
 from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 from threading import Lock
 from typing import Final
@@ -43,7 +44,8 @@ def prepare() -> None:
         name = next((name for name in TEMPORARY if name in os.environ), TEMPORARY[-1])
         _set_for_mlx(name, _folder)
         if device.uses_gpu() and CUDA not in os.environ:
-            _set_for_mlx(CUDA, _shared(_folder) / "ptx")
+            # MLX does not tell apart what its versions compiled
+            _set_for_mlx(CUDA, _shared(_folder) / "ptx" / version("mlx"))
 
 
 def folder() -> Path | None:

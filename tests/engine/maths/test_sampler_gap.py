@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_engine.config.recipes import CHOICES, RECIPES, Recipe, recipe
+from grpo_engine.config.recipes import RECIPES, SETTINGS, Recipe, recipe
 from grpo_engine.config.trl_names import NO_CAP
 from grpo_engine.maths.metrics import metrics
 from grpo_engine.maths.trust import targets_of
 from grpo_engine.maths.weight import totals_of
 from tests.engine.maths.helpers import assert_close, gradient_of, loss_of, number, random_batch
 
-MODES = CHOICES["importance_mode"]
+MODES = SETTINGS["importance_mode"].choices
 NAMES = st.sampled_from(list(RECIPES))
 MODE = st.sampled_from(MODES)
 SEEDS = st.integers(0, 10_000)

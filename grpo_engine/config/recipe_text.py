@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import NamedTuple
 
-from grpo_engine.config.recipe_settings import Meaning
+from grpo_engine.config.declaration import Meaning
 from grpo_engine.config.recipes import SETTINGS, Recipe
 
 
@@ -17,7 +17,7 @@ class Answer(NamedTuple):
     question: str
     asks: str
     choice: str
-    words: str
+    text: str
     settings: dict[str, object]
 
 
@@ -36,16 +36,16 @@ def answers(recipe: Recipe) -> tuple[Answer, ...]:
     values = values_of(recipe)
     found = []
     for question, asks in ASKS.items():
-        own = [s for s in SETTINGS.values() if s.belongs == question and s.read(recipe)]
+        own = [s for s in SETTINGS.values() if s.belongs == question and s.is_read(recipe)]
         if question == "reuse":
-            choice, words = reuse_choice(recipe), "rollouts are used {often}"
+            choice, text = reuse_choice(recipe), "rollouts are used {often}"
         else:
-            choice, words = getattr(recipe, question), meaning(recipe, question).words
-        words += "".join(s.said for s in own if s.active(recipe))
+            choice, text = getattr(recipe, question), meaning(recipe, question).text
+        text += "".join(s.phrase for s in own if s.is_active(recipe))
         if question == "weight" and counts_by_length(recipe):
-            words += ", and the push of an answer counts once for each of its tokens"
-        read = {s.name: getattr(recipe, s.name) for s in own}
-        found.append(Answer(question, asks, choice, words.format(**values), read))
+            text += ", and the push of an answer counts once for each of its tokens"
+        read = {s.path: getattr(recipe, s.path) for s in own}
+        found.append(Answer(question, asks, choice, text.format(**values), read))
     return tuple(found)
 
 
@@ -54,13 +54,13 @@ def around(recipe: Recipe) -> dict[str, object]:
     return {
         name: getattr(recipe, name)
         for name, setting in SETTINGS.items()
-        if name not in ASKS and not setting.belongs and setting.read(recipe)
+        if name not in ASKS and not setting.belongs and setting.is_read(recipe)
     }
 
 
 def sentence(recipe: Recipe) -> str:
-    words = "; ".join(answer.words for answer in answers(recipe))
-    return words[0].upper() + words[1:] + "."
+    text = "; ".join(answer.text for answer in answers(recipe))
+    return text[0].upper() + text[1:] + "."
 
 
 def formula(recipe: Recipe) -> tuple[str, ...]:
@@ -130,7 +130,7 @@ def often(recipe: Recipe) -> str:
         return "once"
     if recipe.stop == "never":
         return "in {passes} passes"
-    return "in at most {passes} passes, " + meaning(recipe, "stop").words
+    return "in at most {passes} passes, " + meaning(recipe, "stop").text
 
 
 def reward_lines(recipe: Recipe) -> tuple[str, ...]:
@@ -203,14 +203,14 @@ def anchor_lines(recipe: Recipe) -> tuple[str, ...]:
 
 def loss_line(recipe: Recipe) -> str:
     """What is minimised."""
-    active = [setting for setting in SETTINGS.values() if setting.active(recipe)]
+    active = [setting for setting in SETTINGS.values() if setting.is_active(recipe)]
     penalty, of_answer = "", ["{J}"] if counts_by_length(recipe) else []
     if recipe.anchor != "none" and recipe.anchor_place == "loss":
         k = "kᵢₜ" if recipe.anchor_level == "token" else "kᵢ"
         penalty = f" − {{beta:g}}·{'{rho}·' if recipe.reweights_anchor else ''}{k}"
         of_answer += [k] if k == "kᵢ" and recipe.weight != "per_sequence" else []
     folded = recipe.trust == "vespo"  # the correction for the sampler is in W
-    factors = [s.factor for s in active if not (folded and s.name == "importance_cap")]
+    factors = [s.factor for s in active if not (folded and s.path == "importance_cap")]
     terms, gate = f"{''.join(factors)}{{J}}{penalty}", "".join(s.gate for s in active)
     if gate:
         terms = f"{gate}({terms})" if penalty else gate + terms
