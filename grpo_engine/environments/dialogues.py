@@ -17,7 +17,7 @@ from grpo_engine.rollouts.prompts import (
     PromptRenderer,
     RenderedPrompt,
     conversation,
-    place,
+    location,
     reward_prompt,
 )
 from grpo_engine.rollouts.replies import ReplyTokens, reply_tokens, with_calls
@@ -46,7 +46,7 @@ class Environments:
         name = str(example.columns.get(CHOOSES, ""))
         if name not in self.renderers:
             raise DataError(
-                f"{place(example)}: its `environment` is {name!r}; task.environment has "
+                f"{location(example)}: its `environment` is {name!r}; task.environment has "
                 f"{', '.join(self.renderers)}"
             )
         return name

@@ -14,6 +14,7 @@ import re
 import sys
 import tempfile
 from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 from threading import Lock
 from typing import Final
@@ -47,7 +48,8 @@ def prepare() -> None:
         name = next((name for name in VARIABLES if name in os.environ), VARIABLES[-1])
         _set_for_mlx(name, _folder)
         if device.uses_gpu() and CUDA not in os.environ:
-            _set_for_mlx(CUDA, _shared(_folder) / "ptx")
+            # MLX does not tell apart what its versions compiled
+            _set_for_mlx(CUDA, _shared(_folder) / "ptx" / version("mlx"))
 
 
 def folder() -> Path | None:

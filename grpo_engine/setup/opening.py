@@ -29,8 +29,8 @@ from grpo_engine.policy.trees import flatten
 from grpo_engine.rollouts.prompts import PromptRenderer
 from grpo_engine.rollouts.types import Sampling
 from grpo_engine.run import checkpoint, persist
-from grpo_engine.run.given import NOTHING, Given
 from grpo_engine.run.session import Part, Run
+from grpo_engine.run.user_objects import NO_OBJECTS, UserObjects
 from grpo_engine.setup import preflight
 from grpo_engine.setup.parts import Loaded, load_tasks, open_parts
 from grpo_engine.setup.patched import patched
@@ -57,7 +57,7 @@ def open_run(
     stack: ExitStack,
     *,
     resume: bool,
-    given: Given = NOTHING,
+    objects: UserObjects = NO_OBJECTS,
 ) -> Generator[Event, None, Run]:
     """Load everything, with rank 0's settings on every rank; `stack` closes it after the run."""
     ranks = Ranks.join()
@@ -73,7 +73,7 @@ def open_run(
         persist.check_same_settings(config, saved)
     step = saved.step if saved is not None else 0
     optimizer.build(config.optimizer)  # validates settings before anything slow
-    tasks = load_tasks(config, given)
+    tasks = load_tasks(config, objects)
     threads = _threads(saved.state["threads"] if saved is not None else None)
     replaced = patched()
     yield RunStarted(
@@ -108,7 +108,7 @@ def open_run(
         )
     run = yield from load_run(
         config, control, folder, stack, tasks, step, threads=threads, ranks=ranks,
-        saved=None if saved is None else saved.state, given=given,
+        saved=None if saved is None else saved.state, objects=objects,
     )  # fmt: skip
     if run.recipe != config.algorithm.resolved():
         yield NoteWritten(step=step, text=CORRECTED)
@@ -130,7 +130,7 @@ def _threads(before: int | None) -> int:
 def load_run(
     config: RunConfig, control: Control, folder: Path, stack: ExitStack, tasks: Sequence[Loaded],
     step: int, *, threads: int = 0, ranks: Ranks | None = None,
-    saved: Mapping[str, Any] | None = None, given: Given = NOTHING,
+    saved: Mapping[str, Any] | None = None, objects: UserObjects = NO_OBJECTS,
 ) -> Generator[Event, None, Run]:  # fmt: skip
     """Load the model and start the reward functions, for a run at step 0.
 
@@ -142,14 +142,14 @@ def load_run(
     usable = [_renderer(one.config, one.task, policy).usable() for one in tasks]
     renders = [render for render, _ in usable]
     noted = [text for _, notes in usable for text in notes]
-    for text in filter(None, (*policy.notes, *noted, given.note(config.task))):
+    for text in filter(None, (*policy.notes, *noted, objects.note(config.task))):
         yield NoteWritten(step=step, text=text)
     environments = open_environments(
         config, renders[0].task, folder, renders[0], policy.end_ids, stack.enter_context,
-        lambda: control.stop_now, given.environments,
+        lambda: control.stop_now, objects.environments,
     )  # fmt: skip
     parts = open_parts(
-        tasks, renders, folder, control, given, stack.enter_context,
+        tasks, renders, folder, control, objects, stack.enter_context,
         None if environments is None else environments.client.rewards,
     )  # fmt: skip
     for text in dict.fromkeys(part.scorer.form_note for part in parts):

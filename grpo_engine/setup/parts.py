@@ -10,8 +10,8 @@ from grpo_engine.environments.dialogues import specs_of
 from grpo_engine.errors import ConfigError
 from grpo_engine.rewards.scorer import Scorer
 from grpo_engine.rollouts.prompts import PromptRenderer
-from grpo_engine.run.given import Given
 from grpo_engine.run.session import Part
+from grpo_engine.run.user_objects import UserObjects
 from grpo_engine.tasks.base import Task, load_task
 
 
@@ -25,9 +25,9 @@ class Loaded:
     weight: float = 1.0
 
 
-def load_tasks(config: RunConfig, given: Given) -> list[Loaded]:
+def load_tasks(config: RunConfig, objects: UserObjects) -> list[Loaded]:
     """The run's task, then the further ones that have a weight."""
-    first = Loaded(label=config.task.name, config=config, task=given.load_task(config.task))
+    first = Loaded(label=config.task.name, config=config, task=objects.load_task(config.task))
     found = [first]
     for label, other in config.task.others.items():
         if other.weight:
@@ -69,14 +69,14 @@ def _settings_of(config: RunConfig, other: OtherTask, task: Task) -> RunConfig:
 
 def open_parts(
     tasks: Sequence[Loaded], renders: Sequence[PromptRenderer], folder: Path, control: Control,
-    given: Given, enter: Callable[[Scorer], Scorer], environments: Sequence[str] | None,
+    objects: UserObjects, enter: Callable[[Scorer], Scorer], environments: Sequence[str] | None,
 ) -> list[Part]:  # fmt: skip
     """Start each task's reward process; `enter` sees to it that they end."""
     parts = []
     for place, (one, render) in enumerate(zip(tasks, renders, strict=True)):
         scorer = Scorer(
             one.config, render.task, folder / f"task-{place}" if place else folder, control,
-            local=given.rewards, environments=environments,
+            local=objects.rewards, environments=environments,
         )  # fmt: skip
         parts.append(
             Part(

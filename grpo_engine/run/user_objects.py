@@ -10,7 +10,7 @@ from grpo_engine.tasks.base import Task, load_task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class UserObjects:
     """A task, rewards, tools and environments that no other process can import.
 
     `rewards` has functions by their name in `rewards.functions`, `environments` tools and
@@ -31,29 +31,29 @@ class Given:
 
     def note(self, config: TaskConfig) -> str:
         """What of users' code runs in this process, and what that means; empty if nothing does."""
-        runs = {"reward": list(self.rewards)}
-        if self.environments:  # one of them here, all here
-            runs |= {
-                "tool": list(config.tools),
-                "environment": list(filter(None, config.environments.values())),
-            }
-        told = [
-            f"{what}{'s' if len(own) > 1 else ''} {', '.join(n.removeprefix(GIVEN) for n in own)}"
-            for what, own in runs.items()
-            if own
+        names = {"reward": list(self.rewards)}
+        if self.environments:  # if one of them is local, all are
+            names["tool"] = list(config.tools)
+            names["environment"] = list(filter(None, config.environments.values()))
+        texts = [
+            f"{noun}{'s' * (len(group) > 1)} {', '.join(n.removeprefix(GIVEN) for n in group)}"
+            for noun, group in names.items()
+            if group
         ]
-        if not told:
+        if not texts:
             return ""
-        again = ", ".join(
-            keyword_of(what) for what, own in runs.items() if any(n.startswith(GIVEN) for n in own)
+        keywords = ", ".join(
+            keyword_of(noun)
+            for noun, group in names.items()
+            if any(name.startswith(GIVEN) for name in group)
         )
-        one = sum(map(len, runs.values())) == 1
+        is_one = sum(map(len, names.values())) == 1
         return (
-            f"{' and '.join(told)} {'runs' if one else 'run'} in this Python process, because "
-            f"{'it' if one else 'they'} cannot be imported in a process of "
-            f"{'its' if one else 'their'} own: there is no time limit, and only "
-            f"grpo_engine.resume(run, {again}) resumes the run"
+            f"{' and '.join(texts)} {'runs' if is_one else 'run'} in this Python process, because "
+            f"{'it' if is_one else 'they'} cannot be imported in a process of "
+            f"{'its' if is_one else 'their'} own: there is no time limit, and only "
+            f"grpo_engine.resume(run, {keywords}) resumes the run"
         )
 
 
-NOTHING = Given()
+NO_OBJECTS = UserObjects()
