@@ -1,17 +1,20 @@
-"""Counts what the graph does on any device: operations, waits, bytes. Nothing here is timed.
+"""Counts what the graph does on any device: operations, waits, bytes.
 
-    python -m benchmarks.graph MODEL [--rows 8] [--dtype bfloat16] [--training 100]
+    python -m benchmarks.graph MODEL [--rows 8] [--dtype bfloat16] [--times | --training 100]
 
-MODEL is a folder, or `starter`. With `--training` it is trained for so many steps, for memory that
-grows. Operations are nodes of MLX's graph without views; a step's are compared with
-those of mlx-lm's own step of the bare model. Waits are told by the order of `async_eval` and reads.
+MODEL is a folder, or `starter`. With `--times` the same work is timed, beside mlx-lm's. With
+`--training` it is trained for so many steps, for memory that grows. Operations are nodes of MLX's
+graph without views; a step's are compared with those of mlx-lm's own step of the bare model. Waits
+are told by the order of `async_eval` and reads.
 """
 
 import argparse
 import gc
 import io
 import re
+import statistics
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,7 +30,7 @@ import grpo_engine  # noqa: F401 - puts a fast BLAS in place before MLX
 from grpo_engine.config.settings import ModelConfig, RunConfig
 from grpo_engine.control import Control
 from grpo_engine.events import RunFailed, StepFinished
-from grpo_engine.policy.batch import TokenBatch, Tokens, make_batch
+from grpo_engine.policy.batch import TokenBatch, TokenRow, make_batch
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.policy import Policy
@@ -68,8 +71,8 @@ def operations(*arrays: mx.array) -> Counter[str]:
     return Counter(name for name in names if name.split(" ")[0] not in VIEWS)
 
 
-def bare_step(policy: Policy, rows: int) -> Counter[str]:
-    """mlx-lm's step of the model without adapters."""
+def bare_model(policy: Policy, rows: int) -> Callable[[mx.array], mx.array]:
+    """mlx-lm's step of the model without adapters: the tokens of all rows to their logits."""
     import mlx_lm
 
     model, *_ = mlx_lm.load(str(policy.folder))
@@ -78,7 +81,17 @@ def bare_step(policy: Policy, rows: int) -> Counter[str]:
               for i, c in enumerate(make_prompt_cache(model))]  # fmt: skip
     model(mx.array([PROMPT] * rows), cache=caches)
     mx.eval([cache.state for cache in caches], model.parameters())
-    return operations(model(mx.array([[7]] * rows), cache=caches))
+
+    def step(tokens: mx.array) -> mx.array:
+        logits: mx.array = model(tokens[:, None], cache=caches)[:, -1]
+        return logits
+
+    return step
+
+
+def bare_step(policy: Policy, rows: int) -> Counter[str]:
+    """The operations of mlx-lm's step."""
+    return operations(bare_model(policy, rows)(mx.array([7] * rows)))
 
 
 def our_step(policy: Policy, rows: int) -> Counter[str]:
@@ -88,7 +101,7 @@ def our_step(policy: Policy, rows: int) -> Counter[str]:
         (prefilled,) = batch.prefill([PROMPT])
         batch.add([prefilled] * rows)
         mx.eval(batch.step(mx.array([7] * rows)))
-        mx.eval([cache.state for cache in batch.caches])  # type: ignore[attr-defined]
+        mx.eval([cache.state for cache in batch.caches])
         return operations(batch.step(mx.array([7] * rows)))
 
 
@@ -150,7 +163,7 @@ def kept_bytes(policy: Policy, lengths: tuple[int, int] = (64, 192)) -> float:
     policy.head_chunk = min(lengths) // 2
     peaks = []
     for length in lengths:
-        rows = [Tokens(PROMPT[:9], (PROMPT * 8)[:length])]
+        rows = [TokenRow(PROMPT[:9], (PROMPT * 8)[:length])]
 
         def loss(batch: TokenBatch) -> mx.array:
             return token_scores(policy, batch, temperature=1.0).logprobs.sum()
@@ -171,11 +184,11 @@ def leaving(policy: Policy, rows: int) -> str:
         (prefilled,) = batch.prefill([PROMPT])
         batch.add([prefilled] * rows)
         mx.eval(batch.step(mx.array([7] * rows)))
-        caches: list[Any] = batch.caches  # type: ignore[attr-defined]
+        caches = batch.caches
         arrays = [array for cache in caches for array in (cache.keys, cache.values)]
         mx.eval(arrays)
         before = sum(array.nbytes for array in arrays)
-        batch.keep(range(rows - rows // 4))
+        batch.select(range(rows - rows // 4))
         arrays = [array for cache in caches for array in (cache.keys, cache.values)]
         copies = operations(*arrays)
         mx.eval(arrays)
@@ -184,6 +197,60 @@ def leaving(policy: Policy, rows: int) -> str:
         f"{after / 1e6:.2f} MB of {before / 1e6:.2f} MB by {copies.total()} operations on "
         f"{len(arrays)} arrays of {len(caches)} layers: {dict(copies)}"
     )
+
+
+def milliseconds(work: Callable[[], object], repeats: int = 20) -> float:
+    """The median time of some repetitions after two for warming up."""
+    seconds = []
+    for _ in range(repeats + 2):
+        mx.synchronize()
+        started = time.perf_counter()
+        work()
+        mx.synchronize()
+        seconds.append(time.perf_counter() - started)
+    return 1000 * statistics.median(seconds[2:])
+
+
+def times(policy: Policy, rows: int, tokens: int = 64) -> Iterator[tuple[str, float]]:
+    """What a decode step and its parts take, in milliseconds."""
+    last = mx.array([7] * rows)
+    bare = bare_model(policy, rows)
+    yield "mlx-lm's step of the bare model", milliseconds(lambda: mx.eval(bare(last)))
+
+    def greedy() -> None:
+        following = last
+        for _ in range(tokens):
+            following = bare(following).argmax(-1)
+            mx.async_eval(following)
+
+    yield "  the same, greedy, queued ahead, per token", milliseconds(greedy, 3) / tokens
+    with policy.for_sampling():
+        batch = batch_for(policy)
+        (prefilled,) = batch.prefill([PROMPT])
+        batch.add([prefilled] * rows)
+        yield "our step with LoRA", milliseconds(lambda: mx.eval(batch.step(last)))
+        batch.select(range(rows))
+
+    logits = mx.random.normal((rows, policy.vocabulary))
+    keys = token_keys(list(range(rows)), [3] * rows)
+    yield "a draw", milliseconds(lambda: mx.eval(*draw(logits, Sampling(), keys)))
+    prompts = [PromptRows(key="p", group=0, ids=PROMPT, rows=rows)]
+    sampling = Sampling(max_new_tokens=tokens, ignore_end=True)
+
+    def sample() -> None:
+        for _ in sample_groups(policy, prompts, sampling, seed=1, step=0):
+            pass
+
+    yield "sampling, all together, per token", milliseconds(sample, 3) / tokens
+    answers = [TokenRow(PROMPT, (PROMPT * 8)[:tokens])] * rows
+
+    def loss(scored: TokenBatch) -> mx.array:
+        return token_scores(policy, scored, temperature=1.0).logprobs.sum()
+
+    def update() -> None:
+        mx.eval(nn.value_and_grad(policy.module, loss)(make_batch(answers, range(rows))))
+
+    yield f"scores and gradient of {rows} x {tokens} tokens", milliseconds(update, 5)
 
 
 def training(path: str, dtype: str, steps: int) -> list[int]:
@@ -214,6 +281,7 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--times", action="store_true")
     parser.add_argument("--training", type=int, default=0, metavar="STEPS")
     chosen = parser.parse_args()
     out = sys.stdout.write
@@ -224,6 +292,10 @@ def main() -> None:
         out(f"growth from step 10 to {len(sizes)}: {sizes[-1] - sizes[9]} bytes\n")
         return
     policy = loaded(chosen.model, chosen.dtype)
+    if chosen.times:
+        for name, duration in times(policy, chosen.rows):
+            out(f"{name}: {duration:.3f} ms\n")
+        return
     bare, ours = bare_step(policy, chosen.rows), our_step(policy, chosen.rows)
     out(f"decode step: {ours.total()} operations, mlx-lm's bare {bare.total()}, "
         f"ratio {ours.total() / bare.total():.2f}\n")  # fmt: skip

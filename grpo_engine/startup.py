@@ -12,9 +12,12 @@ def prepare_for_mlx() -> None:
     kernels.prepare()
     # some GPUs multiply float32 with a 10-bit mantissa (TF32), in some shapes only
     os.environ.setdefault("MLX_ENABLE_TF32", "0")
+    # MLX for CUDA ends a process that has met 800 new graphs, however long it took; a run of many
+    # steps meets a few whenever answers have other lengths
+    os.environ.setdefault("MLX_ENABLE_CACHE_THRASHING_CHECK", "0")
     blas.ensure()
     if not device.uses_gpu():
-        heap.keep_freed_memory()
+        heap.retain_freed_memory()
 
 
 def enter_engine(niceness: int = 5) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from grpo_engine.cpu import blas
 from grpo_engine.errors import MemoryLimitError, MissingPackageError
-from grpo_engine.platform import device, formats, kernels, private, speed, threads
+from grpo_engine.platform import device, formats, kernels, private, speed
 from grpo_tui.app.health.facts import Fact, Level
 
 SLOW = 20.0  # GFLOP/s; MLX's own BLAS reaches 2.5-6, an optimised one 40 and more per core
@@ -44,7 +44,7 @@ def package() -> Fact:
         found, _, remedy = str(error).partition("; ")
         return Fact(area="MLX", name="package", found=found, level=Level.STOPS, remedy=remedy)
     except (MissingPackageError, OSError, PackageNotFoundError) as error:
-        extra = device.wanted_extra()
+        extra = device.suitable_extra()
         target = f"'grpo-tui[{extra}]'" if extra else "grpo-tui"
         return Fact(
             area="MLX",
@@ -58,7 +58,7 @@ def package() -> Fact:
 
 def builds() -> list[Fact]:
     """Report the installed back end, and whether it suits this machine."""
-    found, wanted = device.backends(), device.wanted_extra()
+    found, wanted = device.backends(), device.suitable_extra()
     words = ", ".join(f"{name} {number}" for name, number in found.items()) or "unknown"
     level, remedy = Level.FINE, ""
     if len(found) > 1:
@@ -93,7 +93,7 @@ def number_format() -> Fact:
     return Fact(
         area="MLX",
         name="model.dtype",
-        found=formats.auto_words(on_gpu=on_gpu),
+        found=formats.auto_text(on_gpu=on_gpu),
         numbers={"auto": formats.auto_format(on_gpu=on_gpu)},
     )
 
@@ -142,19 +142,13 @@ def products() -> list[Fact]:
     library = done.library or done.reason
     if done.loaded:
         name = " ".join(done.config.split()[:2])
-        library = f"{name}, kernel {done.kernels}, {done.threads} of at most {done.max_threads} "
-        library += f"threads, {done.library}"
+        count = f"{done.threads} thread{'s' * (done.threads != 1)}"
+        library = f"{name}, kernel {done.kernels}, {count}, {done.library}"
     reasons = [*done.skipped, done.remedy]
     if done.compiled_problem:
         reasons.insert(0, f"Our own compiled code is not used: it {done.compiled_problem}.")
     remedy = " ".join(filter(None, reasons))
     level = Level.WARNING if done.problem or remedy else Level.FINE
-    if done.loaded and done.max_threads < threads.cores():
-        level = Level.WARNING
-        remedy = (
-            f"{remedy} This build uses {done.max_threads} of {threads.cores()} cores; "
-            "GRPO_TUI_BLAS names another OpenBLAS."
-        ).strip()
     numbers: dict[str, float | str | None] = {
         "library": done.library,
         "config": done.config,

@@ -22,7 +22,7 @@ from grpo_tui.experiments.values import GroupView, TokenRow
 if TYPE_CHECKING:
     import mlx.core as mx
 
-    from grpo_engine.maths.terms import Terms
+    from grpo_engine.maths.loss import Terms
     from grpo_engine.maths.weight import Totals
 
 # Settings that can be varied, as far as recorded log-probabilities and rewards suffice.
@@ -386,5 +386,5 @@ def undetermined(recipe: Recipe, was: Recipe) -> tuple[str, ...]:
     """The settings that differ and that recorded numbers cannot show, since they change updates."""
     return tuple(
         name for name in differences(recipe, was)
-        if name in _OF_UPDATES and (SETTINGS[name].active(recipe) or SETTINGS[name].active(was))
+        if name in _OF_UPDATES and any(SETTINGS[name].is_active(each) for each in (recipe, was))
     )  # fmt: skip

@@ -17,7 +17,7 @@ from grpo_tui.experiments.values import TokenRow, TokenView
 if TYPE_CHECKING:
     import mlx.core as mx
 
-    from grpo_engine.maths.terms import Loss, Terms
+    from grpo_engine.maths.loss import Loss, Terms
     from grpo_engine.maths.weight import Totals
 
 T = TypeVar("T")
@@ -229,7 +229,7 @@ def _by_token(row: TokenRow) -> Sequence[float]:
 
 FIELDS = (
     "mask", "advantage", "ratio", "low", "high", "side", "clamped", "updated", "importance",
-    "kept", "objective", "weight", "anchor", "kl", "target", "entropy", "value_loss", "bonus",
+    "on_policy", "objective", "weight", "anchor", "kl", "target", "entropy", "value_loss", "bonus",
     "contribution",
 )  # fmt: skip
 
@@ -258,7 +258,7 @@ def _term(arrays: dict[str, Any], row: TokenRow, i: int, t: int, new: float) -> 
         in_loss=bool(at("mask")),
         updated=bool(at("updated")),
         importance=at("importance"),
-        kept=bool(at("kept")),
+        on_policy=bool(at("on_policy")),
         objective=at("objective"),
         weight=at("weight"),
         anchor=at("anchor"),

@@ -26,7 +26,7 @@ class TokenTerm:
     in_loss: bool
     updated: bool
     importance: float
-    kept: bool
+    on_policy: bool
     objective: float
     weight: float
     anchor: float

@@ -63,7 +63,7 @@ def stopped(term: TokenTerm, recipe: Recipe) -> str:
     """Why the token's own term does not push it; empty if it does."""
     if term.advantage == 0:
         return "no push: its answer scored like the others of its group"
-    if not term.kept:
+    if not term.on_policy:
         return f"left out: {_too_far(term, recipe)}"
     if not term.updated and recipe.drop_at_bound and term.side != "free":
         return f"left out of the loss at its bound, ratio {short(term.ratio)}"

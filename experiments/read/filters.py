@@ -62,8 +62,8 @@ def _compile(node: Node, known: Known) -> Condition:
             )  # fmt: skip
         case Term():
             return _condition(node, known)
-        case Not(part):
-            return not_(func.coalesce(_compile(part, known), 0))
+        case Not(parts):
+            return not_(func.coalesce(_compile(parts[0], known), 0))
         case Every(parts):
             return and_(*(_compile(part, known) for part in parts))
         case Either(parts):

@@ -21,7 +21,7 @@ SPAN = 10  # steps that are averaged
 COMPARED = {"kl": 5, "clip": 5, "cut": 3}
 MEAN_GAP, MAX_GAP = (f"sampling/sampling_logp_difference/{name}" for name in ("mean", "max"))
 # limits of a corrected gap: as a multiple of the first step's, and of what rounding explains
-GROWN, FARTHEST = 5.0, Gap(20.0, 4.0)
+GROWN, MAX_RATIO = 5.0, Gap(20.0, 4.0)
 FAR = 5.0  # multiple of a limit beyond which right answers are no excuse
 UNKNOWN = 2.0  # multiple while it cannot be told whether answers get better
 EARLY = 3  # steps that tell how a run began
@@ -556,7 +556,7 @@ def sampler_disagrees(run: RunState) -> Alert | None:
     limits = dict(zip(keys, run.sampler_gap, strict=True))
     if run.corrected:
         first = next((row for row in run.start if MEAN_GAP in row), {})
-        for (key, usual), farthest in zip(limits.items(), FARTHEST, strict=True):
+        for (key, usual), farthest in zip(limits.items(), MAX_RATIO, strict=True):
             grown = GROWN * first.get(key, 0.0)
             limits[key] = min(max(usual, grown), farthest * usual)
     beyond = [key for key in keys if now.get(key, 0.0) > limits[key]]

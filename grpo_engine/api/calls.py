@@ -18,7 +18,7 @@ from grpo_engine.errors import CheckpointError, EngineError
 from grpo_engine.evaluation.target import find_target
 from grpo_engine.platform.threads import launched_rank
 from grpo_engine.run import checkpoint
-from grpo_engine.run.given import NOTHING, Given
+from grpo_engine.run.user_objects import NO_OBJECTS, UserObjects
 
 
 def train(
@@ -59,14 +59,14 @@ def iterate(
     It takes what `train` takes. A loop that is left early ends the run as soon as the run is
     dropped; `resume` continues from its last checkpoint.
     """
-    chosen, given = settings_of(config, preset, settings)
+    chosen, objects = settings_of(config, preset, settings)
     control = Control()
     # one rank records the run of all
     store = None if launched_rank() else open_store(record)
     if store is not None and folder is not None:
         raise EngineError("folder goes with record=False: a recorded run has its own folder")
     return Run(
-        chosen, given, control=control, callbacks=callbacks,
+        chosen, objects, control=control, callbacks=callbacks,
         record=None if store is None else store.begin(chosen, control, tuple(tags)),
         folder=None if folder is None else Path(folder),
     )  # fmt: skip
@@ -84,14 +84,16 @@ def resume(
     `tools` and `environment`; a run of this process still has them, and its store.
     """
     control = Control()
-    objects = Given(task=task, rewards=_by_name(rewards), environments=_by_name(tools, environment))
+    objects = UserObjects(
+        task=task, rewards=_by_name(rewards), environments=_by_name(tools, environment)
+    )
     if launched_rank():  # settings and checkpoints are rank 0's
         follower = Run(RunConfig(), objects, record=None, control=control, resume=True)
         follower.finish()
         return follower
-    old_record, folder, previous = None, Path(str(run)), NOTHING
+    old_record, folder, previous = None, Path(str(run)), NO_OBJECTS
     if isinstance(run, Run):
-        old_record, folder, previous = run.record, run.folder, run.given
+        old_record, folder, previous = run.record, run.folder, run.objects
     new_record = None
     if old_record or not folder.is_dir():
         name = old_record.id if old_record else str(run)
@@ -126,7 +128,7 @@ def _by_name(objects: Iterable[Any], environment: Any = None) -> dict[str, Any]:
     return by_name
 
 
-def _objects_of(config: RunConfig, before: Given, new: Given) -> Given:
+def _objects_of(config: RunConfig, before: UserObjects, new: UserObjects) -> UserObjects:
     """The Python objects that a resumed run needs; raise if one is missing."""
 
     def required(what: str, wanted: Iterable[str], objects: Mapping[str, Any]) -> dict[str, Any]:
@@ -142,7 +144,7 @@ def _objects_of(config: RunConfig, before: Given, new: Given) -> Given:
     source = before.task if new.task is None else new.task
     if source is None:
         names.refuse_given(task.name, "task")
-    return Given(
+    return UserObjects(
         task=source if task.name.startswith(names.GIVEN) else None,
         rewards=required("reward", config.rewards.functions, {**before.rewards, **new.rewards}),
         environments=required("tool", task.tools, environments)
@@ -162,7 +164,7 @@ def evaluate(
     """
     if isinstance(target, Run):
         return target.evaluate(step=step, **settings)
-    base, given = settings_of(config, preset, settings)
+    base, objects = settings_of(config, preset, settings)
 
     def folder(name: str) -> Path:
         store = open_store(record)
@@ -174,7 +176,7 @@ def evaluate(
         str(target), base, _plain(settings, base), step=step, folder=folder,
         own_model=preset is None and config is None,
     )  # fmt: skip
-    return evaluate_target(resolved, given)
+    return evaluate_target(resolved, objects)
 
 
 def _plain(settings: Mapping[str, Any], config: RunConfig) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from grpo_engine.errors import EngineError
 from grpo_engine.evaluation.target import of_run
 from grpo_engine.paths import remove
 from grpo_engine.run import checkpoint
-from grpo_engine.run.given import Given
+from grpo_engine.run.user_objects import UserObjects
 
 Callback = Callable[[Any], object]
 Callbacks = Sequence[Callback]
@@ -69,10 +69,10 @@ class Run(Iterator[ev.Event]):
     """
 
     def __init__(
-        self, config: RunConfig, given: Given, *, record: Record | None, control: Control,
+        self, config: RunConfig, objects: UserObjects, *, record: Record | None, control: Control,
         folder: Path | None = None, resume: bool = False, callbacks: Callbacks = (),
     ) -> None:  # fmt: skip
-        self.config, self.control, self.given, self.record = config, control, given, record
+        self.config, self.control, self.objects, self.record = config, control, objects, record
         self.say: Callable[[str], None] = print
         self.folder = folder or (record.folder if record else self._temporary())
         self.name = record.name if record else config.name or self.folder.name
@@ -82,7 +82,7 @@ class Run(Iterator[ev.Event]):
         where = self.folder  # not self, which then would live as long as its events
 
         def play() -> Iterator[ev.Event]:
-            return trainer.run(config, control, folder=where, resume=resume, given=given)
+            return trainer.run(config, control, folder=where, resume=resume, objects=objects)
 
         self._events = _events(play, self._summary, record, callbacks)
         if record is not None:
@@ -134,7 +134,7 @@ class Run(Iterator[ev.Event]):
         mapping or keywords, as in `train`.
         """
         over = tree_of({**(changes or {}), **settings})
-        return evaluate_target(of_run(self.folder, over, step), self.given)
+        return evaluate_target(of_run(self.folder, over, step), self.objects)
 
     @property
     def policy(self) -> LoadedPolicy:
@@ -142,7 +142,7 @@ class Run(Iterator[ev.Event]):
         newest = checkpoint.newest_step(self.folder)
         if self._loaded is None or self._loaded[0] != newest:
             config = of_run(self.folder, {}, newest).config
-            task = self.given.load_task(config.task)
+            task = self.objects.load_task(config.task)
             chat = not isinstance(task.train[0].prompt, str)
             self._loaded = newest, policy.of_config(config, task, chat=chat)
         return self._loaded[1]

@@ -12,13 +12,13 @@ from typing import Any
 from pydantic import BaseModel
 
 from grpo_engine import names
-from grpo_engine.config.parse import build, merge, put, read_yaml
+from grpo_engine.config.parse import assign, build, merge, read_yaml
 from grpo_engine.config.recipes import SETTINGS, Recipe, recipe
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError
 from grpo_engine.platform.interpreter import command
 from grpo_engine.presets import preset as read_preset
-from grpo_engine.run.given import Given
+from grpo_engine.run.user_objects import UserObjects
 from grpo_engine.tasks.base import Task
 from grpo_engine.tasks.code import has_rows, rows_of
 
@@ -28,20 +28,20 @@ SHORT = {"tools": "task.tools", "environment": "task.environment"}  # keywords o
 
 def settings_of(
     config: Settings | None, preset: str | None, keywords: Mapping[str, Any]
-) -> tuple[RunConfig, Given]:
+) -> tuple[RunConfig, UserObjects]:
     """Merge the preset, the configuration or YAML file, and the keywords, in this order.
 
     Objects among the keywords become names in the settings; those without a name that another
     process could import are returned as given.
     """
     tree, source = tree_of(keywords), "the keywords"
-    given = _name_objects(tree)
+    objects = _name_objects(tree)
     if config is not None:
         base, source = _tree(config)
         tree = merge(base, tree)
     if preset is not None:
         tree, source = merge(read_preset(preset).tree, tree), f"preset {preset} and {source}"
-    return build(tree, source), given
+    return build(tree, source), objects
 
 
 def tree_of(keywords: Mapping[str, Any]) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def tree_of(keywords: Mapping[str, Any]) -> dict[str, Any]:
             tree[key] = _section(key, value)
     for key, value in keywords.items():
         if "." in key and not (key in SHORT.values() and value is None):
-            put(tree, key, value)
+            assign(tree, key, value)
     return tree
 
 
@@ -105,7 +105,7 @@ def _tree(config: Settings) -> tuple[dict[str, Any], str]:
 # -- objects ----------------------------------------------------------------------------------
 
 
-def _name_objects(tree: dict[str, Any]) -> Given:
+def _name_objects(tree: dict[str, Any]) -> UserObjects:
     """Replace objects in the tree by names; return those that only this process has."""
     section = tree.get("rewards")
     functions: dict[str, Callable[..., Any]] = {}
@@ -114,7 +114,9 @@ def _name_objects(tree: dict[str, Any]) -> Given:
             name_object(item, functions) if callable(item) else item
             for item in section["functions"]
         ]
-    return Given(task=_name_task(tree), rewards=functions, environments=_name_environments(tree))
+    return UserObjects(
+        task=_name_task(tree), rewards=functions, environments=_name_environments(tree)
+    )
 
 
 def _name_environments(tree: dict[str, Any]) -> dict[str, Any]:

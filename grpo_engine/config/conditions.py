@@ -7,8 +7,9 @@ or a single word means is up to the reader of the tree.
 import math
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from grpo_engine.errors import quoted
 
@@ -30,7 +31,6 @@ OPERATORS: dict[str, Callable[[float, float], bool]] = {
 @dataclass(frozen=True, slots=True)
 class Word:
     text: str
-    at: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,30 +38,35 @@ class Term:
     key: str
     op: str
     value: str
-    at: int
 
 
 @dataclass(frozen=True, slots=True)
-class Not:
-    part: "Node"
+class Group:
+    parts: tuple[Any, ...]  # nodes, or what the reader of the tree puts in their stead
 
 
-@dataclass(frozen=True, slots=True)
-class Every:
-    parts: tuple["Node", ...]
+class Not(Group):
+    """Its one part must not hold."""
 
 
-@dataclass(frozen=True, slots=True)
-class Either:
-    parts: tuple["Node", ...]
+class Every(Group):
+    """All parts must hold."""
+
+
+class Either(Group):
+    """One of the parts must hold."""
 
 
 Node = Word | Term | Not | Every | Either
 
 
-def parse(text: str, what: str) -> Node:
-    """Read a condition that is not empty; `what` names it in errors, which are ValueErrors."""
-    return _Parser(text, what).whole()
+def parse(text: str, title: str) -> Node:
+    """Read a condition that is not empty; `title` names it in errors, which are ValueErrors."""
+    parser = _Parser(text, title)
+    result = parser.either()
+    if parser.tokens:
+        raise ValueError(f"{parser.name} has an extra {quoted(parser.tokens[0])}")
+    return result
 
 
 def number_of(text: str) -> float | None:
@@ -78,49 +83,35 @@ def number_of(text: str) -> float | None:
 class _Parser:
     """Recursive-descent parser over the tokens of a condition."""
 
-    def __init__(self, text: str, what: str) -> None:
-        self.name = f"{what} {quoted(text)}"
-        self.tokens = self._tokens(text)
+    def __init__(self, text: str, title: str) -> None:
+        self.name = f"{title} {quoted(text)}"
+        self.tokens = list(self._tokens(text.rstrip()))
         marks = sum(token in ("(", "!") for token in self.tokens)
         if len(self.tokens) > MOST_PARTS or marks > MOST_BRACKETS:
             raise ValueError(
-                f"{what} {quoted(text)} has {len(self.tokens)} parts, {marks} of them brackets "
-                f"or !; it may have {MOST_PARTS}, {MOST_BRACKETS} of them brackets or !"
+                f"{self.name} has {len(self.tokens)} parts, {marks} of them brackets or !; it may "
+                f"have {MOST_PARTS}, {MOST_BRACKETS} of them brackets or !"
             )
 
-    def _tokens(self, text: str) -> "list[Word | Term | str]":
-        found: list[Word | Term | str] = []
-        place, end = 0, len(text.rstrip())
-        while place < end:
-            match = _TOKEN.match(text, place)
+    def _tokens(self, text: str) -> "Iterator[Word | Term | str]":
+        position = 0
+        while position < len(text):
+            match = _TOKEN.match(text, position)
             if match is None:
-                raise ValueError(f"{self.name} is unclear at character {place + 1}")
+                raise ValueError(f"{self.name} is unclear at character {position + 1}")
             value = match["value"] or match["word"] or ""
+            if match["word"] and _HALF.fullmatch(value):
+                raise ValueError(
+                    f"{self.name} has half a comparison, {quoted(value)}; write NAME>VALUE, or "
+                    "quotes around a word"
+                )
             if len(value) > 1 and value[0] == value[-1] == '"':
                 value = value[1:-1]
-            if match["mark"]:
-                found.append(match["mark"])
-            elif match["key"]:
-                found.append(Term(match["key"], match["op"].strip(), value, place))
+            if match["key"]:
+                yield Term(match["key"], match["op"].strip(), value)
             else:
-                self._refuse_half(match["word"])
-                found.append(Word(value, place))
-            place = match.end()
-        return found
-
-    def _refuse_half(self, word: str) -> None:
-        """Refuse half a comparison; in quotes it is a word."""
-        if _HALF.fullmatch(word):
-            raise ValueError(
-                f"{self.name} has half a comparison, {quoted(word)}; write NAME>VALUE, or quotes "
-                "around a word"
-            )
-
-    def whole(self) -> Node:
-        found = self.either()
-        if self.tokens:
-            raise ValueError(f"{self.name} has an extra {quoted(self.tokens[0])}")
-        return found
+                yield match["mark"] or Word(value)
+            position = match.end()
 
     def either(self) -> Node:
         """Read conditions joined by `|`."""
@@ -145,7 +136,7 @@ class _Parser:
         if token == "!":
             if not self.tokens:
                 raise ValueError(f"{self.name} ends with a `!`")
-            return Not(self.one())
+            return Not((self.one(),))
         if token == "(":
             inside = self.either()
             if not self._next_is(")"):

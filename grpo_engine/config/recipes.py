@@ -5,44 +5,51 @@ field of `Recipe`. `RECIPES` holds the algorithms that ship. `recipe` changes si
 refuses those that exclude each other. The computation is in `grpo_engine.maths`.
 """
 
-import difflib
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
 
 from grpo_engine import names
-from grpo_engine.config.recipe_settings import (
-    Meaning,
-    Setting,
-    When,
-    chosen,
-    more,
-    number,
-    setting,
-)
-from grpo_engine.errors import RecipeError, quoted
+from grpo_engine.config.declaration import Condition, Meaning, Setting, above, equals
+from grpo_engine.errors import RecipeError, nearest, quoted
 
-_WORDS = tomllib.loads(files(__package__).joinpath("recipe_words.toml").read_text(encoding="utf-8"))
+_TEXTS = tomllib.loads(
+    files(__package__).joinpath("recipe_meanings.toml").read_text(encoding="utf-8")
+)
 MEANINGS: Mapping[str, Mapping[str, Meaning]] = {
-    choice: {value: Meaning(**words) for value, words in values.items()}
-    for choice, values in _WORDS.items()
+    choice: {value: Meaning(**parts) for value, parts in values.items()}
+    for choice, values in _TEXTS.items()
 }
 
-ANCHORED = When(lambda r: r.anchor != "none", "an anchor with beta above 0", ("anchor", "beta"))
-CRITIC = chosen("signal", "gae")
-NORMALISING = chosen(
+ANCHORED = Condition(
+    lambda r: r.anchor != "none", "an anchor with beta above 0", ("anchor", "beta")
+)
+CRITIC = equals("signal", "gae")
+NORMALISING = equals(
     "signal", "minus_batch_mean", "group_mean", "group_standard", "leave_one_out", "batch_standard"
 )
-CORRECTED = more("importance_cap", 0)
-VESPO = chosen("trust", "vespo")
-REWEIGHTABLE = When(
+CORRECTED = above("importance_cap", 0)
+VESPO = equals("trust", "vespo")
+REWEIGHTABLE = Condition(
     lambda r: r.anchor != "none" and r.anchor_place == "loss" and r.ratio != "none",
     "an anchor in the loss and a ratio",
     ("anchor", "beta", "anchor_place", "ratio"),
 )
+
+
+def setting(default: Any, help: str, **details: Any) -> Any:
+    """Declare a setting of the recipe; `details` are the fields of `Setting`."""
+    return field(default=default, metadata={"setting": Setting(help=help, **details)})
+
+
+def number(default: float | None, help: str, **details: Any) -> Any:
+    """Declare a number that is not negative, or is above `gt`."""
+    if "gt" not in details:
+        details.setdefault("ge", 0)
+    return setting(default, help, **details)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,16 +69,16 @@ class Recipe:
     )  # fmt: skip
     std: Literal["sample", "population"] = setting(
         "sample", "Divide by n-1 or by n.", belongs="signal",
-        when=chosen("signal", "group_standard", "batch_standard", "group_sign", "process"),
+        condition=equals("signal", "group_standard", "batch_standard", "group_sign", "process"),
     )  # fmt: skip
     signal_eps: float = number(
         1e-4, "Added to the standard deviation.", belongs="signal",
-        when=chosen("signal", "group_standard", "batch_standard", "process")
-        | chosen("combine", "normalize_then_sum"),
+        condition=equals("signal", "group_standard", "batch_standard", "process")
+        | equals("combine", "normalize_then_sum"),
     )  # fmt: skip
     combine: Literal["sum_then_normalize", "normalize_then_sum"] = setting(
         "sum_then_normalize", "Several rewards: weigh then normalise, or the other way round.",
-        belongs="signal", when=NORMALISING,
+        belongs="signal", condition=NORMALISING,
     )  # fmt: skip
 
     # 2. Ratio: how is old data re-weighted?
@@ -86,45 +93,45 @@ class Recipe:
         steps=("none", "clip", "cispo", "sapo", "vespo"),
     )  # fmt: skip
     clip_low: float = number(
-        0.2, "Lower bound of the ratio is 1 - this.", high=1, belongs="trust",
-        when=chosen("trust", "clip"), steps=(0.0003, 0.05, 0.1, 0.2, 0.3, 0.5),
+        0.2, "Lower bound of the ratio is 1 - this.", le=1, belongs="trust",
+        condition=equals("trust", "clip"), steps=(0.0003, 0.05, 0.1, 0.2, 0.3, 0.5),
     )  # fmt: skip
     clip_high: float = number(
         0.2, "Upper bound of the ratio is 1 + this.", belongs="trust",
-        when=chosen("trust", "clip"), steps=(0.0004, 0.05, 0.1, 0.2, 0.28, 0.3, 0.5, 1.0),
+        condition=equals("trust", "clip"), steps=(0.0004, 0.05, 0.1, 0.2, 0.28, 0.3, 0.5, 1.0),
     )  # fmt: skip
     delta: float | None = number(
-        None, "Ceiling of the raw ratio for negative advantages.", low=1, above=True, off=None,
-        belongs="trust", when=chosen("trust", "clip"), label="ceiling δ",
-        steps=(None, 1.5, 2.0, 4.0), said=", and no ratio counts above {delta:g}",
+        None, "Ceiling of the raw ratio for negative advantages.", gt=1, off=None,
+        belongs="trust", condition=equals("trust", "clip"), label="ceiling δ",
+        steps=(None, 1.5, 2.0, 4.0), phrase=", and no ratio counts above {delta:g}",
     )  # fmt: skip
     cispo_cap: float = number(
-        5.0, "CISPO's cap on the ratio.", above=True, belongs="trust",
-        when=chosen("trust", "cispo"),
+        5.0, "CISPO's cap on the ratio.", gt=0, belongs="trust",
+        condition=equals("trust", "cispo"),
     )  # fmt: skip
     sapo_tau_pos: float = number(
-        1.0, "SAPO's gate temperature, advantage > 0.", above=True, belongs="trust",
-        when=chosen("trust", "sapo"),
+        1.0, "SAPO's gate temperature, advantage > 0.", gt=0, belongs="trust",
+        condition=equals("trust", "sapo"),
     )  # fmt: skip
     sapo_tau_neg: float = number(
-        1.05, "SAPO's gate temperature, advantage < 0.", above=True, belongs="trust",
-        when=chosen("trust", "sapo"),
+        1.05, "SAPO's gate temperature, advantage < 0.", gt=0, belongs="trust",
+        condition=equals("trust", "sapo"),
     )  # fmt: skip
     vespo_k_pos: float = number(
-        2.0, "VESPO's power of the ratio, advantage >= 0.", belongs="trust", when=VESPO,
+        2.0, "VESPO's power of the ratio, advantage >= 0.", belongs="trust", condition=VESPO,
     )  # fmt: skip
     vespo_lambda_pos: float = number(
-        3.0, "VESPO's rate of decay, advantage >= 0.", low=1e-4, belongs="trust", when=VESPO,
+        3.0, "VESPO's rate of decay, advantage >= 0.", ge=1e-4, belongs="trust", condition=VESPO,
     )  # fmt: skip
     vespo_k_neg: float = number(
-        3.0, "VESPO's power of the ratio, advantage < 0.", belongs="trust", when=VESPO,
+        3.0, "VESPO's power of the ratio, advantage < 0.", belongs="trust", condition=VESPO,
     )  # fmt: skip
     vespo_lambda_neg: float = number(
-        2.0, "VESPO's rate of decay, advantage < 0.", low=1e-4, belongs="trust", when=VESPO,
+        2.0, "VESPO's rate of decay, advantage < 0.", ge=1e-4, belongs="trust", condition=VESPO,
     )  # fmt: skip
     target_tolerance: float = number(
-        0.02, "Relative tolerance around the target.", above=True, high=1, belongs="trust",
-        when=chosen("trust", "target"),
+        0.02, "Relative tolerance around the target.", gt=0, le=1, belongs="trust",
+        condition=equals("trust", "target"),
     )  # fmt: skip
 
     # 4. Anchor: distance to the reference policy
@@ -134,27 +141,27 @@ class Recipe:
     )  # fmt: skip
     beta: float = number(
         0.04, "Weight of the KL penalty; 0 is off.", off=0, main=True, belongs="anchor",
-        when=ANCHORED, label="beta (KL)", steps=(0.0, 0.001, 0.01, 0.02, 0.04, 0.1, 0.3),
+        condition=ANCHORED, label="beta (KL)", steps=(0.0, 0.001, 0.01, 0.02, 0.04, 0.1, 0.3),
     )  # fmt: skip
     anchor_level: Literal["token", "sequence"] = setting(
-        "token", "KL per token or per answer.", belongs="anchor", when=ANCHORED
+        "token", "KL per token or per answer.", belongs="anchor", condition=ANCHORED
     )
     anchor_place: Literal["loss", "reward"] = setting(
-        "loss", "Where the KL penalty enters.", belongs="anchor", when=ANCHORED
+        "loss", "Where the KL penalty enters.", belongs="anchor", condition=ANCHORED
     )
     anchor_reweighted: bool = setting(
         False, "Multiply the KL by the ratio, so that it is unbiased on old samples.",
-        belongs="anchor", when=REWEIGHTABLE, off=False, label="KL × ratio", steps=(False, True),
-        said=", times the ratio",
+        belongs="anchor", condition=REWEIGHTABLE, off=False, label="KL × ratio",
+        steps=(False, True), phrase=", times the ratio",
     )  # fmt: skip
     ref_refresh_every: int = number(
         0, "Refresh the reference every N steps; 0 is never.", off=0, unit="steps",
-        belongs="anchor", when=ANCHORED,
-        said=", and the reference is refreshed every {ref_refresh_every} steps",
+        belongs="anchor", condition=ANCHORED,
+        phrase=", and the reference is refreshed every {ref_refresh_every} steps",
     )  # fmt: skip
     ref_mix: float = number(
-        1.0, "Share of the policy in a refresh.", above=True, high=1, belongs="anchor",
-        when=more("ref_refresh_every", 0),
+        1.0, "Share of the policy in a refresh.", gt=0, le=1, belongs="anchor",
+        condition=above("ref_refresh_every", 0),
     )  # fmt: skip
 
     # 5. Weight: how are tokens averaged?
@@ -166,48 +173,48 @@ class Recipe:
     )  # fmt: skip
 
     # 6. Reuse: how often are the same rollouts used?
-    passes: int = number(1, "Passes over the same rollouts (mu).", low=1, belongs="reuse")
+    passes: int = number(1, "Passes over the same rollouts (mu).", ge=1, belongs="reuse")
     minibatches: int = number(
-        1, "Updates per pass.", low=1, off=1, belongs="reuse",
-        said=", in {minibatches} minibatches",
+        1, "Updates per pass.", ge=1, off=1, belongs="reuse",
+        phrase=", in {minibatches} minibatches",
     )  # fmt: skip
     stop: Literal["never", "all_at_bound", "plateau", "kl", "target"] = setting(
-        "never", "When to stop the passes early.", belongs="reuse", when=more("passes", 1),
+        "never", "When to stop the passes early.", belongs="reuse", condition=above("passes", 1),
         meanings=MEANINGS["stop"],
     )  # fmt: skip
     stop_share: float = number(
-        0.99, "Share of tokens at their bound or target.", above=True, high=1, belongs="reuse",
-        when=chosen("stop", "all_at_bound", "target"),
+        0.99, "Share of tokens at their bound or target.", gt=0, le=1, belongs="reuse",
+        condition=equals("stop", "all_at_bound", "target"),
     )  # fmt: skip
     stop_kl: float = number(
-        0.05, "KL to the sampling policy that ends passes.", above=True, belongs="reuse",
-        when=chosen("stop", "kl"),
+        0.05, "KL to the sampling policy that ends passes.", gt=0, belongs="reuse",
+        condition=equals("stop", "kl"),
     )  # fmt: skip
     stop_plateau: float = number(
         1e-3, "Smallest relative improvement to continue.", belongs="reuse",
-        when=chosen("stop", "plateau"),
+        condition=equals("stop", "plateau"),
     )  # fmt: skip
     drop_at_bound: bool = setting(
         False, "Tokens at their bound leave the loss, and their KL penalty with them.",
-        belongs="reuse", when=chosen("trust", "clip", "target"), off=False,
-        said=", and tokens at their bound leave the whole loss",
+        belongs="reuse", condition=equals("trust", "clip", "target"), off=False,
+        phrase=", and tokens at their bound leave the whole loss",
         gate="[{rho} not at its bound]·",
     )  # fmt: skip
 
     # Beside the six choices
     sampler_sync_every: int = number(
-        1, "Sample from a copy of the policy, updated every N steps.", low=1, off=1, unit="steps",
+        1, "Sample from a copy of the policy, updated every N steps.", ge=1, off=1, unit="steps",
         belongs="ratio",
-        said=", and samples come from a copy of the policy, updated every {sampler_sync_every} "
+        phrase=", and samples come from a copy of the policy, updated every {sampler_sync_every} "
         "steps",
     )  # fmt: skip
     refill_rounds: int = number(0, "Rounds that replace groups without signal; 0 is off.", off=0)
     refill_on: str = setting(
         "accuracy", "What answers of a group must differ in: accuracy, total or a reward function.",
-        when=more("refill_rounds", 0),
+        condition=above("refill_rounds", 0),
     )  # fmt: skip
     overlong_buffer: float = number(
-        0.0, "Share of the longest length with a soft penalty; 0 is off.", high=1, off=0
+        0.0, "Share of the longest length with a soft penalty; 0 is off.", le=1, off=0
     )
     mask_truncated: bool = setting(False, "Leave cut answers out of the loss.")
     entropy_bonus: float = number(
@@ -217,46 +224,48 @@ class Recipe:
         None, "Entropy that the bonus is adjusted to reach.", off=None
     )
     entropy_top_quantile: float = number(
-        1.0, "Only this share of tokens, by entropy, is trained.", above=True, high=1, off=1,
+        1.0, "Only this share of tokens, by entropy, is trained.", gt=0, le=1, off=1,
         label="entropy top", steps=(0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0),
         factor="[Hᵢₜ in the top {entropy_top_quantile:.0%}]·",
     )  # fmt: skip
     importance_cap: float = number(
-        0.0, "Cap on π_old/π_sampler; 0 is off, empty is on where the two cannot agree.", low=1,
-        off=0, belongs="ratio", label="sampler cap", steps=(0.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0),
-        said=", and {corrected}", factor="{w}·",
+        0.0, "Cap on π_old/π_sampler; 0 is off, empty is on where the two cannot agree.", off=0,
+        belongs="ratio", label="sampler cap", steps=(0.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0),
+        phrase=", and {corrected}", factor="{w}·",
     )  # fmt: skip
     importance_floor: float = number(
-        0.0, "Lower cap on π_old/π_sampler.", high=1, belongs="ratio", when=CORRECTED,
+        0.0, "Lower cap on π_old/π_sampler.", le=1, belongs="ratio", condition=CORRECTED,
         label="lower cap", steps=(0.0, 0.2, 0.5, 0.8, 0.9),
     )  # fmt: skip
     importance_mode: Literal[
         "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"
     ] = setting(
         "token_truncate", "Weights beyond a cap: held there or left out.", belongs="ratio",
-        when=CORRECTED, label="beyond caps",
+        condition=CORRECTED, label="beyond caps",
         steps=("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"),
     )  # fmt: skip
     off_policy_mask: float = number(
         0.0, "Leave out worse answers this far from the sampler; 0 is off.", unit="nats/token",
         off=0, belongs="ratio", label="off-policy", steps=(0.0, 0.001, 0.01, 0.1, 0.5, 1.0),
         factor="mᵢ·",
-        said=", and worse answers more than {off_policy_mask:g} nats per token from their "
+        phrase=", and worse answers more than {off_policy_mask:g} nats per token from their "
         "sampler are left out",
     )  # fmt: skip
 
     # For the critic of `gae`
-    gamma: float = number(1.0, "Discount of later rewards.", high=1, belongs="signal", when=CRITIC)
-    lam: float = number(0.95, "GAE's lambda.", high=1, belongs="signal", when=CRITIC)
+    gamma: float = number(
+        1.0, "Discount of later rewards.", le=1, belongs="signal", condition=CRITIC
+    )
+    lam: float = number(0.95, "GAE's lambda.", le=1, belongs="signal", condition=CRITIC)
     value_clip: float = number(
-        0.2, "Largest move of a value in a step; 0 is off.", off=0, when=CRITIC
+        0.2, "Largest move of a value in a step; 0 is off.", off=0, condition=CRITIC
     )
     value_coefficient: float = number(
-        0.1, "Weight of the critic's loss.", off=0, when=CRITIC,
+        0.1, "Weight of the critic's loss.", off=0, condition=CRITIC,
         term=" − {value_coefficient:g}·½(Vᵢₜ − Rᵢₜ)²",
     )  # fmt: skip
     whiten: bool = setting(
-        True, "Standardise advantages over the update.", belongs="signal", when=CRITIC
+        True, "Standardise advantages over the update.", belongs="signal", condition=CRITIC
     )
 
     @property
@@ -272,7 +281,7 @@ class Recipe:
     @property
     def reweights_anchor(self) -> bool:
         """Whether the distance to the reference is multiplied by the ratio."""
-        return self.anchor_reweighted and REWEIGHTABLE.holds(self)
+        return self.anchor_reweighted and REWEIGHTABLE.applies(self)
 
     @property
     def per_answer(self) -> bool:
@@ -294,20 +303,19 @@ class Recipe:
 SETTINGS: Mapping[str, Setting] = {
     field.name: replace(
         declared,
-        name=field.name,
-        kind=field.type,
+        path=field.name,
+        annotation=field.type,
         default=field.default,
         label=declared.label or field.name.replace("_", " "),
     )
     for field in fields(Recipe)
     if (declared := field.metadata.get("setting"))
 }
-CHOICES = {name: setting.choices for name, setting in SETTINGS.items() if setting.choices}
 
 
 def settings_read(recipe: Recipe) -> tuple[str, ...]:
     """The settings that have an effect on a recipe, in the order of the declaration."""
-    return tuple(name for name, setting in SETTINGS.items() if setting.read(recipe))
+    return tuple(name for name, setting in SETTINGS.items() if setting.is_read(recipe))
 
 
 # Settings that exclude each other: which, when, why and what to do.
@@ -370,7 +378,7 @@ EXCLUSIONS: tuple[tuple[tuple[str, ...], Callable[[Recipe], bool], str], ...] = 
     ),
     (
         ("combine", "signal"),
-        lambda r: r.combine == "normalize_then_sum" and not NORMALISING.holds(r),
+        lambda r: r.combine == "normalize_then_sum" and not NORMALISING.applies(r),
         "combine=normalize_then_sum normalises each reward function by the signal, but "
         "signal={signal} gives nothing to sum: choose group_standard, group_mean, leave_one_out, "
         "batch_standard or minus_batch_mean, or combine=sum_then_normalize",
@@ -398,6 +406,12 @@ EXCLUSIONS: tuple[tuple[tuple[str, ...], Callable[[Recipe], bool], str], ...] = 
         lambda r: 0 < r.importance_cap <= r.importance_floor,
         "importance_floor={importance_floor:g} is not below importance_cap={importance_cap:g}, so "
         "every weight would be the same: lower the floor, or raise the cap",
+    ),
+    (
+        ("importance_cap",),
+        lambda r: 0 < r.importance_cap < 1,
+        "importance_cap={importance_cap:g} would shrink every weight: choose at least 1, or 0 for "
+        "none",
     ),
 )
 
@@ -427,11 +441,11 @@ def recipe(base: str | Recipe, **changes: Any) -> Recipe:
         if is_refused(changed):
             raise RecipeError(f"recipe {start.name}: {reason.format(**asdict(changed))}", *settings)
     for name, value in changes.items():
-        condition = SETTINGS[name].when
-        if name != "beta" and value != getattr(start, name) and not condition.holds(changed):
+        condition = SETTINGS[name].condition
+        if name != "beta" and value != getattr(start, name) and not condition.applies(changed):
             raise RecipeError(
                 f"recipe {start.name}: {name}={value} has no effect: it is read only with "
-                f"{condition.words}",
+                f"{condition.text}",
                 name,
                 *condition.settings,
             )
@@ -441,26 +455,23 @@ def recipe(base: str | Recipe, **changes: Any) -> Recipe:
 def _checked(name: str, value: object) -> Any:
     """A setting's value in its own type; refuse an unknown name or an illegal value."""
     if name not in SETTINGS:
-        near = difflib.get_close_matches(name, SETTINGS, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(SETTINGS)}"
-        raise RecipeError(f"a recipe has no setting {quoted(name)}: {hint}", name)
+        hint = nearest(name, SETTINGS) or f"; choose one of {', '.join(SETTINGS)}"
+        raise RecipeError(f"a recipe has no setting {quoted(name)}{hint}", name)
     try:
         return SETTINGS[name].checked(value)
     except ValueError as error:
         raise RecipeError(f"{name} {error}", name) from error
 
 
-def _by_name(name: object) -> Recipe:
-    if isinstance(name, str) and name in RECIPES:
+def _by_name(name: str) -> Recipe:
+    if name in RECIPES:
         return RECIPES[name]
-    if isinstance(name, str) and name in names.installed("recipes"):
+    packaged = names.installed("recipes")
+    if name in packaged:
         return _of_package(name)
-    every = (*RECIPES, *names.installed("recipes"))
-    near = difflib.get_close_matches(str(name), every, n=3)
-    hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
-    raise RecipeError(
-        f"there is no recipe {quoted(name)}: {hint}choose one of {', '.join(every)}", "recipe"
-    )
+    every = (*RECIPES, *packaged)
+    hint = nearest(name, every) or f"; choose one of {', '.join(every)}"
+    raise RecipeError(f"there is no recipe {quoted(name)}{hint}", "recipe")
 
 
 @cache
@@ -514,12 +525,12 @@ RECIPES: dict[str, Recipe] = {
 
 
 @cache
-def known() -> tuple[Mapping[str, Recipe], tuple[str, ...]]:
+def available() -> tuple[Mapping[str, Recipe], tuple[str, ...]]:
     """Every recipe by name, and what is wrong with those of packages that cannot be used."""
-    recipes, complaints = dict(RECIPES), []
+    recipes, problems = dict(RECIPES), []
     for name in names.installed("recipes"):
         try:
             recipes.setdefault(name, _by_name(name))
         except RecipeError as error:
-            complaints.append(str(error))
-    return recipes, tuple(complaints)
+            problems.append(str(error))
+    return recipes, tuple(problems)

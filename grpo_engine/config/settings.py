@@ -4,7 +4,9 @@ In `algorithm` a default of None means the recipe's value; for `importance_cap` 
 loaded model needs. Elsewhere 0 or None means off.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -19,25 +21,25 @@ from pydantic import (
     model_validator,
 )
 
-from grpo_engine.config.recipe_settings import Setting
+from grpo_engine.config.aliases import without_removed
+from grpo_engine.config.declaration import Setting, as_text
 from grpo_engine.config.recipes import SETTINGS, Recipe, recipe
-from grpo_engine.config.removed import without_removed
 from grpo_engine.config.stop_when import StopRule
-from grpo_engine.config.values import typed
 from grpo_engine.errors import ConfigError, quoted
 from grpo_engine.metrics import is_metric, spec
 
-LONGEST_NAME, LONGEST_TEXT = 500, 4096  # characters of a run's name, and of other names and paths
-PROSE = ("system_prompt", "prefill", "stop")  # texts that may be longer
+LONGEST_NAME = 500  # characters of a run's name
+UNLIMITED = 10**9  # for texts that are prose
 
 
-def setting(
-    default: Any, help: str, *, unit: str = "", ge: float | None = None, gt: float | None = None,
-    le: float | None = None, lt: float | None = None, main: bool = False,
-) -> Any:  # fmt: skip
-    """Declare a setting: default, range, unit, one line of help, and whether it is a main one."""
-    extra: dict[str, JsonValue] = {"unit": unit, "main": main}
-    return Field(default, description=help, ge=ge, gt=gt, le=le, lt=lt, json_schema_extra=extra)
+def setting(default: Any, help: str, **details: Any) -> Any:
+    """Declare a setting; `details` are the fields of `Setting`."""
+    return _field(Setting(help=help, default=default, **details))
+
+
+def _field(declared: Setting) -> Any:
+    extra: Any = {"setting": declared}
+    return Field(declared.default, json_schema_extra=extra)
 
 
 class Section(BaseModel):
@@ -45,16 +47,22 @@ class Section(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
+    @classmethod
+    @cache
+    def settings(cls) -> Mapping[str, Setting]:
+        """The settings by name, without the sections."""
+        fields: Mapping[str, Any] = cls.model_fields
+        return {
+            name: replace(field.json_schema_extra["setting"], annotation=field.annotation)
+            for name, field in fields.items()
+            if field.json_schema_extra
+        }
+
     @field_validator("*", mode="before")
     @classmethod
-    def _typed(cls, value: Any, info: ValidationInfo) -> Any:
-        value = typed(value, cls.model_fields[str(info.field_name)].annotation)
-        for text in value if isinstance(value, list) else [value]:
-            if isinstance(text, str) and len(text) > LONGEST_TEXT and info.field_name not in PROSE:
-                raise ValueError(
-                    f"may have {LONGEST_TEXT:,} characters, got {quoted(text)}; shorten it"
-                )
-        return value
+    def _checked(cls, value: Any, info: ValidationInfo) -> Any:
+        declared = cls.settings().get(str(info.field_name))
+        return declared.checked(value) if declared else value
 
 
 class ModelConfig(Section):
@@ -95,8 +103,12 @@ class TaskConfig(Section):
         "file, a folder, a hub id, or `file.py:function`.",
         main=True,
     )
-    system_prompt: str | None = setting(None, "System message; None for the task's own.")
-    prefill: str = setting("", "Text that the answer starts with, given to the model.")
+    system_prompt: str | None = setting(
+        None, "System message; None for the task's own.", longest=UNLIMITED
+    )
+    prefill: str = setting(
+        "", "Text that the answer starts with, given to the model.", longest=UNLIMITED
+    )
     options: Mapping[str, JsonValue] = setting({}, "Options of the task's generator.")
     train_size: int = setting(0, "Training problems to draw from; 0 for all.", ge=0)
     held_out_size: int = setting(512, "Problems kept out of training.", ge=0, unit="problems")
@@ -119,6 +131,7 @@ class TaskConfig(Section):
     environment: str | Mapping[str, str] = setting(
         "", "What replies to answers: `file.py:Class`, or several by the name in a row's "
         "`environment`; empty for one turn.",
+        example="{name: file.py:Class}",
     )  # fmt: skip
     interpreter: str = setting(
         "", "Python that runs tools and environments, such as one with a `verifiers` package; "
@@ -161,6 +174,7 @@ class TasksConfig(TaskConfig):
     others: Annotated[Mapping[str, OtherTask], BeforeValidator(_others)] = setting(
         {}, "Further tasks with their share of the prompts: `{countdown: 0.5}` draws one prompt of "
         "it for two of `name`; or `{LABEL: {name: …, weight: …, rewards: {FUNCTION: WEIGHT}, …}}`.",
+        example="{countdown: 0.5}",
     )  # fmt: skip
     curriculum: Literal["off", "hardest", "half"] = setting(
         "off", "Which problems are preferred: each is drawn with probability 1 - p (hardest) or "
@@ -210,11 +224,15 @@ class RewardsConfig(Section):
         (), "Reward functions: built-in names, `file.py:function` or `module:function`; "
         "empty for the task's own.",
     )  # fmt: skip
-    weights: tuple[float, ...] = setting((), "One weight per function; empty for the task's own.")
+    weights: tuple[float, ...] = setting(
+        (), "One weight per function; empty for the task's own.", example="1,2"
+    )
     time_limit: float = setting(
         30.0, "Longest call of one function in one step.", gt=0, unit="s", le=86400
     )
-    options: Mapping[str, Mapping[str, JsonValue]] = setting({}, "Keyword options by function.")
+    options: Mapping[str, Mapping[str, JsonValue]] = setting(
+        {}, "Keyword options by function.", example="{function: {name: value}}"
+    )
     completions: Literal["auto", "text"] = setting(
         "auto", "What functions get: as in TRL text after a text prompt and messages after a chat, "
         "or always text.",
@@ -232,7 +250,7 @@ class RolloutConfig(Section):
     top_k: int = setting(0, "Only the k likeliest tokens; 0 for all.", ge=0)
     min_p: float = setting(0.0, "Drop tokens below this share of the likeliest.", ge=0, lt=1)
     repetition_penalty: float = setting(1.0, "Divide logits of seen tokens; 1 is off.", ge=1, le=10)
-    stop: tuple[str, ...] = setting((), "Texts that end an answer.")
+    stop: tuple[str, ...] = setting((), "Texts that end an answer.", longest=UNLIMITED)
     think_budget: int = setting(0, "Most tokens before `</think>`; 0 for no cap.", ge=0)
     max_context: int = setting(
         0, "Most tokens of prompt, answer and replies; 0 for the model's context.", ge=0
@@ -248,16 +266,12 @@ class RolloutConfig(Section):
         return texts
 
 
-def _checked(facts: Setting) -> Callable[[Any], Any]:
-    return lambda value: None if value is None else facts.checked(value)
-
-
 _FIELDS: dict[str, Any] = {
     name: (
-        Annotated[facts.kind | None, BeforeValidator(_checked(facts)), facts],
-        setting(None, facts.help, unit=facts.unit, main=facts.main),
+        declared.annotation | None,
+        _field(replace(declared, default=None, example=as_text(declared.default))),
     )
-    for name, facts in SETTINGS.items()
+    for name, declared in SETTINGS.items()
 }
 
 
@@ -276,9 +290,9 @@ class AlgorithmConfig(
 
     def differences(self) -> dict[str, tuple[Any, Any]]:
         """The settings that differ from the recipe as defined: this run's value, the recipe's."""
-        own = recipe(self.recipe)
-        values = {name: (value, getattr(own, name)) for name, value in self._set().items()}
-        return {name: pair for name, pair in values.items() if pair[0] != pair[1]}
+        defined = recipe(self.recipe)
+        pairs = {name: (value, getattr(defined, name)) for name, value in self._set().items()}
+        return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
     def _set(self) -> dict[str, Any]:
         return dict(self.model_dump(exclude={"recipe"}, exclude_none=True))
@@ -366,7 +380,7 @@ class RecordConfig(Section):
         1, "Training groups per step that are scored again after the update.", ge=0, le=1024
     )
     trackers: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = setting(
-        (), "Log live to these as well, each in a process of its own."
+        (), "Log live to these as well, each in a process of its own.", example="[tensorboard]"
     )
 
 
@@ -396,7 +410,7 @@ class AlertsConfig(Section):
 class RunConfig(Section):
     """All settings of a run."""
 
-    name: str = setting("", "Name of the run; empty for a generated one.")
+    name: str = setting("", "Name of the run; empty for a generated one.", longest=LONGEST_NAME)
     seed: int = setting(0, "Seed of every random draw in the run.", ge=0, lt=2**31)
     steps: int = setting(100, "Training steps.", ge=1, le=10_000_000, unit="steps", main=True)
     stop_when: str = setting(
@@ -417,13 +431,6 @@ class RunConfig(Section):
     @classmethod
     def _leave_out_removed(cls, tree: Any) -> Any:
         return without_removed(tree)[0] if isinstance(tree, Mapping) else tree
-
-    @field_validator("name", mode="before")
-    @classmethod
-    def _name_is_short(cls, name: Any) -> Any:
-        if isinstance(name, str) and len(name) > LONGEST_NAME:
-            raise ValueError(f"a name has at most {LONGEST_NAME} characters, got {quoted(name)}")
-        return name
 
     @field_validator("name")
     @classmethod

@@ -4,16 +4,17 @@
 for 3` once three in a row were no better than the best before them.
 """
 
-import difflib
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from grpo_engine.config.conditions import (
     OPERATORS,
     Either,
     Every,
+    Group,
     Node,
     Not,
     Term,
@@ -21,7 +22,7 @@ from grpo_engine.config.conditions import (
     number_of,
     parse,
 )
-from grpo_engine.errors import ConfigError, quoted
+from grpo_engine.errors import ConfigError, nearest, quoted
 from grpo_engine.metrics import METRICS, is_metric, spec
 
 FORMS = "write it as `kl > .3`, `reward >= .9 for 5` or `eval/accuracy flat for 3`"
@@ -70,10 +71,10 @@ class StopRule:
 
     def __init__(self, text: str) -> None:
         try:
-            self._tree = parse(text, "the condition")
-            self._checks = dict(_checks(self._tree))  # by the place of its first word
+            self._tree = _resolved([parse(text, "the condition")])
         except ValueError as error:
             raise ConfigError(f"stop_when: {error}; {FORMS}", "stop_when") from None
+        self._checks = {str(check): check for check in _checks(self._tree)}
 
     @property
     def metrics(self) -> set[str]:
@@ -81,93 +82,77 @@ class StopRule:
 
     def observe(self, metrics: Mapping[str, float], seen: dict[str, Seen]) -> str:
         """Take in new measurements; return them if the condition holds, else an empty text."""
-        for check in {str(check): check for check in self._checks.values()}.values():
+        for name, check in self._checks.items():
             if check.metric in metrics:
-                check.observe(metrics[check.metric], seen.setdefault(str(check), Seen()))
-        if not self._holds(self._tree, seen):
+                check.observe(metrics[check.metric], seen.setdefault(name, Seen()))
+        if not _is_met(self._tree, seen):
             return ""
-        last = {c.metric: seen[str(c)].last for c in self._checks.values() if str(c) in seen}
+        last = {c.metric: seen[name].last for name, c in self._checks.items() if name in seen}
         return ", ".join(f"{metric} {value:.4g}" for metric, value in last.items())
 
-    def _holds(self, node: Node, seen: Mapping[str, Seen]) -> bool:
-        match node:
-            case Not(part):
-                measured = all(str(check) in seen for _, check in _checks(part))
-                return measured and not self._holds(part, seen)
-            case Every(parts):
-                return all(
-                    self._holds(part, seen)
-                    for part in parts
-                    if not isinstance(part, Word | Term) or part.at in self._checks
-                )
-            case Either(parts):
-                return any(self._holds(part, seen) for part in parts)
-            case Word() | Term():
-                return self._is_met(self._checks[node.at], seen)
 
-    def _is_met(self, check: Check, seen: Mapping[str, Seen]) -> bool:
-        known = seen.get(str(check))
-        return known is not None and known.times >= check.times
-
-
-def _checks(node: Node) -> Iterator[tuple[int, Check]]:
-    """Every check of a tree, with the place of its first word; ValueError if one is unreadable."""
+def _is_met(node: Any, seen: Mapping[str, Seen]) -> bool:
     match node:
-        case Not(part):
-            yield from _checks(part)
-        case Either(parts):
-            for part in parts:
-                yield from _checks(part)
+        case Not((part,)):
+            return all(str(c) in seen for c in _checks(part)) and not _is_met(part, seen)
         case Every(parts):
-            rest = list(parts)
-            while rest:
-                first = rest.pop(0)
-                if isinstance(first, Word | Term):
-                    yield first.at, _check(first, rest)
-                else:
-                    yield from _checks(first)
-        case Word() | Term():
-            yield node.at, _check(node, [])
+            return all(_is_met(part, seen) for part in parts)
+        case Either(parts):
+            return any(_is_met(part, seen) for part in parts)
+    return str(node) in seen and seen[str(node)].times >= node.times
 
 
-def _check(first: Word | Term, rest: list[Node]) -> Check:
-    """The check that begins with `first`; the words that belong to it are taken from `rest`."""
-    if isinstance(first, Term):
-        if first.op not in OPERATORS:
-            raise ValueError(f"{quoted(first.key + first.op + first.value)} compares no numbers")
-        return Check(_metric(first.key), first.op, _number(first), _times(rest, default=1))
-    if not (rest and isinstance(rest[0], Word) and rest[0].text == "flat"):
-        raise ValueError(f"{quoted(first.text)} is without a comparison")
-    rest.pop(0)
-    return Check(_metric(first.text), "flat", 0.0, _times(rest, default=0))
+def _checks(node: Any) -> list[Check]:
+    if isinstance(node, Group):
+        return [check for part in node.parts for check in _checks(part)]
+    return [node]
+
+
+def _resolved(nodes: list[Node]) -> Any:
+    """The first of adjacent nodes with its words read as checks; what was read is removed."""
+    match nodes.pop(0):
+        case Every(parts):
+            remaining, checks = list(parts), []
+            while remaining:
+                checks.append(_resolved(remaining))
+            return Every(tuple(checks))
+        case Group(parts) as group:
+            return type(group)(tuple(_resolved([part]) for part in parts))
+        case Term(name, op, value):
+            if op not in OPERATORS:
+                raise ValueError(f"{quoted(name + op + value)} compares no numbers")
+            limit = number_of(value)
+            if limit is None:
+                raise ValueError(f"{name} {op} {quoted(value)} compares with no number")
+            return Check(_metric(name), op, limit, _times(nodes) or 1)
+        case Word(name):
+            if not _next_is(nodes, "flat"):
+                raise ValueError(f"{quoted(name)} is without a comparison")
+            if not (times := _times(nodes)):
+                raise ValueError("`flat` needs `for N`, the measurements without a new best")
+            return Check(_metric(name), "flat", 0.0, times)
 
 
 def _metric(name: str) -> str:
     if not is_metric(name):
-        close = difflib.get_close_matches(name, METRICS, n=1)
+        hint = nearest(name, METRICS, 1)
         if name.startswith("rewards/"):
-            close = [f"rewards/{name.split('/')[1]}/mean"]
-        raise ValueError(
-            f"there is no metric {quoted(name)}" + f"; did you mean {close[0]}" * bool(close)
-        )
+            hint = f"; did you mean rewards/{name.split('/')[1]}/mean?"
+        raise ValueError(f"there is no metric {quoted(name)}{hint}")
     return name
 
 
-def _number(term: Term) -> float:
-    value = number_of(term.value)
-    if value is None:
-        raise ValueError(f"{term.key} {term.op} {quoted(term.value)} compares with no number")
-    return value
+def _next_is(nodes: list[Node], text: str) -> bool:
+    """Whether the next node is this word, which then is removed."""
+    matches = bool(nodes) and nodes[0] == Word(text)
+    return bool(matches and nodes.pop(0))
 
 
-def _times(rest: list[Node], *, default: int) -> int:
-    """The N of `for N`; without one the default, where 0 means that it must be there."""
-    if not (rest and isinstance(rest[0], Word) and rest[0].text == "for"):
-        if not default:
-            raise ValueError("`flat` needs `for N`, the measurements without a new best")
-        return default
-    rest.pop(0)
-    count = rest.pop(0) if rest else None
+def _times(nodes: list[Node]) -> int:
+    """The N of `for N`; 0 without one."""
+    if not _next_is(nodes, "for"):
+        return 0
+    count = nodes.pop(0) if nodes else None
     if not isinstance(count, Word) or not re.fullmatch(r"[1-9]\d{0,8}", count.text, re.ASCII):
         raise ValueError("`for` needs a number of measurements, from 1 to a billion")
     return int(count.text)

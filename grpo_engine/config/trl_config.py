@@ -7,12 +7,13 @@ executed. Settings missing from the file get TRL's defaults, not ours, so that t
 import ast
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from grpo_engine.config.parse import assign
 from grpo_engine.config.recipes import SETTINGS
 from grpo_engine.config.safe_yaml import parse_json, parse_yaml, read_text
 from grpo_engine.config.trl_names import (
@@ -39,26 +40,22 @@ def from_trl(path: Path) -> tuple[Tree, list[str]]:
 def translate(settings: Mapping[str, Any]) -> tuple[Tree, list[str]]:
     """Translate settings already read from a file."""
     notes: list[str] = []
-    known = TRANSLATED | UNLIKE.keys()
+    names = TRANSLATED | UNLIKE.keys()
     values: Tree = {**DEFAULTS}
     for name, value in settings.items():
-        if name not in known and not unneeded(name):
-            hint = nearest(name, known, 1)
+        if name not in names and not unneeded(name):
+            hint = nearest(name, names, 1)
             notes.append(f"{name}: not a known setting of TRL's GRPOConfig{hint}")
         is_text = isinstance(DEFAULTS.get(name, ""), str)
         values[name] = value if is_text else _number(value)
+    parts = [{path: values.get(name) for name, path in PLAIN.items()}]
+    for part in (_batch, _algorithm, _entropy, _mismatch, _optimizer, _schedule, _model,
+                 _reference, _rewards, _sampling, _task):  # fmt: skip
+        parts.append(part(values, notes))
     tree: Tree = {}
-
-    def put(path: str, value: Any) -> None:
-        section, _, name = path.rpartition(".")
-        (tree.setdefault(section, {}) if section else tree)[name] = value
-
-    for name, path in PLAIN.items():
-        if values.get(name) is not None:
-            put(path, values[name])
-    for step in (_batch, _algorithm, _mismatch, _optimizer, _schedule, _model, _reference, _rewards,
-                 _sampling, _task):  # fmt: skip
-        step(values, put, notes)
+    for path, value in (pair for part in parts for pair in part.items()):
+        if value is not None:
+            assign(tree, path, value)
     for name, value in settings.items():
         if name in UNLIKE and value not in (None, False):
             notes.append(f"{name}: {UNLIKE[name]}")
@@ -125,44 +122,44 @@ def _number(value: Any) -> Any:
         return value
 
 
-Put = Callable[[str, Any], None]
+# the recipe of a loss, with its rules of trust and weight
+LOSSES = {
+    "grpo": ("grpo", "clip", "per_sequence"),
+    "dapo": ("grpo", "clip", "per_token"),
+    "dr_grpo": ("dr-grpo", "clip", "constant"),
+    "bnpo": ("bnpo", "clip", "per_batch_token"),
+    "cispo": ("cispo", "cispo", "per_token"),
+    "sapo": ("sapo", "sapo", "per_sequence"),
+    "luspo": ("luspo", "clip", "per_completion"),
+    "vespo": ("vespo", "vespo", "per_token"),
+}
 
 
-def _algorithm(values: Tree, put: Put, notes: list[str]) -> None:
-    """Loss, scaling, ratio, clipping and entropy."""
+def _algorithm(values: Tree, notes: list[str]) -> Tree:
+    """Loss, ratio and penalty."""
     loss = values["loss_type"]
-    shapes = {
-        "grpo": ("grpo", "clip", "per_sequence"),
-        "dapo": ("grpo", "clip", "per_token"),
-        "dr_grpo": ("dr-grpo", "clip", "constant"),
-        "bnpo": ("bnpo", "clip", "per_batch_token"),
-        "cispo": ("cispo", "cispo", "per_token"),
-        "sapo": ("sapo", "sapo", "per_sequence"),
-        "luspo": ("luspo", "clip", "per_completion"),
-        "vespo": ("vespo", "vespo", "per_token"),
-    }
-    if loss not in shapes:
+    if loss not in LOSSES:
         notes.append(f"loss_type {loss}: no equivalent; translated as grpo, choose a recipe")
-    recipe, trust, weight = shapes.get(loss, shapes["grpo"])
-    put("algorithm.recipe", recipe)
-    put("algorithm.trust", trust)
-    put("algorithm.weight", weight)
-    _signal(values, put)
+    recipe, trust, weight = LOSSES.get(loss, LOSSES["grpo"])
     reweighted = bool(values["beta"] and values["use_bias_correction_kl"])
-    if reweighted:
-        put("algorithm.anchor_reweighted", True)
     level = values["importance_sampling_level"]
     ratio = "sequence_mean" if level == "sequence" else "token"
-    # VESPO has its own ratio, of whole answers; TRL's level then applies to the KL alone
-    put("algorithm.ratio", "sequence_sum" if trust == "vespo" and not reweighted else ratio)
-    _trust(trust, values, put)
-    put("algorithm.anchor", "k3" if values["beta"] else "none")
-    put("algorithm.beta", values["beta"])
-    put("algorithm.passes", values["num_iterations"])
-    _entropy(values, put, notes)
+    return {
+        "algorithm.recipe": recipe,
+        "algorithm.trust": trust,
+        "algorithm.weight": weight,
+        "algorithm.anchor_reweighted": True if reweighted else None,
+        # VESPO has its own ratio, of whole answers; TRL's level then applies to the KL alone
+        "algorithm.ratio": "sequence_sum" if trust == "vespo" and not reweighted else ratio,
+        "algorithm.anchor": "k3" if values["beta"] else "none",
+        "algorithm.beta": values["beta"],
+        "algorithm.passes": values["num_iterations"],
+        **_signal(values),
+        **_trust(values),
+    }
 
 
-def _signal(values: Tree, put: Put) -> None:
+def _signal(values: Tree) -> Tree:
     """What rewards are scaled by, and whether before or after they are summed."""
     scale = {True: "group", False: "none"}.get(values["scale_rewards"], values["scale_rewards"])
     signals = {"group": "group_standard", "batch": "batch_standard", "none": "group_mean"}
@@ -170,21 +167,20 @@ def _signal(values: Tree, put: Put) -> None:
         raise ConfigError(f"scale_rewards must be group, batch or none, got {quoted(scale)}")
     combine = values["multi_objective_aggregation"]
     # TRL normalises each function by its group's deviation there, whatever scale_rewards says
-    put("algorithm.signal", signals["group" if combine == "normalize_then_sum" else scale])
-    put("algorithm.combine", combine)
+    signal = signals["group" if combine == "normalize_then_sum" else scale]
+    return {"algorithm.signal": signal, "algorithm.combine": combine}
 
 
-def _entropy(values: Tree, put: Put, notes: list[str]) -> None:
+def _entropy(values: Tree, notes: list[str]) -> Tree:
     """The controller of the entropy bonus, and means that TRL takes over micro-batches."""
-    if values["use_adaptive_entropy"]:
-        put("algorithm.entropy_target", values["entropy_target"])
-        if values["updates"] > 1:
-            notes.append(
-                f"use_adaptive_entropy: the bonus is adjusted once per step, after "
-                f"{values['updates']} updates; TRL adjusts it after each"
-            )
+    adaptive = values["use_adaptive_entropy"]
+    if adaptive and values["updates"] > 1:
+        notes.append(
+            f"use_adaptive_entropy: the bonus is adjusted once per step, after "
+            f"{values['updates']} updates; TRL adjusts it after each"
+        )
     several = values["gradient_accumulation_steps"] > 1
-    if several and (values["entropy_coef"] or values["use_adaptive_entropy"]):
+    if several and (values["entropy_coef"] or adaptive):
         notes.append(
             "entropy_coef: the bonus is the mean over all tokens of an update; TRL takes the mean "
             "of each micro-batch, then of these, so tokens of short micro-batches count more there"
@@ -194,45 +190,50 @@ def _entropy(values: Tree, put: Put, notes: list[str]) -> None:
             "top_entropy_quantile: the quantile is that of all tokens of an update; TRL takes one "
             "of each micro-batch"
         )
+    return {"algorithm.entropy_target": values["entropy_target"] if adaptive else None}
 
 
-def _trust(trust: str, values: Tree, put: Put) -> None:
+def _trust(values: Tree) -> Tree:
     """The bounds or the gate of the loss."""
     low, high = values["epsilon"], values["epsilon_high"]
-    if trust == "clip":
-        put("algorithm.clip_low", low)
-        put("algorithm.clip_high", low if high is None else high)
-        if values["delta"] is not None:
-            put("algorithm.delta", values["delta"])
-    elif trust == "cispo":
-        put("algorithm.cispo_cap", high or low)
-    elif trust == "vespo":
-        for name in ("vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg"):
-            # TRL raises a smaller rate to this
-            put(f"algorithm.{name}", max(values[name], SETTINGS[name].range.low))
-    else:
-        put("algorithm.sapo_tau_pos", values["sapo_temperature_pos"])
-        put("algorithm.sapo_tau_neg", values["sapo_temperature_neg"])
+    match values["loss_type"]:
+        case "cispo":
+            return {"algorithm.cispo_cap": high or low}
+        case "vespo":
+            names = ("vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg")
+            # TRL raises a smaller rate to the least that is allowed
+            return {
+                f"algorithm.{name}": max(values[name], SETTINGS[name].ge or 0) for name in names
+            }
+        case "sapo":
+            return {
+                "algorithm.sapo_tau_pos": values["sapo_temperature_pos"],
+                "algorithm.sapo_tau_neg": values["sapo_temperature_neg"],
+            }
+    return {
+        "algorithm.clip_low": low,
+        "algorithm.clip_high": low if high is None else high,
+        "algorithm.delta": values["delta"],
+    }
 
 
-def _mismatch(values: Tree, put: Put, notes: list[str]) -> None:
+def _mismatch(values: Tree, notes: list[str]) -> Tree:
     """Importance correction, which TRL applies only when vLLM samples."""
     if not values["use_vllm"]:
-        return
+        return {}
     notes.append("use_vllm: MLX samples in the same process; TRL's correction for it is kept")
     if not values["vllm_importance_sampling_correction"]:
-        put("algorithm.importance_cap", 0.0)
-        return
+        return {"algorithm.importance_cap": 0.0}
     cap = values["vllm_importance_sampling_cap"]
     cap = values["vllm_importance_sampling_clip_max"] if cap is None else cap
-    floor = values["vllm_importance_sampling_clip_min"]
-    put("algorithm.importance_cap", NO_CAP if cap is None else cap)
-    put("algorithm.importance_mode", values["vllm_importance_sampling_mode"])
-    if floor is not None:
-        put("algorithm.importance_floor", floor)
+    return {
+        "algorithm.importance_cap": NO_CAP if cap is None else cap,
+        "algorithm.importance_mode": values["vllm_importance_sampling_mode"],
+        "algorithm.importance_floor": values["vllm_importance_sampling_clip_min"],
+    }
 
 
-def _batch(values: Tree, put: Put, notes: list[str]) -> None:
+def _batch(values: Tree, notes: list[str]) -> Tree:
     """Prompts and minibatches; a step here is one generation batch with all its updates."""
     rows, accumulated = values["per_device_train_batch_size"], values["gradient_accumulation_steps"]
     generated = values["steps_per_generation"] or accumulated
@@ -253,14 +254,11 @@ def _batch(values: Tree, put: Put, notes: list[str]) -> None:
             f"a generation batch of {batch} is not a multiple of num_generations {group}; "
             "TRL refuses it as well"
         )
-    put("rollout.prompts", batch // group)
-    put("optimizer.micro_rows", rows)
     minibatches = generated // accumulated
-    put("algorithm.minibatches", minibatches)
     updates = values["updates"] = minibatches * values["num_iterations"]
+    steps = None
     if values["max_steps"] and values["max_steps"] > 0:
         steps = -(-int(values["max_steps"]) // updates)
-        put("steps", steps)
         if updates > 1:
             notes.append(
                 f"max_steps: a step here is one generation batch with {updates} updates, so "
@@ -271,6 +269,12 @@ def _batch(values: Tree, put: Put, notes: list[str]) -> None:
             f"num_train_epochs {values['num_train_epochs']:g}: runs are counted in steps; set "
             f"steps to epochs x rows / {batch // group} prompts per step"
         )
+    return {
+        "rollout.prompts": batch // group,
+        "optimizer.micro_rows": rows,
+        "algorithm.minibatches": minibatches,
+        "steps": steps,
+    }
 
 
 def _steps(values: Tree, name: str, updates: float, notes: list[str]) -> int:
@@ -283,61 +287,70 @@ def _steps(values: Tree, name: str, updates: float, notes: list[str]) -> int:
     return steps
 
 
-def _optimizer(values: Tree, put: Put, notes: list[str]) -> None:
+def _optimizer(values: Tree, notes: list[str]) -> Tree:
     """Optimiser and momentum; where its state is kept, or in how many bits, changes nothing."""
     name = str(values["optim"]).removeprefix("paged_").partition("_")[0]
     if name not in ("adamw", "adafactor", "sgd", "lion"):
         notes.append(f"optim {values['optim']}: no equivalent; adamw is used")
         name = "adamw"
-    put("optimizer.name", name)
     text = str(values.get("optim_args") or "").replace(" ", "")
     options = dict(part.split("=", 1) for part in text.split(",") if part)
-    if name == "adamw":
-        put("optimizer.epsilon", values["adam_epsilon"])
+    momentum = None
     if name == "sgd":
-        put("optimizer.beta1", _number(options.pop("momentum", 0.0)))
+        momentum = _number(options.pop("momentum", 0.0))
         options.pop("weight_decay", None)  # transformers sets weight_decay for each weight
     if options:
         notes.append(f"optim_args {', '.join(options)}: no equivalent for {name}")
+    return {
+        "optimizer.name": name,
+        "optimizer.epsilon": values["adam_epsilon"] if name == "adamw" else None,
+        "optimizer.beta1": momentum,
+    }
 
 
-def _schedule(values: Tree, put: Put, notes: list[str]) -> None:
+def _schedule(values: Tree, notes: list[str]) -> Tree:
     """Schedule and warm-up, which is from 0 in transformers; `constant` has none there."""
     name = str(values["lr_scheduler_type"])
-    more = _mapping(values, "lr_scheduler_kwargs")
+    options = _mapping(values, "lr_scheduler_kwargs")
     peak = values["learning_rate"]
     final = 0.0
     if name == "cosine_with_min_lr" and peak:
-        final = more.pop("min_lr_rate", None) or (more.pop("min_lr", None) or 0.0) / peak
-    elif name == "polynomial" and peak and more.get("power", 1.0) == 1.0:
-        final = more.pop("lr_end", 1e-7) / peak
-        more.pop("power", None)
+        final = options.pop("min_lr_rate", None) or (options.pop("min_lr", None) or 0.0) / peak
+    elif name == "polynomial" and peak and options.get("power", 1.0) == 1.0:
+        final = options.pop("lr_end", 1e-7) / peak
+        options.pop("power", None)
     shape = SCHEDULES.get(name)
-    cycles = more.pop("num_cycles", None) if shape == "cosine" else None
+    cycles = options.pop("num_cycles", None) if shape == "cosine" else None
     if cycles not in (None, 1 if name == "cosine_with_restarts" else 0.5):
         notes.append(f"lr_scheduler_kwargs num_cycles {cycles:g}: no equivalent; one fall is used")
-    if shape is None or "power" in more:
+    if shape is None or "power" in options:
         notes.append(f"lr_scheduler_type {name}: no equivalent; linear is used")
         shape = "linear"
-    elif more:
-        notes.append(f"lr_scheduler_kwargs {', '.join(more)}: no equivalent")
-    put("optimizer.schedule", shape)
-    if final:
-        put("optimizer.final_share", final)
+    elif options:
+        notes.append(f"lr_scheduler_kwargs {', '.join(options)}: no equivalent")
+    return {
+        "optimizer.schedule": shape,
+        "optimizer.final_share": final or None,
+        **_warmup(values, name, notes),
+    }
+
+
+def _warmup(values: Tree, schedule: str, notes: list[str]) -> Tree:
     warmup = values["warmup_steps"] or values.get("warmup_ratio") or 0
-    if name == "constant" and warmup:
+    if schedule == "constant" and warmup:
         notes.append("warmup_steps: transformers has no warm-up with constant; dropped")
-        return
+        return {}
     if 0 < warmup < 1:
         if values["max_steps"] <= 0:
             notes.append(
                 f"warm-up of {warmup:g} of the run: set optimizer.warmup_steps to its steps"
             )
-            return
+            return {}
         warmup = math.ceil(warmup * values["max_steps"])
-    if warmup:
-        put("optimizer.warmup_steps", _steps(values, "warmup_steps", int(warmup), notes))
-        put("optimizer.warmup_from_zero", True)
+    if not warmup:
+        return {}
+    steps = _steps(values, "warmup_steps", int(warmup), notes)
+    return {"optimizer.warmup_steps": steps, "optimizer.warmup_from_zero": True}
 
 
 def _mapping(values: Tree, name: str) -> Tree:
@@ -357,99 +370,106 @@ def _has_lora(values: Tree) -> bool:
     return any(values.get(name) for name in ("use_peft", "lora_r", "lora_alpha"))
 
 
-def _model(values: Tree, put: Put, notes: list[str]) -> None:
+def _model(values: Tree, notes: list[str]) -> Tree:
     """Number format, LoRA's rank, and alpha / r as the scale."""
-    more = _mapping(values, "model_init_kwargs")
-    format = more.pop("dtype", None) or more.pop("torch_dtype", None)
-    if format is not None:
-        put("model.dtype", str(format).removeprefix("torch."))
-    if "trust_remote_code" in more:
-        put("model.trust_remote_code", more.pop("trust_remote_code"))
+    options = _mapping(values, "model_init_kwargs")
+    format = options.pop("dtype", None) or options.pop("torch_dtype", None)
+    trusted = options.pop("trust_remote_code", values["trust_remote_code"])
     ignored = ("device_map", "low_cpu_mem_usage")
-    if changing := sorted(name for name in more if name not in ignored and not unneeded(name)):
+    if changing := sorted(name for name in options if name not in ignored and not unneeded(name)):
         notes.append(f"model_init_kwargs {', '.join(changing)}: no equivalent; see model.*")
-    put("model.tuning", "lora" if _has_lora(values) else "full")
-    if _has_lora(values):
-        rank, alpha = values.get("lora_r") or 16, values.get("lora_alpha") or 32
-        put("model.lora_rank", rank)
-        put("model.lora_scale", alpha / rank)
-        if isinstance(values.get("lora_target_modules"), list):
+    tree = {
+        "model.dtype": None if format is None else str(format).removeprefix("torch."),
+        "model.trust_remote_code": trusted,
+        "model.tuning": "full",
+    }
+    if not _has_lora(values):
+        if "use_peft" not in values:
             notes.append(
-                "lora_target_modules: set model.lora_keys to mlx-lm's layer names, like "
-                "self_attn.q_proj; all linear layers are used"
+                "no PEFT settings: all weights are trained; set model.tuning to lora for LoRA"
             )
-    elif "use_peft" not in values:
-        notes.append("no PEFT settings: all weights are trained; set model.tuning to lora for LoRA")
+        return tree
+    if isinstance(values.get("lora_target_modules"), list):
+        notes.append(
+            "lora_target_modules: set model.lora_keys to mlx-lm's layer names, like "
+            "self_attn.q_proj; all linear layers are used"
+        )
+    rank, alpha = values.get("lora_r") or 16, values.get("lora_alpha") or 32
+    lora = {"model.tuning": "lora", "model.lora_rank": rank, "model.lora_scale": alpha / rank}
+    return tree | lora
 
 
-def _reference(values: Tree, put: Put, notes: list[str]) -> None:
+def _reference(values: Tree, notes: list[str]) -> Tree:
     """A reference that is updated from the policy: copied for LoRA, mixed for full fine-tuning."""
     if not values["sync_ref_model"]:
-        return
+        return {}
     if not values["beta"]:
         notes.append("sync_ref_model: without beta there is no reference; dropped")
-        return
-    every = _steps(values, "ref_model_sync_steps", values["ref_model_sync_steps"], notes)
-    put("algorithm.ref_refresh_every", every)
+        return {}
     share = values["ref_model_mixup_alpha"]
-    if not _has_lora(values):
-        put("algorithm.ref_mix", share)
-    elif share != 1:
+    if _has_lora(values) and share != 1:
         notes.append(
             f"ref_model_mixup_alpha {share}: LoRA's matrices cannot be "
             "mixed; the reference is replaced by the policy"
         )
+    steps = _steps(values, "ref_model_sync_steps", values["ref_model_sync_steps"], notes)
+    return {
+        "algorithm.ref_refresh_every": steps,
+        "algorithm.ref_mix": None if _has_lora(values) else share,
+    }
 
 
-def _rewards(values: Tree, put: Put, notes: list[str]) -> None:
+def _rewards(values: Tree, notes: list[str]) -> Tree:
     """Reward functions by TRL's names or dotted paths."""
     functions = values.get("reward_funcs") or []
     functions = [functions] if isinstance(functions, str) else functions
     names = [REWARDS.get(name, ":".join(name.rsplit(".", 1))) for name in map(str, functions)]
-    if names:
-        put("rewards.functions", names)
-    else:
+    if not names:
         notes.append("reward functions are arguments in TRL: set rewards.functions to yours")
-    weights = values["reward_weights"]
-    if weights and len(weights) == len(names):
-        put("rewards.weights", weights)
-    elif weights:
+    weights = values["reward_weights"] or []
+    if weights and len(weights) != len(names):
         notes.append(
             f"reward_weights {weights}: set rewards.functions to your functions "
             "(file.py:function) and rewards.weights to these"
         )
+        weights = []
+    return {"rewards.functions": names or None, "rewards.weights": weights or None}
 
 
-def _sampling(values: Tree, put: Put, notes: list[str]) -> None:
+def _sampling(values: Tree, notes: list[str]) -> Tree:
     """`generation_kwargs`, which replace the settings of the same name, as in TRL."""
-    more = _mapping(values, "generation_kwargs")
+    options, tree = _mapping(values, "generation_kwargs"), Tree()
+    options.pop("do_sample", None)
     for name, path in SAMPLING.items():
-        value = more.pop(name, None)
-        if value is not None:
-            put(path, [value] if path == "rollout.stop" and isinstance(value, str) else value)
-            if name == "temperature" and value != values["temperature"]:
-                notes.append(
-                    f"generation_kwargs temperature {value:g}: log-probabilities are taken at it "
-                    f"as well; TRL keeps {values['temperature']:g} for them"
-                )
-    more.pop("do_sample", None)
-    if more:
+        value = options.pop(name, None)
+        if value is None:
+            continue
+        tree[path] = [value] if path == "rollout.stop" and isinstance(value, str) else value
+        if name == "temperature" and value != values["temperature"]:
+            notes.append(
+                f"generation_kwargs temperature {value:g}: log-probabilities are taken at it "
+                f"as well; TRL keeps {values['temperature']:g} for them"
+            )
+    if options:
         notes.append(
-            f"generation_kwargs {', '.join(more)}: no equivalent; rollout.* has what can be set"
+            f"generation_kwargs {', '.join(options)}: no equivalent; rollout.* has what can be set"
         )
+    return tree
 
 
-def _task(values: Tree, put: Put, notes: list[str]) -> None:
+def _task(values: Tree, notes: list[str]) -> Tree:
     """The data set, with its subset after a colon."""
     name = values.get("dataset_name")
-    if name:
-        put("task.name", ":".join(filter(None, (name, values.get("dataset_config")))))
-    else:
+    if not name:
         notes.append("the data set is an argument in TRL: set task.name to a file or hub id")
     notes.append(
         f"max_completion_length {values['max_completion_length']}: with tools TRL counts their "
         "results too, rollout.max_new_tokens the model's tokens alone; rollout.max_context limits "
         "all, the prompt's included"
     )
-    if (calls := values.get("max_tool_calling_iterations")) is not None:
-        put("task.max_turns", int(calls) + 1)  # the answer after the last call is a turn as well
+    calls = values.get("max_tool_calling_iterations")
+    return {
+        "task.name": ":".join(filter(None, (name, values.get("dataset_config")))) if name else None,
+        # the answer after the last call is a turn as well
+        "task.max_turns": None if calls is None else int(calls) + 1,
+    }

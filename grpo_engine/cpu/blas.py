@@ -14,6 +14,7 @@ from typing import Final
 
 from grpo_engine.cpu import blas_check, openblas
 from grpo_engine.cpu.library import Library
+from grpo_engine.cpu.relocations import BlasError
 from grpo_engine.platform import device, threads
 
 CHOICE: Final = "GRPO_TUI_BLAS"
@@ -33,7 +34,6 @@ class Blas:
     compiled_problem: str = ""
     """Why it does not; completes a sentence that begins with "it"."""
     threads: int = 0
-    max_threads: int = 0
     reason: str = ""
     """Why no library is loaded."""
     skipped: tuple[str, ...] = ()
@@ -94,7 +94,7 @@ def _choose(check: bool) -> Blas:
         if verdict.works:
             try:
                 return replace(_load(path, verdict), skipped=tuple(skipped))
-            except openblas.BlasError as error:
+            except BlasError as error:
                 reason = str(error)
         name = f"{CHOICE}={path}" if path == choice else Path(path).name
         skipped.append(f"{name} is not used: it {reason}.")
@@ -112,12 +112,11 @@ def _load(path: str, verdict: blas_check.Verdict) -> Blas:
     library = openblas.OpenBlas(
         path, threads=threads.share(), kernel=verdict.kernel, kernels=verdict.kernels
     )
-    library.serve()
+    library.connect()
     _library = library
     return Blas(
         library=path, config=library.config, kernel=library.kernel, compiled=bool(verdict.kernels),
-        compiled_problem=verdict.kernels_problem, max_threads=library.max_threads,
-        threads=library.set_threads(threads.share()),
+        compiled_problem=verdict.kernels_problem, threads=library.set_threads(threads.share()),
     )  # fmt: skip
 
 
@@ -140,8 +139,8 @@ def set_threads(count: int) -> int:
 def rebalance() -> tuple[int, int] | None:
     """Update the threads to this engine's current share of cores; (before, after) if it changed."""
     before = _state.threads if _state else 0
-    wanted = threads.share()
-    if _library is None or before == wanted:
+    share = threads.share()
+    if _library is None or before == share:
         return None
-    after = set_threads(wanted)
+    after = set_threads(share)
     return (before, after) if after != before else None

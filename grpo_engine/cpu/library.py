@@ -69,7 +69,7 @@ class Library:
         self.library = ctypes.CDLL(path)
         self.library.set_blas(ctypes.c_void_p(sgemm))
         self.set_threads(threads)
-        self.sgemm = ctypes.cast(self.library.sgemm, ctypes.c_void_p).value
+        self.sgemm = ctypes.cast(self.library.sgemm, ctypes.c_void_p).value or 0
 
     def set_threads(self, count: int) -> None:
         """Use `count` threads from the next product on."""

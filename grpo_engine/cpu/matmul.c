@@ -210,31 +210,13 @@ static void column_block(int m, int n, int k, Strided a, const float *b, size_t 
     }
 }
 
-/* A product of few rows, B not transposed. */
-typedef struct {
-    int m, n, k;
-    float beta;
-    Strided a;
-    const float *b;
-    float *c;
-    size_t ldb, ldc;
-} SkinnyGemm;
-
-/* One thread's columns. */
-static void skinny_gemm(const SkinnyGemm *g, int thread, int count)
-{
-    int first = partition(g->n, TILE, thread, count);
-    int last = partition(g->n, TILE, thread + 1, count);
-    for (int j = first; j < last; j += N_BLOCK)
-        column_block(g->m, last - j < N_BLOCK ? last - j : N_BLOCK, g->k, g->a, g->b + j, g->ldb,
-                     g->beta, g->c + j, g->ldc);
-}
-
 typedef struct {
     int ta, tb, m, n, k, lda, ldb, ldc;
     float alpha, beta;
     const float *a, *b;
     float *c;
+    const float *bias;  /* [n], added to each row; optional */
+    int row_wise;       /* whether a row must have the same bits in any number of rows */
 } Gemm;
 
 static double gemm_work(const Gemm *g) { return (double)g->m * g->n * g->k; }
@@ -242,7 +224,28 @@ static double gemm_work(const Gemm *g) { return (double)g->m * g->n * g->k; }
 static int is_skinny(const Gemm *g)
 {
     int needs_packing = g->m > MAX_ROWS && gemm_work(g) > PARALLEL_WORK;
-    return g->tb == NO_TRANS && g->alpha == 1 && g->k >= 1 && g->n >= LANES && !needs_packing;
+    return g->tb == NO_TRANS && g->alpha == 1 && g->k >= 1
+        && (g->row_wise || (g->n >= LANES && !needs_packing));
+}
+
+/* A product of few rows, B not transposed. */
+static void skinny_gemm(const Gemm *g)
+{
+    int plain = g->ta == NO_TRANS;
+    Strided a = {g->a, plain ? g->lda : 1, plain ? 1 : g->lda};
+    for (int j = 0; j < g->n; j += N_BLOCK)
+        column_block(g->m, g->n - j < N_BLOCK ? g->n - j : N_BLOCK, g->k, a, g->b + j, g->ldb,
+                     g->beta, g->c + j, g->ldc);
+}
+
+static void add_bias(Gemm *g)
+{
+    for (int r = 0; r < g->m; r++)
+        for (int i = 0; i < g->n; i++) {
+            float *c = g->c + (size_t)r * g->ldc + i;
+            *c = g->bias[i] + (g->beta ? *c : 0);
+        }
+    g->beta = 1;
 }
 
 /* One thread's part of a product. The BLAS computes it with one thread of its own: its threads
@@ -250,33 +253,38 @@ static int is_skinny(const Gemm *g)
 static void gemm_part(void *arg, int thread, int count)
 {
     Gemm g = *(Gemm *)arg;
-    if (is_skinny(&g)) {
-        Strided a = {g.a, g.ta == NO_TRANS ? g.lda : 1, g.ta == NO_TRANS ? 1 : g.lda};
-        skinny_gemm(&(SkinnyGemm){g.m, g.n, g.k, g.beta, a, g.b, g.c, g.ldb, g.ldc}, thread, count);
-        return;
-    }
-    int by_columns = g.n > g.m, size = by_columns ? g.n : g.m;
+    int skinny = is_skinny(&g), by_columns = skinny || g.n > g.m, size = by_columns ? g.n : g.m;
     size_t first = partition(size, TILE, thread, count);
     size_t last = partition(size, TILE, thread + 1, count);
     if (first == last) return;
     if (by_columns) {
         g.b += first * (g.tb == NO_TRANS ? 1 : g.ldb), g.c += first;
         g.n = last - first;
+        if (g.bias) g.bias += first;
     } else {
         g.a += first * (g.ta == NO_TRANS ? g.lda : 1), g.c += first * g.ldc;
         g.m = last - first;
     }
-    blas_sgemm(ROW_MAJOR, g.ta, g.tb, g.m, g.n, g.k, g.alpha, g.a, g.lda, g.b, g.ldb, g.beta, g.c,
-               g.ldc);
+    if (g.bias) add_bias(&g);
+    if (skinny) skinny_gemm(&g);
+    else
+        blas_sgemm(ROW_MAJOR, g.ta, g.tb, g.m, g.n, g.k, g.alpha, g.a, g.lda, g.b, g.ldb, g.beta,
+                   g.c, g.ldc);
+}
+
+/* Run a job of so many multiplications on all threads, if they pay off. */
+static void run(Job *job, void *arg, double work)
+{
+    if (work > PARALLEL_WORK) parallel_for(job, arg);
+    else job(arg, 0, 1);
 }
 
 /* Called in place of the BLAS's `cblas_sgemm`. */
 void sgemm(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda,
            const float *b, int ldb, float beta, float *c, int ldc)
 {
-    Gemm g = {ta, tb, m, n, k, lda, ldb, ldc, alpha, beta, a, b, c};
+    Gemm g = {ta, tb, m, n, k, lda, ldb, ldc, alpha, beta, a, b, c, NULL, 0};
     if (order != ROW_MAJOR)
         blas_sgemm(order, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
-    else if (gemm_work(&g) > PARALLEL_WORK) parallel_for(gemm_part, &g);
-    else gemm_part(&g, 0, 1);
+    else run(gemm_part, &g, gemm_work(&g));
 }

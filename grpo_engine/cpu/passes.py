@@ -12,7 +12,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
-from grpo_engine.cpu.structs import ADDRESS, HeadPass, LayerGradients, LoraGradients, Packed
+from grpo_engine.cpu.structs import ADDRESS, Batch, HeadPass, LayerGradients, LoraGradients
 from grpo_engine.cpu.weights import HeadWeights, TrunkWeights, adapted
 
 HEAD_LOGITS: Final = 1 << 24  # logits in memory at a time; with fewer, weights are read more often
@@ -54,15 +54,9 @@ class TrunkPass:
         prompt_of = np.concatenate([np.arange(len(prompts)), sequences.prompt_of])
         prefixes = np.where(np.arange(len(lengths)) < len(prompts), 0, prompts[prompt_of])
         self._tokens = sequences.packed()
-        segment_starts, prompt_starts, prompt_ends = (
-            np.repeat(values, lengths).astype(np.int32)
-            for values in (starts, starts[prompt_of], starts[prompt_of] + prefixes)
-        )
-        positions = np.arange(len(self._tokens)) - segment_starts + np.repeat(prefixes, lengths)
-        self._arrays = (
-            prompt_starts, prompt_ends, segment_starts, self._weights.cos_sin(positions),
-        )  # fmt: skip
-        self._packed = Packed(len(positions), *(array.ctypes.data for array in self._arrays))
+        spans = np.repeat([starts[prompt_of], prefixes, starts, -starts], lengths, axis=1)
+        spans[3] += np.arange(1, len(self._tokens) + 1)
+        self._batch = self._weights.batch(len(self._tokens), spans)
         row, position = sequences.sampled
         self._indices = starts[len(prompts) :][row] + position
 
@@ -75,18 +69,16 @@ class TrunkPass:
         """Hidden states at the sampled tokens, [N, D]."""
         weights = self._weights
         states = weights.embedded(self._tokens)
-        size = weights.library.saved_size(weights.model, weights.layers, len(states))
-        count = weights.model.layers - self._first_layer if self._saves else 1
-        # one array for each layer: memory of such sizes is used again, larger arrays are mapped
-        self._saved = [np.empty(size, np.float32) for _ in range(count)]
-        self._saved += [np.empty(states.size, np.float32)] if self._saves else []
-        workspace = self._workspace()
-        self.workspace_bytes = workspace.nbytes
+        self._saved = []
+        if self._saves:
+            size = weights.library.saved_size(weights.model, weights.layers, len(states))
+            count = weights.model.layers - self._first_layer
+            # an array for each layer: memory of such sizes is used again, larger ones are mapped
+            self._saved = [np.empty(size, np.float32) for _ in range(count)]
+            self._saved.append(np.empty(states.size, np.float32))
+        addresses = self._saved_addresses() if self._saves else None
+        self.workspace_bytes = forward(weights, self._batch, states, addresses, self._first_layer)
         self.saved_bytes = sum(array.nbytes for array in self._saved)
-        weights.library.forward_pass(
-            weights.model, weights.layers, self._packed, weights.norm, self._first_layer,
-            states.ctypes.data, self._saved_addresses(), workspace.ctypes.data,
-        )  # fmt: skip
         sampled: np.ndarray = states[self._indices]
         return sampled
 
@@ -103,9 +95,9 @@ class TrunkPass:
         gradients = (LayerGradients * weights.model.layers)()
         for (index, name, _), (lora_a, lora_b) in zip(self._adapted, arrays, strict=True):
             setattr(gradients[index], name, LoraGradients(lora_a.ctypes.data, lora_b.ctypes.data))
-        workspace = self._workspace()
+        workspace = _workspace(weights, self._batch, saves=True)
         weights.library.backward_pass(
-            weights.model, weights.layers, self._packed, weights.norm, self._first_layer,
+            weights.model, weights.layers, self._batch, weights.norm, self._first_layer,
             states.ctypes.data, gradients, self._saved_addresses(), workspace.ctypes.data,
         )  # fmt: skip
         self._saved = []
@@ -116,16 +108,28 @@ class TrunkPass:
         ]
 
     def _saved_addresses(self) -> Any:
-        """Addresses of each layer's activations, and of the final states if they are saved."""
-        addresses = (ADDRESS * (self._weights.model.layers - self._first_layer + 1))()
-        for index, array in enumerate(self._saved):
-            addresses[index] = array.ctypes.data
-        return addresses
+        return (ADDRESS * len(self._saved))(*(array.ctypes.data for array in self._saved))
 
-    def _workspace(self) -> np.ndarray:
-        weights = self._weights
-        size = weights.library.pass_workspace(weights.model, len(self._tokens))
-        return np.empty(size, np.float32)
+
+def forward(
+    weights: TrunkWeights, batch: Batch, states: np.ndarray, saved: Any = None, first_layer: int = 0
+) -> int:
+    """Run all layers and the final norm on `states`, in place; return the bytes of workspace.
+
+    `saved` are addresses for the activations of each layer from the first on, and for the states
+    before the final norm.
+    """
+    workspace = _workspace(weights, batch, saves=saved is not None)
+    weights.library.forward_pass(
+        weights.model, weights.layers, batch, weights.norm, first_layer, states.ctypes.data, saved,
+        workspace.ctypes.data,
+    )  # fmt: skip
+    return workspace.nbytes
+
+
+def _workspace(weights: TrunkWeights, batch: Batch, *, saves: bool) -> np.ndarray:
+    size = weights.library.pass_workspace(weights.model, weights.layers, batch, saves)
+    return np.empty(size, np.float32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -148,11 +152,11 @@ def score(
     states, targets = np.ascontiguousarray(states), targets.astype(np.int32)
     sums = np.empty((3, count), np.float32)
     gradients = np.empty_like(states) if gradient else None
-    chunk_size = head_tokens(count, weights.vocabulary)
-    logits = np.empty((chunk_size, weights.vocabulary), np.float32)
+    chunk_size = head_tokens(count, weights.linear.output_size)
+    logits = np.empty((chunk_size, weights.linear.output_size), np.float32)
     weights.library.head_pass(HeadPass(
-        head=ctypes.pointer(weights.linear), tokens=count, hidden_size=weights.hidden_size,
-        vocabulary=weights.vocabulary, chunk_size=chunk_size, temperature=temperature,
+        head=ctypes.pointer(weights.linear), tokens=count, chunk_size=chunk_size,
+        temperature=temperature,
         states=states.ctypes.data, targets=targets.ctypes.data, sums=sums.ctypes.data,
         gradients=None if gradients is None else gradients.ctypes.data,
         logits=logits.ctypes.data,
@@ -162,3 +166,14 @@ def score(
         gradients /= -np.float32(temperature) * exp_sums[:, None]
     log_sums = np.log(exp_sums)
     return Scores(target_logits - log_sums, log_sums - weighted_sums / exp_sums, gradients)
+
+
+def next_logits(weights: HeadWeights, states: np.ndarray) -> np.ndarray:
+    """Logits of the tokens after these states, [N, V]."""
+    count = len(states)
+    logits = np.empty((count, weights.linear.output_size), np.float32)
+    weights.library.head_pass(HeadPass(
+        head=ctypes.pointer(weights.linear), tokens=count, chunk_size=count,
+        states=states.ctypes.data, logits=logits.ctypes.data,
+    ))  # fmt: skip
+    return logits

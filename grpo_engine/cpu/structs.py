@@ -1,4 +1,4 @@
-"""The structures that the functions of `decode.c` and `passes.c` take."""
+"""The structures that the functions of `passes.c` take."""
 
 import ctypes
 from typing import Any
@@ -12,7 +12,7 @@ class Linear(ctypes.Structure):
 
     _fields_ = [
         *((name, ADDRESS) for name in ("weight", "bias", "lora_a", "lora_b")),
-        ("rank", ctypes.c_int),
+        *((name, ctypes.c_int) for name in ("input_size", "output_size", "rank")),
     ]  # fmt: skip
 
 
@@ -23,7 +23,6 @@ class Layer(ctypes.Structure):
         *((name, ADDRESS) for name in ("input_norm", "post_attention_norm", "q_norm", "k_norm")),
         *((name, Linear) for name in PROJECTIONS),
         *((name, ADDRESS) for name in ("key_cache", "value_cache")),
-        *((name, ADDRESS) for name in ("prompt_keys", "prompt_values")),
     ]
 
 
@@ -37,22 +36,14 @@ class Model(ctypes.Structure):
     ]  # fmt: skip
 
 
-class Step(ctypes.Structure):
-    """A decode step: where its tokens are stored, and their rotations."""
+class Batch(ctypes.Structure):
+    """Tokens, and the positions of the keys and values that they attend to."""
 
     _fields_ = [
-        *((name, ctypes.c_int) for name in ("rows", "capacity", "position", "prompt_length")),
-        ("starts", ADDRESS), ("cos_sin", ADDRESS),
-    ]  # fmt: skip
-
-
-class Packed(ctypes.Structure):
-    """Where the prompts and completions are in one packed sequence."""
-
-    _fields_ = [
-        ("tokens", ctypes.c_int),
-        *((name, ADDRESS) for name in ("prompt_starts", "prompt_ends", "segment_starts")),
-        ("cos_sin", ADDRESS),
+        *((name, ctypes.c_int) for name in ("tokens", "positions", "longest", "row_wise")),
+        *((name, ADDRESS) for name in (
+            "prompt_starts", "prompt_lengths", "segment_starts", "segment_lengths", "cos_sin",
+        )),
     ]  # fmt: skip
 
 
@@ -73,7 +64,7 @@ class HeadPass(ctypes.Structure):
 
     _fields_ = [
         ("head", ctypes.POINTER(Linear)),
-        *((name, ctypes.c_int) for name in ("tokens", "hidden_size", "vocabulary", "chunk_size")),
+        *((name, ctypes.c_int) for name in ("tokens", "chunk_size")),
         ("temperature", ctypes.c_float),
         *((name, ADDRESS) for name in ("states", "targets", "sums", "gradients", "logits")),
     ]  # fmt: skip
@@ -81,22 +72,18 @@ class HeadPass(ctypes.Structure):
 
 def declare(library: ctypes.CDLL) -> Any:
     """Declare the argument types of the library's functions to ctypes."""
-    model, layers = ctypes.POINTER(Model), ctypes.POINTER(Layer)
-    step, packed, integer = ctypes.POINTER(Step), ctypes.POINTER(Packed), ctypes.c_int
+    model, layers, batch = (ctypes.POINTER(struct) for struct in (Model, Layer, Batch))
     gradients, saved = ctypes.POINTER(LayerGradients), ctypes.POINTER(ADDRESS)
     arguments: dict[str, list[Any]] = {
-        "decode_layers": [model, layers, step, ADDRESS, ADDRESS],
-        "decode_head": [model, integer, integer, ADDRESS, Linear, ADDRESS, ADDRESS],
-        "forward_pass": [model, layers, packed, ADDRESS, integer, ADDRESS, saved, ADDRESS],
+        "forward_pass": [model, layers, batch, ADDRESS, ctypes.c_int, ADDRESS, saved, ADDRESS],
         "backward_pass": [
-            model, layers, packed, ADDRESS, integer, ADDRESS, gradients, saved, ADDRESS,
+            model, layers, batch, ADDRESS, ctypes.c_int, ADDRESS, gradients, saved, ADDRESS,
         ],
         "head_pass": [ctypes.POINTER(HeadPass)],
     }  # fmt: skip
     sizes: dict[str, list[Any]] = {
-        "decode_workspace": [model, step],
-        "saved_size": [model, layers, integer],
-        "pass_workspace": [model, integer],
+        "saved_size": [model, layers, ctypes.c_int],
+        "pass_workspace": [model, layers, batch, ctypes.c_int],
     }
     for name, types in (arguments | sizes).items():
         function = getattr(library, name)

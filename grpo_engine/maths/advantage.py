@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import mlx.core as mx
@@ -15,12 +15,10 @@ from grpo_engine.events import total_reward
 from grpo_engine.maths import critic
 from grpo_engine.maths.anchor import reward_penalty
 from grpo_engine.maths.arrays import of_shape, on_mask
-from grpo_engine.maths.groups import of_group
-from grpo_engine.maths.process import Steps, process
-from grpo_engine.maths.signal import any_differs, normalize_then_sum, signal
+from grpo_engine.maths.signal import Steps, normalize_then_sum, process, siblings, signal
 
 Rewards = mx.array | Sequence[Any]  # [B,F] or [B]; None where a function does not apply
-Given = TypeVar("Given")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,32 +52,35 @@ def advantages(
     Equal `group_ids` [B] make siblings; `weights` [F] default to 1. `mask`, `old`, `ref` [B,T] are
     read by an anchor in the reward, `values` [B,T] by gae, `steps` by process.
     """
-    recipe = recipes.recipe(recipe)
-    r_BF, ids = as_rewards(rewards), as_array(group_ids)
-    of_shape("group_ids", ids, r_BF.shape[:1])
-    w_F = mx.ones(r_BF.shape[1:]) if weights is None else as_array(weights)
-    of_shape("weights", w_F, r_BF.shape[1:])
-    r = total_rewards(rewards, w_F if weights is None else weights)
-    penalty = token_penalty(recipe, mask, old, ref)
-    taken, returns = mx.zeros(r.shape) if penalty is None else penalty.sum(axis=1), None
-    if recipe.signal == "gae":
-        advantage, returns = from_critic(recipe, r, penalty, values, mask)
-    elif recipe.signal == "process":
-        inside = needed(recipe, "mask", mask) > 0
-        advantage = process(needed(recipe, "steps", steps), ids, inside, recipe)
-    elif recipe.combine == "normalize_then_sum":
-        advantage = normalize_then_sum(r_BF, w_F, ids, recipe)
-    else:
-        advantage = signal(r - taken, ids, recipe)
-    found = described(recipe, advantage, r, taken, ids, returns)
+    recipe, r_BF = recipes.recipe(recipe), as_rewards(rewards)
+    ids = of_shape("group_ids", mx.array(np.array(group_ids)), r_BF.shape[:1])
+    weights = [1.0] * r_BF.shape[1] if weights is None else weights
+    w_F = of_shape("weights", mx.array(np.array(weights)), r_BF.shape[1:])
+    r = total_rewards(rewards, weights)
+    penalty_BT = token_penalty(recipe, mask, old, ref)
+    penalty = mx.zeros(r.shape) if penalty_BT is None else penalty_BT.sum(axis=1)
+    group = siblings(r - penalty, ids)
+    differ, returns = group.differ, None
     if recipe.combine == "normalize_then_sum":
-        return replace(found, differ=any_differs(r_BF, w_F, ids))
-    return found
+        advantage, differ = normalize_then_sum(r_BF, w_F, ids, recipe)
+    elif recipe.signal == "gae":
+        advantage, returns = from_critic(recipe, r, penalty_BT, values, mask)
+    elif recipe.signal == "process":
+        mask, steps = required(recipe, "mask", mask), required(recipe, "steps", steps)
+        advantage = process(steps, ids, mask > 0, recipe)
+    else:
+        advantage = signal(group, recipe)
+    return Advantages(
+        values=advantage, rewards=r, penalty=penalty, group_mean=group.mean,
+        group_std=group.std(recipe.std), differ=differ, returns=returns,
+        has_signal=has_signal(advantage, ids),
+    )  # fmt: skip
 
 
-def as_array(values: mx.array | Sequence[float]) -> mx.array:
-    """Convert a list to an array; return an array unchanged."""
-    return values if isinstance(values, mx.array) else mx.array(list(values))
+def has_signal(advantage: mx.array, group_ids: mx.array) -> mx.array:
+    """Whether some completion of the group has a nonzero advantage. [B]"""
+    nonzero = (advantage.reshape(advantage.shape[0], -1) != 0).any(axis=1)
+    return ((group_ids[:, None] == group_ids[None, :]) & nonzero[None, :]).any(axis=1)
 
 
 def as_rewards(rewards: Rewards) -> mx.array:
@@ -104,25 +105,25 @@ def total_rewards(rewards: Rewards, weights: mx.array | Sequence[float]) -> mx.a
     return mx.array([math.nan if r is None else r for r in totals])
 
 
-def needed(recipe: Recipe, name: str, given: Given | None) -> Given:
-    """Return the argument, or raise MathsError if it is missing and the recipe reads it."""
-    if given is None:
+def required(recipe: Recipe, name: str, value: T | None) -> T:
+    """Return an argument that the recipe reads, or raise MathsError if it is missing."""
+    if value is None:
         choice = f"signal={recipe.signal}"
-        if recipe.anchor != "none" and recipe.anchor_place == "reward":
+        if recipe.pays_in_reward:
             choice += f", anchor={recipe.anchor} in the reward"
         raise MathsError(f"recipe {recipe.name} ({choice}) reads {name}: give {name}")
-    return given
+    return value
 
 
 def token_penalty(
     recipe: Recipe, mask: mx.array | None, old: mx.array | None, ref: mx.array | None
 ) -> mx.array | None:
     """β·k(π_old, π_ref), [B,T] or [B,1], if the anchor is in the reward; else None."""
-    if recipe.anchor == "none" or recipe.anchor_place == "loss":
+    if not recipe.pays_in_reward:
         return None
-    inside = needed(recipe, "mask", mask) > 0
-    sampled_by = on_mask(of_shape("old", needed(recipe, "old", old), inside.shape), inside)
-    reference = on_mask(of_shape("ref", needed(recipe, "ref", ref), inside.shape), inside)
+    inside = required(recipe, "mask", mask) > 0
+    sampled_by = on_mask(of_shape("old", required(recipe, "old", old), inside.shape), inside)
+    reference = on_mask(of_shape("ref", required(recipe, "ref", ref), inside.shape), inside)
     return reward_penalty(sampled_by, reference, recipe.anchor, recipe.anchor_level, recipe.beta)
 
 
@@ -137,36 +138,15 @@ def from_critic(
 
     A completion without a reward gets A = 0 and returns equal to its values: it has no influence.
     """
-    inside = needed(recipe, "mask", mask) > 0
-    predicted = of_shape("values", needed(recipe, "values", values), inside.shape)
-    valued = mx.stop_gradient(on_mask(predicted, inside))
-    scored = ~mx.isnan(reward)
-    known = inside & scored[:, None]
-    taken = mx.zeros(inside.shape) if penalty is None else penalty
-    per_token = critic.token_rewards(reward, taken, known)
-    advantage, returns = critic.gae(per_token, valued, known, recipe.gamma, recipe.lam)
-    whitened = critic.whiten(advantage, known) if recipe.whiten else advantage
-    return whitened, mx.where(known, returns, valued)
-
-
-def described(
-    recipe: Recipe, values: mx.array, reward: mx.array, taken: mx.array, ids: mx.array,
-    returns: mx.array | None,
-) -> Advantages:  # fmt: skip
-    """Add the statistics of their groups to advantages."""
-    own = of_group(reward - taken, ids)
-    pushed = (values.reshape(values.shape[0], -1) != 0).any(axis=1)
-    same = ids[:, None] == ids[None, :]
-    return Advantages(
-        values=values,
-        rewards=reward,
-        penalty=taken,
-        group_mean=own.mean,
-        group_std=own.std(recipe.std),
-        differ=own.differ,
-        has_signal=(same & pushed[None, :]).any(axis=1),
-        returns=returns,
-    )
+    inside = required(recipe, "mask", mask) > 0
+    values = of_shape("values", required(recipe, "values", values), inside.shape)
+    values = mx.stop_gradient(on_mask(values, inside))
+    scored = inside & ~mx.isnan(reward)[:, None]
+    penalty = mx.zeros(inside.shape) if penalty is None else penalty
+    per_token = critic.token_rewards(reward, penalty, scored)
+    advantage, returns = critic.gae(per_token, values, scored, recipe.gamma, recipe.lam)
+    advantage = critic.whiten(advantage, scored) if recipe.whiten else advantage
+    return advantage, mx.where(scored, returns, values)
 
 
 def reward_metrics(
@@ -182,19 +162,15 @@ def reward_metrics(
         key, column = f"rewards/{name}", as_rewards(rewards)[:, f]
         before = columns.get(key, column)
         columns[key] = mx.where(mx.isnan(before), column, before)
-    found: dict[str, tuple[float, float]] = {}
+    result: dict[str, tuple[float, float]] = {}
     for name, column in columns.items():
-        batch = of_group(column, mx.zeros(column.shape))
-        count = _number(batch.valid.sum())
+        batch = siblings(column, mx.zeros(column.shape))
+        count = float(batch.valid.sum())
         mean, std = (
             ("reward", "reward_std") if name == "reward" else (f"{name}/mean", f"{name}/std")
         )
-        found[mean] = (_number(batch.score.sum()), count)
-        found[std] = (_number(batch.std("sample")[0]), float(count > 1))
+        result[mean] = (float(batch.score.sum()), count)
+        result[std] = (float(batch.std("sample")[0]), float(count > 1))
     flat = (~computed.differ).astype(mx.float32)
-    found["frac_reward_zero_std"] = (_number(flat.sum()), float(flat.size))
-    return found
-
-
-def _number(value: mx.array) -> float:
-    return float(np.array(value))
+    result["frac_reward_zero_std"] = (float(flat.sum()), float(flat.size))
+    return result

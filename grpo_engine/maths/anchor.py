@@ -22,14 +22,14 @@ def k3(x: mx.array) -> mx.array:
     is not KL's: it is 1 - π_ref/π, at most 1 however far π is above the reference. x is clamped at
     -60, with gradient 0 below; larger x cannot overflow.
     """
-    near = mx.maximum(x, -LIMIT)
-    return mx.expm1(-near) + near
+    x = mx.maximum(x, -LIMIT)
+    return mx.expm1(-x) + x
 
 
-ESTIMATES = {"k1": k1, "k2": k2, "k3": k3}
+ESTIMATORS = {"k1": k1, "k2": k2, "k3": k3}
 
 
-def distance(policy: mx.array, reference: mx.array, kind: str, level: str) -> mx.array:
+def distance(policy: mx.array, reference: mx.array, estimator: str, level: str) -> mx.array:
     """The estimate per token [B,T], or per completion [B,1] at level `sequence`.
 
     Both log-probabilities are 0 off the mask, so x = Σ_t log(π/π_ref) at level `sequence`.
@@ -37,14 +37,14 @@ def distance(policy: mx.array, reference: mx.array, kind: str, level: str) -> mx
     x = policy - reference
     if level == "sequence":
         x = x.sum(axis=1, keepdims=True)
-    return ESTIMATES[kind](x)
+    return ESTIMATORS[estimator](x)
 
 
 def reward_penalty(
-    old: mx.array, reference: mx.array, kind: str, level: str, beta: float
+    old: mx.array, reference: mx.array, estimator: str, level: str, beta: float
 ) -> mx.array:
     """β·k(π_old, π_ref), a constant to subtract from the reward: [B,T], or [B,1] as in `distance`.
 
     PPO subtracts it per token; the other signals sum it over the completion (RLOO).
     """
-    return mx.stop_gradient(beta * distance(old, reference, kind, level))
+    return mx.stop_gradient(beta * distance(old, reference, estimator, level))

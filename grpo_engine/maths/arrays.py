@@ -1,20 +1,20 @@
-"""Helpers for the formulas: float32, zeros off the mask, and exponents that cannot overflow.
+"""The input arrays of a loss: float32, zeros off the mask, and exponents that cannot overflow.
 
 Axes, here and in all of `grpo_engine.maths`: `P` prompts, `G` completions per prompt, `B = P·G`
 completions, `T` completion tokens, `F` reward functions.
 """
+
+from dataclasses import dataclass
+from typing import Any
 
 import mlx.core as mx
 
 from grpo_engine.errors import MathsError
 
 LIMIT = 60.0  # e^60 = 1.1e26: its products and sums stay within float32
-FARTHEST = 1.14200739e26  # e^60, the largest possible ratio
+MAX_RATIO = 1.14200739e26  # e^60
 
-
-def clamp(log_ratio: mx.array) -> mx.array:
-    """clip(x, -60, 60), with zero gradient outside."""
-    return mx.clip(log_ratio, -LIMIT, LIMIT)
+LEARNED = ("new", "entropy", "values")
 
 
 def on_mask(values: mx.array, mask: mx.array) -> mx.array:
@@ -33,3 +33,43 @@ def of_shape(name: str, values: mx.array, *shapes: tuple[int, ...]) -> mx.array:
         legal = " or ".join(map(str, shapes))
         raise MathsError(f"{name} must have shape {legal}, got {tuple(values.shape)}")
     return values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """The arrays of a micro-batch, all [B,T]; only new, entropy and values have a gradient."""
+
+    new: mx.array
+    old: mx.array
+    ref: mx.array | None
+    sampler: mx.array | None
+    advantage: mx.array
+    mask: mx.array
+    per_row: bool
+    entropy: mx.array | None
+    values: mx.array | None
+    old_values: mx.array | None
+    returns: mx.array | None
+
+
+def batch_of(
+    new: mx.array,
+    old: mx.array | None,
+    advantages: mx.array,
+    mask: mx.array,
+    **others: mx.array | None,
+) -> Batch:
+    """Check shapes, [B,T] (advantages [B] or [B,T]), and detach the constants.
+
+    `old=None` means stop_gradient(new), for the first update after sampling: every ratio is 1.
+    """
+    shape = tuple(of_shape("mask", mask, tuple(new.shape)).shape)
+    of_shape("advantages", advantages, shape[:1], shape)
+    per_token = mx.broadcast_to(advantages.reshape(shape[0], -1), shape)
+    checked: dict[str, Any] = dict.fromkeys(others)
+    arrays = {"new": new, "old": new if old is None else old, "advantage": per_token, **others}
+    for name, values in arrays.items():
+        if values is not None:
+            inside = on_mask(of_shape(name, values, shape), mask > 0)
+            checked[name] = inside if name in LEARNED else mx.stop_gradient(inside)
+    return Batch(mask=mask > 0, per_row=advantages.ndim == 1, **checked)

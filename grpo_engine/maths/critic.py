@@ -19,15 +19,15 @@ def gae(
     Computed backwards, with V = 0 after the last token; positions off the mask are skipped, get 0.
     λ = 0 is one-step TD, λ = γ = 1 with V = 0 the return. (arXiv:1506.02438, eq. 16)
     """
-    ahead = value_ahead = mx.zeros(rewards.shape[0])
-    swept = []
+    advantage = next_value = mx.zeros(rewards.shape[0])
+    columns = []
     for t in reversed(range(rewards.shape[1])):
-        delta = rewards[:, t] + gamma * value_ahead - values[:, t]
-        here = mask[:, t]
-        ahead = mx.where(here, delta + gamma * lam * ahead, ahead)
-        value_ahead = mx.where(here, values[:, t], value_ahead)
-        swept.append(mx.where(here, ahead, 0.0))
-    advantages = mx.stack(swept[::-1], axis=1) if swept else mx.zeros_like(rewards)
+        delta = rewards[:, t] + gamma * next_value - values[:, t]
+        inside = mask[:, t]
+        advantage = mx.where(inside, delta + gamma * lam * advantage, advantage)
+        next_value = mx.where(inside, values[:, t], next_value)
+        columns.append(mx.where(inside, advantage, 0.0))
+    advantages = mx.stack(columns[::-1], axis=1) if columns else mx.zeros_like(rewards)
     return advantages, mx.where(mask, advantages + values, 0.0)
 
 
@@ -52,5 +52,5 @@ def value_loss(
     plain = (values - returns) ** 2
     if value_clip == 0:
         return plain / 2
-    near = old_values + mx.clip(values - old_values, -value_clip, value_clip)
-    return mx.maximum(plain, (near - returns) ** 2) / 2
+    clipped = old_values + mx.clip(values - old_values, -value_clip, value_clip)
+    return mx.maximum(plain, (clipped - returns) ** 2) / 2

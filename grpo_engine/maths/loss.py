@@ -1,6 +1,7 @@
 """Entry point of the loss: computes its value and its terms for any recipe."""
 
-from typing import Any
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import mlx.core as mx
 
@@ -8,12 +9,48 @@ from grpo_engine.config import recipes
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.errors import MathsError
 from grpo_engine.maths import anchor, critic, ratio, trust
-from grpo_engine.maths.around import entropy_floor
-from grpo_engine.maths.arrays import FARTHEST, LIMIT, lengths
-from grpo_engine.maths.batch import Batch, batch_of
-from grpo_engine.maths.target import Targets, push_to_target, targets_of
-from grpo_engine.maths.terms import Loss, Terms
-from grpo_engine.maths.weight import Totals, totals_of, weights
+from grpo_engine.maths.arrays import LIMIT, MAX_RATIO, Batch, batch_of, lengths
+from grpo_engine.maths.trust import Targets, targets_of
+from grpo_engine.maths.weight import Totals, entropy_floor, totals_of, weights
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """The parts of the loss per token, all [B,T] and lazy; `contribution` sums to the loss.
+
+    contribution = weight·(β·anchor - [updated]·importance·objective + c_V·value_loss) - bonus
+    """
+
+    mask: mx.array  # token is in the completion
+    advantage: mx.array  # for trust=target the sign of the token
+    log_ratio: mx.array  # log π/π_old of the token
+    ratio: mx.array  # the recipe's ratio: of the token, or of its completion
+    low: mx.array  # ratio at which a push down stops
+    high: mx.array  # ratio at which a push up stops
+    side: mx.array  # -1 stopped at low, 1 at high, 2 at the ceiling δ, 0 free
+    clamped: mx.array  # the log-ratio was beyond ±60
+    objective: mx.array  # J, before any weight
+    gate: mx.array | None  # VESPO's φ; [B,1] where it is one number per completion
+    importance: mx.array  # correction for the sampler; for trust=vespo part of J
+    on_policy: mx.array  # 0 where the importance or off-policy mask drops the push
+    updated: mx.array  # 1 where the token's push is in the loss
+    weight: mx.array  # the token's weight in the average
+    contribution: mx.array  # what the token adds to the loss
+    anchor: mx.array  # the distance that β multiplies, 0 without an anchor in the loss
+    kl: mx.array | None  # k3 of the token to the reference, re-weighted like the anchor
+    kl_to_old: mx.array  # k3 to the policy that sampled: (r - 1) - log r
+    entropy: mx.array | None
+    value_loss: mx.array  # 0 without a critic
+    bonus: mx.array  # the entropy bonus of the token
+    target: mx.array | None  # target probability
+    per_row: bool  # ratio and advantage have one value per completion
+
+
+class Loss(NamedTuple):
+    """The value to minimise and its terms, as `mx.value_and_grad` expects them."""
+
+    value: mx.array
+    terms: Terms
 
 
 def policy_loss(
@@ -47,7 +84,12 @@ def policy_loss(
         values=values, old_values=old_values, returns=returns,
     )  # fmt: skip
     if recipe.trust == "target" and targets is None:
-        targets = _targets(batch, token_ids, group_ids)
+        if token_ids is None or group_ids is None:
+            raise MathsError(
+                "trust=target finds shared prefixes: give token_ids and group_ids of whole groups, "
+                "or targets"
+            )
+        targets = targets_of(batch.old, batch.advantage, batch.mask, token_ids, group_ids)
     return recipe_loss(batch, recipe, totals or totals_of(batch.mask), targets, max_length)
 
 
@@ -59,70 +101,33 @@ def recipe_loss(
     bonus = c_H·H/updated tokens.
     """
     _refuse_missing(recipe, batch)
-    log_r = ratio.log_ratios(batch.new - batch.old, batch.mask, recipe.ratio)
-    r = mx.broadcast_to(ratio.ratios(log_r), batch.mask.shape)
-    importance, kept = _importance(batch, recipe)
-    push = _push(batch, recipe, r, importance, targets)
-    in_loss = batch.mask & ((push.side == trust.FREE) | (not recipe.drop_at_bound))
+    mask, log_ratio = batch.mask, batch.new - batch.old
+    log_r = ratio.log_ratios(log_ratio, mask, recipe.ratio)
+    r = mx.broadcast_to(ratio.ratios(log_r), mask.shape)
+    importance, on_policy = _importance(batch, recipe)
+    push = trust.push(batch, recipe, r, importance, targets)
+    in_loss = mask & ((push.side == trust.FREE) | (not recipe.drop_at_bound))
     top = _top_entropy(batch, recipe, totals)
     distance, value = _distance(batch, recipe, r), _value_loss(batch, recipe)
-    term = in_loss * (recipe.beta * distance - top * kept * _weighed(push, importance))
+    # a gate already contains the importance
+    objective = push.objective if push.gate is not None else push.objective * importance
+    term = in_loss * (recipe.beta * distance - top * on_policy * objective)
     term = term + recipe.value_coefficient * value
     bonus = _entropy_bonus(batch, recipe, top, totals)
-    weight = weights(batch.mask, recipe.weight, totals, max_length)
+    weight = weights(mask, recipe.weight, totals, max_length)
     contribution = weight * term - bonus
     terms = Terms(
-        **_of_batch(batch, recipe),
-        **_of_push(batch, push, r),
-        advantage=batch.advantage if targets is None else targets.sign * batch.mask,
-        clamped=batch.mask & (mx.abs(log_r) > LIMIT),
-        importance=importance,
-        kept=kept,
-        updated=in_loss & top & kept,
-        weight=weight,
-        contribution=contribution,
-        anchor=distance * batch.mask,
-        kl=_kl(batch, recipe, r),
-        value_loss=value,
-        bonus=bonus,
-        target=None if targets is None else targets.probability,
-    )
+        mask=mask, log_ratio=log_ratio, ratio=r, clamped=mask & (mx.abs(log_r) > LIMIT),
+        advantage=batch.advantage if targets is None else targets.sign * mask,
+        low=mx.broadcast_to(push.low, r.shape), high=mx.broadcast_to(push.high, r.shape),
+        side=push.side * mask, objective=push.objective * mask, gate=_gate(batch, push),
+        importance=importance, on_policy=on_policy, updated=in_loss & top & on_policy,
+        weight=weight, contribution=contribution, anchor=distance * mask,
+        kl=_kl(batch, recipe, r), kl_to_old=anchor.k3(batch.old - batch.new), entropy=batch.entropy,
+        value_loss=value, bonus=bonus, target=None if targets is None else targets.probability,
+        per_row=batch.per_row and recipe.ratio.startswith("sequence_"),
+    )  # fmt: skip
     return Loss(contribution.sum(), terms)
-
-
-def _push(
-    batch: Batch, recipe: Recipe, r: mx.array, importance: mx.array, targets: Targets | None
-) -> trust.Push:
-    """J and where it has stopped."""
-    if targets is not None:
-        return push_to_target(r, targets)
-    if recipe.trust == "vespo":
-        log_weight = ratio.answer_weight(batch.new - batch.old, importance, recipe)
-        return trust.vespo(log_weight, batch.advantage, batch.new, recipe)
-    return trust.push(recipe, r, batch.advantage, batch.new)
-
-
-def _of_batch(batch: Batch, recipe: Recipe) -> dict[str, Any]:
-    """The terms that do not depend on the push."""
-    return {
-        "mask": batch.mask, "log_ratio": batch.new - batch.old, "entropy": batch.entropy,
-        "kl_to_old": anchor.k3(batch.old - batch.new),
-        "per_row": batch.per_row and recipe.ratio.startswith("sequence_"),
-    }  # fmt: skip
-
-
-def _of_push(batch: Batch, push: trust.Push, r: mx.array) -> dict[str, Any]:
-    """The terms of a push, [B, T]."""
-    return {
-        "ratio": r, "low": mx.broadcast_to(push.low, r.shape),
-        "high": mx.broadcast_to(push.high, r.shape), "side": push.side * batch.mask,
-        "objective": push.objective * batch.mask, "gate": _gate(batch, push),
-    }  # fmt: skip
-
-
-def _weighed(push: trust.Push, importance: mx.array) -> mx.array:
-    """importance·J; a gate already contains the importance. [B,T]"""
-    return push.objective * importance if push.gate is None else push.objective
 
 
 def _gate(batch: Batch, push: trust.Push) -> mx.array | None:
@@ -134,31 +139,27 @@ def _gate(batch: Batch, push: trust.Push) -> mx.array | None:
 
 
 def _importance(batch: Batch, recipe: Recipe) -> tuple[mx.array, mx.array]:
-    """The importance weight and whether the push is kept, both [B,T]; 1 without correction."""
-    weight, kept = mx.ones(batch.mask.shape), batch.mask
+    """The importance weight and where the push is kept, both [B,T]; 1 without correction."""
+    weight, on_policy = mx.ones(batch.mask.shape), batch.mask
     if recipe.importance_cap > 0 and batch.sampler is not None:
         weight = ratio.importance(batch.old - batch.sampler, batch.mask, recipe)
         if recipe.trust != "vespo":  # whose weight of the whole answer contains this one
-            kept = kept & (weight > 0)
+            on_policy = on_policy & (weight > 0)
     if recipe.off_policy_mask > 0:
         sampled = batch.old if batch.sampler is None else batch.sampler
-        near = ratio.near_sampler(
+        on_policy = on_policy & ratio.near_sampler(
             batch.new, sampled, batch.advantage, batch.mask, recipe.off_policy_mask
         )
-        kept = kept & near
-    return weight, kept
+    return weight, on_policy
 
 
 def _distance(batch: Batch, recipe: Recipe, r: mx.array) -> mx.array:
     """k(π, π_ref), times the ratio if it is re-weighted; 0 without an anchor in the loss. [B,T]"""
     if recipe.anchor == "none" or recipe.anchor_place == "reward":
         return mx.zeros(batch.mask.shape)
-    if batch.ref is None:
-        raise MathsError(
-            f"recipe {recipe.name} has beta={recipe.beta:g} on {recipe.anchor}: give ref"
-        )
-    far = anchor.distance(batch.new, batch.ref, recipe.anchor, recipe.anchor_level)
-    return mx.broadcast_to(_reweighted(far, r, recipe), batch.mask.shape)
+    assert batch.ref is not None
+    distance = anchor.distance(batch.new, batch.ref, recipe.anchor, recipe.anchor_level)
+    return mx.broadcast_to(_reweighted(distance, r, recipe), batch.mask.shape)
 
 
 def _kl(batch: Batch, recipe: Recipe, r: mx.array) -> mx.array | None:
@@ -168,12 +169,12 @@ def _kl(batch: Batch, recipe: Recipe, r: mx.array) -> mx.array | None:
     return _reweighted(anchor.k3(batch.new - batch.ref), r, recipe)
 
 
-def _reweighted(far: mx.array, r: mx.array, recipe: Recipe) -> mx.array:
+def _reweighted(distance: mx.array, r: mx.array, recipe: Recipe) -> mx.array:
     """r·k, at most e^60, if the recipe re-weights its anchor; unbiased for KL(π, π_ref).
 
     The samples are π_old's: E_old[r·k] = E_π[k]. (DeepSeek-V3.2, arXiv:2512.02556)
     """
-    return mx.minimum(far * r, FARTHEST) if recipe.reweights_anchor else far
+    return mx.minimum(distance * r, MAX_RATIO) if recipe.reweights_anchor else distance
 
 
 def _top_entropy(batch: Batch, recipe: Recipe, totals: Totals) -> mx.array:
@@ -208,28 +209,21 @@ def _value_loss(batch: Batch, recipe: Recipe) -> mx.array:
     return critic.value_loss(values, old_values, returns, recipe.value_clip)
 
 
-def _targets(batch: Batch, token_ids: mx.array | None, group_ids: mx.array | None) -> Targets:
-    """The targets of this batch, which must consist of whole groups."""
-    if token_ids is None or group_ids is None:
-        raise MathsError(
-            "trust=target finds shared prefixes: give token_ids and group_ids of whole groups, "
-            "or targets"
-        )
-    return targets_of(batch.old, batch.advantage, batch.mask, token_ids, group_ids)
-
-
 def _refuse_missing(recipe: Recipe, batch: Batch) -> None:
     """Raise MathsError if an array that the recipe reads is missing."""
-    if recipe.entropy_bonus > 0 and batch.entropy is None:
-        raise MathsError(f"entropy_bonus={recipe.entropy_bonus:g} reads the entropy: give entropy")
-    if recipe.entropy_top_quantile < 1 and batch.entropy is None:
-        share = f"{recipe.entropy_top_quantile:g}"
-        raise MathsError(f"entropy_top_quantile={share} reads the entropy: give entropy")
-    if recipe.importance_cap > 0 and batch.sampler is None:
-        raise MathsError(
-            f"importance_cap={recipe.importance_cap:g} corrects for the sampler: give sampler, the "
-            "log-probabilities that it sampled with"
-        )
-    given = [part is not None for part in (batch.values, batch.old_values, batch.returns)]
-    if recipe.signal == "gae" and any(given) and not all(given):
+    has_anchor = recipe.anchor != "none" and recipe.anchor_place == "loss"
+    readers = (
+        ("beta", has_anchor, "ref"),
+        ("entropy_bonus", recipe.entropy_bonus > 0, "entropy"),
+        ("entropy_top_quantile", recipe.entropy_top_quantile < 1, "entropy"),
+        ("importance_cap", recipe.importance_cap > 0, "sampler"),
+    )
+    for setting, is_read, name in readers:
+        if is_read and getattr(batch, name) is None:
+            value = getattr(recipe, setting)
+            raise MathsError(
+                f"recipe {recipe.name} ({setting}={value:g}) reads {name}: give {name}"
+            )
+    missing = {array is None for array in (batch.values, batch.old_values, batch.returns)}
+    if recipe.signal == "gae" and len(missing) > 1:
         raise MathsError("the critic's loss needs values, old_values and returns: give all or none")

@@ -9,7 +9,7 @@ import mlx.core as mx
 
 from grpo_engine.config import recipes
 from grpo_engine.config.recipes import Recipe
-from grpo_engine.maths.terms import Terms
+from grpo_engine.maths.loss import Terms
 from grpo_engine.maths.trust import AT_HIGH, AT_LOW, FREE
 
 Pair = tuple[mx.array, mx.array]
@@ -18,32 +18,32 @@ Pair = tuple[mx.array, mx.array]
 def metrics(terms: Terms, recipe: str | Recipe) -> dict[str, Pair]:
     """Every metric of one micro-batch as (sum, count), lazy."""
     recipe = recipes.recipe(recipe)
-    found = {
+    result = {
         "kl_to_old": over_tokens(terms, terms.kl_to_old),
         "ratio/mean": over_tokens(terms, terms.ratio),
         "ratio/clamped": over_tokens(terms, terms.clamped),
         "advantage/abs_mean": over_tokens(terms, mx.abs(terms.advantage)),
     }
     if terms.kl is not None:
-        found["kl"] = over_tokens(terms, terms.kl)
+        result["kl"] = over_tokens(terms, terms.kl)
     if terms.entropy is not None:
-        found["entropy"] = over_tokens(terms, terms.entropy)
+        result["entropy"] = over_tokens(terms, terms.entropy)
     if recipe.trust in ("clip", "target"):
-        found |= clip_metrics(terms) | {"at_bound": at_bound(terms)}
+        result |= clip_metrics(terms) | {"at_bound": at_bound(terms)}
     if recipe.importance_cap > 0:
-        found |= importance_metrics(terms, recipe)
+        result |= importance_metrics(terms, recipe)
     if recipe.reads_sampler:
-        found["sampling/masked_ratio"] = over_tokens(terms, ~terms.kept)
+        result["sampling/masked_ratio"] = over_tokens(terms, ~terms.on_policy)
     if recipe.trust == "cispo":
         capped = (terms.side == AT_HIGH) & (terms.advantage > 0)
-        found["cispo_clip_ratio"] = over_ratios(terms, capped)
+        result["cispo_clip_ratio"] = over_ratios(terms, capped)
     if terms.gate is not None:
-        found["vespo/phi_seq_mean"] = over_gates(terms, terms.gate)
+        result["vespo/phi_seq_mean"] = over_gates(terms, terms.gate)
     if terms.target is not None:
-        found |= target_metrics(terms, recipe.target_tolerance)
+        result |= target_metrics(terms, recipe.target_tolerance)
     if recipe.signal == "gae":
-        found["value/loss"] = over_tokens(terms, terms.value_loss)
-    return found
+        result["value/loss"] = over_tokens(terms, terms.value_loss)
+    return result
 
 
 def over_tokens(terms: Terms, values: mx.array) -> Pair:
@@ -80,13 +80,13 @@ def clip_metrics(terms: Terms) -> dict[str, Pair]:
     low, high = terms.side == AT_LOW, terms.side == AT_HIGH
     low_share, counts = share_by_completion(terms, low)
     high_share, _ = share_by_completion(terms, high)
-    some = counts.any().astype(mx.float32)
+    any_counts = counts.any().astype(mx.float32)
     return {
         "clip_ratio/low_mean": over_ratios(terms, low),
         "clip_ratio/high_mean": over_ratios(terms, high),
         "clip_ratio/region_mean": over_ratios(terms, low | high),
-        "clip_ratio/low_min": (mx.where(counts, low_share, 1.0).min() * some, some),
-        "clip_ratio/high_max": (mx.where(counts, high_share, 0.0).max(), some),
+        "clip_ratio/low_min": (mx.where(counts, low_share, 1.0).min() * any_counts, any_counts),
+        "clip_ratio/high_max": (mx.where(counts, high_share, 0.0).max(), any_counts),
     }
 
 
@@ -96,18 +96,18 @@ def importance_metrics(terms: Terms, recipe: Recipe) -> dict[str, Pair]:
     if recipe.importance_mode.startswith("sequence"):
         weight, counted = weight[:, :1], mx.ones((weight.shape[0], 1), dtype=mx.bool_)
     count = counted.astype(mx.float32).sum()
-    some = (count > 0).astype(mx.float32)
+    any_counts = (count > 0).astype(mx.float32)
     name = "sampling/importance_sampling_ratio"
     return {
-        f"{name}/min": (mx.where(counted, weight, mx.inf).min(), some),
+        f"{name}/min": (mx.where(counted, weight, mx.inf).min(), any_counts),
         f"{name}/mean": (mx.where(counted, weight, 0.0).sum(), count),
-        f"{name}/max": (mx.where(counted, weight, 0.0).max(), some),
+        f"{name}/max": (mx.where(counted, weight, 0.0).max(), any_counts),
     }
 
 
 def at_bound(terms: Terms) -> Pair:
-    """(pushed tokens whose push has stopped, pushed tokens); pushed: advantage not 0 and kept."""
-    pushed = terms.kept & (terms.advantage != 0)
+    """(pushed tokens that have stopped, pushed tokens); pushed: advantage not 0, on policy."""
+    pushed = terms.on_policy & (terms.advantage != 0)
     stopped = pushed & (terms.side != FREE)
     return stopped.astype(mx.float32).sum(), pushed.astype(mx.float32).sum()
 

@@ -5,12 +5,12 @@ import math
 import mlx.core as mx
 
 from grpo_engine.config.recipes import Recipe
-from grpo_engine.maths.arrays import clamp, lengths
+from grpo_engine.maths.arrays import LIMIT, lengths
 
-LEAST_LOG, MOST_LOG = math.log(1e-8), 20.0  # of VESPO's weight W
+MIN_LOG, MAX_LOG = math.log(1e-8), 20.0  # of VESPO's weight W
 
 
-def log_ratios(difference: mx.array, mask: mx.array, kind: str) -> mx.array:
+def log_ratios(difference: mx.array, mask: mx.array, level: str) -> mx.array:
     """log r before clamping, from x_t = log π(o_t) - log π_old(o_t), 0 off the mask.
 
     token          x_t               [B,T]  PPO (arXiv:1707.06347), GRPO (arXiv:2402.03300)
@@ -18,17 +18,17 @@ def log_ratios(difference: mx.array, mask: mx.array, kind: str) -> mx.array:
     sequence_sum   Σ_t x_t           [B,1]  the probability ratio of whole completions
     none           0                 [B,T]  no re-weighting: fresh samples
     """
-    if kind == "token":
+    if level == "token":
         return difference
     total = difference.sum(axis=1, keepdims=True)
-    if kind == "sequence_mean":
+    if level == "sequence_mean":
         return total / lengths(mask)
-    return total if kind == "sequence_sum" else mx.zeros_like(difference)
+    return total if level == "sequence_sum" else mx.zeros_like(difference)
 
 
 def ratios(log_ratio: mx.array) -> mx.array:
-    """r = exp(clip(log r, -60, 60))."""
-    return mx.exp(clamp(log_ratio))
+    """r = exp(clip(log r, -60, 60)), with zero gradient outside."""
+    return mx.exp(mx.clip(log_ratio, -LIMIT, LIMIT))
 
 
 def importance(difference: mx.array, mask: mx.array, recipe: Recipe) -> mx.array:
@@ -40,8 +40,8 @@ def importance(difference: mx.array, mask: mx.array, recipe: Recipe) -> mx.array
     Corrects for a sampler whose probabilities differ from the trainer's, as TRL does.
     """
     level, _, beyond = recipe.importance_mode.partition("_")
-    kind = "sequence_sum" if level == "sequence" else "token"
-    w = mx.broadcast_to(ratios(log_ratios(difference, mask, kind)), mask.shape)
+    level = "sequence_sum" if level == "sequence" else "token"
+    w = mx.broadcast_to(ratios(log_ratios(difference, mask, level)), mask.shape)
     low, high = recipe.importance_floor, recipe.importance_cap
     if beyond == "truncate":
         return mx.stop_gradient(mx.clip(w, low, high))
@@ -54,12 +54,12 @@ def answer_weight(difference: mx.array, importance: mx.array, recipe: Recipe) ->
     Each log-ratio is held within ±20, each importance weight and W itself within 1e-8 and e^20, as
     in TRL: a token whose weight is 0 all but leaves its answer out.
     """
-    log_w = mx.clip(difference, -MOST_LOG, MOST_LOG).sum(axis=1, keepdims=True)
+    log_w = mx.clip(difference, -MAX_LOG, MAX_LOG).sum(axis=1, keepdims=True)
     if recipe.importance_cap > 0:
-        level, _, _ = recipe.importance_mode.partition("_")
-        given = importance[:, :1] if level == "sequence" else importance
-        log_w = log_w + mx.clip(mx.log(given), LEAST_LOG, MOST_LOG).sum(axis=1, keepdims=True)
-    return mx.clip(log_w, LEAST_LOG, MOST_LOG)
+        if recipe.importance_mode.startswith("sequence"):
+            importance = importance[:, :1]
+        log_w = log_w + mx.clip(mx.log(importance), MIN_LOG, MAX_LOG).sum(axis=1, keepdims=True)
+    return mx.clip(log_w, MIN_LOG, MAX_LOG)
 
 
 def near_sampler(

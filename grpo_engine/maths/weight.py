@@ -7,7 +7,6 @@ import mlx.core as mx
 from grpo_engine.config import recipes
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.errors import MathsError
-from grpo_engine.maths.around import entropy_floor
 from grpo_engine.maths.arrays import lengths
 
 
@@ -36,41 +35,54 @@ def totals_of(
     the whole update; without it each micro-batch computes its own, as in TRL.
     """
     share = recipes.recipe(recipe).entropy_top_quantile
-    rows, tokens = float(mask.shape[0]), mask.astype(mx.float32).sum()
-    if entropy is None or share == 1:
-        return Totals(rows=rows, tokens=tokens, micro_batches=micro_batches)
-    floor = entropy_floor(entropy, mask > 0, share)
-    updated = ((entropy >= floor) & (mask > 0)).astype(mx.float32).sum()
+    floor = updated = None
+    if entropy is not None and share < 1:
+        floor = entropy_floor(entropy, mask > 0, share)
+        updated = ((entropy >= floor) & (mask > 0)).astype(mx.float32).sum()
     return Totals(
-        rows=rows,
-        tokens=tokens,
+        rows=float(mask.shape[0]),
+        tokens=mask.astype(mx.float32).sum(),
         micro_batches=micro_batches,
         entropy_floor=floor,
         updated_tokens=updated,
     )
 
 
-def weights(mask: mx.array, kind: str, totals: Totals, max_length: int | None) -> mx.array:
+def entropy_floor(entropy: mx.array, mask: mx.array, share: float) -> mx.array:
+    """The (1 - share)-quantile of the entropies on the mask, linearly interpolated. []
+
+    Tokens at or above it are the top `share` (80/20 rule, arXiv:2506.01939).
+    """
+    ordered = mx.sort(mx.where(mask, entropy.astype(mx.float32), 3e38).flatten())
+    last = mx.maximum(mask.astype(mx.float32).sum() - 1, 0.0)
+    rank = mx.array(1 - share) * last
+    below = mx.floor(rank)
+    above = mx.minimum(below + 1, last)
+    left, right = ordered[below.astype(mx.int32)], ordered[above.astype(mx.int32)]
+    return left + (rank - below) * (right - left)
+
+
+def weights(mask: mx.array, rule: str, totals: Totals, max_length: int | None) -> mx.array:
     """w_it for mask [B,T], zero off the mask; B and tokens count the whole update.
 
     per_sequence     1 / (B·|o_i|)               GRPO (arXiv:2402.03300), GSPO
     per_completion   1 / B                       REINFORCE
     per_token        1 / tokens                  DAPO (arXiv:2503.14476), CISPO
-    per_batch_token  1 / (own tokens·batches)    TRL's BNPO: mean of micro-batch means
+    per_batch_token  1 / (its tokens·batches)    TRL's BNPO: mean of micro-batch means
     constant         1 / (B·max_length)          Dr. GRPO (arXiv:2503.20783), as in TRL
     sum              1
     """
     inside, rows = mask.astype(mx.float32), mx.maximum(totals.rows, 1.0)
-    if kind == "per_sequence":
+    if rule == "per_sequence":
         return inside / (lengths(mask) * rows)
-    if kind == "per_completion":
+    if rule == "per_completion":
         return inside / rows
-    if kind == "per_token":
+    if rule == "per_token":
         return inside / mx.maximum(totals.tokens, 1.0)
-    if kind == "per_batch_token":
-        own = inside.sum() if totals.batch_tokens is None else totals.batch_tokens
-        return inside / (mx.maximum(own, 1.0) * totals.micro_batches)
-    if kind == "constant":
+    if rule == "per_batch_token":
+        tokens = inside.sum() if totals.batch_tokens is None else totals.batch_tokens
+        return inside / (mx.maximum(tokens, 1.0) * totals.micro_batches)
+    if rule == "constant":
         if max_length is None:
             raise MathsError("weight=constant divides by the maximum length: give max_length")
         return inside / (rows * max_length)

@@ -25,7 +25,7 @@ from grpo_engine.models.folders import (
     write_weights,
 )
 from grpo_engine.models.from_gguf import import_gguf
-from grpo_engine.models.gguf.writer import Precision, write_gguf
+from grpo_engine.models.gguf.writer import write_gguf
 from grpo_engine.policy import adapters
 from grpo_engine.policy.source import load_parts
 from grpo_engine.policy.trees import flatten, nest
@@ -68,16 +68,16 @@ def export(
     """
     if format_ not in TARGETS[to]:
         raise ModelError(f"{to} is written as {', '.join(TARGETS[to])}, not as {format_}")
-    whole = config.model_copy(update={"dtype": "float32", "quantized": "dequantize"})
-    model, tokenizer, _, base, _ = load_parts(whole)
-    adapter = adapters.attach(model, whole, seed=0)
+    in_float32 = config.model_copy(update={"dtype": "float32", "quantized": "dequantize"})
+    model, tokenizer, _, base, _ = load_parts(in_float32)
+    adapter = adapters.attach(model, in_float32, seed=0)
     model.eval()
     ids = [tokenizer.encode(text)[:128] for text in TEXTS]
     expected = _logprobs(model, ids)
     with appearing(folder) as draft:
         if to == "peft":
             _write_peft(draft, model, adapter, config)
-            reopened = _opened_peft(draft, whole)
+            reopened = _opened_peft(draft, in_float32)
         else:
             adapters.fuse(model)
             weights = flatten(model.parameters())
@@ -102,13 +102,12 @@ def export(
 
 def _logprobs(model: nn.Module, ids: Sequence[Sequence[int]]) -> "np.ndarray[Any, Any]":
     """The log-probability of each token of some texts, given those before it."""
-    found = []
+    texts = []
     for row in ids:
         tokens = mx.array([row])
-        logits = model(tokens[:, :-1]).astype(mx.float32)
-        chances = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
-        found.append(np.array(mx.take_along_axis(chances, tokens[:, 1:, None], axis=-1)).ravel())
-    return np.concatenate(found)
+        losses = nn.losses.cross_entropy(model(tokens[:, :-1]).astype(mx.float32), tokens[:, 1:])
+        texts.append(-np.array(losses).ravel())
+    return np.concatenate(texts)
 
 
 # -- a model folder, for MLX and for transformers ------------------------------------------------
@@ -120,11 +119,8 @@ def _write_folder(
     if to == "hf":
         _require_hub_names(base, weights)
     _copy_settings(base, draft, dtype)
-    sizes = {name: int(value.size) for name, value in weights.items()}
-    require_space(draft.parent, sum(sizes.values()), dtype)
-    write_weights(
-        draft, sizes, lambda name: weights[name], dtype, kind="pt" if to == "hf" else "mlx"
-    )
+    require_space(draft, sum(value.size for value in weights.values()), dtype)
+    write_weights(draft, {name: a.astype(getattr(mx, dtype)) for name, a in weights.items()})
     load_tokenizer(draft)
     return _opened(draft)
 
@@ -140,19 +136,19 @@ def _copy_settings(base: Path, draft: Path, dtype: str) -> None:
         if file.is_file() and adapters.belongs(file.name) and file.name != "README.md":
             shutil.copyfile(file, draft / file.name)
     settings = json.loads((base / "config.json").read_text(encoding="utf-8"))
-    for gone in ("quantization", "quantization_config", "dtype"):
-        settings.pop(gone, None)
+    for name in ("quantization", "quantization_config", "dtype"):
+        settings.pop(name, None)
     write_json(draft / "config.json", settings | {"torch_dtype": dtype})
 
 
 def _require_hub_names(base: Path, weights: Mapping[str, mx.array]) -> None:
     """Refuse a model whose weights mlx-lm renames: transformers would not find them."""
     packed = (".scales", ".biases")
-    there: set[str] = set()
+    stored: set[str] = set()
     for file in base.glob("*.safetensors"):
         arrays: dict[str, mx.array] = mx.load(str(file))  # type: ignore[assignment]  # a file of arrays
-        there |= {name for name in arrays if not name.endswith(packed)}
-    unknown = sorted(weights.keys() - there)
+        stored |= {name for name in arrays if not name.endswith(packed)}
+    unknown = sorted(weights.keys() - stored)
     if unknown:
         raise ModelError(
             f"mlx-lm renames the weights of this model ({unknown[0]}), so transformers could not "
@@ -168,16 +164,15 @@ def _write_gguf(
     ids: Sequence[Sequence[int]], tokenizer: Any,
 ) -> nn.Module:  # fmt: skip
     file = draft / f"{name}.gguf"
-    chosen: Precision = precision
-    write_gguf(base, file, weights, chosen, name)
-    with tempfile.TemporaryDirectory(dir=draft.parent, prefix=".reopened-") as place:
-        back = Path(place) / "model"
-        import_gguf(file, back)
-        model = _opened(back)
+    write_gguf(base, file, weights, precision, name)
+    with tempfile.TemporaryDirectory(dir=draft.parent, prefix=".reopened-") as temporary:
+        imported = Path(temporary) / "model"
+        import_gguf(file, imported)
+        model = _opened(imported)
         mx.eval(model.parameters())
-        reader = load_tokenizer(back)
+        reopened = load_tokenizer(imported)
         for text, row in zip(TEXTS, ids, strict=True):
-            if reader.encode(text)[:128] != row:
+            if reopened.encode(text)[:128] != row:
                 raise ModelError(
                     f"the tokenizer in the GGUF file splits {text!r} differently from the model's "
                     f"own ({tokenizer.name_or_path}); it cannot be written as GGUF"
@@ -192,8 +187,8 @@ def _write_peft(
     draft: Path, model: nn.Module, adapter: Mapping[str, Any], config: ModelConfig
 ) -> None:
     """Write the adapter as peft has it: lora_A [r, in] and lora_B [out, r] of each layer."""
-    kind = adapter["fine_tune_type"]
-    if kind == "full":
+    tuning = adapter["fine_tune_type"]
+    if tuning == "full":
         raise ModelError("this run trained all weights and has no adapter; export it as hf")
     settings = adapter["lora_parameters"]
     arrays: dict[str, mx.array] = {}
@@ -204,7 +199,7 @@ def _write_peft(
         prefix = f"base_model.model.{name}"
         arrays[f"{prefix}.lora_A.weight"] = module.lora_a.T
         arrays[f"{prefix}.lora_B.weight"] = module.lora_b.T
-        if kind == "dora":
+        if tuning == "dora":
             arrays[f"{prefix}.lora_magnitude_vector"] = module.m
         layers.add(int(name.split("layers.")[1].split(".")[0]))
     mx.save_safetensors(str(draft / PEFT_FILE), arrays, {"format": "pt"})
@@ -215,7 +210,7 @@ def _write_peft(
             "peft_type": "LORA", "task_type": "CAUSAL_LM", "inference_mode": True, "bias": "none",
             "base_model_name_or_path": config.path, "r": settings["rank"],
             "lora_alpha": settings["scale"] * settings["rank"], "lora_dropout": 0.0,
-            "use_dora": kind == "dora", "fan_in_fan_out": False,
+            "use_dora": tuning == "dora", "fan_in_fan_out": False,
             "target_modules": sorted(settings["keys"]),
             "layers_to_transform": None if every else sorted(layers),
             "layers_pattern": None if every else "layers",
@@ -235,11 +230,11 @@ def _opened_peft(draft: Path, config: ModelConfig) -> nn.Module:
         stem = name.removesuffix(".lora_A.weight")
         if stem == name:
             continue
-        place = f"{stem.removeprefix('base_model.model.')}.weight"
-        weight = weights[place] + scale * arrays[f"{stem}.lora_B.weight"] @ low
+        target = f"{stem.removeprefix('base_model.model.')}.weight"
+        weight = weights[target] + scale * arrays[f"{stem}.lora_B.weight"] @ low
         if settings["use_dora"]:
             size = arrays[f"{stem}.lora_magnitude_vector"]
             weight = weight * (size / mx.linalg.norm(weight, axis=1))[:, None]
-        changed[place] = weight
+        changed[target] = weight
     model.update(nest(changed))
     return model

@@ -3,17 +3,17 @@
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 import mlx.core as mx
+from mlx_lm.utils import make_shards
 
 from grpo_engine.errors import ModelError
 from grpo_engine.paths import remove
 
-SHARD_BYTES = 4 << 30
 Dtype = Literal["float32", "float16", "bfloat16"]
 
 
@@ -50,47 +50,28 @@ def write_json(path: Path, content: Any) -> None:
     path.write_text(json.dumps(content, indent=1, ensure_ascii=False), "utf-8", "surrogateescape")
 
 
-def require_space(place: Path, elements: int, dtype: Dtype) -> None:
-    """Refuse to begin if the weights will not fit."""
-    needed = elements * (4 if dtype == "float32" else 2)
-    while not place.exists():
-        place = place.parent
-    free = shutil.disk_usage(place).free
+def require_space(folder: Path, elements: int, dtype: Dtype) -> None:
+    """Refuse to begin if the weights will not fit in an existing folder."""
+    needed = elements * getattr(mx, dtype).size
+    free = shutil.disk_usage(folder).free
     if free < needed * 1.02:
         raise ModelError(
-            f"{place} has {free / 1e9:.1f} GB free, but the model takes {needed / 1e9:.1f} GB as "
+            f"{folder} has {free / 1e9:.1f} GB free, but the model takes {needed / 1e9:.1f} GB as "
             f"{dtype}; free some space or use --dtype float16"
         )
 
 
-def write_weights(
-    folder: Path, elements: Mapping[str, int], array: Callable[[str], mx.array], dtype: Dtype,
-    *, kind: Literal["mlx", "pt"] = "mlx",
-) -> int:  # fmt: skip
-    """Write weights in shards of at most `SHARD_BYTES`, one in memory at a time; return the bytes.
-
-    `elements` has the size of each weight by the name that it gets; `kind` is the library that the
-    file says it is for.
-    """
-    width = 4 if dtype == "float32" else 2
-    shards: list[list[str]] = [[]]
-    held = 0
-    for name, count in elements.items():
-        if held and held + count * width > SHARD_BYTES:
-            shards.append([])
-            held = 0
-        shards[-1].append(name)
-        held += count * width
-    index: dict[str, str] = {}
-    total = 0
+def write_weights(folder: Path, weights: Mapping[str, mx.array]) -> int:
+    """Write weights as mlx-lm does, in shards; return the bytes."""
+    shards = make_shards(dict(weights))
+    files: dict[str, str] = {}
     for number, shard in enumerate(shards, 1):
         title = "model" if len(shards) == 1 else f"model-{number:05d}-of-{len(shards):05d}"
-        arrays = {name: array(name).astype(getattr(mx, dtype)) for name in shard}
-        mx.save_safetensors(str(folder / f"{title}.safetensors"), arrays, {"format": kind})
-        index |= dict.fromkeys(arrays, f"{title}.safetensors")
-        total += sum(int(one.nbytes) for one in arrays.values())
+        mx.save_safetensors(str(folder / f"{title}.safetensors"), shard, {"format": "mlx"})
+        files |= dict.fromkeys(shard, f"{title}.safetensors")
+    total = sum(array.nbytes for array in weights.values())
     write_json(
         folder / "model.safetensors.index.json",
-        {"metadata": {"total_size": total}, "weight_map": dict(sorted(index.items()))},
+        {"metadata": {"total_size": total}, "weight_map": dict(sorted(files.items()))},
     )
     return total

@@ -31,40 +31,35 @@ def import_gguf(source: Path, folder: Path, *, dtype: Dtype = "float32") -> Impo
 
     The folder must not exist. It is created complete and tested, or not at all after an error.
     """
-    with open_gguf(source) as file, appearing(folder) as draft:
+    file = open_gguf(source)
+    with appearing(folder) as draft:
         config = architectures.model_config(file)
         names = architectures.weight_names(file)
-        source_of = {place: name for name, place in names.items()}
         content, settings = tokenizers.build(file)
         ids = tokenizers.end_ids(file)
         if not ids:
             raise ModelError(f"{source} has no end token, so answers could not end")
         config["eos_token_id"] = ids if len(ids) > 1 else ids[0]
-        for name in ("bos", "pad"):
-            key = "padding" if name == "pad" else name
-            place = file.metadata.get(f"tokenizer.ggml.{key}_token_id")
-            config[f"{name}_token_id"] = None if place is None else int(place)
+        for name, key in (("bos", "bos"), ("pad", "padding")):
+            config[f"{name}_token_id"] = file.metadata.get(f"tokenizer.ggml.{key}_token_id")
         config["torch_dtype"] = dtype
-        sizes = {place: file.tensors[name].elements for name, place in names.items()}
-        require_space(folder.parent, sum(sizes.values()), dtype)
+        require_space(draft, sum(file.tensors[name].n_elements for name in names), dtype)
         write_json(draft / "config.json", config)
         write_json(draft / "tokenizer.json", content)
         write_json(draft / "tokenizer_config.json", settings)
-        size = write_weights(
-            draft,
-            sizes,
-            lambda place: mx.array(architectures.weight(file, source_of[place])),
-            dtype,
-        )
-        _try_out(draft, source)
+        size = write_weights(draft, {
+            target: mx.array(architectures.weight(file, name), getattr(mx, dtype))
+            for name, target in names.items()
+        })  # fmt: skip
+        _test(draft, source)
         return Imported(
             folder=folder, architecture=architectures.architecture_of(file), bytes=size,
-            parameters=sum(info.elements for info in file.tensors.values()),
-            formats=tuple(sorted({info.format for info in file.tensors.values()})),
+            parameters=sum(tensor.n_elements for tensor in file.tensors.values()),
+            formats=tuple(sorted({tensor.tensor_type.name for tensor in file.tensors.values()})),
         )  # fmt: skip
 
 
-def _try_out(folder: Path, source: Path) -> None:
+def _test(folder: Path, source: Path) -> None:
     """Open the folder as mlx-lm does and run a few tokens."""
     from mlx_lm.utils import load_model, load_tokenizer
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import mlx.core as mx
 
 from grpo_engine.events import AlertRaised, RewardValue, rewards_differ, total_reward
-from grpo_engine.maths.around import overlong_penalty
+from grpo_engine.maths.signal import overlong_penalty
 
 OVERLONG = "overlong"
 Steps = tuple[tuple[tuple[int, float | None], ...], ...]

@@ -19,11 +19,11 @@ from grpo_engine.events import Event, NoteWritten, PhaseStarted
 from grpo_engine.policy.policy import Policy
 from grpo_engine.rollouts.decode import sample_groups
 from grpo_engine.rollouts.types import PromptRows
-from grpo_engine.run.requests import relay
+from grpo_engine.run.requests import answer_requests
 from grpo_engine.run.session import Run
 from grpo_engine.training.drawing import Drawing
 from grpo_engine.training.logprobs import score_tokens
-from grpo_engine.training.samples import as_float, gather_rollouts
+from grpo_engine.training.samples import gather_rollouts
 from grpo_engine.training.sampling import FIXED_STEP
 
 PROMPTS, ROWS, TOKENS = 2, 2, 16
@@ -54,11 +54,10 @@ def check_itself(run: Run) -> Iterator[Event]:
         for group, example in enumerate(Drawing(run).take(PROMPTS))
     ]
     policy, moved = run.policy, moved_adapter(run.policy)
-    decoding = sample_groups(
-        policy, prompt_rows, sampling, seed=run.config.seed, step=FIXED_STEP, control=run.control,
-        weights=moved,
+    rollouts = yield from sample_groups(
+        policy, prompt_rows, sampling, seed=run.config.seed, step=FIXED_STEP, event_step=0,
+        requests=partial(answer_requests, run), weights=moved,
     )  # fmt: skip
-    rollouts = yield from relay(run, 0, decoding)
     trained = yield from score_tokens(run, 0, rollouts, under=partial(policy.using, moved))
     sampled = yield from score_tokens(run, 0, rollouts, under=partial(policy.for_sampling, moved))
     first = yield from score_tokens(run, 0, rollouts)
@@ -77,11 +76,11 @@ def check_itself(run: Run) -> Iterator[Event]:
     if run.has_reference:
         reference = yield from score_tokens(run, 0, rollouts, under=policy.as_reference)
         gaps["the policy and its reference (KL 0)"] = (first.logprobs - reference.logprobs, limit)
-    checked = {what: (_gap(values, mask), limit) for what, (values, limit) in gaps.items()}
-    for what, (gap, limit) in checked.items():
+    checked = {name: (_gap(values, mask), limit) for name, (values, limit) in gaps.items()}
+    for name, (gap, limit) in checked.items():
         if not (gap.mean <= limit.mean and gap.max <= limit.max):
             raise SelfCheckError(
-                f"before step 1 {what} differ by {gap.mean:.3g} nats on average and "
+                f"before step 1 {name} differ by {gap.mean:.3g} nats on average and "
                 f"{gap.max:.3g} at most, more than {limit.mean:g} and {limit.max:g}: this model "
                 "is not trained as it is sampled. Set model.shared_prefix=false or model.dtype="
                 f"{'bfloat16' if policy.dtype == 'float16' else 'float32'}; if it stays, the "
@@ -98,12 +97,12 @@ def moved_adapter(policy: Policy) -> dict[str, mx.array] | None:
         return None
     scale = float(policy.adapter["lora_parameters"]["scale"])
     return {
-        name: value + MOVED / scale * mx.random.normal(value.shape, key=mx.random.key(place))
+        name: value + MOVED / scale * mx.random.normal(value.shape, key=mx.random.key(index))
         if name.endswith("lora_b") else value
-        for place, (name, value) in enumerate(weights.items())
+        for index, (name, value) in enumerate(weights.items())
     }  # fmt: skip
 
 
 def _gap(values: mx.array, mask: mx.array) -> Gap:
     sizes = mx.abs(values * mask)
-    return Gap(as_float(sizes.sum() / mask.sum()), as_float(sizes.max()))
+    return Gap(float(sizes.sum() / mask.sum()), float(sizes.max()))

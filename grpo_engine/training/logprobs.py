@@ -47,11 +47,15 @@ def score_tokens(
             mx.eval(scores.logprobs, scores.entropy, scores.values)
         scored.append((batch, scores))
         yield PhaseAdvanced(step=step, phase="logprobs", done=done, total=len(assigned))
-        yield from answer_requests(run, step)
-    names = ["logprobs", *(["entropy"] if entropy else []), *(["values"] if values else [])]
-    parts = {name: [(batch, getattr(scores, name)) for batch, scores in scored] for name in names}
+        yield from answer_requests(run)
     width = max(1, *(len(rollout.ids) for rollout in rollouts))
-    arrays = {name: assembled(parts[name], len(rollouts), width) for name in names}
+    arrays = {
+        name: assembled(
+            [(batch, getattr(scores, name)) for batch, scores in scored], len(rollouts), width
+        )
+        for name, is_read in (("logprobs", True), ("entropy", entropy), ("values", values))
+        if is_read
+    }
     return ScoredTokens(**run.ranks.sum(arrays))
 
 
@@ -61,6 +65,6 @@ def batches_of(run: Run, rollouts: Sequence[Rollout], rows: Sequence[int]) -> li
     Rows without a token are left out: MLX ends the process on some products of empty arrays.
     """
     return micro_batches(
-        rollouts, rows_at_most=run.plan.micro_rows, pad_id=run.policy.pad_id,
+        rollouts, max_rows=run.plan.micro_rows, pad_id=run.policy.pad_id,
         only=[row for row in rows if rollouts[row].length],
     )  # fmt: skip

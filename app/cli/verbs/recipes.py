@@ -6,8 +6,8 @@ from typing import Annotated, Any
 import typer
 
 from grpo_engine.config.recipe_cards import card_of
-from grpo_engine.config.recipe_words import answers, around, formula, sentence
-from grpo_engine.config.recipes import Recipe, known, recipe, settings_read
+from grpo_engine.config.recipe_text import answers, around, formula, sentence
+from grpo_engine.config.recipes import Recipe, available, recipe, settings_read
 from grpo_tui.app.cli.params import Json, complete_recipes
 from grpo_tui.app.text.stderr import say
 
@@ -30,7 +30,7 @@ def list_(as_json: Json = False) -> None:
 
     Example: grpo-tui recipes list --json
     """
-    found, complaints = known()
+    found, complaints = available()
     for complaint in complaints:
         say(complaint)
     if as_json:
@@ -91,7 +91,7 @@ def page(made: Recipe) -> list[str]:
     card = card_of(made.name)
     lines = [f"{made.name} · {card.title}", card.summary, ""]
     for answer in answers(made):
-        lines += [f"  {answer.asks:<31}{answer.choice}", f"      {answer.words}"]
+        lines += [f"  {answer.asks:<31}{answer.choice}", f"      {answer.text}"]
     lines += ["", "Formula", *(f"  {line}" for line in formula(made))]
     lines += ["", "Paper", f"  {card.paper}", "", "Settings it reads, and their defaults"]
     for group in (*(answer.settings for answer in answers(made)), around(made)):

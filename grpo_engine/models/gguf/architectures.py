@@ -80,12 +80,11 @@ def weight_names(file: GgufFile) -> dict[str, str]:
 def gguf_name(name: str) -> str:
     """A weight's name in a GGUF file; empty if these architectures have no such weight."""
     stem, _, leaf = name.rpartition(".")
-    outer = {place: known for known, place in OUTER.items()}
+    outer, inner = ({name: key for key, name in names.items()} for names in (OUTER, INNER))
     if stem in outer:
         return f"{outer[stem]}.{leaf}"
-    found = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", stem)
-    inner = {place: known for known, place in INNER.items()}
-    return f"blk.{found[1]}.{inner[found[2]]}.{leaf}" if found and found[2] in inner else ""
+    match = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", stem)
+    return f"blk.{match[1]}.{inner[match[2]]}.{leaf}" if match and match[2] in inner else ""
 
 
 def interleaved(array: Floats, heads: int) -> Floats:
@@ -97,12 +96,12 @@ def interleaved(array: Floats, heads: int) -> Floats:
 def weight(file: GgufFile, name: str) -> Floats:
     """A tensor in mlx-lm's layout, with the rotary halves of q and k de-interleaved."""
     array = file.tensor(name)
-    found = LAYER.fullmatch(name)
+    match = LAYER.fullmatch(name)
     permuted = ARCHITECTURES[str(file.metadata["general.architecture"])].permuted
-    if not (found and permuted and found[2] in ("attn_q", "attn_k")):
+    if not (match and permuted and match[2] in ("attn_q", "attn_k")):
         return array
     heads = setting(file, "attention.head_count")
-    if found[2] == "attn_k":
+    if match[2] == "attn_k":
         heads = setting(file, "attention.head_count_kv", heads)
     if array.shape[0] % (2 * heads):
         raise ModelError(f"{file.path} is damaged: {name} has {array.shape[0]} rows, {heads} heads")
@@ -121,13 +120,13 @@ def setting(file: GgufFile, name: str, default: Any = None) -> Any:
 
 def model_config(file: GgufFile) -> dict[str, Any]:
     """`config.json` as Hugging Face and mlx-lm read it."""
-    kind = architecture_of(file)
+    architecture = architecture_of(file)
     heads, width = setting(file, "attention.head_count"), setting(file, "embedding_length")
     if "token_embd.weight" not in file.tensors:
         raise ModelError(f"{file.path} holds no token_embd.weight; the file is incomplete")
     return {
-        "architectures": [ARCHITECTURES[kind].model_class],
-        "model_type": kind,
+        "architectures": [ARCHITECTURES[architecture].model_class],
+        "model_type": architecture,
         "hidden_act": "silu",
         "hidden_size": width,
         "intermediate_size": setting(file, "feed_forward_length"),
@@ -139,10 +138,10 @@ def model_config(file: GgufFile) -> dict[str, Any]:
         "rms_norm_eps": setting(file, "attention.layer_norm_rms_epsilon"),
         "rope_theta": setting(file, "rope.freq_base", 10000.0),
         "rope_scaling": rope_scaling(file),
-        "attention_bias": kind == "llama" and "blk.0.attn_q.bias" in file.tensors,
+        "attention_bias": architecture == "llama" and "blk.0.attn_q.bias" in file.tensors,
         "mlp_bias": False,
         "tie_word_embeddings": "output.weight" not in file.tensors,
-        "vocab_size": file.tensors["token_embd.weight"].shape[0],
+        "vocab_size": file.shape("token_embd.weight")[0],
     }
 
 
@@ -150,11 +149,13 @@ def rope_scaling(file: GgufFile) -> dict[str, Any] | None:
     """The `rope_scaling` setting; llama 3's factors are stored as a tensor."""
     if ROPE_FACTORS in file.tensors:
         return _llama3_scaling(file)
-    kind = setting(file, "rope.scaling.type", "none")
-    if kind == "none":
+    rope_type = setting(file, "rope.scaling.type", "none")
+    if rope_type == "none":
         return None
-    if kind != "linear":
-        raise ModelError(f"{file.path} uses the rope scaling {kind!r}, which cannot be imported")
+    if rope_type != "linear":
+        raise ModelError(
+            f"{file.path} uses the rope scaling {rope_type!r}, which cannot be imported"
+        )
     return {"rope_type": "linear", "factor": setting(file, "rope.scaling.factor")}
 
 

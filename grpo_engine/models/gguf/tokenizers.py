@@ -48,22 +48,22 @@ PRE_TOKENIZERS: Final[Mapping[str, pre_tokenizers.PreTokenizer]] = {
 
 def build(file: GgufFile) -> tuple[dict[str, Any], dict[str, Any]]:
     """The contents of `tokenizer.json` and of `tokenizer_config.json`."""
-    kind = file.metadata.get("tokenizer.ggml.model")
+    model = file.metadata.get("tokenizer.ggml.model")
     tokens = file.metadata.get("tokenizer.ggml.tokens")
     if not tokens:
         raise ModelError(f"{file.path} holds no tokenizer, so its model cannot read text")
-    rows = file.tensors["token_embd.weight"].shape[0]
+    rows = file.shape("token_embd.weight")[0]
     if len(tokens) > rows or len(set(tokens)) != len(tokens):
         raise ModelError(
             f"{file.path} is damaged: {len(tokens)} tokens ({len(set(tokens))} distinct) for "
             f"{rows} embeddings"
         )
     builders = {"gpt2": _byte_pairs, "llama": _sentence_pieces}
-    if kind not in builders:
-        raise ModelError(f"{file.path} has a tokenizer of type {kind!r}; gpt2 and llama are known")
+    if model not in builders:
+        raise ModelError(f"{file.path} has a tokenizer of type {model!r}; gpt2 and llama are known")
     types = _types(file, tokens)
     try:
-        tokenizer = builders[kind](file, tokens, types)
+        tokenizer = builders[model](file, tokens, types)
         tokenizer.add_tokens([
             AddedToken(token, normalized=False, special=type_ != USER)
             for token, type_ in zip(tokens, types, strict=True)
@@ -82,7 +82,7 @@ def end_ids(file: GgufFile) -> list[int]:
     """Tokens that end an answer: end of text, of turn, of message."""
     keys = ("eos_token_id", "eot_token_id", "eom_token_id")
     ids = [file.metadata.get(f"tokenizer.ggml.{key}") for key in keys]
-    return list(dict.fromkeys(int(i) for i in ids if i is not None))
+    return list(dict.fromkeys(index for index in ids if index is not None))
 
 
 def _types(file: GgufFile, tokens: list[str]) -> list[int]:
@@ -120,11 +120,14 @@ def _sentence_pieces(file: GgufFile, tokens: list[str], types: list[int]) -> Tok
     model = models.BPE(_ids(tokens), merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)
     tokenizer = Tokenizer(model)
     steps: list[Any] = [normalizers.Replace(" ", SPACE)]
-    back = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    decoding = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
     if file.metadata.get("tokenizer.ggml.add_space_prefix", True):
         steps.insert(0, normalizers.Prepend(SPACE))
-        back.append(decoders.Strip(" ", 1, 0))
-    tokenizer.normalizer, tokenizer.decoder = normalizers.Sequence(steps), decoders.Sequence(back)
+        decoding.append(decoders.Strip(" ", 1, 0))
+    tokenizer.normalizer, tokenizer.decoder = (
+        normalizers.Sequence(steps),
+        decoders.Sequence(decoding),
+    )
     return tokenizer
 
 
@@ -134,7 +137,7 @@ def _ids(tokens: list[str]) -> dict[str, int]:
 
 def _merges(tokens: list[str], scores: list[float], types: list[int]) -> list[tuple[str, str]]:
     """Every split of a piece into two others, best-scored pieces first."""
-    ids = {t: i for i, (t, kind) in enumerate(zip(tokens, types, strict=True)) if kind == NORMAL}
+    ids = {t: i for i, (t, type_) in enumerate(zip(tokens, types, strict=True)) if type_ == NORMAL}
     splits: list[tuple[float, int, int]] = []
     for token, index in ids.items():
         for cut in range(1, len(token)):
@@ -150,9 +153,9 @@ def _begin(file: GgufFile, tokens: list[str]) -> processors.TemplateProcessing |
     default = file.metadata.get("tokenizer.ggml.model") == "llama"
     if index is None or not file.metadata.get("tokenizer.ggml.add_bos_token", default):
         return None
-    token = tokens[int(index)]
+    token = tokens[index]
     return processors.TemplateProcessing(
-        [token, "$A"], [token, "$A", "$B"], special_tokens=[(token, int(index))]
+        [token, "$A"], [token, "$A", "$B"], special_tokens=[(token, index)]
     )
 
 
@@ -164,9 +167,9 @@ def _settings(file: GgufFile, tokens: list[str]) -> dict[str, Any]:
         ),
     }  # fmt: skip
     for name, key in (("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding")):
-        place = file.metadata.get(f"tokenizer.ggml.{key}_token_id")
-        if place is not None and 0 <= int(place) < len(tokens):
-            settings[f"{name}_token"] = tokens[int(place)]
+        index = file.metadata.get(f"tokenizer.ggml.{key}_token_id")
+        if index is not None and 0 <= index < len(tokens):
+            settings[f"{name}_token"] = tokens[index]
     if template := file.metadata.get("tokenizer.chat_template"):
         settings["chat_template"] = template
     return settings
@@ -231,8 +234,8 @@ def _pre(content: Mapping[str, Any], folder: Path) -> str:
         return list(map(comparable, part)) if isinstance(part, list) else part
 
     pre_tokenizer = comparable(content.get("pre_tokenizer"))
-    for name, known in PRE_TOKENIZERS.items():
-        if comparable(json.loads(known.__getstate__())) == pre_tokenizer:
+    for name, supported in PRE_TOKENIZERS.items():
+        if comparable(json.loads(supported.__getstate__())) == pre_tokenizer:
             return name
     raise ModelError(
         f"{folder} splits text in a way that has no name in GGUF files; "

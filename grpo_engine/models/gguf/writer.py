@@ -34,15 +34,16 @@ def write_gguf(
 ) -> None:
     """Write `weights`, by their names in mlx-lm, with settings and tokenizer of `folder`."""
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    kind = str(config.get("model_type"))
-    if kind not in ARCHITECTURES:
+    architecture = str(config.get("model_type"))
+    if architecture not in ARCHITECTURES:
         raise ModelError(
-            f"models of type {kind} cannot be written as GGUF; {', '.join(ARCHITECTURES)} can"
+            f"models of type {architecture} cannot be written as GGUF; "
+            f"{', '.join(ARCHITECTURES)} can"
         )
     unknown = [weight for weight in weights if not gguf_name(weight)]
     if unknown:
-        raise ModelError(f"{unknown[0]} has no place in a GGUF file of the type {kind}")
-    writer = GGUFWriter(file, kind)
+        raise ModelError(f"{unknown[0]} has no place in a GGUF file of the type {architecture}")
+    writer = GGUFWriter(file, architecture)
     writer.add_name(name)
     writer.add_file_type(FORMATS[precision][1])
     _add_settings(writer, config)
@@ -50,12 +51,13 @@ def write_gguf(
     factors = _rope_factors(config)
     if factors is not None:
         writer.add_tensor(ROPE_FACTORS, factors)
-    for place, value in weights.items():
+    permuted = ("q_proj", "k_proj") if ARCHITECTURES[architecture].permuted else ()
+    for weight, value in weights.items():
         array = np.array(value.astype(mx.float32))
-        if ARCHITECTURES[kind].permuted and place.rpartition(".")[0].endswith(("q_proj", "k_proj")):
-            array = interleaved(array, _heads(config, place))
+        if weight.rpartition(".")[0].endswith(permuted):
+            array = interleaved(array, _heads(config, weight))
         written = _format(array, precision)
-        writer.add_tensor(gguf_name(place), quantize(array, written), raw_dtype=written)
+        writer.add_tensor(gguf_name(weight), quantize(array, written), raw_dtype=written)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -64,13 +66,13 @@ def write_gguf(
 
 def _format(array: Floats, precision: Precision) -> GGMLQuantizationType:
     """Vectors stay in float32, as do rows that q8_0's blocks do not divide."""
-    is_whole = precision != "q8_0" or array.shape[-1] % BLOCK == 0
-    return FORMATS[precision][0] if array.ndim > 1 and is_whole else GGMLQuantizationType.F32
+    fits = precision != "q8_0" or array.shape[-1] % BLOCK == 0
+    return FORMATS[precision][0] if array.ndim > 1 and fits else GGMLQuantizationType.F32
 
 
-def _heads(config: Mapping[str, Any], place: str) -> int:
+def _heads(config: Mapping[str, Any], weight: str) -> int:
     heads = int(config["num_attention_heads"])
-    return int(config.get("num_key_value_heads") or heads) if ".k_proj" in place else heads
+    return int(config.get("num_key_value_heads") or heads) if ".k_proj" in weight else heads
 
 
 def _add_settings(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
@@ -98,9 +100,9 @@ def _add_settings(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
 
 def _scaling(config: Mapping[str, Any]) -> Mapping[str, Any]:
     scaling = dict(config.get("rope_scaling") or {})
-    kind = scaling.setdefault("rope_type", scaling.get("type", "default"))
-    if kind not in ("default", "linear", "llama3"):
-        raise ModelError(f"the rope scaling {kind!r} cannot be written as GGUF")
+    rope_type = scaling.setdefault("rope_type", scaling.get("type", "default"))
+    if rope_type not in ("default", "linear", "llama3"):
+        raise ModelError(f"the rope scaling {rope_type!r} cannot be written as GGUF")
     return scaling
 
 

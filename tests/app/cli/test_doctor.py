@@ -131,7 +131,7 @@ def test_a_gpu_with_a_processor_build_gets_the_extra_that_fits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(device, "backends", lambda: {"cpu": "1"})
-    monkeypatch.setattr(device, "wanted_extra", lambda: "cuda13")
+    monkeypatch.setattr(device, "suitable_extra", lambda: "cuda13")
     (found,) = mlx.builds()
     assert found.level is Level.WARNING
     assert "'grpo-tui[cuda13]'" in found.remedy
@@ -149,7 +149,7 @@ def test_the_number_format_of_weights_is_told(
 
 def test_two_builds_in_one_environment_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "backends", lambda: {"cpu": "1", "cuda12": "1"})
-    monkeypatch.setattr(device, "wanted_extra", lambda: "cpu")
+    monkeypatch.setattr(device, "suitable_extra", lambda: "cpu")
     assert mlx.builds()[0].level is Level.WARNING
 
 
@@ -169,7 +169,7 @@ def test_a_collapse_beside_a_busy_process_names_the_setting(
 ) -> None:
     times = iter([0.2, 16.0, 0.35])
     monkeypatch.setattr(speed, "measure", lambda shape: speed.Speed(shape, next(times), 1.0))
-    monkeypatch.setattr(blas, "ensure", lambda: blas.Blas(library="x", threads=2, max_threads=4))
+    monkeypatch.setattr(blas, "ensure", lambda: blas.Blas(library="x", threads=2))
     monkeypatch.setattr(blas, "set_threads", lambda count: count)
     found = mlx.skinny()
     assert found.level is Level.WARNING
@@ -251,7 +251,7 @@ def test_the_folder_of_mlxs_kernels_is_ours_or_doctor_says_whose(
 
 
 def test_code_of_ours_that_fails_its_check_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    rejected = blas.Blas(library="x", threads=1, max_threads=64, compiled_problem="computes wrong")
+    rejected = blas.Blas(library="x", threads=1, compiled_problem="computes wrong")
     monkeypatch.setattr(blas, "ensure", lambda: rejected)
     found = mlx.products()[0]
     assert found.level is Level.WARNING

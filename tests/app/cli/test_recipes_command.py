@@ -83,4 +83,4 @@ def test_a_recipe_is_json_on_request() -> None:
 def test_an_unknown_recipe_is_refused_with_its_neighbour() -> None:
     done = RUN.invoke(app, ["show", "dappo"])
     assert done.exit_code != 0
-    assert "did you mean 'dapo'" in str(done.exception)
+    assert "did you mean dapo" in str(done.exception)

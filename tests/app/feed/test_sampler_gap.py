@@ -116,7 +116,7 @@ def test_the_inspector_shows_the_weights_that_the_engine_used(
     assert min(weights) < 0.9
     for name, found in (("min", min), ("mean", statistics.fmean), ("max", max)):
         assert metrics[f"{RATIO}/{name}"] == pytest.approx(found(weights), rel=2e-3, abs=1e-6)
-    kept = [term.kept for answer in answers for term in answer]
+    kept = [term.on_policy for answer in answers for term in answer]
     assert metrics["sampling/masked_ratio"] == pytest.approx(1 - statistics.fmean(kept), abs=1e-6)
     assert 0 < statistics.fmean(kept) < 1
 

@@ -20,13 +20,15 @@ def term(**changes: object) -> TokenTerm:
     base: dict[str, object] = {
         "advantage": 1.21, "new": math.log(0.046), "old": math.log(0.034),
         "reference": math.log(0.021), "ratio": 1.35, "low": 0.8, "high": 1.2, "side": "high",
-        "clamped": False, "in_loss": True, "updated": True, "importance": 1.0, "kept": True,
+        "clamped": False, "in_loss": True, "updated": True, "importance": 1.0, "on_policy": True,
         "objective": 1.2 * 1.21, "weight": 1 / 24 / 8,
         "anchor": 0.0, "kl": 0.1, "target": None, "entropy": None, "value_loss": 0.0,
         "bonus": 0.0, "contribution": 1.2 * 1.21 / 24 / 8,
     }  # fmt: skip
     all_of = base | changes
-    free = all_of["side"] == "free" and all_of["in_loss"] and all_of["updated"] and all_of["kept"]
+    free = (
+        all_of["side"] == "free" and all_of["in_loss"] and all_of["updated"] and all_of["on_policy"]
+    )
     slopes = {"push": float(str(all_of["advantage"])) if free else 0.0, "pull": 0.0}
     return TokenTerm(**(slopes | all_of))  # type: ignore[arg-type]  # fields are checked by use
 
@@ -73,11 +75,11 @@ def test_each_weight_has_its_own_divisors(name: str, divisors: str) -> None:
         ({"side": "free", "ratio": 1.1}, "better answer: pushed up, up to ratio 1.2"),
         ({"advantage": 0.0, "side": "free"}, "no push"),
         (
-            {"updated": False, "kept": False, "importance": 0.0},
+            {"updated": False, "on_policy": False, "importance": 0.0},
             "left out: trainer and sampler differ about its answer by a ratio outside 0 to 3",
         ),
         (
-            {"updated": False, "kept": False, "importance": 0.9},
+            {"updated": False, "on_policy": False, "importance": 0.9},
             "left out: a worse answer, more than 0.1 nats per token away from the sampler",
         ),
     ],
@@ -103,7 +105,7 @@ def test_the_weight_for_the_sampler_is_in_the_arithmetic() -> None:
     one = term(importance=0.9, contribution=1.2 * 1.21 * 0.9 / 192)
     text = written_out(one, how, TOTALS, **SIZES)
     assert text == "1.2 × +1.21 × .9 for the sampler ÷ 24 tokens ÷ 8 answers = +.0068"
-    left_out = term(importance=0.0, kept=False, updated=False, contribution=0.0)
+    left_out = term(importance=0.0, on_policy=False, updated=False, contribution=0.0)
     assert written_out(left_out, how, TOTALS, **SIZES).startswith("0 ÷ 24 tokens ÷ 8 answers = ")
 
 
@@ -158,7 +160,7 @@ def test_the_weight_for_the_sampler_comes_from_what_was_drawn_from(
     how = recipe("grpo", beta=0.0, anchor="none", importance_cap=1.5, importance_mode=mode)
     up, down = group_terms(sampled_at(math.log(0.32), cut=cut), how, at=1, max_length=8)
     assert [one.importance for one in (*up, *down)] == pytest.approx([weight] * 4, rel=1e-5)
-    assert {one.kept for one in (*up, *down)} == {weight > 0}
+    assert {one.on_policy for one in (*up, *down)} == {weight > 0}
     assert up[0].contribution == pytest.approx(0.3 * weight, rel=1e-5)
     assert down[0].contribution == pytest.approx(-0.2 * weight, rel=1e-5)
 
@@ -168,7 +170,7 @@ def test_a_worse_answer_that_a_pass_took_far_from_its_sampler_has_no_push() -> N
     how = recipe("grpo", beta=0.0, anchor="none", off_policy_mask=0.3)
     for at, kept in ((0, True), (1, False)):
         up, down = group_terms(TOKENS, how, at=at, max_length=8)
-        assert [one.kept for one in (*up, *down)] == [True, True, kept, kept]
+        assert [one.on_policy for one in (*up, *down)] == [True, True, kept, kept]
         assert (down[1].contribution == 0) == (not kept)
 
 

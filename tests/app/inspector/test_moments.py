@@ -19,7 +19,7 @@ from grpo_tui.experiments.values import TokenRow
 
 TERM = TokenTerm(
     advantage=1.0, new=0.0, old=0.0, reference=None, ratio=1.0, low=0.8, high=1.2, side="free",
-    clamped=False, in_loss=True, updated=True, importance=1.0, kept=True, objective=0.0,
+    clamped=False, in_loss=True, updated=True, importance=1.0, on_policy=True, objective=0.0,
     weight=1.0, anchor=0.0, kl=None, target=None, entropy=None, value_loss=0.0, bonus=0.0,
     contribution=0.0, push=0.0, pull=0.0,
 )  # fmt: skip

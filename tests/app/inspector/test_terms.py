@@ -147,10 +147,10 @@ def test_without_the_samplers_numbers_there_is_no_correction() -> None:
     assert terms(capped, replace(drawn, sampler=()))[0][0].importance == 1.0
     # log(.5/.25)/2 = .35 nats per token from the sampler, over .1: both tokens are left out
     near = recipe("grpo", beta=0.0, off_policy_mask=0.1)
-    assert [t.kept for t in terms(near, drawn)[0]] == [False, False]
-    assert [t.kept for t in terms(near, replace(drawn, sampler=()))[0]] == [True, True]
+    assert [t.on_policy for t in terms(near, drawn)[0]] == [False, False]
+    assert [t.on_policy for t in terms(near, replace(drawn, sampler=()))[0]] == [True, True]
     moved = replace(drawn, passes=((QUARTER - 3, HALF - 3),), sampler=())
-    assert [t.kept for t in terms(near, moved)[0]] == [True, True]
+    assert [t.on_policy for t in terms(near, moved)[0]] == [True, True]
     cut = replace(drawn, sampled=(QUARTER, HALF))
     assert terms(capped, cut)[0][0].importance == pytest.approx(1.0)
 
@@ -175,7 +175,7 @@ def test_every_number_of_a_term_is_the_engines() -> None:
     ((low, clamped),) = terms(GRPO, far)
     assert (low.new, low.old, low.ratio) == pytest.approx((QUARTER, HALF, 0.5))
     assert (low.low, low.high, low.objective, low.weight) == pytest.approx((0.8, 1.2, -0.8, 0.25))
-    assert (low.side, low.clamped, low.importance, low.kept) == ("low", False, 1.0, True)
+    assert (low.side, low.clamped, low.importance, low.on_policy) == ("low", False, 1.0, True)
     assert low.contribution == pytest.approx(-0.2)
     assert (clamped.clamped, clamped.side) == (True, "free")
     ceiling = recipe("grpo", beta=0.0, delta=1.5)

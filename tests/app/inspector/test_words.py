@@ -24,17 +24,17 @@ BY_TOKEN = recipe("grpo", importance_cap=2.5, importance_mode="token_mask", impo
         ),
         ({"advantage": 0.0}, GRPO, "no push: its answer scored like the others of its group"),
         (
-            {"updated": False, "kept": False, "importance": 0.0},
+            {"updated": False, "on_policy": False, "importance": 0.0},
             MASKED,
             "left out: trainer and sampler differ about its answer by a ratio outside 0 to 3",
         ),
         (
-            {"updated": False, "kept": False, "importance": 0.0},
+            {"updated": False, "on_policy": False, "importance": 0.0},
             BY_TOKEN,
             "left out: trainer and sampler differ about it by a ratio outside .5 to 2.5",
         ),
         (
-            {"updated": False, "kept": False, "importance": 1.0},
+            {"updated": False, "on_policy": False, "importance": 1.0},
             MASKED,
             "left out: a worse answer, more than 0.1 nats per token away from the sampler",
         ),

@@ -17,7 +17,7 @@ from grpo_engine.api.tables import Metrics, Rollouts
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.events import EvaluationFinished, Event, Group
 from grpo_engine.maths.advantage import Advantages
-from grpo_engine.maths.terms import Loss
+from grpo_engine.maths.loss import Loss
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "python.md"
 LEAVES = ("events", "errors", "control", "metrics", "names", "config.settings", "presets")

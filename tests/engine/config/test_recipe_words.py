@@ -3,7 +3,7 @@
 import pytest
 
 from grpo_engine.config.recipe_cards import CARDS
-from grpo_engine.config.recipe_words import answers, around, formula, sentence
+from grpo_engine.config.recipe_text import answers, around, formula, sentence
 from grpo_engine.config.recipes import RECIPES, recipe, settings_read
 
 

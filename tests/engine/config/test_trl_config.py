@@ -8,7 +8,7 @@ from grpo_engine.config.parse import build
 from grpo_engine.config.trl_config import from_trl, translate
 from grpo_engine.config.trl_names import DEFAULTS, NO_CAP, TRANSLATED, UNLIKE, unneeded
 from grpo_engine.errors import ConfigError
-from grpo_engine.maths.arrays import FARTHEST
+from grpo_engine.maths.arrays import MAX_RATIO
 
 GRPOCONFIG = Path(__file__).parents[1] / "maths" / "data" / "grpoconfig.json"  # make_trl_cases.py
 
@@ -287,7 +287,7 @@ def test_the_off_policy_mask_carries_over_with_or_without_vllm() -> None:
 
 
 def test_a_cap_that_none_reaches_changes_no_weight() -> None:
-    assert NO_CAP > FARTHEST
+    assert NO_CAP > MAX_RATIO
 
 
 def test_the_same_settings_are_read_from_yaml_json_and_python(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from grpo_engine.config.parse import build, merge, parse_sets, problems, read_yaml, settings, shown
+from grpo_engine.config.declaration import as_text
+from grpo_engine.config.parse import build, merge, parse_sets, problems, read_yaml, settings
 from grpo_engine.config.safe_yaml import parse_json, parse_yaml
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError, quoted, shortened
@@ -59,7 +60,7 @@ def test_a_list_of_one_needs_no_brackets(text: str) -> None:
 def test_the_form_keeps_a_list_whose_items_need_quotes(stop: list[str]) -> None:
     config = build({"rollout": {"stop": stop}})
     assert RunForm(RunConfig()).from_yaml(RunForm(config).to_yaml()).config() == config
-    assert build(parse_sets([f"rollout.stop={shown(stop)}"])) == config
+    assert build(parse_sets([f"rollout.stop={as_text(stop)}"])) == config
 
 
 @pytest.mark.parametrize(
@@ -67,7 +68,10 @@ def test_the_form_keeps_a_list_whose_items_need_quotes(stop: list[str]) -> None:
     [
         ("[one, two", "rewards.functions: is no list: .*; write [one, two] or one,two"),
         ("one,,two", "rewards.functions: has an empty item; remove the comma"),
-        ("[1, 2]", "rewards.functions.0: must be text; put quotes around it, got 1"),
+        (
+            "[1, 2]",
+            "rewards.functions: must be a list, each item text, such as",
+        ),
     ],
 )
 def test_what_is_nearly_a_list_is_refused(text: str, words: str) -> None:
@@ -86,7 +90,7 @@ def test_a_message_proposes_only_what_is_taken_and_cuts_what_it_repeats(path: st
     for text in ODD:
         for problem in problems(parse_sets([f"{path}={text}"])):
             assert len(str(problem)) < 500
-            proposal = re.search(r"such as ([^;]+?)(?:;|,) got", problem.words)
+            proposal = re.search(r"such as ([^;]+?)(?:;|,) got", problem.text)
             if proposal and path != "checkpoint.best_by":
                 again = problems(parse_sets([f"{path}={proposal[1]}"]))
                 assert not [one for one in again if one.at == path], proposal[1]
@@ -107,7 +111,7 @@ def test_a_number_with_two_meanings_is_refused(path: str, text: str, tmp_path: P
 
 @pytest.mark.parametrize("text", ['"010"', '"1e-400"', '"1:30"'])
 def test_quotes_do_not_hide_it(text: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"learning_rate: .*(octal|too small|got 1:30)"):
+    with pytest.raises(ConfigError, match=r"learning_rate: .*(octal|too small|base 60)"):
         build(_file(tmp_path, "optimizer.learning_rate", text))
 
 

@@ -7,10 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
+import mlx.core as mx
 import pytest
 
-from grpo_engine.cpu import blas, blas_check, library, openblas, processor, slots
+from grpo_engine.cpu import blas, blas_check, library, openblas, processor, relocations
 from grpo_engine.cpu.blas_check import Verdict
 from grpo_engine.platform import device
 
@@ -23,7 +23,7 @@ needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a 
 
 SERVED_BY = """
 import ctypes
-from grpo_engine.cpu import openblas, slots
+from grpo_engine.cpu import openblas, relocations
 class Info(ctypes.Structure):
     _fields_ = [("file", ctypes.c_char_p), ("base", ctypes.c_void_p),
                 ("name", ctypes.c_char_p), ("address", ctypes.c_void_p)]
@@ -32,8 +32,8 @@ def file_of(slot):
     value = ctypes.c_size_t.from_address(slot).value
     ctypes.CDLL(None).dladdr(ctypes.c_void_p(value), ctypes.byref(info))
     return (info.file or b"nothing").decode().rpartition("/")[2]
-served = {name: file_of(slot) for name, slot in slots.imports(openblas.mlx_library())}
-print(len(served), *sorted(set(served.values())))
+served = {file_of(at) for at in relocations.imports(openblas.mlx_library(), openblas.PRODUCT)}
+print(*sorted(served))
 """
 
 STUBS = """
@@ -74,12 +74,10 @@ def bundled() -> str:
 
 
 def built(folder: Path, *, called: str = "", loaded: str = "", flags: tuple[str, ...] = ()) -> str:
-    """A library with the names that MLX imports; all its functions have the same body."""
-    names = {name for name, _ in slots.imports(openblas.mlx_library())}
+    """A library with the function that MLX imports, of this body."""
     source, path = folder / "stub.c", folder / "libstub.so"
     source.write_text(
-        STUBS.replace("LOADED", loaded)
-        + "".join(f"void {name}(void) {{ {called} }}\n" for name in sorted(names))
+        f"{STUBS.replace('LOADED', loaded)}void {openblas.PRODUCT}(void) {{ {called} }}\n"
     )
     command = ["cc", "-shared", "-fPIC", "-o", str(path), str(source), *flags]
     subprocess.run(command, check=True)
@@ -99,8 +97,8 @@ def built(folder: Path, *, called: str = "", loaded: str = "", flags: tuple[str,
         "import numpy, mlx.core, grpo_engine.cpu.blas as b\nb.ensure()",
     ],
 )
-def test_every_name_of_mlx_is_served_by_openblas(way: str) -> None:
-    assert python(f"{way}\n{SERVED_BY}").stdout == "24 libscipy_openblas.so\n"
+def test_products_of_mlx_are_served_by_openblas(way: str) -> None:
+    assert python(f"{way}\n{SERVED_BY}").stdout == "libscipy_openblas.so\n"
 
 
 def test_importing_the_engines_leaves_loads_no_blas() -> None:
@@ -144,7 +142,7 @@ from grpo_engine.cpu.openblas import OpenBlas
 library = OpenBlas({bundled()!r}, threads=2)
 sgemm = ctypes.CFUNCTYPE(None, *[ctypes.c_int] * 6, ctypes.c_float, ctypes.c_void_p, ctypes.c_int,
     ctypes.c_void_p, ctypes.c_int, ctypes.c_float, ctypes.c_void_p, ctypes.c_int)(
-    library.address("cblas_sgemm"))
+    library.sgemm)
 def right(n=400):
     a = np.random.default_rng(0).integers(-8, 9, (n, n))
     f, out = a.astype(np.float32), np.zeros((n, n), np.float32)
@@ -176,7 +174,7 @@ def test_a_faulty_library_is_skipped_in_one_sentence_and_the_next_one_serves(
 ) -> None:
     path = built(tmp_path, called=called, loaded=loaded)
     done = python(f"import grpo_engine, mlx.core\n{SERVED_BY}", GRPO_TUI_BLAS=path)
-    assert done.stdout == "24 libscipy_openblas.so\n"
+    assert done.stdout == "libscipy_openblas.so\n"
     assert f"GRPO_TUI_BLAS={path} is not used: it {why}" in done.stderr
     assert done.stderr.count("is not used") == 1
     assert len(list((cache / "grpo-tui" / "blas").iterdir())) == 2
@@ -198,19 +196,19 @@ def test_a_library_that_hangs_is_given_up_and_not_tried_again(
 @pytest.mark.parametrize("choice", ["/none/libopenblas.so", __file__])
 def test_a_choice_that_does_not_load_is_told_in_one_line_and_ignored(choice: str) -> None:
     done = python(f"import grpo_engine, mlx.core\n{SERVED_BY}", GRPO_TUI_BLAS=choice)
-    assert done.stdout == "24 libscipy_openblas.so\n"
+    assert done.stdout == "libscipy_openblas.so\n"
     assert f"GRPO_TUI_BLAS={choice} is not used: it cannot be loaded" in done.stderr
 
 
 def test_a_library_of_another_kind_is_refused() -> None:
-    with pytest.raises(openblas.BlasError, match="is not OpenBLAS"):
+    with pytest.raises(relocations.BlasError, match="is not OpenBLAS"):
         openblas.OpenBlas("libc.so.6", threads=1)
 
 
 def test_a_library_with_64_bit_integers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     config = "OpenBLAS 0.3.34 USE64BITINT DYNAMIC_ARCH"
     monkeypatch.setattr(openblas.OpenBlas, "_text", lambda _self, _name: config)
-    with pytest.raises(openblas.BlasError, match="uses 64-bit integers"):
+    with pytest.raises(relocations.BlasError, match="uses 64-bit integers"):
         openblas.OpenBlas(bundled(), threads=1)
 
 
@@ -231,9 +229,9 @@ def test_what_a_check_found_is_kept_for_this_library_and_this_processor_alone(
 ) -> None:
     tried: list[str] = []
 
-    def check(path: str, _kernel: str, _own: str = "") -> tuple[Verdict, bool]:
+    def check(path: str, _kernel: str) -> Verdict:
         tried.append(Path(path).name)
-        return Verdict(works=True), False
+        return Verdict(works=True)
 
     monkeypatch.setattr(blas_check, "_try", check)
     one, other = tmp_path / "one.so", tmp_path / "other.so"
@@ -256,19 +254,19 @@ def test_a_check_that_could_not_be_made_is_made_again(
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/none/python")
     found = blas_check.verdict(bundled())
-    assert (found.works, found.lasting) == (False, False)
+    assert (found.works, found.is_final) == (False, False)
     assert not list(cache.rglob("*.json"))
 
 
 @pytest.mark.usefixtures("cache")
 def test_a_kernel_that_fails_gives_way_to_a_safer_one(monkeypatch: pytest.MonkeyPatch) -> None:
     bad = Verdict(works=False, reason="computes wrong products")
-    outcomes = {"": (bad, True), "A": (bad, True), "B": (Verdict(works=True, kernel="B"), False)}
+    outcomes = {"": bad, "A": bad, "B": Verdict(works=True, kernel="B"), "C": bad}
     monkeypatch.setattr(openblas, "KERNELS", {os.uname().machine: ("A", "B", "C")})
     monkeypatch.setattr(blas_check, "_try", lambda _path, kernel: outcomes[kernel])
     monkeypatch.delenv("OPENBLAS_CORETYPE", raising=False)
     assert blas_check.verdict(bundled()).kernel == "B"
-    outcomes["B"] = outcomes["C"] = (bad, True)
+    outcomes["B"] = bad
     assert blas_check.verdict(bundled(), fresh=True) == bad
 
 
@@ -285,37 +283,32 @@ print(OpenBlas({bundled()!r}, threads=1, kernel={name!r}).kernel)
 def test_a_library_that_reports_an_error_computes_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     boot = """
 from grpo_engine.cpu import blas_check
-def checks():
-    yield ""
-    raise RuntimeError("LU failed")
-blas_check.checks = checks
+def mistakes():
+    raise RuntimeError("a shape")
+    yield
+blas_check.mistakes = mistakes
 blas_check.main()
 """
     monkeypatch.setattr(blas_check, "BOOT", boot)
     found = blas_check.verdict(bundled())
-    assert (found.works, found.reason) == (False, "fails in its check (LU failed)")
+    assert (found.works, found.reason) == (False, "fails in its check (a shape)")
 
 
-def test_the_check_notices_each_kind_of_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert set(blas_check.checks()) == {""}
-    for shapes in ("SHAPES", "SMALL"):
-        monkeypatch.setattr(blas_check, shapes, ((2, 3, 4),))
-    monkeypatch.setattr(blas_check, "SIZES", (6,))
-    monkeypatch.setattr(blas_check, "_decompositions", lambda *_: [("inverse", np.nan)])
-    monkeypatch.setattr(blas_check, "_products_agree", lambda kind, _: "complex" not in str(kind))
-    assert list(filter(None, blas_check.checks())) == [
-        "computes wrong products (complex64, 2x3x4)",
-        "computes a wrong inverse (float32, 6x6)",
-        "computes a wrong inverse (float64, 6x6)",
-    ]
+def test_the_check_notices_a_product_that_is_not_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert list(blas_check.mistakes()) == []
+    exact, shapes = mx.array.__matmul__, ((2, 3, 4), (3, 3, 3))
+    monkeypatch.setattr(blas_check, "SHAPES", shapes)
+    monkeypatch.setattr(mx.array, "__matmul__", lambda a, b: exact(a, b) + (a.shape == (2, 3)))
+    assert list(blas_check.mistakes()) == ["computes wrong products (float32, 2x3x4)"]
 
 
-def importer(folder: Path, names: tuple[str, ...], *flags: str) -> ctypes.CDLL:
-    """A library that imports undefined names; its slots are filled when it is loaded."""
+def importer(folder: Path, *flags: str) -> ctypes.CDLL:
+    """A library that imports an undefined name."""
     source, path = folder / "importer.c", folder / "libimporter.so"
-    weak = "".join(f"extern int {name}(void) __attribute__((weak));\n" for name in names)
-    calls = "".join(f"int call_{name}(void) {{ return {name}(); }}\n" for name in names)
-    source.write_text(weak + calls)
+    source.write_text(
+        f"extern int {openblas.PRODUCT}(void) __attribute__((weak));\n"
+        f"int call(void) {{ return {openblas.PRODUCT}(); }}\n"
+    )
     command = ["cc", "-shared", "-fPIC", "-o", str(path), str(source), *flags]
     subprocess.run(command, check=True)
     return ctypes.CDLL(str(path))
@@ -326,55 +319,15 @@ def importer(folder: Path, names: tuple[str, ...], *flags: str) -> ctypes.CDLL:
     "flags",
     [("-Wl,-z,lazy",), ("-Wl,-z,now,-z,relro",), ("-fno-plt", "-Wl,-z,now,-z,relro")],
 )
-def test_slots_of_every_kind_are_found_and_read_only_pages_stay_read_only(
-    flags: tuple[str, ...], tmp_path: Path
-) -> None:
-    library = importer(tmp_path, (*slots.PRODUCTS, "sgetrf_", "printf"), *flags)
+def test_imports_of_every_kind_are_redirected(flags: tuple[str, ...], tmp_path: Path) -> None:
+    library = importer(tmp_path, *flags)
     answer = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 42)
     address = ctypes.cast(answer, ctypes.c_void_p).value
-    pages = {slot - slot % 4096 for _, slot in slots.imports(library)}
-    before = slots._protection(pages)
-    assert slots.redirect(library, lambda _: address) == {*slots.PRODUCTS, "sgetrf_"}
-    assert [library[f"call_{name}"]() for name in (*slots.PRODUCTS, "sgetrf_")] == [42] * 4
-    assert slots._protection(pages) == before
-
-
-@needs_compiler
-def test_a_library_that_looks_different_is_left_as_it_is(tmp_path: Path) -> None:
-    library = importer(tmp_path, ("cblas_sgemm", "cblas_dgemm"))
-    with pytest.raises(slots.SlotsError, match="does not import cblas_cgemm"):
-        slots.redirect(library, lambda _: 1)
-    (tmp_path / "more").mkdir()
-    library = importer(tmp_path / "more", (*slots.PRODUCTS, "sgetrf_"))
-    found = dict(slots.imports(library))
-    before = [ctypes.c_size_t.from_address(slot).value for slot in found.values()]
-    with pytest.raises(slots.SlotsError, match="lacks sgetrf_"):
-        slots.redirect(library, lambda name: None if name == "sgetrf_" else 1)
-    assert [ctypes.c_size_t.from_address(slot).value for slot in found.values()] == before
-
-
-@needs_compiler
-def test_where_mlx_has_no_slots_a_plain_library_is_made_visible_to_the_process(
-    tmp_path: Path,
-) -> None:
-    code = f"""
-import ctypes
-from grpo_engine.cpu import openblas, slots
-def no(library, find):
-    raise slots.SlotsError("it looks different")
-slots.redirect = no
-visible = lambda: hasattr(ctypes.CDLL(None), "cblas_sgemm")
-print(visible())
-openblas.OpenBlas({built(tmp_path)!r}, threads=1).serve()
-print(visible())
-try:
-    openblas.OpenBlas({bundled()!r}, threads=1).serve()
-except openblas.BlasError as error:
-    print(error)
-"""
-    assert python(code).stdout.splitlines() == [
-        "False", "True", "does not fit this build of MLX (it looks different)",
-    ]  # fmt: skip
+    assert address
+    relocations.redirect(library, openblas.PRODUCT, address)
+    assert library.call() == 42
+    with pytest.raises(relocations.BlasError, match="which imports no cblas_dgemm"):
+        relocations.redirect(library, "cblas_dgemm", address)
 
 
 def test_ranks_of_one_host_share_its_cores_and_each_loads_the_fast_blas(tmp_path: Path) -> None:
@@ -383,7 +336,7 @@ def test_ranks_of_one_host_share_its_cores_and_each_loads_the_fast_blas(tmp_path
         "import grpo_engine\nimport mlx.core as mx\n"
         "from grpo_engine.cpu import blas\nfrom grpo_engine.platform import threads\n"
         "group = mx.distributed.init()\n"
-        "print(group.size(), threads.ranks_here(), blas.state().loaded, blas.state().threads"
+        "print(group.size(), threads.local_ranks(), blas.state().loaded, blas.state().threads"
         " <= max(1, threads.cores() // 2), flush=True)\n"
     )
     launch = Path(sys.executable).with_name("mlx.launch")

@@ -6,8 +6,7 @@ import mlx.core as mx
 import numpy as np
 
 from grpo_engine.config.recipes import Recipe
-from grpo_engine.maths.loss import policy_loss
-from grpo_engine.maths.terms import Loss
+from grpo_engine.maths.loss import Loss, policy_loss
 
 
 def number(value: mx.array) -> float:

@@ -9,15 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_engine.config.recipes import recipe
-from grpo_engine.maths.around import (
-    completion_lengths,
-    entropy_control,
-    entropy_floor,
-    overlong_penalty,
-    without_truncated,
-)
 from grpo_engine.maths.ratio import importance
-from grpo_engine.maths.weight import totals_of
+from grpo_engine.maths.reuse import entropy_control
+from grpo_engine.maths.signal import overlong_penalty
+from grpo_engine.maths.weight import entropy_floor, totals_of
 from tests.engine.maths.helpers import (
     assert_close,
     gradient_of,
@@ -129,17 +124,6 @@ def test_no_buffer_is_no_penalty() -> None:
     assert numbers(overlong_penalty(mx.array([1, 1000]), 100, 0.0)) == [0, 0]
 
 
-def test_truncated_completions_leave_the_mask() -> None:
-    mask = mx.array([[1, 0], [1, 0], [1, 1]])
-    found = without_truncated(mask, mx.array([False, True, False]))
-    assert numbers(found) == [[True, False], [False, False], [True, True]]
-    assert numbers(without_truncated(mask, mx.array([0, 1, 1])))[2] == [False, False]
-
-
-def test_lengths_are_counted_on_the_mask() -> None:
-    assert numbers(completion_lengths(mx.array([[1, 1, 0], [0, 0, 0]]))) == [2, 0]
-
-
 def test_the_correction_for_the_sampler_is_truncated_and_constant() -> None:
     # e^.5 = 1.6487, e^1 = 2.718 held at 2, e^-1 = .3679
     old = mx.array([[0.5, 1.0, -1.0]])
@@ -183,7 +167,7 @@ def test_worse_completions_far_from_their_sampler_leave_the_push_and_stay_in_the
     kept = {}
     for worth in ([-1.0, -1.0], [1.0, -1.0], [0.0, 1.0]):
         found = loss_of(batch, how, advantages=mx.array(worth))
-        kept[tuple(worth)] = numbers(found.terms.kept)
+        kept[tuple(worth)] = numbers(found.terms.on_policy)
     assert kept == {
         (-1.0, -1.0): [[False] * 2, [True] * 2], (1.0, -1.0): [[True] * 2] * 2,
         (0.0, 1.0): [[True] * 2] * 2,
@@ -203,7 +187,7 @@ def test_without_a_sampler_the_mask_reads_how_far_the_passes_came() -> None:
     }  # fmt: skip
     for limit, kept in ((0.15, False), (0.25, True)):
         found = loss_of(batch, recipe("dr-grpo", off_policy_mask=limit))
-        assert numbers(found.terms.kept) == [[kept] * 2]
+        assert numbers(found.terms.on_policy) == [[kept] * 2]
         assert numbers(found.terms.updated) == [[kept] * 2]
 
 
@@ -236,4 +220,4 @@ def test_a_token_whose_weight_for_the_sampler_is_nought_is_not_kept() -> None:
     terms = loss_of(batch, recipe("grpo", importance_cap=1.2, importance_mode="token_mask")).terms
     left_out, inside = np.array(terms.importance) == 0, np.array(batch["mask"])
     assert (left_out & inside).any()
-    assert (np.array(terms.kept) == (inside & ~left_out)).all()
+    assert (np.array(terms.on_policy) == (inside & ~left_out)).all()

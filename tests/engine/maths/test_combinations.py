@@ -9,14 +9,14 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_engine.config.recipes import CHOICES, Recipe, recipe
+from grpo_engine.config.recipes import SETTINGS, Recipe, recipe
 from grpo_engine.errors import RecipeError
 from tests.engine.maths import oracle
 from tests.engine.maths.helpers import assert_close, gradient_of, loss_of, number
 from tests.engine.maths.test_gradients import MAX_LENGTH, inputs
 
 CHOICE: dict[str, Any] = {
-    name: st.sampled_from(CHOICES[name])
+    name: st.sampled_from(SETTINGS[name].choices)
     for name in ("signal", "ratio", "trust", "anchor", "anchor_level", "anchor_place", "weight")
 }
 EXTRAS: dict[str, Any] = {
@@ -24,7 +24,7 @@ EXTRAS: dict[str, Any] = {
     "entropy_top_quantile": st.sampled_from([1.0, 0.5]),
     "importance_cap": st.sampled_from([0.0, 1.5]),
     "importance_floor": st.sampled_from([0.0, 0.7]),
-    "importance_mode": st.sampled_from(CHOICES["importance_mode"]),
+    "importance_mode": st.sampled_from(SETTINGS["importance_mode"].choices),
     "off_policy_mask": st.sampled_from([0.0, 0.1]),
     "anchor_reweighted": st.booleans(),
     "drop_at_bound": st.booleans(),
@@ -81,7 +81,7 @@ def test_every_legal_combination_has_the_loss_of_the_independent_one(
 def test_most_combinations_are_legal_and_the_rest_is_refused() -> None:
     every = [
         dict(zip(CHOICE, chosen, strict=True))
-        for chosen in product(*(CHOICES[name] for name in CHOICE))
+        for chosen in product(*(SETTINGS[name].choices for name in CHOICE))
     ]
     legal = [made for choices in every if (made := asked(choices)) is not None]
     refused = len(every) - len(legal)

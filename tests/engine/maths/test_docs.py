@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from grpo_engine.maths.terms import Terms
+from grpo_engine.maths.loss import Terms
 from tests.engine.maths.helpers import number, numbers
 
 ROOT = Path(__file__).parents[3]

@@ -9,12 +9,10 @@ import pytest
 from grpo_engine.config.recipes import recipe
 from grpo_engine.maths.advantage import advantages
 from grpo_engine.maths.anchor import reward_penalty
-from grpo_engine.maths.around import without_truncated
-from grpo_engine.maths.arrays import FARTHEST
+from grpo_engine.maths.arrays import MAX_RATIO
 from grpo_engine.maths.metrics import target_metrics
 from grpo_engine.maths.reuse import objective_flat
-from grpo_engine.maths.target import targets_of
-from grpo_engine.maths.trust import FREE, cispo, clip, free
+from grpo_engine.maths.trust import FREE, cispo, clip, free, targets_of
 from grpo_engine.maths.weight import Totals, weights
 from tests.engine.maths.helpers import assert_close, loss_of, number, numbers, random_batch
 
@@ -55,13 +53,8 @@ def test_one_token_carries_its_whole_weight() -> None:
         assert_close(found, [[1.0, 0.0]])
 
 
-def test_a_whole_completion_keeps_its_own_mask() -> None:
-    found = without_truncated(mx.array([[1, 0], [1, 1]]), mx.array([0, 1]))
-    assert numbers(found) == [[True, False], [False, False]]
-
-
 def test_log_ratios_are_clamped_at_sixty() -> None:
-    assert pytest.approx(math.exp(60), rel=1e-6) == FARTHEST
+    assert pytest.approx(math.exp(60), rel=1e-6) == MAX_RATIO
 
 
 def test_the_penalty_in_the_reward_is_a_constant() -> None:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from grpo_engine.config.recipe_words import formula
-from grpo_engine.config.recipes import CHOICES, RECIPES, Recipe, recipe
+from grpo_engine.config.recipe_text import formula
+from grpo_engine.config.recipes import RECIPES, SETTINGS, Recipe, recipe
 from grpo_engine.errors import RecipeError
 from grpo_engine.maths.advantage import advantages
 from grpo_engine.maths.anchor import k1, k2, k3
@@ -30,7 +30,7 @@ from tests.engine.maths.helpers import (
 SEEDS = st.integers(0, 10_000)
 RECIPE_NAMES = st.sampled_from(list(RECIPES))
 RATIOS = ("token", "sequence_mean", "sequence_sum")
-WEIGHTS = CHOICES["weight"]
+WEIGHTS = SETTINGS["weight"].choices
 
 
 def zero_sum(batch: dict[str, Any]) -> dict[str, Any]:
@@ -419,7 +419,11 @@ def test_vespo_at_ratio_one_is_a_policy_gradient_and_fades_far_from_it(seed: int
 
 
 @pytest.mark.parametrize("name", [n for n in RECIPES if not RECIPES[n].per_token])
-@given(st.integers(0, 1000), st.sampled_from(CHOICES["weight"]), st.sampled_from(CHOICES["ratio"]))
+@given(
+    st.integers(0, 1000),
+    st.sampled_from(SETTINGS["weight"].choices),
+    st.sampled_from(SETTINGS["ratio"].choices),
+)
 def test_the_formula_says_which_sums_over_tokens_count_an_answer_by_its_length(
     name: str, seed: int, weight: str, ratio: str
 ) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from grpo_engine.events import NoteWritten, RunStarted
 from grpo_engine.maths import loss, signal, trust
-from grpo_engine.maths.patched import patched
+from grpo_engine.setup.patched import patched
 from tests.engine.runs import events_of, settings, write_world
 
 

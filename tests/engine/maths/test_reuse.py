@@ -8,24 +8,18 @@ import pytest
 from grpo_engine.config.recipes import recipe
 from grpo_engine.maths.metrics import metrics
 from grpo_engine.maths.reuse import (
-    all_at_bound,
     kl_passed,
     objective_flat,
+    share_stopped,
     stop_reason,
-    targets_reached,
 )
 from tests.engine.maths.helpers import loss_of, number, random_batch
 
 
 def test_all_at_bound_counts_pushed_tokens() -> None:
-    assert all_at_bound((99.0, 100.0), 0.99)
-    assert not all_at_bound((98.0, 100.0), 0.99)
-    assert all_at_bound((0.0, 0.0), 0.99)  # nothing is pushed
-
-
-def test_targets_are_reached_by_share() -> None:
-    assert targets_reached((99.0, 100.0), 0.99)
-    assert not targets_reached((98.0, 100.0), 0.99)
+    assert share_stopped((99.0, 100.0), 0.99)
+    assert not share_stopped((98.0, 100.0), 0.99)
+    assert share_stopped((0.0, 0.0), 0.99)  # nothing is pushed
 
 
 def test_kl_is_compared_per_token() -> None:

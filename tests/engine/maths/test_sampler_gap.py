@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_engine.config.recipes import CHOICES, RECIPES, Recipe, recipe
+from grpo_engine.config.recipes import RECIPES, SETTINGS, Recipe, recipe
 from grpo_engine.config.trl_names import NO_CAP
 from grpo_engine.maths.metrics import metrics
-from grpo_engine.maths.target import targets_of
+from grpo_engine.maths.trust import targets_of
 from grpo_engine.maths.weight import totals_of
 from tests.engine.maths.helpers import assert_close, gradient_of, loss_of, number, random_batch
 
-MODES = CHOICES["importance_mode"]
+MODES = SETTINGS["importance_mode"].choices
 NAMES = st.sampled_from(list(RECIPES))
 MODE = st.sampled_from(MODES)
 SEEDS = st.integers(0, 10_000)
@@ -50,7 +50,7 @@ def test_without_caps_the_weight_is_the_ratio_of_trainer_to_sampler(
     if mode.startswith("sequence"):
         gap = np.broadcast_to(gap.sum(axis=1, keepdims=True), gap.shape)
     assert_close(np.array(found.importance)[mask], np.exp(gap)[mask], rtol=1e-5)
-    assert (np.array(found.kept) == mask).all()
+    assert (np.array(found.on_policy) == mask).all()
 
 
 @given(NAMES, MODE, SEEDS, CAPS, FLOORS, FAR)
@@ -66,7 +66,7 @@ def test_without_a_gap_every_weight_is_1_and_nothing_is_left_out(
     found, plain = loss_of(batch, how), loss_of(batch, name)
     mask = np.array(batch["mask"])
     assert (np.array(found.terms.importance) == 1).all()
-    assert (np.array(found.terms.kept) == mask).all()
+    assert (np.array(found.terms.on_policy) == mask).all()
     assert number(found.value) == number(plain.value)
     assert (np.array(gradient_of(batch, how)) == np.array(gradient_of(batch, name))).all()
     measured = metrics(found.terms, how)
@@ -98,7 +98,7 @@ def test_what_is_left_out_has_no_gradient_and_still_counts(
         off_policy_mask=far,
     )  # fmt: skip
     terms, slope = loss_of(batch, how).terms, np.array(gradient_of(batch, how))
-    out = np.array(batch["mask"]) & ~np.array(terms.kept)
+    out = np.array(batch["mask"]) & ~np.array(terms.on_policy)
     if how.ratio.startswith("sequence"):
         # a token acts on its completion's ratio: only whole completions are without gradient
         out = out & (np.array(batch["mask"]) == out).all(axis=1, keepdims=True)
@@ -112,7 +112,7 @@ def test_what_is_left_out_has_no_gradient_and_still_counts(
 def test_some_of_those_batches_do_leave_tokens_out(name: str, mode: str) -> None:
     how = without_leash(name, importance_cap=1.3, importance_mode=mode, off_policy_mask=0.02)
     found = [loss_of(batch_for(name, seed), how).terms for seed in range(4)]
-    left = sum(float((np.array(t.mask) & ~np.array(t.kept)).sum()) for t in found)
+    left = sum(float((np.array(t.mask) & ~np.array(t.on_policy)).sum()) for t in found)
     assert 0 < left < sum(float(np.array(t.mask).sum()) for t in found)
 
 

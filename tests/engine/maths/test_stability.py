@@ -148,7 +148,7 @@ def test_only_the_policy_the_entropy_and_the_critic_carry_a_gradient(name: str) 
         ({"entropy": mx.ones((8,))}, "entropy must have shape"),
         ({"sampler": mx.ones((8,))}, "sampler must have shape"),
         ({"values": mx.ones((8,))}, "values must have shape"),
-        ({"ref": None}, "recipe grpo has beta=0.04 on k3: give ref"),
+        ({"ref": None}, "recipe grpo .beta=0.04. reads ref: give ref"),
     ],
 )
 def test_arrays_that_do_not_fit_are_refused_in_words(changes: dict[str, Any], words: str) -> None:
@@ -159,10 +159,20 @@ def test_arrays_that_do_not_fit_are_refused_in_words(changes: dict[str, Any], wo
 @pytest.mark.parametrize(
     ("name", "choice", "missing", "words"),
     [
-        ("grpo", {"entropy_bonus": 0.1}, "entropy", "entropy_bonus=0.1 reads the entropy"),
-        ("grpo", {"entropy_top_quantile": 0.2}, "entropy", "entropy_top_quantile=0.2 reads"),
-        ("grpo", {"importance_cap": 2.0}, "sampler", "importance_cap=2 corrects for the sampler"),
-        ("grpo", {"importance_cap": 1.0}, "sampler", "importance_cap=1 corrects"),
+        (
+            "grpo",
+            {"entropy_bonus": 0.1},
+            "entropy",
+            "entropy_bonus=0.1. reads entropy",
+        ),
+        ("grpo", {"entropy_top_quantile": 0.2}, "entropy", "entropy_top_quantile=0.2. reads"),
+        (
+            "grpo",
+            {"importance_cap": 2.0},
+            "sampler",
+            "importance_cap=2. reads sampler",
+        ),
+        ("grpo", {"importance_cap": 1.0}, "sampler", "importance_cap=1. reads"),
         ("dr-grpo", {}, "max_length", "weight=constant divides by the maximum length"),
         ("ppo", {}, "values", "needs values, old_values and returns"),
         ("ppo", {}, "old_values", "needs values, old_values and returns"),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from grpo_engine.config.recipes import recipe
 from grpo_engine.errors import MathsError
 from grpo_engine.maths.metrics import metrics
-from grpo_engine.maths.target import Targets, targets_of
+from grpo_engine.maths.trust import Targets, targets_of
 from tests.engine.maths import oracle
 from tests.engine.maths.helpers import assert_close, gradient_of, loss_of, number, numbers
 

@@ -10,7 +10,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from grpo_engine.config.recipes import CHOICES, Recipe, recipe
+from grpo_engine.config.recipes import SETTINGS, Recipe, recipe
 from grpo_engine.config.settings import AlgorithmConfig
 from grpo_engine.config.trl_config import translate
 from grpo_engine.maths.loss import policy_loss
@@ -116,7 +116,7 @@ def test_the_cases_hold_every_loss_type_at_both_levels_with_and_without_beta() -
 
 @SHIPPED
 def test_the_cases_hold_every_correction_for_the_sampler_and_leave_some_tokens_out() -> None:
-    modes = set(CHOICES["importance_mode"])
+    modes = set(SETTINGS["importance_mode"].choices)
     wanted = set(product(KINDS, modes)) - {
         ("vespo", mode)
         for mode in modes

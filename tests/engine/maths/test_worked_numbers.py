@@ -9,8 +9,7 @@ import pytest
 from grpo_engine.config.recipes import Recipe, recipe
 from grpo_engine.maths.advantage import advantages
 from grpo_engine.maths.anchor import k1, k2, k3
-from grpo_engine.maths.loss import policy_loss
-from grpo_engine.maths.terms import Loss
+from grpo_engine.maths.loss import Loss, policy_loss
 from tests.engine.maths.helpers import number, numbers
 
 FOUR = mx.array([0, 0, 0, 0])

@@ -17,7 +17,7 @@ from grpo_engine.errors import ModelError
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.policy import Policy
 from grpo_engine.rollouts import batches
-from grpo_engine.rollouts.batch import Batch
+from grpo_engine.rollouts.graph import GraphBatch
 from grpo_engine.rollouts.kernels import KernelBatch
 from tests.engine.policy.helpers import move_weights
 from tests.engine.tiny import GEMMA2, write_model
@@ -108,9 +108,8 @@ def decode(
     policy: Policy, kind: str, prompts: Sequence[tuple[int, ...]], tokens: Sequence[Sequence[int]]
 ) -> np.ndarray:
     """Logits of steps with given tokens, [steps, rows, V]; after half of them a row leaves."""
-    batch: Batch = KernelBatch(policy) if kind == "kernels" else batches.BUILDS[kind](policy)
-    distinct = list(dict.fromkeys(prompts))
-    ran = dict(zip(distinct, batch.prefill(distinct), strict=True))
+    batch: GraphBatch = KernelBatch(policy) if kind == "kernels" else batches.BATCHES[kind](policy)
+    ran = {prompt: batch.prefill([prompt])[0] for prompt in dict.fromkeys(prompts)}
     batch.add([ran[prompt] for prompt in prompts])
     rows = list(range(len(prompts)))
     found = []
@@ -118,7 +117,7 @@ def decode(
         if place == len(tokens) // 2 and len(rows) > 1:
             last = len(rows) - 1
             rows = [last, *rows[1:last]] if last > 1 else [last]
-            batch.keep(rows)
+            batch.select(rows)
         found.append(np.full((len(prompts), policy.vocabulary), np.nan, np.float32))
         found[-1][: len(rows)] = np.array(batch.step(mx.array(list(step[: len(rows)]))))
     return np.stack(found)
@@ -142,7 +141,6 @@ def test_steps_equal_those_of_mlx(
     prompts = [prompts[0]] * len(prompts) if same else prompts
     tokens = some(seed, 6, len(prompts))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stored_rows, "SHARED_FROM", 4)
         patch.setattr(stored_rows, "GROWTH", 4)
         patch.setattr(weights, "GROWTH", 16)
         own = blas.products()
@@ -175,10 +173,9 @@ def test_16_bit_weights_are_left_to_mlx(tmp_path: Path) -> None:
 def test_a_row_has_the_same_bits_beside_any_others(tmp_path: Path) -> None:
     policy = policy_of(tmp_path / "model", {"hidden_size": 64})
     prompt, tokens = tuple(some(1, 37)), some(2, 5, 9)
-    with policy.for_sampling(), pytest.MonkeyPatch.context() as patch:
+    with policy.for_sampling():
         alone = decode(policy, "kernels", [prompt], tokens)
         longer = decode(policy, "kernels", [prompt, tuple(some(3, 90))], tokens)
-        patch.setattr(stored_rows, "SHARED_FROM", 4)
         shared = decode(policy, "kernels", [prompt] * 9, tokens)
     assert np.array_equal(alone[:, 0], shared[:2, 0].tolist() + alone[2:, 0].tolist())
     assert np.array_equal(alone[:2, 0], longer[:2, 0])
@@ -199,16 +196,16 @@ def test_prompts_that_wait_are_not_written_to(tmp_path: Path) -> None:
     with policy.for_sampling():
         batch = KernelBatch(policy)
         [ran] = batch.prefill([(1, 2, 3, 4)])
-        before = [np.array(cache.state[0]) for cache in ran.caches.extract()]
+        before = [np.array(cache.state[0]) for cache in ran.extract()]
         batch.add([ran])
         first = np.array(batch.step(mx.array([5])))
-        [kept] = batch.take([0])
-        kept_before = [np.array(cache.state[0]) for cache in kept.caches]
+        [kept] = batch.copies([0])
+        kept_before = [np.array(cache.state[0]) for cache in kept]
         batch.step(mx.array([6]))
         other = KernelBatch(policy)
         other.add([ran])
         assert np.array_equal(np.array(other.step(mx.array([5]))), first)
-    after = [np.array(cache.state[0]) for cache in ran.caches.extract()]
-    kept_after = [np.array(cache.state[0]) for cache in kept.caches]
+    after = [np.array(cache.state[0]) for cache in ran.extract()]
+    kept_after = [np.array(cache.state[0]) for cache in kept]
     assert all(map(np.array_equal, before, after))
     assert all(map(np.array_equal, kept_before, kept_after))

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_engine.config.settings import ModelConfig
-from grpo_engine.cpu import rows
 from grpo_engine.events import RolloutsAdvanced, Span, unscored
 from grpo_engine.policy.batch import micro_batches
 from grpo_engine.policy.forward import token_scores
@@ -138,10 +137,7 @@ def test_kept_caches_serve_models_of_every_build(
     assert max(len(rollout.spans) for rollout in rollouts) >= 3
 
 
-def test_rows_leave_a_shared_prompt_and_come_back(
-    policy: Policy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rows, "SHARED_FROM", 4)
+def test_rows_leave_a_shared_prompt_and_come_back(policy: Policy) -> None:
     prompts = [replace(PROMPTS[1], rows=ROWS)]
     sampling = Sampling(max_new_tokens=30, stop=STOPS)
     rollouts = sample(policy, sampling, dialogues(Scripted(REPLIES)), prompts)
@@ -155,7 +151,7 @@ def test_rows_leave_a_shared_prompt_and_come_back(
 def test_log_probabilities_of_a_dialogue_equal_one_forward_over_its_text(policy: Policy) -> None:
     sampling = Sampling(max_new_tokens=40, stop=STOPS, temperature=0.7)
     rollouts = sample(policy, sampling, dialogues(Scripted(REPLIES)))
-    for batch in micro_batches(rollouts, rows_at_most=4):
+    for batch in micro_batches(rollouts, max_rows=4):
         scores = token_scores(policy, batch, temperature=0.7, gradient=False)
         for line, row in zip(np.array(scores.logprobs), batch.rows, strict=True):
             found = line[: len(rollouts[row].ids)]

@@ -32,7 +32,7 @@ from grpo_engine.events import (
     StepSkipped,
     TokensScored,
 )
-from grpo_engine.maths.target import Targets
+from grpo_engine.maths.trust import Targets
 from grpo_engine.training import update
 from grpo_engine.training.loss import step_targets
 from grpo_engine.training.samples import Experience, Samples

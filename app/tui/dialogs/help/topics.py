@@ -12,7 +12,7 @@ from grpo_tui.app.text.numbers import with_unit
 from grpo_tui.experiments.values import AlertView
 
 if TYPE_CHECKING:
-    from grpo_engine.config.parse import SettingInfo
+    from grpo_engine.config.declaration import Setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,16 +243,9 @@ def setting_part(path: str) -> Part:
     return _setting_part(info) if info else Part(path, (("", "There is no such setting."),))
 
 
-def _setting_part(info: "SettingInfo") -> Part:
+def _setting_part(info: "Setting") -> Part:
     paragraphs = [("", info.help)]
-    if info.choices:
-        paragraphs.append(("one of", ", ".join(info.choices)))
-    if info.low is not None or info.high is not None:
-        low = "" if info.low is None else f"{'above' if info.low_open else 'from'} {info.low:g} "
-        high = "" if info.high is None else f"{'below' if info.high_open else 'to'} {info.high:g}"
-        apart = "" if info.off is None else f", or {info.off:g}"
-        unit = " " + info.unit if info.unit else ""
-        paragraphs.append(("range", f"{low}{high}".strip() + apart + unit))
+    paragraphs.append(("values", info.allowed))
     nothing = "set by the recipe" if info.path.startswith("algorithm.") else "nothing"
     default = nothing if info.default is None else json.dumps(info.default).strip('"')
     paragraphs.append(("default", default or nothing))
@@ -296,7 +289,7 @@ def _unit_of(rule: str) -> str:
     from grpo_engine.config.parse import settings
 
     info = settings().get(f"alerts.{ALERTS.get(rule, ('', ''))[1]}")
-    return "share" if info is not None and info.high == 1 else ""
+    return "share" if info is not None and info.le == 1 else ""
 
 
 def topic_parts(topic: str, snapshot: Snapshot) -> list[Part]:

@@ -3,12 +3,13 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final, get_args, get_origin
+from types import NoneType
+from typing import Final
 
-from grpo_engine.config.parse import SettingInfo, in_range, number_kind, shown
+from grpo_engine.config.declaration import Setting, as_text
 from grpo_engine.config.recipe_cards import card_of
-from grpo_engine.config.recipe_words import values_of
-from grpo_engine.config.recipes import SETTINGS, Recipe, known, recipe, settings_read
+from grpo_engine.config.recipe_text import values_of
+from grpo_engine.config.recipes import SETTINGS, Recipe, available, recipe, settings_read
 from grpo_engine.errors import ConfigError
 from grpo_engine.presets import names, preset
 from grpo_tui.app.tui.looks.colours import Palette, style
@@ -108,50 +109,48 @@ MEANS: Final[Mapping[str, Mapping[str, str]]] = {
 def choices_of(field: FormField) -> tuple[str, ...]:
     """The allowed texts of a setting with a list of values; empty if it has none."""
     info = field.info
-    kinds = (info.annotation, *get_args(info.annotation))
     if info.path == RECIPE:
-        return tuple(known()[0])
-    if get_origin(info.annotation) is tuple:  # several of them, which are typed
+        return tuple(available()[0])
+    if info.is_list:  # several of them, which are typed
         return ()
-    found = info.choices or (("true", "false") if bool in kinds else ())
-    return ("", *found) if found and type(None) in kinds else found
+    found = info.choices or (("true", "false") if bool in info.types else ())
+    return ("", *found) if found and NoneType in info.types else found
 
 
 def meaning_of(path: str, text: str, recipe: Recipe | None) -> str:
     """What one value of a setting means, in one line; with the recipe's own numbers."""
-    recipe = recipe or known()[0]["grpo"]
+    recipe = recipe or available()[0]["grpo"]
     leaf = path.partition(".")[2]
     if not text:
-        return f"{recipe.name} has {shown(getattr(known()[0][recipe.name], leaf)) or 'none'}"
+        return f"{recipe.name} has {as_text(getattr(available()[0][recipe.name], leaf)) or 'none'}"
     if text in ("true", "false"):
         return "on" if text == "true" else "off"
     if text in MEANS.get(path, {}):
         return MEANS[path][text]
     means = SETTINGS[leaf].meanings[text]
-    said = means.words.format(**{**values_of(recipe), leaf: text})
+    said = means.text.format(**{**values_of(recipe), leaf: text})
     if leaf == "anchor" and means.formula:
         said = f"{means.formula[0]}, x = log π − log π_ref: {said}"
     return said
 
 
-def next_number(info: SettingInfo, text: str, by: int) -> str | None:
+def next_number(info: Setting, text: str, by: int) -> str | None:
     """The number after this one, in steps of its leading digit; None where there is none.
 
     Whole numbers go by 1 below 100, then by their second digit: 64, 65; 200, 210.
     """
-    kind = number_kind(info)
-    whole = kind is int
+    whole = info.number is int
     try:
         value = float(text)
     except ValueError:
         return None
-    if kind is None or not math.isfinite(value):
+    if info.number is None or not math.isfinite(value):
         return None
     made = _after(abs(value), by if value >= 0 else -by, whole)
     made = made if value >= 0 else -made
-    if not in_range(info, made):
+    if not info.accepts(made):
         return None
-    return str(round(made)) if whole else shown(made)
+    return str(round(made)) if whole else as_text(made)
 
 
 def _after(value: float, by: int, whole: bool) -> float:
@@ -181,7 +180,7 @@ def with_recipe(form: RunForm, name: str) -> RunForm:
         for path in values:
             leaf = path.partition(".")[2]
             own = path.startswith("algorithm.") and path != RECIPE
-            text = made.edits.get(path, shown(values[path]))
+            text = made.edits.get(path, as_text(values[path]))
             if own and text and (clear_all or leaf not in read):
                 made = made.type(path, "")
     return made
@@ -226,7 +225,7 @@ def recipe_list(view: View) -> Pick:
     """The recipes, with the six choices of each."""
     entries = [
         Entry(name, name, card_of(name).title, would_fail(view, RECIPE, name))
-        for name in known()[0]
+        for name in available()[0]
     ]
 
     def about(name: str, width: int, palette: Palette) -> list[Line]:

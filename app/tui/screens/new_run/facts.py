@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from grpo_engine.config.recipe_words import answers, formula
+from grpo_engine.config.recipe_text import answers, formula
 from grpo_engine.config.settings import RunConfig
 from grpo_tui.app.text.numbers import seconds, share, short, signed, tokens
 from grpo_tui.app.text.safe_text import cell_len, clip, pad, wrap
@@ -177,7 +177,7 @@ def recipe_lines(view: View, width: int, palette: Palette) -> list[Line]:
                       (pad(answer.asks, max(1, width - cell_len(choice) - 3)) + " ",
                        style(palette.label)),
                       (choice, style(palette.headline, bold=True))])  # fmt: skip
-        words = wrap(answer.words, width - 2, 3)
+        words = wrap(answer.text, width - 2, 3)
         lines += [[(f"  {part}", style(palette.text))] for part in words]
     lines.append([])
     for text in formula(chosen):

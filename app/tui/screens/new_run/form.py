@@ -6,17 +6,15 @@ from typing import Any
 
 import yaml
 
+from grpo_engine.config.declaration import Setting, as_text
 from grpo_engine.config.parse import (
     OWNERS,
-    SettingInfo,
     build,
     flatten,
     merge,
-    not_a_number,
     parse_sets,
     problems,
     settings,
-    shown,
     write_yaml,
 )
 from grpo_engine.config.safe_yaml import parse_yaml
@@ -32,7 +30,7 @@ BYTES_PER_TOKEN = 20.0
 class FormField:
     """One row of the form."""
 
-    info: SettingInfo
+    info: Setting
     text: str
     changed: bool
     error: str
@@ -61,7 +59,7 @@ class RunForm:
     def type(self, path: str, text: str) -> "RunForm":
         """Return the form with one field edited; typing its value at the start removes the edit."""
         edits = {key: value for key, value in self.edits.items() if key != path}
-        if text != shown(self.start[path]):
+        if text != as_text(self.start[path]):
             edits[path] = text
         return replace(self, edits=edits)
 
@@ -71,7 +69,7 @@ class RunForm:
 
     def config(self) -> RunConfig:
         """Build the config, or raise one ConfigError that lists every problem."""
-        return build(self._tree(self.edits), where="this run")
+        return build(self._tree(self.edits), source="this run")
 
     def _tree(self, edits: Mapping[str, str]) -> dict[str, Any]:
         pairs = [f"{path}={text}" for path, text in edits.items()]
@@ -89,18 +87,8 @@ class RunForm:
             if not wrong:
                 break
             for problem in wrong:
-                path = self._place(problem.settings)
-                words = problem.words
-                if words.startswith("must be"):
-                    words = self._refusal(path) or words
-                found.setdefault(path, words)
+                found.setdefault(self._place(problem.settings), problem.text)
         return found
-
-    def _refusal(self, path: str) -> str:
-        """Why the number typed for a setting is refused, with the start's number as an example."""
-        start = self.start[path]
-        own = getattr(self.base.algorithm.resolved(), path.partition(".")[2], None)
-        return not_a_number(settings()[path], self.edits.get(path, shown(start)), start, own)
 
     def _place(self, settings: Sequence[str]) -> str:
         """The most recently edited of the settings that could be changed, otherwise the first."""
@@ -111,7 +99,7 @@ class RunForm:
         """Every setting's row by its path."""
         start, rows = self.start, {}
         for path, info in settings().items():
-            was = shown(start[path])
+            was = as_text(start[path])
             text = self.edits.get(path, was)
             rows[path] = FormField(
                 info=info, text=text, changed=text != was, error=errors.get(path, "")
@@ -133,16 +121,18 @@ class RunForm:
             raise ConfigError(f"this is not YAML: {words}") from error
         if not isinstance(tree, dict):
             raise ConfigError(f"a config has sections like `rollout:`, got {quoted(text)}")
-        wanted = {p: shown(value) for p, value in flatten(build(tree, where="this YAML")).items()}
+        wanted = {
+            p: as_text(value) for p, value in flatten(build(tree, source="this YAML")).items()
+        }
         made = replace(self, edits={})
         for path in OWNERS:
             made = made.type(path, wanted[path])
         start = made.start
-        others = {p: text for p, text in wanted.items() if text != shown(start[p])}
+        others = {p: text for p, text in wanted.items() if text != as_text(start[p])}
         return replace(made, edits={**made.edits, **others})
 
 
-def matches(info: SettingInfo, search: str) -> bool:
+def matches(info: Setting, search: str) -> bool:
     """Whether every search word occurs in the setting's path or help."""
     text = f"{info.path} {info.help}".lower()
     return all(word in text for word in search.lower().split())

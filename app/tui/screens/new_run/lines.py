@@ -1,13 +1,13 @@
 """The lines of the settings list, the header and the pane about one setting."""
 
+from grpo_engine.config.declaration import Setting, as_text
 from grpo_engine.config.mismatch import SAID, can_agree
-from grpo_engine.config.parse import allowed, shown
 from grpo_engine.config.recipe_cards import card_of
-from grpo_engine.config.recipe_words import ASKS
+from grpo_engine.config.recipe_text import ASKS
 from grpo_engine.config.recipes import SETTINGS
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.platform.device import uses_gpu
-from grpo_engine.platform.formats import auto_format, auto_words
+from grpo_engine.platform.formats import auto_format, auto_text
 from grpo_tui.app.text.safe_text import cell_len, clip, pad, safe, wrap
 from grpo_tui.app.tui.looks.colours import Palette, style
 from grpo_tui.app.tui.screens.new_run.completion import completions, functions_in
@@ -103,7 +103,7 @@ def value_words(view: View, field: FormField) -> tuple[str, str]:
         return "", "not read"
     if not field.text and path.startswith("algorithm.") and view.checked.recipe is not None:
         chosen = getattr(view.checked.recipe, path.partition(".")[2], None)
-        return shown(chosen) or "off", f"as {view.checked.recipe.name}"
+        return as_text(chosen) or "off", f"as {view.checked.recipe.name}"
     if path == "rewards.weights" and not field.text:
         own = view.checked.fields["rewards.functions"].text
         return "", "1 for each function" if own else "the task's own"
@@ -115,13 +115,13 @@ def own_words(view: View, path: str) -> str:
     own, recipe = view.checked.own, view.checked.recipe
     if path not in own or recipe is None:
         return ""
-    return f"{recipe.name} has {shown(own[path]) or 'none'}"
+    return f"{recipe.name} has {as_text(own[path]) or 'none'}"
 
 
 def shown_value(view: View, field: FormField) -> str:
     """Format the value from the preset, the parent or the recipe."""
     path = field.info.path
-    value = shown(view.form.start[path])
+    value = as_text(view.form.start[path])
     if value:
         return value
     if path.startswith("algorithm."):
@@ -135,6 +135,11 @@ def is_unread(view: View, field: FormField) -> bool:
     # beta switches the anchor on
     known = section == "algorithm" and leaf not in ("recipe", "beta") and view.checked.read
     return bool(known) and leaf not in view.checked.read
+
+
+def allowed(info: Setting) -> str:
+    """The values of a number or a choice."""
+    return info.allowed if info.number or info.choices else ""
 
 
 def complaint(field: FormField, problem: str) -> str:
@@ -262,7 +267,7 @@ def about_lines(view: View, width: int, palette: Palette) -> list[Line]:
     facts.append(("recipe", f"{own}; u resets it" if was and was == own else own))
     facts += _recipe_facts(view, path)
     if path == "model.dtype":
-        facts.append(("here", auto_words(on_gpu=uses_gpu())))
+        facts.append(("here", auto_text(on_gpu=uses_gpu())))
     if path == "name":
         facts.append(("suggested", "from the preset or parent and what is changed"))
     for word, said in facts:
@@ -302,9 +307,9 @@ def _recipe_facts(view: View, path: str) -> list[tuple[str, str]]:
         dtype = auto_format(on_gpu=uses_gpu()) if asked == "auto" else asked
         if config.algorithm.importance_cap is None and not can_agree(dtype):
             found.append(("here", f"on where the weights are in 16 bits ({dtype}): {SAID}"))
-    if leaf in SETTINGS and leaf != "beta" and SETTINGS[leaf].when.words:
+    if leaf in SETTINGS and leaf != "beta" and SETTINGS[leaf].condition.text:
         read = "" if leaf not in view.checked.read else ", as here"
-        found.append(("read", f"only with {SETTINGS[leaf].when.words}{read}"))
+        found.append(("read", f"only with {SETTINGS[leaf].condition.text}{read}"))
     return found
 
 
@@ -313,7 +318,7 @@ def diff_lines(view: View, width: int, palette: Palette) -> list[Line]:
     fields, own, recipe = view.checked.fields, view.checked.own, view.checked.recipe
     origin = f"{'preset' if view.origin.kind == 'preset' else 'parent run'} {view.origin.name}"
     from_recipe = [
-        (path, shown(getattr(recipe, path.partition(".")[2])), shown(value) or "none")
+        (path, as_text(getattr(recipe, path.partition(".")[2])), as_text(value) or "none")
         for path, value in own.items()
     ]
     from_origin = [
@@ -365,4 +370,4 @@ def default_words(field: FormField) -> str:
     """Format a setting's default."""
     if field.info.default is None:
         return "set by the recipe" if field.info.path.startswith("algorithm.") else "nothing"
-    return shown(field.info.default) or "nothing"
+    return as_text(field.info.default) or "nothing"

@@ -16,8 +16,8 @@ from textual.reactive import reactive
 from textual.timer import Timer
 from textual.widgets import Input, TextArea
 
-from grpo_engine.config.parse import shown
-from grpo_engine.config.recipes import known
+from grpo_engine.config.declaration import as_text
+from grpo_engine.config.recipes import available
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError, EngineError
 from grpo_engine.presets import names, preset
@@ -314,7 +314,7 @@ class NewRunScreen(WorkbenchScreen):
             return
         run, form = parent.run, RunForm(parent.config, title=parent.run.name)
         for path, value in changes:
-            form = form.type(path, shown(value))
+            form = form.type(path, as_text(value))
         name = run.name or run.id
         about = f"{run.status} at step {run.step} of {run.total_steps}"
         about += f", id {run.id}, {run.task} with {run.recipe}"
@@ -522,7 +522,7 @@ class NewRunScreen(WorkbenchScreen):
         if field is None:
             self.view = self.view.toggled(opened=by > 0)
         elif field.info.path == RECIPE:
-            every = tuple(known()[0])
+            every = tuple(available()[0])
             at = every.index(field.text) if field.text in every else 0
             self._take_recipe(every[(at + by) % len(every)])
         elif choices_of(field):

@@ -1,6 +1,6 @@
 """The settings as text: JSON and Markdown, with the differences from their origin."""
 
-from grpo_engine.config.parse import shown
+from grpo_engine.config.declaration import as_text
 from grpo_tui.app.tui.screens.new_run.view import View
 from grpo_tui.experiments.export.json import json_text
 from grpo_tui.experiments.export.markdown import md_cell, table
@@ -19,7 +19,7 @@ def as_markdown(view: View) -> str:
     lines += [f"From {view.origin.kind} {md_cell(view.origin.name)}.", ""]
     if checked.changed:
         changed = (
-            {"setting": path, "was": shown(base[path]), "is": checked.fields[path].text}
+            {"setting": path, "was": as_text(base[path]), "is": checked.fields[path].text}
             for path in checked.changed
         )
         lines += [*table(("setting", "was", "is"), changed), ""]

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from typing import Any, Literal
 
-from grpo_engine.config.parse import SettingInfo, flatten, settings, shown
-from grpo_engine.config.recipe_words import ASKS
-from grpo_engine.config.recipes import SETTINGS, Recipe, known, recipe, settings_read
+from grpo_engine.config.declaration import Setting, as_text
+from grpo_engine.config.parse import flatten, settings
+from grpo_engine.config.recipe_text import ASKS
+from grpo_engine.config.recipes import SETTINGS, Recipe, available, recipe, settings_read
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError
 from grpo_tui.app.tui.screens.new_run.form import FormField, RunForm, matches
@@ -27,7 +28,7 @@ TOP = (
     "rollout.prompts", "rollout.group_size", "steps",
 )  # fmt: skip
 OPENED = ("rollout", "rewards", "optimizer", "evaluation", "task", "model", "checkpoint", "record")
-INFO: Mapping[str, SettingInfo] = settings()
+INFO: Mapping[str, Setting] = settings()
 PAGES = ("recipe", "prompts", "try", "play", "yaml", "cost", "diff", "probe")
 Page = Literal["recipe", "prompts", "try", "play", "yaml", "cost", "diff", "probe"]
 
@@ -99,7 +100,7 @@ def _recipe_of(form: RunForm, config: RunConfig | None, errors: Mapping[str, str
     try:
         return replace(form, edits=edits).config().algorithm.resolved()
     except ConfigError:
-        return known()[0].get(form.edits.get("algorithm.recipe", form.base.algorithm.recipe))
+        return available()[0].get(form.edits.get("algorithm.recipe", form.base.algorithm.recipe))
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +315,7 @@ def suggest(view: View) -> str:
             leaf = path.rpartition(".")[2]
             text = view.checked.fields[path].text
             if view.checked.config is not None:
-                text = shown(flatten(view.checked.config)[path])
+                text = as_text(flatten(view.checked.config)[path])
             text = text.replace("\\", "/").rstrip("/").split("/")[-1]
             text = re.sub(r"\.(jsonl?|csv|parquet|txt)$", "", text)
             value = re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.")[:24]

@@ -8,15 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_engine.config.parse import (
-    allowed,
-    build,
-    flatten,
-    not_a_number,
-    number_kind,
-    settings,
-    shown,
-)
+from grpo_engine.config.declaration import as_text
+from grpo_engine.config.parse import build, flatten, settings
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError
 from grpo_tui.app.tui.screens.new_run.form import (
@@ -68,7 +61,7 @@ def test_every_field_shows_the_value_that_the_run_uses(
 ) -> None:
     base = build({"rewards": {"functions": ["length", "contains"], "weights": [1, 2]},
                   "task": {"options": {"kinds": ["add"]}}})  # fmt: skip
-    texts = {"rewards.functions": shown(functions), "rewards.weights": shown(weights),
+    texts = {"rewards.functions": as_text(functions), "rewards.weights": as_text(weights),
              "task.options": options, "task.name": "countdown"}  # fmt: skip
     form = RunForm(base)
     for path in order:
@@ -77,7 +70,7 @@ def test_every_field_shows_the_value_that_the_run_uses(
         if checked.config is not None:
             values = flatten(checked.config)
             for name in texts:
-                assert checked.fields[name].text == shown(values[name]), name
+                assert checked.fields[name].text == as_text(values[name]), name
 
 
 def test_an_error_stands_at_its_field_and_the_others_are_taken() -> None:
@@ -88,29 +81,30 @@ def test_an_error_stands_at_its_field_and_the_others_are_taken() -> None:
 
 
 @pytest.mark.parametrize("text", ["abc", "-1e12", "", "0.5"])
-@pytest.mark.parametrize("path", [path for path, one in settings().items() if number_kind(one)])
+@pytest.mark.parametrize("path", [path for path, one in settings().items() if one.number])
 def test_a_refused_number_is_named_with_the_range_and_an_example_that_is_taken(
     path: str, text: str
 ) -> None:
     form = RunForm(BASE).type(path, text)
-    said = not_a_number(settings()[path], text)
     errors = check(form).errors
-    if not said:  # it is a number in the range; others may forbid it
-        assert "input should be" not in errors.get(path, "")
+    if settings()[path].accepts(text):  # it is a number in the range; others may forbid it
+        assert "must be a" not in errors.get(path, "")
         return
-    if errors[path].startswith("has no effect with recipe"):
-        return  # no number would do
+    if path not in errors:  # nothing is the default
+        assert not text
+        return
     words, example, got = re.fullmatch(r"(.*), such as (.*); got (.*)", errors[path]).groups()  # type: ignore[union-attr]  # no match fails as well
-    assert got == (text or "nothing")
-    assert words.endswith(allowed(settings()[path]))
-    assert not_a_number(settings()[path], example) == ""
+    assert got in (repr(text), repr([text])) or float(got) == float(text)
+    assert words.endswith(settings()[path].allowed)
+    assert settings()[path].accepts(example)
     assert form.edits.get(path, text) == text
 
 
 def test_numbers_in_a_list_are_refused_together() -> None:
     base = build({"rewards": {"functions": ["length", "contains"], "weights": [1, 2]}})
     errors = RunForm(base).type("rewards.weights", "1,x").errors()
-    assert errors == {"rewards.weights": "must be numbers, such as 1,2; got 1,x"}
+    assert list(errors) == ["rewards.weights"]
+    assert errors["rewards.weights"].startswith("must be a list, each item a number, such as 1,2; ")
 
 
 def test_an_error_of_several_fields_stands_at_the_one_that_was_edited_last() -> None:
@@ -136,7 +130,7 @@ def test_every_default_can_be_typed_as_it_is_shown() -> None:
     other = build({"steps": 7})
     form = RunForm(other)
     for path, value in flatten(base).items():
-        text = shown(value)
+        text = as_text(value)
         if text:
             form = form.type(path, text)
     assert form.config() == base
@@ -150,7 +144,7 @@ def test_yaml_goes_both_ways() -> None:
 
 def test_a_mapping_is_typed_as_it_is_shown() -> None:
     base = build({"task": {"name": "gsm8k", "options": {"prefix": "Q: ", "seed": 1}}})
-    assert shown(flatten(base)["task.options"]) == "{prefix: 'Q: ', seed: 1}"
+    assert as_text(flatten(base)["task.options"]) == "{prefix: 'Q: ', seed: 1}"
     form = RunForm(base).type("task.options", "{seed: 2}")
     assert form.config().task.options == {"seed": 2}
     assert RunForm(RunConfig()).from_yaml(form.to_yaml()).config() == form.config()
@@ -166,10 +160,10 @@ def test_bad_yaml_is_refused_in_words() -> None:
 
 def test_allowed_says_range_choices_and_unit() -> None:
     known = settings()
-    assert allowed(known["rollout.top_p"]) == "> 0 and ≤ 1"
-    assert allowed(known["model.tuning"]) == "lora · dora · full"
-    assert allowed(known["algorithm.importance_cap"]) == "≥ 1, or 0"
-    assert allowed(known["steps"]) == "≥ 1 and ≤ 10,000,000 steps"
+    assert known["rollout.top_p"].allowed == "a number > 0 and ≤ 1"
+    assert known["model.tuning"].allowed == "one of lora, dora, full"
+    assert known["algorithm.delta"].allowed == "none (off) or a number > 1"
+    assert known["steps"].allowed == "a whole number ≥ 1 and ≤ 10,000,000 steps"
 
 
 def test_cost_without_a_former_run_assumes_the_longest_answers() -> None:

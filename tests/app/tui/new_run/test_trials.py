@@ -273,9 +273,9 @@ def test_a_typed_setting_is_checked_with_one_look_at_the_whole_form(
     view = view.with_form(form)
     checked: list[Mapping[str, Any]] = []
 
-    def noted(tree: Mapping[str, Any], **where: str) -> RunConfig:
+    def noted(tree: Mapping[str, Any], **source: str) -> RunConfig:
         checked.append(tree)
-        return build(tree, **where)
+        return build(tree, **source)
 
     def looked(tree: Mapping[str, Any]) -> tuple[Problem, ...]:
         checked.append(tree)
@@ -283,7 +283,6 @@ def test_a_typed_setting_is_checked_with_one_look_at_the_whole_form(
 
     monkeypatch.setattr("grpo_tui.app.tui.screens.new_run.form.build", noted)
     monkeypatch.setattr("grpo_tui.app.tui.screens.new_run.form.problems", looked)
-    monkeypatch.delattr("grpo_engine.config.parse._info")  # setting descriptions do not change
     view = view.with_form(view.form.type("optimizer.warmup_steps", "12"))
     assert view.rows
     assert view.checked.config is not None

@@ -1,0 +1,183 @@
+"""One interface over the ways to write an environment: tools, TRL's classes, our protocol."""
+
+import inspect
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from grpo_engine.environments.calls import find_calls, why_not
+from grpo_engine.environments.protocol import Reply
+from grpo_engine.errors import EngineError
+from grpo_engine.sandbox.report import plain
+
+LONGEST = 1 << 20  # characters of a reply
+STATE = 100_000  # characters of an environment's attributes as JSON
+
+Await = Callable[..., Any]  # calls a function, and waits for its value if that is awaitable
+
+
+class UnusableError(EngineError):
+    """An environment returned something that cannot be used."""
+
+
+@dataclass(slots=True)
+class ToolEpisodes:
+    """Tools, and the object that they belong to, if it is an instance of TRL's kind of class."""
+
+    tools: Mapping[str, Callable[..., Any]]
+    instance: Any = None
+
+    def reset(self, row: Mapping[str, Any], seed: int, index: int, wait: Await) -> Any:  # noqa: ARG002 - TRL's classes take no seed
+        """Begin an episode; a text is added to the prompt's last message."""
+        reset = getattr(self.instance, "reset", None)
+        if reset is None:
+            return {"text": "", "messages": []}
+        text = wait(reset, **row)
+        if text is not None and not isinstance(text, str):
+            raise UnusableError(f"reset returned {kind(text)}, not a text or None")
+        return {"text": checked_length(text or ""), "messages": []}
+
+    def step(self, answer: str, wait: Await) -> Any:
+        """Make the calls of an answer; one without calls is the last."""
+        made, messages = [], []
+        for call in find_calls(answer):
+            failed = error = why_not(call, self.tools)
+            result = ""
+            if not error:
+                try:
+                    result = str(wait(self.tools[call.name], **call.arguments))
+                except Exception as raised:
+                    failed = f"{type(raised).__name__}: {raised}".removesuffix(": ")
+                    error = str(raised)
+            if failed:
+                result = str({"error": error})
+            made.append({
+                "name": call.name, "arguments": call.written, "failed": bool(failed),
+                "result": checked_length(result), "given": dict(call.arguments),
+            })  # fmt: skip
+            messages.append({"role": "tool", "name": call.name, "content": result})
+        return {"messages": messages, "done": not made, "calls": made}
+
+    def finish(self, wait: Await) -> Any:
+        get_reward = getattr(self.instance, "get_reward", None)
+        reward = None if get_reward is None else wait(get_reward)
+        return {"reward": number(reward, "get_reward"), "state": attributes(self.instance)}
+
+
+@dataclass(slots=True)
+class ProtocolEpisodes:
+    """An instance of our protocol."""
+
+    instance: Any
+
+    def reset(self, row: Mapping[str, Any], seed: int, index: int, wait: Await) -> Any:
+        """Begin an episode with further messages of the prompt."""
+        given = {"index": index} if "index" in parameters(self.instance.reset) else {}
+        messages = wait(self.instance.reset, row, seed, **given)
+        return {"text": "", "messages": checked_messages(messages, "reset")}
+
+    def step(self, answer: str, wait: Await) -> Any:
+        """Reply to an answer."""
+        reply = wait(self.instance.step, answer)
+        if not isinstance(reply, Reply):
+            raise UnusableError(f"step returned {kind(reply)}, not a Reply")
+        messages = checked_messages(reply.messages, "step")
+        if not messages and not reply.done:
+            raise UnusableError("step returned a Reply without messages that is not done")
+        if not isinstance(reply.info, Mapping):
+            raise UnusableError(f"the Reply's info is {kind(reply.info)}, not a mapping")
+        info = {str(name): plain(value) for name, value in reply.info.items()}
+        if len(json.dumps(info)) > STATE:
+            raise UnusableError(f"the Reply's info has more than {STATE} characters")
+        return {
+            "messages": messages, "done": bool(reply.done), "info": info, "calls": [],
+            "reward": number(reply.reward, "the Reply's reward"),
+        }  # fmt: skip
+
+    def finish(self, wait: Await) -> Any:  # noqa: ARG002 - as the others
+        return {"reward": None, "state": attributes(self.instance)}
+
+
+def follows_protocol(instance: Any) -> bool:
+    """Whether an object follows our protocol: `step`, and `reset` with a seed."""
+    reset, step = getattr(instance, "reset", None), getattr(instance, "step", None)
+    return callable(reset) and callable(step) and "seed" in parameters(reset)
+
+
+def tools_of(instance: Any) -> dict[str, Callable[..., Any]]:
+    """The public methods of an instance of TRL's kind of class, without those with a meaning."""
+    return {
+        name: method
+        for name, method in inspect.getmembers(instance, inspect.ismethod)
+        if not name.startswith("_") and name not in ("reset", "get_reward")
+    }
+
+
+def parameters(function: Any) -> Sequence[str]:
+    """The names of a callable's parameters; empty if they are unknown."""
+    with suppress(TypeError, ValueError):
+        return list(inspect.signature(function).parameters)
+    return []
+
+
+def attributes(instance: Any) -> dict[str, Any]:
+    """The public attributes as JSON values, as far as they are small."""
+    found: dict[str, Any] = {}
+    left = STATE
+    for name, value in list(getattr(instance, "__dict__", {}).items()):
+        if name.startswith("_"):
+            continue
+        shown = plain(value)
+        left -= len(json.dumps(shown))
+        found[name] = shown if left > 0 else str(value)[:1000]
+    return found
+
+
+def checked_messages(messages: Any, what: str) -> list[dict[str, Any]]:
+    """The messages as JSON values; an error names the first that is none."""
+    if messages is None:
+        return []
+    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
+        raise UnusableError(f"{what} returned {kind(messages)}, not a list of messages")
+    found, length = [], 0
+    for message in messages:
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+            raise UnusableError(f"{what} returned the message {str(message)[:80]!r} without a role")
+        content = message.get("content")
+        if not isinstance(content, str):
+            raise UnusableError(f"{what} returned a message whose content is {kind(content)}")
+        length += len(checked_length(content))
+        found.append({str(name): plain(value) for name, value in message.items()})
+    if length > LONGEST:
+        raise UnusableError(f"{what} returned {length} characters; at most {LONGEST} are taken")
+    return found
+
+
+def checked_length(text: str) -> str:
+    """The text, unless it is too long."""
+    if len(text) > LONGEST:
+        raise UnusableError(f"a reply has {len(text)} characters; at most {LONGEST} are taken")
+    return text
+
+
+def number(value: Any, what: str) -> float | None:
+    """A finite reward, or None."""
+    if value is None:
+        return None
+    try:
+        found = float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise UnusableError(f"{what} is {kind(value)}, not a number") from None
+    if not abs(found) < 1e30:
+        raise UnusableError(f"{what} is {found:g}; a reward is a finite number that can be added")
+    return found
+
+
+def kind(value: Any) -> str:
+    """The type of a value and its beginning, for errors."""
+    try:
+        return f"{type(value).__name__} {str(value)[:60]!r}"
+    except Exception:  # its own code fails
+        return type(value).__name__

@@ -1,0 +1,230 @@
+"""Environments of packages for verifiers 0.1: `load_environment`, `MultiTurnEnv`, `Rubric`.
+
+The package's own loop runs the episode. It asks a client for the model's answers, and the client
+here waits for those of our sampler.
+"""
+
+import asyncio
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from grpo_engine.environments.adapters import (
+    Await,
+    UnusableError,
+    attributes,
+    checked_length,
+    checked_messages,
+    number,
+)
+from grpo_engine.environments.calls import find_calls, why_not
+from grpo_engine.errors import BrokenEnvironmentError
+from grpo_engine.sandbox.report import plain
+
+PREFIX = "verifiers:"
+
+
+def load(name: str, options: Mapping[str, Any]) -> Any:
+    """The environment that a package's `load_environment(**options)` makes."""
+    try:
+        import verifiers
+    except ImportError as error:
+        raise BrokenEnvironmentError(
+            f"{name}: {sys.executable} has no package verifiers ({error}); install the environment "
+            "with verifiers 0.1 for a Python and name that one in task.interpreter"
+        ) from error
+    if not hasattr(verifiers, "MultiTurnEnv"):
+        raise BrokenEnvironmentError(
+            f"{name}: verifiers {getattr(verifiers, '__version__', 'of another line')} has no "
+            "environments that reply to answers: its harnesses are programs that ask a server for "
+            "them. Install verifiers 0.1.14 beside the environment"
+        )
+    from verifiers.clients import Client
+
+    Client.register(Episodes)
+    environment = verifiers.load_environment(name.removeprefix(PREFIX), **options)
+    if environment.requires_group_rollouts:
+        raise BrokenEnvironmentError(
+            f"{name}: its rubric scores the answers to a prompt together; give it reward functions "
+            "of one answer"
+        )
+    return environment
+
+
+class Rows:
+    """The data of an environment, for the task of the same name."""
+
+    def __init__(self, _server: object) -> None:
+        """Needs nothing of the process."""
+
+    def read(self, name: str, options: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+        """Its rows by split."""
+        environment = load(name, options)
+        environment.build_dataset()
+        environment.build_eval_dataset()
+        splits = {"train": environment.dataset, "eval": environment.eval_dataset}
+        return {
+            split: [{key: plain(value) for key, value in row.items()} for row in data]
+            for split, data in splits.items()
+            if data is not None
+        }
+
+
+def tools(environment: Any) -> list[dict[str, Any]]:
+    """The schemas of its tools, as chat templates take them."""
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": one.name, "description": one.description, "parameters": one.parameters,
+            },
+        }
+        for one in environment.tool_defs or ()
+    ]  # fmt: skip
+
+
+@dataclass(slots=True, eq=False)
+class Episodes:
+    """Episodes of one rollout after the other; also the client that the package's loop asks."""
+
+    environment: Any
+    prompt: list[Any] = field(default_factory=list)  # of the answer that is awaited
+    state: Any = None
+    loop: asyncio.Task[Any] | None = None
+    asked: asyncio.Queue[list[Any]] = field(default_factory=asyncio.Queue)
+    answers: asyncio.Queue[str | None] = field(default_factory=asyncio.Queue)
+    is_scored: bool = False
+
+    def reset(self, row: Mapping[str, Any], seed: int, index: int, wait: Await) -> Any:  # noqa: ARG002 - it takes no seed
+        """Begin an episode; return the messages that the environment adds to the row's."""
+        return wait(self._reset, row)
+
+    async def _reset(self, row: Mapping[str, Any]) -> Any:
+        if self.loop is not None:
+            self.loop.cancel()
+        self.asked, self.answers, self.is_scored = asyncio.Queue(), asyncio.Queue(), False
+        self.prompt = [_typed(message) for message in row["prompt"]]
+        rollout = self.environment.rollout({**row, "prompt": list(self.prompt)}, self, "policy", {})
+        self.loop = asyncio.create_task(rollout)
+        if (added := await self._next("its prompt")) is None:
+            raise UnusableError("the episode ended before the first answer")
+        return {"text": "", "messages": checked_messages(added, "setup_state")}
+
+    def step(self, answer: str, wait: Await) -> Any:
+        """Give the answer to the package's loop; return what it asks or how it ended."""
+        return wait(self._step, answer)
+
+    async def _step(self, answer: str) -> Any:
+        self.answers.put_nowait(answer)
+        added = await self._next("earlier messages")
+        if added is None:
+            return {"messages": [], "done": True, "info": await self._score(), "calls": []}
+        said = checked_messages(added[1:], "env_response")  # after the answer itself
+        known = getattr(self.environment, "tool_map", {})
+        made = [
+            {
+                "name": call.name, "arguments": call.written, "given": dict(call.arguments),
+                "failed": bool(why_not(call, known)), "result": message["content"],
+            }
+            for call, message in zip(find_calls(answer), said, strict=False)
+            if message["role"] == "tool"
+        ]  # fmt: skip
+        if not said:
+            raise UnusableError("env_response returned no messages and the episode is not over")
+        return {"messages": said, "done": False, "calls": made}
+
+    async def _next(self, what: str) -> list[dict[str, Any]] | None:
+        """The messages after the last prompt, None once the loop has ended."""
+        assert self.loop is not None
+        asked = asyncio.ensure_future(self.asked.get())
+        try:
+            await asyncio.wait({asked, self.loop}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not asked.done():
+                asked.cancel()
+        if not asked.done():
+            self.state = self.loop.result()
+            if (error := self.state.get("error")) is not None:
+                raise UnusableError(f"the episode ended with {type(error).__name__}: {error}")
+            return None
+        before, self.prompt = self.prompt, asked.result()
+        if self.prompt[: len(before)] != before:
+            raise UnusableError(f"the environment changes {what}; a dialogue can only grow")
+        return [_plain(message) for message in self.prompt[len(before) :]]
+
+    def finish(self, wait: Await) -> Any:
+        """The rubric's reward, and what the episode's state has that is JSON."""
+        return wait(self._finish)
+
+    async def _finish(self) -> Any:
+        if not self.is_scored:
+            assert self.loop is not None
+            self.answers.put_nowait(None)
+            self.state = await self.loop
+            await self._score()
+        kept = {key: value for key, value in self.state.items() if _is_json(value)}
+        for key in ("input", "task"):  # the row again
+            kept.pop(key, None)
+        reward = number(self.state["reward"], "the rubric's reward")
+        return {"reward": reward, "state": attributes(SimpleNamespace(**kept))}
+
+    async def _score(self) -> dict[str, Any]:
+        """Score the episode; return the value of each function of the rubric."""
+        await self.environment.rubric.score_rollout(self.state)
+        await self.environment.rubric.cleanup(self.state)
+        self.is_scored = True
+        return {str(name): plain(value) for name, value in self.state["metrics"].items()}
+
+    async def get_response(self, prompt: list[Any], model: str, *_: Any, **__: Any) -> Any:
+        """The next answer of our sampler, for the package's loop."""
+        from verifiers.errors import OverlongPromptError
+        from verifiers.types import Response, ResponseMessage, ToolCall
+
+        self.asked.put_nowait(list(prompt))
+        answer = await self.answers.get()
+        if answer is None:
+            self.answers.put_nowait(None)  # for a loop that asks again
+            raise OverlongPromptError
+        calls = [
+            ToolCall(
+                id=f"call-{len(prompt)}-{place}", name=call.name,
+                arguments=call.error or json.dumps(dict(call.arguments)),
+            )
+            for place, call in enumerate(find_calls(answer))
+        ] if getattr(self.environment, "tool_defs", None) else []  # fmt: skip
+        message = ResponseMessage(
+            content=answer, tool_calls=calls or None, is_truncated=False,
+            finish_reason="tool_calls" if calls else "stop",
+        )  # fmt: skip
+        return Response(id="", created=0, model=model, message=message)
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+def _typed(message: Mapping[str, Any]) -> Any:
+    from verifiers.utils.message_utils import from_raw_message
+
+    return from_raw_message({key: value for key, value in message.items() if value is not None})
+
+
+def _plain(message: Any) -> dict[str, Any]:
+    """A message of the package with a text as its content."""
+    content = message.content or ""
+    if not isinstance(content, str):
+        parts = [part if isinstance(part, dict) else part.model_dump() for part in content]
+        if other := next((part for part in parts if part.get("type") != "text"), None):
+            raise UnusableError(f"a message has {other.get('type')!r}; only text can be used")
+        content = "".join(part["text"] for part in parts)
+    return {"role": message.role, "content": checked_length(content)}
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return value is not None

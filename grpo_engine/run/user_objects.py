@@ -1,0 +1,59 @@
+"""Python objects that a run was given by its caller; its settings only name them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from grpo_engine.config.settings import TaskConfig
+from grpo_engine.names import GIVEN, keyword_of
+from grpo_engine.tasks.base import Task, load_task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserObjects:
+    """A task, rewards, tools and environments that no other process can import.
+
+    `rewards` has functions by their name in `rewards.functions`, `environments` tools and
+    environments by theirs in `task`; `task` is a `Task`, a function or rows.
+    """
+
+    task: Any = None
+    rewards: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    environments: Mapping[str, Any] = field(default_factory=dict)
+
+    def load_task(self, config: TaskConfig) -> Task:
+        """The task that was given, else the one that the settings name."""
+        if self.task is None:
+            return load_task(config)
+        from grpo_engine.tasks.code import task_of
+
+        return task_of(config, self.task)
+
+    def note(self, config: TaskConfig) -> str:
+        """What of users' code runs in this process, and what that means; empty if nothing does."""
+        names = {"reward": list(self.rewards)}
+        if self.environments:  # if one of them is local, all are
+            names["tool"] = list(config.tools)
+            names["environment"] = list(filter(None, config.environments.values()))
+        texts = [
+            f"{noun}{'s' * (len(group) > 1)} {', '.join(n.removeprefix(GIVEN) for n in group)}"
+            for noun, group in names.items()
+            if group
+        ]
+        if not texts:
+            return ""
+        keywords = ", ".join(
+            keyword_of(noun)
+            for noun, group in names.items()
+            if any(name.startswith(GIVEN) for name in group)
+        )
+        is_one = sum(map(len, names.values())) == 1
+        return (
+            f"{' and '.join(texts)} {'runs' if is_one else 'run'} in this Python process, because "
+            f"{'it' if is_one else 'they'} cannot be imported in a process of "
+            f"{'its' if is_one else 'their'} own: there is no time limit, and only "
+            f"grpo_engine.resume(run, {keywords}) resumes the run"
+        )
+
+
+NO_OBJECTS = UserObjects()

@@ -1,0 +1,222 @@
+"""The processes of environments: what hangs, crashes or lies fails alone, and nothing is left."""
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpo_engine.control import StopNow
+from grpo_engine.environments.client import EnvironmentClient, Job
+from grpo_engine.errors import BrokenEnvironmentError
+from grpo_engine.rollouts.dialogue import EnvironmentReply
+
+HOSTILE = f"{Path(__file__).parent}/hostile.py:Hostile"
+SAID = {
+    "behaves": "",
+    "hangs in reset": "reset: took longer than task.environment_time_limit 1 s (at ",
+    "raises in reset": "reset: ValueError: no board (at ",
+    "exits in reset": "reset: ended its process, which exited with status 7",
+    "hangs": "step: took longer than task.environment_time_limit 1 s (at ",
+    "spins": "step: took longer than task.environment_time_limit 1 s (at ",
+    "holds the interpreter": "step: took longer than task.environment_time_limit 1 s (at ",
+    "exits": "step: ended its process, which exited with status 3",
+    "sys.exit": "step: called sys.exit(4) (at ",
+    "crashes": "step: ended its process, which was killed by SIGSEGV (at ",
+    "raises": "step: RuntimeError: broke (at ",
+    "100 MB": "step: a reply has 100000000 characters; at most 1048576 are taken",
+    "a number": "step: step returned int '42', not a Reply",
+    "a text for messages": "step: step returned str 'text', not a list of messages",
+    "a number as content": "step: step returned a message whose content is int '5'",
+    "no role": "step: step returned the message \"{'content': 'x'}\" without a role",
+    "a reward in words": "step: the Reply's reward is str 'much', not a number",
+    "NaN": "step: the Reply's reward is nan; a reward is a finite number that can be added",
+    "nothing": "step: step returned a Reply without messages that is not done",
+    "10 MB of info": "step: the Reply's info has more than 100000 characters",
+    "hangs in a coroutine": "step: took longer than task.environment_time_limit 1 s",
+    "leaves a child": "",
+    "prints": "",
+    "garbage": "step: ended its process, which wrote into the pipe of its replies",
+    "behaves as well": "",
+}
+
+
+def pool(
+    folder: Path, name: str = HOSTILE, *, tools: Sequence[str] = (), limit: float = 1.0
+) -> EnvironmentClient:
+    return EnvironmentClient(tools, {"": name}, folder, limit)
+
+
+def play(
+    environments: EnvironmentClient, rows: Sequence[dict[str, Any]], answer: str = "a"
+) -> list[list[EnvironmentReply]]:
+    """Play an episode per row to its end, with the same answer in each turn."""
+    jobs = [Job(environment="", row=row, seed=3, index=i) for i, row in enumerate(rows)]
+    environments.begin(jobs)
+    found: list[list[EnvironmentReply]] = [[] for _ in rows]
+    for place in range(len(rows)):
+        failure = environments.failure(place)
+        if failure is None:
+            environments.ask(place, answer)
+        else:
+            found[place].append(failure)
+    while any(not (each and (each[-1].done or each[-1].error)) for each in found):
+        for place, reply in environments.replies(0.1):
+            found[place].append(reply)
+            if not (reply.done or reply.error):
+                environments.ask(place, answer)
+    return found
+
+
+def test_each_hostile_environment_fails_with_its_reason_and_the_others_end(tmp_path: Path) -> None:
+    with pool(tmp_path) as environments:
+        found = play(environments, [{"kind": kind} for kind in SAID])
+        for (kind, said), replies in zip(SAID.items(), found, strict=True):
+            assert replies[-1].error.startswith(said), kind
+            assert bool(replies[-1].error) == bool(said), kind
+            if not said:
+                assert [reply.reward for reply in replies] == [1.0] * 4, kind
+        failed = [bool(replies[-1].error) for replies in found]
+        states = [outcome.state for outcome in environments.finish(failed)]
+        assert states[0] == {"kind": "behaves", "turns": 4}
+    left = subprocess.run(["pgrep", "-f", "sleep 1234"], capture_output=True, check=False)
+    assert left.stdout == b""
+    logs = [log.stat().st_size for log in tmp_path.glob("*.log")]
+    assert 1_000_000 < max(logs) < 2_000_000  # a megabyte is kept
+
+
+COUNTING = """
+from grpo_engine.environments.protocol import Reply
+import os, random, time
+made = []
+class Count:
+    def __init__(self):
+        made.append(self)
+    def reset(self, row, seed, index):
+        self.row, self.seed, self.index, self.n = dict(row), seed, index, 0
+        self.random = random.Random(seed)
+    def step(self, answer):
+        self.n += 1
+        mark = self.row.get("mark", "")
+        if self.row.get("dies") and self.n == 2 and not os.path.exists(mark):
+            while self.row.get("together") and not os.path.exists(mark + " there"):
+                time.sleep(0.01)
+            open(mark, "w").close()
+            os._exit(1)
+        if self.row.get("lost") and self.n == 2 and not os.path.exists(mark):
+            open(mark + " there", "w").close()
+            time.sleep(1000)
+        self.instances, self.process = len(made), os.getpid()
+        draw = time.monotonic_ns() if self.row.get("by the clock") else self.random.random()
+        return Reply([{"role": "user", "content": f"{answer} {self.n} {draw}"}], done=self.n == 3)
+"""
+
+
+def test_episodes_of_a_lost_process_are_repeated_and_continue_as_if_nothing_had_happened(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "count.py").write_text(COUNTING)
+    with pool(tmp_path / "a", f"{tmp_path}/count.py:Count", limit=20) as environments:
+        expected = play(environments, [{}] * 4)
+    with pool(tmp_path / "b", f"{tmp_path}/count.py:Count", limit=20) as environments:
+        # the process of places 0, 2 and 4 is lost once, in the second turn of place 2
+        mark = str(tmp_path / "mark")
+        dies = {"dies": True, "together": True, "mark": mark}
+        found = play(
+            environments, [{"lost": True, "mark": mark}, {}, dies, {}, {"by the clock": True}]
+        )
+    assert [[r.messages for r in each] for each in found[:4]] == [
+        [r.messages for r in each] for each in expected
+    ]
+    assert (tmp_path / "mark").exists()
+    assert found[4][-1].done or "does not repeat its replies" in found[4][-1].error
+
+
+def test_an_episode_that_does_not_repeat_its_replies_fails(tmp_path: Path) -> None:
+    (tmp_path / "count.py").write_text(COUNTING)
+    with pool(tmp_path, f"{tmp_path}/count.py:Count", limit=20) as environments:
+        row = {"by the clock": True, "dies": True, "mark": str(tmp_path / "mark")}
+        lost = play(environments, [row, {}, row])
+    assert not lost[1][-1].error
+    said = [each[-1].error for each in (lost[0], lost[2]) if each[-1].error]
+    assert said
+    assert all("does not repeat its replies" in one or "status 1" in one for one in said)
+
+
+def test_an_instance_serves_one_rollout_and_is_reset_for_the_next(tmp_path: Path) -> None:
+    (tmp_path / "count.py").write_text(COUNTING)
+    with pool(tmp_path, f"{tmp_path}/count.py:Count", limit=20) as environments:
+        for _ in range(3):
+            play(environments, [{"x": 1}] * 6)
+            states = [outcome.state for outcome in environments.finish([False] * 6)]
+    # three in each of two processes, beside the one that was made to describe the class
+    assert {state["instances"] for state in states} == {3, 4}
+    assert [state["index"] for state in states] == [0, 1, 2, 3, 4, 5]
+    assert {state["seed"] for state in states} == {3}
+
+
+WAITING = '''
+import asyncio, time
+def tool(seconds: float) -> str:
+    """Wait.
+
+    Args:
+        seconds: How long.
+    """
+    time.sleep(seconds)
+    return "waited"
+async def later(seconds: float) -> str:
+    """Wait without a thread.
+
+    Args:
+        seconds: How long.
+    """
+    await asyncio.sleep(seconds)
+    return "waited"
+'''
+
+
+@pytest.mark.parametrize("name", ["tool", "later"])
+def test_tools_wait_side_by_side(tmp_path: Path, name: str) -> None:
+    """One after the other, 40 calls of a second would take 40 seconds; each may take 20."""
+    (tmp_path / "wait.py").write_text(WAITING)
+    call = f'<tool_call>{{"name": "{name}", "arguments": {{"seconds": 1.0}}}}</tool_call>'
+    with pool(tmp_path, "", tools=[f"{tmp_path}/wait.py:{name}"], limit=20) as environments:
+        environments.begin([Job(environment="", row={}, seed=0, index=i) for i in range(40)])
+        for place in range(40):
+            environments.ask(place, call)
+        found: list[EnvironmentReply] = []
+        while len(found) < 40:
+            found += [reply for _, reply in environments.replies(0.1)]
+    assert [reply.text for reply in found] == [f"⚙ {name}(1.0) → waited"] * 40
+    assert sum(reply.ms for reply in found) >= 40 * 1000
+
+
+@pytest.mark.parametrize(
+    ("code", "name", "said"),
+    [
+        ("x = 1", "e.py:X", "environment {f}:X: {p} has no 'X'; it has"),
+        ("def (", "e.py:X", "environment {f}:X cannot be loaded: SyntaxError"),
+        ("class X:\n  pass", "e.py:X", "has neither `reset(row, seed)` and `step(answer)` nor"),
+        ("import os; os._exit(5)", "e.py:X", "exited with status 5"),
+        ("class X:\n  def go(self, x): return 1", "e.py:X", "tool go cannot be described"),
+    ],
+)
+def test_what_cannot_be_loaded_is_refused_before_training(
+    tmp_path: Path, code: str, name: str, said: str
+) -> None:
+    (tmp_path / "e.py").write_text(code)
+    full = f"{tmp_path}/{name}"
+    with pytest.raises(BrokenEnvironmentError) as error, pool(tmp_path, full, limit=20):
+        pass
+    assert said.format(f=full.removesuffix(":X"), p=f"{tmp_path}/e.py") in str(error.value)
+
+
+def test_a_stop_is_obeyed_while_environments_begin(tmp_path: Path) -> None:
+    asked: list[int] = []
+    with EnvironmentClient((), {"": HOSTILE}, tmp_path, 60, lambda: bool(asked)) as environments:
+        asked.append(1)
+        job = Job(environment="", row={"kind": "hangs in reset"}, seed=0, index=0)
+        with pytest.raises(StopNow):
+            environments.begin([job])

@@ -1,0 +1,370 @@
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpo_engine.control import StopNow
+from grpo_engine.errors import RewardError
+from grpo_engine.rewards.client import PATIENCE, RewardClient
+from grpo_engine.rewards.outcome import ScoredRewards
+from grpo_engine.sandbox.process import LOG_LIMIT
+from grpo_engine.tasks.base import RewardSpec
+from tests.patience import until
+
+CASES = Path(__file__).parent / "rewards_cases.py"
+
+
+def spec(function: str, **options: Any) -> RewardSpec:
+    return RewardSpec(name=f"{CASES}:{function}", options=options)
+
+
+@contextmanager
+def worker(tmp_path: Path, *functions: Any, limit: float = 60.0) -> Iterator[RewardClient]:
+    specs = [spec(f) if isinstance(f, str) else f for f in functions]
+    with RewardClient(specs, tmp_path, limit) as made:
+        yield made
+
+
+def score(worker: RewardClient, *texts: str, step: int = 1, **columns: Any) -> ScoredRewards:
+    return worker.score(
+        ["p"] * len(texts),
+        list(texts),
+        [[1] * len(text) for text in texts],
+        columns,
+        {"global_step": step, "max_steps": 9},
+    )
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    state = Path(f"/proc/{pid}/stat")
+    return not (state.exists() and state.read_text().rpartition(")")[2].split()[0] == "Z")
+
+
+def test_functions_are_called_as_trl_calls_them(tmp_path: Path) -> None:
+    prompt = [{"role": "user", "content": "q"}]
+    completion = [{"role": "assistant", "content": "a"}]
+    with worker(tmp_path, "sees_all") as made:
+        scored = made.score(
+            [prompt, prompt],
+            [completion, completion],
+            [[1, 2, 3], [4]],
+            {"answer": ["x", "y"]},
+            {"global_step": 2, "max_steps": 4},
+        )
+    assert scored.names == ("sees_all",)
+    assert scored.values == ((3.0, 1.0),)
+    assert scored.extras["keys"] == ("answer log_extra log_metric",) * 2
+    # log_metric was called with 2 and with 4
+    assert scored.metrics == {"step_seen": 3.0}
+
+
+def test_a_function_without_kwargs_gets_only_what_it_names(tmp_path: Path) -> None:
+    with worker(tmp_path, "only_some") as made:
+        scored = score(made, "yes 5", "no", answer=["5", "5"], other=[1, 2])
+    assert scored.values == ((1.0, 0.0),)
+
+
+def test_a_callable_object_and_options_work(tmp_path: Path) -> None:
+    with worker(tmp_path, "judge", spec("with_options", bonus=0.25)) as made:
+        scored = score(made, "a", "b")
+    assert scored.names == ("Judge", "with_options")
+    assert scored.values == ((2.0, 2.0), (0.25, 0.25))
+
+
+def test_one_function_cannot_change_what_the_next_one_sees(tmp_path: Path) -> None:
+    with worker(tmp_path, "changes_its_input", "length_of") as made:
+        scored = score(made, "abc", "a")
+    assert scored.values[1] == (3.0, 1.0)
+
+
+def test_async_functions_run_at_the_same_time_and_none_does_not_apply(tmp_path: Path) -> None:
+    # run in sequence, the first would wait forever
+    with worker(tmp_path, "waits_for_the_other", "length_of", "also_async", limit=20.0) as made:
+        scored = score(made, "ab", "c")
+    assert scored.values == ((1.0, 1.0), (2.0, 1.0), (None, None))
+    assert not scored.problems
+
+
+def test_a_name_used_twice_gets_a_number(tmp_path: Path) -> None:
+    with worker(tmp_path, "length_of", "length_of") as made:
+        assert made.names == ("length_of", "length_of_2")
+
+
+def test_the_first_step_names_the_completion_and_the_line_of_an_exception(tmp_path: Path) -> None:
+    line = next(
+        number
+        for number, text in enumerate(CASES.read_text().splitlines(), 1)
+        if "1 / (3 - int" in text
+    )
+    with worker(tmp_path, "fails_on_three") as made, pytest.raises(RewardError) as caught:
+        score(made, "1", "2", "3", step=0)
+    message = str(caught.value)
+    assert "reward fails_on_three on completion 2" in message
+    assert f"rewards_cases.py:{line}" in message
+    assert "ZeroDivisionError" in message
+    assert "Traceback" in message
+    assert "worker_main.py" not in message
+
+
+def test_later_an_exception_costs_only_the_completions_that_caused_it(tmp_path: Path) -> None:
+    with worker(tmp_path, "fails_on_three") as made:
+        scored = score(made, "2", "3", "x", "1")
+    assert scored.values == ((1.0, None, None, 0.5),)
+    assert [(p.completion, p.kind) for p in scored.problems] == [(1, "exception"), (2, "exception")]
+    assert "invalid literal for int()" in scored.rewards[2][0].reason
+
+
+@pytest.mark.parametrize("function", ["hangs", "hangs_in_c"])
+def test_a_function_that_hangs_gets_none_and_the_others_are_scored(
+    tmp_path: Path, function: str
+) -> None:
+    with worker(tmp_path, function, "length_of", limit=1.0) as made:
+        before = made.pid
+        scored = score(made, "ab", "c")
+        assert made.pid != before
+        assert scored.values == ((None, None), (2.0, 1.0))
+        assert score(made, "ab").values[1] == (2.0,)
+    (problem,) = scored.problems
+    assert problem.kind == "timeout"
+    assert "rewards.time_limit 1 s" in problem.message
+    assert "rewards_cases.py:" in problem.line
+
+
+@pytest.mark.parametrize(
+    ("function", "how"),
+    [("crashes", "exited with status 7"), ("segfaults", "was killed by SIGSEGV")],
+)
+def test_a_function_that_ends_the_process_gets_none(
+    tmp_path: Path, function: str, how: str
+) -> None:
+    with worker(tmp_path, "length_of", function) as made:
+        scored = score(made, "ab")
+        assert score(made, "abc").values[0] == (3.0,)
+    assert scored.values == ((2.0,), (None,))
+    assert scored.problems[0].kind == "crash"
+    assert how in scored.problems[0].message
+
+
+def test_sys_exit_is_an_exception_like_any_other(tmp_path: Path) -> None:
+    with worker(tmp_path, "exits") as made:
+        scored = score(made, "ab")
+    assert "called sys.exit(3)" in scored.problems[0].message
+
+
+def test_megabytes_of_output_go_to_a_capped_log(tmp_path: Path) -> None:
+    with worker(tmp_path, "shouts") as made:
+        scored = score(made, "a", "b")
+    assert scored.values == ((0.5, 0.5),)
+    log = (tmp_path / "rewards.log").read_bytes()
+    assert LOG_LIMIT <= len(log) <= LOG_LIMIT + 200
+    assert b"further output is dropped" in log
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("one_too_few", "returned 1 scores for 2 completions; return exactly one each"),
+        ("gives_words", "on completion 1"),
+        ("gives_words", "gave str 'good'; a score is a number or None"),
+        ("gives_one_number", "returned float, not one score per completion"),
+    ],
+)
+def test_an_unusable_return_value_ends_the_first_step(
+    tmp_path: Path, function: str, message: str
+) -> None:
+    with worker(tmp_path, function) as made, pytest.raises(RewardError, match="rewards_cases") as e:
+        score(made, "a", "b", step=0)
+    assert message in str(e.value)
+
+
+def test_an_unusable_return_value_later_is_none_and_a_problem(tmp_path: Path) -> None:
+    with worker(tmp_path, "one_too_few", "gives_words") as made:
+        scored = score(made, "a", "b")
+    assert scored.values == ((None, None), (1.0, None))
+    assert [problem.kind for problem in scored.problems] == ["count", "type"]
+
+
+def test_nan_and_infinity_are_none_and_a_problem(tmp_path: Path) -> None:
+    with worker(tmp_path, "gives_odd_numbers") as made:
+        scored = score(made, "a", "b", "c", "d", step=0)
+    assert scored.values == ((None, None, 1.0, None),)
+    assert [(p.completion, p.kind) for p in scored.problems] == [(0, "value"), (1, "value")]
+
+
+def test_an_unusable_score_is_named_beside_an_exception(tmp_path: Path) -> None:
+    with worker(tmp_path, "fails_on_three_and_gives_nan_on_four") as made:
+        scored = score(made, "2", "3", "4")
+    assert scored.values == ((1.0, None, None),)
+    assert [(p.completion, p.kind) for p in scored.problems] == [(1, "exception"), (2, "value")]
+
+
+def test_a_weight_counts_towards_the_largest_score(tmp_path: Path) -> None:
+    heavy = RewardSpec(name=f"{CASES}:with_options", weight=-1e3, options={"bonus": 1e28})
+    with worker(tmp_path, heavy, spec("with_options", bonus=1e28)) as made:
+        scored = score(made, "a")
+    assert scored.values == ((None,), (1e28,))
+    assert "1e+28 with weight -1000, scored None" in scored.problems[0].message
+
+
+def test_a_function_that_never_works_ends_the_run(tmp_path: Path) -> None:
+    with worker(tmp_path, "one_too_few") as made:
+        for _ in range(PATIENCE - 1):
+            score(made, "a")
+        with pytest.raises(RewardError, match=f"failed completely {PATIENCE} times in a row"):
+            score(made, "a")
+
+
+def test_process_rewards_come_back_as_steps_with_their_mean(tmp_path: Path) -> None:
+    with worker(tmp_path, "in_steps") as made:
+        scored = score(made, "abcdef")
+    assert scored.steps == ((((3, 1.0), (6, 0.0)),),)
+    assert scored.values == ((0.5,),)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nowhere.py:f", "there is no file"),
+        (f"{CASES}:missing", "has no 'missing'; it has length_of"),
+        ("no_such_package.rewards:f", "there is no module no_such_package"),
+        ("numeric_anser", "did you mean numeric_answer?"),
+        (f"{CASES}:by_position", "remove the `/`"),
+        ("http://", "no host"),
+        ("model:/nowhere", "has no config.json"),
+    ],
+)
+def test_a_function_that_cannot_be_loaded_is_named_before_training(
+    tmp_path: Path, name: str, message: str
+) -> None:
+    with pytest.raises(RewardError) as caught, worker(tmp_path, RewardSpec(name=name)):
+        pass
+    assert message in str(caught.value)
+
+
+def test_a_syntax_error_is_shown_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text("x = 1\ndef f(:\n    pass\n")
+    name = f"{tmp_path}/bad.py:f"
+    with pytest.raises(RewardError) as caught, worker(tmp_path, RewardSpec(name=name)):
+        pass
+    assert "bad.py:2" in str(caught.value)
+    assert "SyntaxError" in str(caught.value)
+
+
+def test_an_option_that_a_function_does_not_take_is_an_error(tmp_path: Path) -> None:
+    wrong = RewardSpec(name=f"{CASES}:only_some", options={"bonus": 1})
+    with (
+        pytest.raises(RewardError, match="takes no option 'bonus'; it takes answer, completions"),
+        worker(tmp_path, wrong),
+    ):
+        pass
+
+
+def test_a_missing_column_is_named_before_training(tmp_path: Path) -> None:
+    with worker(tmp_path, "needs_solution", RewardSpec(name="numeric_answer")) as made:
+        with pytest.raises(RewardError, match="needs the column 'solution', which task t does not"):
+            made.check(["answer"], "task t")
+        made.check(["answer", "solution"], "task t")
+
+
+def test_no_function_at_all_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(RewardError, match=r"name one in rewards\.functions"):
+        RewardClient([], tmp_path, 1.0)
+
+
+def test_scoring_ends_at_the_first_look_after_the_user_stops_the_run(tmp_path: Path) -> None:
+    looks: list[bool] = []
+
+    def stopped() -> bool:
+        if (tmp_path / "pid").exists():  # it hangs
+            looks.append(len(looks) == 5)
+        return any(looks)
+
+    made = RewardClient([spec("hangs")], tmp_path, 600.0, stopped)
+    with made, pytest.raises(StopNow):
+        score(made, "a", path=[str(tmp_path / "pid")])
+    assert looks == [False] * 5 + [True]
+    assert made.pid is None
+
+
+def test_closing_ends_the_worker(tmp_path: Path) -> None:
+    with worker(tmp_path, "length_of") as made:
+        pid = made.pid
+        score(made, "a")
+    assert pid is not None
+    until(lambda: not alive(pid))
+
+
+def test_processes_in_sessions_of_their_own_end_with_the_worker(tmp_path: Path) -> None:
+    wanted = tmp_path / "pids"
+    with worker(tmp_path, "leaves_daemons") as made:
+        score(made, "a", path=[str(wanted)])
+        pids = list(map(int, wanted.read_text().split()))
+        assert len(pids) == 2
+        assert all(map(alive, pids))
+    until(lambda: not any(map(alive, pids)))
+
+
+def test_processes_in_sessions_of_their_own_end_with_a_call_that_takes_too_long(
+    tmp_path: Path,
+) -> None:
+    wanted = tmp_path / "pids"
+    with worker(tmp_path, "leaves_daemons_and_hangs", limit=5.0) as made:
+        assert score(made, "a", path=[str(wanted)]).problems[0].kind == "timeout"
+        pids = list(map(int, wanted.read_text().split()))
+        until(lambda: not any(map(alive, pids)))
+
+
+def test_garbage_in_the_pipe_of_replies_is_a_problem_of_the_function(tmp_path: Path) -> None:
+    with worker(tmp_path, "writes_garbage", "length_of") as made:
+        scored = score(made, "ab")
+        assert scored.values == ((None,), (2.0,))
+    assert "wrote into the pipe of its replies" in scored.problems[0].message
+
+
+@pytest.mark.parametrize("function", ["starts_a_child", "hangs_in_c", "leaves_daemons_and_hangs"])
+def test_no_orphan_is_left_when_the_engine_is_killed(tmp_path: Path, function: str) -> None:
+    if function == "hangs_in_c" and sys.platform != "linux":
+        pytest.skip("needs the kernel's signal on a closed pipe")
+    code = f"""
+import sys
+from pathlib import Path
+from grpo_engine.rewards.client import RewardClient
+from grpo_engine.tasks.base import RewardSpec
+from tests.patience import until
+made = RewardClient([RewardSpec(name={f"{CASES}:{function}"!r})], Path({str(tmp_path)!r}), 600)
+with made:
+    made.score(["p"], ["c"], [[1]], {{"path": [{str(tmp_path / "pids")!r}]}}, {{"global_step": 1}})
+"""
+    engine = subprocess.Popen([sys.executable, "-c", code])
+    wanted = tmp_path / "pids"
+    until(lambda: wanted.exists() and wanted.read_text())
+    pids = list(map(int, wanted.read_text().split()))
+    assert all(map(alive, pids))
+    engine.kill()
+    engine.wait()
+    until(lambda: not any(map(alive, pids)))
+
+
+def test_the_worker_ignores_the_interrupt_and_has_its_own_group(tmp_path: Path) -> None:
+    with worker(tmp_path, "length_of") as made:
+        assert made.pid is not None
+        assert os.getpgid(made.pid) == made.pid
+        os.kill(made.pid, 2)
+        assert score(made, "ab").values == ((2.0,),)
+        threads = Path(f"/proc/{made.pid}/environ")
+        if threads.exists():
+            assert b"OMP_NUM_THREADS=1" in threads.read_bytes()
+
+
+def test_text_with_lone_surrogates_and_null_travels(tmp_path: Path) -> None:
+    with worker(tmp_path, "length_of") as made:
+        assert score(made, "\udce9\x00é🦉").values == ((4.0,),)
