@@ -49,8 +49,6 @@ static Sizes sizes_of(const Model *model)
                    model->kv_heads * model->head_dim};
 }
 
-static int has_qk_norm(const Layer *layer) { return layer->q_norm != NULL; }
-
 static Saved saved_at(const Model *model, const Layer *layer, int tokens, float *memory)
 {
     Sizes s = sizes_of(model);
@@ -65,7 +63,7 @@ static Saved saved_at(const Model *model, const Layer *layer, int tokens, float 
     ASSIGN(residual, s.hidden);
     ASSIGN(gate, s.intermediate);
     ASSIGN(up, s.intermediate);
-    if (has_qk_norm(layer)) {
+    if (layer->q_norm) {
         ASSIGN(raw_queries, s.q_size);
         ASSIGN(raw_keys, s.kv_size);
     }
@@ -240,14 +238,18 @@ static void forward_heads(const Part *part, const Model *model, const Layer *lay
         size_t source = (size_t)pair * head_dim, query = source * group;
         size_t target = own_position(model, batch, t, pair % model->kv_heads);
         const float *cos_sin = batch->cos_sin + (size_t)t * model->rotary_dims;
-        if (has_qk_norm(layer)) {
+        if (layer->q_norm) {
             copy(group * head_dim, saved->queries + query, saved->raw_queries + query);
             copy(head_dim, keys + source, saved->raw_keys + source);
         }
-        for (int i = 0; i < group; i++)
-            prepare_query(model, layer, cos_sin, saved->queries + query + i * head_dim);
-        store_key_value(model, layer, cos_sin, keys + source, values + source,
-                        saved->keys + target, saved->values + target);
+        for (int i = 0; i < group; i++) {
+            float *head = saved->queries + query + i * head_dim;
+            forward_head(model, layer->q_norm, cos_sin, head);
+            for (int d = 0; d < head_dim; d++) head[d] *= model->scale;
+        }
+        copy(head_dim, keys + source, saved->keys + target);
+        copy(head_dim, values + source, saved->values + target);
+        forward_head(model, layer->k_norm, cos_sin, saved->keys + target);
     }
 }
 
@@ -270,8 +272,10 @@ static void forward_attention(const Part *part, const Model *model, const Batch 
             context_of(model, batch, saved, pair / model->kv_heads, pair % model->kv_heads);
         for (int i = 0; i < group; i++) {
             size_t head = ((size_t)pair * group + i) * head_dim;
-            attend(&context, head_dim, saved->queries + head, part->scores,
-                   saved->attended + head);
+            float *weights = part->scores, *out = saved->attended + head;
+            float scale = attention_weights(&context, head_dim, saved->queries + head, weights);
+            context_sum(&context, head_dim, weights, context.prompt_values, context.values, out);
+            for (int d = 0; d < head_dim; d++) out[d] *= scale;
         }
     }
 }
@@ -318,6 +322,14 @@ static void backward_attention(const Part *part, const Model *model, const Batch
         }
 }
 
+/* Gradient of what `forward_head` made of `raw` -> of `raw`, in place. */
+static void backward_head(const Model *model, const float *norm, const float *cos_sin,
+                          const float *raw, float *gradient)
+{
+    rotate(model->rotary_dims, cos_sin, -1, gradient);
+    if (norm) backward_norm(model->head_dim, raw, norm, model->epsilon, gradient, 0, gradient);
+}
+
 /* Inverse of `forward_heads`: gradients of prepared queries, and of keys and values by head, -> of
    the outputs of the projections. */
 static void backward_heads(const Part *part, const Model *model, const Layer *layer,
@@ -331,20 +343,14 @@ static void backward_heads(const Part *part, const Model *model, const Layer *la
         const float *cos_sin = batch->cos_sin + (size_t)t * model->rotary_dims;
         for (int i = 0; i < group; i++) {
             size_t head = ((size_t)pair * group + i) * head_dim;
-            for (int d = 0; d < head_dim; d++) queries[head + d] *= query_scale(model);
-            rotate(model->rotary_dims, cos_sin, -1, queries + head);
-            if (has_qk_norm(layer))
-                backward_norm(head_dim, saved->raw_queries + head, layer->q_norm, model->epsilon,
-                              queries + head, 0, queries + head);
+            for (int d = 0; d < head_dim; d++) queries[head + d] *= model->scale;
+            backward_head(model, layer->q_norm, cos_sin, saved->raw_queries + head, queries + head);
         }
         size_t target = (size_t)pair * head_dim;
         size_t source = own_position(model, batch, t, pair % model->kv_heads);
         copy(head_dim, head_values + source, values + target);
         copy(head_dim, head_keys + source, keys + target);
-        rotate(model->rotary_dims, cos_sin, -1, keys + target);
-        if (has_qk_norm(layer))
-            backward_norm(head_dim, saved->raw_keys + target, layer->k_norm, model->epsilon,
-                          keys + target, 0, keys + target);
+        backward_head(model, layer->k_norm, cos_sin, saved->raw_keys + target, keys + target);
     }
 }
 

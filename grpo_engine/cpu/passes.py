@@ -152,15 +152,11 @@ def score(
     states, targets = np.ascontiguousarray(states), targets.astype(np.int32)
     sums = np.empty((3, count), np.float32)
     gradients = np.empty_like(states) if gradient else None
-    chunk_size = head_tokens(count, weights.linear.output_size)
-    logits = np.empty((chunk_size, weights.linear.output_size), np.float32)
-    weights.library.head_pass(HeadPass(
-        head=ctypes.pointer(weights.linear), tokens=count, chunk_size=chunk_size,
-        temperature=temperature,
-        states=states.ctypes.data, targets=targets.ctypes.data, sums=sums.ctypes.data,
+    _run_head(
+        weights, states, head_tokens(count, weights.linear.output_size), temperature=temperature,
+        targets=targets.ctypes.data, sums=sums.ctypes.data,
         gradients=None if gradients is None else gradients.ctypes.data,
-        logits=logits.ctypes.data,
-    ))  # fmt: skip
+    )  # fmt: skip
     target_logits, exp_sums, weighted_sums = sums
     if gradients is not None:
         gradients /= -np.float32(temperature) * exp_sums[:, None]
@@ -170,10 +166,16 @@ def score(
 
 def next_logits(weights: HeadWeights, states: np.ndarray) -> np.ndarray:
     """Logits of the tokens after these states, [N, V]."""
-    count = len(states)
-    logits = np.empty((count, weights.linear.output_size), np.float32)
+    return _run_head(weights, states, len(states))
+
+
+def _run_head(
+    weights: HeadWeights, states: np.ndarray, chunk_size: int, **fields: Any
+) -> np.ndarray:
+    """Run the head on so many states at a time; return the logits of the last ones."""
+    logits = np.empty((chunk_size, weights.linear.output_size), np.float32)
     weights.library.head_pass(HeadPass(
-        head=ctypes.pointer(weights.linear), tokens=count, chunk_size=count,
-        states=states.ctypes.data, logits=logits.ctypes.data,
+        head=ctypes.pointer(weights.linear), tokens=len(states), chunk_size=chunk_size,
+        states=states.ctypes.data, logits=logits.ctypes.data, **fields,
     ))  # fmt: skip
     return logits
