@@ -78,6 +78,20 @@ size_t saved_size(const Model *model, const Layer *layer, int tokens)
     return saved_at(model, layer, tokens, &none).size;
 }
 
+/* A pass over all layers. `saved` has memory for each layer from `first_layer` on, and for the states
+   before the final norm; it is NULL if nothing is needed for a backward pass. */
+typedef struct {
+    const Model *model;
+    const Layer *layers;
+    const Batch *batch;
+    const float *norm;
+    float *states;      /* [tokens, hidden_size] before and after the pass, or their gradient */
+    int first_layer;
+    float *const *saved;
+    const LayerGradients *gradients;
+    float *workspace;
+} Pass;
+
 /* Products of all adapters' first matrices, each thread's own if they must be row-wise. */
 static size_t lora_size(const Model *model, const Batch *batch)
 {
@@ -87,13 +101,15 @@ static size_t lora_size(const Model *model, const Batch *batch)
 /* Attention weights of one query, and their gradients. */
 static size_t scores_size(const Batch *batch) { return 2 * ((size_t)batch->longest + SCORE_PADDING); }
 
-/* Floats of workspace that either pass needs; more if the forward pass saves nothing. */
-size_t pass_workspace(const Model *model, const Layer *layer, const Batch *batch, int saves)
+/* Floats of workspace that a pass needs. */
+size_t pass_workspace(const Pass *pass)
 {
+    const Model *model = pass->model;
+    const Batch *batch = pass->batch;
     Sizes s = sizes_of(model);
-    return (saves ? 0 : saved_size(model, layer, batch->tokens))
+    return (pass->saved ? 0 : saved_size(model, pass->layers, batch->tokens))
         + batch->tokens * (2 * (size_t)s.hidden + 2 * s.q_size + 4 * s.kv_size
-                            + 3 * (size_t)s.intermediate)
+                           + 3 * (size_t)s.intermediate)
         + (batch->row_wise ? MAX_THREADS : 2) * lora_size(model, batch)
         + MAX_THREADS * scores_size(batch);
 }
@@ -371,18 +387,6 @@ static void backward_swiglu(size_t count, const float *gate, const float *up, fl
     }
 }
 
-typedef struct {
-    const Model *model;
-    const Layer *layers;
-    const Batch *batch;
-    const float *norm;
-    int first_layer;
-    float *states;
-    const LayerGradients *gradients;
-    float *const *saved;
-    float *workspace;
-} Pass;
-
 /* Each thread computes its columns, rows or heads of every part of a layer. */
 static void forward_part(void *arg, int thread, int count)
 {
@@ -487,34 +491,18 @@ static void backward_part(void *arg, int thread, int count)
     }
 }
 
-/* Multiplications in some of the products of a pass, to tell whether threads pay off. */
-static double pass_work(const Model *model, const Batch *batch)
+static void run_pass(Job *job, const Pass *pass)
 {
-    Sizes s = sizes_of(model);
-    return (double)batch->tokens * model->layers * s.hidden * (s.q_size + s.intermediate);
+    Sizes s = sizes_of(pass->model);  /* of some of the products, to tell whether threads pay off */
+    run(job, (void *)pass, (double)pass->batch->tokens * pass->model->layers * s.hidden
+                               * (s.q_size + s.intermediate));
 }
 
-/* states [tokens, hidden_size] -> after all layers and the final norm. `saved` has memory for each
-   layer from `first_layer` on, and for the states before the final norm; it is NULL if nothing is
-   needed for a backward pass. */
-void forward_pass(const Model *model, const Layer *layers, const Batch *batch, const float *norm,
-                  int first_layer, float *states, float *const *saved, float *workspace)
-{
-    run(forward_part,
-        &(Pass){model, layers, batch, norm, first_layer, states, NULL, saved, workspace},
-        pass_work(model, batch));
-}
+/* States -> the states after all layers and the final norm. */
+void forward_pass(const Pass *pass) { run_pass(forward_part, pass); }
 
-/* Gradient of what `forward_pass` returned [tokens, hidden_size] -> of LoRA, from the last layer
-   down to `first_layer`; `saved` is what that pass was given. */
-void backward_pass(const Model *model, const Layer *layers, const Batch *batch, const float *norm,
-                   int first_layer, float *gradient, const LayerGradients *gradients,
-                   float *const *saved, float *workspace)
-{
-    run(backward_part,
-        &(Pass){model, layers, batch, norm, first_layer, gradient, gradients, saved, workspace},
-        pass_work(model, batch));
-}
+/* Gradient of what the forward pass made -> of LoRA, from the last layer down to `first_layer`. */
+void backward_pass(const Pass *pass) { run_pass(backward_part, pass); }
 
 /* Scores of N tokens. With x = (logits - max) / temperature, `sums` [3, N] are x of the target, the
    sum of e^x, and the sum of x e^x; `gradients` [N, hidden_size], if not NULL, are those of the
