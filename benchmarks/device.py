@@ -299,7 +299,7 @@ def parity() -> Part:
         return policy
 
     def scores(policy: Policy, rows: Any) -> Any:
-        (batch,) = micro_batches(rows, rows_at_most=len(rows))
+        (batch,) = micro_batches(rows, max_rows=len(rows))
         found = token_scores(policy, batch, temperature=1.0, gradient=False).logprobs
         return np.array(found)[np.array(batch.mask) > 0]
 

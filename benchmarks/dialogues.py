@@ -14,7 +14,7 @@ from pathlib import Path
 
 from grpo_engine.config.settings import ModelConfig
 from grpo_engine.cpu import blas
-from grpo_engine.environments.pool import EnvironmentPool, Job
+from grpo_engine.environments.client import EnvironmentClient, Job
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.policy import Policy
 from grpo_engine.rollouts.decode import sample_groups
@@ -49,7 +49,7 @@ class Measured:
 
 
 def measure(
-    policy: Policy, pool: EnvironmentPool, most: float, asked: argparse.Namespace
+    policy: Policy, pool: EnvironmentClient, most: float, asked: argparse.Namespace
 ) -> Measured:
     """Sample one batch of dialogues with replies that take up to `most` seconds."""
     dice = random.Random(0)
@@ -91,7 +91,7 @@ def main() -> None:
     policy = load_policy(ModelConfig(path=asked.model), seed=0)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "waits.py").write_text(ENVIRONMENT)
-        with EnvironmentPool((), {"": f"{folder}/waits.py:Waits"}, Path(folder), 60) as pool:
+        with EnvironmentClient((), {"": f"{folder}/waits.py:Waits"}, Path(folder), 60) as pool:
             print("| replies | tokens/s | s | s waited | processor s | of instant |")
             for _ in range(asked.rounds):
                 instant = measure(policy, pool, 0.0, asked)

@@ -89,7 +89,7 @@ def logits_of(policy: Policy, rows: list[Fed], max_rows: int) -> list[list[np.nd
                 active += joining
             left = [i for i, row in enumerate(active) if len(logits[row]) < len(rows[row][1])]
             if len(left) < len(active):
-                batch.keep(left)
+                batch.select(left)
                 active = [active[i] for i in left]
                 continue
             tokens = mx.array([rows[row][1][len(logits[row]) - 1] for row in active])

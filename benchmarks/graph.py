@@ -30,7 +30,7 @@ import grpo_engine  # noqa: F401 - puts a fast BLAS in place before MLX
 from grpo_engine.config.settings import ModelConfig, RunConfig
 from grpo_engine.control import Control
 from grpo_engine.events import RunFailed, StepFinished
-from grpo_engine.policy.batch import TokenBatch, Tokens, make_batch
+from grpo_engine.policy.batch import TokenBatch, TokenRow, make_batch
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.policy import Policy
@@ -101,7 +101,7 @@ def our_step(policy: Policy, rows: int) -> Counter[str]:
         (prefilled,) = batch.prefill([PROMPT])
         batch.add([prefilled] * rows)
         mx.eval(batch.step(mx.array([7] * rows)))
-        mx.eval([cache.state for cache in batch.caches])  # type: ignore[attr-defined]
+        mx.eval([cache.state for cache in batch.caches])
         return operations(batch.step(mx.array([7] * rows)))
 
 
@@ -163,7 +163,7 @@ def kept_bytes(policy: Policy, lengths: tuple[int, int] = (64, 192)) -> float:
     policy.head_chunk = min(lengths) // 2
     peaks = []
     for length in lengths:
-        rows = [Tokens(PROMPT[:9], (PROMPT * 8)[:length])]
+        rows = [TokenRow(PROMPT[:9], (PROMPT * 8)[:length])]
 
         def loss(batch: TokenBatch) -> mx.array:
             return token_scores(policy, batch, temperature=1.0).logprobs.sum()
@@ -184,11 +184,11 @@ def leaving(policy: Policy, rows: int) -> str:
         (prefilled,) = batch.prefill([PROMPT])
         batch.add([prefilled] * rows)
         mx.eval(batch.step(mx.array([7] * rows)))
-        caches: list[Any] = batch.caches  # type: ignore[attr-defined]
+        caches = batch.caches
         arrays = [array for cache in caches for array in (cache.keys, cache.values)]
         mx.eval(arrays)
         before = sum(array.nbytes for array in arrays)
-        batch.keep(range(rows - rows // 4))
+        batch.select(range(rows - rows // 4))
         arrays = [array for cache in caches for array in (cache.keys, cache.values)]
         copies = operations(*arrays)
         mx.eval(arrays)
@@ -229,7 +229,7 @@ def times(policy: Policy, rows: int, tokens: int = 64) -> Iterator[tuple[str, fl
         (prefilled,) = batch.prefill([PROMPT])
         batch.add([prefilled] * rows)
         yield "our step with LoRA", milliseconds(lambda: mx.eval(batch.step(last)))
-        batch.keep(range(rows))
+        batch.select(range(rows))
 
     logits = mx.random.normal((rows, policy.vocabulary))
     keys = token_keys(list(range(rows)), [3] * rows)
@@ -242,7 +242,7 @@ def times(policy: Policy, rows: int, tokens: int = 64) -> Iterator[tuple[str, fl
             pass
 
     yield "sampling, all together, per token", milliseconds(sample, 3) / tokens
-    answers = [Tokens(PROMPT, (PROMPT * 8)[:tokens])] * rows
+    answers = [TokenRow(PROMPT, (PROMPT * 8)[:tokens])] * rows
 
     def loss(scored: TokenBatch) -> mx.array:
         return token_scores(policy, scored, temperature=1.0).logprobs.sum()

@@ -21,10 +21,9 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
-from benchmarks.quick import Row
 from grpo_engine.config.settings import ModelConfig
 from grpo_engine.cpu import blas
-from grpo_engine.policy.batch import micro_batches
+from grpo_engine.policy.batch import TokenRow, micro_batches
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.memory import Sizes, estimate_memory
@@ -99,19 +98,19 @@ def measure(policy: Policy, name: str, axis: str, value: int, rounds: int) -> Po
     )  # fmt: skip
 
 
-def sampled(policy: Policy, prompt: PromptRows, sampling: Sampling, turn: int) -> list[Row]:
+def sampled(policy: Policy, prompt: PromptRows, sampling: Sampling, turn: int) -> list[TokenRow]:
     """Sample answers to the prompt."""
     decoding = sample_groups(policy, [prompt], sampling, seed=0, step=turn)
     while True:
         try:
             next(decoding)
         except StopIteration as end:
-            return [Row(rollout.prompt_ids, rollout.ids) for rollout in end.value]
+            return [TokenRow(rollout.prompt_ids, rollout.ids) for rollout in end.value]
 
 
-def learn(policy: Policy, rows: Sequence[Row]) -> None:
+def learn(policy: Policy, rows: Sequence[TokenRow]) -> None:
     """Run forward and backward over the answers, with one evaluation per micro-batch."""
-    for batch in micro_batches(rows, rows_at_most=MICRO_ROWS):
+    for batch in micro_batches(rows, max_rows=MICRO_ROWS):
 
         def loss(batch: Any = batch) -> Any:
             return (token_scores(policy, batch, temperature=1.0).logprobs * batch.mask).sum()

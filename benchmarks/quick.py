@@ -13,7 +13,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ import mlx.nn as nn
 
 from grpo_engine.config.settings import ModelConfig
 from grpo_engine.cpu import blas
-from grpo_engine.policy.batch import micro_batches
+from grpo_engine.policy.batch import TokenRow, micro_batches
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.policy import Policy
@@ -33,15 +32,6 @@ EXPECTED = Path(__file__).parent / "expected.json"
 SLACK = 0.6  # a ratio may fall to this share of the expected one: other programs run too
 ROUNDS = 5
 ROWS, PROMPT, ANSWER = 32, 96, 48
-
-
-@dataclass(frozen=True)
-class Row:
-    """An answer in the form that scoring reads."""
-
-    prompt_ids: tuple[int, ...]
-    ids: tuple[int, ...]
-    forced: tuple[int, ...] = ()
 
 
 def prompts_of(policy: Policy) -> list[PromptRows]:
@@ -63,19 +53,19 @@ def sample(policy: Policy) -> None:
         pass
 
 
-def rows_of(policy: Policy) -> list[Row]:
+def rows_of(policy: Policy) -> list[TokenRow]:
     """Return answers of different lengths."""
     dice = random.Random(1)
     return [
-        Row(prompt.ids, tuple(dice.randrange(3, policy.vocabulary) for _ in range(length)))
+        TokenRow(prompt.ids, tuple(dice.randrange(3, policy.vocabulary) for _ in range(length)))
         for prompt in prompts_of(policy)
         for length in range(ANSWER - ROWS // 4, ANSWER)
     ]
 
 
-def learn(policy: Policy, rows: list[Row]) -> None:
+def learn(policy: Policy, rows: list[TokenRow]) -> None:
     """Run a forward and backward pass over all rows."""
-    for batch in micro_batches(rows, rows_at_most=ROWS):
+    for batch in micro_batches(rows, max_rows=ROWS):
 
         def loss(batch: Any = batch) -> Any:
             return (token_scores(policy, batch, temperature=1.0).logprobs * batch.mask).sum()
@@ -83,9 +73,9 @@ def learn(policy: Policy, rows: list[Row]) -> None:
         mx.eval(nn.value_and_grad(policy.module, loss)())
 
 
-def score(policy: Policy, rows: list[Row]) -> None:
+def score(policy: Policy, rows: list[TokenRow]) -> None:
     """Run a forward pass without gradients."""
-    for batch in micro_batches(rows, rows_at_most=ROWS):
+    for batch in micro_batches(rows, max_rows=ROWS):
         scores = token_scores(policy, batch, temperature=1.0, gradient=False)
         mx.eval(scores.logprobs)
 

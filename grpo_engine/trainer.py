@@ -86,7 +86,7 @@ def run(
 
 def _whole_run(run: Run) -> Iterator[Event]:
     """The run after everything is loaded."""
-    yield from answer_requests(run, run.step)
+    yield from answer_requests(run)
     if run.step == 0 and not run.progress.evaluated_before:
         yield from _before_first_step(run)
     yield from _train(run)

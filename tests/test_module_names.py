@@ -136,8 +136,8 @@ def test_every_module_named_in_a_string_is_there() -> None:
         "grpo_tui.app.cli.verbs",  # a prefix
         "grpo_tui.__main__",  # -m in a list of arguments
         "grpo_tui.app.trial.process",
-        "grpo_engine.rewards.worker.main:main",  # code for a child process
-        "grpo_engine.environments.worker.main:main",
+        "grpo_engine.sandbox.program:main",  # code for a child process
+        "grpo_engine.rewards.service:Rewards",
         "benchmarks.quick",  # the Makefile
         "grpo_tui.app.tui.screens.watch:WatchScreen",
         "grpo_tui.app.feed.demo",  # a docstring
@@ -166,7 +166,7 @@ def test_every_module_that_is_loaded_ahead_is_there() -> None:
         '[sys.executable, "-P", "-m", "grpo_tui.app.no_such", path]',
         '[sys.executable, "-m", "grpo_tui.app.tui.screens"]',  # a package without __main__
         '"import sys; from grpo_engine.no_such import main; main()"',
-        '"import sys; from grpo_engine.rewards.worker.main import no_such; no_such()"',
+        '"import sys; from grpo_engine.sandbox.program import no_such; no_such()"',
         '"import grpo_engine.no_such"',
         '"""`python -m grpo_tui.app.no_such` does it."""',
     ],

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from grpo_engine.config.settings import RunConfig
+from grpo_engine.environments.client import EnvironmentClient, Job
 from grpo_engine.environments.dialogues import specs_of
-from grpo_engine.environments.pool import EnvironmentPool, Job
 from grpo_engine.errors import ConfigError, DataError
 from grpo_engine.platform.scratch import scratch
 from grpo_engine.rollouts.dialogue import EnvironmentReply
@@ -70,22 +70,22 @@ class Episode:
                 f"the row's `environment` is {self._name!r}, not one of {', '.join(names)}"
             )
         self._seed = group_seed(seed=config.seed, step=STEP, prompt=key, attempt=0)
-        self.pool = EnvironmentPool(
+        self.client = EnvironmentClient(
             tools, names, folder, config.task.environment_time_limit,
             interpreter=config.task.interpreter, options=config.task.options,
         )  # fmt: skip
 
     def begin(self) -> Told:
-        """The prompt, with what the environment adds, and its tools; call it inside the pool."""
+        """The prompt, what the environment adds, and its tools; needs the open client."""
         job = Job(environment=self._name, row=self.row, seed=self._seed, index=0)
-        (opening,) = self.pool.begin([job])
+        (opening,) = self.client.begin([job])
         prompt = opening.after(self._prompt)
         system = [{"role": "system", "content": self._system}] if self._system else []
         asked = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
         lines: list[Line] = [
             ("prompt", f"{one.get('role')}: {one.get('content')}") for one in (*system, *asked)
         ]
-        described = (tool["function"] for tool in self.pool.described[self._name].tools)
+        described = (tool["function"] for tool in self.client.described[self._name].tools)
         tools = [
             f"{one['name']}({', '.join(one.get('parameters', {}).get('properties', {}))})"
             for one in described
@@ -93,15 +93,15 @@ class Episode:
         if tools:
             call = '<tool_call>{"name": …, "arguments": {…}}</tool_call>'
             lines.append(("hint", f"tools: {', '.join(tools)}; call one by {call}"))
-        failure = self.pool.failure(0)
+        failure = self.client.failure(0)
         if failure is not None:
             return Told((*lines, ("error", failure.error)), over=True, failed=True)
         return Told((*lines, self._turn()))
 
     def answer(self, text: str) -> Told:
         """Give an answer and wait for the reply."""
-        self.pool.ask(0, text)
-        while not (found := self.pool.replies(0.1)):
+        self.client.ask(0, text)
+        while not (found := self.client.replies(0.1)):
             pass
         reply = found[0][1]
         self._turns += 1
@@ -117,7 +117,7 @@ class Episode:
 
     def end(self) -> Iterator[str]:
         """What the environment says at its end."""
-        (outcome,) = self.pool.finish([False])
+        (outcome,) = self.client.finish([False])
         if outcome.reward is not None:
             yield f"reward at the end: {outcome.reward:g}"
         if outcome.state:
@@ -153,7 +153,7 @@ class Player:
             with ExitStack() as opening:
                 folder = opening.enter_context(scratch("episode"))
                 episode = Episode(config, folder)
-                opening.enter_context(episode.pool)
+                opening.enter_context(episode.client)
                 found, self._open = episode.begin(), opening.pop_all()
             self._episode = episode
         elif self._episode is None:

@@ -12,7 +12,7 @@ from grpo_engine.environments.dialogues import specs_of as environments_of
 from grpo_engine.errors import EngineError
 from grpo_engine.events import total_reward
 from grpo_engine.platform.scratch import scratch
-from grpo_engine.rewards.worker.client import RewardWorker
+from grpo_engine.rewards.client import RewardClient
 from grpo_engine.rollouts.prompts import (
     RenderedPrompt,
     conversation,
@@ -41,15 +41,15 @@ class Scores:
 
     def __init__(self, examples: Examples) -> None:
         self._examples = examples
-        self._worker: tuple[str, RewardWorker] | None = None
+        self._client: tuple[str, RewardClient] | None = None
         self._stack = ExitStack()
         self._folder = self._stack.enter_context(scratch("trial"))
 
     def close(self) -> None:
         """Stop the reward process."""
-        if self._worker is not None:
-            self._worker[1].close()
-            self._worker = None
+        if self._client is not None:
+            self._client[1].close()
+            self._client = None
         self._stack.close()
 
     def score(self, config: RunConfig, place: int, completion: str) -> dict[str, Any]:
@@ -57,11 +57,11 @@ class Scores:
         from grpo_engine.rewards.scorer import check_functions
 
         task, example = self._examples.task(config), self._examples.drawn(config)[place]
-        worker = self._started(config)
-        worker.check(list(example.columns), f"task {task.name}")
-        check_functions(config, task, worker.names)
+        client = self._started(config)
+        client.check(list(example.columns), f"task {task.name}")
+        check_functions(config, task, client.names)
         prompt = for_rewards(example, conversation(task, example))
-        scored = worker.score(
+        scored = client.score(
             [reward_prompt(prompt)],
             [reward_completion(prompt, completion, form=config.rewards.completions)],
             [self._ids(config, completion)],
@@ -128,7 +128,7 @@ class Scores:
         except EngineError:
             return Bytes()
 
-    def _started(self, config: RunConfig) -> RewardWorker:
+    def _started(self, config: RunConfig) -> RewardClient:
         from grpo_engine.rewards.scorer import specs_of
 
         specs = specs_of(config, self._examples.task(config))
@@ -137,15 +137,15 @@ class Scores:
             [[s.name, s.weight, dict(s.options)] for s in specs] + [stamps], default=str
         )  # fmt: skip
         key += f" {config.rewards.time_limit}"
-        if self._worker is not None and self._worker[0] == key:
-            return self._worker[1]
-        if self._worker is not None:
-            self._worker[1].close()
-            self._worker = None
-        worker = RewardWorker(specs, self._folder, config.rewards.time_limit)
-        worker.__enter__()
-        self._worker = key, worker
-        return worker
+        if self._client is not None and self._client[0] == key:
+            return self._client[1]
+        if self._client is not None:
+            self._client[1].close()
+            self._client = None
+        client = RewardClient(specs, self._folder, config.rewards.time_limit)
+        client.__enter__()
+        self._client = key, client
+        return client
 
 
 def _stamp(name: str) -> int:

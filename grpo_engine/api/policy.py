@@ -2,6 +2,7 @@
 
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from grpo_engine.policy import load
 from grpo_engine.policy.batch import make_batch
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.policy import Policy
-from grpo_engine.rollouts.decode import sample_groups
+from grpo_engine.rollouts.decode import pause_or_stop, sample_groups
 from grpo_engine.rollouts.prompts import PromptRenderer
 from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
 from grpo_engine.tasks.base import Example, Task, user_message
@@ -74,7 +75,10 @@ class LoadedPolicy:
         )  # fmt: skip
         ids = render(Example(key="prompt", prompt=prompt)).ids
         rows = [PromptRows(key="prompt", group=0, ids=ids, rows=count)]
-        events = sample_groups(self.policy, rows, sampling, seed=seed, step=0, control=control)
+        events = sample_groups(
+            self.policy, rows, sampling, seed=seed, step=0,
+            requests=partial(pause_or_stop, control or Control(), 0),
+        )  # fmt: skip
         while True:
             try:
                 event = next(events)

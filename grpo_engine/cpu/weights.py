@@ -61,7 +61,7 @@ class _Weights:
             bias=None if bias is None else self._address(_floats(bias), output_size),
             input_size=input_size, output_size=output_size,
         )  # fmt: skip
-        if base is layer or getattr(layer, "is_off", False):
+        if base is layer:
             return linear
         if not isinstance(layer, LoRALinear) or (layer.dropout._p_1 < 1 and layer.training):
             raise ValueError("an adapter of another type")

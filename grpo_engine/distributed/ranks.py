@@ -9,6 +9,7 @@ interrupt it. So each rank has a socket to rank 0, and a thread on each end that
 close and reports that in `control.lost`.
 """
 
+import itertools
 import json
 import os
 import secrets
@@ -17,6 +18,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -62,7 +64,7 @@ class Ranks:
         return self.rank == 0
 
     def assigned(self, items: Sequence[Item]) -> list[tuple[int, Item]]:
-        """This rank's items with their places: every `size`-th, so that long ones are spread."""
+        """This rank's items with their indices: every `size`-th, so that long ones are spread."""
         return list(enumerate(items))[self.rank :: self.size]
 
     def gather(self, value: Any) -> list[Any]:
@@ -73,70 +75,53 @@ class Ranks:
         sizes = self._all_gather(np.array([len(data)], dtype=np.int32))
         padded = np.zeros(int(sizes.max()), dtype=np.uint8)
         padded[: len(data)] = data
-        whole = self._all_gather(padded).reshape(self.size, -1)
-        return [json.loads(row[:size].tobytes()) for row, size in zip(whole, sizes, strict=True)]
+        rows = self._all_gather(padded).reshape(self.size, -1)
+        return [json.loads(row[:size].tobytes()) for row, size in zip(rows, sizes, strict=True)]
 
     def broadcast(self, value: Any) -> Any:
         """Rank 0's JSON value on every rank."""
         return self.gather(value if self.leads else None)[0] if self.group else value
 
-    def gather_by_place(self, items: Iterable[tuple[int, Any]], count: int) -> list[Any]:
-        """JSON values in the order of their places, each computed by one rank."""
-        values: list[Any] = [None] * count
-        for part in self.gather([[place, value] for place, value in items]):
-            for place, value in part:
-                values[place] = value
-        return values
+    def gather_indexed(self, items: Iterable[tuple[int, Any]]) -> list[Any]:
+        """JSON values in the order of their indices, each computed by one rank."""
+        gathered = itertools.chain.from_iterable(self.gather(list(items)))
+        return [value for _, value in sorted(gathered, key=itemgetter(0))]
 
     def sum(self, tree: Any) -> Any:
         """Sum every array of a tree over all ranks, in one message per number format."""
         if not self.group:
             return tree
         flat = flatten(tree)
-        kinds: dict[Any, list[str]] = {}
-        for name, value in flat.items():
-            kinds.setdefault(value.dtype, []).append(name)
-        summed: dict[str, mx.array] = {}
-        for names in kinds.values():
-            ends = np.cumsum([flat[name].size for name in names])[:-1].tolist()
-            whole = self._all_sum(mx.concatenate([flat[name].reshape(-1) for name in names]))
-            for name, part in zip(names, mx.split(whole, ends), strict=True):
-                summed[name] = part.reshape(flat[name].shape)
-        mx.eval(summed)
-        return nest(summed)
+        names_by_dtype: dict[Any, list[str]] = {}
+        for name, array in flat.items():
+            names_by_dtype.setdefault(array.dtype, []).append(name)
+        for names in names_by_dtype.values():
+            arrays = [flat[name] for name in names]
+            ends = np.cumsum([array.size for array in arrays])[:-1].tolist()
+            total = mx.distributed.all_sum(
+                mx.concatenate([array.reshape(-1) for array in arrays]), **self._backend
+            )
+            for name, array, part in zip(names, arrays, mx.split(total, ends), strict=True):
+                flat[name] = part.reshape(array.shape)
+        mx.eval(flat)
+        return nest(flat)
 
-    def sum_array(self, value: mx.array) -> mx.array:
-        if not self.group:
-            return value
-        total = self._all_sum(value)
-        mx.eval(total)
-        return total
+    def broadcast_arrays(self, arrays: Mapping[str, mx.array]) -> dict[str, mx.array]:
+        """Rank 0's arrays on every rank, in one message for each."""
+        formats = {n: [list(a.shape), str(a.dtype).rpartition(".")[2]] for n, a in arrays.items()}
+        result: dict[str, mx.array] = {}
+        for name, (shape, dtype) in self.broadcast(formats).items():
+            array = arrays[name] if self.leads else mx.zeros(shape, getattr(mx, dtype))
+            result[name] = self.sum(array) if array.size else array
+        return result
 
-    def broadcast_arrays(self, arrays: Mapping[str, mx.array] | None) -> dict[str, mx.array]:
-        if not self.group:
-            return dict(arrays or {})
-        local = arrays or {}
-        kinds = {n: [list(a.shape), str(a.dtype).rpartition(".")[2]] for n, a in local.items()}
-        everywhere: dict[str, mx.array] = {}
-        for name, (shape, dtype) in self.broadcast(kinds).items():
-            value = local[name] if self.leads else mx.zeros(shape, getattr(mx, dtype))
-            everywhere[name] = self.sum_array(value) if value.size else value
-        return everywhere
+    @property
+    def _backend(self) -> dict[str, Any]:
+        """Arguments of a collective: its stream is the CPU's for sockets and Thunderbolt."""
+        return {"group": self.group, "stream": None if "NCCL_HOST_IP" in os.environ else mx.cpu}
 
-    def _stream(self) -> Any:
-        """The stream of the back end: the CPU's for sockets and Thunderbolt, the GPU's for NCCL."""
-        return None if "NCCL_HOST_IP" in os.environ else mx.cpu
-
-    def _all_sum(self, value: mx.array) -> mx.array:
-        total: mx.array = mx.distributed.all_sum(value, group=self.group, stream=self._stream())
-        return total
-
-    def _all_gather(self, value: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
-        gathered = mx.distributed.all_gather(
-            mx.array(value), group=self.group, stream=self._stream()
-        )
-        mx.eval(gathered)
-        return np.array(gathered)
+    def _all_gather(self, values: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
+        return np.array(mx.distributed.all_gather(mx.array(values), **self._backend))
 
 
 class Lifeline:
@@ -149,30 +134,25 @@ class Lifeline:
 
     def __enter__(self) -> "Lifeline":
         if self._ranks.size > 1:
-            server = _listen() if self._ranks.leads else None
-            offer = None
-            if server is not None:
-                offer = {"port": server.getsockname()[1], "addresses": addresses(),
-                         "token": secrets.token_hex(16)}  # fmt: skip
-            offer = self._ranks.broadcast(offer)
-            if server is not None:
-                self._accept(server, offer["token"])
+            if self._ranks.leads:
+                hosts, token = addresses(), secrets.token_hex(16)
+                server = socket.create_server(("" if hosts != [LOOPBACK] else LOOPBACK, 0))
+                port = server.getsockname()[1]
+                self._ranks.broadcast({"port": port, "addresses": hosts, "token": token})
+                self._accept(server, token)
             else:
-                self._connect(offer)
+                self._connect(self._ranks.broadcast(None))
             self._ranks.gather(None)  # no rank starts before all are connected
         return self
 
-    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
-        self.say_goodbye("" if error is None else f"{type(error).__name__}: {error}")
-
-    def say_goodbye(self, failed: str = "") -> None:
-        """Tell the others that this rank leaves, with the reason if it failed."""
-        self._closing = True
-        for each in self._sockets:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        self._closing, message = True, BYE
+        if error is not None:
+            message = json.dumps({"failed": f"{type(error).__name__}: {error}"}).encode()
+        for client in self._sockets:
             with suppress(OSError):
-                each.sendall(json.dumps({"failed": failed}).encode() + b"\n" if failed else BYE)
-                each.close()
-        self._sockets.clear()
+                client.sendall(message)
+                client.close()
 
     def _accept(self, server: socket.socket, token: str) -> None:
         server.settimeout(PATIENCE)
@@ -181,57 +161,51 @@ class Lifeline:
             while waiting:
                 client, _ = server.accept()
                 client.settimeout(PATIENCE)
-                words = client.makefile("r").readline().split()
-                if len(words) == 2 and secrets.compare_digest(words[0], token):
-                    self._watch(client, f"rank {words[1]}")
+                sent, _, rank = client.makefile("r").readline().rstrip().partition(" ")
+                if secrets.compare_digest(sent, token):
+                    self._watch(client, f"rank {rank}")
                     waiting -= 1
                 else:
                     client.close()
 
-    def _connect(self, offer: Mapping[str, object]) -> None:
-        for address in offer["addresses"]:  # type: ignore[attr-defined]
+    def _connect(self, offer: Mapping[str, Any]) -> None:
+        for address in offer["addresses"]:
             with suppress(OSError):
-                place = (str(address), int(str(offer["port"])))
-                client = socket.create_connection(place, PATIENCE / 3)
+                client = socket.create_connection((address, offer["port"]), PATIENCE / 3)
                 client.sendall(f"{offer['token']} {self._ranks.rank}\n".encode())
                 self._watch(client, "rank 0")
                 return
 
-    def _watch(self, client: socket.socket, who: str) -> None:
+    def _watch(self, client: socket.socket, peer: str) -> None:
         client.settimeout(None)
         client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
             if hasattr(socket, name):  # a host that loses power never closes its socket
                 client.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         self._sockets.append(client)
-        threading.Thread(target=self._wait, args=(client, who), daemon=True).start()
+        threading.Thread(target=self._wait, args=(client, peer), daemon=True).start()
 
-    def _wait(self, client: socket.socket, who: str) -> None:
+    def _wait(self, client: socket.socket, peer: str) -> None:
         message = b""
         with suppress(OSError):
             while part := client.recv(4096):
                 message += part
         if self._closing or message == BYE:
             return
-        why = "it was killed, or its machine or network is gone"
+        reason = "it was killed, or its machine or network is gone"
         with suppress(ValueError, KeyError):
-            why = json.loads(message)["failed"]
+            reason = json.loads(message)["failed"]
         self._control.lose(
-            f"{who} of the run has ended: {why}. Start all ranks again with `grpo-tui resume`; "
+            f"{peer} of the run has ended: {reason}. Start all ranks again with `grpo-tui resume`; "
             "the run continues from its last checkpoint"
         )
-
-
-def _listen() -> socket.socket:
-    everywhere = "" if addresses() != [LOOPBACK] else LOOPBACK
-    return socket.create_server((everywhere, 0))
 
 
 def addresses(env: Mapping[str, str] = os.environ) -> list[str]:
     """Where other ranks can reach this one: from the launcher's host file, else by host name."""
     with suppress(KeyError, OSError, ValueError, TypeError, IndexError):
         hosts = json.loads(Path(env["MLX_HOSTFILE"]).read_text(encoding="utf-8"))
-        local = [place.rpartition(":")[0] for place in hosts[int(env["MLX_RANK"])]]
+        local = [address.rpartition(":")[0] for address in hosts[int(env["MLX_RANK"])]]
         return list(dict.fromkeys(local)) or [LOOPBACK]
     for name in ("MLX_JACCL_COORDINATOR", "NCCL_HOST_IP"):
         if host := env.get(name, ""):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_engine.config.settings import RunConfig
-from grpo_engine.environments.pool import EnvironmentPool, Job
+from grpo_engine.environments.client import EnvironmentClient, Job
 from grpo_engine.errors import DataError
 from grpo_engine.events import Span
 from grpo_engine.rollouts.dialogue import Dialogues
@@ -17,7 +17,7 @@ from grpo_engine.rollouts.prompts import (
     PromptRenderer,
     RenderedPrompt,
     conversation,
-    place,
+    location,
     reward_prompt,
 )
 from grpo_engine.rollouts.replies import ReplyTokens, reply_tokens, with_calls
@@ -29,9 +29,9 @@ CHOOSES = "environment"  # the column that names a row's environment, where ther
 
 @dataclass(slots=True, kw_only=True)
 class Environments:
-    """The pool of a run's environments, and what is rendered for them."""
+    """The client of a run's environments, and what is rendered for them."""
 
-    pool: EnvironmentPool
+    client: EnvironmentClient
     renderers: Mapping[str, PromptRenderer]  # by the name that a row chooses
     tokens: ReplyTokens
     config: RunConfig
@@ -46,7 +46,7 @@ class Environments:
         name = str(example.columns.get(CHOOSES, ""))
         if name not in self.renderers:
             raise DataError(
-                f"{place(example)}: its `environment` is {name!r}; task.environment has "
+                f"{location(example)}: its `environment` is {name!r}; task.environment has "
                 f"{', '.join(self.renderers)}"
             )
         return name
@@ -72,15 +72,15 @@ class Environments:
             columns = {key: v for key, v in example.columns.items() if not name or key != CHOOSES}
             row = {"prompt": reward_prompt(example.prompt), **columns}
             jobs += [Job(environment=name, row=row, seed=seed, index=i) for i in range(rows)]
-        openings = self.pool.begin(jobs)
+        openings = self.client.begin(jobs)
         found = []
         for number in range(len(places)):
             own = range(number * rows, (number + 1) * rows)
-            begun = [at for at in own if self.pool.failure(at) is None]
+            begun = [at for at in own if self.client.failure(at) is None]
             first = openings[begun[0]] if begun else NO_OPENING
             for at in begun:
                 if openings[at] != first:
-                    self.pool.fail(
+                    self.client.fail(
                         at, "reset: it begins differently from that of another answer to the same "
                         "prompt; the row and the seed must decide it",
                     )  # fmt: skip
@@ -90,23 +90,23 @@ class Environments:
     def dialogues(self) -> Dialogues:
         """What sampling needs for the episodes that have begun."""
         return Dialogues(
-            episodes=self.pool, tokens=self.tokens, end_token=self.tokens.end_token,
+            episodes=self.client, tokens=self.tokens, end_token=self.tokens.end_token,
             max_turns=self.config.task.max_turns, max_context=self.config.rollout.max_context,
             read=self.read if self.tokens.reads_calls else None,
         )  # fmt: skip
 
     def read(self, place: int, before: Sequence[int], ids: Sequence[int], answer: str) -> str:
         """An answer whose tool calls are rewritten from the model's own form."""
-        tools = self.pool.tools(place)
+        tools = self.client.tools(place)
         tokenizer = self.tokens.render.tokenizer
         return with_calls(tokenizer, before, ids, answer, tools) if tools else answer
 
     def finish(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
         """The rollouts with what their environments say at the end."""
-        outcomes = self.pool.finish([rollout.failed for rollout in rollouts])
+        outcomes = self.client.finish([rollout.failed for rollout in rollouts])
         found = []
         for at, (rollout, outcome) in enumerate(zip(rollouts, outcomes, strict=True)):
-            failure = None if rollout.failed else self.pool.failure(at)
+            failure = None if rollout.failed else self.client.failure(at)
             if failure is not None:
                 last = Span(
                     start=len(rollout.ids), length=0, kind="environment", name=failure.name,
@@ -133,7 +133,7 @@ def open_environments(
     folder: Path,
     render: PromptRenderer,
     ends: frozenset[int],
-    enter: Callable[[EnvironmentPool], EnvironmentPool],
+    enter: Callable[[EnvironmentClient], EnvironmentClient],
     interrupted: Callable[[], bool],
     objects: Mapping[str, Any] | None = None,
 ) -> Environments | None:
@@ -145,22 +145,22 @@ def open_environments(
     if not names:
         return None
     limit = config.task.environment_time_limit
-    pool = enter(
-        EnvironmentPool(
+    client = enter(
+        EnvironmentClient(
             tools, names, folder, limit, interrupted, objects,
             interpreter=config.task.interpreter, options=config.task.options,
         )
     )  # fmt: skip
     every = {
-        tool["function"]["name"]: tool for one in pool.described.values() for tool in one.tools
+        tool["function"]["name"]: tool for one in client.described.values() for tool in one.tools
     }
     whole = render.with_tools(list(every.values()))
     renderers = {
         name: replace(whole, tools=one.tools) if one.tools else render
-        for name, one in pool.described.items()
+        for name, one in client.described.items()
     }
     is_plain = render.is_plain or bool(
         len(task.train) and isinstance(conversation(task, task.train[0]), str)
     )
     tokens = reply_tokens(whole, ends, is_plain=is_plain, uses_tools=bool(every))
-    return Environments(pool=pool, renderers=renderers, tokens=tokens, config=config)
+    return Environments(client=client, renderers=renderers, tokens=tokens, config=config)

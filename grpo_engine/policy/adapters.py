@@ -5,7 +5,6 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from mlx_lm.utils import save_model
 from grpo_engine.config.settings import ModelConfig
 from grpo_engine.errors import ModelError
 from grpo_engine.policy import lora
+from grpo_engine.policy.source import quantised_layers
 from grpo_engine.policy.trees import flatten, nest
 from grpo_engine.regular_files import irregular_file
 
@@ -73,11 +73,11 @@ def _attach_saved(model: nn.Module, config: ModelConfig, folder: Path) -> dict[s
             "give a folder that mlx-lm or grpo-tui wrote",
             "model.adapter",
         ) from error
-    kind = saved.get("fine_tune_type", "lora")
-    if kind != config.tuning:
+    tuning = saved.get("fine_tune_type", "lora")
+    if tuning != config.tuning:
         raise ModelError(
-            f"model.adapter {folder} is of type {kind}, but model.tuning is {config.tuning}; "
-            f"set model.tuning to {kind}",
+            f"model.adapter {folder} is of type {tuning}, but model.tuning is {config.tuning}; "
+            f"set model.tuning to {tuning}",
             "model.adapter",
         )
     formats = {name: value.dtype for name, value in flatten(model.parameters()).items()}
@@ -87,7 +87,7 @@ def _attach_saved(model: nn.Module, config: ModelConfig, folder: Path) -> dict[s
         raise ModelError(
             f"model.adapter {folder} does not fit the model: {error}", "model.adapter"
         ) from error
-    if kind == "full":
+    if tuning == "full":
         model.unfreeze()
     lora.install(model)
     # full weights keep the model's format; adapters are float32, so that small steps count
@@ -95,91 +95,69 @@ def _attach_saved(model: nn.Module, config: ModelConfig, folder: Path) -> dict[s
         name: value.astype(formats.get(name, mx.float32))
         for name, value in flatten(model.trainable_parameters()).items()
     }))  # fmt: skip
-    kept = ("fine_tune_type", "num_layers", "lora_parameters")
-    return {"fine_tune_type": kind, **{name: saved[name] for name in kept if name in saved}}
+    names = ("num_layers", "lora_parameters")
+    return {"fine_tune_type": tuning, **{name: saved[name] for name in names if name in saved}}
 
 
 def _require_floats(model: nn.Module) -> None:
-    packed = [
-        name for name, module in model.named_modules()
-        if isinstance(module, nn.QuantizedLinear | nn.QuantizedEmbedding | QuantizedSwitchLinear)
-    ]  # fmt: skip
-    if packed:
+    if names := quantised_layers(model):
         raise ModelError(
-            f"model.tuning full cannot train quantised weights ({packed[0]} and "
-            f"{len(packed) - 1} more); set model.quantized to dequantize, or model.tuning to lora",
+            f"model.tuning full cannot train quantised weights ({names[0]} and "
+            f"{len(names) - 1} more); set model.quantized to dequantize, or model.tuning to lora",
             "model.tuning",
         )
 
 
-def _resolve_keys(model: nn.Module, wanted: tuple[str, ...]) -> list[str]:
+def _resolve_keys(model: nn.Module, requested: tuple[str, ...]) -> list[str]:
     """Resolve names such as `q_proj` to paths within a layer; no names means all linear layers."""
-    paths: dict[str, None] = {}
-    for layer in model.layers:
-        for name, module in layer.named_modules():
-            if isinstance(module, LINEAR):
-                paths[name] = None
-    if not wanted:
-        return sorted(paths)
-    chosen = [p for p in sorted(paths) if p in wanted or p.rpartition(".")[2] in wanted]
-    names = set(chosen) | {path.rpartition(".")[2] for path in chosen}
-    if missing := [name for name in wanted if name not in names]:
-        known = ", ".join(sorted({path.rpartition(".")[2] for path in paths}))
+    names = {
+        path: path.rpartition(".")[2]
+        for layer in model.layers
+        for path, module in layer.named_modules()
+        if isinstance(module, LINEAR)
+    }
+    if missing := [name for name in requested if name not in {*names, *names.values()}]:
         raise ModelError(
             f"model.lora_keys names {', '.join(missing)}, which the model does not have; "
-            f"it has {known}",
+            f"it has {', '.join(sorted(set(names.values())))}",
             "model.lora_keys",
         )
-    return chosen
+    return sorted(
+        path for path, name in names.items() if not requested or {path, name} & set(requested)
+    )
 
 
 def _initialise(model: nn.Module, seed: int) -> None:
     """Draw each A from its own key, so that layers, ranks and machines agree."""
-    drawn: dict[str, mx.array] = {}
-    for name, module in model.named_modules():
-        if isinstance(module, ADAPTED):
-            shape = module.lora_a.shape
-            bound = 1 / module.lora_a.shape[-1 if module.lora_a.ndim == 3 else 0] ** 0.5
-            digest = hashlib.blake2b(f"{seed}:{name}".encode(), digest_size=8).digest()
-            key = mx.random.key(int.from_bytes(digest, "big"))
-            drawn[f"{name}.lora_a"] = mx.random.uniform(-bound, bound, shape, key=key)
-    model.update(nest(drawn))
+    matrices: dict[str, mx.array] = {}
+    for name, layer in _adapted(model).items():
+        shape = layer.lora_a.shape
+        bound = 1 / shape[-1 if len(shape) == 3 else 0] ** 0.5
+        digest = hashlib.blake2b(f"{seed}:{name}".encode(), digest_size=8).digest()
+        key = mx.random.key(int.from_bytes(digest, "big"))
+        matrices[f"{name}.lora_a"] = mx.random.uniform(-bound, bound, shape, key=key)
+    model.update(nest(matrices))
 
 
-@cache
-def _switched_off(kind: type) -> type:
-    """Subclass of an adapted layer that skips its adapter."""
-
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return self[inner](*args, **kwargs)
-
-    def as_linear(self: Any, x: mx.array) -> Any:
-        return self[inner].as_linear(x)
-
-    inner = "embedding" if issubclass(kind, LoRAEmbedding | DoRAEmbedding) else "linear"
-    off = {"__call__": call, "as_linear": as_linear, "is_off": True}
-    return type(f"{kind.__name__}Off", (kind,), off)
+def _adapted(model: nn.Module) -> dict[str, Any]:
+    return {name: module for name, module in model.named_modules() if isinstance(module, ADAPTED)}
 
 
 @contextmanager
 def switched_off(model: nn.Module) -> Iterator[None]:
     """Run the base model: as LoRA at scale 0, without computing the adapter."""
-    layers = [m for _, m in model.named_modules() if isinstance(m, ADAPTED)]
-    for layer in layers:
-        layer.__class__ = _switched_off(type(layer))
+    layers = _adapted(model)
+    base = {name: layer.get("linear", layer.get("embedding")) for name, layer in layers.items()}
+    model.update_modules(nest(base))
     try:
         yield
     finally:
-        for layer in layers:
-            layer.__class__ = type(layer).__mro__[1]
+        model.update_modules(nest(layers))
 
 
 def fuse(model: nn.Module) -> None:
     """Add every adapter to the weights that it adapts, for good."""
-    merged = {
-        name: module.fuse() for name, module in model.named_modules() if isinstance(module, ADAPTED)
-    }
-    model.update_modules(nest(merged))
+    model.update_modules(nest({name: layer.fuse() for name, layer in _adapted(model).items()}))
     mx.eval(model.parameters())
 
 
@@ -195,14 +173,13 @@ def save(
             if file.is_file() and belongs(file.name):
                 shutil.copyfile(file, folder / file.name)
         return
-    own = dict(weights) if weights is not None else flatten(model.trainable_parameters())
-    mx.save_safetensors(str(folder / "adapters.safetensors"), own, metadata={"format": "mlx"})
+    arrays = dict(weights) if weights is not None else flatten(model.trainable_parameters())
+    mx.save_safetensors(str(folder / "adapters.safetensors"), arrays, metadata={"format": "mlx"})
     written = {"model": source, **adapter}
     (folder / "adapter_config.json").write_text(json.dumps(written, indent=4, sort_keys=True))
 
 
 def belongs(name: str) -> bool:
     """Whether a file of a model folder is copied unchanged: neither weights nor a run's state."""
-    is_own = name.endswith((".safetensors", ".safetensors.index.json", ".bin", ".gguf"))
-    is_own = is_own or name == "state.json"  # the folder is a checkpoint of another run
-    return not is_own and name.endswith((".json", ".jinja", ".txt", ".model", ".tiktoken"))
+    is_state = name == "state.json" or name.endswith(".safetensors.index.json")
+    return not is_state and name.endswith((".json", ".jinja", ".txt", ".model", ".tiktoken"))

@@ -5,32 +5,18 @@ Axes: B rows, T completion tokens. Rows remember their place in the list they ca
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import mlx.core as mx
 import numpy as np
 
 
-class TokenRow(Protocol):
-    """The fields of a rollout that a batch reads."""
-
-    @property
-    def prompt_ids(self) -> tuple[int, ...]: ...
-
-    @property
-    def ids(self) -> tuple[int, ...]: ...
-
-    @property
-    def forced(self) -> tuple[int, ...]: ...
-
-
 @dataclass(frozen=True, slots=True)
-class Tokens:
-    """A rollout's tokens and nothing else."""
+class TokenRow:
+    """A rollout's tokens, those after the prompt as sampled, including end tokens."""
 
     prompt_ids: tuple[int, ...]
     ids: tuple[int, ...]
-    forced: tuple[int, ...] = ()
+    forced: tuple[int, ...] = ()  # positions of tokens that were not sampled
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,7 +30,7 @@ class TokenBatch:
     ids: mx.array  # [B, T] int32, padded
     mask: mx.array  # [B, T] float32: 1 on sampled tokens, 0 on padding and forced tokens
     flat: mx.array  # [N] indices of the sampled tokens in ids.reshape(-1)
-    _back: mx.array  # [B, T] index of each token among the N; N on padding
+    _indices: mx.array  # [B, T] index of each token among the N; N on padding
 
     @property
     def width(self) -> int:
@@ -63,7 +49,7 @@ class TokenBatch:
 
     def spread(self, values: mx.array) -> mx.array:
         """Scatter values of the N sampled tokens to [B, T]; 0 elsewhere."""
-        return mx.concatenate([values, mx.zeros(1, dtype=values.dtype)])[self._back]
+        return mx.concatenate([values, mx.zeros(1, dtype=values.dtype)])[self._indices]
 
     def prefixes(self, pad_id: int) -> tuple[mx.array, mx.array]:
         """Prompts without their last token, right-padded [P, L], and that token per row [B, 1]."""
@@ -72,11 +58,11 @@ class TokenBatch:
 
     def joined(self, pad_id: int) -> tuple[mx.array, mx.array]:
         """Prompt and completion without its last token, [B, L]; flat indices of the N states."""
-        whole = [
+        sequences = [
             self.prompts[p] + ids[:-1]
             for p, ids in zip(self.prompt_of, self.completions, strict=True)
         ]
-        ids = _pad(whole, pad_id)
+        ids = _pad(sequences, pad_id)
         starts = mx.array([len(self.prompts[p]) - 1 for p in self.prompt_of], dtype=mx.int32)
         row, position = self.flat // self.width, self.flat % self.width
         return ids, row * ids.shape[1] + starts[row] + position
@@ -93,12 +79,12 @@ def make_batch(rollouts: Sequence[TokenRow], rows: Sequence[int], *, pad_id: int
         line[: len(rollouts[row].ids)] = 1
         line[list(rollouts[row].forced)] = 0
     flat = np.flatnonzero(mask)
-    back = np.full(mask.size, len(flat), dtype=np.int32)
-    back[flat] = np.arange(len(flat))
+    indices = np.full(mask.size, len(flat), dtype=np.int32)
+    indices[flat] = np.arange(len(flat))
     return TokenBatch(
         rows=tuple(rows), prompts=tuple(numbers), prompt_of=tuple(prompt_of),
         completions=completions, ids=_pad(completions, pad_id, width), mask=mx.array(mask),
-        flat=mx.array(flat.astype(np.int32)), _back=mx.array(back.reshape(mask.shape)),
+        flat=mx.array(flat.astype(np.int32)), _indices=mx.array(indices.reshape(mask.shape)),
     )  # fmt: skip
 
 
@@ -113,11 +99,11 @@ def _pad(rows: Sequence[tuple[int, ...]], pad_id: int, width: int = 0) -> mx.arr
 def micro_batches(
     rollouts: Sequence[TokenRow],
     *,
-    rows_at_most: int,
+    max_rows: int,
     pad_id: int = 0,
     only: Sequence[int] | None = None,
 ) -> list[TokenBatch]:
-    """Split the rollouts (or those in `only`) into batches of at most `rows_at_most` rows.
+    """Split the rollouts (or those in `only`) into batches of at most `max_rows` rows.
 
     Groups are sorted by their longest completion and rows within a group by length, longest
     first, to keep padding short and run the largest batch first.
@@ -129,16 +115,18 @@ def micro_batches(
     def length(row: int) -> int:
         return len(rollouts[row].ids)
 
+    def longest(rows: list[int]) -> int:
+        return length(rows[0])
+
     ordered = [sorted(group, key=length, reverse=True) for group in groups.values()]
-    ordered.sort(key=lambda group: length(group[0]), reverse=True)
     slices: list[list[int]] = []
-    whole: list[list[int]] = []
-    for group in ordered:
-        if len(group) > rows_at_most:
-            slices += [group[i : i + rows_at_most] for i in range(0, len(group), rows_at_most)]
-        elif whole and len(whole[-1]) + len(group) <= rows_at_most:
-            whole[-1] += group
+    merged: list[list[int]] = []
+    for group in sorted(ordered, key=longest, reverse=True):
+        if len(group) > max_rows:
+            slices += [group[i : i + max_rows] for i in range(0, len(group), max_rows)]
+        elif merged and len(merged[-1]) + len(group) <= max_rows:
+            merged[-1] += group
         else:
-            whole.append(group)
-    batches = sorted(slices + whole, key=lambda rows: length(rows[0]), reverse=True)
+            merged.append(group)
+    batches = sorted(slices + merged, key=longest, reverse=True)
     return [make_batch(rollouts, rows, pad_id=pad_id) for rows in batches]

@@ -1,5 +1,6 @@
 """Caches of a prompt's keys and values that several completions share, with gradients."""
 
+import copy
 from dataclasses import dataclass, field
 
 import mlx.core as mx
@@ -35,16 +36,16 @@ class Layout:
         """Which keys each new token sees, [B, 1, new, width + new]."""
         if (new, window) not in self._masks:
             lengths = mx.array(list(self.lengths), dtype=mx.int32)[:, None]  # [B, 1]
-            fresh = mx.arange(new)[None]
-            queries = (lengths + fresh)[:, :, None]  # [B, new, 1] positions
+            offsets = mx.arange(new)[None]
+            queries = (lengths + offsets)[:, :, None]  # [B, new, 1] positions
             old = mx.arange(self.width)[None]
-            keys = mx.concatenate([mx.where(old < lengths, old, 1 << 30), lengths + fresh], axis=1)[
-                :, None, :
-            ]  # padding is never visible
-            seen = keys <= queries
+            keys = mx.concatenate(
+                [mx.where(old < lengths, old, 1 << 30), lengths + offsets], axis=1
+            )[:, None, :]  # padding is never visible
+            visible = keys <= queries
             if window is not None:
-                seen = seen & (queries - keys < window)
-            self._masks[new, window] = seen[:, None]
+                visible = visible & (queries - keys < window)
+            self._masks[new, window] = visible[:, None]
         return self._masks[new, window]
 
 
@@ -72,10 +73,10 @@ class PrefixCache(KVCache):
                 self.shared = False
             keys = mx.concatenate([self.keys, keys], axis=2)
             values = mx.concatenate([self.values, values], axis=2)
-        self.take(keys, values)
+        self.store(keys, values)
         return keys, values
 
-    def take(self, keys: mx.array, values: mx.array) -> None:
+    def store(self, keys: mx.array, values: mx.array) -> None:
         """Store keys and values; without a layout the next token follows them."""
         self.keys, self.values = keys, values
         if self.layout is None:
@@ -102,26 +103,23 @@ class PrefixCache(KVCache):
 
     def spread(self, layout: Layout) -> "PrefixCache":
         """The same prompts' keys and values for the rows of a layout."""
-        assert self.keys is not None
-        assert self.values is not None
-        other = PrefixCache(self.window, layout)
-        other.offset = layout.offset
-        other.keys, other.values, other.shared = self.keys, self.values, True
-        return other
+        cache = copy.copy(self)
+        cache.layout, cache.offset, cache.shared = layout, layout.offset, True
+        return cache
 
     def for_rows(self) -> tuple[mx.array, mx.array]:
         """Keys and values, one copy per row."""
         assert self.keys is not None
         assert self.values is not None
         assert self.layout is not None
-        rows = self.layout.prompt_of
-        if self.keys.shape[0] == 1:
-            return (
-                mx.broadcast_to(self.keys, (len(rows), *self.keys.shape[1:])),
-                mx.broadcast_to(self.values, (len(rows), *self.values.shape[1:])),
-            )
-        index = mx.array(list(rows), dtype=mx.int32)
-        return self.keys[index], self.values[index]
+        rows = list(self.layout.prompt_of)
+        keys, values = (
+            mx.broadcast_to(array, (len(rows), *array.shape[1:]))
+            if len(array) == 1
+            else array[mx.array(rows)]
+            for array in (self.keys, self.values)
+        )
+        return keys, values
 
 
 def prefix_windows(parts: Structure, probe: mx.array, tolerance: float) -> list[int | None] | None:

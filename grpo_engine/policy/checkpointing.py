@@ -1,25 +1,25 @@
 """Gradient checkpointing of layers that is correct with a shared prompt."""
 
-from dataclasses import dataclass
+import copy
+import functools
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 
-from grpo_engine.policy.caches import Layout, PrefixCache
+from grpo_engine.policy.caches import PrefixCache
 from grpo_engine.policy.trees import flatten, nest
-
-State = tuple[mx.array, mx.array]
-_CLASSES: dict[type, type] = {}
 
 
 def checkpoint_layers(model: nn.Module) -> None:
     """Make the layers of this model only recompute their forward in the backward pass."""
     for layer in model.layers:
-        kind = type(layer)
-        if kind not in _CLASSES:
-            _CLASSES[kind] = type(f"{kind.__name__}Checkpointed", (kind,), {"__call__": _call})
-        layer.__class__ = _CLASSES[kind]
+        layer.__class__ = _checkpointed(type(layer))  # type: ignore[arg-type]
+
+
+@functools.cache
+def _checkpointed(layer_type: type) -> type:
+    return type(f"{layer_type.__name__}Checkpointed", (layer_type,), {"__call__": _call})
 
 
 def _call(layer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -31,54 +31,32 @@ def _call(layer: Any, *args: Any, **kwargs: Any) -> Any:
     plain = type(layer).__mro__[1].__call__
     if not layer.training:
         return plain(layer, *args, **kwargs)
-    names = tuple(kwargs)
-    given = [*args, *kwargs.values()]
-    caches = [value for value in given if isinstance(value, PrefixCache)]
-    blanks = [_Blank(cache.window, cache.layout, cache.offset, cache.shared) for cache in caches]
-    places = [i for i, value in enumerate(given) if isinstance(value, mx.array)]
-    held = flatten(layer.trainable_parameters())
+    inputs: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
+    arrays = {name: value for name, value in inputs.items() if isinstance(value, mx.array)}
+    caches = {name: value for name, value in inputs.items() if isinstance(value, PrefixCache)}
+    states: list[list[Any]] = []
+    empty = [copy.copy(cache) for cache in caches.values()]
+    for cache in empty:
+        states.append([] if cache.keys is None else [cache.keys, cache.values])
+        cache.keys = cache.values = None
+    trained = flatten(layer.trainable_parameters())
 
-    def run(weights: Any, arrays: list[mx.array], states: list[State]) -> Any:
-        values = list(given)
-        for place, array in zip(places, arrays, strict=True):
-            values[place] = array
-        fresh = [blank.fill(state) for blank, state in zip(blanks, states, strict=True)]
-        after = iter(fresh)
-        values = [next(after) if isinstance(v, PrefixCache) else v for v in values]
+    def run(weights: Any, new_arrays: list[mx.array], new_states: list[list[mx.array]]) -> Any:
+        new_caches = [copy.copy(cache) for cache in empty]
+        for cache, state in zip(new_caches, new_states, strict=True):
+            if state:
+                cache.keys, cache.values = state
+        values = inputs | dict(zip(arrays, new_arrays, strict=True))
+        values |= zip(caches, new_caches, strict=True)
         layer.update(nest(weights))
         try:
-            keywords = dict(zip(names, values[len(args) :], strict=True))
-            out = plain(layer, *values[: len(args)], **keywords)
+            positional = [values[index] for index in range(len(args))]
+            out = plain(layer, *positional, **{name: values[name] for name in kwargs})
         finally:
-            layer.update(nest(held))
-        return out, [(cache.keys, cache.values) for cache in fresh]
+            layer.update(nest(trained))
+        return out, [(cache.keys, cache.values) for cache in new_caches]
 
-    arrays = [given[place] for place in places]
-    out, after = mx.checkpoint(run)(held, arrays, [_state(cache) for cache in caches])
-    for cache, (keys, values) in zip(caches, after, strict=True):
-        cache.take(keys, values)
+    out, after = mx.checkpoint(run)(trained, list(arrays.values()), states)
+    for cache, (keys, values) in zip(caches.values(), after, strict=True):
+        cache.store(keys, values)
     return out
-
-
-def _state(cache: PrefixCache) -> State:
-    """Keys and values; empty arrays before the first token."""
-    if cache.keys is None or cache.values is None:
-        return mx.zeros((0,)), mx.zeros((0,))
-    return cache.keys, cache.values
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Blank:
-    """A cache without its keys and values."""
-
-    window: int | None
-    layout: Layout | None
-    offset: int | mx.array
-    shared: bool
-
-    def fill(self, state: State) -> PrefixCache:
-        cache = PrefixCache(self.window, self.layout)
-        if state[0].size:
-            cache.keys, cache.values = state
-        cache.offset, cache.shared = self.offset, self.shared
-        return cache

@@ -10,7 +10,7 @@ from grpo_engine.cpu.kernels import Kernels
 from grpo_engine.cpu.weights import transpose
 from grpo_engine.errors import ModelError
 from grpo_engine.policy import lora
-from grpo_engine.policy.batch import Tokens, make_batch
+from grpo_engine.policy.batch import TokenRow, make_batch
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.source import on_cpu
@@ -31,17 +31,16 @@ def kernels_for(policy: Policy) -> Kernels | None:
     config = policy.config
     if config.compute == "graph":
         return None
-    reason = _obstacle(config) or _unfit(policy)
+    kernels, reason = None, _obstacle(config)
+    if reason is None and policy.dtype != "float32":
+        reason = f"they compute float32, and the model is in {policy.dtype}"
     if reason is None:
-        kernels = _working(policy)
-        if kernels is not None:
-            return kernels
-        reason = "they do not compute this kind of model"
-    if config.compute == "kernels":
+        kernels, reason = _working(policy), "they do not compute this kind of model"
+    if kernels is None and config.compute == "kernels":
         raise ModelError(
             f"model.compute is kernels, but {reason}; set it to auto or graph", "model.compute"
         )
-    return None
+    return kernels
 
 
 def _obstacle(config: ModelConfig) -> str | None:
@@ -55,33 +54,28 @@ def _obstacle(config: ModelConfig) -> str | None:
     return None
 
 
-def _unfit(policy: Policy) -> str | None:
-    if policy.dtype != "float32":
-        return f"they compute float32, and the model is in {policy.dtype}"
-    if policy.parts is None or policy.windows is None or any(policy.windows):
-        return "they do not compute this kind of model"
-    return None
-
-
 def _working(policy: Policy) -> Kernels | None:
     """Kernels that were compared with the graph, with adapters that are not zero."""
-    assert policy.parts is not None
-    trunk, config = policy.parts.trunk, policy.config
+    if policy.parts is None or policy.windows is None or any(policy.windows):
+        return None
+    trunk = policy.parts.trunk
     head = policy.parts.owner.get("lm_head", trunk.get("embed_tokens"))
     if head is None:
         return None
-    kernels = Kernels(
-        trunk=trunk, head=head,
-        trains=config.tuning == "lora" and policy.shares_prompts,
-    )  # fmt: skip
+    trains = policy.config.tuning == "lora" and policy.shares_prompts
+    kernels = Kernels(trunk=trunk, head=head, trains=trains)
     weights = policy.snapshot()
-    moved = {name: mx.full(a.shape, 0.01) for name, a in weights.items() if name.endswith("lora_b")}
+    changed = {
+        name: mx.full(array.shape, 0.01)
+        for name, array in weights.items()
+        if name.endswith("lora_b")
+    }
     try:
-        with policy.using({**weights, **moved}):
+        with policy.using(weights | changed):
             policy.module.eval()
             if not _decodes(policy, kernels):
                 return None
-            kernels.trains = kernels.trains and _trains(policy, kernels)
+            kernels.trains = trains and _trains(policy, kernels)
     except (TypeError, ValueError, AttributeError, RuntimeError, LookupError, AssertionError):
         return None  # an unknown kind of model
     kernels.peak_memory = 0
@@ -117,7 +111,7 @@ def _trains(policy: Policy, kernels: Kernels) -> bool:
 def _gradient(policy: Policy) -> tuple[mx.array, mx.array]:
     """Log-probabilities of a few tokens, and the gradient of their sum."""
     ids = tuple(7 * i % policy.vocabulary for i in range(1, 8))
-    batch = make_batch([Tokens(ids[:3], ids[3:])], [0])
+    batch = make_batch([TokenRow(ids[:3], ids[3:])], [0])
 
     def loss() -> tuple[mx.array, mx.array]:
         logprobs = token_scores(policy, batch, temperature=1.0).logprobs

@@ -17,8 +17,10 @@ from grpo_engine.policy.batch import TokenBatch
 from grpo_engine.policy.caches import Layout, PrefixCache
 from grpo_engine.policy.head import (
     HeadScores,
+    Scoring,
     constant_scores,
     recomputed_scores,
+    scores_of_logits,
     surrogate_scores,
     with_slope,
 )
@@ -50,49 +52,32 @@ def token_scores(
     cheaper and constant. `entropy` is a constant unless `entropy_gradient`.
     """
     policy.module.train(gradient)
+    scoring = Scoring(temperature, gradient, entropy, entropy_gradient)
     if policy.parts is None:
         states = None
-        scores = _scores_of_logits(_full_logits(policy, batch), batch.targets, temperature, entropy)
+        scores = scores_of_logits(_outputs(policy, batch), batch.targets, scoring)
     else:
-        states, scores = _scores_of_states(
-            policy, batch, temperature, gradient=gradient, entropy=entropy,
-            entropy_gradient=entropy_gradient,
-        )  # fmt: skip
-    entropies = scores.entropy
-    if entropies is not None and not entropy_gradient:
-        entropies = mx.stop_gradient(entropies)
-    result = TokenScores(
-        logprobs=batch.spread(scores.logprobs),
-        entropy=None if entropies is None else batch.spread(entropies),
-        values=batch.spread(policy.value(states)) if values else None,
-    )
-    if gradient:
-        return result
+        states, scores = _scores_of_states(policy, batch, scoring)
+    arrays = (*scores, policy.value(states) if values else None)
+    is_live = (gradient, gradient and entropy_gradient, gradient)
     return TokenScores(*(
-        None if array is None else mx.stop_gradient(array)
-        for array in (result.logprobs, result.entropy, result.values)
+        None if array is None else batch.spread(array if live else mx.stop_gradient(array))
+        for array, live in zip(arrays, is_live, strict=True)
     ))  # type: ignore[arg-type]  # fmt: skip
 
 
 def _scores_of_states(
-    policy: Policy, batch: TokenBatch, temperature: float, *, gradient: bool, entropy: bool,
-    entropy_gradient: bool,
-) -> tuple[mx.array, HeadScores]:  # fmt: skip
+    policy: Policy, batch: TokenBatch, scoring: Scoring
+) -> tuple[mx.array, HeadScores]:
     """Hidden states at the sampled tokens, [N, D], and their scores."""
     kernels = policy.training_kernels
-    if kernels is not None:
-        states, constant = _kernel_states(kernels, batch, gradient=gradient)
-        if not entropy_gradient:
-            return states, _kernel_scores(
-                kernels, states, constant, batch.targets, temperature, gradient=gradient,
-                entropy=entropy,
-            )  # fmt: skip
+    if kernels is None:
+        states = _outputs(policy, batch)
     else:
-        states = _hidden(policy, batch)
-    return states, _head_scores(
-        policy, states, batch.targets, temperature, gradient=gradient, entropy=entropy,
-        entropy_gradient=entropy_gradient,
-    )  # fmt: skip
+        states, constant = _kernel_states(kernels, batch, gradient=scoring.gradient)
+        if not scoring.entropy_gradient:
+            return states, _kernel_scores(kernels, states, constant, batch.targets, scoring)
+    return states, _head_scores(policy, states, batch.targets, scoring)
 
 
 def _kernel_states(
@@ -111,25 +96,25 @@ def _kernel_states(
 
 
 def _kernel_scores(
-    kernels: Kernels, states: mx.array, constant: np.ndarray, targets: mx.array,
-    temperature: float, *, gradient: bool, entropy: bool,
-) -> HeadScores:  # fmt: skip
-    scores = kernels.score(constant, np.asarray(targets), temperature, gradient=gradient)
+    kernels: Kernels, states: mx.array, constant: np.ndarray, targets: mx.array, scoring: Scoring
+) -> HeadScores:
+    scores = kernels.score(
+        constant, np.asarray(targets), scoring.temperature, gradient=scoring.gradient
+    )
     logprobs = mx.array(scores.logprobs)
     if scores.gradients is not None:
         logprobs = with_slope(logprobs, states, mx.array(scores.gradients))
-    return HeadScores(logprobs, mx.array(scores.entropies) if entropy else None)
+    return HeadScores(logprobs, mx.array(scores.entropies) if scoring.entropy else None)
 
 
-def _hidden(policy: Policy, batch: TokenBatch) -> mx.array:
-    """Hidden states at the sampled tokens by MLX's graph, [N, D]."""
-    assert policy.parts is not None
-    if policy.shares_prompts:
-        states = _shared(policy, batch)
-        return states.reshape(-1, states.shape[-1])[batch.flat]
-    ids, positions = batch.joined(policy.pad_id)
-    states = policy.parts.hidden(ids)
-    return states.reshape(-1, states.shape[-1])[positions]
+def _outputs(policy: Policy, batch: TokenBatch) -> mx.array:
+    """MLX's graph at the sampled tokens: hidden states, [N, D]; logits if there is no head."""
+    if policy.parts is not None and policy.shares_prompts:
+        outputs, positions = _shared(policy, batch), batch.flat
+    else:
+        ids, positions = batch.joined(policy.pad_id)
+        outputs = policy.parts.hidden(ids) if policy.parts else policy.model(ids)
+    return outputs.reshape(-1, outputs.shape[-1])[positions]
 
 
 def _shared(policy: Policy, batch: TokenBatch) -> mx.array:
@@ -147,27 +132,9 @@ def _shared(policy: Policy, batch: TokenBatch) -> mx.array:
     return policy.parts.hidden(inputs, [cache.spread(layout) for cache in caches])
 
 
-def _full_logits(policy: Policy, batch: TokenBatch) -> mx.array:
-    """Compute logits at every position, return those of the sampled tokens, [N, V]."""
-    ids, positions = batch.joined(policy.pad_id)
-    logits = policy.model(ids)
-    sampled: mx.array = logits.reshape(-1, logits.shape[-1])[positions]
-    return sampled
-
-
-def _scores_of_logits(
-    logits: mx.array, tokens: mx.array, temperature: float, entropy: bool
-) -> HeadScores:
-    logits = logits.astype(mx.float32) / temperature
-    logs = logits - mx.logsumexp(logits, axis=1, keepdims=True)
-    level = -(mx.exp(logs) * mx.maximum(logs, -1e4)).sum(axis=1) if entropy else None
-    return HeadScores(mx.take_along_axis(logs, tokens[:, None], axis=1)[:, 0], level)
-
-
 def _head_scores(
-    policy: Policy, states: mx.array, tokens: mx.array, temperature: float, *, gradient: bool,
-    entropy: bool, entropy_gradient: bool,
-) -> HeadScores:  # fmt: skip
+    policy: Policy, states: mx.array, tokens: mx.array, scoring: Scoring
+) -> HeadScores:
     parts = policy.parts
     assert parts is not None
     starts = list(range(policy.head_chunk, states.shape[0], policy.head_chunk))
@@ -176,20 +143,16 @@ def _head_scores(
     for hidden, targets in zip(mx.split(states, starts), mx.split(tokens, starts), strict=True):
         if chunks:  # sequentially, so that only one chunk's logits are in memory
             hidden = mx.depends(hidden, chunks[-1].logprobs)
-        if not gradient:
-            scores = constant_scores(parts.logits, hidden, targets, temperature, entropy=entropy)
+        if not scoring.gradient:
+            scores = constant_scores(parts.logits, hidden, targets, scoring)
         elif policy.head_is_trained:
-            scores = recomputed_scores(parts, hidden, targets, temperature, entropy=entropy)
+            scores = recomputed_scores(parts, hidden, targets, scoring)
         else:
-            scores = surrogate_scores(
-                parts.logits, hidden, targets, temperature,
-                entropy=entropy, entropy_gradient=entropy_gradient,
-            )  # fmt: skip
+            scores = surrogate_scores(parts.logits, hidden, targets, scoring)
         chunks.append(scores)
     if len(chunks) == 1:
         return chunks[0]
-    entropies = [scores.entropy for scores in chunks if scores.entropy is not None]
+    logprobs, entropies = zip(*chunks, strict=True)
     return HeadScores(
-        mx.concatenate([scores.logprobs for scores in chunks]),
-        mx.concatenate(entropies) if entropies else None,
+        mx.concatenate(list(logprobs)), mx.concatenate(list(entropies)) if scoring.entropy else None
     )

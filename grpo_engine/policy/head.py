@@ -5,6 +5,7 @@ Axes: N token positions, D hidden width, V vocabulary.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import mlx.core as mx
 
@@ -62,58 +63,69 @@ def _sum(x: mx.array) -> mx.array:
     return x.sum(axis=1, keepdims=True)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class HeadScores:
+class HeadScores(NamedTuple):
     """Log-probability and entropy of each position, [N]."""
 
     logprobs: mx.array
-    entropy: mx.array | None
+    entropy: mx.array | None = None
 
 
-def constant_scores(
-    head: Head, hidden: mx.array, tokens: mx.array, temperature: float, *, entropy: bool
-) -> HeadScores:
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """What is computed of the logits of each position."""
+
+    temperature: float
+    gradient: bool = True
+    entropy: bool = False
+    entropy_gradient: bool = False
+
+
+def constant_scores(head: Head, hidden: mx.array, tokens: mx.array, scoring: Scoring) -> HeadScores:
     """Scores without a gradient."""
-    parts = normalise(head(hidden), temperature)
-    return HeadScores(parts.logprob(tokens), parts.entropy() if entropy else None)
+    parts = normalise(head(hidden), scoring.temperature)
+    return HeadScores(parts.logprob(tokens), parts.entropy() if scoring.entropy else None)
+
+
+def scores_of_logits(logits: mx.array, tokens: mx.array, scoring: Scoring) -> HeadScores:
+    """Scores with MLX's own gradient, which keeps several arrays as large as the logits."""
+    logits = logits.astype(mx.float32) / scoring.temperature
+    logs = logits - mx.logsumexp(logits, axis=1, keepdims=True)
+    entropy = -(mx.exp(logs) * mx.maximum(logs, -1e4)).sum(axis=1) if scoring.entropy else None
+    return HeadScores(mx.take_along_axis(logs, tokens[:, None], axis=1)[:, 0], entropy)
 
 
 def surrogate_scores(
-    head: Head, hidden: mx.array, tokens: mx.array, temperature: float, *,
-    entropy: bool, entropy_gradient: bool,
-) -> HeadScores:  # fmt: skip
+    head: Head, hidden: mx.array, tokens: mx.array, scoring: Scoring
+) -> HeadScores:
     """Scores whose gradient with respect to `hidden` is stored as [N, D], not as logits [N, V].
 
     With p = softmax(logits / T): d logprob / d logits = (onehot(token) - p) / T and
     d entropy / d logits = -p (log p + entropy) / T; the head's backward pass, run during
     the forward, maps both to `hidden`. Only for heads whose weights are not trained.
     """
-    fixed = mx.stop_gradient(hidden)
+    temperature, fixed = scoring.temperature, mx.stop_gradient(hidden)
     parts = normalise(head(fixed), temperature)
-    value = parts.logprob(tokens)
     # The vjp is linear, so p's denominator is divided out afterwards, at width D instead of V.
     weights = parts.exponentials
     at_token = mx.take_along_axis(weights, tokens[:, None], axis=1)
-    away = mx.put_along_axis(weights, tokens[:, None], at_token - parts.total, axis=1)
-    slope = _pull_back(head, fixed, away) / (-temperature * parts.total)
-    logprobs = with_slope(value, hidden, slope)
-    if not entropy:
-        return HeadScores(logprobs, None)
-    level = parts.entropy()
-    if not entropy_gradient:
-        return HeadScores(logprobs, mx.stop_gradient(level))
+    cotangent = mx.put_along_axis(weights, tokens[:, None], at_token - parts.total, axis=1)
+    slope = _vjp(head, fixed, cotangent) / (-temperature * parts.total)
+    logprobs = with_slope(parts.logprob(tokens), hidden, slope)
+    if not scoring.entropy:
+        return HeadScores(logprobs)
+    entropy = parts.entropy()
+    if not scoring.entropy_gradient:
+        return HeadScores(logprobs, entropy)
     logs = mx.maximum(parts.shifted, -1e4) - mx.log(parts.total)
     p = weights / parts.total
-    towards = -p * (logs + level[:, None]) / temperature
-    level_slope = _pull_back(head, fixed, towards)
-    return HeadScores(logprobs, with_slope(level, hidden, level_slope))
+    cotangent = -p * (logs + entropy[:, None]) / temperature
+    return HeadScores(logprobs, with_slope(entropy, hidden, _vjp(head, fixed, cotangent)))
 
 
-def _pull_back(head: Head, hidden: mx.array, cotangent: mx.array) -> mx.array:
-    dtype = hidden.dtype if hidden.dtype != mx.float32 else mx.float32
+def _vjp(head: Head, hidden: mx.array, cotangent: mx.array) -> mx.array:
     _, (slope,) = mx.vjp(lambda h: head(h).astype(mx.float32), [hidden], [cotangent])
-    slope_: mx.array = slope.astype(dtype)
-    return slope_
+    gradient: mx.array = slope.astype(hidden.dtype)
+    return gradient
 
 
 def with_slope(value: mx.array, hidden: mx.array, slope: mx.array) -> mx.array:
@@ -123,22 +135,17 @@ def with_slope(value: mx.array, hidden: mx.array, slope: mx.array) -> mx.array:
 
 
 def recomputed_scores(
-    parts: Structure, hidden: mx.array, tokens: mx.array, temperature: float, *, entropy: bool
+    parts: Structure, hidden: mx.array, tokens: mx.array, scoring: Scoring
 ) -> HeadScores:
     """Scores for a trained head: logits are recomputed in the backward pass."""
-    held = parts.outer()
+    trained = parts.outer()
 
     def run(weights: dict[str, mx.array], states: mx.array) -> list[mx.array]:
         parts.owner.update(nest(weights))
         try:
-            logits = parts.logits(states).astype(mx.float32) / temperature
+            scores = scores_of_logits(parts.logits(states), tokens, scoring)
         finally:
-            parts.owner.update(nest(held))
-        logs = logits - mx.logsumexp(logits, axis=1, keepdims=True)
-        out = [mx.take_along_axis(logs, tokens[:, None], axis=1)[:, 0]]
-        if entropy:
-            out.append(-(mx.exp(logs) * mx.maximum(logs, -1e4)).sum(axis=1))
-        return out
+            parts.owner.update(nest(trained))
+        return [array for array in scores if array is not None]
 
-    out = mx.checkpoint(run)(held, hidden)
-    return HeadScores(out[0], out[1] if entropy else None)
+    return HeadScores(*mx.checkpoint(run)(trained, hidden))

@@ -1,5 +1,6 @@
 """Loads a policy: the model, its adapter, and what it can do."""
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,7 +24,7 @@ def load_policy(config: ModelConfig, *, seed: int, critic: bool = False) -> Poli
     """Load the model, attach the adapter, and test how it can be run."""
     model, tokenizer, settings, folder, notes = load_parts(config)
     compute.prepare(model, config)
-    vocabulary = _vocabulary(settings, tokenizer)
+    vocabulary = _number(settings, "vocab_size") or len(tokenizer)
     dtype = _dtype(model)
     probe = mx.array([[(7 * i + 3 * j + 1) % vocabulary for j in range(6)] for i in range(2)])
     adapter = adapters.attach(model, config, seed)
@@ -42,9 +43,13 @@ def load_policy(config: ModelConfig, *, seed: int, critic: bool = False) -> Poli
     mx.eval(flatten(model.parameters()), head.weight if head else [])
     policy = Policy(
         config=config, folder=folder, module=module, tokenizer=tokenizer, adapter=adapter,
-        end_ids=end_tokens(tokenizer, settings), pad_id=_pad_id(tokenizer), vocabulary=vocabulary,
+        end_ids=end_tokens(tokenizer, settings), pad_id=int(tokenizer.pad_token_id or 0),
+        vocabulary=vocabulary,
         context_length=context_length(settings), parameters=int(get_total_parameters(model)),
-        trainable_parameters=_count(model), dtype=dtype, parts=parts, windows=windows,
+        trainable_parameters=sum(
+            int(array.size) for array in flatten(model.trainable_parameters()).values()
+        ),
+        dtype=dtype, parts=parts, windows=windows,
         head_is_trained=parts is not None and bool(parts.outer()), notes=tuple(notes),
         fingerprint=fingerprint(folder), grad_checkpoint=config.grad_checkpoint == "on",
     )  # fmt: skip
@@ -61,17 +66,12 @@ def _make_critic(parts: Structure | None, probe: mx.array) -> Critic:
     return Critic(int(parts.hidden(probe).shape[-1]))
 
 
-def _count(model: nn.Module) -> int:
-    return sum(int(value.size) for value in flatten(model.trainable_parameters()).values())
-
-
 def _dtype(model: nn.Module) -> str:
-    sizes: dict[str, int] = {}
-    for value in flatten(model.parameters()).values():
-        if mx.issubdtype(value.dtype, mx.floating):
-            name = str(value.dtype).rpartition(".")[2]
-            sizes[name] = sizes.get(name, 0) + int(value.size)
-    return max(sizes, key=lambda name: sizes[name])
+    sizes: Counter[str] = Counter()
+    for array in flatten(model.parameters()).values():
+        if mx.issubdtype(array.dtype, mx.floating):
+            sizes[str(array.dtype).rpartition(".")[2]] += int(array.size)
+    return sizes.most_common(1)[0][0]
 
 
 def end_tokens(tokenizer: Any, settings: Mapping[str, Any]) -> frozenset[int]:
@@ -84,19 +84,13 @@ def end_tokens(tokenizer: Any, settings: Mapping[str, Any]) -> frozenset[int]:
     return frozenset(int(i) for i in ids)
 
 
-def _pad_id(tokenizer: Any) -> int:
-    return int(tokenizer.pad_token_id or 0)
-
-
-def _vocabulary(settings: Mapping[str, Any], tokenizer: Any) -> int:
-    text = settings.get("text_config") or {}
-    return int(settings.get("vocab_size") or text.get("vocab_size") or len(tokenizer))
-
-
 def context_length(settings: Mapping[str, Any]) -> int:
     """The model's maximum number of positions; a large number if unknown."""
+    names = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+    return _number(settings, *names) or 1 << 20
+
+
+def _number(settings: Mapping[str, Any], *names: str) -> int:
+    """The first of these settings of a model that is there; 0 if none is."""
     text = settings.get("text_config") or {}
-    for name in ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"):
-        if value := settings.get(name) or text.get(name):
-            return int(value)
-    return 1 << 20
+    return int(next(filter(None, (settings.get(n) or text.get(n) for n in names)), 0))

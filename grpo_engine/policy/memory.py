@@ -7,6 +7,7 @@ or recomputed; float32 and bfloat16); estimates are within about 20 %.
 
 import math
 import sys
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -123,15 +124,15 @@ class Sizes:
     def of(cls, policy: Policy) -> "Sizes":
         """Read the model's configuration, by the usual names."""
         args = getattr(policy.model, "args", None)
-        known: Mapping[str, Any] = vars(args) if args is not None else {}
-        known = {**(known.get("text_config") or {}), **known}
-        hidden = int(known.get("hidden_size") or known.get("dim") or 1024)
-        heads = int(known.get("num_attention_heads") or max(1, hidden // 64))
-        kv_heads = int(known.get("num_key_value_heads") or heads)
-        head = int(known.get("head_dim") or hidden // heads)
-        inner = int(known.get("intermediate_size") or 4 * hidden)
-        if experts := known.get("num_experts_per_tok"):
-            inner = int(experts) * int(known.get("moe_intermediate_size") or inner)
+        values: Mapping[str, Any] = vars(args) if args is not None else {}
+        values = {**(values.get("text_config") or {}), **values}
+        hidden = int(values.get("hidden_size") or values.get("dim") or 1024)
+        heads = int(values.get("num_attention_heads") or max(1, hidden // 64))
+        kv_heads = int(values.get("num_key_value_heads") or heads)
+        head = int(values.get("head_dim") or hidden // heads)
+        inner = int(values.get("intermediate_size") or 4 * hidden)
+        if experts := values.get("num_experts_per_tok"):
+            inner = int(experts) * int(values.get("moe_intermediate_size") or inner)
         layers = len(policy.model.layers)
         return cls(
             hidden=hidden,
@@ -155,9 +156,9 @@ class Sizes:
 
     def pass_bytes(self, tokens: int, layers: int) -> int:
         """Bytes of compiled passes: what `layers` keep, and what both passes need in any layer."""
-        kept = 2 * self.hidden + 2 * self.queries + self.kv_width + 2 * self.inner
+        saved = 2 * self.hidden + 2 * self.queries + self.kv_width + 2 * self.inner
         spare = 3 * self.hidden + 2 * self.queries + 2 * self.kv_width + 3 * self.inner
-        return 4 * tokens * (layers * kept + spare)
+        return 4 * tokens * (layers * saved + spare)
 
 
 def _adapted_width(policy: Policy) -> int:
@@ -208,21 +209,17 @@ def _sampling(
 ) -> int:
     """Bytes of caches, the prefill, and the logits of all rows."""
     token = sizes.layers * sizes.kv_width * sizes.bytes
-    room = math.ceil((prompt_tokens + new_tokens) / GRAPH_GROWTH) * GRAPH_GROWTH
+    positions = math.ceil((prompt_tokens + new_tokens) / GRAPH_GROWTH) * GRAPH_GROWTH
     copies = 0
     if policy.kernels is not None:
-        copies = _weights_copied(policy)
-        room = prompt_tokens + math.ceil(new_tokens / KERNEL_GROWTH) * KERNEL_GROWTH
-    caches = (ROW_CACHES * rows * room + PROMPT_CACHES * prompts * prompt_tokens) * token
+        positions = prompt_tokens + math.ceil(new_tokens / KERNEL_GROWTH) * KERNEL_GROWTH
+        if policy.config.tuning == "full":  # kernels decode with copies of the trained weights
+            arrays = flatten(policy.model.trainable_parameters())
+            copies = _bytes({name: array for name, array in arrays.items() if array.ndim == 2})
+    caches = (ROW_CACHES * rows * positions + PROMPT_CACHES * prompts * prompt_tokens) * token
     prefill = sizes.layer_bytes(Tokens.of(prompts, prompt_tokens))
     logits = DRAWN * max(rows, prompts) * sizes.vocabulary * 4
     return int(copies + caches + PREFILL * prefill + logits)
-
-
-def _weights_copied(policy: Policy) -> int:
-    """Bytes of the trained weights that kernels copy to decode with them."""
-    trained = policy.model.trainable_parameters() if policy.config.tuning == "full" else {}
-    return sum(int(array.nbytes) for array in flatten(trained).values() if array.ndim == 2)
 
 
 def _run(policy: Policy, rows: int, prompts: int, prompt_tokens: int, new_tokens: int) -> Tokens:
@@ -293,28 +290,23 @@ def choose_plan(
         return training(plan) > budget, work
 
     chunk = choose_head_chunk(policy, budget)
-    plans = []
-    for recomputes in {"on": (True,), "off": (False,)}.get(
-        policy.config.grad_checkpoint, (False, True)
-    ):
-        low, high = 1, min(rows, _rows_that_help(policy, prompt_tokens, new_tokens))
-        if micro_rows:
-            low = high = min(rows, micro_rows)
-        while low < high:
-            middle = (low + high + 1) // 2
-            if training(MemoryPlan(middle, recomputes, chunk)) <= budget:
-                low = middle
-            else:
-                high = middle - 1
-        plans.append(MemoryPlan(low, recomputes, chunk))
-    return min(plans, key=slowness)
+    max_rows = min(rows, _rows_that_help(policy, prompt_tokens, new_tokens))
+
+    def largest(plan: MemoryPlan) -> MemoryPlan:
+        """The plan with as many rows as fit, but one at least."""
+        plans = [plan._replace(micro_rows=count) for count in range(1, max_rows + 1)]
+        return plans[max(1, bisect_right(plans, budget, key=training)) - 1]
+
+    layers = {"on": (True,), "off": (False,)}.get(policy.config.grad_checkpoint, (False, True))
+    plans = [MemoryPlan(min(rows, micro_rows), recomputes, chunk) for recomputes in layers]
+    return min(plans if micro_rows else map(largest, plans), key=slowness)
 
 
 def choose_head_chunk(policy: Policy, budget: int) -> int:
     """Positions per product of the head, from the vocabulary and what weights leave of a budget."""
     fixed = estimate_memory(policy, rows=0, micro_rows=0, prompt_tokens=0, new_tokens=0)
-    room = HEAD_SHARE * (budget - fixed.weights - fixed.optimizer) / (4 * LOGITS)
-    logits = min(room, CPU_LOGITS if on_cpu() else GPU_LOGITS)
+    fitting = HEAD_SHARE * (budget - fixed.weights - fixed.optimizer) / (4 * LOGITS)
+    logits = min(fitting, CPU_LOGITS if on_cpu() else GPU_LOGITS)
     return max(HEAD_TILE, int(logits / policy.vocabulary) // HEAD_TILE * HEAD_TILE)
 
 

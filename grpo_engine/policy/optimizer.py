@@ -7,10 +7,11 @@ from typing import Any
 import mlx.core as mx
 import mlx.optimizers as optim
 import numpy as np
-from mlx.utils import tree_flatten, tree_map
+from mlx.utils import tree_map, tree_map_with_path
 
 from grpo_engine.config.settings import OptimizerConfig
 from grpo_engine.errors import CheckpointError, ConfigError
+from grpo_engine.policy.trees import flatten
 
 DEFAULT_EPSILON: float = OptimizerConfig.model_fields["epsilon"].default
 MASTER = "master."  # prefix of float32 copies in a checkpoint
@@ -136,15 +137,26 @@ class Learner:
 
     def arrays(self) -> dict[str, mx.array]:
         """The optimiser's state by dotted name, for a checkpoint."""
-        found = dict(tree_flatten(self.rule.state))
-        found |= {f"{MASTER}{name}": value for name, value in self.masters.items()}
+        arrays = flatten(self.rule.state)
+        arrays |= {f"{MASTER}{name}": value for name, value in self.masters.items()}
         if self.scales_loss:
-            found["loss_scale"] = mx.array([self.loss_scale, float(self.calm)])
-        return found
+            arrays["loss_scale"] = mx.array([self.loss_scale, float(self.calm)])
+        return arrays
 
     def restore(self, arrays: Mapping[str, mx.array], weights: Mapping[str, mx.array]) -> None:
         """Restore what `arrays` returned; float32 copies that it lacks are made from `weights`."""
-        self.rule.state = _filled(self.rule.state, arrays, "")
+
+        def saved(name: str, value: mx.array) -> mx.array:
+            if name not in arrays:
+                raise CheckpointError(
+                    f"the optimiser's state has no {name}; resume an older checkpoint"
+                )
+            array = arrays[name]
+            if array.shape != value.shape:
+                raise CheckpointError(f"the optimiser's {name} is {array.shape}, not {value.shape}")
+            return array.astype(value.dtype)
+
+        self.rule.state = tree_map_with_path(saved, self.rule.state)
         # mlx takes a state that was set for a new one and would re-initialise it at the next update
         self.rule._initialized = True
         self.masters = {
@@ -156,21 +168,9 @@ class Learner:
             self.loss_scale, self.calm = float(scale), int(calm)
 
 
-def _filled(tree: Any, arrays: Mapping[str, mx.array], name: str) -> Any:
-    if isinstance(tree, dict):
-        prefix = f"{name}." if name else ""
-        return {key: _filled(value, arrays, f"{prefix}{key}") for key, value in tree.items()}
-    if name not in arrays:
-        raise CheckpointError(f"the optimiser's state has no {name}; resume an older checkpoint")
-    if arrays[name].shape != tree.shape:
-        raise CheckpointError(f"the optimiser's {name} is {arrays[name].shape}, not {tree.shape}")
-    return arrays[name].astype(tree.dtype)
-
-
 def global_norm(gradients: Any) -> mx.array:
     """L2 norm over all gradients, in float32."""
-    arrays: list[mx.array] = list(dict(tree_flatten(gradients)).values())
-    squares = [mx.square(array.astype(mx.float32)).sum() for array in arrays]
+    squares = [mx.square(g.astype(mx.float32)).sum() for g in flatten(gradients).values()]
     return mx.sqrt(mx.stack(squares).sum()) if squares else mx.array(0.0)
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx_lm.models.switch_layers import QuantizedSwitchLinear, SwitchLinear
-from mlx_lm.utils import load_model, load_tokenizer
+from mlx_lm.models.switch_layers import QuantizedSwitchLinear
+from mlx_lm.utils import dequantize_model, load_model, load_tokenizer
 
 from grpo_engine.config.safe_yaml import read_text
 from grpo_engine.config.settings import ModelConfig
@@ -18,10 +18,10 @@ from grpo_engine.errors import ConfigError, ModelError, quoted
 from grpo_engine.platform import kernels
 from grpo_engine.platform.formats import STORED, auto_format
 from grpo_engine.platform.library_logs import escape_library_logs
-from grpo_engine.policy.trees import flatten, nest
+from grpo_engine.policy.trees import flatten
 
 # the largest numbers of a model's config.json, far above any that fits a machine
-MOST = {
+LIMITS = {
     "num_hidden_layers": 2_000, "hidden_size": 1_000_000, "intermediate_size": 10_000_000,
     "num_attention_heads": 100_000, "num_key_value_heads": 100_000, "vocab_size": 10_000_000,
     "head_dim": 1_000_000, "num_experts": 10_000, "num_local_experts": 10_000,
@@ -46,7 +46,7 @@ def fingerprint(folder: Path) -> str:
     It notices another model, or a folder that was cut or written to, in milliseconds.
     """
     digest = hashlib.sha256()
-    for file in sorted(found for pattern in FILES for found in folder.glob(pattern)):
+    for file in sorted(path for pattern in FILES for path in folder.glob(pattern)):
         size = file.stat().st_size
         digest.update(f"{file.name} {size}\n".encode())
         with file.open("rb") as stream:
@@ -111,8 +111,7 @@ def load_parts(
         )
     except Exception as error:  # tokenizers raises nothing narrower
         raise ModelError(f"the model in {folder} cannot be loaded: {_first_line(error)}") from error
-    notes = _settle_quantisation(model, config)
-    notes += _settle_dtype(model, config)
+    notes = _dequantise(model, config) + _set_dtype(model, config)
     if lazy:
         return model, tokenizer, settings, folder, notes
     try:
@@ -130,27 +129,26 @@ def check_config(folder: Path) -> None:
         settings = json.loads(text)
     except (ConfigError, ValueError, RecursionError) as error:
         raise ModelError(f"{folder / 'config.json'} cannot be read: {error}") from error
-    places = [settings] if isinstance(settings, dict) else []
-    while places:
-        place = places.pop()
-        places += [value for value in place.values() if isinstance(value, dict)]
-        for name, most in MOST.items():
-            value = place.get(name)
-            if isinstance(value, int | float) and not (0 < value <= most and value == int(value)):
+    sections = [settings] if isinstance(settings, dict) else []
+    while sections:
+        section = sections.pop()
+        sections += [value for value in section.values() if isinstance(value, dict)]
+        for name, value in section.items():
+            if isinstance(value, int | float) and (problem := _value_problem(name, value)):
                 raise ModelError(
-                    f"model.path: {folder / 'config.json'}: {name} is {quoted(value)}; models have "
-                    f"1 to {most}",
+                    f"model.path: {folder / 'config.json'}: {name} is {quoted(value)}; {problem}",
                     "model.path",
                 )
-        for name in POSITIVE:
-            value = place.get(name)
-            least = 0.0 if "eps" in name else math.ulp(0.0)
-            if isinstance(value, int | float) and not least <= value < math.inf:
-                raise ModelError(
-                    f"model.path: {folder / 'config.json'}: {name} is {quoted(value)}; it must be "
-                    "a positive number",
-                    "model.path",
-                )
+
+
+def _value_problem(name: str, value: float) -> str:
+    limit = LIMITS.get(name)
+    if limit is not None and not (0 < value <= limit and value == int(value)):
+        return f"models have 1 to {limit}"
+    minimum = 0.0 if "eps" in name else math.ulp(0.0)
+    if name in POSITIVE and not minimum <= value < math.inf:
+        return "it must be a positive number"
+    return ""
 
 
 def _check_finite(model: nn.Module, folder: Path) -> None:
@@ -161,11 +159,11 @@ def _check_finite(model: nn.Module, folder: Path) -> None:
     }  # fmt: skip
     finite = [mx.isfinite(array).all() for array in floats.values()]
     mx.eval(finite)
-    bad = [name for name, one in zip(floats, finite, strict=True) if not one.item()]
+    bad = [name for name, is_finite in zip(floats, finite, strict=True) if not is_finite.item()]
     if bad:
-        others = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
+        more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
         raise ModelError(
-            f"the weights in {folder} are damaged: {bad[0]}{others} hold NaN or infinite numbers; "
+            f"the weights in {folder} are damaged: {bad[0]}{more} hold NaN or infinite numbers; "
             "get the model again"
         )
 
@@ -175,44 +173,27 @@ def on_cpu() -> bool:
     return bool(mx.default_device() == mx.cpu)
 
 
-def _settle_quantisation(model: nn.Module, config: ModelConfig) -> list[str]:
-    packed = [
-        (name, module) for name, module in model.named_modules()
-        if isinstance(module, nn.QuantizedLinear | nn.QuantizedEmbedding | QuantizedSwitchLinear)
-    ]  # fmt: skip
-    wanted = config.quantized == "dequantize" or (config.quantized == "auto" and on_cpu())
-    if not packed or not wanted:
+def quantised_layers(model: nn.Module) -> list[str]:
+    """The names of the layers with quantised weights."""
+    types = (nn.QuantizedLinear, nn.QuantizedEmbedding, QuantizedSwitchLinear)
+    return [name for name, module in model.named_modules() if isinstance(module, types)]
+
+
+def _dequantise(model: nn.Module, config: ModelConfig) -> list[str]:
+    names = quantised_layers(model)
+    if not names or config.quantized not in ("dequantize", "auto" if on_cpu() else ""):
         return []
-    model.update_modules(nest({name: _dequantised(m) for name, m in packed}))
-    return [f"{len(packed)} quantised layers were dequantised, which is faster on this device"]
+    dequantize_model(model)
+    return [f"{len(names)} quantised layers were dequantised, which is faster on this device"]
 
 
-def _dequantised(module: Any) -> nn.Module:
-    """The same layer with plain weights."""
-    weight = mx.dequantize(
-        module.weight, module.scales, module.get("biases"),
-        group_size=module.group_size, bits=module.bits, mode=module.mode,
-    )  # fmt: skip
-    plain: nn.Module
-    if isinstance(module, nn.QuantizedEmbedding):
-        plain = nn.Embedding(1, 1)
-    elif isinstance(module, QuantizedSwitchLinear):
-        plain = SwitchLinear(1, 1, 1, bias="bias" in module)
-    else:
-        plain = nn.Linear(1, 1, bias="bias" in module)
-    plain.weight = weight
-    if "bias" in module:
-        plain.bias = module.bias
-    return plain
-
-
-def _settle_dtype(model: nn.Module, config: ModelConfig) -> list[str]:
-    wanted = auto_format(on_gpu=not on_cpu()) if config.dtype == "auto" else config.dtype
-    if wanted == STORED:
+def _set_dtype(model: nn.Module, config: ModelConfig) -> list[str]:
+    dtype = auto_format(on_gpu=not on_cpu()) if config.dtype == "auto" else config.dtype
+    if dtype == STORED:
         return []
-    model.set_dtype(getattr(mx, wanted))
-    if wanted != "float32" and on_cpu():
-        return [f"model.dtype {wanted} is slow on this device; float32 is many times faster"]
+    model.set_dtype(getattr(mx, dtype))
+    if dtype != "float32" and on_cpu():
+        return [f"model.dtype {dtype} is slow on this device; float32 is many times faster"]
     return []
 
 

@@ -13,7 +13,7 @@ TOLERANCE = {"float32": 1e-4, "bfloat16": 6e-2, "float16": 1e-2}
 """Largest difference of two ways to compute, as a part of the largest number."""
 
 
-class _Given:
+class _Precomputed:
     """Replaces the trunk and returns precomputed hidden states."""
 
     def __init__(self, trunk: nn.Module) -> None:
@@ -39,9 +39,9 @@ class Structure:
         self.model = model
         self.owner, self.trunk_name = _find_trunk(model)
         self.trunk: nn.Module = self.owner[self.trunk_name]
-        self._given = _Given(self.trunk)
+        self._precomputed = _Precomputed(self.trunk)
         self._head = copy.copy(self.owner)
-        self._head[self.trunk_name] = self._given
+        self._head[self.trunk_name] = self._precomputed
 
     def hidden(self, ids: mx.array, cache: list[Any] | None = None) -> mx.array:
         """Hidden states after the last norm, [B, L] -> [B, L, D]."""
@@ -50,11 +50,11 @@ class Structure:
 
     def logits(self, hidden: mx.array) -> mx.array:
         """Logits of hidden states, [N, D] -> [N, V]."""
-        self._given.hidden = hidden[None]
+        self._precomputed.hidden = hidden[None]
         try:
             out: mx.array = self._head(mx.zeros((1, hidden.shape[0]), dtype=mx.int32))
         finally:
-            self._given.hidden = None
+            self._precomputed.hidden = None
         return out[0]
 
     def outer(self) -> dict[str, mx.array]:
@@ -70,12 +70,9 @@ class Structure:
 
 
 def _find_trunk(model: nn.Module) -> tuple[nn.Module, str]:
-    for owner in (model, model.get("language_model")):
-        if owner is None:
-            continue
+    for owner in filter(None, (model, model.get("language_model"))):
         for name in TRUNKS:
-            child = owner.get(name)
-            if isinstance(child, nn.Module) and "layers" in child:
+            if "layers" in owner.get(name, ()):
                 return owner, name
     raise LookupError("the model has no trunk that could be run without its head")
 
@@ -91,10 +88,10 @@ def take_apart(model: nn.Module, probe: mx.array, tolerance: float) -> Structure
         return None  # an unknown kind of model: the whole model computes logits at every position
 
 
-def agrees(given: mx.array, expected: mx.array, tolerance: float) -> bool:
+def agrees(values: mx.array, expected: mx.array, tolerance: float) -> bool:
     """Whether two arrays differ by at most `tolerance` of the largest expected value."""
-    given, expected = given.astype(mx.float32), expected.astype(mx.float32)
-    if given.shape != expected.shape:
+    values, expected = values.astype(mx.float32), expected.astype(mx.float32)
+    if values.shape != expected.shape:
         return False
     scale = mx.maximum(mx.abs(expected).max(), 1e-6)
-    return bool((mx.abs(given - expected).max() <= tolerance * scale).item())
+    return bool((mx.abs(values - expected).max() <= tolerance * scale).item())

@@ -6,7 +6,7 @@ A name is a built-in one, that of an installed package, `path/to/file.py:functio
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from grpo_engine.rewards.builtins import BUILT_IN
 
 # The arguments that TRL passes to every reward function, besides the data set's columns.
 GIVEN = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
+Functions = Mapping[str, Callable[..., Any]]
 ENVIRONMENTS = "environments"  # given as well if the run has environments
 FORMS = "a built-in name, file.py:function, module:function, http://… or model:folder"
 
@@ -44,11 +45,6 @@ class LoadedReward:
         """The keywords to call it with: all, or without **kwargs only those it names."""
         every = {**given, **self.options}
         return every if self.takes_all else {k: v for k, v in every.items() if k in self.accepts}
-
-    def missing(self, columns: Sequence[str]) -> tuple[str, ...]:
-        """Required parameters that neither TRL's keywords, columns nor options provide."""
-        known = {*GIVEN, *columns, *self.options}
-        return tuple(name for name in self.requires if name not in known)
 
 
 def load_reward(name: str, options: Mapping[str, Any]) -> LoadedReward:

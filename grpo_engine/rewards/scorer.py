@@ -9,20 +9,18 @@ from grpo_engine.alerts.rules import Alert
 from grpo_engine.alerts.state import raised
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.config.stop_when import StopRule
-from grpo_engine.control import Control, StopNow
+from grpo_engine.control import Control
 from grpo_engine.errors import ConfigError, EngineError
 from grpo_engine.events import AlertRaised, RewardValue
 from grpo_engine.metrics import function_of
 from grpo_engine.names import GIVEN
 from grpo_engine.rewards import form
 from grpo_engine.rewards.builtins import BUILT_IN
-from grpo_engine.rewards.load import ENVIRONMENTS
+from grpo_engine.rewards.client import RewardClient
+from grpo_engine.rewards.load import ENVIRONMENTS, Functions
+from grpo_engine.rewards.outcome import Kind, RewardProblem, ScoredRewards
 from grpo_engine.rewards.right import RIGHT_OR_WRONG, Right
 from grpo_engine.rewards.scoring import OVERLONG, Scores, Steps
-from grpo_engine.rewards.worker.client import RewardWorker
-from grpo_engine.rewards.worker.local import Functions
-from grpo_engine.rewards.worker.outcome import Kind, RewardProblem, ScoredRewards
-from grpo_engine.rewards.worker.process import ScoringInterruptedError
 from grpo_engine.rollouts.prompts import RenderedPrompt, reward_completion, reward_prompt
 from grpo_engine.rollouts.types import Rollout
 from grpo_engine.tasks.answers import text_of
@@ -85,7 +83,7 @@ def check_functions(config: RunConfig, task: Task, names: Sequence[str]) -> Righ
 
 
 class Scorer:
-    """Client of the reward worker; a context manager that ends its process."""
+    """Client of the reward functions; a context manager that ends its process."""
 
     def __init__(
         self,
@@ -99,7 +97,7 @@ class Scorer:
     ) -> None:
         """`environments` that give rewards, by name; None if the run has none at all."""
         specs = specs_of(config, task)
-        self._worker = RewardWorker(
+        self._client = RewardClient(
             specs,
             folder,
             config.rewards.time_limit,
@@ -117,29 +115,29 @@ class Scorer:
         self._measured = ""  # the function that only held-out answers are judged by
 
     def __enter__(self) -> "Scorer":
-        self._worker.__enter__()
+        self._client.__enter__()
         columns = list(self._task.train[0].columns) if len(self._task.train) else []
         if self._has_environments and ENVIRONMENTS not in columns:
             columns.append(ENVIRONMENTS)
         try:
-            self._worker.check(columns, f"task {self._task.name}")
+            self._client.check(columns, f"task {self._task.name}")
             self.right = check_functions(self._config, self._task, self.names)
             # a reward function that is named as an accuracy takes precedence over the task's
             by_task = self.right.function in ("", *RIGHT_OR_WRONG)
-            self._measured = self._worker.measured if by_task else ""
+            self._measured = self._client.measured if by_task else ""
             self.held_out_right = Right(self._measured) if self._measured else self.right
         except EngineError:
-            self._worker.close()
+            self._client.close()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._worker.close()
+        self._client.close()
 
     @property
     def names(self) -> tuple[str, ...]:
         """The sources of rewards: functions, then environments."""
-        return (*self._worker.names, *self._environments)
+        return (*self._client.names, *self._environments)
 
     @property
     def form_note(self) -> str:
@@ -158,7 +156,7 @@ class Scorer:
     @property
     def _custom(self) -> dict[str, str]:
         """The functions that are not built in: their names, and as the user wrote them."""
-        functions = self._worker.functions
+        functions = self._client.functions
         return {f.name: f.written for f in functions if f.written not in BUILT_IN}
 
     @property
@@ -168,13 +166,13 @@ class Scorer:
 
     @property
     def weights(self) -> dict[str, float]:
-        functions = dict(zip(self._worker.names, self._worker.weights, strict=True))
+        functions = dict(zip(self._client.names, self._client.weights, strict=True))
         return functions | dict.fromkeys(self._environments, 1.0)
 
     @property
     def format(self) -> str:
         """The function that scores the format of an answer; empty if there is none."""
-        return next((name for name in self._worker.names if "format" in name), "")
+        return next((name for name in self._client.names if "format" in name), "")
 
     def score(
         self,
@@ -236,25 +234,22 @@ class Scorer:
             states = [rollout.environment and rollout.environment.state for rollout in rollouts]
             columns[ENVIRONMENTS] = [dict(state or {}) for state in states]
         answers = finished * self._config.rollout.prompts
-        try:
-            scored = self._worker.score(
-                [reward_prompt(prompt.prompt) for prompt in prompts],
-                [
-                    completion_of(prompt, rollout, self._form)
-                    for prompt, rollout in zip(prompts, rollouts, strict=True)
-                ],
-                [list(rollout.ids) for rollout in rollouts],
-                columns,
-                {
-                    "global_step": finished,
-                    "max_steps": self._config.steps,
-                    "epoch": answers / max(1, len(self._task.train)),
-                },
-                measure=bool(measured),
-            )
-        except ScoringInterruptedError as error:
-            raise StopNow(str(error)) from None
-        count = len(self._worker.names)
+        scored = self._client.score(
+            [reward_prompt(prompt.prompt) for prompt in prompts],
+            [
+                completion_of(prompt, rollout, self._form)
+                for prompt, rollout in zip(prompts, rollouts, strict=True)
+            ],
+            [list(rollout.ids) for rollout in rollouts],
+            columns,
+            {
+                "global_step": finished,
+                "max_steps": self._config.steps,
+                "epoch": answers / max(1, len(self._task.train)),
+            },
+            measure=bool(measured),
+        )
+        count = len(self._client.names)
         return Scores(
             rewards=tuple(
                 (*row[:count], *self._of_environment(rollout), *row[count:])
@@ -267,7 +262,7 @@ class Scorer:
         )
 
     def _steps(self, scored: ScoredRewards, rollouts: Sequence[Rollout]) -> Steps:
-        return steps_of(scored.values, scored.steps, self._worker.weights, rollouts)
+        return steps_of(scored.values, scored.steps, self._client.weights, rollouts)
 
     def _of_environment(self, rollout: Rollout) -> tuple[RewardValue, ...]:
         """The reward of each environment; None for all but the rollout's."""

@@ -4,54 +4,64 @@ Axes: n rows, L tokens of a piece, D hidden width, V vocabulary.
 """
 
 import copy
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
 from grpo_engine.policy.policy import Policy
-from grpo_engine.rollouts.batch import PREFILL_TOKENS, Cached, Prefilled, padded, portions
+
+PREFILL_TOKENS = 2048  # tokens of one prefill forward
+
+Caches = list[Any]
+"""Those of one row or of several, by layer."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Row:
-    """One row of caches that hold several."""
+class Prefilled(NamedTuple):
+    """A row of caches that may hold several, and the logits after its last token [V]."""
 
-    caches: list[Any]
-    index: int
+    caches: Caches
+    row: int
+    logits: mx.array
 
-    def extract(self) -> list[Any]:
+    def extract(self) -> Caches:
         """The row's own caches."""
-        return [cache.extract(self.index) for cache in self.caches]
+        return [cache.extract(self.row) for cache in self.caches]
 
 
 class GraphBatch:
-    """All rows as one batch over mlx-lm's batch caches."""
+    """Rows decoded together over mlx-lm's batch caches.
 
-    runs_ahead = True
+    If a batch `is_async`, a step is queued without waiting for its input, and rows that have ended
+    leave seldom, since that copies the caches.
+    """
+
+    is_async = True
     pads = True  # prompts of different length run together
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
-        self.caches: list[Any] = []
+        self.caches: Caches = []
 
     def prefill(self, prompts: Sequence[tuple[int, ...]]) -> list[Prefilled]:
-        return self.extend([Cached(make_prompt_cache(self.policy.model)) for _ in prompts], prompts)
+        """Run the prompts."""
+        return self.extend([make_prompt_cache(self.policy.model) for _ in prompts], prompts)
 
-    def extend(self, rows: Sequence[Cached], pieces: Sequence[tuple[int, ...]]) -> list[Prefilled]:
+    def extend(self, rows: Sequence[Caches], pieces: Sequence[tuple[int, ...]]) -> list[Prefilled]:
+        """Run a piece of tokens on top of each row's caches, which stay as they are."""
         extended: list[Prefilled] = []
-        for portion in portions(pieces, pads=self.pads):
-            extended += self._run([row.caches for row in rows[portion]], pieces[portion])
+        for portion in _portions(pieces, pads=self.pads):
+            extended += self._run(rows[portion], pieces[portion])
         return extended
 
-    def _run(self, rows: Sequence[list[Any]], pieces: Sequence[tuple[int, ...]]) -> list[Prefilled]:
+    def _run(self, rows: Sequence[Caches], pieces: Sequence[tuple[int, ...]]) -> list[Prefilled]:
         caches = [type(layer[0]).merge(list(layer)) for layer in zip(*rows, strict=True)]
         lengths = [len(piece) for piece in pieces]
-        ids = padded(pieces, self.policy.pad_id)
-        padding = [ids.shape[1] - length for length in lengths]
+        width, pad = max(lengths), (self.policy.pad_id,)
+        ids = mx.array([piece + pad * (width - len(piece)) for piece in pieces], dtype=mx.int32)
+        padding = [width - length for length in lengths]
         if any(padding):
             for cache in caches:
                 cache.prepare(lengths=lengths, right_padding=padding)
@@ -60,45 +70,49 @@ class GraphBatch:
             for cache in caches:
                 cache.finalize()
         mx.eval(logits, [cache.state for cache in caches])
-        return [Prefilled(_Row(caches, index), logits[index]) for index in range(len(pieces))]
+        return [Prefilled(caches, index, logits[index]) for index in range(len(pieces))]
 
-    def _last_logits(self, ids: mx.array, lengths: list[int], caches: list[Any]) -> mx.array:
+    def _last_logits(self, ids: mx.array, lengths: list[int], caches: Caches) -> mx.array:
         """Run the tokens; the logits after each row's last one, [n, V]."""
-        parts, outputs = self.policy.parts, []
+        parts, last = self.policy.parts, {}
         for start in range(0, ids.shape[1], PREFILL_TOKENS):
             part = ids[:, start : start + PREFILL_TOKENS]
             output = parts.hidden(part, caches) if parts else self.policy.model(part, cache=caches)
-            ends = [index for index, length in enumerate(lengths)
-                    if start < length <= start + part.shape[1]]  # fmt: skip
-            outputs += [(index, output[index, lengths[index] - 1 - start]) for index in ends]
-            mx.eval([output for _, output in outputs], [cache.state for cache in caches])
-        last = mx.stack([output for _, output in sorted(outputs, key=lambda pair: pair[0])])
-        return parts.logits(last) if parts else last
+            for index, length in enumerate(lengths):
+                if start < length <= start + part.shape[1]:
+                    last[index] = output[index, length - 1 - start]
+            mx.eval(last, [cache.state for cache in caches])
+        outputs = mx.stack([last[index] for index in range(len(lengths))])
+        return parts.logits(outputs) if parts else outputs
 
     def add(self, rows: Sequence[Prefilled]) -> None:
-        for _, together in groupby((row.caches for row in rows), key=lambda row: id(row.caches)):
-            same = list(together)
-            new = copy.deepcopy(same[0].caches)
-            for cache in new:
-                cache.filter(mx.array([row.index for row in same]))
+        """Append rows; a prompt may occur many times."""
+        for _, group in groupby(rows, key=lambda row: id(row.caches)):
+            first, *others = group
+            caches = copy.deepcopy(first.caches)
+            for cache in caches:
+                cache.filter(mx.array([first.row, *(item.row for item in others)]))
             if not self.caches:
-                self.caches = new
+                self.caches = caches
                 continue
-            for cache, other in zip(self.caches, new, strict=True):
-                cache.extend(other)
+            for cache, new in zip(self.caches, caches, strict=True):
+                cache.extend(new)
 
     def step(self, tokens: mx.array) -> mx.array:
+        """Append one token per row, [n], and return the logits after it, [n, V]."""
         logits: mx.array = self.policy.model(tokens[:, None], cache=self.caches)[:, -1]
         return logits
 
-    def keep(self, indices: Sequence[int]) -> None:
+    def select(self, indices: Sequence[int]) -> None:
+        """Drop all rows but these; the new row i is the old row indices[i]."""
         if not indices:
             self.caches = []
         for cache in self.caches:
             cache.filter(mx.array(list(indices)))
 
-    def take(self, indices: Sequence[int]) -> list[Cached]:
-        return [Cached([cache.extract(index) for cache in self.caches]) for index in indices]
+    def copies(self, indices: Sequence[int]) -> list[Caches]:
+        """The caches of rows that leave the batch, to continue them later."""
+        return [[cache.extract(index) for cache in self.caches] for index in indices]
 
 
 class UnpaddedBatch(GraphBatch):
@@ -107,40 +121,45 @@ class UnpaddedBatch(GraphBatch):
     pads = False
 
 
-class SeparateBatch:
+class SeparateBatch(GraphBatch):
     """Each row with its own caches, run one after another."""
 
-    runs_ahead = True
-
-    def __init__(self, policy: Policy) -> None:
-        self.model = policy.model
-        self.rows: list[list[Any]] = []
-
-    def prefill(self, prompts: Sequence[tuple[int, ...]]) -> list[Prefilled]:
-        return self.extend([Cached(make_prompt_cache(self.model)) for _ in prompts], prompts)
-
-    def extend(self, rows: Sequence[Cached], pieces: Sequence[tuple[int, ...]]) -> list[Prefilled]:
+    def extend(self, rows: Sequence[Caches], pieces: Sequence[tuple[int, ...]]) -> list[Prefilled]:
         extended = []
         for row, piece in zip(rows, pieces, strict=True):
-            caches = copy.deepcopy(row.caches)
-            logits = self.model(mx.array([piece]), cache=caches)[0, -1]
+            caches = copy.deepcopy(row)
+            logits = self.policy.model(mx.array([piece]), cache=caches)[0, -1]
             mx.eval(logits, [cache.state for cache in caches])
-            extended.append(Prefilled(caches, logits))
+            extended.append(Prefilled(caches, 0, logits))
         return extended
 
     def add(self, rows: Sequence[Prefilled]) -> None:
-        """Give each row a copy of its prompt's caches."""
-        self.rows += [copy.deepcopy(row.caches) for row in rows]
+        self.caches += [copy.deepcopy(row.caches) for row in rows]
 
     def step(self, tokens: mx.array) -> mx.array:
-        """Run each row's token."""
         return mx.concatenate([
-            self.model(tokens[index : index + 1, None], cache=caches)[:, -1]
-            for index, caches in enumerate(self.rows)
+            self.policy.model(tokens[index : index + 1, None], cache=caches)[:, -1]
+            for index, caches in enumerate(self.caches)
         ])  # fmt: skip
 
-    def keep(self, indices: Sequence[int]) -> None:
-        self.rows = [self.rows[index] for index in indices]
+    def select(self, indices: Sequence[int]) -> None:
+        self.caches = [self.caches[index] for index in indices]
 
-    def take(self, indices: Sequence[int]) -> list[Cached]:
-        return [Cached(copy.deepcopy(self.rows[index])) for index in indices]
+    def copies(self, indices: Sequence[int]) -> list[Caches]:
+        return [copy.deepcopy(self.caches[index]) for index in indices]
+
+
+def _portions(pieces: Sequence[tuple[int, ...]], *, pads: bool) -> Iterator[slice]:
+    """Divide neighbouring pieces into forwards of at most `PREFILL_TOKENS` tokens.
+
+    Without padding only pieces of equal length run together.
+    """
+    start, longest = 0, 0
+    for end, piece in enumerate(pieces):
+        longest = max(longest, len(piece))
+        is_full = longest * (end + 1 - start) > PREFILL_TOKENS
+        if end > start and (is_full or (not pads and len(piece) != len(pieces[start]))):
+            yield slice(start, end)
+            start, longest = end, len(piece)
+    if pieces:
+        yield slice(start, len(pieces))

@@ -8,14 +8,13 @@ from mlx_lm.models.cache import KVCache
 
 from grpo_engine.cpu.rows import Layers
 from grpo_engine.policy.policy import Policy
-from grpo_engine.rollouts.batch import Cached, Prefilled
-from grpo_engine.rollouts.graph import GraphBatch
+from grpo_engine.rollouts.graph import Caches, GraphBatch, Prefilled
 
 
 class KernelBatch(GraphBatch):
     """All rows as one batch, in the kernels' storage."""
 
-    runs_ahead = False
+    is_async = False
 
     def __init__(self, policy: Policy) -> None:
         super().__init__(policy)
@@ -23,19 +22,19 @@ class KernelBatch(GraphBatch):
         self.rows = policy.kernels.rows()
 
     def add(self, rows: Sequence[Prefilled]) -> None:
-        distinct = {id(row.caches): row.caches for row in rows}
+        distinct = {id(row): row for row in rows}
         layers = {key: _layers(row.extract()) for key, row in distinct.items()}
-        self.rows.add([layers[id(row.caches)] for row in rows])
+        self.rows.add([layers[id(row)] for row in rows])
 
     def step(self, tokens: mx.array) -> mx.array:
         ids: list[int] = tokens.tolist()  # type: ignore[assignment]
         return mx.array(self.rows.step(ids))
 
-    def keep(self, indices: Sequence[int]) -> None:
+    def select(self, indices: Sequence[int]) -> None:
         self.rows.keep(indices)
 
-    def take(self, indices: Sequence[int]) -> list[Cached]:
-        return [Cached(_caches(self.rows.take(index))) for index in indices]
+    def copies(self, indices: Sequence[int]) -> list[Caches]:
+        return [_caches(self.rows.take(index)) for index in indices]
 
 
 def _layers(caches: Sequence[KVCache]) -> Layers:
@@ -44,7 +43,7 @@ def _layers(caches: Sequence[KVCache]) -> Layers:
     return [(np.asarray(keys)[0], np.asarray(values)[0]) for keys, values in arrays]
 
 
-def _caches(layers: Layers) -> list[KVCache]:
+def _caches(layers: Layers) -> Caches:
     caches = []
     for keys, values in layers:
         cache = KVCache()

@@ -26,11 +26,11 @@ LATE = (0x9E3779B9, 0)  # changes a key to that of the times after the last even
 def occurrences(prompts: Sequence[str]) -> list[int]:
     """How often each prompt occurs before its place: 0 for the first time."""
     seen: Counter[str] = Counter()
-    found = []
+    counts = []
     for prompt in prompts:
-        found.append(seen[prompt])
+        counts.append(seen[prompt])
         seen[prompt] += 1
-    return found
+    return counts
 
 
 def row_key(
@@ -40,8 +40,8 @@ def row_key(
 
     The first occurrence of a prompt has the key of noise version 1.
     """
-    again = f"/{occurrence}" if occurrence else ""
-    name = f"{seed}\0{step}\0{attempt}\0{index}{again}\0{prompt}".encode()
+    suffix = f"/{occurrence}" if occurrence else ""
+    name = f"{seed}\0{step}\0{attempt}\0{index}{suffix}\0{prompt}".encode()
     return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "big")
 
 
@@ -66,8 +66,8 @@ def token_keys(rows: Sequence[int], positions: Sequence[int]) -> mx.array:
 
 def uniforms(keys: mx.array, width: int) -> mx.array:
     """A row of uniform numbers in [0, 1) per key, [n, width]."""
-    drawn: mx.array = mx.vmap(lambda key: mx.random.uniform(shape=(width,), key=key))(keys)
-    return drawn
+    values: mx.array = mx.vmap(lambda key: mx.random.uniform(shape=(width,), key=key))(keys)
+    return values
 
 
 def events(keys: mx.array, width: int) -> tuple[mx.array, mx.array]:
@@ -92,8 +92,8 @@ def late_times(keys: mx.array, width: int) -> mx.array:
 def _bits(keys: mx.array, width: int) -> mx.array:
     """Random bits, [n, width] uint32; `cpu.draw.threefry` says which."""
     half = (width + 1) // 2  # `split` gives the bits themselves, two for each new key
-    drawn: mx.array = mx.vmap(lambda key: mx.random.split(key, half))(keys)
-    return drawn.reshape(len(keys), 2 * half)[:, :width]
+    bits: mx.array = mx.vmap(lambda key: mx.random.split(key, half))(keys)
+    return bits.reshape(len(keys), 2 * half)[:, :width]
 
 
 def _unit(bits: mx.array) -> mx.array:

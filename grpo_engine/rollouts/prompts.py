@@ -31,6 +31,7 @@ LONGEST_TOKEN, LONGEST_PROMPT = 64, 10_000_000
 PROBES = 64
 # A tokenizer gives at most a token per byte; this factor allows for one that spells text out first.
 TOKENS_PER_BYTE = 2
+ANSWER = "a made-up answer"
 # For models whose template knows no tools, or whose own form of a call is unknown.
 EXPLANATION = """\
 You can call the tools below. To call one, write nothing but the call, in this form:
@@ -173,7 +174,7 @@ class PromptRenderer:
         """Whether the chat template lists the tools and takes their results."""
         result = ({"role": "tool", "name": "t", "content": "what a tool gave"},)
         try:
-            text = self.dialogue_text(result, after_answer="an answer")
+            text = self.dialogue_text(result)
         except Exception:  # a template may raise anything
             return False
         names = [tool["function"]["name"] for tool in self.tools]
@@ -184,13 +185,13 @@ class PromptRenderer:
         """Whether messages are joined as bare text."""
         return self.config.chat_template == "plain"
 
-    def dialogue_text(self, messages: Sequence[Message], *, after_answer: str) -> str:
+    def dialogue_text(self, messages: Sequence[Message]) -> str:
         """A made-up dialogue with one answer, and after it these messages and the next turn.
 
         Without messages it ends with the answer.
         """
         question = {"role": "user", "content": "a question"}
-        answer = {"role": "assistant", "content": after_answer}
+        answer = {"role": "assistant", "content": ANSWER}
         return self._apply(
             [question, answer, *messages], add_generation_prompt=bool(messages), **self._options()
         )
@@ -198,8 +199,8 @@ class PromptRenderer:
     @property
     def limit(self) -> int:
         """The maximum tokens of a prompt; 0 means no limit."""
-        room = max(1, self.context - self.max_new_tokens) if self.context else 0
-        return min(filter(None, (room, self.config.max_prompt_tokens)), default=0)
+        remaining = max(1, self.context - self.max_new_tokens) if self.context else 0
+        return min(filter(None, (remaining, self.config.max_prompt_tokens)), default=0)
 
     def __call__(self, example: Example, opening: Opening = NO_OPENING) -> RenderedPrompt:
         """Render one example; an error says which one failed and why."""
@@ -209,22 +210,18 @@ class PromptRenderer:
             explained = EXPLANATION.format(tools=listed)
         prompt = conversation(self.task, example, opening, explained)
         self._refuse_huge(prompt, example)
-        if isinstance(prompt, str):
-            text, folded, options = prompt, False, {}
-        else:
-            text, folded = self._chat_text(prompt, example)
-            options = {"add_special_tokens": False}
-        ids = self._encoded(text, example, options)
+        text, folded = self._text(prompt, example)
+        ids = self._encoded(text, example, add_special_tokens=isinstance(prompt, str))
         if not text.strip() or not ids:
             raise DataError(
-                f"{place(example)}: the prompt is empty; give it text or remove the row"
+                f"{location(example)}: the prompt is empty; give it text or remove the row"
             )
         token = max(ids)
         if self.vocabulary and token >= self.vocabulary:
             raise DataError(
-                f"{place(example)}: token {token} ({self.tokenizer.decode([token])!r}) is beyond "
-                f"the {self.vocabulary} that {self.model} knows: its tokenizer is another model's; "
-                "set model.path to a folder whose files belong together",
+                f"{location(example)}: token {token} ({self.tokenizer.decode([token])!r}) is "
+                f"beyond the {self.vocabulary} that {self.model} knows: its tokenizer is another "
+                "model's; set model.path to a folder whose files belong together",
                 "model.path",
             )
         if self.limit and len(ids) > self.limit:
@@ -250,13 +247,13 @@ class PromptRenderer:
         """
         bad = BadRows(skip=self.config.bad_rows == "skip")
         overheads: dict[Any, int] = {}  # bytes that the template adds, by the form of the prompt
-        is_known = not self.vocabulary or max(self.tokenizer.get_vocab().values()) < self.vocabulary
+        fits = not self.vocabulary or max(self.tokenizer.get_vocab().values()) < self.vocabulary
         prompts: list[RenderedPrompt | None] = []
 
         def check(_: int, example: Example) -> Example:
             form, size = _form_and_size(conversation(self.task, example))
             longest = TOKENS_PER_BYTE * (size + overheads.get(form, 0))
-            if not (is_known and size and form in overheads and longest <= (self.limit or longest)):
+            if not (fits and size and form in overheads and longest <= (self.limit or longest)):
                 prompt = self(example)
                 overheads[form] = max(overheads.get(form, 0), len(prompt.text.encode()) - size)
                 prompts.append(prompt)
@@ -304,18 +301,20 @@ class PromptRenderer:
             "message through it"
         )
 
-    def _encoded(self, text: str, example: Example, options: Mapping[str, Any]) -> list[int]:
+    def _encoded(self, text: str, example: Example, *, add_special_tokens: bool) -> list[int]:
         try:
             text.encode()
-            ids: list[int] = self.tokenizer.encode(text, verbose=False, **options)
+            ids: list[int] = self.tokenizer.encode(
+                text, verbose=False, add_special_tokens=add_special_tokens
+            )
         except UnicodeEncodeError as error:
             raise DataError(
-                f"{place(example)}: the prompt holds {text[error.start]!r}, half of a character "
+                f"{location(example)}: the prompt holds {text[error.start]!r}, half of a character "
                 "(a lone surrogate); correct the text or remove the row"
             ) from error
         except Exception as error:  # tokenizers raises nothing narrower
             raise DataError(
-                f"{place(example)}: the tokenizer of {self.model} refuses the prompt ({error}); "
+                f"{location(example)}: the tokenizer of {self.model} refuses the prompt ({error}); "
                 "correct the text or remove the row"
             ) from error
         return ids
@@ -329,7 +328,7 @@ class PromptRenderer:
             limit = f"the {self.limit} tokens that it may have"
         if size > longest:
             raise DataError(
-                f"{place(example)}: the prompt has {size:,} characters, too many for {limit}; "
+                f"{location(example)}: the prompt has {size:,} characters, too many for {limit}; "
                 "shorten it or remove the row",
                 "task.max_prompt_tokens",
             )
@@ -345,28 +344,27 @@ class PromptRenderer:
                 f"lower {setting}, shorten or remove the prompt, or use a model with a longer "
                 "context"
             )
-        text = f"{place(example)}: the prompt has {count} tokens, more than {limit}; {remedy}"
+        text = f"{location(example)}: the prompt has {count} tokens, more than {limit}; {remedy}"
         return DataError(text, setting)
 
-    def _chat_text(self, messages: Sequence[Message], example: Example) -> tuple[str, bool]:
-        folded = fold_system(messages)
-        try:
+    def _text(self, prompt: Prompt, example: Example) -> tuple[str, bool]:
+        """The text for the model, and whether a system message was folded."""
+        if isinstance(prompt, str):
+            return prompt, False
+        problem: Exception | None = None
+        for variant, is_folded in ((prompt, False), (fold_system(prompt), True)):
             try:
-                return self._template(messages), False
+                if variant is not None:
+                    return self._template(variant), is_folded
             except EngineError:
                 raise
-            except Exception:
-                if folded is None:
-                    raise
-                return self._template(folded), True
-        except EngineError:
-            raise
-        except Exception as error:  # a template may raise anything
-            raise DataError(
-                f"{place(example)}: {self._template_file()} refuses these messages "
-                f"({error}); check their roles, or set task.chat_template to `plain` or a file",
-                "task.chat_template",
-            ) from error
+            except Exception as error:  # a template may raise anything
+                problem = error
+        raise DataError(
+            f"{location(example)}: {self._template_file()} refuses these messages "
+            f"({problem}); check their roles, or set task.chat_template to `plain` or a file",
+            "task.chat_template",
+        ) from problem
 
     def _template(self, messages: Sequence[Message]) -> str:
         if self.is_plain:
@@ -507,6 +505,6 @@ def _form_and_size(prompt: Prompt) -> tuple[Any, int]:
         return form, 0
 
 
-def place(example: Example) -> str:
+def location(example: Example) -> str:
     """Where an example came from, for error messages."""
     return example.where or f"problem {example.key}"

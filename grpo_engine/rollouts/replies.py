@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from grpo_engine.errors import DataError
-from grpo_engine.rollouts.prompts import PromptRenderer, plain_text
+from grpo_engine.rollouts.prompts import ANSWER, PromptRenderer, plain_text
 from grpo_engine.tasks.base import Message
 
-ANSWER = "a made-up answer"
 REPLY: Message = {"role": "user", "content": "a reply"}
 _MARKED = re.compile("\ue000(\\d+)\ue001")  # characters for private use
 _MARKS = str.maketrans({"\ue000": "\ufffd", "\ue001": "\ufffd"})
@@ -45,10 +44,10 @@ class ReplyTokens:
     def __call__(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """The tokens after an answer's end token; an error if the template cannot do it."""
         hidden: list[str] = []
-        safe = [self._hide(message, hidden) for message in self._as_known(messages)]
+        safe = [self._hide(message, hidden) for message in self._supported(messages)]
         if self.is_plain:
             return tuple(self._encode(f"\n{plain_text(safe)}", hidden))
-        ids = self._encode(self.render.dialogue_text(safe, after_answer=ANSWER), hidden)
+        ids = self._encode(self.render.dialogue_text(safe), hidden)
         if tuple(ids[: len(self.head)]) != self.head:
             raise DataError(
                 f"the chat template of {self.render.model} rewrites an earlier answer when a "
@@ -58,17 +57,17 @@ class ReplyTokens:
             )
         return tuple(ids[len(self.head) :])
 
-    def _as_known(self, messages: Sequence[Message]) -> Sequence[Message]:
+    def _supported(self, messages: Sequence[Message]) -> Sequence[Message]:
         """Results of tools as one user message, if the template knows no tools."""
         if self.render.template_knows_tools and not self.is_plain:
             return messages
-        others = [message for message in messages if message.get("role") != "tool"]
+        remaining = [message for message in messages if message.get("role") != "tool"]
         results = "\n".join(
             f"<tool_response>{message.get('content')}</tool_response>"
             for message in messages
             if message.get("role") == "tool"
         )
-        return [{"role": "user", "content": results}, *others] if results else others
+        return [{"role": "user", "content": results}, *remaining] if results else remaining
 
     def _hide(self, message: Message, hidden: list[str]) -> Message:
         """The message with a mark in the place of each text that would be a control token."""
@@ -102,7 +101,7 @@ def reply_tokens(
     )  # fmt: skip
     if is_plain:
         return replies
-    head = replies._encode(render.dialogue_text((), after_answer=ANSWER))
+    head = replies._encode(render.dialogue_text(()))
     closed = [index for index, token in enumerate(head) if token in ends]
     end = None
     if closed and ANSWER not in render.tokenizer.decode(head[closed[-1] :]):
@@ -110,9 +109,7 @@ def reply_tokens(
     while end is None and ANSWER in render.tokenizer.decode(head[:-1]):
         head = head[:-1]  # what the template puts after every answer
     if end is None:  # a template may leave the last answer open and end it before a message
-        *start, token = replies._encode(render.dialogue_text((REPLY,), after_answer=ANSWER))[
-            : len(head) + 1
-        ]
+        *start, token = replies._encode(render.dialogue_text((REPLY,)))[: len(head) + 1]
         if start == head and token in ends:
             end, head = token, [*start, token]
     replies = replace(replies, head=tuple(head), end_token=end)

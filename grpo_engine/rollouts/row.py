@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import accumulate
 
 from grpo_engine.events import Finish, RowDelta, Span, model_tokens, unscored
@@ -43,30 +44,27 @@ class GrowingText:
 class Row:
     """One answer while it is sampled: the model's turn, after the earlier ones and their replies.
 
-    `room` is the most tokens of all authors. An answer without an environment is one turn.
+    An answer without an environment is one turn.
     """
 
     prompt: PromptRows
     index: int
     key: int  # key of its noise
     limit: int  # maximum tokens of the model
-    room: int  # maximum tokens of the model and the environment
+    max_tokens: int  # of the model and the environment
     decode: Decode
-    place: int = 0  # among the rows that are sampled together
+    number: int = 0  # among the rows that are sampled together
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     raw_logprobs: list[float] = field(default_factory=list)
     forced: list[int] = field(default_factory=list)
     finish: Finish | None = None
     to_force: list[int] = field(default_factory=list)
-    # already reported in progress events
-    reported: int = 0  # tokens
-    reported_length: int = 0  # tokens of the model
-    reported_spans: int = 0
+    reported: tuple[int, int, int, Finish | None] = (0, 0, 0, None)  # in progress events
     # the dialogue
     turn: int = 0
     begin: int = 0  # where the model's turn begins
-    asks: bool = False  # its environment answers
+    waits: bool = False  # its environment answers
     spans: list[Span] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
     calls: list[ToolCall] = field(default_factory=list)
@@ -74,8 +72,7 @@ class Row:
     _ends: list[int] | None = field(default_factory=list)  # characters after their tokens
     _growing: GrowingText = field(init=False)  # text of this turn
     _thought: bool = False
-    _pending: str = ""
-    _ended: bool = False  # its end was reported
+    _pending: str = ""  # text to be reported
 
     def __post_init__(self) -> None:
         self._growing = GrowingText(self.decode)
@@ -93,15 +90,23 @@ class Row:
     @property
     def is_done(self) -> bool:
         """Whether no token follows, for the time being or at all."""
-        return self.asks or self.finish is not None
+        return self.waits or self.finish is not None
+
+    @property
+    def may_continue(self) -> bool:
+        """Whether a token may follow the one that is pending."""
+        return self.length + 1 < self.limit and len(self.ids) + 1 < self.max_tokens
+
+    @property
+    def _progress(self) -> tuple[int, int, int, Finish | None]:
+        return len(self.ids), self.length, len(self.spans), self.finish
 
     @property
     def has_grown(self) -> bool:
         """Whether there is something to report."""
-        ended = self.finish is not None and not self._ended
-        return len(self.ids) > self.reported or bool(self._pending) or ended
+        return bool(self._pending) or self._progress != self.reported
 
-    def take(self, token: int, logprob: float, raw_logprob: float) -> None:
+    def append(self, token: int, logprob: float, raw_logprob: float) -> None:
         """Append a token."""
         if self.to_force:
             self.forced.append(len(self.ids))
@@ -114,11 +119,11 @@ class Row:
         """Decide after a token whether the turn has ended and whether thinking must end."""
         if self.ids[-1] in ends and not sampling.ignore_end:
             self.finish = "stop"
-        elif sampling.stop and self._met(sampling.stop):
+        elif sampling.stop and self._contains_new(sampling.stop):
             self.finish = "stop_string"
         elif self.length >= self.limit:
             self.finish = "length"
-        elif len(self.ids) >= self.room:
+        elif len(self.ids) >= self.max_tokens:
             self.finish = "context"
         elif think_end and not self._thought and not self.to_force:
             self._pending += self._growing.advance(self.ids[self.begin :])
@@ -126,24 +131,28 @@ class Row:
             if not self._thought and len(self.ids) - self.begin >= sampling.think_budget:
                 self.to_force, self._thought = list(think_end), True
 
-    def _met(self, stops: Sequence[str]) -> bool:
+    def _contains_new(self, stops: Sequence[str]) -> bool:
         before = len(self._growing.text)
         self._pending += self._growing.advance(self.ids[self.begin :])
-        reach = max(map(len, stops)) - 1
-        tail = self._growing.text[max(0, before - reach) :]
+        tail = self._growing.text[max(0, before + 1 - max(map(len, stops))) :]
         return any(stop in tail for stop in stops)
 
-    def ask(self, ends: frozenset[int]) -> str:
+    def end_turn(self, ends: frozenset[int]) -> str:
         """End the model's turn and return the answer, for the environment."""
-        self._pending += self._growing.advance(self._shown(ends), last=True)
+        self._pending += self._growing.advance(self._without_end(ends), last=True)
         text = self._close(ends)
-        self.finish, self.asks = None, True
+        self.finish, self.waits = None, True
         return text if self.turn else self.prompt.prefill + text
 
-    def hear(self, reply: EnvironmentReply, tokens: Sequence[int] = ()) -> None:
-        """Append an environment's reply; without tokens no turn follows it."""
+    def end(self, finish: Finish, reply: EnvironmentReply) -> None:
+        """Append an environment's last reply, after which no turn follows."""
+        self.add_reply(reply)
+        self.finish = finish
+
+    def add_reply(self, reply: EnvironmentReply, tokens: Sequence[int] = ()) -> None:
+        """Append an environment's reply, with its tokens if a turn follows."""
         start, text = len(self.ids), f"\n{reply.text}\n" if tokens else ""
-        self.asks = False
+        self.waits = False
         self.spans.append(
             Span(
                 start=start, length=len(tokens), kind="environment", turn=self.turn,
@@ -173,22 +182,22 @@ class Row:
         self.turn, self.begin = self.turn + 1, len(self.ids)
         self._growing, self._thought = GrowingText(self.decode), False
 
-    def _shown(self, ends: frozenset[int]) -> list[int]:
+    def _without_end(self, ends: frozenset[int]) -> list[int]:
         """The tokens of this turn without the end token."""
         ids = self.ids[self.begin :]
         return ids[:-1] if self.finish == "stop" and ids and ids[-1] in ends else ids
 
     def _close(self, ends: frozenset[int]) -> str:
-        """Take the model's turn over into the dialogue; return its text."""
-        shown, count = self._shown(ends), len(self.ids) - self.begin
-        text = self.decode(shown)
-        char_ends, before = token_ends(shown, text, self.decode), len(self._text)
+        """Add the model's turn to the dialogue; return its text."""
+        ids, count = self._without_end(ends), len(self.ids) - self.begin
+        text = self.decode(ids)
+        char_ends, before = token_ends(ids, text, self.decode), len(self._text)
         self._text += text
-        if not char_ends and (shown or not self.turn):
+        if not char_ends and (ids or not self.turn):
             self._ends = None
         if self._ends is not None:
             self._ends += [before + end for end in char_ends]
-            self._ends += [len(self._text)] * (count - len(shown))
+            self._ends += [len(self._text)] * (count - len(ids))
         self.messages.append({"role": "assistant", "content": text})
         self.spans.append(
             Span(
@@ -199,16 +208,14 @@ class Row:
 
     def delta(self, ends: frozenset[int]) -> RowDelta:
         """What the row gained since the last report."""
-        text = self._pending
-        if not self.asks:
-            text += self._growing.advance(self._shown(ends), last=self.finish is not None)
-        self._pending = ""
-        new, self.reported_length = self.length - self.reported_length, self.length
-        spans, self.reported_spans = self.spans[self.reported_spans :], len(self.spans)
-        self.reported, self._ended = len(self.ids), self.finish is not None
+        text, self._pending = self._pending, ""
+        if not self.waits:
+            text += self._growing.advance(self._without_end(ends), last=self.finish is not None)
+        _, length, spans, _ = self.reported
+        self.reported = self._progress
         return RowDelta(
-            group=self.prompt.group, index=self.index, text=text, tokens=new,
-            finish=self.finish, spans=tuple(map(unscored, spans)), waits=self.asks,
+            group=self.prompt.group, index=self.index, text=text, tokens=self.length - length,
+            finish=self.finish, spans=tuple(map(unscored, self.spans[spans:])), waits=self.waits,
         )  # fmt: skip
 
     def rollout(self, ends: frozenset[int], *, has_environment: bool = False) -> Rollout:
@@ -245,14 +252,8 @@ def token_ends(ids: Sequence[int], text: str, decode: Decode) -> tuple[int, ...]
 def decoder(policy: Policy) -> Decode:
     """A function that decodes ids without special tokens, as reward functions expect."""
 
-    single: dict[int, str] = {}
+    def text(ids: Sequence[int]) -> str:
+        return str(policy.tokenizer.decode(list(ids), skip_special_tokens=True))
 
-    def decode(ids: Sequence[int]) -> str:
-        if len(ids) == 1 and ids[0] in single:
-            return single[ids[0]]
-        text: str = policy.tokenizer.decode(list(ids), skip_special_tokens=True)
-        if len(ids) == 1:
-            single[ids[0]] = text
-        return text
-
-    return decode
+    single = cache(lambda token: text([token]))
+    return lambda ids: single(ids[0]) if len(ids) == 1 else text(ids)

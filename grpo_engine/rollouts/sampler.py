@@ -21,7 +21,7 @@ from grpo_engine.rollouts.types import Sampling
 USED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "noise")
 
 
-class Drawn(NamedTuple):
+class Draw(NamedTuple):
     """One token per row, [n] each."""
 
     tokens: mx.array
@@ -37,7 +37,7 @@ def draw(
     seen: mx.array | None = None,
     forced: mx.array | None = None,
     kernels: Kernels | None = None,
-) -> Drawn:
+) -> Draw:
     """Sample by an exponential race: argmin_i E_i / p_i has distribution p; see `noise`.
 
     `seen` [n, V] marks tokens for the repetition penalty; `forced` [n] overrides the token where it
@@ -45,48 +45,45 @@ def draw(
     """
     is_plain = seen is None and forced is None and not sampling.truncated
     if kernels and is_plain and sampling.temperature > 0 and sampling.noise == NOISE:
-        return _drawn_by_kernels(kernels, logits, sampling.temperature, keys)
+        return _kernel_draw(kernels, logits, sampling.temperature, keys)
     use = replace(Sampling(), **{name: getattr(sampling, name) for name in USED})
     compiled = _compiled(use, has_seen=seen is not None, has_forced=forced is not None)
-    given = [array for array in (seen, forced) if array is not None]
-    return Drawn(*compiled(logits, keys, *given))
+    marks = [array for array in (seen, forced) if array is not None]
+    return Draw(*compiled(logits, keys, *marks))
 
 
-def _drawn_by_kernels(
-    kernels: Kernels, logits: mx.array, temperature: float, keys: mx.array
-) -> Drawn:
+def _kernel_draw(kernels: Kernels, logits: mx.array, temperature: float, keys: mx.array) -> Draw:
     width = logits.shape[1]
     times, tokens = events(keys, width)
     logits, late, times = logits.astype(mx.float32), late_keys(keys), times / width
     mx.eval(logits, late, times, tokens)
-    drawn = kernels.draw(
-        np.asarray(logits), temperature, np.array(late), (np.array(times), np.array(tokens))
+    winners, logprobs = map(
+        mx.array,
+        kernels.draw(
+            np.asarray(logits), temperature, np.array(late), (np.array(times), np.array(tokens))
+        ),
     )
-    winners, logprobs = map(mx.array, drawn)
-    return Drawn(winners, logprobs, logprobs)
+    return Draw(winners, logprobs, logprobs)
 
 
 @lru_cache(maxsize=64)
 def _compiled(
     sampling: Sampling, *, has_seen: bool, has_forced: bool
-) -> Callable[..., tuple[mx.array, mx.array, mx.array]]:
+) -> Callable[..., tuple[mx.array, ...]]:
     """The draw with these parameters as one compiled function; traced anew for each shape."""
 
-    def run(
-        logits: mx.array, keys: mx.array, *given: mx.array
-    ) -> tuple[mx.array, mx.array, mx.array]:
-        seen = given[0] if has_seen else None
-        drawn = _drawn(logits, sampling, keys, seen, given[-1] if has_forced else None)
-        return drawn.tokens, drawn.logprobs, drawn.raw_logprobs
+    def run(logits: mx.array, keys: mx.array, *marks: mx.array) -> tuple[mx.array, ...]:
+        seen = marks[0] if has_seen else None
+        return tuple(_draw(logits, sampling, keys, seen, marks[-1] if has_forced else None))
 
-    compiled: Callable[..., tuple[mx.array, mx.array, mx.array]] = mx.compile(run)
+    compiled: Callable[..., tuple[mx.array, ...]] = mx.compile(run)
     return compiled
 
 
-def _drawn(
+def _draw(
     logits: mx.array, sampling: Sampling, keys: mx.array, seen: mx.array | None,
     forced: mx.array | None,
-) -> Drawn:  # fmt: skip
+) -> Draw:  # fmt: skip
     temperature = sampling.temperature or 1.0
     raw = chances = normalise(logits, temperature)
     if seen is not None:
@@ -104,7 +101,7 @@ def _drawn(
         logprobs = chances.logprob(tokens)
     if forced is not None:
         logprobs = mx.where(forced >= 0, 0.0, logprobs)  # a forced token has probability 1
-    return Drawn(tokens, logprobs, raw_logprobs)
+    return Draw(tokens, logprobs, raw_logprobs)
 
 
 def _winners(weights: mx.array, keys: mx.array, version: int) -> mx.array:
@@ -144,9 +141,9 @@ def truncated(parts: Normalised, sampling: Sampling) -> Normalised:
         bound = mx.maximum(bound, inside.min(axis=1, keepdims=True))
     if sampling.min_p > 0:
         bound = mx.maximum(bound, sampling.min_p)
-    kept = weights >= bound
-    left = mx.where(kept, weights, 0.0)
+    selected = weights >= bound
+    weights = mx.where(selected, weights, 0.0)
     return Normalised(
-        scaled=mx.where(kept, parts.scaled, -mx.inf), top=parts.top, exponentials=left,
-        total=left.sum(axis=1, keepdims=True),
+        scaled=mx.where(selected, parts.scaled, -mx.inf), top=parts.top, exponentials=weights,
+        total=weights.sum(axis=1, keepdims=True),
     )  # fmt: skip

@@ -1,23 +1,25 @@
-"""Tries a chat template in another process, with limits of time and memory.
+"""Tries a chat template in the sandbox, with limits of time and memory.
 
-The sandbox that templates run in bounds neither: a template of a line can loop for years or fill
-the memory. Whoever passes is rendered in this process from then on.
+Jinja's sandbox bounds neither: a template of a line can loop for years or fill the memory. What
+passes is rendered in this process from then on.
 """
 
 import json
-import subprocess
-import sys
+import signal
 import time
 from collections.abc import Mapping
 from typing import Any, Final
 
+from grpo_engine.platform.scratch import scratch
+from grpo_engine.sandbox.client import Call, Sandbox
+
+SERVICE: Final = "grpo_engine.rollouts.template_trial:Templates"
 CPU_S: Final = 2.0
 WALL_S: Final = 30.0  # for a process that has to wait for a processor
 MEMORY: Final = 512 << 20
 OUTPUT: Final = 1 << 20
-TICK_S: Final = 0.01
 
-_tried: dict[tuple[Any, ...], str] = {}
+_problems: dict[tuple[Any, ...], str] = {}
 
 
 class TemplateLimitError(Exception):
@@ -33,55 +35,43 @@ def try_template(template: str, values: Mapping[str, Any]) -> None:
     roles = tuple(message.get("role") for message in values.get("messages", ()))
     options = {name: str(value) for name, value in values.items() if name != "messages"}
     key = template, frozenset(roles), tuple(sorted(options.items()))
-    if key not in _tried:
-        _tried[key] = _problem(template, values)
-    if _tried[key]:
-        raise TemplateLimitError(_tried[key])
+    if key not in _problems:
+        _problems[key] = _problem(template, values)
+    if _problems[key]:
+        raise TemplateLimitError(_problems[key])
 
 
 def _problem(template: str, values: Mapping[str, Any]) -> str:
     """What the template needs too much of; empty if it keeps to the limits."""
-    question = json.dumps({"template": template, "values": dict(values)}, default=str).encode()
-    with subprocess.Popen(
-        [sys.executable, "-P", "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    ) as child:  # fmt: skip
+    plain = json.loads(json.dumps(dict(values), default=str))
+    call = Call("render", lambda _: ({"template": template, "values": plain}, WALL_S))
+    with (
+        scratch("template") as folder,
+        Sandbox(SERVICE, folder, "template", memory=MEMORY) as sandbox,
+    ):
+        result = sandbox.ask(call)
+    if result.failure is None:
+        size = result.value
+        return f"makes {size / 1e6:.1f} MB of text" if size > OUTPUT else ""
+    kind, message = result.failure.kind, result.failure.message
+    if kind == "timeout" or "SIGVTALRM" in message:
+        return f"needs more than {CPU_S:g} s"
+    return "" if kind == "exception" else message
+
+
+class Templates:
+    """Renders templates in the sandbox."""
+
+    def __init__(self, _server: object) -> None:
+        """Needs nothing of the process."""
+
+    def render(self, template: str, values: Mapping[str, Any]) -> int:
+        """The length of the text; the process ends if it takes too long."""
+        signal.setitimer(signal.ITIMER_VIRTUAL, CPU_S)
         try:
-            assert child.stdin is not None
-            assert child.stdout is not None
-            child.stdin.write(question)
-            child.stdin.close()
-            if problem := _watched(child):
-                return problem
-            size = int(child.stdout.read() or 0)
+            return len(_render(template, values))
         finally:
-            child.kill()
-    return f"makes {size / 1e6:.1f} MB of text" if size > OUTPUT else ""
-
-
-def _watched(child: "subprocess.Popen[bytes]") -> str:
-    """Wait for the process while it stays within its limits; say which it does not."""
-    import psutil
-
-    begun = time.monotonic()
-    while child.poll() is None:
-        try:
-            process = psutil.Process(child.pid)
-            spent, memory = process.cpu_times().user, process.memory_info().rss
-        except psutil.Error:
-            continue  # it has just ended
-        if memory > MEMORY:
-            return f"needs more than {MEMORY >> 20} MB of memory"
-        if spent > CPU_S or time.monotonic() - begun > WALL_S:
-            return f"needs more than {CPU_S:g} s"
-        time.sleep(TICK_S)
-    return ""
-
-
-def main() -> None:
-    """Render the template of the question on stdin, and print how long the text is."""
-    question = json.load(sys.stdin)
-    print(len(_render(question["template"], question["values"])))
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
 
 
 def _render(template: str, values: Mapping[str, Any]) -> str:
@@ -105,14 +95,10 @@ def _render(template: str, values: Mapping[str, Any]) -> str:
     def to_json(value: Any, **options: Any) -> str:
         return json.dumps(value, **{"ensure_ascii": False, **options})
 
-    place = ImmutableSandboxedEnvironment(
+    environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
     )
-    place.filters["tojson"] = to_json
-    place.globals["raise_exception"] = refuse
-    place.globals["strftime_now"] = time.strftime
-    return place.from_string(template).render({"add_generation_prompt": False, **values})
-
-
-if __name__ == "__main__":
-    main()
+    environment.filters["tojson"] = to_json
+    environment.globals["raise_exception"] = refuse
+    environment.globals["strftime_now"] = time.strftime
+    return environment.from_string(template).render({"add_generation_prompt": False, **values})

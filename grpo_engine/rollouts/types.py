@@ -7,6 +7,7 @@ from typing import Any
 
 from grpo_engine.config.settings import RolloutConfig
 from grpo_engine.events import Finish, Span, model_tokens
+from grpo_engine.policy.batch import TokenRow
 from grpo_engine.rollouts.noise import NOISE
 from grpo_engine.tasks.base import Message
 
@@ -64,26 +65,23 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rollout:
+class Rollout(TokenRow):
     """One sampled answer: the model's turns and, between them, its environment's replies.
 
-    Ids as sampled, including end tokens. An answer of one turn without an environment has no spans.
+    An answer of one turn without an environment has no spans.
     """
 
     key: str
     group: int
     index: int
     attempt: int
-    prompt_ids: tuple[int, ...]
-    ids: tuple[int, ...]
     logprobs: tuple[float, ...]  # under the distribution sampled from
     raw_logprobs: tuple[float, ...]  # at the temperature, over the whole vocabulary
     finish: Finish
     text: str
-    forced: tuple[int, ...] = field(default=())  # positions of tokens that were not sampled
-    ends: tuple[int, ...] = field(default=())  # characters of the text after each token
-    spans: tuple[Span, ...] = field(default=())
-    messages: tuple[Message, ...] = field(default=())  # the dialogue, for rewards
+    ends: tuple[int, ...] = ()  # characters of the text after each token
+    spans: tuple[Span, ...] = ()
+    messages: tuple[Message, ...] = ()  # the dialogue, for rewards
     environment: Outcome | None = None
 
     @property

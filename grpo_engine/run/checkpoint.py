@@ -37,11 +37,14 @@ class Checkpoint:
     step: int
     path: Path
     state: Mapping[str, Any]
+    arrays: "Mapping[str, Mapping[str, mx.array]] | None" = None  # read by rank 0, without files
 
     def tensors(self, name: str) -> "dict[str, mx.array]":
         """Read `<name>.safetensors` into memory; the file may be removed afterwards."""
         import mlx.core as mx
 
+        if self.arrays is not None:
+            return dict(self.arrays[name])
         file = self.path / f"{name}.safetensors"
         if not file.exists():
             raise CheckpointError(f"{self.path} has no {file.name}; resume an older checkpoint")
@@ -50,6 +53,8 @@ class Checkpoint:
         return arrays
 
     def has(self, name: str) -> bool:
+        if self.arrays is not None:
+            return name in self.arrays
         return (self.path / f"{name}.safetensors").exists()
 
 
@@ -73,7 +78,9 @@ def save(
     root = inside(run_folder, FOLDER)
     try:
         root.mkdir(parents=True, exist_ok=True)
-        _check_room(root, size)
+        # a part of a checkpoint would only take the space that the store may still need
+        if shutil.disk_usage(root).free < size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # noqa: TRY301 - as a write would
         return _save(root, step, tensors, state, write)
     except (OSError, RuntimeError) as error:  # MLX reports a failed write as RuntimeError
         with contextlib.suppress(OSError):
@@ -83,12 +90,6 @@ def save(
             f"{getattr(error, 'strerror', None) or error}; it needs {size / 1e6:.1f} MB, "
             f"{_free(run_folder)}"
         ) from error
-
-
-def _check_room(root: Path, size: int) -> None:
-    # a part of a checkpoint would only take the room that the store may still need
-    if shutil.disk_usage(root).free < size:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _free(folder: Path) -> str:
@@ -153,20 +154,12 @@ def clear_leftovers(run_folder: Path) -> None:
     for path in root.iterdir():
         if path.name.startswith(_DOOMED):
             final = root / path.name.removeprefix(_DOOMED)
-            if not final.exists() and _is_whole(path):
-                path.rename(final)
-            else:
-                remove(root, path.name)
-        elif path.name.startswith(_PARTIAL):
+            if not final.exists():
+                with contextlib.suppress(CheckpointError):
+                    open_folder(path)
+                    path.rename(final)
+        if path.exists() and path.name.startswith((_DOOMED, _PARTIAL)):
             remove(root, path.name)
-
-
-def _is_whole(path: Path) -> bool:
-    try:
-        open_folder(path)
-    except CheckpointError:
-        return False
-    return True
 
 
 def steps(run_folder: Path) -> list[int]:

@@ -14,7 +14,6 @@ class Clock:
         self.phases: dict[str, float] = {}
         self._others = OtherPrograms()
         self._paused_for = 0.0
-        self._paused_at: float | None = None
         self._started = self.now()
 
     def now(self) -> float:
@@ -35,13 +34,14 @@ class Clock:
         """Processor seconds of other programs since `start_step`, those of pauses estimated."""
         return self._others.processors() * self.step_seconds
 
-    def pause(self) -> None:
-        self._paused_at = time.perf_counter()
-
-    def resume(self) -> None:
-        if self._paused_at is not None:
-            self._paused_for += time.perf_counter() - self._paused_at
-            self._paused_at = None
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave the block out of every time."""
+        begun = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._paused_for += time.perf_counter() - begun
 
     def add(self, name: str, seconds: float) -> None:
         self.phases[name] = self.phases.get(name, 0.0) + seconds

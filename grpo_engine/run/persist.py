@@ -1,17 +1,17 @@
 """Saves a run to a checkpoint and restores it, with everything that affects later steps."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+from pydantic import TypeAdapter
 
 from grpo_engine.config import mismatch
 from grpo_engine.config.parse import flatten
 from grpo_engine.config.settings import RunConfig
-from grpo_engine.config.stop_when import Seen
 from grpo_engine.control import StopNow
 from grpo_engine.cpu import blas
 from grpo_engine.distributed.ranks import Ranks
@@ -31,7 +31,6 @@ from grpo_engine.policy.source import on_cpu
 from grpo_engine.run import checkpoint
 from grpo_engine.run.checkpoint import Checkpoint
 from grpo_engine.run.session import Arrays, Progress, Run
-from grpo_engine.tasks.base import Example
 from grpo_engine.versions import versions
 
 # settings that may change on resume; what depends on them is noted
@@ -57,18 +56,18 @@ TENSORS = ("trained", "optimizer", "reference", "lagged", "critic", "critic_opti
 def save_checkpoint(run: Run) -> Iterator[Event]:
     """Write the state after the last finished step, then remove old checkpoints.
 
-    During a step it writes the held state and emits no phase event.
+    During a step it writes the stored state and emits no phase event.
     """
     step = run.step
     if not run.ranks.leads:
         run.saved_step = step
         return
-    if run.held_state is None:
+    if run.step_state is None:
         yield PhaseStarted(step=step, phase="checkpoint")
     if run.control.stop_now:
         raise StopNow(f"the checkpoint of step {step} was left out")
     begun = run.clock.now()
-    tensors = run.held_state or _tensors(run)
+    tensors = run.step_state or _tensors(run)
     progress = run.progress
     best = progress.best_step if run.config.checkpoint.best else None
     try:
@@ -88,10 +87,7 @@ def save_checkpoint(run: Run) -> Iterator[Event]:
         run.unsaved = ""
         yield NoteWritten(step=step, text="checkpoints can be written again")
     yield CheckpointSaved(
-        step=step,
-        path=str(saved.path),
-        best=best == step,
-        seconds=run.clock.now() - begun,
+        step=step, path=str(saved.path), best=best == step, seconds=run.clock.now() - begun
     )
 
 
@@ -99,9 +95,9 @@ def save_if_due(run: Run) -> Iterator[Event]:
     """Between steps: save if requested, scheduled, the best so far, or the last step."""
     config, step = run.config.checkpoint, run.step
     is_requested = run.control.take_checkpoint()
-    is_due = config.every and step % config.every == 0
+    is_scheduled = config.every and step % config.every == 0
     is_best = config.best and run.progress.best_step == step
-    if is_requested or is_due or is_best or run.unsaved or run.is_complete:
+    if is_requested or is_scheduled or is_best or run.unsaved or run.is_complete:
         yield from save_checkpoint(run)
 
 
@@ -121,53 +117,30 @@ def save_last(run: Run) -> Iterator[Event]:
         yield NoteWritten(step=run.step, severity="warning", text=text)
 
 
-def hold_state(run: Run) -> None:
+def store_state(run: Run) -> None:
     """Keep the state after the last finished step, so that it can be saved during the next one."""
-    run.held_state = _tensors(run)
+    run.step_state = _tensors(run)
 
 
 def drop_state(run: Run, *, changing: bool = False) -> None:
-    """Drop the held state; before the weights change, only if memory cannot hold both."""
+    """Drop the stored state; before the weights change, only if memory cannot hold both."""
     if not changing or run.config.model.tuning == "full":
-        run.held_state = None
+        run.step_state = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharedCheckpoint:
-    """A checkpoint that rank 0 read and sent to every rank."""
-
-    step: int
-    path: Path
-    state: Mapping[str, Any]
-    arrays: Mapping[str, Mapping[str, mx.array]]
-
-    def tensors(self, name: str) -> dict[str, mx.array]:
-        return dict(self.arrays[name])
-
-    def has(self, name: str) -> bool:
-        return name in self.arrays
-
-
-def share_checkpoint(
-    ranks: Ranks, saved: Checkpoint | None
-) -> Checkpoint | SharedCheckpoint | None:
+def share_checkpoint(ranks: Ranks, saved: Checkpoint | None) -> Checkpoint | None:
     """Send rank 0's checkpoint to the other ranks, whose machines may have no copy."""
     if ranks.size == 1:
         return saved
-    names = [name for name in TENSORS if saved is not None and saved.has(name)]
-    head = ranks.broadcast(
-        None if saved is None else
-        {"step": saved.step, "path": str(saved.path), "state": dict(saved.state), "names": names}
-    )  # fmt: skip
-    if head is None:
+    path, state = ranks.broadcast((str(saved.path), dict(saved.state)) if saved else ("", None))
+    if state is None:
         return None
-    return SharedCheckpoint(
-        step=head["step"], path=Path(head["path"]), state=head["state"],
-        arrays={
-            name: ranks.broadcast_arrays(saved.tensors(name) if saved is not None else None)
-            for name in head["names"]
-        },
-    )  # fmt: skip
+    arrays = {
+        name: ranks.broadcast_arrays(saved.tensors(name) if saved else {})
+        for name in TENSORS
+        if f"{name}.safetensors" in state["files"]
+    }
+    return Checkpoint(step=state["step"], path=Path(path), state=state, arrays=arrays)
 
 
 def _tensors(run: Run) -> Arrays:
@@ -186,9 +159,8 @@ def _tensors(run: Run) -> Arrays:
 
 
 def _state(run: Run) -> dict[str, Any]:
-    progress = asdict(run.progress)
     return {
-        "progress": progress,
+        "progress": asdict(run.progress),
         "alerts": run.alerts.state(),
         "config": run.config.model_dump(mode="json"),
         "settled": mismatch.correction(run.config.algorithm.resolved(), run.recipe),
@@ -202,7 +174,7 @@ def _state(run: Run) -> dict[str, Any]:
     }
 
 
-def restore(run: Run, saved: Checkpoint | SharedCheckpoint) -> Iterator[Event]:
+def restore(run: Run, saved: Checkpoint) -> Iterator[Event]:
     """Restore a run from a checkpoint; warn if threads, versions, data or noise differ."""
     state = saved.state
     run.policy.load_trainable(saved.tensors("trained"))
@@ -213,15 +185,13 @@ def restore(run: Run, saved: Checkpoint | SharedCheckpoint) -> Iterator[Event]:
     if run.critic_optimizer is not None:
         run.policy.load_critic(saved.tensors("critic"))
         run.critic_optimizer.restore(saved.tensors("critic_optimizer"), run.policy.critic_weights())
-    run.progress = _progress(state["progress"])
+    run.progress = TypeAdapter(Progress).validate_python(state["progress"])
     yield from _note_other_steps(run, int(state["config"]["steps"]))
     run.alerts.restore(state["alerts"])
     run.saved_step = saved.step
-    for what, then, here, effect in _changes(run, state):
+    for name, then, now, effect in _changes(run, state):
         yield NoteWritten(
-            step=run.step,
-            severity="warning",
-            text=f"{what} was {then} and is {here}: {effect}",
+            step=run.step, severity="warning", text=f"{name} was {then} and is {now}: {effect}"
         )
     noise = state.get("noise", 1)
     run.sampling = replace(run.sampling, noise=max(noise, 2))  # the answers of the unbroken run
@@ -270,34 +240,27 @@ def _note_other_steps(run: Run, before: int) -> Iterator[Event]:
         )  # fmt: skip
 
 
-def _progress(state: Mapping[str, Any]) -> Progress:
-    pins = [_example(pin) for pin in state["pins"]]
-    watched = {check: Seen(**seen) for check, seen in state.get("watched", {}).items()}
-    rates = {key: (right, tried) for key, (right, tried) in state.get("rates", {}).items()}
-    return Progress(**{**state, "pins": pins, "watched": watched, "rates": rates})
-
-
-def _example(data: Mapping[str, Any]) -> Example:
-    prompt = data["prompt"]
-    return Example(**{**data, "prompt": prompt if isinstance(prompt, str) else tuple(prompt)})
-
-
 def _changes(run: Run, state: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any, str]]:
-    if state["threads"] != run.threads:
-        yield "the number of threads", state["threads"], run.threads, SAME_TO_TOLERANCE
-    if state.get("workers", 1) != 1:  # of checkpoints by versions with worker processes
-        yield "the number of processes that compute", state["workers"], 1, SAME_TO_TOLERANCE
-    if state.get("kernels", _kernels()) != _kernels():  # earlier checkpoints lack it
-        yield "the code of matrix products", state["kernels"], _kernels(), SAME_TO_TOLERANCE
-    here = versions()
-    for name, then in state["versions"].items():
-        if here.get(name) != then:
-            yield f"the version of {name}", then, here.get(name, "not installed"), MAY_DIFFER
-    if state["fingerprint"] != run.fingerprint:
-        yield "the data set", state["fingerprint"][:12], run.fingerprint[:12], MAY_DIFFER
-    model = run.policy.fingerprint
-    if state.get("model", model) != model:  # earlier checkpoints lack it
-        yield f"the content of {run.policy.folder}", state["model"][:12], model[:12], MAY_DIFFER
+    """What of this run differs from the saved one, then and now; early checkpoints lack some."""
+    current, model = versions(), run.policy.fingerprint
+    compared = [
+        ("the number of threads", state["threads"], run.threads, SAME_TO_TOLERANCE),
+        ("the number of processes that compute", state.get("workers", 1), 1, SAME_TO_TOLERANCE),
+        (
+            "the code of matrix products", state.get("kernels", _kernels()), _kernels(),
+            SAME_TO_TOLERANCE,
+        ),
+        *(
+            (f"the version of {name}", then, current.get(name, "not installed"), MAY_DIFFER)
+            for name, then in state["versions"].items()
+        ),
+        ("the data set", state["fingerprint"][:12], run.fingerprint[:12], MAY_DIFFER),
+        (
+            f"the content of {run.policy.folder}", state.get("model", model)[:12], model[:12],
+            MAY_DIFFER,
+        ),
+    ]  # fmt: skip
+    return (item for item in compared if item[1] != item[2])
 
 
 def _kernels() -> str:
@@ -305,13 +268,15 @@ def _kernels() -> str:
     return library.kernels if library is not None else ""
 
 
-def check_same_settings(config: RunConfig, saved: Checkpoint | SharedCheckpoint) -> None:
+def check_same_settings(config: RunConfig, saved: Checkpoint) -> None:
     then = flatten(RunConfig.model_validate(saved.state["config"]))
-    here = flatten(config)
-    changed = [name for name in here if name not in FREE and here[name] != then.get(name)]
+    changed = [
+        f"{name} {then.get(name)!r} -> {value!r}"
+        for name, value in flatten(config).items()
+        if name not in FREE and value != then.get(name)
+    ]
     if changed:
-        listed = ", ".join(f"{name} {then.get(name)!r} -> {here[name]!r}" for name in changed[:5])
         raise CheckpointError(
-            f"{saved.path} was made with other settings ({listed}); a run keeps its settings: "
-            "clone it to change them"
+            f"{saved.path} was made with other settings ({', '.join(changed[:5])}); a run keeps "
+            "its settings: clone it to change them"
         )

@@ -94,7 +94,7 @@ class Run:
     thread_guard: ThreadGuard = field(default_factory=ThreadGuard)
     saved_step: int | None = None  # step of the newest checkpoint
     unsaved: str = ""  # why the newest checkpoint could not be written, until one can
-    held_state: Arrays | None = None  # during a step: the state before it
+    step_state: Arrays | None = None  # during a step: the state before it
     last_metrics: dict[str, float] = field(default_factory=dict)  # for the summary
 
     @property

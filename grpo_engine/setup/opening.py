@@ -132,7 +132,7 @@ def load_run(
     step: int, *, threads: int = 0, ranks: Ranks | None = None,
     saved: Mapping[str, Any] | None = None, given: Given = NOTHING,
 ) -> Generator[Event, None, Run]:  # fmt: skip
-    """Load the model and start the reward worker, for a run at step 0.
+    """Load the model and start the reward functions, for a run at step 0.
 
     `saved` is a checkpoint's state; its recipe is kept. Without `threads`, products use as many as
     they may.
@@ -150,7 +150,7 @@ def load_run(
     )  # fmt: skip
     parts = open_parts(
         tasks, renders, folder, control, given, stack.enter_context,
-        None if environments is None else environments.pool.rewards,
+        None if environments is None else environments.client.rewards,
     )  # fmt: skip
     for text in dict.fromkeys(part.scorer.form_note for part in parts):
         if text:

@@ -19,7 +19,7 @@ from grpo_engine.events import Event, NoteWritten, PhaseStarted
 from grpo_engine.policy.policy import Policy
 from grpo_engine.rollouts.decode import sample_groups
 from grpo_engine.rollouts.types import PromptRows
-from grpo_engine.run.requests import relay
+from grpo_engine.run.requests import answer_requests
 from grpo_engine.run.session import Run
 from grpo_engine.training.drawing import Drawing
 from grpo_engine.training.logprobs import score_tokens
@@ -54,11 +54,10 @@ def check_itself(run: Run) -> Iterator[Event]:
         for group, example in enumerate(Drawing(run).take(PROMPTS))
     ]
     policy, moved = run.policy, moved_adapter(run.policy)
-    decoding = sample_groups(
-        policy, prompt_rows, sampling, seed=run.config.seed, step=FIXED_STEP, control=run.control,
-        weights=moved,
+    rollouts = yield from sample_groups(
+        policy, prompt_rows, sampling, seed=run.config.seed, step=FIXED_STEP, event_step=0,
+        requests=partial(answer_requests, run), weights=moved,
     )  # fmt: skip
-    rollouts = yield from relay(run, 0, decoding)
     trained = yield from score_tokens(run, 0, rollouts, under=partial(policy.using, moved))
     sampled = yield from score_tokens(run, 0, rollouts, under=partial(policy.for_sampling, moved))
     first = yield from score_tokens(run, 0, rollouts)

@@ -18,15 +18,13 @@ ARRAYS = ("logprobs", "entropy", "clipped", "kl", "values")
 ScoredRollouts = tuple[list[Rollout], Scores]  # for one prompt
 
 
-def all_rollouts(
-    ranks: Ranks, local: Sequence[tuple[int, ScoredRollouts]], count: int
-) -> list[ScoredRollouts]:
-    """The scored rollouts of all `count` prompts; `local` has this rank's, by place."""
+def all_rollouts(ranks: Ranks, local: Sequence[tuple[int, ScoredRollouts]]) -> list[ScoredRollouts]:
+    """The scored rollouts of all prompts; `local` has this rank's, by index."""
     if ranks.size == 1:
         return [scored for _, scored in local]
     items = [(index, encode(scored)) for index, scored in local]
     kind = tuple[list[Rollout], Scores]
-    return [decode(kind, scored) for scored in ranks.gather_by_place(items, count)]
+    return [decode(kind, scored) for scored in ranks.gather_indexed(items)]
 
 
 def distinct_alerts(scored: Sequence[ScoredRollouts]) -> list[AlertRaised]:
@@ -50,12 +48,9 @@ def all_results(
     """The results of every micro-batch; `local` has this rank's, by place."""
     if ranks.size == 1:
         return [local[place] for place in range(len(batches))]
-    plain = ranks.gather_by_place(
-        [
-            (place, [one.loss, one.sums, [n for n in ARRAYS if getattr(one, n) is not None]])
-            for place, one in local.items()
-        ],
-        len(batches),
+    plain = ranks.gather_indexed(
+        (place, [one.loss, one.sums, [n for n in ARRAYS if getattr(one, n) is not None]])
+        for place, one in local.items()
     )
     arrays = ranks.sum({
         name: {

@@ -47,7 +47,7 @@ def score_tokens(
             mx.eval(scores.logprobs, scores.entropy, scores.values)
         scored.append((batch, scores))
         yield PhaseAdvanced(step=step, phase="logprobs", done=done, total=len(assigned))
-        yield from answer_requests(run, step)
+        yield from answer_requests(run)
     names = ["logprobs", *(["entropy"] if entropy else []), *(["values"] if values else [])]
     parts = {name: [(batch, getattr(scores, name)) for batch, scores in scored] for name in names}
     width = max(1, *(len(rollout.ids) for rollout in rollouts))
@@ -61,6 +61,6 @@ def batches_of(run: Run, rollouts: Sequence[Rollout], rows: Sequence[int]) -> li
     Rows without a token are left out: MLX ends the process on some products of empty arrays.
     """
     return micro_batches(
-        rollouts, rows_at_most=run.plan.micro_rows, pad_id=run.policy.pad_id,
+        rollouts, max_rows=run.plan.micro_rows, pad_id=run.policy.pad_id,
         only=[row for row in rows if rollouts[row].length],
     )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from grpo_engine.events import (
     Event,
@@ -20,7 +21,7 @@ from grpo_engine.rollouts.decode import sample_groups
 from grpo_engine.rollouts.noise import occurrences
 from grpo_engine.rollouts.prompts import Opening, RenderedPrompt
 from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
-from grpo_engine.run.requests import answer_requests, relay
+from grpo_engine.run.requests import answer_requests
 from grpo_engine.run.session import Run
 from grpo_engine.tasks.base import Example
 from grpo_engine.training.drawing import Drawing
@@ -99,7 +100,7 @@ def sample_and_score(
             run, step, [row for _, row in assigned], sampling, seed_step, origin
         )
     free_cache()
-    yield from answer_requests(run, step)
+    yield from answer_requests(run)
     if origin == "train":
         yield PhaseStarted(step=step, phase="score", total=len(rollouts))
     with run.clock.phase("score" if origin == "train" else "evaluate"):
@@ -108,11 +109,10 @@ def sample_and_score(
         }
         scores = _scored(run, step, local, examples, prompts, sampling, origin)
         scored = all_rollouts(
-            run.ranks, [(index, (local[index], scores[index])) for index in local],
-            len(prompt_rows),
-        )  # fmt: skip
+            run.ranks, [(index, (local[index], scores[index])) for index in local]
+        )
     yield from distinct_alerts(scored)
-    yield from answer_requests(run, step)
+    yield from answer_requests(run)
     groups = []
     for row, prompt, example, (completions, group_scores) in zip(
         prompt_rows, prompts, examples, scored, strict=True
@@ -134,11 +134,11 @@ def _sampled(
     """This rank's rollouts, with what their environments say at the end."""
     environments = run.environments
     dialogues = environments.dialogues() if environments is not None else None
-    decoding = sample_groups(
-        run.policy, rows, sampling, seed=run.config.seed, step=seed_step, control=run.control,
-        weights=run.sampler_weights if origin == "train" else None, dialogues=dialogues,
+    rollouts = yield from sample_groups(
+        run.policy, rows, sampling, seed=run.config.seed, step=seed_step, event_step=step,
+        requests=partial(answer_requests, run), dialogues=dialogues,
+        weights=run.sampler_weights if origin == "train" else None,
     )  # fmt: skip
-    rollouts: list[Rollout] = yield from relay(run, step, decoding)
     if environments is not None and dialogues is not None:
         with run.clock.phase("environment"):
             rollouts = environments.finish(rollouts)
@@ -157,7 +157,7 @@ def _rendered(
     with run.clock.phase("environment"):
         openings = environments.begin(examples, indices, rows=rows, step=seed_step, attempt=attempt)
     local = zip(indices, map(encode, openings), strict=True)
-    encoded = run.ranks.gather_by_place(local, len(examples))
+    encoded = run.ranks.gather_indexed(local)
     return [
         environments.render(example, decode(Opening, opening))
         for example, opening in zip(examples, encoded, strict=True)

@@ -7,7 +7,7 @@ from grpo_engine.alerts.state import raised
 from grpo_engine.config.stop_when import StopRule
 from grpo_engine.errors import NotFiniteError
 from grpo_engine.events import Event, NoteWritten, StepFinished
-from grpo_engine.run.persist import drop_state, hold_state
+from grpo_engine.run.persist import drop_state, store_state
 from grpo_engine.run.session import Run
 from grpo_engine.training import report
 from grpo_engine.training.first_steps import reward_notes
@@ -21,7 +21,7 @@ MAX_BAD_UPDATES = 3  # consecutive bad updates that end a run
 def begin_step(run: Run) -> None:
     """Start the clock, reset peak memory, and keep the state for a checkpoint."""
     run.clock.start_step()
-    hold_state(run)
+    store_state(run)
     run.policy.forget_peak_memory()  # so that the peak excludes an earlier evaluation
 
 

@@ -167,7 +167,7 @@ def _make_pass(
         yield _pass_finished(step, minibatch, summed, done)
         if done.stopped:
             break
-        yield from answer_requests(run, step)
+        yield from answer_requests(run)
     return _with_pass(done, inputs, results, totals)
 
 
@@ -235,7 +235,7 @@ def _gradient(
             local[index] = MicroBatchResult.of(batch, outputs)
             yield PhaseAdvanced(step=step, phase="update", done=done + len(local), total=total)
             if len(local) < len(assigned):
-                yield from answer_requests(run, step)
+                yield from answer_requests(run)
         gradients_sum = all_gradients(
             run.ranks, gradients_sum, run.policy.module.trainable_parameters()
         )
@@ -278,7 +278,7 @@ def _culprits(
         for group in sorted({int(group_ids_B[row]) for row in batch.rows}):
             rows = [row for row in batch.rows if group_ids_B[row] == group]
             alone = micro_batches(
-                samples.rollouts, rows_at_most=len(rows), pad_id=run.policy.pad_id, only=rows
+                samples.rollouts, max_rows=len(rows), pad_id=run.policy.pad_id, only=rows
             )[0]
             outputs, gradients = gradient(run.policy, scaled, minibatch.totals, alone)
             size = as_float(optim.global_norm(gradients)) + abs(as_float(outputs["loss"]))
@@ -302,7 +302,7 @@ def _measure_targets(
         mx.eval(outputs)
         local[index] = MicroBatchResult.of(batch, outputs)
         yield PhaseAdvanced(step=step, phase="logprobs", done=len(local), total=len(assigned))
-        yield from answer_requests(run, step)
+        yield from answer_requests(run)
     results = all_results(run.ranks, batches, local)
     measured = {
         name: value for name, value in _sums(results).items()

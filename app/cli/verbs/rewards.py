@@ -116,15 +116,15 @@ def try_(
     time_limit: Annotated[float, typer.Option(help="Longest call, in seconds.", min=0.1)] = 30.0,
     as_json: Json = False,
 ) -> None:
-    """Try a reward function on completions, in a worker process as in a run.
+    """Try a reward function on completions, in a process of its own as in a run.
 
     Exit status 1 where it failed. Example: grpo-tui rewards test mine.py:brevity -c "Yes."
     """
     from grpo_engine.errors import RewardError
     from grpo_engine.platform.scratch import scratch
     from grpo_engine.rewards.builtins import BUILT_IN
-    from grpo_engine.rewards.worker.client import RewardWorker
-    from grpo_engine.rewards.worker.outcome import ScoredRewards
+    from grpo_engine.rewards.client import RewardClient
+    from grpo_engine.rewards.outcome import ScoredRewards
     from grpo_engine.rollouts.prompts import reward_completion, reward_prompt
     from grpo_engine.tasks.base import RewardSpec
 
@@ -136,10 +136,10 @@ def try_(
     with scratch("rewards") as folder:
         log = folder / "rewards.log"
         try:
-            with RewardWorker([spec], folder, time_limit) as worker:
-                worker.check(list(columns), "the data given")
+            with RewardClient([spec], folder, time_limit) as client:
+                client.check(list(columns), "the data given")
                 # At step 0 an error of one function would end the trial; later it is only reported.
-                scored: ScoredRewards = worker.score(
+                scored: ScoredRewards = client.score(
                     [reward_prompt(prompts)] * count,
                     texts,
                     [list(text.encode("utf-8", "surrogatepass")) for text in completion],

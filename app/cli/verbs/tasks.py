@@ -116,7 +116,7 @@ def play(
     config = build(merge({"task": {"name": name}}, parse_sets(sets or [])), "the command line")
     with scratch("episode") as folder:
         episode = Episode(config, folder, _row(row))
-        with episode.pool:
+        with episode.client:
             found = show_told(episode.begin())
             while not found.over and (line := sys.stdin.readline()):
                 found = show_told(episode.answer(line.rstrip("\n").replace("\\n", "\n")))

@@ -186,5 +186,5 @@ def test_the_trial_process_ends_its_episode() -> None:
         trials.answer({"do": "play", "config": config, "answer": None})
         episode = trials._player._episode
         assert episode is not None
-        assert any(seat.process for seat in episode.pool._seats)
-    assert not any(seat.process for seat in episode.pool._seats)
+        assert episode.client.pids
+    assert not episode.client.pids

@@ -17,7 +17,7 @@ from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError, DataError, RewardError
 from grpo_engine.events import NoteWritten, RunFailed, RunFinished
 from grpo_engine.presets import preset
-from grpo_engine.rewards.worker.client import RewardWorker
+from grpo_engine.rewards.client import RewardClient
 from grpo_tui.app.trial.client import MAY_FETCH
 from grpo_tui.app.trial.examples import Examples
 from grpo_tui.app.trial.memory import Estimates
@@ -151,11 +151,11 @@ def test_only_functions_that_are_not_the_tasks_own_are_tried_in_a_process(
 ) -> None:
     started: list[object] = []
 
-    def start(worker: RewardWorker) -> RewardWorker:
+    def start(worker: RewardClient) -> RewardClient:
         started.append(worker)
         raise RewardError("it was started")
 
-    monkeypatch.setattr(RewardWorker, "__enter__", start)
+    monkeypatch.setattr(RewardClient, "__enter__", start)
     starter = preset("starter").tree
     assert ready.of(build(starter))["problems"] == []
     assert not started

@@ -14,9 +14,9 @@ import grpo_engine as grpo
 from grpo_engine import events as ev
 from grpo_engine.api.run import Run
 from grpo_engine.config.parse import merge
-from grpo_engine.environments import pool as pool_module
-from grpo_engine.environments.pool import EnvironmentPool, Job
+from grpo_engine.environments.client import EnvironmentClient, Job
 from grpo_engine.errors import BrokenEnvironmentError, EngineError
+from grpo_engine.sandbox import client as client_module
 from tests.engine.environments.test_runs import facts
 from tests.engine.runs import settings, write_world
 from tests.engine.tiny import write_model
@@ -81,7 +81,7 @@ def events_of(world: Path, environment: Any, **changes: Any) -> list[ev.Event]:
 
 def until_calls_end() -> None:
     """Wait for the threads that make the calls, since closing does not: a call may hang."""
-    until(lambda: not any(one.name.startswith("environment") for one in threading.enumerate()))
+    until(lambda: not any(one.name == "EnvironmentService" for one in threading.enumerate()))
 
 
 def without_places(events: list[ev.Event]) -> str:
@@ -159,7 +159,7 @@ def test_a_tool_of_this_process_is_called_with_what_the_model_wrote(
     assert run.metrics["tools/call_frequency"][1] > 0
 
 
-def play(pool: EnvironmentPool, *places: str) -> list[str]:
+def play(pool: EnvironmentClient, *places: str) -> list[str]:
     """Begin an episode in each of these environments, with one answer; the replies' texts."""
     pool.begin([
         Job(environment=name, row={"environment": name}, seed=1, index=0) for name in places
@@ -184,14 +184,14 @@ def echo(before: str) -> Callable[[], Any]:
 def test_one_here_means_all_here_and_names_are_found_as_ever(tmp_path: Path) -> None:
     (tmp_path / "turns.py").write_text(TURNS)
     specs = {"a": "python:Echo", "b": f"{tmp_path}/turns.py:Turns"}
-    with EnvironmentPool((), specs, tmp_path, 5, objects={"python:Echo": echo("> ")}) as pool:
+    with EnvironmentClient((), specs, tmp_path, 5, objects={"python:Echo": echo("> ")}) as pool:
         first, second = play(pool, "a", "b")
     assert first == "> an answer"
     assert second.startswith("again")
     assert not list(tmp_path.glob("*.log"))  # no process was started
     with (
         pytest.raises(BrokenEnvironmentError, match="environment 'Echo' is a Python object"),
-        EnvironmentPool((), specs, tmp_path, 20),
+        EnvironmentClient((), specs, tmp_path, 20),
     ):
         pass
 
@@ -199,7 +199,7 @@ def test_one_here_means_all_here_and_names_are_found_as_ever(tmp_path: Path) -> 
 def test_a_call_has_no_limit_here_and_is_not_heard_after_its_step_was_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool_module, "SLACK", 0.0)
+    monkeypatch.setattr(client_module, "SLACK", 0.0)
     gate = threading.Event()
 
     class Waits:
@@ -208,7 +208,7 @@ def test_a_call_has_no_limit_here_and_is_not_heard_after_its_step_was_dropped(
             gate.wait(30)
             return grpo.Reply(done=True)
 
-    with EnvironmentPool((), {"": "x"}, tmp_path, 0.01, objects={"x": Waits}) as pool:
+    with EnvironmentClient((), {"": "x"}, tmp_path, 0.01, objects={"x": Waits}) as pool:
         pool.begin([Job(environment="", row={}, seed=1, index=0)])
         pool.ask(0, "")
         time.sleep(0.1)  # ten times what the setting allows

@@ -20,7 +20,7 @@ def test_one_process_keeps_what_it_has() -> None:
     assert alone.gather({"x": 1}) == [{"x": 1}]
     assert alone.broadcast(5) == 5
     assert alone.assigned("abc") == [(0, "a"), (1, "b"), (2, "c")]
-    assert alone.gather_by_place([(1, "b"), (0, "a")], 2) == ["a", "b"]
+    assert alone.gather_indexed([(1, "b"), (0, "a")]) == ["a", "b"]
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from grpo_engine.events import (
 )
 from grpo_engine.metrics import PHASES, phase_seconds, time_of
 from tests.engine.environments.hostile import IMITATION
-from tests.engine.environments.test_pool import HOSTILE, SAID
+from tests.engine.environments.test_client import HOSTILE, SAID
 from tests.engine.environments.trl_files import END, QWEN, write_qwen
 from tests.engine.runs import events_of, settings, write_world
 from tests.engine.tiny import write_model

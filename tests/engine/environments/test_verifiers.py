@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 
 from grpo_engine.config.settings import TaskConfig
-from grpo_engine.environments.pool import EnvironmentPool, Job
+from grpo_engine.environments.client import EnvironmentClient, Job
 from grpo_engine.errors import BrokenEnvironmentError, DataError
 from grpo_engine.events import GroupScored, RunFinished, StepFinished
 from grpo_engine.tasks.base import load_task
-from tests.engine.environments.test_worker import answers, blocks, call
+from tests.engine.environments.test_examples import answers, blocks, call
 from tests.engine.runs import events_of, settings, write_world
 from tests.smollm2 import CACHE
 
@@ -109,8 +109,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def odd(folder: Path, kind: str) -> EnvironmentPool:
-    return EnvironmentPool(
+def odd(folder: Path, kind: str) -> EnvironmentClient:
+    return EnvironmentClient(
         (), {"": "verifiers:odd-env"}, folder, 20, interpreter=python(), options={"kind": kind}
     )
 
@@ -132,7 +132,7 @@ def test_environments_run_in_the_interpreter_that_the_settings_name(
     link = tmp_path / "other-python"
     link.symlink_to(sys.executable)
     name = {"": f"{tmp_path}/who.py:Who"}
-    with EnvironmentPool((), name, tmp_path, 20, interpreter=str(link)) as pool:
+    with EnvironmentClient((), name, tmp_path, 20, interpreter=str(link)) as pool:
         (reply,) = answers(pool, {}, "who?")
     assert reply.info["python"] == str(link)
     # what lies beside this package must not be found by another interpreter

@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
@@ -12,7 +11,7 @@ import pytest
 
 from grpo_engine.cpu import blas
 from grpo_engine.events import Event
-from grpo_engine.policy.batch import micro_batches
+from grpo_engine.policy.batch import TokenRow, micro_batches
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.trees import flatten
@@ -28,23 +27,15 @@ COMPUTES = [
 """The values of `model.compute` to test with."""
 
 
-@dataclass(frozen=True)
-class Ids:
-    """A row of a batch."""
-
-    prompt_ids: tuple[int, ...]
-    ids: tuple[int, ...]
-    forced: tuple[int, ...] = ()
-
-
-def made_up_rows(shape: Sequence[tuple[int, Sequence[int]]]) -> list[Ids]:
+def made_up_rows(shape: Sequence[tuple[int, Sequence[int]]]) -> list[TokenRow]:
     """Rows of random ids: (prompt length, completion lengths) per group."""
     source = random.Random(1)
     rows = []
     for length, completions in shape:
         prompt = tuple(source.randrange(200) for _ in range(length))
         rows += [
-            Ids(prompt, tuple(source.randrange(200) for _ in range(count))) for count in completions
+            TokenRow(prompt, tuple(source.randrange(200) for _ in range(count)))
+            for count in completions
         ]
     return rows
 
@@ -58,14 +49,14 @@ def move_weights(policy: Policy, size: float = 0.3) -> None:
 
 
 def weighted_loss(
-    policy: Policy, rows: Sequence[Ids], *, temperature: float = 0.7, rows_at_most: int = 5,
+    policy: Policy, rows: Sequence[TokenRow], *, temperature: float = 0.7, max_rows: int = 5,
     entropy: bool = False, values: bool = False,
 ) -> tuple[float, dict[str, mx.array]]:  # fmt: skip
     """A weighted sum of log-probabilities, with a different weight per token, and its gradient."""
 
     def loss() -> mx.array:
         total = mx.array(0.0)
-        for batch in micro_batches(rows, rows_at_most=rows_at_most):
+        for batch in micro_batches(rows, max_rows=max_rows):
             scores = token_scores(
                 policy, batch, temperature=temperature, entropy=entropy,
                 entropy_gradient=entropy, values=values,

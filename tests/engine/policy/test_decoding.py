@@ -17,7 +17,7 @@ from grpo_engine.errors import ModelError
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.policy import Policy
 from grpo_engine.rollouts import batches
-from grpo_engine.rollouts.batch import Batch
+from grpo_engine.rollouts.graph import GraphBatch
 from grpo_engine.rollouts.kernels import KernelBatch
 from tests.engine.policy.helpers import move_weights
 from tests.engine.tiny import GEMMA2, write_model
@@ -108,7 +108,7 @@ def decode(
     policy: Policy, kind: str, prompts: Sequence[tuple[int, ...]], tokens: Sequence[Sequence[int]]
 ) -> np.ndarray:
     """Logits of steps with given tokens, [steps, rows, V]; after half of them a row leaves."""
-    batch: Batch = KernelBatch(policy) if kind == "kernels" else batches.BUILDS[kind](policy)
+    batch: GraphBatch = KernelBatch(policy) if kind == "kernels" else batches.BATCHES[kind](policy)
     ran = {prompt: batch.prefill([prompt])[0] for prompt in dict.fromkeys(prompts)}
     batch.add([ran[prompt] for prompt in prompts])
     rows = list(range(len(prompts)))
@@ -117,7 +117,7 @@ def decode(
         if place == len(tokens) // 2 and len(rows) > 1:
             last = len(rows) - 1
             rows = [last, *rows[1:last]] if last > 1 else [last]
-            batch.keep(rows)
+            batch.select(rows)
         found.append(np.full((len(prompts), policy.vocabulary), np.nan, np.float32))
         found[-1][: len(rows)] = np.array(batch.step(mx.array(list(step[: len(rows)]))))
     return np.stack(found)
@@ -196,16 +196,16 @@ def test_prompts_that_wait_are_not_written_to(tmp_path: Path) -> None:
     with policy.for_sampling():
         batch = KernelBatch(policy)
         [ran] = batch.prefill([(1, 2, 3, 4)])
-        before = [np.array(cache.state[0]) for cache in ran.caches.extract()]
+        before = [np.array(cache.state[0]) for cache in ran.extract()]
         batch.add([ran])
         first = np.array(batch.step(mx.array([5])))
-        [kept] = batch.take([0])
-        kept_before = [np.array(cache.state[0]) for cache in kept.caches]
+        [kept] = batch.copies([0])
+        kept_before = [np.array(cache.state[0]) for cache in kept]
         batch.step(mx.array([6]))
         other = KernelBatch(policy)
         other.add([ran])
         assert np.array_equal(np.array(other.step(mx.array([5]))), first)
-    after = [np.array(cache.state[0]) for cache in ran.caches.extract()]
-    kept_after = [np.array(cache.state[0]) for cache in kept.caches]
+    after = [np.array(cache.state[0]) for cache in ran.extract()]
+    kept_after = [np.array(cache.state[0]) for cache in kept]
     assert all(map(np.array_equal, before, after))
     assert all(map(np.array_equal, kept_before, kept_after))

@@ -36,7 +36,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def scores(policy: Policy) -> mx.array:
-    (batch,) = micro_batches(ROWS, rows_at_most=2)
+    (batch,) = micro_batches(ROWS, max_rows=2)
     return token_scores(policy, batch, temperature=1.0, gradient=False).logprobs
 
 

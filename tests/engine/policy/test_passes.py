@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from grpo_engine.cpu import blas, passes, weights
 from grpo_engine.policy import compute
-from grpo_engine.policy.batch import make_batch
+from grpo_engine.policy.batch import TokenRow, make_batch
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.policy import Policy
-from tests.engine.policy.helpers import Ids, made_up_rows, weighted_loss
+from tests.engine.policy.helpers import made_up_rows, weighted_loss
 from tests.engine.policy.test_decoding import LEFT, TAKEN, instructions, policy_of
 
 pytestmark = pytest.mark.skipif(not blas.ensure().compiled, reason="nothing is compiled here")
@@ -82,9 +82,9 @@ def test_values_and_gradients_equal_those_of_mlx(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(weights, "GROWTH", 16)
         own.set_threads(threads)
-        value, gradient = weighted_loss(policy, rows, rows_at_most=together)
+        value, gradient = weighted_loss(policy, rows, max_rows=together)
         own.set_threads(1)
-    expected, expected_gradient = weighted_loss(by_mlx(policy), rows, rows_at_most=together)
+    expected, expected_gradient = weighted_loss(by_mlx(policy), rows, max_rows=together)
     assert value == pytest.approx(expected, rel=2e-5, abs=1e-3)
     assert gradient.keys() == expected_gradient.keys()
     for name, array in expected_gradient.items():
@@ -165,7 +165,7 @@ def test_what_is_not_a_number_stays_visible(tmp_path: Path) -> None:
     trained = policy.snapshot()
     name = next(name for name in trained if name.endswith("layers.0.mlp.up_proj.lora_b"))
     policy.load_trainable({**trained, name: mx.full(trained[name].shape, mx.nan)})
-    value, gradient = weighted_loss(policy, [Ids((1, 2, 3), (4, 5))])
+    value, gradient = weighted_loss(policy, [TokenRow((1, 2, 3), (4, 5))])
     assert np.isnan(value)
     assert all(np.isnan(np.array(array)).any() for array in gradient.values())
 

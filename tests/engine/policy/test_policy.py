@@ -31,7 +31,7 @@ ROWS = made_up_rows([(7, (3, 5)), (4, (6,))])
 def scores(policy: Policy) -> mx.array:
     return mx.concatenate([
         token_scores(policy, batch, temperature=1.0, gradient=False).logprobs.reshape(-1)
-        for batch in micro_batches(ROWS, rows_at_most=2)
+        for batch in micro_batches(ROWS, max_rows=2)
     ])  # fmt: skip
 
 
@@ -181,7 +181,7 @@ def test_the_adapter_configuration_is_mlx_lms(make_policy: MakePolicy, tmp_path:
 
 def test_a_critic_is_zero_at_first_and_apart_from_the_model(make_policy: MakePolicy) -> None:
     policy = make_policy(critic=True)
-    (batch,) = micro_batches(ROWS, rows_at_most=3)
+    (batch,) = micro_batches(ROWS, max_rows=3)
     values = token_scores(policy, batch, temperature=1.0, gradient=False, values=True).values
     assert values is not None
     assert mx.array_equal(values, mx.zeros_like(values))
@@ -190,7 +190,7 @@ def test_a_critic_is_zero_at_first_and_apart_from_the_model(make_policy: MakePol
 
 
 def test_values_without_a_critic_are_refused(make_policy: MakePolicy) -> None:
-    (batch,) = micro_batches(ROWS, rows_at_most=3)
+    (batch,) = micro_batches(ROWS, max_rows=3)
     with pytest.raises(ModelError, match="without a critic"):
         token_scores(make_policy(), batch, temperature=1.0, values=True)
 

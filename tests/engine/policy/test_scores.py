@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 
 from grpo_engine.config.settings import ModelConfig
-from grpo_engine.policy.batch import make_batch, micro_batches
+from grpo_engine.policy.batch import TokenRow, make_batch, micro_batches
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.policy import Policy
 from tests.engine.conftest import MakePolicy
 from tests.engine.policy.helpers import (
     COMPUTES,
-    Ids,
     largest_difference,
     made_up_rows,
     move_weights,
@@ -37,12 +36,12 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 def assert_equals_oracle(
-    policy: Policy, rows: Sequence[Ids] = ROWS, tolerance: float = 2e-4, **options: Any
+    policy: Policy, rows: Sequence[TokenRow] = ROWS, tolerance: float = 2e-4, **options: Any
 ) -> None:
     """Assert values and gradients of the oracle, however many rows run together."""
     expected, expected_gradient = oracle_loss(policy, rows, **options)
-    for rows_at_most in (1, 5, 99):
-        value, gradient = weighted_loss(policy, rows, rows_at_most=rows_at_most, **options)
+    for max_rows in (1, 5, 99):
+        value, gradient = weighted_loss(policy, rows, max_rows=max_rows, **options)
         assert value == pytest.approx(expected, abs=1e-3)
         assert largest_difference(gradient, expected_gradient) < tolerance
 
@@ -73,7 +72,7 @@ def test_prompts_and_answers_of_any_length_have_those_of_the_oracle(
     policy = make_policy(compute=compute)
     move_weights(policy)
     expected, expected_gradient = oracle_loss(policy, rows)
-    value, gradient = weighted_loss(policy, rows, rows_at_most=99)
+    value, gradient = weighted_loss(policy, rows, max_rows=99)
     assert value == pytest.approx(expected, abs=1e-3)
     assert largest_difference(gradient, expected_gradient) < 2e-4
 
@@ -161,7 +160,7 @@ def test_a_model_that_shares_no_prompt_says_so(tmp_path: Path, changes: dict[str
 def test_constants_equal_what_is_differentiated(make_policy: MakePolicy, compute: str) -> None:
     policy = make_policy(compute=compute)
     move_weights(policy)
-    (batch,) = micro_batches(ROWS, rows_at_most=99)
+    (batch,) = micro_batches(ROWS, max_rows=99)
     kept = token_scores(policy, batch, temperature=0.7, gradient=False, entropy=True)
     live = token_scores(policy, batch, temperature=0.7, entropy=True)
     assert kept.entropy is not None
@@ -171,19 +170,23 @@ def test_constants_equal_what_is_differentiated(make_policy: MakePolicy, compute
 
 
 def test_a_micro_batch_is_whole_groups_or_a_slice_of_one() -> None:
-    batches = micro_batches(ROWS, rows_at_most=2)
+    batches = micro_batches(ROWS, max_rows=2)
     assert sorted(row for batch in batches for row in batch.rows) == list(range(len(ROWS)))
     assert [[len(ids) for ids in batch.completions] for batch in batches] == [
         [9, 4], [5, 3], [3, 3], [2], [1],
     ]  # fmt: skip
     assert all(len(batch.prompts) == 1 for batch in batches)
-    two = micro_batches(ROWS, rows_at_most=6)
+    two = micro_batches(ROWS, max_rows=6)
     assert [batch.rows for batch in two] == [(3, 5, 4, 1, 0, 2), (6, 7)]
 
 
 def test_padding_and_forced_tokens_have_no_score_and_no_gradient(make_policy: MakePolicy) -> None:
     policy = make_policy()
-    rows = [Ids((1, 2, 3), (4, 5, 6)), Ids((1, 2, 3), (7,)), Ids((1, 2, 3), (8, 9), forced=(1,))]
+    rows = [
+        TokenRow((1, 2, 3), (4, 5, 6)),
+        TokenRow((1, 2, 3), (7,)),
+        TokenRow((1, 2, 3), (8, 9), forced=(1,)),
+    ]
     batch = make_batch(rows, range(3))
     assert batch.mask.tolist() == [[1, 1, 1], [1, 0, 0], [1, 0, 0]]
     scored = token_scores(policy, batch, temperature=1.0, gradient=False).logprobs
@@ -193,7 +196,7 @@ def test_padding_and_forced_tokens_have_no_score_and_no_gradient(make_policy: Ma
 def test_the_temperature_is_in_the_log_probabilities(make_policy: MakePolicy) -> None:
     policy = make_policy()
     prompt, ids = (5, 6, 7), (8, 9)
-    batch = make_batch([Ids(prompt, ids)], [0])
+    batch = make_batch([TokenRow(prompt, ids)], [0])
     found = token_scores(policy, batch, temperature=0.5, gradient=False).logprobs
     logits = policy.model(mx.array([[*prompt, *ids]]))[0].astype(mx.float32) / 0.5
     expected = [

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.flips import flip_probability
 from grpo_engine.config.settings import ModelConfig
-from grpo_engine.policy.batch import micro_batches
+from grpo_engine.policy.batch import TokenRow, micro_batches
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.policy import Policy
@@ -19,7 +19,7 @@ from grpo_engine.rollouts.decode import sample_groups
 from grpo_engine.rollouts.noise import token_keys
 from grpo_engine.rollouts.sampler import draw
 from grpo_engine.rollouts.types import PromptRows, Sampling
-from tests.engine.policy.helpers import COMPUTES, Ids, drain
+from tests.engine.policy.helpers import COMPUTES, drain
 from tests.engine.rollouts.oracle import sample_one_by_one
 from tests.smollm2 import model_folder
 
@@ -38,13 +38,13 @@ def test_ids_of_a_text_are_those_of_transformers(policy: Policy, case: dict[str,
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-@pytest.mark.parametrize("rows_at_most", [1, 2, 5])
+@pytest.mark.parametrize("max_rows", [1, 2, 5])
 def test_log_probabilities_are_those_of_transformers(
-    policy: Policy, temperature: float, rows_at_most: int
+    policy: Policy, temperature: float, max_rows: int
 ) -> None:
     cases = [case for case in SAID["cases"] if case["temperature"] == temperature]
-    rows = [Ids(tuple(case["prompt"]), tuple(case["ids"])) for case in cases]
-    for batch in micro_batches(rows, rows_at_most=rows_at_most):
+    rows = [TokenRow(tuple(case["prompt"]), tuple(case["ids"])) for case in cases]
+    for batch in micro_batches(rows, max_rows=max_rows):
         scores = token_scores(policy, batch, temperature=temperature, gradient=False)
         found = np.array(scores.logprobs)
         for place, row in enumerate(batch.rows):

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from grpo_engine.errors import EngineError, RewardError
+from grpo_engine.rewards.client import RewardClient
 from grpo_engine.rewards.load import load_reward
-from grpo_engine.rewards.worker.client import RewardWorker
-from grpo_engine.rewards.worker.outcome import ScoredRewards
+from grpo_engine.rewards.outcome import ScoredRewards
 from grpo_engine.tasks.base import RewardSpec
 
 TEXTS = ["no", "one two", "three"]
@@ -27,7 +27,7 @@ def score(
     functions: dict[str, Callable[..., Any]], folder: Path, *others: str, step: int = 1
 ) -> ScoredRewards:
     specs = [RewardSpec(name=name) for name in (*functions, *others)]
-    with RewardWorker(specs, folder, 20.0, local=functions) as worker:
+    with RewardClient(specs, folder, 20.0, local=functions) as worker:
         return worker.score(
             ["p"] * 3, TEXTS, [[1]] * 3, {"answer": ["1", "2", "3"]}, {"global_step": step}
         )
@@ -41,7 +41,7 @@ def test_a_local_function_runs_here_and_needs_no_other_process(tmp_path: Path) -
         return [float(len(text)) for text in completions]
 
     specs = [RewardSpec(name="python:mine")]
-    with RewardWorker(specs, tmp_path, 1.0, local={"python:mine": mine}) as worker:
+    with RewardClient(specs, tmp_path, 1.0, local={"python:mine": mine}) as worker:
         assert (worker.pid, worker.names) == (None, ("mine",))
         found = worker.score(["p"] * 3, TEXTS, [[1]] * 3, {"answer": ["1", "2", "3"]}, {})
     assert found.values == ((2.0, 7.0, 5.0),)
@@ -68,7 +68,7 @@ def test_local_and_other_functions_keep_their_order_and_their_sides(tmp_path: Pa
         )
     ]
     local = {"python:here": here, "python:also": also}
-    with RewardWorker(specs, tmp_path, 20.0, local=local) as worker:
+    with RewardClient(specs, tmp_path, 20.0, local=local) as worker:
         pid = worker.pid
         for _ in range(2):  # async functions keep their loop between calls
             found = worker.score(["p"] * 3, TEXTS, [[1]] * 3, {}, {"global_step": 1})

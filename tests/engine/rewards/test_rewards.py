@@ -16,8 +16,8 @@ from grpo_engine.rewards import correctness, shape
 from grpo_engine.rewards.builtins import BUILT_IN
 from grpo_engine.rewards.endpoint import Endpoint
 from grpo_engine.rewards.load import load_reward
+from grpo_engine.rewards.returned import read_scores
 from grpo_engine.rewards.scorer import steps_of
-from grpo_engine.rewards.worker.scores import read_scores
 from grpo_engine.rollouts.types import Rollout
 from grpo_engine.tasks.answers import (
     evaluate,
@@ -234,8 +234,8 @@ def test_arrays_and_scalars_of_other_libraries_are_scores() -> None:
     assert read_scores(np.array([1, 0.5]), 2).values == [1.0, 0.5]
     assert read_scores([np.float32(1), True], 2).values == [1.0, 1.0]
     assert read_scores((x for x in (1, None)), 2).values == [1.0, None]
-    assert read_scores({"a": 1}, 1).odd[0][1] == "type"
-    assert read_scores([[(1, 2, 3)]], 1).odd[0][1] == "type"
+    assert read_scores({"a": 1}, 1).invalid[0][1] == "type"
+    assert read_scores([[(1, 2, 3)]], 1).invalid[0][1] == "type"
 
 
 @given(st.floats() | st.integers(), st.floats(-1e9, 1e9))
@@ -243,7 +243,7 @@ def test_a_score_is_kept_if_float32_can_add_it_up_and_named_if_not(
     item: float, weight: float
 ) -> None:
     read = read_scores([item, 1.0], 2, weight)
-    (value, other), odd = read.values, read.odd
+    (value, other), odd = read.values, read.invalid
     assert other == 1.0
     if value is None:
         ((place, kind, message),) = odd
@@ -254,7 +254,7 @@ def test_a_score_is_kept_if_float32_can_add_it_up_and_named_if_not(
         assert np.isfinite(np.float32(max(1, abs(weight)) * value) * np.float32(1e6))
     steps = read_scores([[(0, item), (1, 1.0)]], 1, weight)
     assert (steps.values[0] is None) == (value is None)
-    assert [kind for _, kind, _ in steps.odd] == (["value"] if value is None else [])
+    assert [kind for _, kind, _ in steps.invalid] == (["value"] if value is None else [])
 
 
 @pytest.mark.parametrize("name", sorted(BUILT_IN))

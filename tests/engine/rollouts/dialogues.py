@@ -68,15 +68,15 @@ def one_by_one(
     )
     policy.module.eval()
     for row in rows:
-        failure = dialogue.episodes.failure(row.place)
+        failure = dialogue.episodes.failure(row.number)
         if failure is not None:
-            row.hear(failure)
+            row.add_reply(failure)
             row.finish = "environment_error"
         while row.finish is None:
             take_one(policy, row, sampling)
             if row.finish in ("stop", "stop_string"):
-                row.ask(policy.end_ids)
-                reply = script.get((row.place, row.turn), EnvironmentReply(done=True))
+                row.end_turn(policy.end_ids)
+                reply = script.get((row.number, row.turn), EnvironmentReply(done=True))
                 _reply(row, reply, dialogue)
     return [row.rollout(policy.end_ids, has_environment=True) for row in rows]
 
@@ -84,23 +84,23 @@ def one_by_one(
 def _reply(row: Any, reply: EnvironmentReply, dialogue: Dialogues) -> None:
     """What follows an answer, written down once more from the rules of the design."""
     if reply.error:
-        row.hear(reply)
+        row.add_reply(reply)
         row.finish = "environment_error"
     elif reply.done:
-        row.hear(reply)
+        row.add_reply(reply)
         row.finish = "stop"
     elif row.turn == dialogue.max_turns - 1:
-        row.hear(reply)
+        row.add_reply(reply)
         row.finish = "turns"
     else:
         said_by_it = list(tokens(reply.messages))
         if dialogue.end_token is not None and row.ids[-1] != dialogue.end_token:
             said_by_it.insert(0, dialogue.end_token)
         if row.length == row.limit:
-            row.hear(reply)
+            row.add_reply(reply)
             row.finish = "length"
-        elif len(row.ids) + len(said_by_it) >= row.room:
-            row.hear(reply)
+        elif len(row.ids) + len(said_by_it) >= row.max_tokens:
+            row.add_reply(reply)
             row.finish = "context"
         else:
-            row.hear(reply, said_by_it)
+            row.add_reply(reply, said_by_it)

@@ -34,5 +34,5 @@ def take_one(policy: Policy, row: Row, sampling: Sampling) -> None:
         seen[0, mx.array(sorted(set(ids)))] = True
     keys = token_keys([row.key], [len(row.ids)])
     token, logprob, raw = (x.item() for x in draw(logits, sampling, keys, seen=seen))
-    row.take(int(token), float(logprob), float(raw))  # type: ignore[arg-type]
+    row.append(int(token), float(logprob), float(raw))  # type: ignore[arg-type]
     row.settle(sampling, policy.end_ids, [])

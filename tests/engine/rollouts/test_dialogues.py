@@ -151,7 +151,7 @@ def test_rows_leave_a_shared_prompt_and_come_back(policy: Policy) -> None:
 def test_log_probabilities_of_a_dialogue_equal_one_forward_over_its_text(policy: Policy) -> None:
     sampling = Sampling(max_new_tokens=40, stop=STOPS, temperature=0.7)
     rollouts = sample(policy, sampling, dialogues(Scripted(REPLIES)))
-    for batch in micro_batches(rollouts, rows_at_most=4):
+    for batch in micro_batches(rollouts, max_rows=4):
         scores = token_scores(policy, batch, temperature=0.7, gradient=False)
         for line, row in zip(np.array(scores.logprobs), batch.rows, strict=True):
             found = line[: len(rollouts[row].ids)]

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.policy import Policy
 from grpo_engine.rollouts import decode, graph
-from grpo_engine.rollouts.decode import sample_groups
+from grpo_engine.rollouts.decode import pause_or_stop, sample_groups
 from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
 from tests.engine.conftest import MakePolicy
 from tests.engine.policy.helpers import COMPUTES, drain, made_up_rows, move_weights
@@ -93,13 +94,13 @@ def test_a_step_is_queued_before_the_last_one_is_read(
     order: list[str] = []
     queue, read = decode._Decoding._next, decode._Decoding._read
 
-    def queued(state: Any, pending: Any, *, ahead: int) -> Any:
-        order.append(f"queue {ahead}")
-        return queue(state, pending, ahead=ahead)
+    def queued(state: Any, pending: Any, *, unread: int) -> Any:
+        order.append(f"queue {unread}")
+        return queue(state, pending, unread=unread)
 
-    def noted(state: Any, drawn: Any) -> None:
+    def noted(state: Any, result: Any) -> None:
         order.append("read")
-        read(state, drawn)
+        read(state, result)
 
     monkeypatch.setattr(decode._Decoding, "_next", queued)
     monkeypatch.setattr(decode._Decoding, "_read", noted)
@@ -112,17 +113,17 @@ def test_a_step_is_queued_before_the_last_one_is_read(
     assert order == ["read", "queue 0"] * 4 + ["read"]
 
 
-def test_rows_leave_a_batch_that_runs_ahead_by_quarters(
+def test_rows_leave_a_batch_that_is_asynchronous_by_quarters(
     make_policy: MakePolicy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left: list[tuple[int, int]] = []
-    keep = graph.GraphBatch.keep
+    select = graph.GraphBatch.select
 
     def noted(batch: graph.GraphBatch, indices: Sequence[int]) -> None:
         left.append((batch.caches[0].offset.size, len(indices)))
-        keep(batch, indices)
+        select(batch, indices)
 
-    monkeypatch.setattr(graph.GraphBatch, "keep", noted)
+    monkeypatch.setattr(graph.GraphBatch, "select", noted)
     policy = make_policy(compute="graph")
     prompts = [replace(prompt, rows=16) for prompt in PROMPTS]
     rollouts = sample(policy, Sampling(max_new_tokens=60, stop=("a", "e", "i")), prompts)
@@ -170,7 +171,7 @@ def test_the_sampler_and_the_trainer_agree(make_policy: MakePolicy) -> None:
     policy = make_policy()
     move_weights(policy, 0.1)
     rollouts = sample(policy, Sampling(max_new_tokens=30, temperature=0.7, top_k=9))
-    for batch in micro_batches(rollouts, rows_at_most=8):
+    for batch in micro_batches(rollouts, max_rows=8):
         scores = token_scores(policy, batch, temperature=0.7, gradient=False)
         for line, row in zip(np.array(scores.logprobs), batch.rows, strict=True):
             found = line[: len(rollouts[row].ids)]
@@ -262,7 +263,8 @@ def test_progress_tells_every_row_and_its_text(make_policy: MakePolicy) -> None:
 def test_stop_now_drops_the_step(make_policy: MakePolicy) -> None:
     control = Control()
     control.ask("stop_now")
-    run = sample_groups(make_policy(), PROMPTS, Sampling(), seed=0, step=1, control=control)
+    requests = partial(pause_or_stop, control, 1)
+    run = sample_groups(make_policy(), PROMPTS, Sampling(), seed=0, step=1, requests=requests)
     with pytest.raises(StopNow):
         drain(run)
 
@@ -272,8 +274,9 @@ def test_a_pause_holds_decoding_until_it_ends(make_policy: MakePolicy) -> None:
     control.ask("pause")
     policy = make_policy()
     decoding = sample_groups(
-        policy, PROMPTS, Sampling(max_new_tokens=20), seed=1, step=2, control=control
-    )
+        policy, PROMPTS, Sampling(max_new_tokens=20), seed=1, step=2,
+        requests=partial(pause_or_stop, control, 2),
+    )  # fmt: skip
     assert isinstance(next(decoding), RunPaused)
     threading.Timer(0.1, lambda: control.ask("continue")).start()  # the next event waits for it
     events, rollouts = drain(decoding)

@@ -13,7 +13,7 @@ from mlx import nn
 from grpo_engine.config.settings import ModelConfig
 from grpo_engine.errors import MemoryLimitError
 from grpo_engine.policy import memory
-from grpo_engine.policy.batch import micro_batches
+from grpo_engine.policy.batch import TokenRow, micro_batches
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.memory import (
@@ -30,7 +30,7 @@ from grpo_engine.rollouts.prompts import RenderedPrompt
 from grpo_engine.rollouts.types import PromptRows, Sampling
 from grpo_engine.setup import preflight
 from grpo_engine.tasks.base import Example, load_task
-from tests.engine.policy.helpers import Ids, drain, made_up_rows
+from tests.engine.policy.helpers import drain, made_up_rows
 from tests.engine.runs import settings, write_world
 from tests.engine.tiny import write_model
 
@@ -193,9 +193,9 @@ def test_the_estimate_is_near_the_peak_of_compiled_passes(wider: Path) -> None:
     assert in_mlx + in_kernels == pytest.approx(estimate.update, rel=0.4)
 
 
-def update_bytes(policy: Policy, rows: Sequence[Ids]) -> int:
+def update_bytes(policy: Policy, rows: Sequence[TokenRow]) -> int:
     """Peak of a backward pass over some rows, without the gradient that it returns."""
-    (batch,) = micro_batches(rows, rows_at_most=len(rows))
+    (batch,) = micro_batches(rows, max_rows=len(rows))
 
     def loss() -> mx.array:
         return token_scores(policy, batch, temperature=1.0).logprobs.sum()

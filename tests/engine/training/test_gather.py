@@ -1,7 +1,6 @@
 """What ranks exchange arrives as it was sent."""
 
 import json
-from collections.abc import Iterable
 from dataclasses import fields, replace
 from typing import Any
 
@@ -23,9 +22,8 @@ class Wire(Ranks):
     def __init__(self) -> None:
         pass
 
-    def gather_by_place(self, items: Iterable[tuple[int, Any]], count: int) -> list[Any]:
-        values = dict(json.loads(json.dumps(list(items))))
-        return [values[place] for place in range(count)]
+    def gather(self, value: Any) -> list[Any]:
+        return [json.loads(json.dumps(value))]
 
 
 ids = st.lists(st.integers(0, 9), max_size=4).map(tuple)
@@ -58,7 +56,7 @@ def scored(draw: st.DrawFn) -> ScoredRollouts:
 
 @given(st.lists(scored(), min_size=1, max_size=2))
 def test_rollouts_and_scores_survive_the_exchange_of_ranks(sent: list[ScoredRollouts]) -> None:
-    assert all_rollouts(Wire(), list(enumerate(sent)), len(sent)) == sent
+    assert all_rollouts(Wire(), list(enumerate(sent))) == sent
 
 
 def test_every_field_of_a_rollout_survives_the_exchange() -> None:
@@ -67,7 +65,7 @@ def test_every_field_of_a_rollout_survives_the_exchange() -> None:
         raw_logprobs=(-1.0, -2.0), finish="stop", text="ab", forced=(1,), ends=(1, 2),
     )  # fmt: skip
     bare = Scores(rewards=((RewardValue(name="f", value=1.0, weight=1.0),),))
-    [([arrived], _)] = all_rollouts(Wire(), [(0, ([sent], bare))], 1)
+    [([arrived], _)] = all_rollouts(Wire(), [(0, ([sent], bare))])
     for field in fields(Rollout):
         assert getattr(arrived, field.name) == getattr(sent, field.name), field.name
     assert hash(arrived) == hash(replace(sent))

@@ -12,7 +12,7 @@ from grpo_engine.events import (
     RunFinished,
     StepFinished,
 )
-from grpo_engine.rewards.worker.client import PATIENCE
+from grpo_engine.rewards.client import PATIENCE
 from tests.engine.runs import events_of, settings, write_world
 
 FAULT = """

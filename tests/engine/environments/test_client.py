@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from grpo_engine.control import StopNow
-from grpo_engine.environments.pool import EnvironmentPool, Job
+from grpo_engine.environments.client import EnvironmentClient, Job
 from grpo_engine.errors import BrokenEnvironmentError
 from grpo_engine.rollouts.dialogue import EnvironmentReply
 
@@ -44,12 +44,12 @@ SAID = {
 
 def pool(
     folder: Path, name: str = HOSTILE, *, tools: Sequence[str] = (), limit: float = 1.0
-) -> EnvironmentPool:
-    return EnvironmentPool(tools, {"": name}, folder, limit)
+) -> EnvironmentClient:
+    return EnvironmentClient(tools, {"": name}, folder, limit)
 
 
 def play(
-    environments: EnvironmentPool, rows: Sequence[dict[str, Any]], answer: str = "a"
+    environments: EnvironmentClient, rows: Sequence[dict[str, Any]], answer: str = "a"
 ) -> list[list[EnvironmentReply]]:
     """Play an episode per row to its end, with the same answer in each turn."""
     jobs = [Job(environment="", row=row, seed=3, index=i) for i, row in enumerate(rows)]
@@ -215,7 +215,7 @@ def test_what_cannot_be_loaded_is_refused_before_training(
 
 def test_a_stop_is_obeyed_while_environments_begin(tmp_path: Path) -> None:
     asked: list[int] = []
-    with EnvironmentPool((), {"": HOSTILE}, tmp_path, 60, lambda: bool(asked)) as environments:
+    with EnvironmentClient((), {"": HOSTILE}, tmp_path, 60, lambda: bool(asked)) as environments:
         asked.append(1)
         job = Job(environment="", row={"kind": "hangs in reset"}, seed=0, index=0)
         with pytest.raises(StopNow):

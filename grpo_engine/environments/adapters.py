@@ -1,4 +1,4 @@
-"""One interface over the ways to write an environment: tools, TRL's classes, our own protocol."""
+"""One interface over the ways to write an environment: tools, TRL's classes, our protocol."""
 
 import inspect
 import json
@@ -7,9 +7,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from grpo_engine.environments.calls import find_calls, why_not
 from grpo_engine.environments.protocol import Reply
-from grpo_engine.environments.worker.calls import find_calls, why_not
-from grpo_engine.rewards.worker.main import plain
+from grpo_engine.errors import EngineError
+from grpo_engine.sandbox.report import plain
 
 LONGEST = 1 << 20  # characters of a reply
 STATE = 100_000  # characters of an environment's attributes as JSON
@@ -17,7 +18,7 @@ STATE = 100_000  # characters of an environment's attributes as JSON
 Await = Callable[..., Any]  # calls a function, and waits for its value if that is awaitable
 
 
-class UnusableError(Exception):
+class UnusableError(EngineError):
     """An environment returned something that cannot be used."""
 
 
@@ -67,7 +68,7 @@ class ToolEpisodes:
 
 @dataclass(slots=True)
 class ProtocolEpisodes:
-    """An instance of our own protocol."""
+    """An instance of our protocol."""
 
     instance: Any
 
@@ -99,7 +100,7 @@ class ProtocolEpisodes:
         return {"reward": None, "state": attributes(self.instance)}
 
 
-def has_own_protocol(instance: Any) -> bool:
+def follows_protocol(instance: Any) -> bool:
     """Whether an object follows our protocol: `step`, and `reset` with a seed."""
     reset, step = getattr(instance, "reset", None), getattr(instance, "step", None)
     return callable(reset) and callable(step) and "seed" in parameters(reset)

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from grpo_engine.control import StopNow
 from grpo_engine.errors import RewardError
-from grpo_engine.rewards.worker.client import PATIENCE, RewardWorker
-from grpo_engine.rewards.worker.outcome import ScoredRewards
-from grpo_engine.rewards.worker.process import LOG_LIMIT, ScoringInterruptedError
+from grpo_engine.rewards.client import PATIENCE, RewardClient
+from grpo_engine.rewards.outcome import ScoredRewards
+from grpo_engine.sandbox.process import LOG_LIMIT
 from grpo_engine.tasks.base import RewardSpec
 from tests.patience import until
 
@@ -23,13 +24,13 @@ def spec(function: str, **options: Any) -> RewardSpec:
 
 
 @contextmanager
-def worker(tmp_path: Path, *functions: Any, limit: float = 60.0) -> Iterator[RewardWorker]:
+def worker(tmp_path: Path, *functions: Any, limit: float = 60.0) -> Iterator[RewardClient]:
     specs = [spec(f) if isinstance(f, str) else f for f in functions]
-    with RewardWorker(specs, tmp_path, limit) as made:
+    with RewardClient(specs, tmp_path, limit) as made:
         yield made
 
 
-def score(worker: RewardWorker, *texts: str, step: int = 1, **columns: Any) -> ScoredRewards:
+def score(worker: RewardClient, *texts: str, step: int = 1, **columns: Any) -> ScoredRewards:
     return worker.score(
         ["p"] * len(texts),
         list(texts),
@@ -276,7 +277,7 @@ def test_a_missing_column_is_named_before_training(tmp_path: Path) -> None:
 
 def test_no_function_at_all_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RewardError, match=r"name one in rewards\.functions"):
-        RewardWorker([], tmp_path, 1.0)
+        RewardClient([], tmp_path, 1.0)
 
 
 def test_scoring_ends_at_the_first_look_after_the_user_stops_the_run(tmp_path: Path) -> None:
@@ -287,8 +288,8 @@ def test_scoring_ends_at_the_first_look_after_the_user_stops_the_run(tmp_path: P
             looks.append(len(looks) == 5)
         return any(looks)
 
-    made = RewardWorker([spec("hangs")], tmp_path, 600.0, stopped)
-    with made, pytest.raises(ScoringInterruptedError):
+    made = RewardClient([spec("hangs")], tmp_path, 600.0, stopped)
+    with made, pytest.raises(StopNow):
         score(made, "a", path=[str(tmp_path / "pid")])
     assert looks == [False] * 5 + [True]
     assert made.pid is None
@@ -336,10 +337,10 @@ def test_no_orphan_is_left_when_the_engine_is_killed(tmp_path: Path, function: s
     code = f"""
 import sys
 from pathlib import Path
-from grpo_engine.rewards.worker.client import RewardWorker
+from grpo_engine.rewards.client import RewardClient
 from grpo_engine.tasks.base import RewardSpec
 from tests.patience import until
-made = RewardWorker([RewardSpec(name={f"{CASES}:{function}"!r})], Path({str(tmp_path)!r}), 600)
+made = RewardClient([RewardSpec(name={f"{CASES}:{function}"!r})], Path({str(tmp_path)!r}), 600)
 with made:
     made.score(["p"], ["c"], [[1]], {{"path": [{str(tmp_path / "pids")!r}]}}, {{"global_step": 1}})
 """

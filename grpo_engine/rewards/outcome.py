@@ -52,9 +52,17 @@ class ScoredRewards:
 
 @dataclass(slots=True)
 class Outcome:
-    values: list[float | None]
-    steps: list[Steps | None]
+    """The scores of one function."""
+
+    values: list[float | None] = field(default_factory=list)
+    steps: list[Steps | None] = field(default_factory=list)
     extras: Mapping[str, list[Any]] = field(default_factory=dict)
     metrics: Mapping[str, list[float]] = field(default_factory=dict)
     problems: list[RewardProblem] = field(default_factory=list)
     seconds: float = 0.0
+
+    def extend(self, other: "Outcome") -> None:
+        """Append the scores of further completions."""
+        self.values += other.values
+        self.steps += other.steps
+        self.problems += other.problems

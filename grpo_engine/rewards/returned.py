@@ -13,7 +13,7 @@ LARGEST = 1e30
 
 @dataclass(slots=True)
 class Scores:
-    """Valid scores of one call; `odd` lists (completion or None, kind, message) of invalid ones.
+    """Valid scores of one call; `invalid` lists (completion or None, kind, message) of the others.
 
     A score is a float or None. `steps[i]` has the (end character, score) pairs of a process reward,
     whose score is their mean.
@@ -21,7 +21,7 @@ class Scores:
 
     values: list[float | None] = field(default_factory=list)
     steps: list[Steps | None] = field(default_factory=list)
-    odd: list[tuple[int | None, str, str]] = field(default_factory=list)
+    invalid: list[tuple[int | None, str, str]] = field(default_factory=list)
 
 
 def read_scores(output: Any, count: int, weight: float = 1.0) -> Scores:
@@ -45,7 +45,7 @@ def read_scores(output: Any, count: int, weight: float = 1.0) -> Scores:
         scores.values.append(value)
         scores.steps.append(steps)
         if kind:
-            scores.odd.append((index, kind, message))
+            scores.invalid.append((index, kind, message))
     return scores
 
 

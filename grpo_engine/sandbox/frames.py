@@ -18,15 +18,20 @@ def pack(frame: Any) -> bytes:
     return START + len(data).to_bytes(4, "big") + data
 
 
-def take(buffer: bytearray) -> Any | None:
-    """Remove the first complete frame from the buffer and return it; None if there is none."""
+def missing(buffer: bytearray) -> int:
+    """How many bytes the first frame in the buffer lacks, at least."""
     if buffer[: len(START)] != START[: len(buffer)]:
         raise GarbledError
     if len(buffer) < HEADER:
+        return HEADER - len(buffer)
+    return max(0, HEADER + int.from_bytes(buffer[len(START) : HEADER], "big") - len(buffer))
+
+
+def pop_frame(buffer: bytearray) -> Any | None:
+    """Remove the first complete frame from the buffer and return it; None if there is none."""
+    if missing(buffer):
         return None
-    end = HEADER + _length(buffer)
-    if len(buffer) < end:
-        return None
+    end = HEADER + int.from_bytes(buffer[len(START) : HEADER], "big")
     try:
         frame = json.loads(bytes(buffer[HEADER:end]))
     except ValueError:
@@ -38,19 +43,12 @@ def take(buffer: bytearray) -> Any | None:
 def read_frame(fd: int) -> Any | None:
     """Wait for a frame; None if the other end has closed."""
     buffer = bytearray()
-    while (frame := take(buffer)) is None:
-        missing = HEADER - len(buffer)
-        if missing <= 0:
-            missing = HEADER + _length(buffer) - len(buffer)
-        data = os.read(fd, min(missing, 1 << 20))
+    while count := missing(buffer):
+        data = os.read(fd, min(count, 1 << 20))
         if not data:
             return None
         buffer += data
-    return frame
-
-
-def _length(buffer: bytearray) -> int:
-    return int.from_bytes(buffer[len(START) : HEADER], "big")
+    return pop_frame(buffer)
 
 
 def write_frame(fd: int, frame: Any) -> None:

@@ -9,10 +9,10 @@ import pytest
 
 from grpo_engine.config.settings import TaskConfig
 from grpo_engine.environments.calculator import calculator
+from grpo_engine.environments.calls import find_calls, why_not
+from grpo_engine.environments.client import EnvironmentClient, Job
 from grpo_engine.environments.countdown_turns import CountdownTurns
 from grpo_engine.environments.guess import Guess
-from grpo_engine.environments.pool import EnvironmentPool, Job
-from grpo_engine.environments.worker.calls import find_calls, why_not
 from grpo_engine.rollouts.dialogue import EnvironmentReply
 from grpo_engine.tasks.base import load_task
 
@@ -87,7 +87,7 @@ def test_each_task_with_turns_has_distinct_problems_and_can_begin(
     assert len(task.held_out) == 20
     train = {str(task.train[i].prompt) for i in range(50)}
     assert not train & {str(example.prompt) for example in task.held_out}
-    with EnvironmentPool(task.tools, {"": task.environment}, tmp_path, 20) as pool:
+    with EnvironmentClient(task.tools, {"": task.environment}, tmp_path, 20) as pool:
         row = dict(task.train[0].columns)
         pool.begin([Job(environment="", row=row, seed=1, index=0)])
         assert pool.failure(0) is None
@@ -99,7 +99,7 @@ def blocks() -> dict[str, str]:
     return dict(found)
 
 
-def answers(pool: EnvironmentPool, row: dict[str, Any], *texts: str) -> list[EnvironmentReply]:
+def answers(pool: EnvironmentClient, row: dict[str, Any], *texts: str) -> list[EnvironmentReply]:
     pool.begin([Job(environment="", row=row, seed=1, index=0)])
     assert pool.failure(0) is None
     replies: list[EnvironmentReply] = []
@@ -116,22 +116,22 @@ def test_every_example_of_the_page_does_what_the_page_says(tmp_path: Path) -> No
     assert set(files) == {"tools.py", "counter.py", "maze.py", "broken.py", "loud_env.py"}
     for name, code in files.items():
         (tmp_path / name).write_text(code)
-    with EnvironmentPool([f"{tmp_path}/tools.py:population"], {"": ""}, tmp_path, 20) as pool:
+    with EnvironmentClient([f"{tmp_path}/tools.py:population"], {"": ""}, tmp_path, 20) as pool:
         known, unknown, end = answers(
             pool, {}, call("population", city="Oslo"), call("population", city="Rome"), "717710"
         )
         assert str(known.calls[0]) == "⚙ population(Oslo) → 717710"
         assert unknown.calls[0].failed
         assert end.done
-    with EnvironmentPool((), {"": f"{tmp_path}/counter.py:Counter"}, tmp_path, 20) as pool:
+    with EnvironmentClient((), {"": f"{tmp_path}/counter.py:Counter"}, tmp_path, 20) as pool:
         answers(pool, {"answer": "5"}, call("add", step=2), call("add", step=3), "done")
         (outcome,) = pool.finish([False])
         assert (outcome.reward, outcome.state, outcome.calls) == (1.0, {"count": 5}, 2)
-    with EnvironmentPool((), {"": f"{tmp_path}/maze.py:Maze"}, tmp_path, 20) as pool:
+    with EnvironmentClient((), {"": f"{tmp_path}/maze.py:Maze"}, tmp_path, 20) as pool:
         replies = answers(pool, {"size": 2}, "right", "open", "right", "right")
         assert [reply.reward for reply in replies] == [None, None, None, 1.0]
         assert replies[-1].done
-    with EnvironmentPool((), {"": f"{tmp_path}/broken.py:Broken"}, tmp_path, 1) as pool:
+    with EnvironmentClient((), {"": f"{tmp_path}/broken.py:Broken"}, tmp_path, 1) as pool:
         *_, last = answers(pool, {}, "a", "b")
         assert "took longer than task.environment_time_limit 1 s (at " in last.error
         assert last.error.endswith("broken.py:13)")

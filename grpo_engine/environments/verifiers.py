@@ -9,11 +9,10 @@ import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from grpo_engine.environments.worker.adapters import (
+from grpo_engine.environments.adapters import (
     Await,
     UnusableError,
     attributes,
@@ -21,9 +20,9 @@ from grpo_engine.environments.worker.adapters import (
     checked_messages,
     number,
 )
-from grpo_engine.environments.worker.calls import find_calls, why_not
+from grpo_engine.environments.calls import find_calls, why_not
 from grpo_engine.errors import BrokenEnvironmentError
-from grpo_engine.rewards.worker.main import plain
+from grpo_engine.sandbox.report import plain
 
 PREFIX = "verifiers:"
 
@@ -55,15 +54,23 @@ def load(name: str, options: Mapping[str, Any]) -> Any:
     return environment
 
 
-def rows(environment: Any) -> dict[str, list[dict[str, Any]]]:
-    environment.build_dataset()
-    environment.build_eval_dataset()
-    splits = {"train": environment.dataset, "eval": environment.eval_dataset}
-    return {
-        split: [{key: plain(value) for key, value in row.items()} for row in data]
-        for split, data in splits.items()
-        if data is not None
-    }
+class Rows:
+    """The data of an environment, for the task of the same name."""
+
+    def __init__(self, _server: object) -> None:
+        """Needs nothing of the process."""
+
+    def read(self, name: str, options: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+        """Its rows by split."""
+        environment = load(name, options)
+        environment.build_dataset()
+        environment.build_eval_dataset()
+        splits = {"train": environment.dataset, "eval": environment.eval_dataset}
+        return {
+            split: [{key: plain(value) for key, value in row.items()} for row in data]
+            for split, data in splits.items()
+            if data is not None
+        }
 
 
 def tools(environment: Any) -> list[dict[str, Any]]:
@@ -221,14 +228,3 @@ def _is_json(value: Any) -> bool:
     except (TypeError, ValueError, RecursionError):
         return False
     return value is not None
-
-
-def write_rows(name: str, options: str, file: str) -> None:
-    """Write an environment's data as JSON, for the task of the same name."""
-    sys.path.append(str(Path.cwd()))
-    try:
-        found: Any = {"splits": rows(load(name, json.loads(options)))}
-    except Exception as error:  # a package may raise anything
-        ours = isinstance(error, BrokenEnvironmentError)
-        found = {"error": str(error) if ours else f"{type(error).__name__}: {error}"}
-    Path(file).write_text(json.dumps(found), encoding="utf-8")

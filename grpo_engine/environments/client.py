@@ -1,0 +1,256 @@
+"""The environments of all rows, called in a few processes of the sandbox, side by side.
+
+An instance lives in one process. A call that hangs or crashes loses its process; then the other
+episodes of that process are repeated in a new one from the answers so far, each before its next
+call. A rollout whose environment fails has an error, and the run continues.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from grpo_engine.errors import BrokenEnvironmentError
+from grpo_engine.rollouts.dialogue import EnvironmentReply, ToolCall
+from grpo_engine.rollouts.prompts import Opening
+from grpo_engine.rollouts.types import Outcome
+from grpo_engine.sandbox.client import Call, Result, Sandbox
+
+SERVICE = "grpo_engine.environments.service:EnvironmentService"
+PROCESSES = 2
+AT_A_TIME = 64  # calls that a process makes side by side
+MIN_LOAD_S = 30.0  # for a new interpreter and its imports, on a busy machine
+LOAD_ELSEWHERE_S = 300.0  # for those of a package in its own interpreter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """An environment as its process described it."""
+
+    name: str
+    tools: tuple[Mapping[str, Any], ...]  # their schemas
+    has_reward: bool
+    by_turn: bool  # in its replies
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One rollout's episode: which environment, its row of the data, its seed and its number."""
+
+    environment: str
+    row: Mapping[str, Any]
+    seed: int
+    index: int
+
+
+@dataclass(slots=True, eq=False)
+class _Episode:
+    """An episode, the number of the process that it lives in, and what it takes to repeat it."""
+
+    slot: int
+    job: Job
+    process: int = 0
+    past: list[tuple[str, Any]] = field(default_factory=list)  # answers and replies' messages
+    opening: Opening = field(default_factory=Opening)
+    calls: int = 0
+    failures: int = 0
+    failure: EnvironmentReply | None = None
+    outcome: Outcome | None = None
+
+
+class EnvironmentClient:
+    """The processes of a run's environments; a context manager.
+
+    With `objects`, which are tools and environments that only this process has, by name, all run in
+    this process without a time limit. `interrupted` is polled while episodes begin and end; if it
+    returns true, `StopNow` is raised.
+    """
+
+    def __init__(
+        self,
+        tools: Sequence[str],
+        environments: Mapping[str, str],
+        folder: Path,
+        time_limit: float,
+        interrupted: Callable[[], bool] = lambda: False,
+        objects: Mapping[str, Any] | None = None,
+        *,
+        interpreter: str = "",
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._time_limit = time_limit
+        self._load_limit = max(LOAD_ELSEWHERE_S if interpreter else MIN_LOAD_S, time_limit)
+        self._keys = list(environments)
+        self._loads = {self._load("load_tool", name=name): f"tool {name}" for name in tools}
+        for key, name in environments.items():
+            call = self._load("load_environment", key=key, name=name, options=dict(options or {}))
+            self._loads[call] = f"environment {name}"
+        self._processes = 1 if objects else PROCESSES
+        self._sandbox = Sandbox(
+            SERVICE, folder, "environments", setup=list(self._loads), processes=self._processes,
+            at_a_time=AT_A_TIME, interpreter=interpreter, interrupted=interrupted, objects=objects,
+        )  # fmt: skip
+        self._episodes: list[_Episode] = []
+        self._pending: dict[Call, tuple[_Episode, str]] = {}  # with the answer of a step
+        self._replies: dict[int, EnvironmentReply] = {}  # by slot
+        self.described: dict[str, Described] = {}
+
+    def __enter__(self) -> Self:
+        try:
+            results = self._sandbox.start()
+        except BaseException:
+            self.close()
+            raise
+        for what, result in zip(self._loads.values(), results, strict=False):
+            if result.failure:
+                self.close()
+                raise BrokenEnvironmentError(
+                    self._sandbox.loading_error(
+                        what, result.failure, self._load_limit, "task.environment_time_limit"
+                    )
+                )
+        descriptions = results[len(results) - len(self._keys) :]
+        self.described = {
+            key: Described(**{**result.value, "tools": tuple(result.value["tools"])})
+            for key, result in zip(self._keys, descriptions, strict=True)
+        }
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def rewards(self) -> tuple[str, ...]:
+        names = (one.name for one in self.described.values() if one.has_reward)
+        return tuple(dict.fromkeys(names))
+
+    @property
+    def pids(self) -> list[int]:
+        return self._sandbox.pids
+
+    def close(self) -> None:
+        """End the processes and all that they started."""
+        self._sandbox.close()
+
+    def begin(self, jobs: Sequence[Job]) -> Sequence[Opening]:
+        """Begin one episode per job; the openings of those that could not begin are empty."""
+        self._sandbox.drop()  # what is left of a step that was dropped
+        self._pending.clear()
+        self._replies.clear()
+        self._episodes = [_Episode(slot, job) for slot, job in enumerate(jobs)]
+        for episode in self._episodes:
+            self._submit(episode, "reset", **_arguments(episode.job))
+        self._receive(self._sandbox.finish())
+        return [episode.opening for episode in self._episodes]
+
+    def ask(self, place: int, answer: str) -> None:
+        self._submit(self._episodes[place], "step", answer=answer)
+        self._receive(self._sandbox.poll(0))
+
+    def replies(self, seconds: float) -> list[tuple[int, EnvironmentReply]]:
+        """The replies that have come, after waiting for one at most this long."""
+        if not self._replies:
+            self._receive(self._sandbox.poll(seconds))
+        replies, self._replies = self._replies, {}
+        return sorted(replies.items(), key=lambda item: item[0])
+
+    def failure(self, place: int) -> EnvironmentReply | None:
+        """Why an environment could not begin; None if it has begun."""
+        return self._episodes[place].failure
+
+    def tools(self, place: int) -> Sequence[Mapping[str, Any]]:
+        return self.described[self._episodes[place].job.environment].tools
+
+    def fail(self, place: int, error: str) -> None:
+        """End a row's episode before its first answer."""
+        episode = self._episodes[place]
+        episode.failure = EnvironmentReply(name=self._name(episode), error=error)
+
+    def finish(self, failed: Sequence[bool]) -> list[Outcome]:
+        """What the environments say at the end; those of failed rollouts are not asked."""
+        for episode, is_lost in zip(self._episodes, failed, strict=True):
+            if not is_lost:
+                self._submit(episode, "finish")
+        self._receive(self._sandbox.finish())
+        return [
+            episode.outcome or Outcome(name=self._name(episode), calls=episode.calls,
+                                       failures=episode.failures)
+            for episode in self._episodes
+        ]  # fmt: skip
+
+    def _load(self, method: str, **arguments: Any) -> Call:
+        def prepare(process: int) -> tuple[Mapping[str, Any], float]:
+            describe = {"describe": process == 1} if method == "load_environment" else {}
+            return {**arguments, **describe}, self._load_limit
+
+        return Call(method, prepare)
+
+    def _name(self, episode: _Episode) -> str:
+        return self.described[episode.job.environment].name
+
+    def _submit(self, episode: _Episode, method: str, **arguments: Any) -> None:
+        def prepare(process: int) -> tuple[Mapping[str, Any], float]:
+            calls, repeat = 1, dict[str, Any]()
+            if method != "reset":
+                repeat["repeat"] = None
+                if episode.process != process:
+                    calls += 1 + len(episode.past)
+                    repeat["repeat"] = {"job": _arguments(episode.job), "past": episode.past}
+            episode.process = process
+            name, limit = episode.job.environment, self._time_limit
+            base = {"name": name, "slot": episode.slot, "limit": limit}
+            return {**base, **repeat, **arguments}, calls * limit
+
+        call = Call(method, prepare, episode.slot % self._processes)
+        self._pending[call] = episode, arguments.get("answer", "")
+        self._sandbox.submit(call)
+
+    def _receive(self, results: Sequence[Result]) -> None:
+        for result in results:
+            if result.call not in self._pending:  # it loads an environment again
+                continue
+            episode, answer = self._pending.pop(result.call)
+            if result.failure:
+                self._failed(episode, result)
+            elif result.call.method == "reset":
+                messages = tuple(result.value["messages"])
+                episode.opening = Opening(text=result.value["text"], messages=messages)
+            elif result.call.method == "step":
+                self._stepped(episode, answer, result)
+            else:
+                described = self.described[episode.job.environment]
+                episode.outcome = Outcome(
+                    name=described.name, by_turn=described.by_turn, calls=episode.calls,
+                    failures=episode.failures, **result.value,
+                )  # fmt: skip
+
+    def _failed(self, episode: _Episode, result: Result) -> None:
+        failure, method = result.failure, result.call.method
+        assert failure is not None
+        message = failure.message
+        if failure.kind == "timeout":
+            message = f"took longer than task.environment_time_limit {self._time_limit:g} s"
+        reply = EnvironmentReply(
+            name=self._name(episode), ms=1000 * result.seconds,
+            error=f"{method}: {message}{failure.at}",
+        )  # fmt: skip
+        if method == "step":
+            self._replies[episode.slot] = reply
+        else:
+            episode.failure = reply
+
+    def _stepped(self, episode: _Episode, answer: str, result: Result) -> None:
+        value = {"reward": None, "info": {}, **result.value}
+        calls = tuple(ToolCall(**call) for call in value.pop("calls"))
+        episode.past.append((answer, value["messages"]))
+        episode.calls += len(calls)
+        episode.failures += sum(call.failed for call in calls)
+        value["messages"] = tuple(value["messages"])
+        name = ", ".join(call.name for call in calls) or self._name(episode)
+        self._replies[episode.slot] = EnvironmentReply(
+            calls=calls, ms=1000 * result.seconds, name=name, **value
+        )
+
+
+def _arguments(job: Job) -> dict[str, Any]:
+    return {"row": dict(job.row), "seed": job.seed, "index": job.index}

@@ -1,1 +1,0 @@
-"""The process that runs environments and tools."""

@@ -1,0 +1,313 @@
+"""Calls of users' code in the sandbox's processes: time limits, memory limit, restart.
+
+A call that takes too long, needs too much memory or ends its process fails, and the next one gets a
+new process. If several calls run in a process that is lost, they are made again one at a time, to
+find the one at fault. A hang in one process never ends the calls of another.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from pathlib import Path
+from typing import Any, Self
+
+from grpo_engine.control import StopNow
+from grpo_engine.sandbox.local import Local
+from grpo_engine.sandbox.process import DiedError, Process, wait_for_any
+from grpo_engine.sandbox.report import Failure
+
+SLACK = 2.0  # seconds after its limit in which a call may still report by itself
+TICK = 0.05
+MEMORY_TICK = 0.1  # seconds between measurements of memory
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """A method of the service, its arguments and its limit in seconds.
+
+    `prepare` gives arguments and limit for a process; the number of that process tells whether it
+    has seen earlier calls. Of several processes, `worker` is the index of the one to call.
+    """
+
+    method: str
+    prepare: Callable[[int], tuple[Mapping[str, Any], float]]
+    worker: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What a call returned, or why it failed; `setup` is a call at the process's start that did."""
+
+    call: Call
+    value: Any = None
+    failure: Failure | None = None
+    seconds: float = 0.0
+    setup: Call | None = None
+
+    @classmethod
+    def of(cls, call: Call, reply: Mapping[str, Any]) -> "Result":
+        failure = Failure(**reply["failure"]) if "failure" in reply else None
+        seconds = reply["seconds"]
+        return cls(call=call, value=reply.get("value"), failure=failure, seconds=seconds)
+
+
+@dataclass(slots=True)
+class _Sent:
+    call: Call
+    begun: float
+    deadline: float
+
+
+@dataclass(slots=True, eq=False)
+class _Worker:
+    """A process, if it runs, and its calls."""
+
+    name: str
+    process: Process | Local | None = None
+    number: int = 0  # of the process
+    measured: float = 0.0  # when its memory was
+    setup: deque[Call] = field(default_factory=deque)
+    queue: deque[Call] = field(default_factory=deque)
+    sent: dict[int, _Sent] = field(default_factory=dict)
+    suspects: set[Call] = field(default_factory=set)  # calls of which one ended the process
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self.setup or self.queue or self.sent)
+
+    def end(self, grace: float = 0.0) -> None:
+        if self.process is not None:
+            process, self.process = self.process, None
+            process.stop(grace)
+
+    def clear(self, grace: float = 0.0) -> None:
+        """End the process and forget the calls."""
+        self.end(grace)
+        for calls in (self.setup, self.queue, self.sent, self.suspects):
+            calls.clear()
+
+    def restart(self) -> None:
+        """End the process; its calls are made again in a new one, before those that wait."""
+        self.end()
+        self.setup.clear()
+        calls = [self.sent.pop(number).call for number in sorted(self.sent)]
+        self.queue.extendleft(reversed(calls))
+
+
+class Sandbox:
+    """Processes of one service, which start with their first calls; a context manager.
+
+    `service` is `module:class`. Each process makes the calls of `setup` first, and `at_a_time`
+    calls side by side, in threads if that is more than one. With `objects`, which only this process
+    has, calls are made in this process without limits. `memory` bounds the bytes of a process with
+    all that it started. `interrupted` is polled while results are awaited; if it returns true,
+    `StopNow` is raised.
+    """
+
+    def __init__(
+        self,
+        service: str,
+        folder: Path,
+        name: str,
+        *,
+        setup: Sequence[Call] = (),
+        processes: int = 1,
+        at_a_time: int = 1,
+        interpreter: str = "",
+        memory: float = inf,
+        interrupted: Callable[[], bool] = lambda: False,
+        objects: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._service, self._name, self._setup = service, name, setup
+        self._folder, self._interpreter = folder, interpreter
+        self._at_a_time, self._memory = at_a_time, memory
+        self._interrupted, self._objects = interrupted, objects
+        names = [name] if processes == 1 else [f"{name}-{i + 1}" for i in range(processes)]
+        self._workers = [_Worker(name) for name in names]
+        self._processes = self._calls = 0
+        self._results: list[Result] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def log(self) -> Path:
+        return self._folder / f"{self._workers[0].name}.log"
+
+    @property
+    def pids(self) -> list[int]:
+        """The ids of the processes that run."""
+        pids = [worker.process.pid for worker in self._workers if worker.process]
+        return [pid for pid in pids if pid is not None]
+
+    @property
+    def is_busy(self) -> bool:
+        return any(worker.is_busy for worker in self._workers)
+
+    def close(self, grace: float = 0.0) -> None:
+        """Let the processes exit within so many seconds, then end all that they started."""
+        for worker in self._workers:
+            worker.clear(grace)
+        self._results.clear()
+
+    def drop(self) -> None:
+        """Forget the calls that have no result yet, and end their processes."""
+        for worker in self._workers:
+            if worker.is_busy:
+                worker.clear()
+        self._results.clear()
+
+    def start(self) -> list[Result]:
+        """Start the first process; return the results of its setup."""
+        self._begin(self._workers[0])
+        return self._wait(lambda: not self.is_busy)
+
+    def submit(self, call: Call) -> None:
+        self._workers[call.worker].queue.append(call)
+
+    def ask(self, call: Call) -> Result:
+        """Make one call and wait for its result."""
+        self.submit(call)
+        return next(result for result in self.finish() if result.call is call)
+
+    def finish(self) -> list[Result]:
+        """Wait for all calls, and return their results."""
+        return self._wait(lambda: not self.is_busy)
+
+    def poll(self, seconds: float) -> list[Result]:
+        """The results that have come, after waiting for one at most this long."""
+        for worker in self._workers:
+            self._send(worker)
+        running = [worker.process for worker in self._workers if worker.process and worker.sent]
+        if running:
+            wait_for_any(running, seconds)
+        elif not self._results:
+            time.sleep(seconds)
+        for worker in self._workers:
+            self._receive(worker)
+            self._check_limits(worker)
+            self._send(worker)
+        results, self._results = self._results, []
+        return results
+
+    def loading_error(self, what: str, failure: Failure, limit: float, setting: str) -> str:
+        """Why something that a process loads at its start could not be; `setting` is its limit."""
+        if failure.kind == "exception":
+            prefix = f"{what} cannot be loaded: " if failure.traceback else ""
+            return f"{prefix}{failure.message}{failure.at}{failure.trace}"
+        if failure.kind == "timeout":
+            return (
+                f"{what} was not loaded within {limit:g} s{failure.at}; make its file quicker to "
+                f"import, or raise {setting}"
+            )
+        return f"loading {what} {failure.message}{failure.at}; see {self.log}"
+
+    def _wait(self, is_done: Callable[[], bool]) -> list[Result]:
+        results = []
+        while True:
+            results += self.poll(TICK)
+            if is_done():
+                return results
+            if self._interrupted():
+                raise StopNow(f"stopped while {self._name} were called")
+
+    def _begin(self, worker: _Worker) -> None:
+        """Start a process, whose setup comes before all other calls."""
+        self._processes += 1
+        worker.number = self._processes
+        worker.setup.extend(self._setup)
+        try:
+            if self._objects:
+                worker.process = Local(self._service, self._objects)
+            else:
+                self._folder.mkdir(parents=True, exist_ok=True)
+                worker.process = Process(
+                    self._service, self._folder, worker.name, self._interpreter
+                )
+        except OSError as error:
+            self._fail(worker, Failure(kind="crash", message=f"could not be started: {error}"))
+
+    def _send(self, worker: _Worker) -> None:
+        if worker.process is None and worker.queue:
+            self._begin(worker)
+        while worker.process and (worker.setup or worker.queue):
+            is_loading = worker.setup or any(s.call in self._setup for s in worker.sent.values())
+            if len(worker.sent) >= (1 if is_loading or worker.suspects else self._at_a_time):
+                return
+            call = (worker.setup or worker.queue).popleft()
+            arguments, limit = call.prepare(worker.number)
+            self._calls += 1
+            begun = time.monotonic()
+            deadline = inf if self._objects else begun + limit + SLACK
+            worker.sent[self._calls] = _Sent(call, begun, deadline)
+            in_thread = self._at_a_time > 1 and call not in self._setup
+            frame = {
+                "id": self._calls, "method": call.method, "arguments": arguments, "limit": limit,
+                "in_thread": in_thread,
+            }  # fmt: skip
+            try:
+                worker.process.post(frame)
+            except DiedError as error:
+                self._died(worker, error)
+
+    def _receive(self, worker: _Worker) -> None:
+        if worker.process is None:
+            return
+        try:
+            frames = worker.process.collect()
+        except DiedError as error:
+            self._died(worker, error)
+            return
+        for frame in frames:
+            if (sent := worker.sent.pop(frame["id"], None)) is not None:
+                self._settle(worker, Result.of(sent.call, frame))
+                if frame.get("hangs"):
+                    worker.restart()
+            if worker.process is None:
+                return
+
+    def _settle(self, worker: _Worker, result: Result) -> None:
+        self._results.append(result)
+        worker.suspects.discard(result.call)
+        if result.failure and result.call in self._setup:
+            self._fail(worker, result.failure, result.call)
+
+    def _fail(self, worker: _Worker, failure: Failure, setup: Call | None = None) -> None:
+        """Fail all calls of a process that cannot be started."""
+        sent = [sent.call for sent in worker.sent.values()]
+        calls = (*worker.setup, *sent, *worker.queue)
+        self._results += [Result(call=call, failure=failure, setup=setup) for call in calls]
+        worker.clear()
+
+    def _check_limits(self, worker: _Worker) -> None:
+        """End a process that needs too much memory, or that does not report a late call itself."""
+        process, now = worker.process, time.monotonic()
+        if process is None or not worker.sent:
+            return
+        if self._memory < inf and now - worker.measured > MEMORY_TICK:
+            worker.measured = now
+            if process.memory() > self._memory:
+                message = f"needs more than {self._memory / (1 << 20):.0f} MB of memory"
+                self._lost(worker, Failure(kind="memory", message=message))
+                return
+        if any(now > sent.deadline for sent in worker.sent.values()):
+            where = process.hung_at() if len(worker.sent) == 1 else ""
+            self._lost(worker, Failure(kind="timeout", where=where))
+
+    def _died(self, worker: _Worker, error: DiedError) -> None:
+        message = f"ended its process, which {error}"
+        self._lost(worker, Failure(kind="crash", message=message, where=error.where))
+
+    def _lost(self, worker: _Worker, failure: Failure) -> None:
+        """The process is lost: the only call did it; of several, each is tried alone."""
+        if len(worker.sent) == 1:
+            _, sent = worker.sent.popitem()
+            seconds = time.monotonic() - sent.begun
+            self._settle(worker, Result(call=sent.call, failure=failure, seconds=seconds))
+        worker.suspects.update(sent.call for sent in worker.sent.values())
+        worker.restart()

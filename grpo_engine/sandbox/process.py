@@ -1,0 +1,238 @@
+"""One process of the sandbox: starts it, sends requests, collects replies, and ends it."""
+
+import os
+import re
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
+from uuid import uuid4
+
+from grpo_engine.platform.interpreter import command
+from grpo_engine.sandbox.descendants import MARK, end_all
+from grpo_engine.sandbox.frames import GarbledError, pack, pop_frame
+from grpo_engine.sandbox.report import is_users
+
+PROGRAM = "from grpo_engine.sandbox.program import main; main()"
+# Libraries in the process get one thread each, to leave the cores to the engine.
+ONE_THREAD = (
+    "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS",
+    "NUMEXPR_NUM_THREADS", "RAYON_NUM_THREADS",
+)  # fmt: skip
+LOG_LIMIT = 1 << 20
+
+
+class DiedError(Exception):
+    """The process ended before it replied; `where` is the line at which it did, if known."""
+
+    def __init__(self, how: str, where: str) -> None:
+        super().__init__(how)
+        self.where = where
+
+
+def _how(status: int) -> str:
+    """How a process ended, in words."""
+    if status >= 0:
+        return f"exited with status {status}"
+    try:
+        return f"was killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"was killed by signal {-status}"
+
+
+class CappedLog:
+    """A log file that keeps only the first `limit` bytes."""
+
+    def __init__(self, path: Path, limit: int = LOG_LIMIT) -> None:
+        self._path, self._is_full = path, False
+        self._left = limit - (path.stat().st_size if path.exists() else 0)
+
+    def write(self, data: bytes) -> None:
+        """Append what still fits, and note once that the rest is dropped."""
+        if self._is_full:
+            return
+        self._is_full = len(data) > self._left
+        note = b"\n[the log is full; further output is dropped]\n" if self._is_full else b""
+        with self._path.open("ab") as file:
+            file.write(data[: max(0, self._left)] + note)
+        self._left -= len(data)
+
+
+class Process:
+    """A new interpreter, this one or another, in its own process group, which serves `service`.
+
+    `name` is that of its log and trace in the folder.
+    """
+
+    def __init__(self, service: str, folder: Path, name: str, interpreter: str = "") -> None:
+        self._log = CappedLog(folder / f"{name}.log")
+        self._trace = folder / f"{name}.trace"
+        self._trace.write_bytes(b"")
+        self._buffer = bytearray()
+        self._waiting = bytearray()  # requests that the pipe has not taken yet
+        self._has_output = self._has_replies = True  # whether these pipes are open
+        request, self._request = os.pipe()
+        self._reply, reply = os.pipe()
+        self._output, output = os.pipe()
+        # Nothing is written to it: when it closes, the child knows that this process is gone.
+        lifeline, self._lifeline = os.pipe()
+        trace = os.open(self._trace, os.O_WRONLY | os.O_APPEND)
+        fds = (request, reply, lifeline, trace)
+        environment = {**os.environ, **dict.fromkeys(ONE_THREAD, "1")}
+        self._mark = uuid4().hex
+        environment |= {"TOKENIZERS_PARALLELISM": "false", "PYTHONHASHSEED": "0"}
+        environment[MARK] = self._mark
+        self._process = subprocess.Popen(
+            command(PROGRAM, *map(str, fds), service, interpreter=interpreter),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            pass_fds=fds,
+            env=environment,
+            process_group=0,
+        )
+        for fd in (*fds, output):
+            os.close(fd)
+        for fd in (self._request, self._reply, self._output):
+            os.set_blocking(fd, False)
+
+    @property
+    def pid(self) -> int:
+        """The process id, also its group's id."""
+        return self._process.pid
+
+    def post(self, frame: Any) -> None:
+        """Send a frame without waiting."""
+        self._waiting += pack(frame)
+        self._send()
+
+    def collect(self) -> list[Any]:
+        """The replies that have come."""
+        received = wait_for_any([self], 0)
+        replies = []
+        while (reply := self._reply_frame()) is not None:
+            replies.append(reply)
+        # A forked child can keep the pipes open after the process has exited.
+        ended = not received and self._process.poll() is not None
+        if not replies and (ended or not self._has_replies):
+            raise self._died()
+        return replies
+
+    def memory(self) -> int:
+        """Resident bytes of the process and its descendants."""
+        import psutil
+
+        total = 0
+        with suppress(psutil.Error):
+            root = psutil.Process(self.pid)
+            for process in (root, *root.children(recursive=True)):
+                with suppress(psutil.Error):
+                    total += process.memory_info().rss
+        return total
+
+    def register(self, selector: selectors.BaseSelector) -> None:
+        """Have the selector wait for what the process writes, and send what waits."""
+        for fd, is_open, act in (
+            (self._reply, self._has_replies, self._receive),
+            (self._output, self._has_output, self._drain),
+        ):
+            if is_open:
+                selector.register(fd, selectors.EVENT_READ, act)
+        if self._waiting:
+            selector.register(self._request, selectors.EVENT_WRITE, self._send)
+
+    def _reply_frame(self) -> Any:
+        try:
+            return pop_frame(self._buffer)
+        except GarbledError:
+            raise DiedError("wrote into the pipe of its replies", self._traced()) from None
+
+    def _send(self) -> None:
+        try:
+            del self._waiting[: os.write(self._request, self._waiting[: 1 << 20])]
+        except BlockingIOError:
+            return
+        except BrokenPipeError:
+            raise self._died() from None
+
+    def _receive(self) -> None:
+        data = os.read(self._reply, 1 << 16)
+        self._buffer += data
+        self._has_replies = bool(data)
+
+    def _drain(self) -> bool:
+        """Move output into the log; return whether there was any."""
+        try:
+            data = os.read(self._output, 1 << 16)
+        except BlockingIOError:
+            return False
+        self._log.write(data)
+        self._has_output = bool(data)
+        return self._has_output
+
+    def _drain_all(self) -> None:
+        deadline = time.monotonic() + 1
+        while time.monotonic() < deadline and self._drain():
+            pass
+
+    def _died(self) -> DiedError:
+        try:
+            how = _how(self._process.wait(1))
+        except subprocess.TimeoutExpired:
+            how = "closed its pipe"
+        self._drain_all()
+        return DiedError(how, self._traced())
+
+    def hung_at(self) -> str:
+        """Get the current line from its C-level handler; works while Python hangs."""
+        try:
+            self._process.send_signal(signal.SIGUSR1)
+        except ProcessLookupError:
+            return ""
+        size = 0
+        for _ in range(100):  # on a busy machine the reply may take a while
+            time.sleep(0.02)
+            before, size = size, self._trace.stat().st_size
+            if (where := self._traced()) or 0 < size == before:
+                return where
+        return ""
+
+    def _traced(self) -> str:
+        """The innermost line in a user's file in the last native traceback, as `file:line`."""
+        text = self._trace.read_text(encoding="utf-8", errors="replace")
+        for file, line in re.findall(r'^ *File "(.*)", line (\d+) in .*\n', text, re.MULTILINE):
+            if is_users(file):
+                return f"{file}:{line}"
+        return ""
+
+    def stop(self, grace: float = 1.0) -> None:
+        """Let it exit, then kill its whole group and close all pipes."""
+        os.close(self._request)
+        if grace:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(grace)
+        end_all(self._mark, self._process.pid)
+        self._process.wait()
+        self._drain_all()
+        for fd in (self._reply, self._output, self._lifeline):
+            os.close(fd)
+
+
+class Registers(Protocol):
+    def register(self, selector: selectors.BaseSelector) -> None:
+        """Have the selector wait for it, with what to do then."""
+
+
+def wait_for_any(processes: Sequence[Registers], seconds: float) -> bool:
+    """Wait at most this long until a process replies or writes; receive it."""
+    with selectors.DefaultSelector() as selector:
+        for process in processes:
+            process.register(selector)
+        ready = selector.select(seconds)
+        for key, _ in ready:
+            key.data()
+        return bool(ready)

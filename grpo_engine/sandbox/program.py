@@ -1,0 +1,168 @@
+"""The program of a sandbox's process: makes calls of one service and sends what they return.
+
+A service is a class; its public methods are what can be called. Calls are made in the main thread,
+one after the other, or side by side in threads of their own, as the client says. A thread cannot be
+stopped: a call that takes too long there is reported with its line, and the client ends the
+process. Standard output belongs to users' code; frames use separate pipes.
+"""
+
+import faulthandler
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from grpo_engine.sandbox.descendants import MARK, adopt_orphans, end_all
+from grpo_engine.sandbox.frames import read_frame, write_frame
+from grpo_engine.sandbox.report import TooLateError, describe, line_of
+
+TICK = 0.1  # seconds between checks of time limits
+
+
+class MainThread:
+    """Makes the calls that only the main thread can make, such as those that handle signals."""
+
+    def __init__(self) -> None:
+        self.woken, self._wake = os.pipe()
+        self._calls: SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = SimpleQueue()
+
+    def make(self, call: Callable[[], Any]) -> Any:
+        """Have a call of another thread made, and wait for its value."""
+        result: Future[Any] = Future()
+        self._calls.put((call, result))
+        os.write(self._wake, b".")
+        return result.result()
+
+    def make_next(self) -> None:
+        """Make the call that has waited longest."""
+        os.read(self.woken, 1)
+        call, result = self._calls.get()
+        try:
+            result.set_result(call())
+        except BaseException as error:
+            result.set_exception(error)
+
+
+@dataclass(slots=True)
+class _Call:
+    frame: Mapping[str, Any]
+    begun: float = field(default_factory=time.monotonic)
+    thread: int = field(default_factory=threading.get_ident)
+
+
+class Server:
+    """Makes the calls of a service; `objects` are those that only this process has, by name."""
+
+    def __init__(
+        self,
+        service: str,
+        send: Callable[[Any], None],
+        objects: Mapping[str, Any] | None = None,
+        main: MainThread | None = None,
+    ) -> None:
+        module, _, name = service.partition(":")
+        self.objects = objects or {}
+        self.main = main
+        self.service = getattr(import_module(module), name)(self)
+        self._send = send
+        self.sending = threading.Lock()
+        self._calls: dict[int, _Call] = {}
+
+    def accept(self, frame: Mapping[str, Any]) -> None:
+        """Make a call, or begin it in a thread."""
+        if frame["in_thread"]:
+            name = type(self.service).__name__
+            threading.Thread(target=self._make, args=(frame,), name=name, daemon=True).start()
+        else:
+            self._make(frame)
+
+    def _make(self, frame: Mapping[str, Any]) -> None:
+        call = self._calls[frame["id"]] = _Call(frame)
+        try:
+            method = getattr(self.service, frame["method"])
+            reply = {"value": method(**frame["arguments"])}
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            reply = {"failure": describe(error)}
+        self._reply(call, reply)
+
+    def _reply(self, call: _Call, reply: Mapping[str, Any]) -> None:
+        """Send the reply, unless the call has been reported as late."""
+        number, seconds = call.frame["id"], time.monotonic() - call.begun
+        if self._calls.pop(number, None) is not None:
+            with self.sending:
+                self._send({"id": number, "seconds": seconds, **reply})
+
+    def report_late(self) -> None:
+        """Report the calls that hang, each with its line."""
+        for call in list(self._calls.values()):
+            if time.monotonic() - call.begun > call.frame["limit"]:
+                where = line_of(call.thread)
+                failure = {**describe(TooLateError()), "where": where}
+                self._reply(call, {"failure": failure, "hangs": True})
+
+    def close(self) -> None:
+        if hasattr(self.service, "close"):
+            self.service.close()
+
+
+def end_with_the_engine(lifeline: int) -> None:
+    """Fork a process that waits for the engine's end, then ends this one and all it started.
+
+    It can act while C code in this process holds the interpreter, and has a session of its own.
+    """
+    child = os.getpid()
+    if os.fork():
+        return
+    os.setsid()
+    os.closerange(0, lifeline)
+    os.closerange(lifeline + 1, 256)  # the interpreter has just begun
+    os.read(lifeline, 1)
+    end_all(os.environ.get(MARK, ""), child)
+    os._exit(0)
+
+
+def main() -> None:
+    """Serve until the request pipe closes, then end this process and all that it started."""
+    *descriptors, service = sys.argv[1:]
+    request, reply, lifeline, trace = map(int, descriptors)
+    for fd in (request, reply, lifeline, trace):
+        os.set_inheritable(fd, False)
+    sys.argv[1:] = []
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    file = os.fdopen(trace, "w")
+    faulthandler.enable(file, all_threads=False)
+    faulthandler.register(signal.SIGUSR1, file, all_threads=True, chain=False)
+    adopt_orphans()
+    end_with_the_engine(lifeline)
+    sys.path.append(str(Path.cwd()))
+    _serve(request, reply, service)
+    sys.stdout.flush()
+    end_all(os.environ.get(MARK, ""), os.getpid())
+    os._exit(0)
+
+
+def _serve(request: int, reply: int, service: str) -> None:
+    thread = MainThread()
+    server = Server(service, partial(write_frame, reply), main=thread)
+    while True:
+        ready = select.select([request, thread.woken], [], [], TICK)[0]
+        server.report_late()
+        if thread.woken in ready:
+            thread.make_next()
+        if request in ready:
+            frame = read_frame(request)
+            if frame is None:
+                return
+            server.accept(frame)

@@ -1,0 +1,97 @@
+"""What a call in the sandbox did wrong, as the child describes it and the client passes it on."""
+
+import json
+import sys
+import traceback
+from dataclasses import asdict, dataclass
+from types import TracebackType
+from typing import Any, Literal
+
+from grpo_engine.errors import EngineError
+from grpo_engine.platform.interpreter import ROOT
+
+PACKAGE = str(ROOT / "grpo_engine")
+
+
+class TooLateError(Exception):
+    """An awaitable took longer than its limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why a call has no value; `where` is `file:line` and `source` that line."""
+
+    kind: Literal["exception", "timeout", "crash", "memory"]
+    message: str = ""
+    where: str = ""
+    source: str = ""
+    traceback: str = ""
+
+    @property
+    def at(self) -> str:
+        """Where it happened, for the end of a message."""
+        return f" (at {self.where})" if self.where else ""
+
+    @property
+    def trace(self) -> str:
+        """The traceback on lines of its own, for the end of a message."""
+        return f"\n{self.traceback.strip()}" if self.traceback else ""
+
+
+def is_users(file: str) -> bool:
+    """Whether a source file is neither Python's, nor an installed package's, nor ours."""
+    installed = "site-packages" in file or "/lib/python" in file or file.startswith("<")
+    return not installed and not file.startswith(PACKAGE)
+
+
+def describe(error: BaseException) -> dict[str, Any]:
+    """The fields of a failure, with the innermost line in a user's file."""
+    if isinstance(error, TooLateError):
+        return asdict(Failure(kind="timeout"))
+    if isinstance(error, EngineError):
+        return asdict(Failure(kind="exception", message=str(error)))
+    trace = _below(error.__traceback__)
+    frames = [frame for frame in traceback.extract_tb(trace) if frame.filename]
+    last = next(iter([f for f in reversed(frames) if is_users(f.filename)] or frames[-1:]), None)
+    where = f"{last.filename}:{last.lineno}" if last else ""
+    if isinstance(error, SyntaxError) and error.filename:
+        where = f"{error.filename}:{error.lineno}"
+    if isinstance(error, SystemExit):
+        message = f"called sys.exit({error.code!r})"
+    else:
+        message = f"{type(error).__name__}: {error}".removesuffix(": ")
+    lines = traceback.format_exception(type(error), error, trace)
+    failure = Failure(
+        kind="exception", message=message[:4000], where=where,
+        source=last.line or "" if last else "", traceback="".join(lines)[-20_000:],
+    )  # fmt: skip
+    return asdict(failure)
+
+
+def _below(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback without this package's frames at its top."""
+    while trace is not None and trace.tb_next is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if not file.startswith(PACKAGE) and "importlib" not in file and "asyncio" not in file:
+            break
+        trace = trace.tb_next
+    return trace
+
+
+def line_of(thread: int) -> str:
+    """The innermost line of a thread in a user's file, as `file:line`."""
+    frame = sys._current_frames().get(thread)
+    stack = traceback.extract_stack(frame) if frame else []
+    users = (f"{f.filename}:{f.lineno}" for f in reversed(stack) if is_users(f.filename))
+    return next(users, "")
+
+
+def plain(value: Any) -> Any:
+    """The value as JSON if possible, else as text."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError, RecursionError):
+        return str(value)[:10_000]
+    return value
