@@ -59,14 +59,14 @@ def iterate(
     It takes what `train` takes. A loop that is left early ends the run as soon as the run is
     dropped; `resume` continues from its last checkpoint.
     """
-    chosen, given = settings_of(config, preset, settings)
+    chosen, objects = settings_of(config, preset, settings)
     control = Control()
     # one rank records the run of all
     store = None if launched_rank() else open_store(record)
     if store is not None and folder is not None:
         raise EngineError("folder goes with record=False: a recorded run has its own folder")
     return Run(
-        chosen, given, control=control, callbacks=callbacks,
+        chosen, objects, control=control, callbacks=callbacks,
         record=None if store is None else store.begin(chosen, control, tuple(tags)),
         folder=None if folder is None else Path(folder),
     )  # fmt: skip
@@ -91,7 +91,7 @@ def resume(
         return follower
     old_record, folder, previous = None, Path(str(run)), NOTHING
     if isinstance(run, Run):
-        old_record, folder, previous = run.record, run.folder, run.given
+        old_record, folder, previous = run.record, run.folder, run.objects
     new_record = None
     if old_record or not folder.is_dir():
         name = old_record.id if old_record else str(run)
@@ -122,28 +122,30 @@ def _by_name(objects: Iterable[Any], environment: Any = None) -> dict[str, Any]:
     several = environment.values() if isinstance(environment, Mapping) else [environment]
     for item in (*objects, *several):
         if item is not None and not isinstance(item, str):
-            name_object(item, by_name, again=True)
+            name_object(item, by_name, replace=True)
     return by_name
 
 
 def _objects_of(config: RunConfig, before: Given, new: Given) -> Given:
     """The Python objects that a resumed run needs; raise if one is missing."""
 
-    def required(what: str, wanted: Iterable[str], objects: Mapping[str, Any]) -> dict[str, Any]:
+    def required(
+        role: str, required_names: Iterable[str], objects: Mapping[str, Any]
+    ) -> dict[str, Any]:
         objects_by_name = {}
-        for name in wanted:
+        for name in required_names:
             if name not in objects:
-                names.refuse_given(name, what)
-            elif name.startswith(names.GIVEN):
+                names.refuse_missing(name, role)
+            elif name.startswith(names.IN_PROCESS):
                 objects_by_name[name] = objects[name]
         return objects_by_name
 
     task, environments = config.task, {**before.environments, **new.environments}
     source = before.task if new.task is None else new.task
     if source is None:
-        names.refuse_given(task.name, "task")
+        names.refuse_missing(task.name, "task")
     return Given(
-        task=source if task.name.startswith(names.GIVEN) else None,
+        task=source if task.name.startswith(names.IN_PROCESS) else None,
         rewards=required("reward", config.rewards.functions, {**before.rewards, **new.rewards}),
         environments=required("tool", task.tools, environments)
         | required("environment", task.environments.values(), environments),
@@ -162,7 +164,7 @@ def evaluate(
     """
     if isinstance(target, Run):
         return target.evaluate(step=step, **settings)
-    base, given = settings_of(config, preset, settings)
+    base, objects = settings_of(config, preset, settings)
 
     def folder(name: str) -> Path:
         store = open_store(record)
@@ -174,7 +176,7 @@ def evaluate(
         str(target), base, _plain(settings, base), step=step, folder=folder,
         own_model=preset is None and config is None,
     )  # fmt: skip
-    return evaluate_target(resolved, given)
+    return evaluate_target(resolved, objects)
 
 
 def _plain(settings: Mapping[str, Any], config: RunConfig) -> dict[str, Any]:
@@ -191,9 +193,9 @@ def _plain(settings: Mapping[str, Any], config: RunConfig) -> dict[str, Any]:
 def _finish(run: Run, progress: bool | None) -> None:
     """Train to the end with a bar."""
     bar = Bar(run.config.steps, False if launched_rank() else progress)
-    run.say = bar.say
+    run.write = bar.write
     try:
         run.finish(bar.show)
     finally:
         bar.close()
-        run.say = print
+        run.write = print

@@ -468,7 +468,7 @@ def _by_name(name: str) -> Recipe:
 @cache
 def _of_package(name: str) -> Recipe:
     point = names.installed("recipes")[name]
-    result = names.load(point, names.Wanted(f"recipe {quoted(name)}", RecipeError))
+    result = names.load(point, names.Purpose(f"recipe {quoted(name)}", RecipeError))
     if not isinstance(result, Recipe):
         raise RecipeError(
             f"recipe {quoted(name)} of the package {names.package_of(point)} is a "

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from grpo_engine.config.settings import TaskConfig
-from grpo_engine.names import GIVEN, keyword_of
+from grpo_engine.names import IN_PROCESS, keyword_of
 from grpo_engine.tasks.base import Task, load_task
 
 
@@ -31,28 +31,31 @@ class Given:
 
     def note(self, config: TaskConfig) -> str:
         """What of users' code runs in this process, and what that means; empty if nothing does."""
-        runs = {"reward": list(self.rewards)}
-        if self.environments:  # one of them here, all here
-            runs |= {
+        names = {"reward": list(self.rewards)}
+        if self.environments:  # if one of them runs in this process, all do
+            names |= {
                 "tool": list(config.tools),
                 "environment": list(filter(None, config.environments.values())),
             }
-        told = [
-            f"{what}{'s' if len(own) > 1 else ''} {', '.join(n.removeprefix(GIVEN) for n in own)}"
-            for what, own in runs.items()
-            if own
-        ]
-        if not told:
+        names = {role: items for role, items in names.items() if items}
+        if not names:
             return ""
-        again = ", ".join(
-            keyword_of(what) for what, own in runs.items() if any(n.startswith(GIVEN) for n in own)
+        listed = " and ".join(
+            f"{role}{'s' if len(items) > 1 else ''} "
+            + ", ".join(name.removeprefix(IN_PROCESS) for name in items)
+            for role, items in names.items()
         )
-        one = sum(map(len, runs.values())) == 1
+        keywords = ", ".join(
+            keyword_of(role)
+            for role, items in names.items()
+            if any(name.startswith(IN_PROCESS) for name in items)
+        )
+        is_single = sum(map(len, names.values())) == 1
         return (
-            f"{' and '.join(told)} {'runs' if one else 'run'} in this Python process, because "
-            f"{'it' if one else 'they'} cannot be imported in a process of "
-            f"{'its' if one else 'their'} own: there is no time limit, and only "
-            f"grpo_engine.resume(run, {again}) resumes the run"
+            f"{listed} {'runs' if is_single else 'run'} in this Python process, because "
+            f"{'it' if is_single else 'they'} cannot be imported in a process of "
+            f"{'its' if is_single else 'their'} own: there is no time limit, and only "
+            f"grpo_engine.resume(run, {keywords}) resumes the run"
         )
 
 
