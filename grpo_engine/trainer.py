@@ -38,12 +38,12 @@ from grpo_engine.events import Event, NoteWritten, PhaseStarted, RunFailed, RunF
 from grpo_engine.maths.reuse import entropy_control
 from grpo_engine.platform.threads import launched_rank
 from grpo_engine.policy.memory import free_cache
-from grpo_engine.run.given import NOTHING, Given
 from grpo_engine.run.persist import save_if_due, save_last
 from grpo_engine.run.requests import answer_requests, wait_until_recorded
 from grpo_engine.run.session import Run, is_stopping
+from grpo_engine.run.user_objects import NO_OBJECTS, UserObjects
 from grpo_engine.setup.opening import load_run, open_run
-from grpo_engine.setup.parts import Loaded, load_tasks
+from grpo_engine.setup.parts import LoadedTask, load_tasks
 from grpo_engine.setup.self_check import check_itself
 from grpo_engine.training.advantages import (
     advantages_read_tokens,
@@ -62,7 +62,7 @@ from grpo_engine.training.update import UpdateResult, update
 
 def run(
     config: RunConfig, control: Control, *, folder: Path, resume: bool = False,
-    given: Given = NOTHING,
+    objects: UserObjects = NO_OBJECTS,
 ) -> Iterator[Event]:  # fmt: skip
     """Train with these settings, from the start or from the last checkpoint in `folder`.
 
@@ -72,7 +72,7 @@ def run(
     try:
         with ExitStack() as stack:
             current = yield from open_run(
-                config, control, folder, stack, resume=resume, given=given
+                config, control, folder, stack, resume=resume, objects=objects
             )
             for event in _whole_run(current):
                 step = event.step
@@ -243,14 +243,16 @@ def refresh_reference(run: Run) -> Iterator[Event]:
 
 def evaluate_only(
     config: RunConfig, control: Control, *, folder: Path, step: int = 0, moment: Moment = "after",
-    given: Given = NOTHING,
+    objects: UserObjects = NO_OBJECTS,
 ) -> Iterator[Event]:  # fmt: skip
     """Evaluate the settings' model and adapter on the held-out problems."""
     config = config.model_copy(update={"stop_when": ""})
     try:
         with ExitStack() as stack:
-            tasks = _with_held_out(load_tasks(config, given))
-            current = yield from load_run(config, control, folder, stack, tasks, step, given=given)
+            tasks = _with_held_out(load_tasks(config, objects))
+            current = yield from load_run(
+                config, control, folder, stack, tasks, step, objects=objects
+            )
             yield from evaluate(current, step, moment)
     except StopNow:
         yield RunFinished(step=step, reason="aborted", summary={})
@@ -258,7 +260,7 @@ def evaluate_only(
         yield _failed(step, error)
 
 
-def _with_held_out(tasks: list[Loaded]) -> list[Loaded]:
+def _with_held_out(tasks: list[LoadedTask]) -> list[LoadedTask]:
     if not any(one.task.held_out for one in tasks):
         raise DataError(
             f"task {tasks[0].task.name} has no held-out problems; set task.held_out_size or "

@@ -126,10 +126,10 @@ def _model_config(config: RunConfig) -> None:
 
 
 def _tasks(config: RunConfig) -> None:
-    from grpo_engine.run.given import NOTHING
+    from grpo_engine.run.user_objects import NO_OBJECTS
     from grpo_engine.setup.parts import load_tasks
 
-    load_tasks(config, NOTHING)
+    load_tasks(config, NO_OBJECTS)
 
 
 def _rule(config: RunConfig) -> None:

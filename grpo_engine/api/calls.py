@@ -18,7 +18,7 @@ from grpo_engine.errors import CheckpointError, EngineError
 from grpo_engine.evaluation.target import find_target
 from grpo_engine.platform.threads import launched_rank
 from grpo_engine.run import checkpoint
-from grpo_engine.run.given import NOTHING, Given
+from grpo_engine.run.user_objects import NO_OBJECTS, UserObjects
 
 
 def train(
@@ -84,12 +84,14 @@ def resume(
     `tools` and `environment`; a run of this process still has them, and its store.
     """
     control = Control()
-    objects = Given(task=task, rewards=_by_name(rewards), environments=_by_name(tools, environment))
+    objects = UserObjects(
+        task=task, rewards=_by_name(rewards), environments=_by_name(tools, environment)
+    )
     if launched_rank():  # settings and checkpoints are rank 0's
         follower = Run(RunConfig(), objects, record=None, control=control, resume=True)
         follower.finish()
         return follower
-    old_record, folder, previous = None, Path(str(run)), NOTHING
+    old_record, folder, previous = None, Path(str(run)), NO_OBJECTS
     if isinstance(run, Run):
         old_record, folder, previous = run.record, run.folder, run.objects
     new_record = None
@@ -126,7 +128,7 @@ def _by_name(objects: Iterable[Any], environment: Any = None) -> dict[str, Any]:
     return by_name
 
 
-def _objects_of(config: RunConfig, before: Given, new: Given) -> Given:
+def _objects_of(config: RunConfig, before: UserObjects, new: UserObjects) -> UserObjects:
     """The Python objects that a resumed run needs; raise if one is missing."""
 
     def required(
@@ -144,7 +146,7 @@ def _objects_of(config: RunConfig, before: Given, new: Given) -> Given:
     source = before.task if new.task is None else new.task
     if source is None:
         names.refuse_missing(task.name, "task")
-    return Given(
+    return UserObjects(
         task=source if task.name.startswith(names.IN_PROCESS) else None,
         rewards=required("reward", config.rewards.functions, {**before.rewards, **new.rewards}),
         environments=required("tool", task.tools, environments)

@@ -7,10 +7,10 @@ from grpo_engine.errors import EngineError, RunError
 from grpo_engine.evaluation.target import Target
 from grpo_engine.events import EvaluationFinished, RunFailed
 from grpo_engine.platform.scratch import scratch
-from grpo_engine.run.given import Given
+from grpo_engine.run.user_objects import UserObjects
 
 
-def evaluate_target(target: Target, objects: Given) -> dict[str, EvaluationFinished]:
+def evaluate_target(target: Target, objects: UserObjects) -> dict[str, EvaluationFinished]:
     """Evaluate a model; return the evaluation of each mode."""
     enter()
     control = Control()
@@ -20,7 +20,7 @@ def evaluate_target(target: Target, objects: Given) -> dict[str, EvaluationFinis
         Interrupts(control, print).handled(),
     ):
         events = trainer.evaluate_only(
-            target.config, control, folder=folder, step=target.step, given=objects
+            target.config, control, folder=folder, step=target.step, objects=objects
         )
         for event in events:
             if isinstance(event, EvaluationFinished):

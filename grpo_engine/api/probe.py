@@ -10,12 +10,12 @@ from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
 from grpo_engine.evaluation.statistics import Interval, bootstrap, signal_at_k
 from grpo_engine.events import Event
-from grpo_engine.run.given import NOTHING
 from grpo_engine.run.session import is_stopping
+from grpo_engine.run.user_objects import NO_OBJECTS
 from grpo_engine.setup.opening import load_run
 from grpo_engine.setup.parts import load_tasks
 from grpo_engine.training.drawing import Drawing, take_rates
-from grpo_engine.training.sampling import sample_and_score
+from grpo_engine.training.sampling import SampleRequest, sample_and_score
 
 ENOUGH = 0.8  # share of prompts with a signal that a group size should reach
 
@@ -38,7 +38,7 @@ def probe(
 ) -> Iterator[Event | PromptsProbed]:  # fmt: skip
     """Sample answers to the first training prompts, at each temperature, a few at a time."""
     with ExitStack() as stack:
-        tasks = load_tasks(config, NOTHING)
+        tasks = load_tasks(config, NO_OBJECTS)
         count = min(prompts, sum(len(task.task.train) for task in tasks))
         size = max(1, config.rollout.prompts * config.rollout.group_size // samples)
         run = yield from load_run(config, control, folder, stack, tasks, 0)
@@ -50,10 +50,10 @@ def probe(
                 if is_stopping(run):
                     return
                 begun = run.clock.now()
-                groups = yield from sample_and_score(
-                    run, 0, examples[start : start + size], sampling, rows=samples, first=start,
-                    origin="eval",
-                )  # fmt: skip
+                groups = yield from sample_and_score(run, 0, SampleRequest(
+                    examples=examples[start : start + size], sampling=sampling, rows=samples,
+                    first=start, origin="eval",
+                ))  # fmt: skip
                 yield PromptsProbed(
                     temperature=temperature,
                     keys=tuple(group.example.key for group in groups),

@@ -26,7 +26,7 @@ from grpo_engine.errors import EngineError
 from grpo_engine.evaluation.target import of_run
 from grpo_engine.paths import remove
 from grpo_engine.run import checkpoint
-from grpo_engine.run.given import Given
+from grpo_engine.run.user_objects import UserObjects
 
 Callback = Callable[[Any], object]
 Callbacks = Sequence[Callback]
@@ -69,7 +69,7 @@ class Run(Iterator[ev.Event]):
     """
 
     def __init__(
-        self, config: RunConfig, objects: Given, *, record: Record | None, control: Control,
+        self, config: RunConfig, objects: UserObjects, *, record: Record | None, control: Control,
         folder: Path | None = None, resume: bool = False, callbacks: Callbacks = (),
     ) -> None:  # fmt: skip
         self.config, self.control, self.objects, self.record = config, control, objects, record
@@ -82,7 +82,7 @@ class Run(Iterator[ev.Event]):
         path = self.folder  # not self, which then would live as long as its events
 
         def play() -> Iterator[ev.Event]:
-            return trainer.run(config, control, folder=path, resume=resume, given=objects)
+            return trainer.run(config, control, folder=path, resume=resume, objects=objects)
 
         self._events = _events(play, self._summary, record, callbacks)
         if record is not None:

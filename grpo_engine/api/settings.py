@@ -18,7 +18,7 @@ from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError
 from grpo_engine.platform.interpreter import command
 from grpo_engine.presets import preset as read_preset
-from grpo_engine.run.given import Given
+from grpo_engine.run.user_objects import UserObjects
 from grpo_engine.tasks.base import Task
 from grpo_engine.tasks.code import has_rows, rows_of
 
@@ -28,7 +28,7 @@ SHORT = {"tools": "task.tools", "environment": "task.environment"}  # keywords o
 
 def settings_of(
     config: Settings | None, preset: str | None, keywords: Mapping[str, Any]
-) -> tuple[RunConfig, Given]:
+) -> tuple[RunConfig, UserObjects]:
     """Merge the preset, the configuration or YAML file, and the keywords, in this order.
 
     Objects among the keywords become names in the settings; those without a name that another
@@ -105,7 +105,7 @@ def _tree(config: Settings) -> tuple[dict[str, Any], str]:
 # -- objects ----------------------------------------------------------------------------------
 
 
-def _name_objects(tree: dict[str, Any]) -> Given:
+def _name_objects(tree: dict[str, Any]) -> UserObjects:
     """Replace objects in the tree by names; return those that only this process has."""
     section = tree.get("rewards")
     functions: dict[str, Callable[..., Any]] = {}
@@ -114,7 +114,9 @@ def _name_objects(tree: dict[str, Any]) -> Given:
             name_object(item, functions) if callable(item) else item
             for item in section["functions"]
         ]
-    return Given(task=_name_task(tree), rewards=functions, environments=_name_environments(tree))
+    return UserObjects(
+        task=_name_task(tree), rewards=functions, environments=_name_environments(tree)
+    )
 
 
 def _name_environments(tree: dict[str, Any]) -> dict[str, Any]:

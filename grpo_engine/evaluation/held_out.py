@@ -25,7 +25,7 @@ from grpo_engine.rollouts.types import Sampling
 from grpo_engine.run.session import Run, is_stopping
 from grpo_engine.training.report import groups_scored
 from grpo_engine.training.samples import SampledGroup
-from grpo_engine.training.sampling import sample_and_score
+from grpo_engine.training.sampling import SampleRequest, sample_and_score
 from grpo_engine.training.step import end_if_met
 
 Moment = Literal["before", "during", "after"]
@@ -110,10 +110,10 @@ def _evaluate_mode(
     for start in range(0, len(problems), batch):
         if is_stopping(run):
             return None
-        fresh = yield from sample_and_score(
-            run, step, problems[start : start + batch], sampling,
-            rows=samples, first=first + start, origin="eval",
-        )  # fmt: skip
+        fresh = yield from sample_and_score(run, step, SampleRequest(
+            examples=problems[start : start + batch], sampling=sampling, rows=samples,
+            first=first + start, origin="eval",
+        ))  # fmt: skip
         yield from groups_scored(
             run, step, fresh, [None] * samples * len(fresh), origin="eval", sampling=sampling
         )

@@ -16,7 +16,7 @@ from grpo_engine.training.advantages import pinned_advantages
 from grpo_engine.training.logprobs import ScoredTokens, score_tokens
 from grpo_engine.training.report import groups_scored
 from grpo_engine.training.samples import SampledGroup, row_values
-from grpo_engine.training.sampling import sample_and_score
+from grpo_engine.training.sampling import SampleRequest, sample_and_score
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +56,10 @@ def sample_pinned(run: Run, step: int) -> Generator[Event, None, PinnedGroups | 
     take_pins(run)
     if not run.progress.pins:
         return None
-    groups = yield from sample_and_score(
-        run, step, run.progress.pins, run.sampling,
+    groups = yield from sample_and_score(run, step, SampleRequest(
+        examples=run.progress.pins, sampling=run.sampling,
         rows=run.config.rollout.group_size, origin="pinned",
-    )  # fmt: skip
+    ))  # fmt: skip
     advantages_B = pinned_advantages(groups, run.recipe)
     yield from groups_scored(run, step, groups, advantages_B, origin="pinned")
     rollouts = [rollout for group in groups for rollout in group.rollouts]

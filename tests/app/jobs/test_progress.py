@@ -26,7 +26,7 @@ metrics = {"reward": 0.607, "kl": 0.1186, "completions/mean_length": 10.7,
 show.show(ev.StepFinished(step=7, metrics=metrics, tokens=1, elapsed=1.0))
 show.show(ev.PhaseStarted(step=8, phase="update", total=32))
 show.show(ev.PhaseAdvanced(step=8, phase="update", done=2, total=32))
-show.write("a fact")
+show.say("a fact")
 sys.stdin.readline()
 """
 

@@ -10,7 +10,7 @@ from grpo_engine.tasks.base import Task, load_task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class UserObjects:
     """A task, rewards, tools and environments that no other process can import.
 
     `rewards` has functions by their name in `rewards.functions`, `environments` tools and
@@ -32,31 +32,28 @@ class Given:
     def note(self, config: TaskConfig) -> str:
         """What of users' code runs in this process, and what that means; empty if nothing does."""
         names = {"reward": list(self.rewards)}
-        if self.environments:  # if one of them runs in this process, all do
-            names |= {
-                "tool": list(config.tools),
-                "environment": list(filter(None, config.environments.values())),
-            }
-        names = {role: items for role, items in names.items() if items}
-        if not names:
+        if self.environments:  # if one of them is local, all are
+            names["tool"] = list(config.tools)
+            names["environment"] = list(filter(None, config.environments.values()))
+        texts = [
+            f"{noun}{'s' * (len(group) > 1)} {', '.join(n.removeprefix(IN_PROCESS) for n in group)}"
+            for noun, group in names.items()
+            if group
+        ]
+        if not texts:
             return ""
-        listed = " and ".join(
-            f"{role}{'s' if len(items) > 1 else ''} "
-            + ", ".join(name.removeprefix(IN_PROCESS) for name in items)
-            for role, items in names.items()
-        )
         keywords = ", ".join(
-            keyword_of(role)
-            for role, items in names.items()
-            if any(name.startswith(IN_PROCESS) for name in items)
+            keyword_of(noun)
+            for noun, group in names.items()
+            if any(name.startswith(IN_PROCESS) for name in group)
         )
-        is_single = sum(map(len, names.values())) == 1
+        is_one = sum(map(len, names.values())) == 1
         return (
-            f"{listed} {'runs' if is_single else 'run'} in this Python process, because "
-            f"{'it' if is_single else 'they'} cannot be imported in a process of "
-            f"{'its' if is_single else 'their'} own: there is no time limit, and only "
+            f"{' and '.join(texts)} {'runs' if is_one else 'run'} in this Python process, because "
+            f"{'it' if is_one else 'they'} cannot be imported in a process of "
+            f"{'its' if is_one else 'their'} own: there is no time limit, and only "
             f"grpo_engine.resume(run, {keywords}) resumes the run"
         )
 
 
-NOTHING = Given()
+NO_OBJECTS = UserObjects()
