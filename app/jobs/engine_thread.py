@@ -49,7 +49,7 @@ class EngineThread(threading.Thread):
         try:
             while (work := self._jobs.get()) is not None:
                 work()
-                heap.give_back()
+                heap.trim()
         finally:
             # MLX keeps streams per thread, and must not find those of an ended thread
             if (mlx := sys.modules.get("mlx.core")) is not None:

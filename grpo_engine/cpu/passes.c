@@ -27,7 +27,7 @@ typedef struct {
     const float *cos_sin;                         /* [tokens, rotary_dims] */
 } Batch;
 
-typedef struct { float *lora_a, *lora_b; } LoraGradients;  /* NULL where LoRA is not trained */
+typedef struct { float *lora_a, *lora_b; } LoraGradients;
 typedef struct {
     LoraGradients q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj;
 } LayerGradients;
@@ -174,20 +174,16 @@ static void backward_linear(const Part *part, const float *x, const float *gradi
                             float *x_gradient)
 {
     int n = part->tokens, in = layer->in, out = layer->out, rank = layer->rank;
-    float *projected = part->lora, *projected_gradient = projected + (size_t)n * rank;
+    float *projected_gradient = part->lora + (size_t)n * rank;
     gemm(part, NO_TRANS, TRANS, n, in, out, gradient, layer->weight, NULL, accumulate, x_gradient);
     if (rank) {
         gemm(part, NO_TRANS, TRANS, n, rank, out, gradient, layer->lora_b, NULL, 0,
              projected_gradient);
-        if (lora.lora_a)
-            gemm(part, NO_TRANS, TRANS, n, rank, in, x, layer->lora_a, NULL, 0, projected);
-        barrier(part->count);
+        project(part, x, layer);
         gemm(part, NO_TRANS, NO_TRANS, n, in, rank, projected_gradient, layer->lora_a, NULL, 1,
              x_gradient);
-        if (lora.lora_a) {
-            gemm(part, TRANS, NO_TRANS, rank, in, n, projected_gradient, x, NULL, 0, lora.lora_a);
-            gemm(part, TRANS, NO_TRANS, rank, out, n, projected, gradient, NULL, 0, lora.lora_b);
-        }
+        gemm(part, TRANS, NO_TRANS, rank, in, n, projected_gradient, x, NULL, 0, lora.lora_a);
+        gemm(part, TRANS, NO_TRANS, rank, out, n, part->lora, gradient, NULL, 0, lora.lora_b);
     }
     barrier(part->count);
 }
@@ -526,42 +522,36 @@ typedef struct {
     float *sums, *gradients, *logits;   /* logits [chunk_size, vocabulary] */
 } HeadPass;
 
-/* Finite logits are below MAX_LOGIT; e^x vanishes below MIN_LOGIT. */
-static const float MAX_LOGIT = 3e38f, MIN_LOGIT = -1e4f;
+/* Logits are above LOWEST_LOGIT; e^x vanishes below MIN_LOGIT. */
+static const float LOWEST_LOGIT = -3e38f, MIN_LOGIT = -1e4f;
 
-/* One token's logits -> e^x, less their sum at the target. */
+/* One token's logits -> e^x, less their sum at the target. What is not a number stays visible. */
 static void softmax_row(const HeadPass *head, int t, float *logits)
 {
     int count = head->head->out, i = 0, target = head->targets[t];
-    float scale = 1 / head->temperature, maximum = -MAX_LOGIT, target_logit = logits[target];
+    float scale = 1 / head->temperature, maximum = LOWEST_LOGIT, target_logit = logits[target];
     vec maxima = (vec){0} + maximum;
-    ivec finite = ~(ivec){0};
     for (; i + LANES <= count; i += LANES) {
         vec x = *(vec *)(logits + i);
         maxima = blend(x > maxima, x, maxima);
-        finite &= x <= MAX_LOGIT;
     }
-    for (; i < count; i++) {
-        maximum = logits[i] > maximum ? logits[i] : maximum;
-        finite[0] &= -(logits[i] <= MAX_LOGIT);
-    }
+    for (; i < count; i++) maximum = logits[i] > maximum ? logits[i] : maximum;
     for (int v = 0; v < LANES; v++) maximum = maxima[v] > maximum ? maxima[v] : maximum;
     vec sums[4] = {0}, weighted_sums[4] = {0};
     for (i = 0; i + LANES <= count; i += LANES) {
         vec x = (*(vec *)(logits + i) - maximum) * scale, e;
-        x = blend(x > MIN_LOGIT, x, (vec){0} + MIN_LOGIT);
+        x = blend(x < MIN_LOGIT, (vec){0} + MIN_LOGIT, x);
         e = exp2_vec(x * LOG2_E);
         *(vec *)(logits + i) = e;
         sums[i / LANES % 4] += e, weighted_sums[i / LANES % 4] += e * x;
     }
     for (; i < count; i++) {
         float x = (logits[i] - maximum) * scale;
-        x = x > MIN_LOGIT ? x : MIN_LOGIT;
+        x = x < MIN_LOGIT ? MIN_LOGIT : x;
         logits[i] = exp2_vec((vec){0} + x * LOG2_E)[0];
         sums[0][0] += logits[i], weighted_sums[0][0] += logits[i] * x;
     }
     float sum = reduce_add((sums[0] + sums[1]) + (sums[2] + sums[3]));
-    for (int v = 0; v < LANES; v++) sum = finite[v] ? sum : __builtin_nanf("");
     head->sums[t] = (target_logit - maximum) * scale;
     head->sums[head->tokens + t] = sum;
     head->sums[2 * head->tokens + t] =

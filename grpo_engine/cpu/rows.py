@@ -37,7 +37,7 @@ class Rows:
     @property
     def head_dim(self) -> int:
         """The width of a head's keys and values."""
-        head_dim: int = self._trunk.head_dim
+        head_dim: int = self._trunk.model.head_dim
         return head_dim
 
     def add(self, rows: Sequence[Layers]) -> None:

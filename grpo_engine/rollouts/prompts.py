@@ -245,7 +245,7 @@ class PromptRenderer:
 
         Checks all of a data set, but only the first `PROBES` of a generator, whose items are alike.
         """
-        bad = BadRows(skip=self.config.bad_rows == "skip")
+        bad = BadRows(self.config)
         overheads: dict[Any, int] = {}  # bytes that the template adds, by the form of the prompt
         fits = not self.vocabulary or max(self.tokenizer.get_vocab().values()) < self.vocabulary
         prompts: list[RenderedPrompt | None] = []

@@ -336,7 +336,7 @@ def test_ranks_of_one_host_share_its_cores_and_each_loads_the_fast_blas(tmp_path
         "import grpo_engine\nimport mlx.core as mx\n"
         "from grpo_engine.cpu import blas\nfrom grpo_engine.platform import threads\n"
         "group = mx.distributed.init()\n"
-        "print(group.size(), threads.ranks_here(), blas.state().loaded, blas.state().threads"
+        "print(group.size(), threads.local_ranks(), blas.state().loaded, blas.state().threads"
         " <= max(1, threads.cores() // 2), flush=True)\n"
     )
     launch = Path(sys.executable).with_name("mlx.launch")
