@@ -43,7 +43,7 @@ from grpo_engine.run.requests import answer_requests, wait_until_recorded
 from grpo_engine.run.session import Run, is_stopping
 from grpo_engine.run.user_objects import NO_OBJECTS, UserObjects
 from grpo_engine.setup.opening import load_run, open_run
-from grpo_engine.setup.parts import Loaded, load_tasks
+from grpo_engine.setup.parts import LoadedTask, load_tasks
 from grpo_engine.setup.self_check import check_itself
 from grpo_engine.training.advantages import (
     advantages_read_tokens,
@@ -261,7 +261,7 @@ def evaluate_only(
         yield _failed(step, error)
 
 
-def _refuse_without_problems(tasks: Sequence[Loaded]) -> None:
+def _refuse_without_problems(tasks: Sequence[LoadedTask]) -> None:
     if not any(loaded.task.held_out for loaded in tasks):
         raise DataError(
             f"task {tasks[0].task.name} has no held-out problems; set task.held_out_size or "
