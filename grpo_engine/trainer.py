@@ -284,4 +284,4 @@ def _lost_rank(control: Control) -> str:
     """Which rank is gone, if that caused the failure; waits, as it may be detected late."""
     if launched_rank() is not None:
         time.sleep(0.5)
-    return control.lost
+    return control.rank_failure
