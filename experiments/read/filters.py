@@ -14,7 +14,7 @@ from grpo_engine.config.conditions import (
     Node,
     Not,
     Term,
-    Word,
+    Text,
     number_of,
     parse,
 )
@@ -41,7 +41,7 @@ def compile_filter(text: str, known: Known) -> Sql:
 
 def _sql(node: Node, known: Known) -> Sql:
     match node:
-        case Word(text):
+        case Text(text):
             return _word(text)
         case Term():
             return _condition(node, known)

@@ -156,7 +156,7 @@ class OtherTask(TaskConfig):
     accuracy: str = setting("", "Which answers are right; empty for the task's own.")
 
 
-def _others(value: Any) -> Any:
+def _completed(value: Any) -> Any:
     """Complete `{NAME: 0.5}` and `{LABEL: {name: NAME, …}}` to whole tasks."""
     if not isinstance(value, Mapping):
         return value
@@ -170,7 +170,7 @@ def _others(value: Any) -> Any:
 class TasksConfig(TaskConfig):
     """The run's task, others beside it, and which of their problems are drawn."""
 
-    others: Annotated[Mapping[str, OtherTask], BeforeValidator(_others)] = setting(
+    others: Annotated[Mapping[str, OtherTask], BeforeValidator(_completed)] = setting(
         {}, "Further tasks with their share of the prompts: `{countdown: 0.5}` draws one prompt of "
         "it for two of `name`; or `{LABEL: {name: …, weight: …, rewards: {FUNCTION: WEIGHT}, …}}`.",
         example="{countdown: 0.5}",
