@@ -28,7 +28,7 @@ _FLOATS = re.compile(
 _SIXTIES = re.compile(r"[-+]?\d[\d_]*(:[0-5]?\d)+(\.[\d_]*)?", re.ASCII)
 
 
-class RefusedError(yaml.YAMLError):
+class RefusedError(yaml.YAMLError, ValueError):
     """It is YAML or JSON, but has two meanings or is beyond the bounds."""
 
 
@@ -141,7 +141,7 @@ def parse_json(text: str) -> Any:
     """Parse JSON; ValueError if it is none, gives a name twice, or a number does not fit."""
     try:
         return json.loads(
-            text, object_pairs_hook=once, parse_float=_number, parse_int=_number,
+            text, object_pairs_hook=once, parse_float=read_number, parse_int=read_number,
             parse_constant=_no_number,
         )  # fmt: skip
     except RecursionError:
@@ -156,15 +156,6 @@ def once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"{quoted(twice)} is given twice")
     return result
-
-
-def _number(text: str) -> int | float:
-    try:
-        value = read_number(text)
-    except RefusedError as error:
-        raise ValueError(str(error)) from None
-    assert value is not None
-    return value
 
 
 def _no_number(text: str) -> float:

@@ -157,13 +157,13 @@ class OtherTask(TaskConfig):
 
 
 def _completed(value: Any) -> Any:
-    """Complete `{NAME: 0.5}` and `{LABEL: {name: NAME, …}}` to whole tasks."""
+    """Complete `{NAME: 0.5}` and `{LABEL: {name: NAME, …}}` to all settings of a task."""
     if not isinstance(value, Mapping):
         return value
     return {
-        label: {"name": label, "weight": each} if isinstance(each, int | float)
-        else {"name": label, **each} if isinstance(each, Mapping) else each
-        for label, each in value.items()
+        label: {"name": label, "weight": item} if isinstance(item, int | float)
+        else {"name": label, **item} if isinstance(item, Mapping) else item
+        for label, item in value.items()
     }  # fmt: skip
 
 

@@ -144,8 +144,7 @@ def _metric(name: str) -> str:
 
 def _next_is(nodes: list[Node], text: str) -> bool:
     """Whether the next node is this word, which then is removed."""
-    matches = bool(nodes) and nodes[0] == Text(text)
-    return bool(matches and nodes.pop(0))
+    return nodes[:1] == [Text(text)] and bool(nodes.pop(0))
 
 
 def _times(nodes: list[Node]) -> int:
