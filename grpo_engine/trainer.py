@@ -43,7 +43,7 @@ from grpo_engine.run.requests import answer_requests, wait_until_recorded
 from grpo_engine.run.session import Run, is_stopping
 from grpo_engine.run.user_objects import NO_OBJECTS, UserObjects
 from grpo_engine.setup.opening import load_run, open_run
-from grpo_engine.setup.parts import Loaded, load_tasks
+from grpo_engine.setup.parts import LoadedTask, load_tasks
 from grpo_engine.setup.self_check import check_itself
 from grpo_engine.training.advantages import (
     advantages_read_tokens,
@@ -260,7 +260,7 @@ def evaluate_only(
         yield _failed(step, error)
 
 
-def _with_held_out(tasks: list[Loaded]) -> list[Loaded]:
+def _with_held_out(tasks: list[LoadedTask]) -> list[LoadedTask]:
     if not any(one.task.held_out for one in tasks):
         raise DataError(
             f"task {tasks[0].task.name} has no held-out problems; set task.held_out_size or "
@@ -284,4 +284,4 @@ def _lost_rank(control: Control) -> str:
     """Which rank is gone, if that caused the failure; waits, as it may be detected late."""
     if launched_rank() is not None:
         time.sleep(0.5)
-    return control.lost
+    return control.rank_failure

@@ -47,7 +47,7 @@ def _folder(db: Path | None, run: str) -> Path:
 
 def run_evaluations(target: Target, *, base: bool, as_json: bool) -> int:
     """Evaluate the base model and then the target; return the exit status."""
-    from grpo_engine.startup import enter_engine
+    from grpo_engine.setup.startup import enter_engine
 
     enter_engine(0)
     from grpo_engine.evaluation.held_out import Moment

@@ -43,7 +43,7 @@ class EngineThread(threading.Thread):
     def run(self) -> None:
         """Run jobs until the end; the thread's entry point."""
         from grpo_engine.platform import heap
-        from grpo_engine.startup import enter_engine
+        from grpo_engine.setup.startup import enter_engine
 
         enter_engine(self._niceness)
         try:

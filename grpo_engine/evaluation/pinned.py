@@ -34,7 +34,7 @@ class PinnedGroups:
 
 def take_pins(run: Run) -> None:
     """Pin the prompts requested since the last call; unknown keys are ignored."""
-    for key in run.ranks.broadcast(run.control.take_pins()):
+    for key in run.ranks.broadcast(run.control.pop_pins()):
         held_out = [e for part in run.parts for e in part.held_out(len(part.task.held_out))]
         known = {example.key: example for example in held_out} | run.drawn_examples
         if key in known and all(pin.key != key for pin in run.progress.pins):

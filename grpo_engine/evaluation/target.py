@@ -8,8 +8,8 @@ from typing import Any
 
 from grpo_engine.config.parse import build, merge
 from grpo_engine.config.settings import RunConfig
-from grpo_engine.embedded import EMBEDDED
 from grpo_engine.errors import CheckpointError, ModelError
+from grpo_engine.policy.embedded import EMBEDDED
 from grpo_engine.run import checkpoint
 
 

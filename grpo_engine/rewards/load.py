@@ -82,7 +82,7 @@ def as_reward(name: str, function: Any, file: str, options: Mapping[str, Any]) -
 
 def find(name: str) -> tuple[Any, str]:
     """The reward function that a name refers to, and its source file."""
-    reference = names.Wanted(f"reward {name}", RewardError, FORMS)
+    reference = names.Purpose(f"reward {name}", RewardError, FORMS)
     if name.startswith(("http://", "https://")):
         from grpo_engine.rewards.endpoint import Endpoint
 
@@ -91,11 +91,11 @@ def find(name: str) -> tuple[Any, str]:
         from grpo_engine.rewards.classifier import Classifier
 
         return Classifier(name.removeprefix("model:")), ""
-    names.refuse_given(name, "reward")
+    names.refuse_missing(name, "reward")
     if name in BUILT_IN:
         return names.find(BUILT_IN[name].target, reference)
     if ":" not in name and not name.endswith(".py"):
-        if reward := names.brought("rewards", name, reference):
+        if reward := names.find_installed("rewards", name, reference):
             return reward
         raise RewardError(f"unknown reward {name!r}{nearest(name, BUILT_IN, 1)}; give {FORMS}")
     return names.find(name, reference)
@@ -110,7 +110,7 @@ def _unwrapped(function: Any) -> Any:
 def _name_of(function: Any, written: str) -> str:
     if ":" not in written:  # built in, or a package's
         return written
-    if written.startswith(names.GIVEN):
-        return written.removeprefix(names.GIVEN)
+    if written.startswith(names.IN_PROCESS):
+        return written.removeprefix(names.IN_PROCESS)
     function = _unwrapped(function)
     return str(getattr(function, "__name__", None) or type(function).__name__)

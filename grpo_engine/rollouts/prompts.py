@@ -12,7 +12,6 @@ from typing import Any
 
 from grpo_engine.config.safe_yaml import read_text
 from grpo_engine.config.settings import TaskConfig
-from grpo_engine.embedded import EMBEDDED
 from grpo_engine.errors import (
     ConfigError,
     DataError,
@@ -20,6 +19,7 @@ from grpo_engine.errors import (
     MissingPackageError,
     ModelError,
 )
+from grpo_engine.policy.embedded import EMBEDDED
 from grpo_engine.rollouts.template_trial import TemplateLimitError, try_template
 from grpo_engine.tasks.base import Example, Generated, Message, Prompt, Task
 from grpo_engine.tasks.rows import BadRows

@@ -76,11 +76,11 @@ def check_itself(run: Run) -> Iterator[Event]:
     if run.has_reference:
         reference = yield from score_tokens(run, 0, rollouts, under=policy.as_reference)
         gaps["the policy and its reference (KL 0)"] = (first.logprobs - reference.logprobs, limit)
-    checked = {what: (_gap(values, mask), limit) for what, (values, limit) in gaps.items()}
-    for what, (gap, limit) in checked.items():
+    checked = {name: (_gap(values, mask), limit) for name, (values, limit) in gaps.items()}
+    for name, (gap, limit) in checked.items():
         if not (gap.mean <= limit.mean and gap.max <= limit.max):
             raise SelfCheckError(
-                f"before step 1 {what} differ by {gap.mean:.3g} nats on average and "
+                f"before step 1 {name} differ by {gap.mean:.3g} nats on average and "
                 f"{gap.max:.3g} at most, more than {limit.mean:g} and {limit.max:g}: this model "
                 "is not trained as it is sampled. Set model.shared_prefix=false or model.dtype="
                 f"{'bfloat16' if policy.dtype == 'float16' else 'float32'}; if it stays, the "
@@ -97,9 +97,9 @@ def moved_adapter(policy: Policy) -> dict[str, mx.array] | None:
         return None
     scale = float(policy.adapter["lora_parameters"]["scale"])
     return {
-        name: value + MOVED / scale * mx.random.normal(value.shape, key=mx.random.key(place))
+        name: value + MOVED / scale * mx.random.normal(value.shape, key=mx.random.key(index))
         if name.endswith("lora_b") else value
-        for place, (name, value) in enumerate(weights.items())
+        for index, (name, value) in enumerate(weights.items())
     }  # fmt: skip
 
 

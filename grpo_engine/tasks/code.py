@@ -20,8 +20,8 @@ from grpo_engine.tasks.rows import BadRows, Row
 
 def build(config: TaskConfig) -> Task:
     """Build the task of the function that `task.name` refers to."""
-    names.refuse_given(config.name, "task")
-    reference = names.Wanted(f"task.name {config.name}", DataError)
+    names.refuse_missing(config.name, "task")
+    reference = names.Purpose(f"task.name {config.name}", DataError)
     if ":" in config.name or config.name.endswith(".py"):
         source, _ = names.find(config.name, reference)
     else:
@@ -39,7 +39,7 @@ def task_of(config: TaskConfig, source: Any) -> Task:
     if isinstance(source, Task):
         return _with_settings(config, source)
     splits = source if isinstance(source, Mapping) else {config.split: source}
-    label = config.name.removeprefix(names.GIVEN)
+    label = config.name.removeprefix(names.IN_PROCESS)
     bad = BadRows(config)
     rows = {name: _rows(part, f"{label} ({name})", bad) for name, part in splits.items()}
     return task_of_splits(config, rows, label, bad, **options)

@@ -93,7 +93,7 @@ def built(folder: Path, *, called: str = "", loaded: str = "", flags: tuple[str,
         "import multiprocessing as m, grpo_engine\n"
         "exec('import mlx.core')  # as code that a user brings",
         "import mlx.core as mx\nmx.eval(mx.ones((2, 2)) @ mx.ones((2, 2)))\n"
-        "from grpo_engine.startup import enter_engine\nenter_engine(0)",
+        "from grpo_engine.setup.startup import enter_engine\nenter_engine(0)",
         "import numpy, mlx.core, grpo_engine.cpu.blas as b\nb.ensure()",
     ],
 )

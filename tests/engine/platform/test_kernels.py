@@ -91,7 +91,7 @@ def test_mlx_that_was_loaded_first_compiles_in_the_private_folder_too(
 
 
 @pytest.mark.parametrize(
-    "computes", ["grpo_engine.startup.enter_engine(0)", "grpo_engine.load_policy()"]
+    "computes", ["grpo_engine.setup.startup.enter_engine(0)", "grpo_engine.load_policy()"]
 )
 def test_a_script_that_changes_the_temporary_folder_stays_private(
     tmp_path: Path, computes: str
