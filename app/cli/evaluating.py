@@ -32,7 +32,7 @@ def find_target(
     base = assemble(file, preset, sets)
     return targets.find_target(
         target, base, over, step=step, folder=partial(_folder, db),
-        own_model=file is None and preset is None,
+        adapter_model=file is None and preset is None,
     )  # fmt: skip
 
 

@@ -176,7 +176,7 @@ def evaluate(
 
     resolved = find_target(
         str(target), base, _plain(settings, base), step=step, folder=folder,
-        own_model=preset is None and config is None,
+        adapter_model=preset is None and config is None,
     )  # fmt: skip
     return evaluate_target(resolved, objects)
 

@@ -81,7 +81,7 @@ class Rows:
         self._spans[3] += 1
         batch = trunk.batch(self._storage[0][0].shape[1], self._spans, row_wise=True)
         states = trunk.embedded(np.array(tokens))
-        passes.forward(trunk, batch, states)
+        passes.run_pass(trunk.library.forward_pass, trunk, batch, states)
         return passes.next_logits(self._head, states)
 
     def keep(self, indices: Sequence[int]) -> None:

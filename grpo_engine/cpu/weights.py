@@ -15,6 +15,7 @@ from grpo_engine.cpu.structs import PROJECTIONS, Batch, Layer, Linear, Model, de
 FIXED: Final = (nn.RoPE, rope_utils.Llama3RoPE, rope_utils.YarnRoPE, rope_utils.SuScaledRoPE)
 """Rotations that depend on a token's position alone, not on the length of its sequence."""
 GROWTH: Final = 512  # positions by which the table of cosines and sines grows
+LOG2_E: Final = np.float32(np.log2(np.e))
 BLOCKS: Final = {
     name: "mlp" if name in ("gate_proj", "up_proj", "down_proj") else "self_attn"
     for name in PROJECTIONS
@@ -103,7 +104,7 @@ class TrunkWeights(_Weights):
             layers=len(trunk.layers), hidden_size=self._embedding.shape[1],
             intermediate_size=_sizes(trunk.layers[0].mlp.gate_proj)[1], heads=first.n_heads,
             kv_heads=first.n_kv_heads, head_dim=head_dim, rotary_dims=self._cos_sin.shape[1],
-            epsilon=self._epsilon, scale=first.scale, max_rank=0,
+            epsilon=self._epsilon, scale=np.float32(first.scale) * LOG2_E, max_rank=0,
         )  # fmt: skip
         self.layers = (Layer * len(trunk.layers))(*map(self._layer, trunk.layers))
         self.norm = self._norm_weight(trunk.norm, self.model.hidden_size)

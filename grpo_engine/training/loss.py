@@ -18,7 +18,7 @@ from grpo_engine.maths.weight import Totals
 from grpo_engine.policy.batch import TokenBatch
 from grpo_engine.policy.forward import TokenScores, token_scores
 from grpo_engine.policy.policy import Policy
-from grpo_engine.training.samples import Experience, fitted, rows_of_batch
+from grpo_engine.training.samples import Experience, rows_of_batch
 
 Sums = dict[str, tuple[float, float]]  # (sum, count) of each metric
 
@@ -83,9 +83,12 @@ def loss(
         entropy_gradient=recipe.entropy_bonus > 0,
         values=recipe.signal == "gae",
     )
+    targets = inputs.targets
+    if targets is not None:
+        targets = Targets(*(rows_of_batch(values, batch) for values in targets))
     value, terms = recipe_loss(
         _inputs_of_batch(inputs.experience, recipe, batch, new), recipe, totals,
-        _targets_of_batch(inputs.targets, batch), inputs.rollout.max_new_tokens,
+        targets, inputs.rollout.max_new_tokens,
     )  # fmt: skip
     clipped = (terms.side != 0) & (terms.advantage != 0) & terms.mask
     arrays = {
@@ -139,10 +142,3 @@ def step_targets(experience: Experience, recipe: Recipe) -> Targets | None:
         samples.token_ids_BT,
         samples.group_ids_B,
     )
-
-
-def _targets_of_batch(targets: Targets | None, batch: TokenBatch) -> Targets | None:
-    if targets is None:
-        return None
-    rows = targets.rows(mx.array(batch.rows))
-    return Targets(*(fitted(values, batch.width) for values in rows))
