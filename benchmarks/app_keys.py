@@ -78,7 +78,7 @@ def flood(config: RunConfig, control: Control) -> Iterator[Any]:
     for count, event in enumerate(itertools.cycle(script)):
         if control.stop_after_step:
             return
-        if not (control.paused or control.wants_checkpoint):
+        if not (control.paused or control.checkpoint_requested):
             unasked = time.monotonic()
         elif time.monotonic() > unasked + HEEDED_S:
             yield from acknowledged(control, event.step)
@@ -97,7 +97,7 @@ def acknowledged(control: Control, step: int) -> Iterator[Any]:
         while control.wait_while_paused(1.0):
             pass
         yield RunResumed(step=step)
-    if control.take_checkpoint():
+    if control.pop_checkpoint():
         yield CheckpointSaved(step=step, path=f"checkpoints/{step}", best=False, seconds=0.1)
 
 

@@ -33,7 +33,7 @@ from grpo_engine.setup.opening import load_run
 from grpo_engine.setup.parts import load_tasks
 from grpo_engine.trainer import run
 from grpo_engine.training.advantages import rows_to_train, step_advantages
-from grpo_engine.training.samples import Experience, OldScores, as_float, gather
+from grpo_engine.training.samples import Experience, OldScores, gather
 from grpo_engine.training.sampling import StepGroups, sample_step
 from grpo_engine.training.update import update
 
@@ -113,7 +113,7 @@ def first_update(
         others = {name: mx.sum(v != read[name]) for name, v in current.policy.snapshot().items()}
         mx.eval(moved, others)
         total = sum(int(value.size) for value in moved.values())
-        return given, moved, sum(map(as_float, others.values())) / total
+        return given, moved, sum(map(float, others.values())) / total
 
 
 def kept(current: Run) -> dict[str, mx.array]:
@@ -144,12 +144,12 @@ def compare_updates(tuning: str, dtype: str, seed: int, folder: Path) -> Found:
 
 def sum_of(arrays: Mapping[str, mx.array], of: Any) -> float:
     """Sum a function over all entries."""
-    return math.fsum(as_float(mx.sum(of(value))) for value in arrays.values())
+    return math.fsum(float(mx.sum(of(value))) for value in arrays.values())
 
 
 def cosine(one: Mapping[str, mx.array], other: Mapping[str, mx.array]) -> float:
     """Return the cosine between two changes."""
-    both = math.fsum(as_float(mx.sum(one[name] * other[name])) for name in one)
+    both = math.fsum(float(mx.sum(one[name] * other[name])) for name in one)
     return both / math.sqrt(sum_of(one, mx.square) * sum_of(other, mx.square))
 
 

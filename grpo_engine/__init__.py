@@ -35,7 +35,7 @@ class _BeforeMlx:
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> None:  # noqa: ARG004
         if name == "mlx.core":
-            from grpo_engine.startup import prepare_for_mlx
+            from grpo_engine.setup.startup import prepare_for_mlx
 
             prepare_for_mlx()
 

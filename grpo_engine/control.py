@@ -18,8 +18,8 @@ class Control:
 
     paused: bool = False  # the run should wait
     stop_now: bool = False  # the unfinished step should be dropped
-    wants_checkpoint: bool = False
-    lost: str = ""  # which other rank is gone, and why
+    checkpoint_requested: bool = False
+    rank_failure: str = ""  # which other rank is gone, and why
     blocked: str = ""  # why the next step must wait
     _stop_after_step: bool = False
     _pins: deque[str] = field(default_factory=deque)
@@ -37,7 +37,7 @@ class Control:
                 case "stop_now":
                     self.stop_now, self.paused = True, False
                 case "checkpoint":
-                    self.wants_checkpoint = True
+                    self.checkpoint_requested = True
             self._wake.set()
 
     def pin(self, example_key: str) -> None:
@@ -45,10 +45,10 @@ class Control:
         with self._lock:
             self._pins.append(example_key)
 
-    def lose(self, message: str) -> None:
+    def report_rank_failure(self, message: str) -> None:
         """Report that another rank is gone; only the first report is kept."""
         with self._lock:
-            self.lost = self.lost or message
+            self.rank_failure = self.rank_failure or message
 
     def block(self, reason: str) -> None:
         """Hold the run before its next step, for this reason; an empty one lets it continue."""
@@ -61,13 +61,13 @@ class Control:
         """Whether the run should end after the current step."""
         return self._stop_after_step or self.stop_now
 
-    def take_checkpoint(self) -> bool:
+    def pop_checkpoint(self) -> bool:
         """Return whether a checkpoint was requested, and clear the request."""
         with self._lock:
-            requested, self.wants_checkpoint = self.wants_checkpoint, False
+            requested, self.checkpoint_requested = self.checkpoint_requested, False
             return requested
 
-    def take_pins(self) -> list[str]:
+    def pop_pins(self) -> list[str]:
         """Return the example keys to pin, and clear them."""
         with self._lock:
             pins = list(self._pins)

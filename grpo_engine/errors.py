@@ -110,16 +110,15 @@ def _cut(text: str, length: int) -> str:
     return f"{text}… ({length:,} characters)"
 
 
-def nearest(word: str, known: Iterable[str], most: int = 3) -> str:
-    """Name the known names closest to `word`, as the end of a sentence; empty if none is close."""
-    if len(word) > LONGEST:
+def nearest(name: str, choices: Iterable[str], count: int = 3) -> str:
+    """The choices closest to a wrong name, as the end of a sentence; empty if none is close."""
+    if len(name) > LONGEST:
         return ""
-    leaf, names = word.rpartition(".")[2], list(known)
-    leaves = {name: name.rpartition(".")[2] for name in names}
-    if leaf in leaves.values() or "." in word:  # names of one section would all be alike
+    leaf, leaves = name.rpartition(".")[2], {item: item.rpartition(".")[2] for item in choices}
+    if leaf in leaves.values() or "." in name:  # names of one section would all be alike
         unique = dict.fromkeys(leaves.values())
         close = [leaf] if leaf in unique else difflib.get_close_matches(leaf, unique, 3, cutoff=0.6)
-        found = [name for one in close for name in names if leaves[name] == one]
+        result = [item for match in close for item in leaves if leaves[item] == match]
     else:
-        found = difflib.get_close_matches(word, names, n=3, cutoff=0.5)
-    return f"; did you mean {' or '.join(found[:most])}?" if found else ""
+        result = difflib.get_close_matches(name, leaves, n=3, cutoff=0.5)
+    return f"; did you mean {' or '.join(result[:count])}?" if result else ""

@@ -19,61 +19,61 @@ from grpo_engine.errors import EngineError
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-Kind = Literal["tasks", "rewards", "environments", "recipes", "recorders"]
+EntryGroup = Literal["tasks", "rewards", "environments", "recipes", "recorders"]
 # begins the name of an object that only the Python process which was given it has
-GIVEN = "python:"
+IN_PROCESS = "python:"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Purpose:
     """What a name is looked up for: words for messages, the error, and the forms it may have."""
 
-    what: str
+    subject: str
     error: type[EngineError]
     forms: str = "file.py:name or module:name"
 
     def refuse(self, message: str) -> EngineError:
-        """An error that begins with what was wanted."""
-        return self.error(f"{self.what}{message}")
+        """An error that begins with what was looked up."""
+        return self.error(f"{self.subject}{message}")
 
 
-def find(target: str, wanted: Wanted) -> tuple[Any, str]:
+def find(target: str, purpose: Purpose) -> tuple[Any, str]:
     """The object that `place:name` refers to, and its source file."""
-    place, colon, attribute = target.rpartition(":")
+    location, colon, attribute = target.rpartition(":")
     file = target.removesuffix(":")
     if file.endswith(".py"):
-        have = _names(_from_file(file, wanted))
-        raise wanted.refuse(f" is a file; write {file}:NAME, it has {have}")
-    if not colon or not place or not attribute:
-        raise wanted.refuse(f": {target!r} is no name; give {wanted.forms}")
-    looks_like_file = place.endswith(".py") or "/" in place
-    module = _from_file(place, wanted) if looks_like_file else _from_module(place, wanted)
-    found: Any = module
+        have = _names(_from_file(file, purpose))
+        raise purpose.refuse(f" is a file; write {file}:NAME, it has {have}")
+    if not colon or not location or not attribute:
+        raise purpose.refuse(f": {target!r} is no name; give {purpose.forms}")
+    is_file = location.endswith(".py") or "/" in location
+    module = _from_file(location, purpose) if is_file else _from_module(location, purpose)
+    result: Any = module
     for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise wanted.refuse(f": {place} has no {attribute!r}; it has {_names(module)}")
-        found = getattr(found, part)
-    return found, str(getattr(module, "__file__", "") or "")
+        if not hasattr(result, part):
+            raise purpose.refuse(f": {location} has no {attribute!r}; it has {_names(module)}")
+        result = getattr(result, part)
+    return result, str(getattr(module, "__file__", "") or "")
 
 
 def _names(module: ModuleType) -> str:
     """What a module defines itself."""
-    here = vars(module).items()
-    own = [name for name, value in here if getattr(value, "__module__", "") == module.__name__]
-    return ", ".join(own) or "nothing"
+    items = vars(module).items()
+    defined = [name for name, value in items if getattr(value, "__module__", "") == module.__name__]
+    return ", ".join(defined) or "nothing"
 
 
-def _from_file(place: str, wanted: Wanted) -> ModuleType:
-    path = Path(place).expanduser().resolve()
+def _from_file(location: str, purpose: Purpose) -> ModuleType:
+    path = Path(location).expanduser().resolve()
     if not path.is_file():
-        raise wanted.refuse(f": there is no file {path}; give {wanted.forms}")
+        raise purpose.refuse(f": there is no file {path}; give {purpose.forms}")
     # an edited file is another module
     key = f"user_file_{path.stem}_{abs(hash(str(path))):x}_{path.stat().st_mtime_ns:x}"
     if key in sys.modules:
         return sys.modules[key]
     spec = importlib.util.spec_from_file_location(key, path)
     if spec is None or spec.loader is None:
-        raise wanted.refuse(f": {path} is not a Python file")
+        raise purpose.refuse(f": {path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[key] = module
     # Let it import modules beside it, as when the file is run as a script.
@@ -87,25 +87,25 @@ def _from_file(place: str, wanted: Wanted) -> ModuleType:
     return module
 
 
-def _from_module(place: str, wanted: Wanted) -> ModuleType:
+def _from_module(location: str, purpose: Purpose) -> ModuleType:
     try:
-        return importlib.import_module(place)
+        return importlib.import_module(location)
     except ModuleNotFoundError as error:
-        if error.name and (place == error.name or place.startswith(f"{error.name}.")):
-            raise wanted.refuse(
+        if error.name and (location == error.name or location.startswith(f"{error.name}.")):
+            raise purpose.refuse(
                 f": there is no module {error.name} (looked in {Path.cwd()} and the "
-                f"installed packages); give {wanted.forms}"
+                f"installed packages); give {purpose.forms}"
             ) from error
         raise
 
 
 @cache
-def installed(kind: Kind) -> "dict[str, EntryPoint]":
+def installed(group: EntryGroup) -> "dict[str, EntryPoint]":
     """What installed packages bring, by name; nothing of it is imported."""
     from importlib.metadata import entry_points
 
     points: dict[str, EntryPoint] = {}
-    for point in entry_points(group=f"grpo_tui.{kind}"):
+    for point in entry_points(group=f"grpo_tui.{group}"):
         points.setdefault(point.name, point)
     return points
 
@@ -115,43 +115,41 @@ def package_of(point: "EntryPoint") -> str:
     return point.dist.name if point.dist is not None else point.value
 
 
-def load(point: "EntryPoint", wanted: Wanted) -> Any:
+def load(point: "EntryPoint", purpose: Purpose) -> Any:
     """Import what an installed package brings; whatever that raises names the package."""
     try:
         return point.load()
     except (Exception, SystemExit) as error:
-        raise wanted.refuse(
+        raise purpose.refuse(
             f" of the package {package_of(point)} cannot be imported from {point.value}: "
             f"{type(error).__name__}: {error}; update or remove the package"
         ) from error
 
 
-def brought(kind: Kind, name: str, wanted: Wanted) -> tuple[Any, str] | None:
+def find_installed(group: EntryGroup, name: str, purpose: Purpose) -> tuple[Any, str] | None:
     """What an installed package brings by this name, and its source file; None if none does."""
-    point = installed(kind).get(name)
+    point = installed(group).get(name)
     if point is None:
         return None
-    found = load(point, wanted)
-    return found, str(getattr(sys.modules.get(point.module), "__file__", "") or "")
+    return load(point, purpose), str(getattr(sys.modules.get(point.module), "__file__", "") or "")
 
 
-def summaries(kind: Kind) -> Iterator[tuple[str, str]]:
+def summaries(group: EntryGroup) -> Iterator[tuple[str, str]]:
     """Name and words of everything that packages bring, for lists; imports nothing."""
-    for name, point in installed(kind).items():
+    for name, point in installed(group).items():
         yield name, f"From the package {package_of(point)} ({point.value})."
 
 
-def keyword_of(what: str) -> str:
-    """How Python objects of this kind are passed to `grpo_engine.resume`."""
-    return f"{what}s=[…]" if what in ("reward", "tool") else f"{what}=…"
+def keyword_of(role: str) -> str:
+    """How Python objects of this role are passed to `grpo_engine.resume`."""
+    return f"{role}s=[…]" if role in ("reward", "tool") else f"{role}=…"
 
 
-def refuse_given(name: str, what: str) -> None:
+def refuse_missing(name: str, role: str) -> None:
     """Raise if a setting names an object that only another Python process had."""
-    if name.startswith(GIVEN):
-        own = name.removeprefix(GIVEN)
+    if name.startswith(IN_PROCESS):
         raise EngineError(
-            f"{what} {own!r} is a Python object that was passed to grpo_engine and cannot be "
-            "imported: pass it again from Python, as in "
-            f"grpo_engine.resume(run, {keyword_of(what)})"
+            f"{role} {name.removeprefix(IN_PROCESS)!r} is a Python object that was passed to "
+            "grpo_engine and cannot be imported: pass it again from Python, as in "
+            f"grpo_engine.resume(run, {keyword_of(role)})"
         )

@@ -1,16 +1,22 @@
 """Paths by names that come from a store, a checkpoint, an export or a model.
 
-Whoever made these may want to harm: `../..`, an absolute path, or a link that leads elsewhere.
-Every write to such a path and every deletion goes through here.
+Whoever made these may want to harm: `../..`, an absolute path, a link that leads elsewhere, or a
+pipe in place of a file, which may never end. Every write to such a path and every deletion goes
+through here.
 """
 
 import os
 import shutil
+import stat
 from pathlib import Path
+from typing import Final
 
-from grpo_engine.errors import OutsideError
+from grpo_engine.errors import OutsideError, quoted
 
-LONGEST = 80  # characters of a name in a message
+IRREGULAR: Final = {
+    stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}  # fmt: skip
 
 
 def inside(folder: Path, *names: str) -> Path:
@@ -42,8 +48,20 @@ def remove(folder: Path, *names: str, ignore_errors: bool = False) -> None:
 def _entry(folder: Path, names: tuple[str, ...]) -> Path:
     for depth, name in enumerate(names):
         if not isinstance(name, str) or name in ("", ".", "..") or set(name) & {"/", "\0"}:
-            shown = repr(name)
-            shown = shown if len(shown) <= LONGEST else f"{shown[:LONGEST]}…"
             parent = folder.joinpath(*names[:depth])
-            raise OutsideError(f"{shown} cannot be the name of a file or folder in {parent}")
+            raise OutsideError(f"{quoted(name)} cannot be the name of a file or folder in {parent}")
     return folder.joinpath(*names)
+
+
+def irregular_file(path: Path) -> str:
+    """Which file, of a folder or alone, is no regular file, in words; empty if all are."""
+    # transformers reads templates in a folder of the folder
+    inner = sorted([*path.glob("*"), *path.glob("*/*")]) if path.is_dir() else []
+    for file in (path, *inner):
+        try:
+            irregular = IRREGULAR.get(stat.S_IFMT(file.stat().st_mode))
+        except OSError:  # whoever reads it says what is wrong
+            continue
+        if irregular:
+            return f"{file} is {irregular}, not a file"
+    return ""

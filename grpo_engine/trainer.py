@@ -43,7 +43,7 @@ from grpo_engine.run.requests import answer_requests, wait_until_recorded
 from grpo_engine.run.session import Run, is_stopping
 from grpo_engine.run.user_objects import NO_OBJECTS, UserObjects
 from grpo_engine.setup.opening import load_run, open_run
-from grpo_engine.setup.parts import Loaded, load_tasks
+from grpo_engine.setup.parts import LoadedTask, load_tasks
 from grpo_engine.setup.self_check import check_itself
 from grpo_engine.training.advantages import (
     advantages_read_tokens,
@@ -74,7 +74,7 @@ def run(
             current = yield from open_run(
                 config, control, folder, stack, resume=resume, objects=objects
             )
-            for event in _whole_run(current):
+            for event in _loaded_run(current):
                 step = event.step
                 yield event
     except StopNow:
@@ -84,7 +84,7 @@ def run(
         yield _failed(step, error, _lost_rank(control))
 
 
-def _whole_run(run: Run) -> Iterator[Event]:
+def _loaded_run(run: Run) -> Iterator[Event]:
     """The run after everything is loaded."""
     yield from answer_requests(run)
     if run.step == 0 and not run.progress.evaluated_before:
@@ -249,7 +249,8 @@ def evaluate_only(
     config = config.model_copy(update={"stop_when": ""})
     try:
         with ExitStack() as stack:
-            tasks = _with_held_out(load_tasks(config, objects))
+            tasks = load_tasks(config, objects)
+            _refuse_without_problems(tasks)
             current = yield from load_run(
                 config, control, folder, stack, tasks, step, objects=objects
             )
@@ -260,13 +261,12 @@ def evaluate_only(
         yield _failed(step, error)
 
 
-def _with_held_out(tasks: list[Loaded]) -> list[Loaded]:
-    if not any(one.task.held_out for one in tasks):
+def _refuse_without_problems(tasks: Sequence[LoadedTask]) -> None:
+    if not any(loaded.task.held_out for loaded in tasks):
         raise DataError(
             f"task {tasks[0].task.name} has no held-out problems; set task.held_out_size or "
             "task.held_out_split"
         )
-    return tasks
 
 
 def _failed(step: int, error: Exception, lost_rank: str = "") -> RunFailed:
@@ -284,4 +284,4 @@ def _lost_rank(control: Control) -> str:
     """Which rank is gone, if that caused the failure; waits, as it may be detected late."""
     if launched_rank() is not None:
         time.sleep(0.5)
-    return control.lost
+    return control.rank_failure

@@ -11,10 +11,10 @@ PACKAGES = ("grpo-tui", "mlx", "mlx-lm", "numpy", "transformers")
 @cache
 def versions() -> Mapping[str, str]:
     """Versions of Python and of the installed packages."""
-    found = {"python": platform.python_version()}
+    result = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
-            found[package] = version(package)
+            result[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return result

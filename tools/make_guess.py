@@ -20,9 +20,9 @@ from mlx_lm.models import llama
 from tokenizers import Tokenizer
 
 from grpo_engine.config.settings import TaskConfig
-from grpo_engine.embedded import EMBEDDED
 from grpo_engine.environments.guess import Guess
 from grpo_engine.evaluation.statistics import bootstrap, wilson
+from grpo_engine.policy.embedded import EMBEDDED
 from grpo_engine.tasks import guess as task
 from tools import make_starter as maker
 

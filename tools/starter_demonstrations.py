@@ -58,10 +58,10 @@ def prompt(problem: Problem, wording: int | None = None) -> str:
 def glance(problem: Problem) -> int:
     """A guess at the result: no carry, smaller digit from larger, tens only."""
     a, b = problem.a, problem.b
-    if problem.kind == "multiply":
+    if problem.operation == "multiply":
         return max(a, b) // 10 * 10 * min(a, b)
     (x, i), (y, j) = divmod(a, 10), divmod(b, 10)
-    if problem.kind == "add":
+    if problem.operation == "add":
         return (x + y) * 10 + (i + j) % 10
     return (x - y) * 10 + abs(i - j)
 

@@ -124,7 +124,7 @@ def _results(sampled: Any, greedy: Any) -> list[str]:
         return f"| {name} | {' | '.join(cells)} |"
 
     def of_kind(kind: str) -> Any:
-        return lambda found: (found.right, np.array([p.kind == kind for p in found.problems]))
+        return lambda found: (found.right, np.array([p.operation == kind for p in found.problems]))
 
     everything = slice(None)
     rows = [

@@ -32,7 +32,7 @@ def find_target(
     base = assemble(file, preset, sets)
     return targets.find_target(
         target, base, over, step=step, folder=partial(_folder, db),
-        own_model=file is None and preset is None,
+        adapter_model=file is None and preset is None,
     )  # fmt: skip
 
 
@@ -47,7 +47,7 @@ def _folder(db: Path | None, run: str) -> Path:
 
 def run_evaluations(target: Target, *, base: bool, as_json: bool) -> int:
     """Evaluate the base model and then the target; return the exit status."""
-    from grpo_engine.startup import enter_engine
+    from grpo_engine.setup.startup import enter_engine
 
     enter_engine(0)
     from grpo_engine.evaluation.held_out import Moment

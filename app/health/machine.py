@@ -43,7 +43,7 @@ def cores() -> Fact:
     """Report the cores available to this process, and other engines that share them."""
     processors = threads.usable_processors()
     physical, quota = threads.physical_cores(processors), threads.quota()
-    usable, engines = threads.cores(), threads.engines_here()
+    usable, engines = threads.cores(), threads.local_engines()
     words = f"{usable} usable of {physical} physical ({len(processors)} logical)"
     if quota < physical:
         words += f", limited to {quota:g} by a control group"
@@ -88,7 +88,7 @@ def memory_fact() -> Fact:
 def environment_names() -> list[str]:
     """Return the variables that change how a run computes."""
     names = (
-        *threads.ASKED,
+        *threads.VARIABLES,
         "GRPO_TUI_BLAS",
         "GRPO_TUI_PRODUCTS",
         "OPENBLAS_CORETYPE",

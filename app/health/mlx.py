@@ -44,7 +44,7 @@ def package() -> Fact:
         found, _, remedy = str(error).partition("; ")
         return Fact(area="MLX", name="package", found=found, level=Level.STOPS, remedy=remedy)
     except (MissingPackageError, OSError, PackageNotFoundError) as error:
-        extra = device.wanted_extra()
+        extra = device.suitable_extra()
         target = f"'grpo-tui[{extra}]'" if extra else "grpo-tui"
         return Fact(
             area="MLX",
@@ -58,7 +58,7 @@ def package() -> Fact:
 
 def builds() -> list[Fact]:
     """Report the installed back end, and whether it suits this machine."""
-    found, wanted = device.backends(), device.wanted_extra()
+    found, wanted = device.backends(), device.suitable_extra()
     words = ", ".join(f"{name} {number}" for name, number in found.items()) or "unknown"
     level, remedy = Level.FINE, ""
     if len(found) > 1:
@@ -93,7 +93,7 @@ def number_format() -> Fact:
     return Fact(
         area="MLX",
         name="model.dtype",
-        found=formats.auto_words(on_gpu=on_gpu),
+        found=formats.auto_text(on_gpu=on_gpu),
         numbers={"auto": formats.auto_format(on_gpu=on_gpu)},
     )
 

@@ -43,13 +43,13 @@ class EngineThread(threading.Thread):
     def run(self) -> None:
         """Run jobs until the end; the thread's entry point."""
         from grpo_engine.platform import heap
-        from grpo_engine.startup import enter_engine
+        from grpo_engine.setup.startup import enter_engine
 
         enter_engine(self._niceness)
         try:
             while (work := self._jobs.get()) is not None:
                 work()
-                heap.give_back()
+                heap.trim()
         finally:
             # MLX keeps streams per thread, and must not find those of an ended thread
             if (mlx := sys.modules.get("mlx.core")) is not None:

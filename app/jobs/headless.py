@@ -115,12 +115,12 @@ class Watcher:
 
     def _give_up_lost(self) -> None:
         """Fail the run if another rank is gone and the engine cannot notice it."""
-        if not self._job.control.lost:
+        if not self._job.control.rank_failure:
             return
         if self._lost_since is None:
             self._lost_since = time.monotonic()
         elif time.monotonic() - self._lost_since > GRACE and self._ended is None:
-            lost = errors.RankLostError(self._job.control.lost)
+            lost = errors.RankLostError(self._job.control.rank_failure)
             failed = ev.RunFailed(step=self._step, error=type(lost).__name__, message=str(lost))
             self._job.record(failed)
             self._queue.put(failed)

@@ -16,7 +16,7 @@ from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
 from grpo_engine.errors import CheckpointError, ConfigError, EngineError
 from grpo_engine.events import EvaluationFinished, Event, PhaseStarted, RunFailed
-from grpo_engine.names import refuse_given
+from grpo_engine.names import refuse_missing
 from grpo_engine.platform.device import require_open_files
 from grpo_engine.platform.threads import launched_rank
 from grpo_engine.run.checkpoint import latest, newest_step
@@ -216,13 +216,13 @@ def _with_steps(config: RunConfig, steps: int | None, step: int) -> RunConfig:
 
 def refuse_python_objects(config: RunConfig) -> None:
     """Raise if only a Python process that has the run's functions can resume it."""
-    refuse_given(config.task.name, "task")
+    refuse_missing(config.task.name, "task")
     for name in config.rewards.functions:
-        refuse_given(name, "reward")
+        refuse_missing(name, "reward")
     for name in config.task.tools:
-        refuse_given(name, "tool")
+        refuse_missing(name, "tool")
     for name in config.task.environments.values():
-        refuse_given(name, "environment")
+        refuse_missing(name, "environment")
 
 
 def follower(config: RunConfig, *, resume: bool) -> Job:

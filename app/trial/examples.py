@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from grpo_engine.config.settings import RunConfig
-from grpo_engine.embedded import local_folder
 from grpo_engine.errors import EngineError, MissingPackageError, ModelError, NotFetchedError
 from grpo_engine.platform.device import require_mlx
+from grpo_engine.policy.embedded import local_folder
 from grpo_engine.rewards.form import received
 from grpo_engine.rollouts.prompts import PromptRenderer, RenderedPrompt, conversation
 from grpo_engine.tasks.base import Example, Task, draw, load_task

@@ -9,8 +9,8 @@ from grpo_engine.config.settings import RunConfig
 from grpo_engine.platform.scratch import scratch
 
 if TYPE_CHECKING:
+    from grpo_engine.api.probe import PromptsProbed
     from grpo_engine.events import Event
-    from grpo_engine.probe import PromptsProbed
 
 PROMPTS, SAMPLES = 32, 16
 AROUND = (1.0, 0.75, 1.25)  # temperatures, as factors of the run's own
@@ -32,7 +32,7 @@ class Probing:
 
     def advance(self, config: RunConfig, *, begin: bool) -> dict[str, Any]:
         """Continue for a moment, or begin; return what was found so far."""
-        from grpo_engine.probe import PromptsProbed
+        from grpo_engine.api.probe import PromptsProbed
 
         if begin:
             self._begin(config)
@@ -46,8 +46,8 @@ class Probing:
         return self._told(config, ended=True)
 
     def _begin(self, config: RunConfig) -> None:
+        from grpo_engine.api.probe import probe
         from grpo_engine.control import Control
-        from grpo_engine.probe import probe
 
         self.close()
         self._found = []
@@ -60,12 +60,12 @@ class Probing:
         self._events = events
 
     def _told(self, config: RunConfig, *, ended: bool) -> dict[str, Any]:
-        from grpo_engine.probe import ENOUGH, facts, histogram, merged, signals, sizes_of
+        from grpo_engine.api.probe import ENOUGH, histogram, merged, signals, sizes_of, to_json
 
         tables = []
         for probed in merged(self._found):
             found = signals(probed, sizes_of(config, SAMPLES), config.rollout.prompts)
-            table = facts(probed, found)
+            table = to_json(probed, found)
             rates = table.pop("pass_rates")
             table["histogram"] = None if rates is None else histogram(list(rates.values()))
             table["right"] = None if rates is None else sum(rates.values()) / len(rates)

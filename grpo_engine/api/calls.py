@@ -124,28 +124,30 @@ def _by_name(objects: Iterable[Any], environment: Any = None) -> dict[str, Any]:
     several = environment.values() if isinstance(environment, Mapping) else [environment]
     for item in (*objects, *several):
         if item is not None and not isinstance(item, str):
-            name_object(item, by_name, again=True)
+            name_object(item, by_name, replace=True)
     return by_name
 
 
 def _objects_of(config: RunConfig, before: UserObjects, new: UserObjects) -> UserObjects:
     """The Python objects that a resumed run needs; raise if one is missing."""
 
-    def required(what: str, wanted: Iterable[str], objects: Mapping[str, Any]) -> dict[str, Any]:
+    def required(
+        role: str, required_names: Iterable[str], objects: Mapping[str, Any]
+    ) -> dict[str, Any]:
         objects_by_name = {}
-        for name in wanted:
+        for name in required_names:
             if name not in objects:
-                names.refuse_given(name, what)
-            elif name.startswith(names.GIVEN):
+                names.refuse_missing(name, role)
+            elif name.startswith(names.IN_PROCESS):
                 objects_by_name[name] = objects[name]
         return objects_by_name
 
     task, environments = config.task, {**before.environments, **new.environments}
     source = before.task if new.task is None else new.task
     if source is None:
-        names.refuse_given(task.name, "task")
+        names.refuse_missing(task.name, "task")
     return UserObjects(
-        task=source if task.name.startswith(names.GIVEN) else None,
+        task=source if task.name.startswith(names.IN_PROCESS) else None,
         rewards=required("reward", config.rewards.functions, {**before.rewards, **new.rewards}),
         environments=required("tool", task.tools, environments)
         | required("environment", task.environments.values(), environments),
@@ -174,7 +176,7 @@ def evaluate(
 
     resolved = find_target(
         str(target), base, _plain(settings, base), step=step, folder=folder,
-        own_model=preset is None and config is None,
+        adapter_model=preset is None and config is None,
     )  # fmt: skip
     return evaluate_target(resolved, objects)
 
@@ -193,9 +195,9 @@ def _plain(settings: Mapping[str, Any], config: RunConfig) -> dict[str, Any]:
 def _finish(run: Run, progress: bool | None) -> None:
     """Train to the end with a bar."""
     bar = Bar(run.config.steps, False if launched_rank() else progress)
-    run.say = bar.say
+    run.write = bar.write
     try:
         run.finish(bar.show)
     finally:
         bar.close()
-        run.say = print
+        run.write = print

@@ -14,7 +14,7 @@ def evaluate_target(target: Target, objects: UserObjects) -> dict[str, Evaluatio
     """Evaluate a model; return the evaluation of each mode."""
     enter()
     control = Control()
-    found: dict[str, EvaluationFinished] = {}
+    results: dict[str, EvaluationFinished] = {}
     with (
         scratch("eval") as folder,
         Interrupts(control, print).handled(),
@@ -24,16 +24,16 @@ def evaluate_target(target: Target, objects: UserObjects) -> dict[str, Evaluatio
         )
         for event in events:
             if isinstance(event, EvaluationFinished):
-                found[event.mode] = event
+                results[event.mode] = event
             if isinstance(event, RunFailed):
                 raise failure(event)
-    return found
+    return results
 
 
 def failure(failed: RunFailed) -> EngineError:
     """The error of a failed run in its own class, with the traceback of one that was unexpected."""
-    kind = getattr(errors, failed.error, None)
-    if isinstance(kind, type) and issubclass(kind, EngineError):
-        return kind(failed.message)
-    words = f"the run failed with {failed.error}: {failed.message}"
-    return RunError(f"{words}\n{failed.traceback}".rstrip())
+    error_class = getattr(errors, failed.error, None)
+    if isinstance(error_class, type) and issubclass(error_class, EngineError):
+        return error_class(failed.message)
+    text = f"the run failed with {failed.error}: {failed.message}"
+    return RunError(f"{text}\n{failed.traceback}".rstrip())

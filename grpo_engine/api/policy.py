@@ -51,7 +51,7 @@ class LoadedPolicy:
             try:
                 next(answers)
             except StopIteration as end:
-                return [one.text for one in end.value]
+                return [rollout.text for rollout in end.value]
 
     def answers(
         self, prompt: str | Iterable[Mapping[str, Any]], count: int = 1, *,
@@ -66,9 +66,9 @@ class LoadedPolicy:
             prompt = user_message(prompt)
         rollout = self.config.rollout
         changes: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature}
-        known = {name: value for name, value in changes.items() if value is not None}
+        requested = {name: value for name, value in changes.items() if value is not None}
         # not through RolloutConfig: temperature 0 is for looking, not for training
-        sampling = replace(Sampling.of(rollout), **known)
+        sampling = replace(Sampling.of(rollout), **requested)
         render = PromptRenderer(
             self.policy.tokenizer, self.task, self.config.task, self.config.model.path,
             self.policy.context_length, sampling.max_new_tokens,

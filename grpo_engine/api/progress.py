@@ -14,9 +14,9 @@ SHOWN = (("reward", "reward"), ("kl", "kl"), ("completions/mean_length", "length
 class Bar:
     """One bar over the steps of a run; without a notebook or a terminal only the lines."""
 
-    def __init__(self, total: int, wanted: bool | None) -> None:
-        hidden = not (sys.stderr.isatty() or in_notebook()) if wanted is None else not wanted
-        self._silent = wanted is False
+    def __init__(self, total: int, visible: bool | None) -> None:
+        hidden = not (sys.stderr.isatty() or in_notebook()) if visible is None else not visible
+        self._silent = visible is False
         self._begun = False  # whether the first step or evaluation has
         self._bar: Any = tqdm(total=total, unit="step", disable=hidden)
 
@@ -33,18 +33,18 @@ class Bar:
                 self._bar.update(event.step - self._bar.n)
             case ev.EvaluationFinished():
                 share = event.metrics.get("eval/accuracy", event.metrics["eval/reward"])
-                what = "accuracy" if "eval/accuracy" in event.metrics else "reward"
-                self.say(f"{event.moment} (step {event.step}), {event.mode}: {what} {share:.3f}")
+                label = "accuracy" if "eval/accuracy" in event.metrics else "reward"
+                self.write(f"{event.moment} (step {event.step}), {event.mode}: {label} {share:.3f}")
             case ev.AlertRaised():
-                self.say(f"{event.severity}: {event.explanation} {event.remedy}")
+                self.write(f"{event.severity}: {event.explanation} {event.remedy}")
             case ev.NoteWritten() if event.severity != "info":
-                self.say(f"{event.severity}: {event.text}")
+                self.write(f"{event.severity}: {event.text}")
             case ev.NoteWritten() if not self._begun:
-                self.say(event.text)
+                self.write(event.text)
             case ev.RunFinished():
-                self.say(f"{event.reason} at step {event.step}")
+                self.write(f"{event.reason} at step {event.step}")
 
-    def say(self, text: str) -> None:
+    def write(self, text: str) -> None:
         """Print a line above the bar."""
         if not self._silent:
             self._bar.write(text, file=sys.stderr)

@@ -73,7 +73,7 @@ def open_store(record: bool | str | Path) -> Store | None:
             "no package registers a recorder as `store` in the entry points grpo_tui.recorders, "
             "so that the run cannot be recorded: install grpo-tui again, or give record=False"
         )
-    store: Store = names.load(point, names.Wanted("recorder store", EngineError))(
+    store: Store = names.load(point, names.Purpose("recorder store", EngineError))(
         None if record is True else Path(record)
     )
     return store

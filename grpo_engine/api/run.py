@@ -46,9 +46,9 @@ class _Summary:
         self.step = max(self.step, event.step)
         match event:
             case ev.StepFinished():
-                self._put(event.step, event.metrics)
+                self._add_metrics(event.step, event.metrics)
             case ev.EvaluationFinished():
-                self._put(event.step, ev.evaluation_series(event))
+                self._add_metrics(event.step, ev.evaluation_series(event))
             case ev.GroupScored() if event.group.origin == "train":
                 if event.step != self.groups_step:
                     self.groups, self.groups_step = [], event.step
@@ -56,7 +56,7 @@ class _Summary:
             case ev.RunFinished() | ev.RunFailed():
                 self.ended = event
 
-    def _put(self, step: int, values: Mapping[str, float]) -> None:
+    def _add_metrics(self, step: int, values: Mapping[str, float]) -> None:
         for name, value in values.items():
             self.metrics.setdefault(name, {})[step] = value
 
@@ -73,16 +73,16 @@ class Run(Iterator[ev.Event]):
         folder: Path | None = None, resume: bool = False, callbacks: Callbacks = (),
     ) -> None:  # fmt: skip
         self.config, self.control, self.objects, self.record = config, control, objects, record
-        self.say: Callable[[str], None] = print
+        self.write: Callable[[str], None] = print
         self.folder = folder or (record.folder if record else self._temporary())
         self.name = record.name if record else config.name or self.folder.name
         self._summary = _Summary()
         self._loaded: tuple[int, LoadedPolicy] | None = None
-        self._interrupts = Interrupts(control, lambda text: self.say(text))
-        where = self.folder  # not self, which then would live as long as its events
+        self._interrupts = Interrupts(control, lambda text: self.write(text))
+        path = self.folder  # not self, which then would live as long as its events
 
         def play() -> Iterator[ev.Event]:
-            return trainer.run(config, control, folder=where, resume=resume, objects=objects)
+            return trainer.run(config, control, folder=path, resume=resume, objects=objects)
 
         self._events = _events(play, self._summary, record, callbacks)
         if record is not None:
@@ -176,9 +176,9 @@ def _events(
     callbacks: Callbacks,
 ) -> Generator[ev.Event, None, None]:  # fmt: skip
     """Record each event, call the callbacks that want it, then yield it."""
-    called = [(wanted_by(callback), callback) for callback in callbacks]
+    called = [(event_type(callback), callback) for callback in callbacks]
 
-    def take(event: ev.Event) -> None:
+    def store(event: ev.Event) -> None:
         if record is not None:
             record.put(event)
         summary.add(event)
@@ -187,14 +187,14 @@ def _events(
         enter()
         with closing(typing.cast(Generator[ev.Event, None, None], play())) as events:
             for event in events:
-                take(event)
-                for wanted, callback in called:
-                    if isinstance(event, wanted):
+                store(event)
+                for type_, callback in called:
+                    if isinstance(event, type_):
                         callback(event)
                 yield event
     except BaseException as error:
         if summary.ended is None:
-            take(_ended_by(error, summary.step))
+            store(_ended_by(error, summary.step))
         raise
     finally:
         failed = summary.ended if isinstance(summary.ended, ev.RunFailed) else None
@@ -209,7 +209,7 @@ def _ended_by(error: BaseException, step: int) -> ev.Event:
     return ev.RunFailed(step=step, error=type(error).__name__, message=str(error))
 
 
-def wanted_by(callback: Callback) -> Any:
+def event_type(callback: Callback) -> Any:
     """The events that a callback gets: those of its parameter's type, or all if it has none."""
     is_function = isinstance(callback, type) or inspect.isroutine(callback)
     hints = typing.get_type_hints(callback if is_function else type(callback).__call__)

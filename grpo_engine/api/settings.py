@@ -152,24 +152,24 @@ def _name_task(tree: dict[str, Any]) -> Any:
             f"task must be a name, a Task, a function or rows, got {type(source).__name__}"
         )
     name = source.name if isinstance(source, Task) else getattr(source, "__name__", "rows")
-    section["name"] = names.GIVEN + name.strip("<>")
+    section["name"] = names.IN_PROCESS + name.strip("<>")
     # an iterator can be read once, and an evaluation or a resumed run needs the rows again
     return source if callable(source) or isinstance(source, Task | Mapping) else rows_of(source)
 
 
-def name_object(function: Any, objects: dict[str, Any], *, again: bool = False) -> str:
+def name_object(function: Any, objects: dict[str, Any], *, replace: bool = False) -> str:
     """The name in the settings; an object that cannot be imported is put into `objects`.
 
-    `again` replaces what has its name, wherever the function is now.
+    `replace` replaces what has its name, wherever the function is now.
     """
-    if not again and (named := importable(function)):
+    if not replace and (named := importable(function)):
         return named
     inner = function
     while isinstance(inner, functools.partial):
         inner = inner.func
-    base = name = names.GIVEN + getattr(inner, "__name__", type(inner).__name__).strip("<>")
+    base = name = names.IN_PROCESS + getattr(inner, "__name__", type(inner).__name__).strip("<>")
     number = 1
-    while name in objects and not again:
+    while name in objects and not replace:
         number += 1
         name = f"{base}_{number}"
     objects[name] = function
@@ -194,8 +194,8 @@ def importable(item: Any) -> str:
         return ""
     if module == loaded.__name__ and _finds_itself(module.partition(".")[0]):
         return f"{module}:{path}"
-    alone = "." not in module and file.endswith(".py")
-    return f"{Path(file).resolve()}:{path}" if alone else ""
+    is_script = "." not in module and file.endswith(".py")
+    return f"{Path(file).resolve()}:{path}" if is_script else ""
 
 
 @functools.cache

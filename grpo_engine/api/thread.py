@@ -23,26 +23,26 @@ _owner: threading.Thread | None = None
 def enter() -> None:
     """Make the calling thread the one that uses MLX; refuse every other one."""
     global _owner
-    here = threading.current_thread()
+    current = threading.current_thread()
     if _owner is None:
         from grpo_engine.platform import device
-        from grpo_engine.startup import enter_engine
+        from grpo_engine.setup.startup import enter_engine
 
         enter_engine(0)
         device.require_open_files()
-        _owner = here
-    elif _owner is not here:
+        _owner = current
+    elif _owner is not current:
         raise EngineError(
-            f"the engine was first used in thread {_owner.name!r} and this is {here.name!r}: MLX "
-            "belongs to one thread of a process; call grpo_engine always from the same one"
+            f"the engine was first used in thread {_owner.name!r} and this is {current.name!r}: "
+            "MLX belongs to one thread of a process; call grpo_engine always from the same one"
         )
 
 
 class Interrupts:
     """Handles Ctrl-C while a run trains: stop after the step, then now, then by exception."""
 
-    def __init__(self, control: Control, say: Callable[[str], None]) -> None:
-        self._control, self._say = control, say
+    def __init__(self, control: Control, write: Callable[[str], None]) -> None:
+        self._control, self._write = control, write
         self._count = 0
 
     @contextmanager
@@ -62,4 +62,4 @@ class Interrupts:
         if self._count > len(STOPPING):
             raise KeyboardInterrupt
         self._control.ask("stop_after_step" if self._count == 1 else "stop_now")
-        self._say(STOPPING[self._count - 1])
+        self._write(STOPPING[self._count - 1])

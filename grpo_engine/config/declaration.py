@@ -222,6 +222,13 @@ class Setting:
         return value
 
 
+def declared(default: Any, help: str, **details: Any) -> Setting:
+    """Declare a setting; a number is not negative unless `ge` or `gt` says otherwise."""
+    if type(default) in (int, float) and "gt" not in details:
+        details.setdefault("ge", 0)
+    return Setting(default=default, help=help, **details)
+
+
 def as_text(value: Any) -> str:
     """A setting's value as the user would type it."""
     match value:

@@ -13,7 +13,7 @@ from importlib.resources import files
 from typing import Any, Literal
 
 from grpo_engine import names
-from grpo_engine.config.declaration import Condition, Meaning, Setting, above, equals
+from grpo_engine.config.declaration import Condition, Meaning, Setting, above, declared, equals
 from grpo_engine.errors import RecipeError, nearest, quoted
 
 _TEXTS = tomllib.loads(
@@ -41,15 +41,7 @@ REWEIGHTABLE = Condition(
 
 
 def setting(default: Any, help: str, **details: Any) -> Any:
-    """Declare a setting of the recipe; `details` are the fields of `Setting`."""
-    return field(default=default, metadata={"setting": Setting(help=help, **details)})
-
-
-def number(default: float | None, help: str, **details: Any) -> Any:
-    """Declare a number that is not negative, or is above `gt`."""
-    if "gt" not in details:
-        details.setdefault("ge", 0)
-    return setting(default, help, **details)
+    return field(default=default, metadata={"setting": declared(default, help, **details)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +63,7 @@ class Recipe:
         "sample", "Divide by n-1 or by n.", belongs="signal",
         condition=equals("signal", "group_standard", "batch_standard", "group_sign", "process"),
     )  # fmt: skip
-    signal_eps: float = number(
+    signal_eps: float = setting(
         1e-4, "Added to the standard deviation.", belongs="signal",
         condition=equals("signal", "group_standard", "batch_standard", "process")
         | equals("combine", "normalize_then_sum"),
@@ -92,44 +84,44 @@ class Recipe:
         "clip", "When the push on a token stops.", meanings=MEANINGS["trust"],
         steps=("none", "clip", "cispo", "sapo", "vespo"),
     )  # fmt: skip
-    clip_low: float = number(
+    clip_low: float = setting(
         0.2, "Lower bound of the ratio is 1 - this.", le=1, belongs="trust",
         condition=equals("trust", "clip"), steps=(0.0003, 0.05, 0.1, 0.2, 0.3, 0.5),
     )  # fmt: skip
-    clip_high: float = number(
+    clip_high: float = setting(
         0.2, "Upper bound of the ratio is 1 + this.", belongs="trust",
         condition=equals("trust", "clip"), steps=(0.0004, 0.05, 0.1, 0.2, 0.28, 0.3, 0.5, 1.0),
     )  # fmt: skip
-    delta: float | None = number(
+    delta: float | None = setting(
         None, "Ceiling of the raw ratio for negative advantages.", gt=1, off=None,
         belongs="trust", condition=equals("trust", "clip"), label="ceiling δ",
         steps=(None, 1.5, 2.0, 4.0), phrase=", and no ratio counts above {delta:g}",
     )  # fmt: skip
-    cispo_cap: float = number(
+    cispo_cap: float = setting(
         5.0, "CISPO's cap on the ratio.", gt=0, belongs="trust",
         condition=equals("trust", "cispo"),
     )  # fmt: skip
-    sapo_tau_pos: float = number(
+    sapo_tau_pos: float = setting(
         1.0, "SAPO's gate temperature, advantage > 0.", gt=0, belongs="trust",
         condition=equals("trust", "sapo"),
     )  # fmt: skip
-    sapo_tau_neg: float = number(
+    sapo_tau_neg: float = setting(
         1.05, "SAPO's gate temperature, advantage < 0.", gt=0, belongs="trust",
         condition=equals("trust", "sapo"),
     )  # fmt: skip
-    vespo_k_pos: float = number(
+    vespo_k_pos: float = setting(
         2.0, "VESPO's power of the ratio, advantage >= 0.", belongs="trust", condition=VESPO,
     )  # fmt: skip
-    vespo_lambda_pos: float = number(
+    vespo_lambda_pos: float = setting(
         3.0, "VESPO's rate of decay, advantage >= 0.", ge=1e-4, belongs="trust", condition=VESPO,
     )  # fmt: skip
-    vespo_k_neg: float = number(
+    vespo_k_neg: float = setting(
         3.0, "VESPO's power of the ratio, advantage < 0.", belongs="trust", condition=VESPO,
     )  # fmt: skip
-    vespo_lambda_neg: float = number(
+    vespo_lambda_neg: float = setting(
         2.0, "VESPO's rate of decay, advantage < 0.", ge=1e-4, belongs="trust", condition=VESPO,
     )  # fmt: skip
-    target_tolerance: float = number(
+    target_tolerance: float = setting(
         0.02, "Relative tolerance around the target.", gt=0, le=1, belongs="trust",
         condition=equals("trust", "target"),
     )  # fmt: skip
@@ -139,7 +131,7 @@ class Recipe:
         "k3", "How the distance to the reference policy is estimated.", meanings=MEANINGS["anchor"],
         steps=("none", "k1", "k2", "k3"),
     )  # fmt: skip
-    beta: float = number(
+    beta: float = setting(
         0.04, "Weight of the KL penalty; 0 is off.", off=0, main=True, belongs="anchor",
         condition=ANCHORED, label="beta (KL)", steps=(0.0, 0.001, 0.01, 0.02, 0.04, 0.1, 0.3),
     )  # fmt: skip
@@ -154,12 +146,12 @@ class Recipe:
         belongs="anchor", condition=REWEIGHTABLE, off=False, label="KL × ratio",
         steps=(False, True), phrase=", times the ratio",
     )  # fmt: skip
-    ref_refresh_every: int = number(
+    ref_refresh_every: int = setting(
         0, "Refresh the reference every N steps; 0 is never.", off=0, unit="steps",
         belongs="anchor", condition=ANCHORED,
         phrase=", and the reference is refreshed every {ref_refresh_every} steps",
     )  # fmt: skip
-    ref_mix: float = number(
+    ref_mix: float = setting(
         1.0, "Share of the policy in a refresh.", gt=0, le=1, belongs="anchor",
         condition=above("ref_refresh_every", 0),
     )  # fmt: skip
@@ -173,8 +165,8 @@ class Recipe:
     )  # fmt: skip
 
     # 6. Reuse: how often are the same rollouts used?
-    passes: int = number(1, "Passes over the same rollouts (mu).", ge=1, belongs="reuse")
-    minibatches: int = number(
+    passes: int = setting(1, "Passes over the same rollouts (mu).", ge=1, belongs="reuse")
+    minibatches: int = setting(
         1, "Updates per pass.", ge=1, off=1, belongs="reuse",
         phrase=", in {minibatches} minibatches",
     )  # fmt: skip
@@ -182,15 +174,15 @@ class Recipe:
         "never", "When to stop the passes early.", belongs="reuse", condition=above("passes", 1),
         meanings=MEANINGS["stop"],
     )  # fmt: skip
-    stop_share: float = number(
+    stop_share: float = setting(
         0.99, "Share of tokens at their bound or target.", gt=0, le=1, belongs="reuse",
         condition=equals("stop", "all_at_bound", "target"),
     )  # fmt: skip
-    stop_kl: float = number(
+    stop_kl: float = setting(
         0.05, "KL to the sampling policy that ends passes.", gt=0, belongs="reuse",
         condition=equals("stop", "kl"),
     )  # fmt: skip
-    stop_plateau: float = number(
+    stop_plateau: float = setting(
         1e-3, "Smallest relative improvement to continue.", belongs="reuse",
         condition=equals("stop", "plateau"),
     )  # fmt: skip
@@ -202,38 +194,38 @@ class Recipe:
     )  # fmt: skip
 
     # Beside the six choices
-    sampler_sync_every: int = number(
+    sampler_sync_every: int = setting(
         1, "Sample from a copy of the policy, updated every N steps.", ge=1, off=1, unit="steps",
         belongs="ratio",
         phrase=", and samples come from a copy of the policy, updated every {sampler_sync_every} "
         "steps",
     )  # fmt: skip
-    refill_rounds: int = number(0, "Rounds that replace groups without signal; 0 is off.", off=0)
+    refill_rounds: int = setting(0, "Rounds that replace groups without signal; 0 is off.", off=0)
     refill_on: str = setting(
         "accuracy", "What answers of a group must differ in: accuracy, total or a reward function.",
         condition=above("refill_rounds", 0),
     )  # fmt: skip
-    overlong_buffer: float = number(
+    overlong_buffer: float = setting(
         0.0, "Share of the longest length with a soft penalty; 0 is off.", le=1, off=0
     )
     mask_truncated: bool = setting(False, "Leave cut answers out of the loss.")
-    entropy_bonus: float = number(
+    entropy_bonus: float = setting(
         0.0, "Weight of the entropy bonus.", off=0, outside=" − {entropy_bonus:g}·mean(H)"
     )
-    entropy_target: float | None = number(
-        None, "Entropy that the bonus is adjusted to reach.", off=None
+    entropy_target: float | None = setting(
+        None, "Entropy that the bonus is adjusted to reach.", ge=0, off=None
     )
-    entropy_top_quantile: float = number(
+    entropy_top_quantile: float = setting(
         1.0, "Only this share of tokens, by entropy, is trained.", gt=0, le=1, off=1,
         label="entropy top", steps=(0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0),
         factor="[Hᵢₜ in the top {entropy_top_quantile:.0%}]·",
     )  # fmt: skip
-    importance_cap: float = number(
+    importance_cap: float = setting(
         0.0, "Cap on π_old/π_sampler; 0 is off, empty is on where the two cannot agree.", off=0,
         belongs="ratio", label="sampler cap", steps=(0.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0),
         phrase=", and {corrected}", factor="{w}·",
     )  # fmt: skip
-    importance_floor: float = number(
+    importance_floor: float = setting(
         0.0, "Lower cap on π_old/π_sampler.", le=1, belongs="ratio", condition=CORRECTED,
         label="lower cap", steps=(0.0, 0.2, 0.5, 0.8, 0.9),
     )  # fmt: skip
@@ -244,7 +236,7 @@ class Recipe:
         condition=CORRECTED, label="beyond caps",
         steps=("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"),
     )  # fmt: skip
-    off_policy_mask: float = number(
+    off_policy_mask: float = setting(
         0.0, "Leave out worse answers this far from the sampler; 0 is off.", unit="nats/token",
         off=0, belongs="ratio", label="off-policy", steps=(0.0, 0.001, 0.01, 0.1, 0.5, 1.0),
         factor="mᵢ·",
@@ -253,14 +245,14 @@ class Recipe:
     )  # fmt: skip
 
     # For the critic of `gae`
-    gamma: float = number(
+    gamma: float = setting(
         1.0, "Discount of later rewards.", le=1, belongs="signal", condition=CRITIC
     )
-    lam: float = number(0.95, "GAE's lambda.", le=1, belongs="signal", condition=CRITIC)
-    value_clip: float = number(
+    lam: float = setting(0.95, "GAE's lambda.", le=1, belongs="signal", condition=CRITIC)
+    value_clip: float = setting(
         0.2, "Largest move of a value in a step; 0 is off.", off=0, condition=CRITIC
     )
-    value_coefficient: float = number(
+    value_coefficient: float = setting(
         0.1, "Weight of the critic's loss.", off=0, condition=CRITIC,
         term=" − {value_coefficient:g}·½(Vᵢₜ − Rᵢₜ)²",
     )  # fmt: skip
@@ -302,14 +294,13 @@ class Recipe:
 
 SETTINGS: Mapping[str, Setting] = {
     field.name: replace(
-        declared,
+        item,
         path=field.name,
         annotation=field.type,
-        default=field.default,
-        label=declared.label or field.name.replace("_", " "),
+        label=item.label or field.name.replace("_", " "),
     )
     for field in fields(Recipe)
-    if (declared := field.metadata.get("setting"))
+    if (item := field.metadata.get("setting"))
 }
 
 
@@ -477,7 +468,7 @@ def _by_name(name: str) -> Recipe:
 @cache
 def _of_package(name: str) -> Recipe:
     point = names.installed("recipes")[name]
-    result = names.load(point, names.Wanted(f"recipe {quoted(name)}", RecipeError))
+    result = names.load(point, names.Purpose(f"recipe {quoted(name)}", RecipeError))
     if not isinstance(result, Recipe):
         raise RecipeError(
             f"recipe {quoted(name)} of the package {names.package_of(point)} is a "

@@ -22,7 +22,7 @@ from pydantic import (
 )
 
 from grpo_engine.config.aliases import without_removed
-from grpo_engine.config.declaration import Setting, as_text
+from grpo_engine.config.declaration import Setting, as_text, declared
 from grpo_engine.config.recipes import SETTINGS, Recipe, recipe
 from grpo_engine.config.stop_when import StopRule
 from grpo_engine.errors import ConfigError, quoted
@@ -33,13 +33,12 @@ UNLIMITED = 10**9  # for texts that are prose
 
 
 def setting(default: Any, help: str, **details: Any) -> Any:
-    """Declare a setting; `details` are the fields of `Setting`."""
-    return _field(Setting(help=help, default=default, **details))
+    return _field(declared(default, help, **details))
 
 
-def _field(declared: Setting) -> Any:
-    extra: Any = {"setting": declared}
-    return Field(declared.default, json_schema_extra=extra)
+def _field(item: Setting) -> Any:
+    extra: Any = {"setting": item}
+    return Field(item.default, json_schema_extra=extra)
 
 
 class Section(BaseModel):
@@ -61,8 +60,8 @@ class Section(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _checked(cls, value: Any, info: ValidationInfo) -> Any:
-        declared = cls.settings().get(str(info.field_name))
-        return declared.checked(value) if declared else value
+        item = cls.settings().get(str(info.field_name))
+        return item.checked(value) if item else value
 
 
 class ModelConfig(Section):
@@ -110,13 +109,13 @@ class TaskConfig(Section):
         "", "Text that the answer starts with, given to the model.", longest=UNLIMITED
     )
     options: Mapping[str, JsonValue] = setting({}, "Options of the task's generator.")
-    train_size: int = setting(0, "Training problems to draw from; 0 for all.", ge=0)
-    held_out_size: int = setting(512, "Problems kept out of training.", ge=0, unit="problems")
+    train_size: int = setting(0, "Training problems to draw from; 0 for all.")
+    held_out_size: int = setting(512, "Problems kept out of training.", unit="problems")
     prompt_column: str = setting("prompt", "Column with the prompt: text or chat messages.")
     target_column: str = setting("answer", "Column with the expected answer.")
     split: str = setting("train", "Split of a hub data set to train on.")
     held_out_split: str = setting("", "Split to evaluate on; empty to set training rows aside.")
-    max_prompt_tokens: int = setting(0, "Longer prompts are an error; 0 for the context.", ge=0)
+    max_prompt_tokens: int = setting(0, "Longer prompts are an error; 0 for the context.")
     chat_template: str = setting(
         "", "Empty for the model's own, `plain` for bare text, `chatml`, or a Jinja file."
     )
@@ -152,7 +151,7 @@ class TaskConfig(Section):
 class OtherTask(TaskConfig):
     """A further task of a run, with the settings of a task and its share of the prompts."""
 
-    weight: float = setting(1.0, "Prompts for each one of `task.name`; 0 leaves it out.", ge=0)
+    weight: float = setting(1.0, "Prompts for each one of `task.name`; 0 leaves it out.")
     rewards: Mapping[str, float] = setting({}, "Weights by function; empty for the task's own.")
     accuracy: str = setting("", "Which answers are right; empty for the task's own.")
 
@@ -185,10 +184,10 @@ class TasksConfig(TaskConfig):
         "`grpo-tui probe --json` writes.",
     )  # fmt: skip
     lowest_pass_rate: float = setting(
-        0.0, "Problems with a lower rate in `pass_rates` are left out.", ge=0, le=1
+        0.0, "Problems with a lower rate in `pass_rates` are left out.", le=1
     )
     highest_pass_rate: float = setting(
-        1.0, "Problems with a higher rate in `pass_rates` are left out.", ge=0, le=1
+        1.0, "Problems with a higher rate in `pass_rates` are left out.", le=1
     )
 
     @model_validator(mode="after")
@@ -247,15 +246,15 @@ class RolloutConfig(Section):
     max_new_tokens: int = setting(64, "Longest answer.", ge=1, le=131072, unit="tokens")
     temperature: float = setting(1.0, "Sampling temperature.", gt=0, le=10)
     top_p: float = setting(1.0, "Smallest set of tokens with this probability.", gt=0, le=1)
-    top_k: int = setting(0, "Only the k likeliest tokens; 0 for all.", ge=0)
-    min_p: float = setting(0.0, "Drop tokens below this share of the likeliest.", ge=0, lt=1)
+    top_k: int = setting(0, "Only the k likeliest tokens; 0 for all.")
+    min_p: float = setting(0.0, "Drop tokens below this share of the likeliest.", lt=1)
     repetition_penalty: float = setting(1.0, "Divide logits of seen tokens; 1 is off.", ge=1, le=10)
     stop: tuple[str, ...] = setting((), "Texts that end an answer.", longest=UNLIMITED)
-    think_budget: int = setting(0, "Most tokens before `</think>`; 0 for no cap.", ge=0)
+    think_budget: int = setting(0, "Most tokens before `</think>`; 0 for no cap.")
     max_context: int = setting(
-        0, "Most tokens of prompt, answer and replies; 0 for the model's context.", ge=0
+        0, "Most tokens of prompt, answer and replies; 0 for the model's context."
     )
-    max_rows: int = setting(0, "Rows decoded at a time; 0 for all of the step.", ge=0)
+    max_rows: int = setting(0, "Rows decoded at a time; 0 for all of the step.")
     ignore_end: bool = setting(False, "Sample past end tokens, for benchmarks.")
 
     @field_validator("stop")
@@ -268,10 +267,10 @@ class RolloutConfig(Section):
 
 _FIELDS: dict[str, Any] = {
     name: (
-        declared.annotation | None,
-        _field(replace(declared, default=None, example=as_text(declared.default))),
+        item.annotation | None,
+        _field(replace(item, default=None, example=as_text(item.default))),
     )
-    for name, declared in SETTINGS.items()
+    for name, item in SETTINGS.items()
 }
 
 
@@ -309,26 +308,24 @@ class OptimizerConfig(Section):
     name: Literal["adamw", "adam", "sgd", "muon", "lion", "adafactor"] = setting(
         "adamw", "Optimiser."
     )
-    learning_rate: float = setting(1e-5, "Peak learning rate.", ge=0, le=10, main=True)
+    learning_rate: float = setting(1e-5, "Peak learning rate.", le=10, main=True)
     schedule: Literal["constant", "linear", "cosine"] = setting("constant", "After the warm-up.")
-    warmup_steps: int = setting(0, "Steps of linear warm-up.", ge=0, unit="steps")
+    warmup_steps: int = setting(0, "Steps of linear warm-up.", unit="steps")
     warmup_from_zero: bool = setting(
         False, "Begin the warm-up at 0, as transformers does, and not at peak/steps."
     )
-    final_share: float = setting(0.0, "Final value as a share of the peak.", ge=0, le=1)
-    weight_decay: float = setting(0.0, "Weight decay of matrices.", ge=0, le=1)
-    beta1: float = setting(
-        0.9, "Decay of the first moment; the momentum of sgd and muon.", ge=0, lt=1
-    )
-    beta2: float = setting(0.999, "Decay of the second moment.", ge=0, lt=1)
+    final_share: float = setting(0.0, "Final value as a share of the peak.", le=1)
+    weight_decay: float = setting(0.0, "Weight decay of matrices.", le=1)
+    beta1: float = setting(0.9, "Decay of the first moment; the momentum of sgd and muon.", lt=1)
+    beta2: float = setting(0.999, "Decay of the second moment.", lt=1)
     epsilon: float = setting(
         1e-8, "Added to the root of the second moment; for adam and adamw.", gt=0, le=1
     )
-    max_grad_norm: float = setting(1.0, "Gradients are clipped to this norm; 0 is off.", ge=0)
+    max_grad_norm: float = setting(1.0, "Gradients are clipped to this norm; 0 is off.")
     micro_rows: int = setting(
-        0, "Answers per forward and backward; 0 chooses by memory and speed.", ge=0, unit="answers"
+        0, "Answers per forward and backward; 0 chooses by memory and speed.", unit="answers"
     )
-    critic_learning_rate: float = setting(1e-4, "Learning rate of the value head.", ge=0, le=10)
+    critic_learning_rate: float = setting(1e-4, "Learning rate of the value head.", le=10)
     start: str | None = setting(
         None, "Checkpoint of another run whose optimiser's state this run begins with."
     )
@@ -341,22 +338,22 @@ class EvaluationConfig(Section):
         "", "Which answers are right: `REWARD >= N`, or a reward function, which means >= 1; "
         "empty for the task's own.",
     )  # fmt: skip
-    every: int = setting(0, "Evaluate every N steps; 0 for only before and after.", ge=0)
+    every: int = setting(0, "Evaluate every N steps; 0 for only before and after.")
     before_and_after: bool = setting(True, "Evaluate before the first and after the last step.")
     problems: int = setting(128, "Held-out problems per evaluation.", ge=1, unit="problems")
     greedy: bool = setting(True, "Also one answer per problem at temperature 0.")
-    samples: int = setting(1, "Sampled answers per problem; 0 for greedy only.", ge=0, le=1024)
+    samples: int = setting(1, "Sampled answers per problem; 0 for greedy only.", le=1024)
     temperature: float = setting(1.0, "Temperature of the sampled answers.", gt=0, le=10)
     top_p: float = setting(1.0, "Top-p of the sampled answers.", gt=0, le=1)
-    top_k: int = setting(0, "Top-k of the sampled answers; 0 for all.", ge=0)
-    pinned: int = setting(4, "Held-out prompts sampled throughout the run.", ge=0, le=1024)
+    top_k: int = setting(0, "Top-k of the sampled answers; 0 for all.")
+    pinned: int = setting(4, "Held-out prompts sampled throughout the run.", le=1024)
     pinned_every: int = setting(10, "Sample the pinned prompts every N steps.", ge=1, unit="steps")
 
 
 class CheckpointConfig(Section):
     """What is kept to resume from."""
 
-    every: int = setting(20, "Write a checkpoint every N steps; 0 for only at the end.", ge=0)
+    every: int = setting(20, "Write a checkpoint every N steps; 0 for only at the end.")
     keep: int = setting(2, "Checkpoints kept beside the best one.", ge=1, le=1000)
     best: bool = setting(True, "Keep the best checkpoint.")
     best_by: str = setting(
@@ -377,7 +374,7 @@ class RecordConfig(Section):
         False, "Measure KL to the reference even if beta is 0; one more forward per answer."
     )
     after_groups: int = setting(
-        1, "Training groups per step that are scored again after the update.", ge=0, le=1024
+        1, "Training groups per step that are scored again after the update.", le=1024
     )
     trackers: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = setting(
         (), "Log live to these as well, each in a process of its own.", example="[tensorboard]"
@@ -397,7 +394,7 @@ class AlertsConfig(Section):
     )
     cut: float = setting(0.5, "Share of answers cut at the length limit over 3 steps.", gt=0, le=1)
     clip: float = setting(0.3, "Share of tokens at their bound over 5 steps.", gt=0, le=1)
-    clip_least: float = setting(1e-4, "Share of clipped tokens that counts as none.", ge=0, lt=1)
+    clip_least: float = setting(1e-4, "Share of clipped tokens that counts as none.", lt=1)
     grad_norm: float = setting(10.0, "A step's gradient norm as a multiple of the usual.", gt=1)
     reward_time: float = setting(0.5, "Share of a step that rewards may take.", gt=0, le=1)
     duplicates: float = setting(
@@ -411,7 +408,7 @@ class RunConfig(Section):
     """All settings of a run."""
 
     name: str = setting("", "Name of the run; empty for a generated one.", longest=LONGEST_NAME)
-    seed: int = setting(0, "Seed of every random draw in the run.", ge=0, lt=2**31)
+    seed: int = setting(0, "Seed of every random draw in the run.", lt=2**31)
     steps: int = setting(100, "Training steps.", ge=1, le=10_000_000, unit="steps", main=True)
     stop_when: str = setting(
         "", "End earlier when this holds, such as `kl > .3 | eval/accuracy flat for 3`."

@@ -25,7 +25,7 @@ from grpo_engine.config.trl_names import (
     SCHEDULES,
     TRANSLATED,
     UNLIKE,
-    unneeded,
+    UNNEEDED,
 )
 from grpo_engine.errors import ConfigError, nearest, quoted
 
@@ -40,10 +40,10 @@ def from_trl(path: Path) -> tuple[Tree, list[str]]:
 def translate(settings: Mapping[str, Any]) -> tuple[Tree, list[str]]:
     """Translate settings already read from a file."""
     notes: list[str] = []
-    names = TRANSLATED | UNLIKE.keys()
+    names = {*TRANSLATED, *UNLIKE, *UNNEEDED}
     values: Tree = {**DEFAULTS}
     for name, value in settings.items():
-        if name not in names and not unneeded(name):
+        if name not in names:
             hint = nearest(name, names, 1)
             notes.append(f"{name}: not a known setting of TRL's GRPOConfig{hint}")
         is_text = isinstance(DEFAULTS.get(name, ""), str)
@@ -59,8 +59,8 @@ def translate(settings: Mapping[str, Any]) -> tuple[Tree, list[str]]:
     for name, value in settings.items():
         if name in UNLIKE and value not in (None, False):
             notes.append(f"{name}: {UNLIKE[name]}")
-        elif reason := unneeded(name):
-            notes.append(f"{name}: no equivalent, and none needed ({reason})")
+        elif name in UNNEEDED:
+            notes.append(f"{name}: no equivalent, and none needed ({UNNEEDED[name]})")
     return tree, notes
 
 
@@ -375,8 +375,8 @@ def _model(values: Tree, notes: list[str]) -> Tree:
     options = _mapping(values, "model_init_kwargs")
     format = options.pop("dtype", None) or options.pop("torch_dtype", None)
     trusted = options.pop("trust_remote_code", values["trust_remote_code"])
-    ignored = ("device_map", "low_cpu_mem_usage")
-    if changing := sorted(name for name in options if name not in ignored and not unneeded(name)):
+    ignored = UNNEEDED.keys() | {"device_map", "low_cpu_mem_usage"}
+    if changing := sorted(options.keys() - ignored):
         notes.append(f"model_init_kwargs {', '.join(changing)}: no equivalent; see model.*")
     tree = {
         "model.dtype": None if format is None else str(format).removeprefix("torch."),

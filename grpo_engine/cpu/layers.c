@@ -23,7 +23,7 @@ typedef struct {
 
 typedef struct {
     int layers, hidden_size, intermediate_size, heads, kv_heads, head_dim, rotary_dims, max_rank;
-    float epsilon, scale;   /* of the norms, of attention */
+    float epsilon, scale;   /* of the norms; of attention's scores, logarithms to the base 2 */
 } Model;
 
 /* ROUND + x has the nearest integer in its last bits; EXP2_POLYNOMIAL(f) is 2^f for f from -.5 to
@@ -162,34 +162,11 @@ static void context_sum(const Context *c, int head_dim, const float *weights, co
     weighted_sum(c->length, head_dim, weights + c->prompt_length, sequence, out);
 }
 
-static void attend(const Context *c, int head_dim, const float *query, float *scores, float *out)
+/* Normalise, if there is a norm, and rotate a head's query or key. */
+static void forward_head(const Model *model, const float *norm, const float *cos_sin, float *head)
 {
-    float scale = attention_weights(c, head_dim, query, scores);
-    context_sum(c, head_dim, scores, c->prompt_values, c->values, out);
-    for (int d = 0; d < head_dim; d++) out[d] *= scale;
-}
-
-/* Scores are logarithms to the base 2. */
-static float query_scale(const Model *model) { return model->scale * LOG2_E; }
-
-/* Normalise, rotate and scale the query of a head. */
-static void prepare_query(const Model *model, const Layer *layer, const float *cos_sin,
-                          float *query)
-{
-    if (layer->q_norm) rms_norm(model->head_dim, query, layer->q_norm, model->epsilon, query);
-    rotate(model->rotary_dims, cos_sin, 1, query);
-    for (int d = 0; d < model->head_dim; d++) query[d] *= query_scale(model);
-}
-
-/* Store a key, normalised and rotated, and its value. */
-static void store_key_value(const Model *model, const Layer *layer, const float *cos_sin,
-                            const float *key, const float *value, float *stored_key,
-                            float *stored_value)
-{
-    for (int d = 0; d < model->head_dim; d++) stored_key[d] = key[d], stored_value[d] = value[d];
-    if (layer->k_norm)
-        rms_norm(model->head_dim, stored_key, layer->k_norm, model->epsilon, stored_key);
-    rotate(model->rotary_dims, cos_sin, 1, stored_key);
+    if (norm) rms_norm(model->head_dim, head, norm, model->epsilon, head);
+    rotate(model->rotary_dims, cos_sin, 1, head);
 }
 
 INLINE vec sigmoid(vec x) { return 1 / (1 + exp2_vec(x * -LOG2_E)); }

@@ -27,7 +27,7 @@ typedef struct {
     const float *cos_sin;                         /* [tokens, rotary_dims] */
 } Batch;
 
-typedef struct { float *lora_a, *lora_b; } LoraGradients;  /* NULL where LoRA is not trained */
+typedef struct { float *lora_a, *lora_b; } LoraGradients;
 typedef struct {
     LoraGradients q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj;
 } LayerGradients;
@@ -49,8 +49,6 @@ static Sizes sizes_of(const Model *model)
                    model->kv_heads * model->head_dim};
 }
 
-static int has_qk_norm(const Layer *layer) { return layer->q_norm != NULL; }
-
 static Saved saved_at(const Model *model, const Layer *layer, int tokens, float *memory)
 {
     Sizes s = sizes_of(model);
@@ -65,7 +63,7 @@ static Saved saved_at(const Model *model, const Layer *layer, int tokens, float 
     ASSIGN(residual, s.hidden);
     ASSIGN(gate, s.intermediate);
     ASSIGN(up, s.intermediate);
-    if (has_qk_norm(layer)) {
+    if (layer->q_norm) {
         ASSIGN(raw_queries, s.q_size);
         ASSIGN(raw_keys, s.kv_size);
     }
@@ -80,6 +78,20 @@ size_t saved_size(const Model *model, const Layer *layer, int tokens)
     return saved_at(model, layer, tokens, &none).size;
 }
 
+/* A pass over all layers. `saved` has memory for each layer from `first_layer` on, and for the states
+   before the final norm; it is NULL if nothing is needed for a backward pass. */
+typedef struct {
+    const Model *model;
+    const Layer *layers;
+    const Batch *batch;
+    const float *norm;
+    float *states;      /* [tokens, hidden_size] before and after the pass, or their gradient */
+    int first_layer;
+    float *const *saved;
+    const LayerGradients *gradients;
+    float *workspace;
+} Pass;
+
 /* Products of all adapters' first matrices, each thread's own if they must be row-wise. */
 static size_t lora_size(const Model *model, const Batch *batch)
 {
@@ -89,13 +101,15 @@ static size_t lora_size(const Model *model, const Batch *batch)
 /* Attention weights of one query, and their gradients. */
 static size_t scores_size(const Batch *batch) { return 2 * ((size_t)batch->longest + SCORE_PADDING); }
 
-/* Floats of workspace that either pass needs; more if the forward pass saves nothing. */
-size_t pass_workspace(const Model *model, const Layer *layer, const Batch *batch, int saves)
+/* Floats of workspace that a pass needs. */
+size_t pass_workspace(const Pass *pass)
 {
+    const Model *model = pass->model;
+    const Batch *batch = pass->batch;
     Sizes s = sizes_of(model);
-    return (saves ? 0 : saved_size(model, layer, batch->tokens))
+    return (pass->saved ? 0 : saved_size(model, pass->layers, batch->tokens))
         + batch->tokens * (2 * (size_t)s.hidden + 2 * s.q_size + 4 * s.kv_size
-                            + 3 * (size_t)s.intermediate)
+                           + 3 * (size_t)s.intermediate)
         + (batch->row_wise ? MAX_THREADS : 2) * lora_size(model, batch)
         + MAX_THREADS * scores_size(batch);
 }
@@ -174,20 +188,16 @@ static void backward_linear(const Part *part, const float *x, const float *gradi
                             float *x_gradient)
 {
     int n = part->tokens, in = layer->in, out = layer->out, rank = layer->rank;
-    float *projected = part->lora, *projected_gradient = projected + (size_t)n * rank;
+    float *projected_gradient = part->lora + (size_t)n * rank;
     gemm(part, NO_TRANS, TRANS, n, in, out, gradient, layer->weight, NULL, accumulate, x_gradient);
     if (rank) {
         gemm(part, NO_TRANS, TRANS, n, rank, out, gradient, layer->lora_b, NULL, 0,
              projected_gradient);
-        if (lora.lora_a)
-            gemm(part, NO_TRANS, TRANS, n, rank, in, x, layer->lora_a, NULL, 0, projected);
-        barrier(part->count);
+        project(part, x, layer);
         gemm(part, NO_TRANS, NO_TRANS, n, in, rank, projected_gradient, layer->lora_a, NULL, 1,
              x_gradient);
-        if (lora.lora_a) {
-            gemm(part, TRANS, NO_TRANS, rank, in, n, projected_gradient, x, NULL, 0, lora.lora_a);
-            gemm(part, TRANS, NO_TRANS, rank, out, n, projected, gradient, NULL, 0, lora.lora_b);
-        }
+        gemm(part, TRANS, NO_TRANS, rank, in, n, projected_gradient, x, NULL, 0, lora.lora_a);
+        gemm(part, TRANS, NO_TRANS, rank, out, n, part->lora, gradient, NULL, 0, lora.lora_b);
     }
     barrier(part->count);
 }
@@ -244,14 +254,18 @@ static void forward_heads(const Part *part, const Model *model, const Layer *lay
         size_t source = (size_t)pair * head_dim, query = source * group;
         size_t target = own_position(model, batch, t, pair % model->kv_heads);
         const float *cos_sin = batch->cos_sin + (size_t)t * model->rotary_dims;
-        if (has_qk_norm(layer)) {
+        if (layer->q_norm) {
             copy(group * head_dim, saved->queries + query, saved->raw_queries + query);
             copy(head_dim, keys + source, saved->raw_keys + source);
         }
-        for (int i = 0; i < group; i++)
-            prepare_query(model, layer, cos_sin, saved->queries + query + i * head_dim);
-        store_key_value(model, layer, cos_sin, keys + source, values + source,
-                        saved->keys + target, saved->values + target);
+        for (int i = 0; i < group; i++) {
+            float *head = saved->queries + query + i * head_dim;
+            forward_head(model, layer->q_norm, cos_sin, head);
+            for (int d = 0; d < head_dim; d++) head[d] *= model->scale;
+        }
+        copy(head_dim, keys + source, saved->keys + target);
+        copy(head_dim, values + source, saved->values + target);
+        forward_head(model, layer->k_norm, cos_sin, saved->keys + target);
     }
 }
 
@@ -274,8 +288,10 @@ static void forward_attention(const Part *part, const Model *model, const Batch 
             context_of(model, batch, saved, pair / model->kv_heads, pair % model->kv_heads);
         for (int i = 0; i < group; i++) {
             size_t head = ((size_t)pair * group + i) * head_dim;
-            attend(&context, head_dim, saved->queries + head, part->scores,
-                   saved->attended + head);
+            float *weights = part->scores, *out = saved->attended + head;
+            float scale = attention_weights(&context, head_dim, saved->queries + head, weights);
+            context_sum(&context, head_dim, weights, context.prompt_values, context.values, out);
+            for (int d = 0; d < head_dim; d++) out[d] *= scale;
         }
     }
 }
@@ -322,6 +338,14 @@ static void backward_attention(const Part *part, const Model *model, const Batch
         }
 }
 
+/* Gradient of what `forward_head` made of `raw` -> of `raw`, in place. */
+static void backward_head(const Model *model, const float *norm, const float *cos_sin,
+                          const float *raw, float *gradient)
+{
+    rotate(model->rotary_dims, cos_sin, -1, gradient);
+    if (norm) backward_norm(model->head_dim, raw, norm, model->epsilon, gradient, 0, gradient);
+}
+
 /* Inverse of `forward_heads`: gradients of prepared queries, and of keys and values by head, -> of
    the outputs of the projections. */
 static void backward_heads(const Part *part, const Model *model, const Layer *layer,
@@ -335,20 +359,14 @@ static void backward_heads(const Part *part, const Model *model, const Layer *la
         const float *cos_sin = batch->cos_sin + (size_t)t * model->rotary_dims;
         for (int i = 0; i < group; i++) {
             size_t head = ((size_t)pair * group + i) * head_dim;
-            for (int d = 0; d < head_dim; d++) queries[head + d] *= query_scale(model);
-            rotate(model->rotary_dims, cos_sin, -1, queries + head);
-            if (has_qk_norm(layer))
-                backward_norm(head_dim, saved->raw_queries + head, layer->q_norm, model->epsilon,
-                              queries + head, 0, queries + head);
+            for (int d = 0; d < head_dim; d++) queries[head + d] *= model->scale;
+            backward_head(model, layer->q_norm, cos_sin, saved->raw_queries + head, queries + head);
         }
         size_t target = (size_t)pair * head_dim;
         size_t source = own_position(model, batch, t, pair % model->kv_heads);
         copy(head_dim, head_values + source, values + target);
         copy(head_dim, head_keys + source, keys + target);
-        rotate(model->rotary_dims, cos_sin, -1, keys + target);
-        if (has_qk_norm(layer))
-            backward_norm(head_dim, saved->raw_keys + target, layer->k_norm, model->epsilon,
-                          keys + target, 0, keys + target);
+        backward_head(model, layer->k_norm, cos_sin, saved->raw_keys + target, keys + target);
     }
 }
 
@@ -368,18 +386,6 @@ static void backward_swiglu(size_t count, const float *gate, const float *up, fl
         gradient[i] = g * x * sigma;
     }
 }
-
-typedef struct {
-    const Model *model;
-    const Layer *layers;
-    const Batch *batch;
-    const float *norm;
-    int first_layer;
-    float *states;
-    const LayerGradients *gradients;
-    float *const *saved;
-    float *workspace;
-} Pass;
 
 /* Each thread computes its columns, rows or heads of every part of a layer. */
 static void forward_part(void *arg, int thread, int count)
@@ -485,34 +491,18 @@ static void backward_part(void *arg, int thread, int count)
     }
 }
 
-/* Multiplications in some of the products of a pass, to tell whether threads pay off. */
-static double pass_work(const Model *model, const Batch *batch)
+static void run_pass(Job *job, const Pass *pass)
 {
-    Sizes s = sizes_of(model);
-    return (double)batch->tokens * model->layers * s.hidden * (s.q_size + s.intermediate);
+    Sizes s = sizes_of(pass->model);  /* of some of the products, to tell whether threads pay off */
+    run(job, (void *)pass, (double)pass->batch->tokens * pass->model->layers * s.hidden
+                               * (s.q_size + s.intermediate));
 }
 
-/* states [tokens, hidden_size] -> after all layers and the final norm. `saved` has memory for each
-   layer from `first_layer` on, and for the states before the final norm; it is NULL if nothing is
-   needed for a backward pass. */
-void forward_pass(const Model *model, const Layer *layers, const Batch *batch, const float *norm,
-                  int first_layer, float *states, float *const *saved, float *workspace)
-{
-    run(forward_part,
-        &(Pass){model, layers, batch, norm, first_layer, states, NULL, saved, workspace},
-        pass_work(model, batch));
-}
+/* States -> the states after all layers and the final norm. */
+void forward_pass(const Pass *pass) { run_pass(forward_part, pass); }
 
-/* Gradient of what `forward_pass` returned [tokens, hidden_size] -> of LoRA, from the last layer
-   down to `first_layer`; `saved` is what that pass was given. */
-void backward_pass(const Model *model, const Layer *layers, const Batch *batch, const float *norm,
-                   int first_layer, float *gradient, const LayerGradients *gradients,
-                   float *const *saved, float *workspace)
-{
-    run(backward_part,
-        &(Pass){model, layers, batch, norm, first_layer, gradient, gradients, saved, workspace},
-        pass_work(model, batch));
-}
+/* Gradient of what the forward pass made -> of LoRA, from the last layer down to `first_layer`. */
+void backward_pass(const Pass *pass) { run_pass(backward_part, pass); }
 
 /* Scores of N tokens. With x = (logits - max) / temperature, `sums` [3, N] are x of the target, the
    sum of e^x, and the sum of x e^x; `gradients` [N, hidden_size], if not NULL, are those of the
@@ -526,42 +516,36 @@ typedef struct {
     float *sums, *gradients, *logits;   /* logits [chunk_size, vocabulary] */
 } HeadPass;
 
-/* Finite logits are below MAX_LOGIT; e^x vanishes below MIN_LOGIT. */
-static const float MAX_LOGIT = 3e38f, MIN_LOGIT = -1e4f;
+/* Logits are above LOWEST_LOGIT; e^x vanishes below MIN_LOGIT. */
+static const float LOWEST_LOGIT = -3e38f, MIN_LOGIT = -1e4f;
 
-/* One token's logits -> e^x, less their sum at the target. */
+/* One token's logits -> e^x, less their sum at the target. What is not a number stays visible. */
 static void softmax_row(const HeadPass *head, int t, float *logits)
 {
     int count = head->head->out, i = 0, target = head->targets[t];
-    float scale = 1 / head->temperature, maximum = -MAX_LOGIT, target_logit = logits[target];
+    float scale = 1 / head->temperature, maximum = LOWEST_LOGIT, target_logit = logits[target];
     vec maxima = (vec){0} + maximum;
-    ivec finite = ~(ivec){0};
     for (; i + LANES <= count; i += LANES) {
         vec x = *(vec *)(logits + i);
         maxima = blend(x > maxima, x, maxima);
-        finite &= x <= MAX_LOGIT;
     }
-    for (; i < count; i++) {
-        maximum = logits[i] > maximum ? logits[i] : maximum;
-        finite[0] &= -(logits[i] <= MAX_LOGIT);
-    }
+    for (; i < count; i++) maximum = logits[i] > maximum ? logits[i] : maximum;
     for (int v = 0; v < LANES; v++) maximum = maxima[v] > maximum ? maxima[v] : maximum;
     vec sums[4] = {0}, weighted_sums[4] = {0};
     for (i = 0; i + LANES <= count; i += LANES) {
         vec x = (*(vec *)(logits + i) - maximum) * scale, e;
-        x = blend(x > MIN_LOGIT, x, (vec){0} + MIN_LOGIT);
+        x = blend(x < MIN_LOGIT, (vec){0} + MIN_LOGIT, x);
         e = exp2_vec(x * LOG2_E);
         *(vec *)(logits + i) = e;
         sums[i / LANES % 4] += e, weighted_sums[i / LANES % 4] += e * x;
     }
     for (; i < count; i++) {
         float x = (logits[i] - maximum) * scale;
-        x = x > MIN_LOGIT ? x : MIN_LOGIT;
+        x = x < MIN_LOGIT ? MIN_LOGIT : x;
         logits[i] = exp2_vec((vec){0} + x * LOG2_E)[0];
         sums[0][0] += logits[i], weighted_sums[0][0] += logits[i] * x;
     }
     float sum = reduce_add((sums[0] + sums[1]) + (sums[2] + sums[3]));
-    for (int v = 0; v < LANES; v++) sum = finite[v] ? sum : __builtin_nanf("");
     head->sums[t] = (target_logit - maximum) * scale;
     head->sums[head->tokens + t] = sum;
     head->sums[2 * head->tokens + t] =

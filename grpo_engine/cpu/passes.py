@@ -4,7 +4,7 @@ Axes: P prompts, B rows, N sampled tokens, D hidden width, V vocabulary.
 """
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,7 +12,14 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
-from grpo_engine.cpu.structs import ADDRESS, Batch, HeadPass, LayerGradients, LoraGradients
+from grpo_engine.cpu.structs import (
+    ADDRESS,
+    Batch,
+    HeadPass,
+    LayerGradients,
+    LoraGradients,
+    Pass,
+)
 from grpo_engine.cpu.weights import HeadWeights, TrunkWeights, adapted
 
 HEAD_LOGITS: Final = 1 << 24  # logits in memory at a time; with fewer, weights are read more often
@@ -76,8 +83,10 @@ class TrunkPass:
             # an array for each layer: memory of such sizes is used again, larger ones are mapped
             self._saved = [np.empty(size, np.float32) for _ in range(count)]
             self._saved.append(np.empty(states.size, np.float32))
-        addresses = self._saved_addresses() if self._saves else None
-        self.workspace_bytes = forward(weights, self._batch, states, addresses, self._first_layer)
+        self.workspace_bytes = run_pass(
+            weights.library.forward_pass, weights, self._batch, states,
+            first_layer=self._first_layer, saved=self._saved_addresses() if self._saves else None,
+        )  # fmt: skip
         self.saved_bytes = sum(array.nbytes for array in self._saved)
         sampled: np.ndarray = states[self._indices]
         return sampled
@@ -95,10 +104,9 @@ class TrunkPass:
         gradients = (LayerGradients * weights.model.layers)()
         for (index, name, _), (lora_a, lora_b) in zip(self._adapted, arrays, strict=True):
             setattr(gradients[index], name, LoraGradients(lora_a.ctypes.data, lora_b.ctypes.data))
-        workspace = _workspace(weights, self._batch, saves=True)
-        weights.library.backward_pass(
-            weights.model, weights.layers, self._batch, weights.norm, self._first_layer,
-            states.ctypes.data, gradients, self._saved_addresses(), workspace.ctypes.data,
+        run_pass(
+            weights.library.backward_pass, weights, self._batch, states,
+            first_layer=self._first_layer, saved=self._saved_addresses(), gradients=gradients,
         )  # fmt: skip
         self._saved = []
         return [
@@ -111,25 +119,21 @@ class TrunkPass:
         return (ADDRESS * len(self._saved))(*(array.ctypes.data for array in self._saved))
 
 
-def forward(
-    weights: TrunkWeights, batch: Batch, states: np.ndarray, saved: Any = None, first_layer: int = 0
-) -> int:
-    """Run all layers and the final norm on `states`, in place; return the bytes of workspace.
-
-    `saved` are addresses for the activations of each layer from the first on, and for the states
-    before the final norm.
-    """
-    workspace = _workspace(weights, batch, saves=saved is not None)
-    weights.library.forward_pass(
-        weights.model, weights.layers, batch, weights.norm, first_layer, states.ctypes.data, saved,
-        workspace.ctypes.data,
+def run_pass(
+    function: Callable[[Pass], None], weights: TrunkWeights, batch: Batch, states: np.ndarray,
+    *, first_layer: int = 0, saved: Any = None, gradients: Any = None,
+) -> int:  # fmt: skip
+    """Run all layers and the final norm on `states`, in place; return the bytes of workspace."""
+    address = ctypes.addressof
+    arguments = Pass(
+        model=address(weights.model), layers=address(weights.layers), batch=address(batch),
+        norm=weights.norm, states=states.ctypes.data, first_layer=first_layer,
+        saved=saved and address(saved), gradients=gradients and address(gradients),
     )  # fmt: skip
+    workspace = np.empty(weights.library.pass_workspace(arguments), np.float32)
+    arguments.workspace = workspace.ctypes.data
+    function(arguments)
     return workspace.nbytes
-
-
-def _workspace(weights: TrunkWeights, batch: Batch, *, saves: bool) -> np.ndarray:
-    size = weights.library.pass_workspace(weights.model, weights.layers, batch, saves)
-    return np.empty(size, np.float32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -152,15 +156,11 @@ def score(
     states, targets = np.ascontiguousarray(states), targets.astype(np.int32)
     sums = np.empty((3, count), np.float32)
     gradients = np.empty_like(states) if gradient else None
-    chunk_size = head_tokens(count, weights.linear.output_size)
-    logits = np.empty((chunk_size, weights.linear.output_size), np.float32)
-    weights.library.head_pass(HeadPass(
-        head=ctypes.pointer(weights.linear), tokens=count, chunk_size=chunk_size,
-        temperature=temperature,
-        states=states.ctypes.data, targets=targets.ctypes.data, sums=sums.ctypes.data,
+    _run_head(
+        weights, states, head_tokens(count, weights.linear.output_size), temperature=temperature,
+        targets=targets.ctypes.data, sums=sums.ctypes.data,
         gradients=None if gradients is None else gradients.ctypes.data,
-        logits=logits.ctypes.data,
-    ))  # fmt: skip
+    )  # fmt: skip
     target_logits, exp_sums, weighted_sums = sums
     if gradients is not None:
         gradients /= -np.float32(temperature) * exp_sums[:, None]
@@ -170,10 +170,16 @@ def score(
 
 def next_logits(weights: HeadWeights, states: np.ndarray) -> np.ndarray:
     """Logits of the tokens after these states, [N, V]."""
-    count = len(states)
-    logits = np.empty((count, weights.linear.output_size), np.float32)
+    return _run_head(weights, states, len(states))
+
+
+def _run_head(
+    weights: HeadWeights, states: np.ndarray, chunk_size: int, **fields: Any
+) -> np.ndarray:
+    """Run the head on so many states at a time; return the logits of the last ones."""
+    logits = np.empty((chunk_size, weights.linear.output_size), np.float32)
     weights.library.head_pass(HeadPass(
-        head=ctypes.pointer(weights.linear), tokens=count, chunk_size=count,
-        states=states.ctypes.data, logits=logits.ctypes.data,
+        head=ctypes.pointer(weights.linear), tokens=len(states), chunk_size=chunk_size,
+        states=states.ctypes.data, logits=logits.ctypes.data, **fields,
     ))  # fmt: skip
     return logits

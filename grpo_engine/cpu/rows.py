@@ -37,7 +37,7 @@ class Rows:
     @property
     def head_dim(self) -> int:
         """The width of a head's keys and values."""
-        head_dim: int = self._trunk.head_dim
+        head_dim: int = self._trunk.model.head_dim
         return head_dim
 
     def add(self, rows: Sequence[Layers]) -> None:
@@ -81,7 +81,7 @@ class Rows:
         self._spans[3] += 1
         batch = trunk.batch(self._storage[0][0].shape[1], self._spans, row_wise=True)
         states = trunk.embedded(np.array(tokens))
-        passes.forward(trunk, batch, states)
+        passes.run_pass(trunk.library.forward_pass, trunk, batch, states)
         return passes.next_logits(self._head, states)
 
     def keep(self, indices: Sequence[int]) -> None:

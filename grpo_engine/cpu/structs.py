@@ -59,6 +59,16 @@ class LayerGradients(ctypes.Structure):
     _fields_ = [(name, LoraGradients) for name in PROJECTIONS]
 
 
+class Pass(ctypes.Structure):
+    """A pass over all layers; see `passes.c`."""
+
+    _fields_ = [
+        *((name, ADDRESS) for name in ("model", "layers", "batch", "norm", "states")),
+        ("first_layer", ctypes.c_int),
+        *((name, ADDRESS) for name in ("saved", "gradients", "workspace")),
+    ]  # fmt: skip
+
+
 class HeadPass(ctypes.Structure):
     """Tokens to score with the head, a chunk at a time."""
 
@@ -72,21 +82,14 @@ class HeadPass(ctypes.Structure):
 
 def declare(library: ctypes.CDLL) -> Any:
     """Declare the argument types of the library's functions to ctypes."""
-    model, layers, batch = (ctypes.POINTER(struct) for struct in (Model, Layer, Batch))
-    gradients, saved = ctypes.POINTER(LayerGradients), ctypes.POINTER(ADDRESS)
+    pointer = ctypes.POINTER
     arguments: dict[str, list[Any]] = {
-        "forward_pass": [model, layers, batch, ADDRESS, ctypes.c_int, ADDRESS, saved, ADDRESS],
-        "backward_pass": [
-            model, layers, batch, ADDRESS, ctypes.c_int, ADDRESS, gradients, saved, ADDRESS,
-        ],
-        "head_pass": [ctypes.POINTER(HeadPass)],
+        "forward_pass": [pointer(Pass)], "backward_pass": [pointer(Pass)],
+        "head_pass": [pointer(HeadPass)], "pass_workspace": [pointer(Pass)],
+        "saved_size": [pointer(Model), pointer(Layer), ctypes.c_int],
     }  # fmt: skip
-    sizes: dict[str, list[Any]] = {
-        "saved_size": [model, layers, ctypes.c_int],
-        "pass_workspace": [model, layers, batch, ctypes.c_int],
-    }
-    for name, types in (arguments | sizes).items():
+    for name, types in arguments.items():
         function = getattr(library, name)
         function.argtypes = types
-        function.restype = ctypes.c_size_t if name in sizes else None
+        function.restype = None if name.endswith("pass") else ctypes.c_size_t
     return library

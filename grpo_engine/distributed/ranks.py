@@ -6,7 +6,7 @@ use MLX's distributed back ends. A process that `mlx.launch` did not start is th
 
 A collective operation whose peer has died may block forever inside MLX, where Python cannot
 interrupt it. So each rank has a socket to rank 0, and a thread on each end that waits for it to
-close and reports that in `control.lost`.
+close and reports that in `control.rank_failure`.
 """
 
 import itertools
@@ -195,7 +195,7 @@ class Lifeline:
         reason = "it was killed, or its machine or network is gone"
         with suppress(ValueError, KeyError):
             reason = json.loads(message)["failed"]
-        self._control.lose(
+        self._control.report_rank_failure(
             f"{peer} of the run has ended: {reason}. Start all ranks again with `grpo-tui resume`; "
             "the run continues from its last checkpoint"
         )

@@ -107,9 +107,9 @@ class EnvironmentService:
         """The object that a setting names."""
         if name in self._server.objects:
             return self._server.objects[name]
-        names.refuse_given(name, what)
-        wanted = names.Wanted(f"{what} {name}", BrokenEnvironmentError, FORMS)
-        return (names.brought("environments", name, wanted) or names.find(name, wanted))[0]
+        names.refuse_missing(name, what)
+        wanted = names.Purpose(f"{what} {name}", BrokenEnvironmentError, FORMS)
+        return (names.find_installed("environments", name, wanted) or names.find(name, wanted))[0]
 
     def _new(self, factory: Any) -> ProtocolEpisodes | ToolEpisodes:
         """A new instance; of what is one already, each rollout gets a copy."""

@@ -12,6 +12,7 @@ from typing import Literal
 from grpo_engine.config.stop_when import is_better
 from grpo_engine.errors import ConfigError
 from grpo_engine.evaluation.statistics import (
+    Interval,
     bootstrap,
     bootstrap_ratio,
     pass_at_ks,
@@ -25,7 +26,7 @@ from grpo_engine.rollouts.types import Sampling
 from grpo_engine.run.session import Run, is_stopping
 from grpo_engine.training.report import groups_scored
 from grpo_engine.training.samples import SampledGroup
-from grpo_engine.training.sampling import sample_and_score
+from grpo_engine.training.sampling import SampleRequest, sample_and_score
 from grpo_engine.training.step import end_if_met
 
 Moment = Literal["before", "during", "after"]
@@ -88,8 +89,8 @@ def _remember_best(run: Run, step: int, measured: Mapping[str, float]) -> None:
     progress = run.progress
     scorer = run.parts[0].scorer
     # an older checkpoint does not name it, and did not measure accuracy beside other rewards
-    known = progress.best_metric or (metric if scorer.right == scorer.held_out_right else "")
-    best = progress.best_score if known == metric else None
+    before = progress.best_metric or (metric if scorer.right == scorer.held_out_right else "")
+    best = progress.best_score if before == metric else None
     if step > 0 and is_better(metric, measured[metric], best):
         progress.best_step, progress.best_score = step, measured[metric]
         progress.best_metric = metric
@@ -110,10 +111,10 @@ def _evaluate_mode(
     for start in range(0, len(problems), batch):
         if is_stopping(run):
             return None
-        fresh = yield from sample_and_score(
-            run, step, problems[start : start + batch], sampling,
-            rows=samples, first=first + start, origin="eval",
-        )  # fmt: skip
+        fresh = yield from sample_and_score(run, step, SampleRequest(
+            examples=problems[start : start + batch], sampling=sampling, rows=samples,
+            first=first + start, origin="eval",
+        ))  # fmt: skip
         yield from groups_scored(
             run, step, fresh, [None] * samples * len(fresh), origin="eval", sampling=sampling
         )
@@ -154,8 +155,8 @@ def summarise(groups: Sequence[SampledGroup]) -> dict[str, float]:
     """Metrics over all problems; the ends of 95 % intervals are named `_low` and `_high`."""
     totals = [[v for v in group.totals if v is not None] for group in groups]
     means = [statistics.fmean(values) for values in totals if values]
-    metrics = {"eval/reward": statistics.fmean(means) if means else float("nan")}
-    metrics["eval/reward_low"], metrics["eval/reward_high"] = bootstrap(means)
+    mean = statistics.fmean(means) if means else float("nan")
+    metrics = _with_interval("reward", mean, bootstrap(means))
     for name in dict.fromkeys(name for group in groups for name in group.scores.names):
         columns = [group.scores.column(name) for group in groups if name in group.scores.names]
         known = [value for column in columns for value in column if value is not None]
@@ -174,9 +175,13 @@ def summarise(groups: Sequence[SampledGroup]) -> dict[str, float]:
 
 
 def _accuracy(counts: Sequence[int], samples: int) -> dict[str, float]:
-    share, (low, high) = share_with_interval(counts, samples)
-    metrics = {"eval/accuracy": share, "eval/accuracy_low": low, "eval/accuracy_high": high}
+    metrics = _with_interval("accuracy", *share_with_interval(counts, samples))
     return metrics | dict(pass_at_ks(counts, samples))
+
+
+def _with_interval(name: str, value: float, interval: Interval) -> dict[str, float]:
+    low, high = interval
+    return {f"eval/{name}": value, f"eval/{name}_low": low, f"eval/{name}_high": high}
 
 
 def _turns(groups: Sequence[SampledGroup]) -> dict[str, float]:
@@ -186,31 +191,27 @@ def _turns(groups: Sequence[SampledGroup]) -> dict[str, float]:
         for group in groups
         if any(rollout.spans for rollout in group.rollouts)
     ]
-    if not turns:
-        return {}
-    low, high = bootstrap(turns)
-    return {"eval/turns": statistics.fmean(turns), "eval/turns_low": low, "eval/turns_high": high}
+    return _with_interval("turns", statistics.fmean(turns), bootstrap(turns)) if turns else {}
 
 
 def _by_format(groups: Sequence[SampledGroup]) -> dict[str, float]:
     """Share of well-formed answers, and accuracy among them."""
     formed = [_well_formed(group) for group in groups]
-    share, (low, high) = share_with_interval(list(map(sum, formed)), len(groups[0].rollouts))
-    metrics = {"eval/format": share, "eval/format_low": low, "eval/format_high": high}
+    shares = share_with_interval(list(map(sum, formed)), len(groups[0].rollouts))
+    metrics = _with_interval("format", *shares)
     counts, right = [], []
     for group, row in zip(groups, formed, strict=True):
         if group.right.count(group.scores) is not None:
             scores = group.scores.column(group.right.function)
             counts.append(sum(row))
             right.append(sum(map(group.right.holds, compress(scores, row))))
-    if sum(counts):
-        low, high = wilson(sum(right), sum(counts))
-        if max(counts) > 1:
-            low, high = bootstrap_ratio(right, counts)
-        metrics["eval/accuracy_of_formatted"] = sum(right) / sum(counts)
-        metrics["eval/accuracy_of_formatted_low"] = low
-        metrics["eval/accuracy_of_formatted_high"] = high
-    return metrics
+    if not sum(counts):
+        return metrics
+    is_bootstrapped = max(counts) > 1
+    interval = (
+        bootstrap_ratio(right, counts) if is_bootstrapped else wilson(sum(right), sum(counts))
+    )
+    return metrics | _with_interval("accuracy_of_formatted", sum(right) / sum(counts), interval)
 
 
 def _well_formed(group: SampledGroup) -> list[bool]:
@@ -222,9 +223,9 @@ def _well_formed(group: SampledGroup) -> list[bool]:
 
 def _row(group: SampledGroup) -> EvaluationSample:
     means: Mapping[str, float] = {
-        name: statistics.fmean(known)
+        name: statistics.fmean(scores)
         for name in group.scores.names
-        if (known := [v for v in group.scores.column(name) if v is not None])
+        if (scores := [score for score in group.scores.column(name) if score is not None])
     }
     return EvaluationSample(
         example_key=group.example.key,

@@ -4,41 +4,38 @@ They are sampled before the step's update and scored again after it, without a g
 """
 
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
-from functools import partial
-from itertools import count
+from dataclasses import dataclass, replace
+from itertools import islice
+
+import mlx.core as mx
 
 from grpo_engine.events import Event, TokenNumbers, TokensScored
 from grpo_engine.rollouts.types import Rollout
 from grpo_engine.run.session import Run
 from grpo_engine.tasks.base import Example
 from grpo_engine.training.advantages import pinned_advantages
-from grpo_engine.training.logprobs import ScoredTokens, score_tokens
+from grpo_engine.training.logprobs import score_tokens
 from grpo_engine.training.report import groups_scored
-from grpo_engine.training.samples import SampledGroup, row_values
-from grpo_engine.training.sampling import sample_and_score
+from grpo_engine.training.samples import OldScores, SampledGroup, row_values
+from grpo_engine.training.sampling import SampleRequest, sample_and_score
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinnedGroups:
-    """Rollouts of the pinned prompts in one step, with log-probabilities from before the update."""
+    """Rollouts of the pinned prompts in one step, with what they scored before the update."""
 
     groups: list[SampledGroup]
-    old: ScoredTokens
-    reference: ScoredTokens | None
-
-    @property
-    def rollouts(self) -> list[Rollout]:
-        return [rollout for group in self.groups for rollout in group.rollouts]
+    rollouts: list[Rollout]
+    old: OldScores
 
 
 def take_pins(run: Run) -> None:
     """Pin the prompts requested since the last call; unknown keys are ignored."""
-    for key in run.ranks.broadcast(run.control.take_pins()):
+    for key in run.ranks.broadcast(run.control.pop_pins()):
         held_out = [e for part in run.parts for e in part.held_out(len(part.task.held_out))]
-        known = {example.key: example for example in held_out} | run.drawn_examples
-        if key in known and all(pin.key != key for pin in run.progress.pins):
-            run.progress.pins.append(known[key])
+        examples = {example.key: example for example in held_out} | run.drawn_examples
+        if key in examples and all(pin.key != key for pin in run.progress.pins):
+            run.progress.pins.append(examples[key])
 
 
 def first_pins(run: Run) -> list[Example]:
@@ -56,19 +53,20 @@ def sample_pinned(run: Run, step: int) -> Generator[Event, None, PinnedGroups | 
     take_pins(run)
     if not run.progress.pins:
         return None
-    groups = yield from sample_and_score(
-        run, step, run.progress.pins, run.sampling,
+    groups = yield from sample_and_score(run, step, SampleRequest(
+        examples=run.progress.pins, sampling=run.sampling,
         rows=run.config.rollout.group_size, origin="pinned",
-    )  # fmt: skip
+    ))  # fmt: skip
     advantages_B = pinned_advantages(groups, run.recipe)
     yield from groups_scored(run, step, groups, advantages_B, origin="pinned")
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     with run.clock.phase("evaluate"):
-        old = yield from score_tokens(run, step, rollouts, entropy=True)
-        reference = None
+        scored = yield from score_tokens(run, step, rollouts, entropy=True)
+        old = OldScores(logprobs_BT=scored.logprobs, entropy_BT=scored.entropy)
         if run.has_reference:
-            reference = yield from score_tokens(run, step, rollouts, under=run.policy.as_reference)
-    return PinnedGroups(groups=groups, old=old, reference=reference)
+            scored = yield from score_tokens(run, step, rollouts, under=run.policy.as_reference)
+            old = replace(old, reference_logprobs_BT=scored.logprobs)
+    return PinnedGroups(groups=groups, rollouts=rollouts, old=old)
 
 
 def score_pinned_after_update(
@@ -77,22 +75,21 @@ def score_pinned_after_update(
     """Score the rollouts again with the updated policy and yield their token numbers."""
     if pinned is None:
         return
-    after: ScoredTokens | None = None
+    after_BT: mx.array | None = None
     if updated:
         with run.clock.phase("evaluate"):
-            after = yield from score_tokens(run, step, pinned.rollouts)
-    rows = count()
+            scored = yield from score_tokens(run, step, pinned.rollouts)
+        after_BT = scored.logprobs
+    numbers = iter([
+        TokenNumbers(
+            index=rollout.index,
+            old=row_values(pinned.old.logprobs_BT, row, len(rollout.ids)),
+            reference=row_values(pinned.old.reference_logprobs_BT, row, len(rollout.ids)),
+            after=row_values(after_BT, row, len(rollout.ids)),
+            entropy=row_values(pinned.old.entropy_BT, row, len(rollout.ids)),
+        )
+        for row, rollout in enumerate(pinned.rollouts)
+    ])  # fmt: skip
     for group in pinned.groups:
-        numbers = []
-        for rollout, row in zip(group.rollouts, rows, strict=False):
-            read = partial(row_values, row=row, length=len(rollout.ids))
-            numbers.append(
-                TokenNumbers(
-                    index=rollout.index,
-                    old=read(pinned.old.logprobs),
-                    reference=read(pinned.reference.logprobs if pinned.reference else None),
-                    after=read(after.logprobs if after else None),
-                    entropy=read(pinned.old.entropy),
-                )
-            )
-        yield TokensScored(step=step, group=group.index, origin="pinned", numbers=tuple(numbers))
+        group_numbers = tuple(islice(numbers, len(group.rollouts)))
+        yield TokensScored(step=step, group=group.index, origin="pinned", numbers=group_numbers)

@@ -8,8 +8,8 @@ from typing import Any
 
 from grpo_engine.config.parse import build, merge
 from grpo_engine.config.settings import RunConfig
-from grpo_engine.embedded import EMBEDDED
 from grpo_engine.errors import CheckpointError, ModelError
+from grpo_engine.policy.embedded import EMBEDDED
 from grpo_engine.run import checkpoint
 
 
@@ -24,18 +24,18 @@ class Target:
 
 def find_target(
     target: str, base: RunConfig, over: Mapping[str, Any], *, step: int | None,
-    folder: Callable[[str], Path], own_model: bool = True,
+    folder: Callable[[str], Path], adapter_model: bool = True,
 ) -> Target:  # fmt: skip
     """Resolve a run's folder, an adapter or model folder, a hub id, or a run by its name.
 
     `base` are the settings of what has none, and `over` changes those of all. `folder` finds the
-    folder of a run by its name. With `own_model` an adapter is on the model that it names.
+    folder of a run by its name. With `adapter_model` an adapter is on the model that it names.
     """
     path = Path(target).expanduser()
     if (path / checkpoint.FOLDER).is_dir():
         return of_run(path, over, step)
     if (path / "adapter_config.json").is_file():
-        return of_adapter(path, base, over, own_model=own_model)
+        return of_adapter(path, base, over, adapter_model=adapter_model)
     if path.is_dir() or "/" in target or target in EMBEDDED:
         return of_model(target, base, over)
     return of_run(folder(target), over, step)
@@ -60,12 +60,12 @@ def of_run(folder: Path, over: Mapping[str, Any], step: int | None) -> Target:
 
 
 def of_adapter(
-    folder: Path, base: RunConfig, over: Mapping[str, Any], *, own_model: bool
+    folder: Path, base: RunConfig, over: Mapping[str, Any], *, adapter_model: bool
 ) -> Target:
     """Return an adapter on the model that it names, or that the settings name."""
     tree = base.model_dump(mode="json")
     model = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8")).get("model")
-    if model and own_model:
+    if model and adapter_model:
         tree = merge(tree, {"model": {"path": model}})
     return Target(config=build(with_adapter(tree, folder, over), str(folder)))
 

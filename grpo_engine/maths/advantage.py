@@ -13,7 +13,7 @@ from grpo_engine.config.recipes import Recipe
 from grpo_engine.errors import MathsError
 from grpo_engine.events import total_reward
 from grpo_engine.maths import critic
-from grpo_engine.maths.anchor import reward_penalty
+from grpo_engine.maths.anchor import distance
 from grpo_engine.maths.arrays import of_shape, on_mask
 from grpo_engine.maths.signal import Steps, normalize_then_sum, process, siblings, signal
 
@@ -124,7 +124,8 @@ def token_penalty(
     inside = required(recipe, "mask", mask) > 0
     sampled_by = on_mask(of_shape("old", required(recipe, "old", old), inside.shape), inside)
     reference = on_mask(of_shape("ref", required(recipe, "ref", ref), inside.shape), inside)
-    return reward_penalty(sampled_by, reference, recipe.anchor, recipe.anchor_level, recipe.beta)
+    penalty = distance(sampled_by, reference, recipe.anchor, recipe.anchor_level)
+    return mx.stop_gradient(recipe.beta * penalty)
 
 
 def from_critic(

@@ -38,13 +38,3 @@ def distance(policy: mx.array, reference: mx.array, estimator: str, level: str) 
     if level == "sequence":
         x = x.sum(axis=1, keepdims=True)
     return ESTIMATORS[estimator](x)
-
-
-def reward_penalty(
-    old: mx.array, reference: mx.array, estimator: str, level: str, beta: float
-) -> mx.array:
-    """β·k(π_old, π_ref), a constant to subtract from the reward: [B,T], or [B,1] as in `distance`.
-
-    PPO subtracts it per token; the other signals sum it over the completion (RLOO).
-    """
-    return mx.stop_gradient(beta * distance(old, reference, estimator, level))

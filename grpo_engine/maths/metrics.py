@@ -17,53 +17,48 @@ Pair = tuple[mx.array, mx.array]
 
 def metrics(terms: Terms, recipe: str | Recipe) -> dict[str, Pair]:
     """Every metric of one micro-batch as (sum, count), lazy."""
-    recipe = recipes.recipe(recipe)
+    recipe, mask = recipes.recipe(recipe), terms.mask
     result = {
-        "kl_to_old": over_tokens(terms, terms.kl_to_old),
-        "ratio/mean": over_tokens(terms, terms.ratio),
-        "ratio/clamped": over_tokens(terms, terms.clamped),
-        "advantage/abs_mean": over_tokens(terms, mx.abs(terms.advantage)),
+        "kl_to_old": summed(terms.kl_to_old, mask),
+        "ratio/mean": summed(terms.ratio, mask),
+        "ratio/clamped": summed(terms.clamped, mask),
+        "advantage/abs_mean": summed(mx.abs(terms.advantage), mask),
     }
     if terms.kl is not None:
-        result["kl"] = over_tokens(terms, terms.kl)
+        result["kl"] = summed(terms.kl, mask)
     if terms.entropy is not None:
-        result["entropy"] = over_tokens(terms, terms.entropy)
+        result["entropy"] = summed(terms.entropy, mask)
     if recipe.trust in ("clip", "target"):
         result |= clip_metrics(terms) | {"at_bound": at_bound(terms)}
     if recipe.importance_cap > 0:
         result |= importance_metrics(terms, recipe)
     if recipe.reads_sampler:
-        result["sampling/masked_ratio"] = over_tokens(terms, ~terms.on_policy)
+        result["sampling/masked_ratio"] = summed(~terms.on_policy, mask)
     if recipe.trust == "cispo":
         capped = (terms.side == AT_HIGH) & (terms.advantage > 0)
         result["cispo_clip_ratio"] = over_ratios(terms, capped)
     if terms.gate is not None:
-        result["vespo/phi_seq_mean"] = over_gates(terms, terms.gate)
+        is_per_row = terms.gate.shape[1] == 1
+        counted = mx.ones(terms.gate.shape) if is_per_row else mask
+        result["vespo/phi_seq_mean"] = summed(terms.gate, counted)
     if terms.target is not None:
         result |= target_metrics(terms, recipe.target_tolerance)
     if recipe.signal == "gae":
-        result["value/loss"] = over_tokens(terms, terms.value_loss)
+        result["value/loss"] = summed(terms.value_loss, mask)
     return result
 
 
-def over_tokens(terms: Terms, values: mx.array) -> Pair:
-    """(Σ over completion tokens, number of completion tokens)."""
-    inside = terms.mask.astype(mx.float32)
-    return (values.astype(mx.float32) * inside).sum(), inside.sum()
+def summed(values: mx.array, counted: mx.array) -> Pair:
+    """(Σ values over what is counted, its number)."""
+    counted = counted.astype(mx.float32)
+    return (values.astype(mx.float32) * counted).sum(), counted.sum()
 
 
 def over_ratios(terms: Terms, flags: mx.array) -> Pair:
     """(Σ, count) over the ratios: one per token, or one per completion."""
-    if not terms.per_row:
-        return over_tokens(terms, flags)
-    return flags.any(axis=1).astype(mx.float32).sum(), mx.array(float(flags.shape[0]))
-
-
-def over_gates(terms: Terms, gate: mx.array) -> Pair:
-    """(Σ, count) over completions if each has one gate, empty ones included; else over tokens."""
-    if gate.shape[1] > 1:
-        return over_tokens(terms, gate)
-    return gate.sum(), mx.array(float(gate.shape[0]))
+    if terms.per_row:
+        return summed(flags.any(axis=1), mx.ones(flags.shape[0]))
+    return summed(flags, terms.mask)
 
 
 def share_by_completion(terms: Terms, flags: mx.array) -> tuple[mx.array, mx.array]:
@@ -95,12 +90,11 @@ def importance_metrics(terms: Terms, recipe: Recipe) -> dict[str, Pair]:
     weight, counted = terms.importance, terms.mask
     if recipe.importance_mode.startswith("sequence"):
         weight, counted = weight[:, :1], mx.ones((weight.shape[0], 1), dtype=mx.bool_)
-    count = counted.astype(mx.float32).sum()
-    any_counts = (count > 0).astype(mx.float32)
+    any_counts = counted.any().astype(mx.float32)
     name = "sampling/importance_sampling_ratio"
     return {
         f"{name}/min": (mx.where(counted, weight, mx.inf).min(), any_counts),
-        f"{name}/mean": (mx.where(counted, weight, 0.0).sum(), count),
+        f"{name}/mean": summed(weight, counted),
         f"{name}/max": (mx.where(counted, weight, 0.0).max(), any_counts),
     }
 
@@ -108,8 +102,7 @@ def importance_metrics(terms: Terms, recipe: Recipe) -> dict[str, Pair]:
 def at_bound(terms: Terms) -> Pair:
     """(pushed tokens that have stopped, pushed tokens); pushed: advantage not 0, on policy."""
     pushed = terms.on_policy & (terms.advantage != 0)
-    stopped = pushed & (terms.side != FREE)
-    return stopped.astype(mx.float32).sum(), pushed.astype(mx.float32).sum()
+    return summed(terms.side != FREE, pushed)
 
 
 def target_metrics(terms: Terms, tolerance: float) -> dict[str, Pair]:
@@ -126,8 +119,7 @@ def target_metrics(terms: Terms, tolerance: float) -> dict[str, Pair]:
         "target/overshot": ~reached & (beyond > 0),
         "target/wrong_way": ~reached & (terms.advantage * (terms.ratio - 1) < 0),
     }
-    count = pushed.astype(mx.float32).sum()
-    return {name: ((flag & pushed).astype(mx.float32).sum(), count) for name, flag in flags.items()}
+    return {name: summed(flag, pushed) for name, flag in flags.items()}
 
 
 def merged(

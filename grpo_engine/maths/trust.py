@@ -32,16 +32,6 @@ def unbounded(objective: mx.array) -> Push:
     return Push(objective, mx.array(1 / MAX_RATIO), mx.array(MAX_RATIO), side)
 
 
-def free(ratio: mx.array, advantage: mx.array) -> Push:
-    """J = r·A: nothing stops the push."""
-    return unbounded(ratio * advantage)
-
-
-def score(logprob: mx.array, advantage: mx.array) -> Push:
-    """J = A·log π: the gradient of REINFORCE, for ratio none."""
-    return unbounded(advantage * logprob)
-
-
 def clip(
     ratio: mx.array,
     advantage: mx.array,
@@ -103,17 +93,13 @@ class Targets(NamedTuple):
     low: mx.array  # ratio at which a push down stops: p_old
     high: mx.array  # ratio at which a push up stops: t/p_old
 
-    def rows(self, chosen: mx.array | slice) -> "Targets":
-        """The targets of some completions, for a micro-batch."""
-        return Targets(*(values[chosen] for values in self))
-
 
 def targets_of(
     old: mx.array, signs: mx.array, mask: mx.array, token_ids: mx.array, group_ids: mx.array
 ) -> Targets:
     """Targets of all completions of whole groups. signs [B] or [B,T], the rest [B,T].
 
-    Bad tokens: t = p_old². Good tokens: t = p + s·(√p - p), s from `share_of_room`. A token's sign
+    Bad tokens: t = p_old². Good tokens: t = p + s·(√p - p), s from `step_sizes_of`. A token's sign
     is the sign of the sum of signs over the completions that share it and its prefix. Tokens off
     the mask, such as forced ones, are not pushed, but the prefix of later tokens contains them.
     """
@@ -121,22 +107,22 @@ def targets_of(
     signs = mx.broadcast_to(signs.reshape(rows, -1), (rows, columns))
     logp = mx.clip(mx.stop_gradient(old).astype(mx.float32), -LIMIT, 0.0)
     shared = group_ids[:, None] == group_ids[None, :]  # [B,B]: the same prefix so far
-    pushed, shares = [], []
+    tree_signs, step_sizes = [], []
     for t in range(columns):
-        here = mask[:, t]
-        together = shared & here[:, None] & here[None, :]
+        inside = mask[:, t]
+        together = shared & inside[:, None] & inside[None, :]
         alike = token_ids[:, t][:, None] == token_ids[:, t][None, :]
         same, shared = together & alike, shared & alike
         sign = mx.sign(mx.where(same, signs[:, t][None, :], 0.0).sum(axis=1))
-        pushed.append(sign)
-        shares.append(share_of_room(mx.exp(logp[:, t]), sign, together, same))
-    sign, share = mx.stack(pushed, axis=1), mx.stack(shares, axis=1)
+        tree_signs.append(sign)
+        step_sizes.append(step_sizes_of(mx.exp(logp[:, t]), sign, together, same))
+    sign, step_size = mx.stack(tree_signs, axis=1), mx.stack(step_sizes, axis=1)
     low = mx.exp(logp)
-    high = mx.where(sign > 0, 1 + share * (mx.exp(-logp / 2) - 1), low)
+    high = mx.where(sign > 0, 1 + step_size * (mx.exp(-logp / 2) - 1), low)
     return Targets(sign, mx.where(sign == 0, low, low * high), low, high)
 
 
-def share_of_room(p: mx.array, sign: mx.array, together: mx.array, same: mx.array) -> mx.array:
+def step_sizes_of(p: mx.array, sign: mx.array, together: mx.array, same: mx.array) -> mx.array:
     """s = min(1, (1 - Σ bad p² - Σ good p)/Σ good (√p - p)) over the distinct tokens. [B]
 
     together[i,j]: i and j have the same prefix; same[i,j]: the same token after it. Three good and
@@ -148,9 +134,9 @@ def share_of_room(p: mx.array, sign: mx.array, together: mx.array, same: mx.arra
     def over(chosen: mx.array, values: mx.array) -> mx.array:
         return mx.where(together & chosen[None, :], values[None, :], 0.0).sum(axis=1)
 
-    room = mx.maximum(1 - over(bad, p * p) - over(good, p), 0.0)
+    remaining = mx.maximum(1 - over(bad, p * p) - over(good, p), 0.0)
     reach = over(good, mx.sqrt(p) - p)
-    return mx.where(reach > room, room / mx.where(reach > 0, reach, 1.0), 1.0)
+    return mx.where(reach > remaining, remaining / mx.where(reach > 0, reach, 1.0), 1.0)
 
 
 def push(
@@ -171,4 +157,5 @@ def push(
         case "vespo":
             log_weight = answer_weight(logprob - batch.old, importance, recipe)
             return vespo(log_weight, advantage, logprob, recipe)
-    return score(logprob, advantage) if recipe.ratio == "none" else free(ratio, advantage)
+    # J = r·A, or A·log π without a ratio: the gradient of REINFORCE
+    return unbounded(advantage * logprob if recipe.ratio == "none" else ratio * advantage)

@@ -4,6 +4,7 @@ import os
 import resource
 import subprocess
 import sys
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -29,33 +30,28 @@ CUDA_12_DRIVER: Final = 525
 @cache
 def backends() -> dict[str, str]:
     """The installed MLX back ends and their versions; more than one overwrite each other."""
-    found = {}
+    versions = {}
     for package, name in BACKENDS.items():
-        try:
-            found[name] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
+        with suppress(PackageNotFoundError):
+            versions[name] = version(package)
+    return versions
 
 
 @cache
 def nvidia_driver() -> str | None:
     """The NVIDIA driver's version, if there is one."""
     try:
-        asked = subprocess.run(
+        output = subprocess.run(
             ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        )
+            capture_output=True, text=True, timeout=10, check=True,
+        ).stdout  # fmt: skip
     except (OSError, subprocess.SubprocessError):
         return None
-    lines = asked.stdout.split()
+    lines = output.split()
     return lines[0] if lines and lines[0][0].isdigit() else None
 
 
-def wanted_extra() -> str | None:
+def suitable_extra() -> str | None:
     """The extra for this machine; None if MLX needs none."""
     if sys.platform == "darwin":
         return None
@@ -76,9 +72,9 @@ def uses_gpu() -> bool:
 def library() -> Path | None:
     """Path of MLX's library on Linux, from a wheel, conda or a build; loads nothing."""
     spec = find_spec("mlx")
-    places = list(spec.submodule_search_locations or []) if spec else []
-    folders = [Path(place) / "lib" for place in places] + [Path(sys.prefix) / "lib"]
-    return next((file for folder in folders if (file := folder / "libmlx.so").exists()), None)
+    packages = (spec.submodule_search_locations or ()) if spec else ()
+    files = (Path(folder) / "lib/libmlx.so" for folder in (*packages, sys.prefix))
+    return next((file for file in files if file.exists()), None)
 
 
 def require_mlx() -> None:
@@ -91,13 +87,13 @@ def require_mlx() -> None:
 
 def require_open_files() -> None:
     """Allow as many open files as mlx-lm asks for when it is imported; raise if that fails."""
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, OPEN_FILES)
     except (ValueError, OSError) as error:
         raise EngineError(
-            f"mlx-lm asks for {OPEN_FILES[1]} open files, and {most} are allowed: raise the limit "
-            f"before the start (`ulimit -n {OPEN_FILES[1]}`)"
+            f"mlx-lm asks for {OPEN_FILES[1]} open files, and {hard_limit} are allowed: raise the "
+            f"limit before the start (`ulimit -n {OPEN_FILES[1]}`)"
         ) from error
 
 
@@ -106,10 +102,10 @@ def require_temporary_folder() -> None:
     variable = next((name for name in TEMPORARY if os.environ.get(name)), "")
     folder = Path(os.environ.get(variable) or "/tmp")
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        why = "is no folder" if not folder.is_dir() else "cannot be written to"
-        named = f"{variable} {quoted(str(folder))}" if variable else f"the folder {folder}"
+        problem = "is no folder" if not folder.is_dir() else "cannot be written to"
+        name = f"{variable} {quoted(str(folder))}" if variable else f"the folder {folder}"
         raise EngineError(
-            f"{named} {why}, and temporary files have no other place: set TMPDIR to a folder of "
+            f"{name} {problem}, and temporary files have no other place: set TMPDIR to a folder of "
             "your own"
         )
 
@@ -122,11 +118,11 @@ def require_backend() -> None:
             "Use a Mac with Apple silicon or Linux."
         )
     if sys.platform == "linux" and not backends() and library() is None:
-        extra = wanted_extra()
+        extra = suitable_extra()
         raise MissingPackageError(
             "MLX has no back end here, so models cannot be loaded. "
             f"Install the extra '{extra}': pip install 'grpo-tui[{extra}]' "
             "(others: cpu, cuda12, cuda13)."
         )
     require_temporary_folder()
-    memory.require_room(threads.cores())
+    memory.require_address_space(threads.cores())

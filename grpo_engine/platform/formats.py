@@ -8,9 +8,9 @@ def auto_format(*, on_gpu: bool) -> str:
     return STORED if on_gpu else "float32"
 
 
-def auto_words(*, on_gpu: bool) -> str:
+def auto_text(*, on_gpu: bool) -> str:
     """The format with its reason."""
-    why = "a processor multiplies 16-bit numbers many times more slowly"
+    reason = "a processor multiplies 16-bit numbers many times more slowly"
     if on_gpu:
-        why = "a GPU computes 16-bit numbers at full speed, and they need half the memory"
-    return f"auto is {auto_format(on_gpu=on_gpu)}: {why}"
+        reason = "a GPU computes 16-bit numbers at full speed, and they need half the memory"
+    return f"auto is {auto_format(on_gpu=on_gpu)}: {reason}"

@@ -10,7 +10,7 @@ import sys
 from typing import Final
 
 TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD, ARENA_MAX = -1, -2, -3, -8  # of <malloc.h>
-USERS_OWN: Final = (
+VARIABLES: Final = (
     "GLIBC_TUNABLES", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_MMAP_THRESHOLD_",
     "MALLOC_ARENA_MAX",
 )  # fmt: skip
@@ -23,22 +23,22 @@ CHOICES: Final = (
 )
 
 
-def keep_freed_memory() -> bool:
+def retain_freed_memory() -> bool:
     """Tell glibc to keep freed memory for reuse; False if nothing was set."""
-    if sys.platform != "linux" or any(name in os.environ for name in USERS_OWN):
+    if sys.platform != "linux" or any(name in os.environ for name in VARIABLES):
         return False
     try:
         libc = ctypes.CDLL(None)
         _ = libc.gnu_get_libc_version
-        taken = [int(libc.mallopt(name, value)) for name, value in CHOICES]
-        return all(taken)
+        accepted = [int(libc.mallopt(name, value)) for name, value in CHOICES]
+        return all(accepted)
     except (OSError, AttributeError):
         return False  # another C library
 
 
-def give_back() -> None:
+def trim() -> None:
     """Return free memory to the system, when a run ends and the program does not."""
     if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-        if trim is not None:
-            trim(0)
+        malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if malloc_trim is not None:
+            malloc_trim(0)

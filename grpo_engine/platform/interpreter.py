@@ -14,7 +14,7 @@ _BOOT: Final = (
 )
 
 
-def command(code: str, *words: str, interpreter: str = "") -> list[str]:
+def command(code: str, *arguments: str, interpreter: str = "") -> list[str]:
     """The command that runs code with these arguments, in this interpreter or another."""
     python = str(Path(interpreter).expanduser()) if interpreter else sys.executable
-    return [python, "-P", "-u", "-c", _BOOT + code, str(ROOT), *words]
+    return [python, "-P", "-u", "-c", _BOOT + code, str(ROOT), *arguments]

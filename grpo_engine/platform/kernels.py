@@ -8,12 +8,11 @@ processes. Only MLX gets to know the folder: Python's `os.environ` and `tempfile
 
 import atexit
 import ctypes
-import fcntl
 import os
 import re
 import sys
-import tempfile
 from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 from threading import Lock
 from typing import Final
@@ -21,14 +20,12 @@ from typing import Final
 from grpo_engine.errors import EngineError
 from grpo_engine.paths import remove
 from grpo_engine.platform import device, private
+from grpo_engine.platform.device import TEMPORARY
+from grpo_engine.platform.scratch import locked_folder
 
-VARIABLES: Final = ("TMPDIR", "TMP", "TEMP", "TEMPDIR")
-"""Where C++ looks for the temporary folder, in its order; few other programs read the last one."""
 CUDA: Final = "MLX_PTX_CACHE_DIR"
 LIBRARY: Final = re.compile(r"/.*/mlx/[^/]+/cpu/lib[^/]+\.so$", re.MULTILINE)
-PREFIX: Final = "mlx-"
-KEPT: Final = "kernels"
-ATTEMPTS: Final = 3
+CACHE: Final = "kernels"
 
 _folder: Path | None = None
 _process = 0  # a forked process needs a folder of its own
@@ -44,10 +41,11 @@ def prepare() -> None:
         if _folder is None or _process != os.getpid():
             _folder, _process = _new_folder(), os.getpid()
             atexit.register(_finish, _folder, _process)
-        name = next((name for name in VARIABLES if name in os.environ), VARIABLES[-1])
+        name = next((name for name in TEMPORARY if name in os.environ), TEMPORARY[-1])
         _set_for_mlx(name, _folder)
         if device.uses_gpu() and CUDA not in os.environ:
-            _set_for_mlx(CUDA, _shared(_folder) / "ptx")
+            # MLX does not tell apart what its versions compiled
+            _set_for_mlx(CUDA, _shared(_folder) / "ptx" / version("mlx"))
 
 
 def folder() -> Path | None:
@@ -66,67 +64,37 @@ def loaded_elsewhere() -> list[str]:
 
 
 def _new_folder() -> Path:
-    shared = private.temporary_folder()
     try:
-        if shared is not None:
-            _remove_abandoned(shared)
-        for _ in range(ATTEMPTS):  # another process may take a folder that is not locked yet
-            created = Path(tempfile.mkdtemp(prefix=PREFIX, dir=shared))
-            if _locked(created) is not None:
-                break
+        folder, _ = locked_folder("mlx")
     except OSError as error:
         raise EngineError(
             f"no temporary folder can be written ({error}); set TMPDIR to a folder of yours"
         ) from error
-    if shared is not None:
-        _restore(shared / KEPT, created)
-    return created
+    if is_shared(folder):
+        _restore(folder.parent / CACHE, folder)
+    return folder
 
 
-def _locked(path: Path) -> int | None:
-    """Lock a process's folder until the process ends; None if it is locked or gone."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.fstat(descriptor).st_nlink:
-            return descriptor
-    except OSError:
-        pass
-    os.close(descriptor)
-    return None
-
-
-def _remove_abandoned(shared: Path) -> None:
-    """Remove the folders of processes that were killed."""
-    for path in shared.glob(f"{PREFIX}*"):
-        if (descriptor := _locked(path)) is not None:
-            remove(shared, path.name, ignore_errors=True)
-            os.close(descriptor)
-
-
-def _restore(kept: Path, folder: Path) -> None:
-    """Link the kept kernels into a process's folder, and remove those that are damaged."""
-    for file in kept.rglob("*.so"):
+def _restore(cache: Path, folder: Path) -> None:
+    """Link earlier kernels into a process's folder, and remove those that are damaged."""
+    for file in cache.rglob("*.so"):
         with suppress(OSError):
             if not private.is_intact(file):
                 file.unlink()
                 continue
-            target = folder / file.relative_to(kept)
+            target = folder / file.relative_to(cache)
             target.parent.mkdir(parents=True, exist_ok=True)
             target.hardlink_to(file)
 
 
 def _finish(folder: Path, process: int) -> None:
-    """Keep the kernels that this process has loaded, which are complete; remove its folder."""
+    """Cache the kernels that this process has loaded, which are complete; remove its folder."""
     if process != os.getpid():
         return
     with suppress(OSError):
-        kept = _shared(folder) / KEPT
+        cache = _shared(folder) / CACHE
         for path in _loaded():
-            target = kept / os.path.relpath(path, folder)
+            target = cache / os.path.relpath(path, folder)
             if path.startswith(f"{folder}/") and not target.exists():
                 target.parent.mkdir(parents=True, exist_ok=True)
                 private.write(target, Path(path).read_bytes())

@@ -17,8 +17,8 @@ def escape_library_logs() -> None:
     if getattr(make, "escapes", False):
         return
 
-    def factory(*words: Any, **more: Any) -> logging.LogRecord:
-        record = make(*words, **more)
+    def factory(*arguments: Any, **keywords: Any) -> logging.LogRecord:
+        record = make(*arguments, **keywords)
         if any(library in record.pathname for library in LIBRARIES):
             with suppress(TypeError, ValueError, KeyError):  # the handler reports a wrong format
                 record.msg, record.args = escaped(record.getMessage()), ()

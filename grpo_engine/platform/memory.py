@@ -12,7 +12,7 @@ UNLIMITED = 1 << 60  # version 1 writes "no limit" as a huge number
 
 # What MLX, its BLAS and a tokenizer map before there is a model (510 MB on two cores), and what
 # each more thread adds: the buffer of the BLAS and a stack.
-LOADED, EACH_THREAD = 640 << 20, 48 << 20
+LOADED, PER_THREAD = 640 << 20, 48 << 20
 # Memory is taken in pieces of 64 MB, by MLX and by the BLAS.
 PIECES = 128 << 20
 
@@ -49,25 +49,25 @@ def shell_limit() -> ShellLimit | None:
     import psutil
 
     used = psutil.Process().memory_info()
-    found = [
+    limits = [
         ShellLimit(limit=limit, mapped=mapped, remedy=remedy)
-        for kind, mapped, remedy in (
+        for resource_type, mapped, remedy in (
             (resource.RLIMIT_AS, used.vms, "ulimit -v unlimited"),
             (resource.RLIMIT_DATA, used.data, "ulimit -d unlimited"),
         )
-        if (limit := resource.getrlimit(kind)[0]) != resource.RLIM_INFINITY
+        if (limit := resource.getrlimit(resource_type)[0]) != resource.RLIM_INFINITY
     ]
-    return min(found, key=lambda one: one.limit - one.mapped, default=None)
+    return min(limits, key=lambda limit: limit.limit - limit.mapped, default=None)
 
 
-def require_room(threads: int) -> None:
+def require_address_space(threads: int) -> None:
     """Raise if the address space has no room for MLX, before it is loaded."""
-    found = shell_limit()
-    needed = LOADED + EACH_THREAD * (threads - 1)
-    if found is not None and found.limit < needed:
+    shell = shell_limit()
+    needed = LOADED + PER_THREAD * (threads - 1)
+    if shell is not None and shell.limit < needed:
         raise MemoryLimitError(
             f"MLX needs about {needed >> 20} MB of address space and this process may have "
-            f"{found.limit >> 20} MB; raise the limit with `{found.remedy}`"
+            f"{shell.limit >> 20} MB; raise the limit with `{shell.remedy}`"
         )
 
 
@@ -88,20 +88,20 @@ def memory(root: Path = Path("/")) -> Memory:
     return Memory(total=total, available=available, process=process, limit=limit)
 
 
-def on_device(info: Mapping[str, str | int], machine: int, held: int) -> int:
+def on_device(info: Mapping[str, str | int], machine: int, allocated: int) -> int:
     """Bytes that arrays may take on a device, from its `mx.device_info`.
 
     CUDA reports how much of its own memory is free beside what MLX holds. Metal shares the
     machine's memory and reports how much it may use. A CPU reports nothing.
     """
     if "free_memory" in info:
-        return int(info["free_memory"]) + held
+        return int(info["free_memory"]) + allocated
     return min(machine, int(info.get("max_recommended_working_set_size", machine)))
 
 
 def cgroup_memory(root: Path = Path("/")) -> tuple[int | None, int]:
     """The lowest limit that applies to this process, and the bytes in use under it."""
-    found: list[tuple[int, int]] = []
+    groups: list[tuple[int, int]] = []
     for group in limits("memory", root):
         for limit_file, used_file in (
             ("memory.max", "memory.current"),
@@ -109,8 +109,8 @@ def cgroup_memory(root: Path = Path("/")) -> tuple[int | None, int]:
         ):
             limit, used = number(group / limit_file), number(group / used_file)
             if limit is not None and limit < UNLIMITED:
-                found.append((limit, used or 0))
-    return min(found, default=(None, 0))
+                groups.append((limit, used or 0))
+    return min(groups, default=(None, 0))
 
 
 def number(file: Path) -> int | None:

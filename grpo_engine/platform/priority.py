@@ -21,9 +21,9 @@ def lower_priority(niceness: int = 5) -> bool:
             system = ctypes.CDLL(None)
             return bool(system.pthread_set_qos_class_self_np(QOS_CLASS_UTILITY, 0) == 0)
         thread = threading.get_native_id()
-        wanted = min(19, os.getpriority(os.PRIO_PROCESS, os.getpid()) + niceness)
-        if os.getpriority(os.PRIO_PROCESS, thread) < wanted:
-            os.setpriority(os.PRIO_PROCESS, thread, wanted)
+        target = min(19, os.getpriority(os.PRIO_PROCESS, os.getpid()) + niceness)
+        if os.getpriority(os.PRIO_PROCESS, thread) < target:
+            os.setpriority(os.PRIO_PROCESS, thread, target)
     except (OSError, AttributeError):
         return False
     return True

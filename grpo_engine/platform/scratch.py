@@ -6,53 +6,57 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from grpo_engine.paths import remove
 from grpo_engine.platform.private import temporary_folder
+
+SUFFIX: Final = ".scratch"
 
 
 @contextmanager
 def scratch(purpose: str) -> Iterator[Path]:
     """A temporary folder, removed at the end, or else when the next one is made."""
-    parent = temporary_folder()
-    if parent is None:
-        with tempfile.TemporaryDirectory(prefix=f"grpo-tui-{purpose}-") as name:
-            yield Path(name)
-        return
-    _sweep(parent)
-    folder, lock = _locked(parent, purpose)
+    folder, lock = locked_folder(purpose)
     try:
         yield folder
     finally:
-        remove(parent, folder.name, ignore_errors=True)
+        remove(folder.parent, folder.name, ignore_errors=True)
         os.close(lock)
 
 
-def _locked(parent: Path, purpose: str) -> tuple[Path, int]:
-    """Make a folder and lock it; a sweep may remove it in between, so try again."""
-    while True:
-        folder = Path(tempfile.mkdtemp(prefix=f"{purpose}-", suffix=".scratch", dir=parent))
-        try:
-            lock = os.open(folder, os.O_RDONLY)
-        except FileNotFoundError:
-            continue
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if folder.is_dir():
+def locked_folder(purpose: str) -> tuple[Path, int]:
+    """A new folder, and its lock, which ends with the process."""
+    locked_count()
+    while True:  # another process may remove a folder before it is locked
+        folder = Path(tempfile.mkdtemp(prefix=f"{purpose}-", suffix=SUFFIX, dir=temporary_folder()))
+        if (lock := try_lock(folder)) is not None:
             return folder, lock
-        os.close(lock)
 
 
-def _sweep(parent: Path) -> None:
-    """Remove the folders of processes that have ended: nobody holds their locks."""
-    for folder in parent.glob("*.scratch"):
-        try:
-            lock = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
-        except OSError:
-            continue
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            remove(parent, folder.name, ignore_errors=True)
-        except OSError:
-            pass
-        finally:
+def locked_count(purpose: str = "") -> int:
+    """The number of locked folders for a purpose, or all; those without a lock are removed."""
+    parent, count = temporary_folder(), 0
+    for path in parent.glob(f"{purpose}*{SUFFIX}") if parent else ():
+        if (lock := try_lock(path)) is None:
+            count += 1
+        else:
+            remove(path.parent, path.name, ignore_errors=True)
             os.close(lock)
+    return count
+
+
+def try_lock(folder: Path) -> int | None:
+    """Lock a folder; None if another process has locked or removed it."""
+    try:
+        lock = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(lock).st_nlink:
+            return lock
+    except OSError:
+        pass
+    os.close(lock)
+    return None

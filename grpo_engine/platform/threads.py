@@ -4,23 +4,24 @@ OpenBLAS threads spin while they wait. One thread more than cores makes a produc
 slower, so the engines on a machine share its cores.
 """
 
-import fcntl
 import json
 import math
 import os
-import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from grpo_engine.platform.cgroup import limits
 from grpo_engine.platform.private import temporary_folder
+from grpo_engine.platform.scratch import locked_count, locked_folder
 
-ASKED: Final = ("GRPO_TUI_THREADS", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
+VARIABLES: Final = ("GRPO_TUI_THREADS", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
 
 LAUNCHED: Final = ("MLX_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 
-_claims: dict[str, int] = {}  # open descriptors by file name; holding the lock is the claim
+ENGINE: Final = "engine"
+_claims: list[tuple[Path, int]] = []  # a locked folder
 
 
 def usable_processors() -> frozenset[int]:
@@ -75,7 +76,7 @@ def launched_rank(env: Mapping[str, str] = os.environ) -> int | None:
     return None
 
 
-def ranks_here(env: Mapping[str, str] = os.environ) -> int:
+def local_ranks(env: Mapping[str, str] = os.environ) -> int:
     """Number of ranks of a distributed run on this host."""
     if env.get("OMPI_COMM_WORLD_LOCAL_SIZE", "").isdigit():
         return max(1, int(env["OMPI_COMM_WORLD_LOCAL_SIZE"]))
@@ -89,48 +90,19 @@ def ranks_here(env: Mapping[str, str] = os.environ) -> int:
 
 def claim_engine() -> None:
     """Register this process as an engine until it exits; a second call does nothing."""
-    folder = temporary_folder()
-    if _claims or folder is None:
-        return
-    for _ in range(3):  # another engine may count between the two calls and remove our file
-        try:
-            # A unique name: containers that share the folder may have equal process ids.
-            descriptor, path = tempfile.mkstemp(prefix="engine-", dir=folder)
-        except OSError:
-            return  # without a claim an engine counts only itself
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(descriptor)
-            continue
-        _claims[Path(path).name] = descriptor
-        return
+    if not _claims and temporary_folder() is not None:
+        with suppress(OSError):  # without a claim an engine counts only itself
+            _claims.append(locked_folder(ENGINE))
 
 
-def engines_here() -> int:
-    """Number of engines on this host, including this process; removes claims of ended ones."""
-    folder = temporary_folder()
-    others = 0
-    for file in folder.glob("engine-*") if folder else ():
-        if file.name in _claims:
-            continue
-        try:
-            descriptor = os.open(file, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except OSError:
-            continue
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            file.unlink(missing_ok=True)
-        except OSError:
-            others += 1
-        finally:
-            os.close(descriptor)
-    return others + 1
+def local_engines() -> int:
+    """Number of engines on this host, including this process."""
+    return locked_count(ENGINE) + (not _claims)
 
 
-def asked(env: Mapping[str, str] = os.environ) -> int | None:
+def requested(env: Mapping[str, str] = os.environ) -> int | None:
     """The upper bound that the user set in the environment."""
-    for name in ASKED:
+    for name in VARIABLES:
         if env.get(name, "").isdigit() and int(env[name]) > 0:
             return int(env[name])
     return None
@@ -138,5 +110,5 @@ def asked(env: Mapping[str, str] = os.environ) -> int | None:
 
 def share() -> int:
     """Threads for this engine's matrix products: cores / engines, at most what the user asked."""
-    mine = max(1, cores() // max(ranks_here(), engines_here()))
-    return min(mine, asked() or mine)
+    share = max(1, cores() // max(local_ranks(), local_engines()))
+    return min(share, requested() or share)

@@ -18,10 +18,10 @@ from mlx_lm.utils import save_model
 
 from grpo_engine.config.settings import ModelConfig
 from grpo_engine.errors import ModelError
+from grpo_engine.paths import irregular_file
 from grpo_engine.policy import lora
 from grpo_engine.policy.source import quantised_layers
 from grpo_engine.policy.trees import flatten, nest
-from grpo_engine.regular_files import irregular_file
 
 ADAPTED = (LoRALinear, DoRALinear, LoRASwitchLinear, LoRAEmbedding, DoRAEmbedding)
 LINEAR = (nn.Linear, nn.QuantizedLinear, SwitchLinear, QuantizedSwitchLinear)

@@ -14,11 +14,11 @@ from mlx_lm.utils import dequantize_model, load_model, load_tokenizer
 
 from grpo_engine.config.safe_yaml import read_text
 from grpo_engine.config.settings import ModelConfig
-from grpo_engine.embedded import EMBEDDED, local_folder
 from grpo_engine.errors import ConfigError, ModelError, quoted
 from grpo_engine.platform import kernels
 from grpo_engine.platform.formats import STORED, auto_format
 from grpo_engine.platform.library_logs import escape_library_logs
+from grpo_engine.policy.embedded import EMBEDDED, local_folder
 from grpo_engine.policy.trees import flatten
 
 # the largest numbers of a model's config.json, far above any that fits a machine

@@ -30,13 +30,13 @@ class Preset:
 
 
 def names() -> tuple[str, ...]:
-    found = {
+    available = {
         item.name.removesuffix(".yaml")
         for item in files(__package__).iterdir()
         if item.name.endswith(".yaml")
     }
-    known = [name for name in ORDER if name in found]
-    return (*known, *sorted(found - set(known)))
+    ordered = [name for name in ORDER if name in available]
+    return (*ordered, *sorted(available - set(ordered)))
 
 
 def preset(name: str) -> Preset:

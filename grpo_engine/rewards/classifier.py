@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_engine.errors import RewardError
-from grpo_engine.regular_files import irregular_file
+from grpo_engine.paths import irregular_file
 from grpo_engine.tasks.answers import text_of
 
 HEADS = ("score.weight", "model.score.weight", "classifier.weight")

@@ -88,7 +88,7 @@ def as_reward(name: str, function: Any, file: str, options: Mapping[str, Any]) -
 
 def find(name: str) -> tuple[Any, str]:
     """The reward function that a name refers to, and its source file."""
-    wanted = names.Wanted(f"reward {name}", RewardError, FORMS)
+    wanted = names.Purpose(f"reward {name}", RewardError, FORMS)
     if name.startswith(("http://", "https://")):
         from grpo_engine.rewards.endpoint import Endpoint
 
@@ -97,11 +97,11 @@ def find(name: str) -> tuple[Any, str]:
         from grpo_engine.rewards.classifier import Classifier
 
         return Classifier(name.removeprefix("model:")), ""
-    names.refuse_given(name, "reward")
+    names.refuse_missing(name, "reward")
     if name in BUILT_IN:
         return names.find(BUILT_IN[name].target, wanted)
     if ":" not in name and not name.endswith(".py"):
-        if found := names.brought("rewards", name, wanted):
+        if found := names.find_installed("rewards", name, wanted):
             return found
         raise RewardError(f"unknown reward {name!r}{nearest(name, BUILT_IN, 1)}; give {FORMS}")
     return names.find(name, wanted)
@@ -113,6 +113,6 @@ def _name_of(function: Any, written: str) -> str:
     named = getattr(function, "__name__", None)
     if ":" not in written:  # built in, or a package's
         return written
-    if written.startswith(names.GIVEN):
-        return written.removeprefix(names.GIVEN)
+    if written.startswith(names.IN_PROCESS):
+        return written.removeprefix(names.IN_PROCESS)
     return str(named or type(function).__name__)

@@ -13,7 +13,7 @@ from grpo_engine.control import Control
 from grpo_engine.errors import ConfigError, EngineError
 from grpo_engine.events import AlertRaised, RewardValue
 from grpo_engine.metrics import function_of
-from grpo_engine.names import GIVEN
+from grpo_engine.names import IN_PROCESS
 from grpo_engine.rewards import form
 from grpo_engine.rewards.builtins import BUILT_IN
 from grpo_engine.rewards.client import RewardClient
@@ -149,7 +149,7 @@ class Scorer:
         if name not in self._custom:
             return ""
         text = f"It gets {form.received(self._task, self._form)}. "
-        if self._custom[name].startswith(GIVEN):  # the command line does not have it
+        if self._custom[name].startswith(IN_PROCESS):  # the command line does not have it
             return text
         return f"{text}Try it: grpo-tui rewards test {self._custom[name]} --task {self._task.name}"
 

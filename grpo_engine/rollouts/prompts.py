@@ -12,7 +12,6 @@ from typing import Any
 
 from grpo_engine.config.safe_yaml import read_text
 from grpo_engine.config.settings import TaskConfig
-from grpo_engine.embedded import EMBEDDED
 from grpo_engine.errors import (
     ConfigError,
     DataError,
@@ -20,6 +19,7 @@ from grpo_engine.errors import (
     MissingPackageError,
     ModelError,
 )
+from grpo_engine.policy.embedded import EMBEDDED
 from grpo_engine.rollouts.template_trial import TemplateLimitError, try_template
 from grpo_engine.tasks.base import Example, Generated, Message, Prompt, Task
 from grpo_engine.tasks.rows import BadRows
@@ -245,7 +245,7 @@ class PromptRenderer:
 
         Checks all of a data set, but only the first `PROBES` of a generator, whose items are alike.
         """
-        bad = BadRows(skip=self.config.bad_rows == "skip")
+        bad = BadRows(self.config)
         overheads: dict[Any, int] = {}  # bytes that the template adds, by the form of the prompt
         fits = not self.vocabulary or max(self.tokenizer.get_vocab().values()) < self.vocabulary
         prompts: list[RenderedPrompt | None] = []

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_engine.errors import CheckpointError, NotWrittenError, OutsideError
-from grpo_engine.paths import inside, remove
-from grpo_engine.regular_files import irregular_file
+from grpo_engine.paths import inside, irregular_file, remove
 
 if TYPE_CHECKING:
     import mlx.core as mx

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from grpo_engine.platform.others import OtherPrograms
+from grpo_engine.platform.load import ExternalLoad
 
 
 class Clock:
@@ -12,7 +12,7 @@ class Clock:
 
     def __init__(self) -> None:
         self.phases: dict[str, float] = {}
-        self._others = OtherPrograms()
+        self._others = ExternalLoad()
         self._paused_for = 0.0
         self._started = self.now()
 

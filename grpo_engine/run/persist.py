@@ -94,7 +94,7 @@ def save_checkpoint(run: Run) -> Iterator[Event]:
 def save_if_due(run: Run) -> Iterator[Event]:
     """Between steps: save if requested, scheduled, the best so far, or the last step."""
     config, step = run.config.checkpoint, run.step
-    is_requested = run.control.take_checkpoint()
+    is_requested = run.control.pop_checkpoint()
     is_scheduled = config.every and step % config.every == 0
     is_best = config.best and run.progress.best_step == step
     if is_requested or is_scheduled or is_best or run.unsaved or run.is_complete:

@@ -11,7 +11,7 @@ from grpo_engine.run.session import Run
 def answer_requests(run: Run) -> Iterator[Event]:
     """Save if requested, wait while the run is paused, raise `StopNow` if it should stop now."""
     with run.clock.paused():
-        if run.step_state is not None and run.control.take_checkpoint():
+        if run.step_state is not None and run.control.pop_checkpoint():
             yield from save_checkpoint(run)
         yield from pause_or_stop(run.control, run.step)
 

@@ -34,7 +34,8 @@ class Progress:
     cursor: int = 0  # place in the order of the training problems
     cursors: dict[str, int] = field(default_factory=dict)  # the same of further tasks
     drawn: dict[str, int] = field(default_factory=dict)  # prompts of each of several tasks
-    rates: dict[str, tuple[int, int]] = field(default_factory=dict)  # right and tried, by key
+    # right and tried answers by key; from a file they may be fractions
+    rates: dict[str, tuple[int | float, int | float]] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)  # keys of problems that are not drawn
     tokens: int = 0
     elapsed: float = 0.0

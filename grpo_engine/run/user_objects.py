@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from grpo_engine.config.settings import TaskConfig
-from grpo_engine.names import GIVEN, keyword_of
+from grpo_engine.names import IN_PROCESS, keyword_of
 from grpo_engine.tasks.base import Task, load_task
 
 
@@ -36,7 +36,7 @@ class UserObjects:
             names["tool"] = list(config.tools)
             names["environment"] = list(filter(None, config.environments.values()))
         texts = [
-            f"{noun}{'s' * (len(group) > 1)} {', '.join(n.removeprefix(GIVEN) for n in group)}"
+            f"{noun}{'s' * (len(group) > 1)} {', '.join(n.removeprefix(IN_PROCESS) for n in group)}"
             for noun, group in names.items()
             if group
         ]
@@ -45,7 +45,7 @@ class UserObjects:
         keywords = ", ".join(
             keyword_of(noun)
             for noun, group in names.items()
-            if any(name.startswith(GIVEN) for name in group)
+            if any(name.startswith(IN_PROCESS) for name in group)
         )
         is_one = sum(map(len, names.values())) == 1
         return (

@@ -32,7 +32,7 @@ from grpo_engine.run import checkpoint, persist
 from grpo_engine.run.session import Part, Run
 from grpo_engine.run.user_objects import NO_OBJECTS, UserObjects
 from grpo_engine.setup import preflight
-from grpo_engine.setup.parts import Loaded, load_tasks, open_parts
+from grpo_engine.setup.parts import LoadedTask, load_tasks, open_parts
 from grpo_engine.setup.patched import patched
 from grpo_engine.tasks.base import Task, fingerprint_of
 from grpo_engine.training.drawing import take_rates
@@ -84,11 +84,11 @@ def open_run(
         versions=dict(versions()),
         device=str(mx.default_device()),
         threads=threads,
-        dataset_fingerprint=fingerprint_of([one.task for one in tasks]),
+        dataset_fingerprint=fingerprint_of([loaded.task for loaded in tasks]),
         recipe=f"patched {config.algorithm.recipe}" if replaced else config.algorithm.recipe,
     )
     if replaced:
-        listed = ", ".join(f"{name} ({place})" for name, place in replaced.items())
+        listed = ", ".join(f"{name} ({location})" for name, location in replaced.items())
         yield NoteWritten(
             step=step, severity="warning",
             text=f"functions of grpo_engine.maths are replaced in this process: {listed}. The "
@@ -99,7 +99,7 @@ def open_run(
         yield raised(step, "slow_products", Alert(
             severity="warning", explanation=multiplies.problem, remedy=multiplies.remedy,
         ))  # fmt: skip
-    for text in (*(text for one in tasks for text in one.task.notes), *problems):
+    for text in (*(text for loaded in tasks for text in loaded.task.notes), *problems):
         yield NoteWritten(step=step, text=text, severity="warning" if text in problems else "info")
     if ranks.size > 1:
         yield NoteWritten(
@@ -128,8 +128,8 @@ def _threads(before: int | None) -> int:
 
 
 def load_run(
-    config: RunConfig, control: Control, folder: Path, stack: ExitStack, tasks: Sequence[Loaded],
-    step: int, *, threads: int = 0, ranks: Ranks | None = None,
+    config: RunConfig, control: Control, folder: Path, stack: ExitStack,
+    tasks: Sequence[LoadedTask], step: int, *, threads: int = 0, ranks: Ranks | None = None,
     saved: Mapping[str, Any] | None = None, objects: UserObjects = NO_OBJECTS,
 ) -> Generator[Event, None, Run]:  # fmt: skip
     """Load the model and start the reward functions, for a run at step 0.
@@ -139,7 +139,7 @@ def load_run(
     """
     ranks, threads = ranks or Ranks(), threads or _threads(None)
     policy, recipe = yield from _model(config, ranks, saved, step)
-    usable = [_renderer(one.config, one.task, policy).usable() for one in tasks]
+    usable = [_renderer(loaded.config, loaded.task, policy).usable() for loaded in tasks]
     renders = [render for render, _ in usable]
     noted = [text for _, notes in usable for text in notes]
     for text in filter(None, (*policy.notes, *noted, objects.note(config.task))):
@@ -157,10 +157,10 @@ def load_run(
             yield NoteWritten(step=step, text=text)
     lengths = preflight.longest_of([
         preflight.longest(
-            one.config, render.task, policy.context_length,
+            loaded.config, render.task, policy.context_length,
             render if environments is None else environments.render,
         )
-        for one, render in zip(tasks, renders, strict=True)
+        for loaded, render in zip(tasks, renders, strict=True)
     ])  # fmt: skip
     plan = yield from _planned(config, policy, lengths, ranks, step, saved)
     sampling = Sampling.of(config.rollout)
@@ -236,15 +236,15 @@ def _planned(
     """
     limit = preflight.memory_limit()
     local = preflight.plan_memory(config, policy, lengths, limit)
-    _, *least = min(ranks.gather([limit, *local]))
-    plan = MemoryPlan(*least)
+    _, *smallest = min(ranks.gather([limit, *local]))
+    plan = MemoryPlan(*smallest)
     # all ranks split the rollouts equally, so that each gets some of the batches
     rank_rows = -(-config.rollout.prompts * config.rollout.group_size // ranks.size)
     plan = plan._replace(micro_rows=min(rank_rows, plan.micro_rows))
     if saved is not None:
         before = persist.saved_plan(config, saved)
-        fits = preflight.estimated(config, policy, lengths, before).peak <= limit
-        if all(ranks.gather(fits)):
+        peak = preflight.estimated(config, policy, lengths, before).peak
+        if all(ranks.gather(peak <= limit)):
             plan = before
         elif plan != before:
             yield NoteWritten(

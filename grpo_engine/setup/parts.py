@@ -16,7 +16,7 @@ from grpo_engine.tasks.base import Task, load_task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
+class LoadedTask:
     """A task, and the run's settings as they are for it."""
 
     label: str
@@ -25,40 +25,39 @@ class Loaded:
     weight: float = 1.0
 
 
-def load_tasks(config: RunConfig, objects: UserObjects) -> list[Loaded]:
+def load_tasks(config: RunConfig, objects: UserObjects) -> list[LoadedTask]:
     """The run's task, then the further ones that have a weight."""
-    first = Loaded(label=config.task.name, config=config, task=objects.load_task(config.task))
-    found = [first]
-    for label, other in config.task.others.items():
-        if other.weight:
-            task = load_task(other)
-            own = _settings_of(config, other, task)
-            found.append(Loaded(label=label, config=own, task=task, weight=other.weight))
-    for one in found if len(found) > 1 else ():
-        if specs_of(one.config, one.task)[1]:
+    first = LoadedTask(label=config.task.name, config=config, task=objects.load_task(config.task))
+    tasks = [first]
+    for label, further in config.task.others.items():
+        if further.weight:
+            task = load_task(further)
+            settings = _settings_of(config, further, task)
+            tasks.append(LoadedTask(label=label, config=settings, task=task, weight=further.weight))
+    for loaded in tasks if len(tasks) > 1 else ():
+        if specs_of(loaded.config, loaded.task)[1]:
             raise ConfigError(
-                f"task {one.label} has tools or an environment, which a run of several tasks "
+                f"task {loaded.label} has tools or an environment, which a run of several tasks "
                 "cannot have; train it alone",
                 "task.others",
             )
-    return found
+    return tasks
 
 
-def _settings_of(config: RunConfig, other: OtherTask, task: Task) -> RunConfig:
+def _settings_of(config: RunConfig, further: OtherTask, task: Task) -> RunConfig:
     """The settings of a run for a further task.
 
     Without rewards of its own in the settings or in the task, it has the run's.
     """
     rewards = config.rewards
-    if other.rewards or task.default_rewards:
-        rewards = rewards.model_copy(
-            update={"functions": tuple(other.rewards), "weights": tuple(other.rewards.values())}
-        )
+    if further.rewards or task.default_rewards:
+        functions, weights = tuple(further.rewards), tuple(further.rewards.values())
+        rewards = rewards.model_copy(update={"functions": functions, "weights": weights})
     return config.model_copy(
         update={
-            "task": other,
+            "task": further,
             "rewards": rewards,
-            "evaluation": config.evaluation.model_copy(update={"accuracy": other.accuracy}),
+            "evaluation": config.evaluation.model_copy(update={"accuracy": further.accuracy}),
             # these may name rewards of another task
             "algorithm": config.algorithm.model_copy(update={"refill_on": None}),
             "checkpoint": CheckpointConfig(),
@@ -68,20 +67,20 @@ def _settings_of(config: RunConfig, other: OtherTask, task: Task) -> RunConfig:
 
 
 def open_parts(
-    tasks: Sequence[Loaded], renders: Sequence[PromptRenderer], folder: Path, control: Control,
+    tasks: Sequence[LoadedTask], renders: Sequence[PromptRenderer], folder: Path, control: Control,
     objects: UserObjects, enter: Callable[[Scorer], Scorer], environments: Sequence[str] | None,
 ) -> list[Part]:  # fmt: skip
     """Start each task's reward process; `enter` sees to it that they end."""
     parts = []
-    for place, (one, render) in enumerate(zip(tasks, renders, strict=True)):
+    for index, (loaded, render) in enumerate(zip(tasks, renders, strict=True)):
         scorer = Scorer(
-            one.config, render.task, folder / f"task-{place}" if place else folder, control,
+            loaded.config, render.task, folder / f"task-{index}" if index else folder, control,
             local=objects.rewards, environments=environments,
         )  # fmt: skip
         parts.append(
             Part(
-                label=one.label, weight=one.weight, task=render.task, render=render,
-                scorer=enter(scorer), further=bool(place),
+                label=loaded.label, weight=loaded.weight, task=render.task, render=render,
+                scorer=enter(scorer), further=bool(index),
             )
         )  # fmt: skip
     return parts

@@ -21,10 +21,10 @@ _STDLIB = sysconfig.get_path("stdlib")
 def patched() -> dict[str, str]:
     """Replaced functions: their names, such as `signal.group_standard`, and file and line."""
     return {
-        name: place
+        name: location
         for path, module in sorted(sys.modules.items()) if f"{path}.".startswith(f"{_OURS}.")
         for name, value in _functions(path.removeprefix(_OURS).lstrip("."), vars(module))
-        if (place := _foreign(value))
+        if (location := _foreign(value))
     }  # fmt: skip
 
 
@@ -34,8 +34,8 @@ def _functions(module: str, values: Mapping[str, Any]) -> Iterator[tuple[str, An
         if name.startswith("__"):
             continue
         table = value if isinstance(value, Mapping) else {name: value}
-        for key, one in table.items():
-            yield f"{module}.{key}".lstrip("."), one
+        for key, function in table.items():
+            yield f"{module}.{key}".lstrip("."), function
 
 
 def _foreign(value: Any) -> str:

@@ -31,9 +31,9 @@ MOMENTS = {"adamw": 2, "adam": 2, "sgd": 1, "muon": 1, "lion": 1, "adafactor": 1
 def memory_limit() -> int:
     """Bytes that the run may use: what it holds, plus what is free."""
     usage = memory()
-    held = mx.get_active_memory() + mx.get_cache_memory()
+    allocated = mx.get_active_memory() + mx.get_cache_memory()
     machine = usage.available + usage.process
-    return int(SHARE * on_device(mx.device_info(), machine, held))
+    return int(SHARE * on_device(mx.device_info(), machine, allocated))
 
 
 def set_limits() -> None:
@@ -77,9 +77,9 @@ def longest(
     return Lengths(prompt, answer)
 
 
-def longest_of(found: Sequence[Lengths]) -> Lengths:
+def longest_of(lengths: Sequence[Lengths]) -> Lengths:
     """The longest prompt and the longest answer of several tasks."""
-    return Lengths(max(one.prompt for one in found), max(one.answer for one in found))
+    return Lengths(*map(max, zip(*lengths, strict=True)))
 
 
 def plan_memory(config: RunConfig, policy: Policy, lengths: Lengths, budget: int) -> MemoryPlan:

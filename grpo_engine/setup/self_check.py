@@ -23,7 +23,7 @@ from grpo_engine.run.requests import answer_requests
 from grpo_engine.run.session import Run
 from grpo_engine.training.drawing import Drawing
 from grpo_engine.training.logprobs import score_tokens
-from grpo_engine.training.samples import as_float, gather_rollouts
+from grpo_engine.training.samples import gather_rollouts
 from grpo_engine.training.sampling import FIXED_STEP
 
 PROMPTS, ROWS, TOKENS = 2, 2, 16
@@ -76,11 +76,11 @@ def check_itself(run: Run) -> Iterator[Event]:
     if run.has_reference:
         reference = yield from score_tokens(run, 0, rollouts, under=policy.as_reference)
         gaps["the policy and its reference (KL 0)"] = (first.logprobs - reference.logprobs, limit)
-    checked = {what: (_gap(values, mask), limit) for what, (values, limit) in gaps.items()}
-    for what, (gap, limit) in checked.items():
+    checked = {name: (_gap(values, mask), limit) for name, (values, limit) in gaps.items()}
+    for name, (gap, limit) in checked.items():
         if not (gap.mean <= limit.mean and gap.max <= limit.max):
             raise SelfCheckError(
-                f"before step 1 {what} differ by {gap.mean:.3g} nats on average and "
+                f"before step 1 {name} differ by {gap.mean:.3g} nats on average and "
                 f"{gap.max:.3g} at most, more than {limit.mean:g} and {limit.max:g}: this model "
                 "is not trained as it is sampled. Set model.shared_prefix=false or model.dtype="
                 f"{'bfloat16' if policy.dtype == 'float16' else 'float32'}; if it stays, the "
@@ -97,12 +97,12 @@ def moved_adapter(policy: Policy) -> dict[str, mx.array] | None:
         return None
     scale = float(policy.adapter["lora_parameters"]["scale"])
     return {
-        name: value + MOVED / scale * mx.random.normal(value.shape, key=mx.random.key(place))
+        name: value + MOVED / scale * mx.random.normal(value.shape, key=mx.random.key(index))
         if name.endswith("lora_b") else value
-        for place, (name, value) in enumerate(weights.items())
+        for index, (name, value) in enumerate(weights.items())
     }  # fmt: skip
 
 
 def _gap(values: mx.array, mask: mx.array) -> Gap:
     sizes = mx.abs(values * mask)
-    return Gap(as_float(sizes.sum() / mask.sum()), as_float(sizes.max()))
+    return Gap(float(sizes.sum() / mask.sum()), float(sizes.max()))

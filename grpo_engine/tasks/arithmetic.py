@@ -39,26 +39,26 @@ DEFAULTS: Final = {"kinds": list(SYMBOLS)}
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    kind: str
+    operation: str
     a: int
     b: int
 
     @property
     def text(self) -> str:
         """The problem as people write it: `47 + 38`."""
-        return f"{self.a} {SYMBOLS[self.kind]} {self.b}"
+        return f"{self.a} {SYMBOLS[self.operation]} {self.b}"
 
     @property
     def answer(self) -> int:
-        if self.kind == "add":
+        if self.operation == "add":
             return self.a + self.b
-        return self.a - self.b if self.kind == "subtract" else self.a * self.b
+        return self.a - self.b if self.operation == "subtract" else self.a * self.b
 
     @property
     def bucket(self) -> int:
         """A hash below 100 of the operands, independent of their order."""
         low, high = sorted((self.a, self.b))
-        return _digest(f"{self.kind} {low} {high}") % 100
+        return _digest(f"{self.operation} {low} {high}") % 100
 
     @property
     def wording(self) -> int:
@@ -73,7 +73,7 @@ def question(problem: Problem, wording: int | None = None) -> str:
 def working(problem: Problem) -> str:
     """The digit-by-digit steps to the answer."""
     a, b = problem.a, problem.b
-    if problem.kind == "multiply":
+    if problem.operation == "multiply":
         number, digit = max(a, b), min(a, b)
         ones = number % 10
         tens = number - ones
@@ -82,40 +82,40 @@ def working(problem: Problem) -> str:
             f"{tens * digit}+{ones * digit}={number * digit}"
         )
     (x, i), (y, j) = divmod(a, 10), divmod(b, 10)
-    if problem.kind == "add":
+    if problem.operation == "add":
         return f"{i}+{j}={i + j}, carry 1, {x}+{y}+1={x + y + 1}"
     return f"{i + 10}-{j}={i + 10 - j}, borrow 1, {x}-{y}-1={x - y - 1}"
 
 
 @cache
-def problems(kind: str, split: str) -> tuple[Problem, ...]:
+def problems(operation: str, split: str) -> tuple[Problem, ...]:
     """All problems of one kind in one set, in order.
 
     Sums and differences have two-digit operands and need a carry or borrow; products have one
     two-digit operand that is not a multiple of ten, and one from 2 to 9, in either order.
     """
     numbers = range(10, 100)
-    if kind == "multiply":
+    if operation == "multiply":
         pairs = [(a, b) for a in numbers if a % 10 for b in range(2, 10)]
         pairs += [(b, a) for a, b in pairs]
-    elif kind == "add":
+    elif operation == "add":
         pairs = [(a, b) for a in numbers for b in numbers if a % 10 + b % 10 > 9]
     else:
         pairs = [(a, b) for a in numbers for b in numbers if a > b and a % 10 < b % 10]
-    every = (Problem(kind, a, b) for a, b in pairs)
+    every = (Problem(operation, a, b) for a, b in pairs)
     return tuple(problem for problem in every if problem.bucket in SPLITS[split])
 
 
-def mixed(kinds: tuple[str, ...], split: str) -> list[Problem]:
+def mixed(operations: tuple[str, ...], split: str) -> list[Problem]:
     """Distinct problems of a set in a fixed mixed order: kinds alternate until one runs out."""
-    left = {kind: list(problems(kind, split)) for kind in kinds}
-    for kind, of_kind in left.items():
-        random.Random(f"arithmetic/{kind}/{split}").shuffle(of_kind)
+    left = {operation: list(problems(operation, split)) for operation in operations}
+    for operation, remaining in left.items():
+        random.Random(f"arithmetic/{operation}/{split}").shuffle(remaining)
     chosen: list[Problem] = []
-    for kind in cycle([turn for turn in TURNS if turn in kinds]):
-        if not left[kind]:
+    for operation in cycle([turn for turn in TURNS if turn in operations]):
+        if not left[operation]:
             return chosen
-        chosen.append(left[kind].pop())
+        chosen.append(left[operation].pop())
     return chosen
 
 
@@ -125,22 +125,22 @@ def example(problem: Problem) -> Example:
         key=f"arithmetic {problem.text}",
         prompt=user_message(question(problem)),
         target=str(problem.answer),
-        columns={"answer": str(problem.answer), "kind": problem.kind},
+        columns={"answer": str(problem.answer), "kind": problem.operation},
     )
 
 
 def build(config: TaskConfig) -> Task:
     """Build the task; the option `kinds` selects add, subtract and multiply."""
     chosen = read_options(config, DEFAULTS)["kinds"]
-    unknown = [kind for kind in chosen if kind not in SYMBOLS]
+    unknown = [operation for operation in chosen if operation not in SYMBOLS]
     if unknown or not chosen:
         raise DataError(
             f"task.options.kinds must be a list of some of {', '.join(SYMBOLS)}, got {chosen!r}",
             "task.options",
         )
-    kinds = tuple(kind for kind in SYMBOLS if kind in chosen)
-    train = [example(problem) for problem in mixed(kinds, "train")]
-    held_out = [example(problem) for problem in mixed(kinds, "held_out")]
+    operations = tuple(operation for operation in SYMBOLS if operation in chosen)
+    train = [example(problem) for problem in mixed(operations, "train")]
+    held_out = [example(problem) for problem in mixed(operations, "held_out")]
     held_out = held_out[: config.held_out_size]
     return Task(
         name="arithmetic",

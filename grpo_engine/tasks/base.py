@@ -176,15 +176,6 @@ def set_aside(
     return train, tuple(groups[i][0] for i in sorted(chosen))
 
 
-def without(
-    train: Sequence[Example], held_out: Sequence[Example]
-) -> tuple[tuple[Example, ...], int]:
-    """Return the training examples whose prompt is not held out, and how many were dropped."""
-    excluded = {prompt_hash(example.prompt) for example in held_out}
-    rest = tuple(e for e in train if prompt_hash(e.prompt) not in excluded)
-    return rest, len(train) - len(rest)
-
-
 def draw(task: Task, seed: int, position: int, count: int) -> list[Example]:
     """Return `count` training problems from `position` on.
 

@@ -20,12 +20,12 @@ from grpo_engine.tasks.rows import BadRows, Row
 
 def build(config: TaskConfig) -> Task:
     """Build the task of the function that `task.name` refers to."""
-    names.refuse_given(config.name, "task")
-    wanted = names.Wanted(f"task.name {config.name}", DataError)
+    names.refuse_missing(config.name, "task")
+    reference = names.Purpose(f"task.name {config.name}", DataError)
     if ":" in config.name or config.name.endswith(".py"):
-        source, _ = names.find(config.name, wanted)
+        source, _ = names.find(config.name, reference)
     else:
-        source = names.load(names.installed("tasks")[config.name], wanted)
+        source = names.load(names.installed("tasks")[config.name], reference)
     return task_of(config, source)
 
 
@@ -39,8 +39,8 @@ def task_of(config: TaskConfig, source: Any) -> Task:
     if isinstance(source, Task):
         return _with_settings(config, source)
     splits = source if isinstance(source, Mapping) else {config.split: source}
-    label = config.name.removeprefix(names.GIVEN)
-    bad = BadRows(skip=config.bad_rows == "skip")
+    label = config.name.removeprefix(names.IN_PROCESS)
+    bad = BadRows(config)
     rows = {name: _rows(part, f"{label} ({name})", bad) for name, part in splits.items()}
     return task_of_splits(config, rows, label, bad, **options)
 
@@ -70,25 +70,25 @@ def _value(value: Any) -> Any:
     return None if is_missing or type(plain).__name__ in ("NAType", "NaTType") else plain
 
 
-def _rows(source: Any, where: str, bad: BadRows) -> list[Row]:
+def _rows(source: Any, location: str, bad: BadRows) -> list[Row]:
     if not has_rows(source):
-        raise DataError(f"{where}: a task is a Task or rows, not {type(source).__name__}")
+        raise DataError(f"{location}: a task is a Task or rows, not {type(source).__name__}")
     rows = rows_of(source)
     if not rows:
-        raise DataError(f"{where} has no rows; give at least one")
+        raise DataError(f"{location} has no rows; give at least one")
 
-    def made(index: int, row: Any) -> Row:
+    def convert(index: int, row: Any) -> Row:
         if isinstance(row, str):
             row = {"prompt": row}
         if not isinstance(row, Mapping):
             raise DataError(
-                f"{where}: row {index + 1} is {type(row).__name__} {str(row)[:60]!r}; a row is a "
-                'mapping like {"prompt": …, "answer": …}, or text'
+                f"{location}: row {index + 1} is {type(row).__name__} {str(row)[:60]!r}; a row is "
+                'a mapping like {"prompt": …, "answer": …}, or text'
             )
         columns = {str(name): _value(value) for name, value in row.items()}
-        return Row(columns, f"{where}: row {index + 1}")
+        return Row(columns, f"{location}: row {index + 1}")
 
-    return bad.good(rows, made)
+    return bad.good(rows, convert)
 
 
 def _with_settings(config: TaskConfig, task: Task) -> Task:

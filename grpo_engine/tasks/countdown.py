@@ -21,7 +21,7 @@ from grpo_engine.tasks.base import (
     generated_task,
     user_message,
 )
-from grpo_engine.tasks.options import at_least, read_options
+from grpo_engine.tasks.options import check_minimum, read_options
 
 SYSTEM: Final = (
     "Think inside <think> and </think>, then give one arithmetic expression, without an equals "
@@ -37,9 +37,9 @@ REWARDS: Final = (RewardSpec(name="countdown"), RewardSpec(name="format_all", we
 def build(config: TaskConfig) -> Task:
     """Build the task; `options` set how many numbers, how large, and which operators."""
     options = read_options(config, DEFAULTS)
-    at_least(config, "numbers", options["numbers"], 2)
-    at_least(config, "smallest", options["smallest"], 1)
-    at_least(config, "largest", options["largest"], options["smallest"])
+    check_minimum(config, "numbers", options["numbers"], 2)
+    check_minimum(config, "smallest", options["smallest"], 1)
+    check_minimum(config, "largest", options["largest"], options["smallest"])
     problem = ""
     if not options["operators"] or set(options["operators"]) - set("+-*/"):
         problem = f"operators must be some of '+-*/', got {options['operators']!r}"

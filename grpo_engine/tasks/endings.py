@@ -9,7 +9,6 @@ Stories are generated here, or taken from HellaSwag if `options.path` has its fi
 
 import random
 from collections.abc import Sequence
-from functools import partial
 from importlib.resources import files
 from typing import Any, Final
 
@@ -24,7 +23,7 @@ from grpo_engine.tasks.base import (
     prompt_settings,
     user_message,
 )
-from grpo_engine.tasks.files import load_splits, make_task, pick_splits
+from grpo_engine.tasks.files import load_splits, task_of_splits
 from grpo_engine.tasks.options import read_options
 from grpo_engine.tasks.rows import BadRows, Row
 
@@ -45,7 +44,18 @@ def build(config: TaskConfig) -> Task:
     """Build the task from generated stories, or from HellaSwag if `options.path` is set."""
     options = read_options(config, {"path": "", "seed": 0})
     if options["path"]:
-        return _hellaswag(config, str(options["path"]), options["seed"])
+        source, bad = str(options["path"]), BadRows(config)
+        return task_of_splits(
+            config,
+            load_splits(config, source, bad),
+            "endings",
+            bad,
+            make=_hellaswag,
+            description=f"Choose the ending that fits out of four ({source}).",
+            seed=options["seed"],
+            prefill=PREFILL,
+            rewards=REWARDS,
+        )
     train, held_out = generated(
         lambda index: story(index, options["seed"]),
         size=config.train_size or SIZE,
@@ -77,52 +87,34 @@ def story(index: int, seed: int) -> Example:
 def _filled(rng: random.Random, text: str, name: str) -> str:
     """The text with the name filled in and one of each list of alternatives chosen."""
     while "{" in text:
-        before, _, rest = text.partition("{")
-        choices, _, after = rest.partition("}")
+        before, _, tail = text.partition("{")
+        choices, _, after = tail.partition("}")
         text = before + rng.choice(choices.split("|")) + after
     return " ".join(
-        name + word[1:] if word[:1] == "N" and not word[1:2].isalpha() else word
-        for word in text.split(" ")
+        name + token[1:] if token[:1] == "N" and not token[1:2].isalpha() else token
+        for token in text.split(" ")
     )
 
 
-def _example(key: str, context: str, endings: Sequence[str], right: int, where: str) -> Example:
+def _example(key: str, context: str, endings: Sequence[str], right: int, location: str) -> Example:
     listed = "\n".join(f"({letter}) {e}" for letter, e in zip(LETTERS, endings, strict=False))
     text = f"{context}\n\nWhich ending fits?\n{listed}"
     answer = f"({LETTERS[right]})"
     columns: dict[str, Any] = {"answer": answer, "context": context, "endings": list(endings)}
-    return Example(key=key, prompt=user_message(text), target=answer, columns=columns, where=where)
-
-
-def _hellaswag(config: TaskConfig, source: str, seed: int) -> Task:
-    bad = BadRows(skip=config.bad_rows == "skip")
-    splits = load_splits(config, source, bad)
-    train, held_out = (
-        bad.good(splits[name], partial(_of_row, name)) if name else []
-        for name in pick_splits(config, splits)
-    )
-    return make_task(
-        config,
-        "endings",
-        f"Choose the ending that fits out of four ({source}).",
-        train,
-        held_out,
-        bad,
-        seed=seed,
-        prefill=PREFILL,
-        default_rewards=REWARDS,
+    return Example(
+        key=key, prompt=user_message(text), target=answer, columns=columns, where=location
     )
 
 
-def _of_row(split: str, index: int, row: Row) -> Example:
+def _hellaswag(split: str, index: int, row: Row) -> Example:
     context, endings = row.columns.get("ctx"), row.columns.get("endings")
     label = str(row.columns.get("label", ""))
     if not isinstance(context, str) or not isinstance(endings, list) or not label.isdecimal():
         raise DataError(
-            f"{row.where}: a row has text in `ctx`, a list in `endings` and a number in `label`; "
-            f"this one has {', '.join(row.columns)}"
+            f"{row.location}: a row has text in `ctx`, a list in `endings` and a number in "
+            f"`label`; this one has {', '.join(row.columns)}"
         )
     if not int(label) < len(endings) <= len(LETTERS):
-        raise DataError(f"{row.where}: label {label} of {len(endings)} endings, 4 at most")
+        raise DataError(f"{row.location}: label {label} of {len(endings)} endings, 4 at most")
     key = f"endings-{split}-{index}"
-    return _example(key, context, [str(e) for e in endings], int(label), row.where)
+    return _example(key, context, [str(e) for e in endings], int(label), row.location)

@@ -5,13 +5,15 @@ mlx-lm: `messages`, whose last answer is the target, or `prompt` and `completion
 messages; a folder holds `train.jsonl`, `valid.jsonl` and `test.jsonl`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError, nearest
 from grpo_engine.names import installed
+from grpo_engine.tasks.answers import tagged_answer, to_numbers
 from grpo_engine.tasks.base import (
     BUILT_IN,
     Example,
@@ -24,7 +26,7 @@ from grpo_engine.tasks.base import (
     prompt_hash,
     prompt_settings,
     set_aside,
-    without,
+    user_message,
 )
 from grpo_engine.tasks.options import read_options
 from grpo_engine.tasks.rows import SUFFIXES, BadRows, Row, not_json, read_rows
@@ -36,89 +38,45 @@ HELD_OUT: Final = ("valid", "validation", "test", "dev", "eval")
 OPTIONS: Final[Mapping[str, Any]] = {"chat": None, "seed": 0}
 
 
+# Makes a problem of a row, given its split and index.
+Make = Callable[[str, int, Row], Example]
+
+
 def build(config: TaskConfig) -> Task:
     """Build a task from the data that the task's name points to."""
     options = read_options(config, OPTIONS)
-    bad = BadRows(skip=config.bad_rows == "skip")
+    bad = BadRows(config)
     label = Path(config.name).name or config.name
     return task_of_splits(config, load_splits(config, config.name, bad), label, bad, **options)
 
 
 def task_of_splits(
     config: TaskConfig, splits: Mapping[str, Sequence[Row]], name: str, bad: BadRows,
-    *, chat: bool | None = None, seed: int = 0,
+    *, chat: bool | None = None, seed: int = 0, make: Make | None = None, description: str = "",
+    system_prompt: str = "", prefill: str = "", rewards: Sequence[RewardSpec] | None = None,
 ) -> Task:  # fmt: skip
+    """Make the rows' problems, split them, limit both parts to their sizes, and remove overlap."""
     notes: list[str] = []
     train, held_out = (
-        examples_of(config, splits[split], split, chat, notes, bad) if split else []
-        for split in pick_splits(config, splits)
-    )
-    return make_task(
-        config,
-        name,
-        f"{config.name}: {len(train)} rows",
-        train,
-        held_out,
-        bad,
-        notes=notes,
-        seed=seed,
-        default_rewards=default_rewards(train),
-    )
-
-
-def default_rewards(examples: Sequence[Example]) -> tuple[RewardSpec, ...]:
-    """Rewards for data with an `answer`: numeric if all answers are numbers, else as text."""
-    if not examples or any("answer" not in example.columns for example in examples[:100]):
-        return ()
-    from grpo_engine.tasks.answers import tagged_answer, to_numbers
-
-    answers = [str(example.columns["answer"]) for example in examples[:100]]
-    numeric = all(to_numbers(tagged_answer(answer) or answer) for answer in answers)
-    return (RewardSpec(name="numeric_answer" if numeric else "exact_answer"),)
-
-
-def make_task(
-    config: TaskConfig,
-    name: str,
-    description: str,
-    train: Sequence[Example],
-    held_out: Sequence[Example],
-    bad: BadRows,
-    *,
-    notes: Sequence[str] = (),
-    seed: int = 0,
-    system_prompt: str = "",
-    prefill: str = "",
-    default_rewards: Sequence[RewardSpec] = (),
-) -> Task:
-    """Split examples into train and held out, limit both to their sizes, and remove overlap."""
-    skipped = bad.note(len(train) + len(held_out))
-    notes = [*filter(None, [skipped]), *notes]
-    if held_out:
-        train, dropped = without(train, held_out)
-        if dropped:
-            notes.append(
-                f"{dropped} training rows have the prompt of a held-out row and were dropped"
-            )
-        held_out = held_out[: config.held_out_size]
-    elif config.held_out_size:
-        rows = train
-        train, held_out = set_aside(rows, config.held_out_size, seed=seed)
-        notes += _about_split(config, rows, train, held_out)
-    if config.train_size:
-        train = train[: config.train_size]
+        _examples(split, splits[split], make or _maker(config, splits[split], chat, notes), bad)
+        if split else ()
+        for split in _pick_splits(config, splits)
+    )  # fmt: skip
+    description = description or f"{config.name}: {len(train)} rows"
+    rewards = default_rewards(train) if rewards is None else tuple(rewards)
+    notes = [*filter(None, [bad.note(len(train) + len(held_out))]), *notes]
+    train, held_out = _parts(config, train, held_out, seed, notes)
     if not train:
         raise DataError(
             f"task {config.name} has no training rows left after {len(held_out)} were held out; "
             "lower task.held_out_size or give other files for the two splits",
             "task.held_out_size",
         )
-    rewards = tuple(default_rewards)
     return Task(
         name=name,
         description=description,
-        train=tuple(train),
-        held_out=tuple(held_out),
+        train=train,
+        held_out=held_out,
         fingerprint=digest_of([digest_of_examples(train), digest_of_examples(held_out)]),
         default_rewards=rewards,
         accuracy=rewards[0].name if rewards else "",
@@ -128,23 +86,43 @@ def make_task(
     )
 
 
-def _about_split(
-    config: TaskConfig,
-    rows: Sequence[Example],
-    train: Sequence[Example],
-    held_out: Sequence[Example],
-) -> list[str]:
-    """Why fewer rows were set aside than asked for, and which are used by neither side."""
-    notes = []
-    if len(held_out) < config.held_out_size:
-        prompts = len({prompt_hash(row.prompt) for row in rows})
-        notes.append(
-            f"{len(held_out)} of {len(rows)} rows are held out, fewer than task.held_out_size "
-            f"{config.held_out_size}: at most half of the {prompts} different prompts"
-        )
-    if unused := len(rows) - len(train) - len(held_out):
-        notes.append(f"{unused} rows repeat a held-out prompt and are not used")
-    return notes
+def _examples(split: str, rows: Sequence[Row], make: Make, bad: BadRows) -> tuple[Example, ...]:
+    return tuple(bad.good(rows, partial(make, split)))
+
+
+def default_rewards(examples: Sequence[Example]) -> tuple[RewardSpec, ...]:
+    """Rewards for data with an `answer`: numeric if all answers are numbers, else as text."""
+    if not examples or any("answer" not in example.columns for example in examples[:100]):
+        return ()
+    answers = [str(example.columns["answer"]) for example in examples[:100]]
+    numeric = all(to_numbers(tagged_answer(answer) or answer) for answer in answers)
+    return (RewardSpec(name="numeric_answer" if numeric else "exact_answer"),)
+
+
+def _parts(
+    config: TaskConfig, train: Sequence[Example], held_out: Sequence[Example], seed: int,
+    notes: list[str],
+) -> tuple[tuple[Example, ...], tuple[Example, ...]]:  # fmt: skip
+    """The training and held-out problems; notes say which rows are used by neither."""
+    rows, size = train, config.held_out_size
+    if held_out:
+        excluded = {prompt_hash(example.prompt) for example in held_out}
+        train = [example for example in rows if prompt_hash(example.prompt) not in excluded]
+        if dropped := len(rows) - len(train):
+            notes.append(
+                f"{dropped} training rows have the prompt of a held-out row and were dropped"
+            )
+    elif size:
+        train, held_out = set_aside(rows, size, seed=seed)
+        if len(held_out) < size:
+            prompts = len({prompt_hash(row.prompt) for row in rows})
+            notes.append(
+                f"{len(held_out)} of {len(rows)} rows are held out, fewer than task.held_out_size "
+                f"{size}: at most half of the {prompts} different prompts"
+            )
+        if unused := len(rows) - len(train) - len(held_out):
+            notes.append(f"{unused} rows repeat a held-out prompt and are not used")
+    return tuple(train[: config.train_size or None]), tuple(held_out[:size])
 
 
 def load_splits(config: TaskConfig, name: str, bad: BadRows) -> dict[str, list[Row]]:
@@ -185,7 +163,7 @@ def _folder(config: TaskConfig, folder: Path, bad: BadRows) -> dict[str, list[Ro
     return splits
 
 
-def pick_splits(config: TaskConfig, splits: Mapping[str, Any]) -> tuple[str, str]:
+def _pick_splits(config: TaskConfig, splits: Mapping[str, Any]) -> tuple[str, str]:
     """Names of the training and held-out splits; the latter is empty to set rows aside."""
     for name in ("split", "held_out_split"):
         split = getattr(config, name)
@@ -199,23 +177,24 @@ def pick_splits(config: TaskConfig, splits: Mapping[str, Any]) -> tuple[str, str
     return config.split, held_out if held_out != config.split else ""
 
 
-def examples_of(
-    config: TaskConfig, rows: Sequence[Row], split: str, chat: bool | None, notes: list[str],
-    bad: BadRows,
-) -> list[Example]:  # fmt: skip
-    """Convert rows to examples, and collect those that have no usable prompt."""
+def _maker(config: TaskConfig, rows: Sequence[Row], chat: bool | None, notes: list[str]) -> Make:
+    """Converts rows to problems by their columns."""
     names, target_column = _columns(config, rows, notes)
 
-    def example(index: int, row: Row) -> Example:
+    def make(split: str, index: int, row: Row) -> Example:
         prompt, target = _read(config, row, target_column, chat)
-        others = {name: row.columns.get(name) for name in names}
-        if target and "answer" not in others:
-            others["answer"] = target
+        columns = {name: row.columns.get(name) for name in names}
+        if target and "answer" not in columns:
+            columns["answer"] = target
         return Example(
-            key=f"{split}-{index}", prompt=prompt, target=target, columns=others, where=row.where
+            key=f"{split}-{index}",
+            prompt=prompt,
+            target=target,
+            columns=columns,
+            where=row.location,
         )
 
-    return bad.good(rows, example)
+    return make
 
 
 def _columns(config: TaskConfig, rows: Sequence[Row], notes: list[str]) -> tuple[list[str], str]:
@@ -225,8 +204,8 @@ def _columns(config: TaskConfig, rows: Sequence[Row], notes: list[str]) -> tuple
     target = next((n for n in (config.target_column, *TARGETS) if n in names), "")
     if explicit and config.target_column not in names:
         raise DataError(
-            f"{rows[0].where}: there is no column {config.target_column!r} (task.target_column); "
-            f"there are {', '.join(names)}",
+            f"{rows[0].location}: there is no column {config.target_column!r} (task.target_column)"
+            f"; there are {', '.join(names)}",
             "task.target_column",
         )
     passed = []
@@ -235,9 +214,9 @@ def _columns(config: TaskConfig, rows: Sequence[Row], notes: list[str]) -> tuple
         if row is not None:
             problem = f"column {name!r} holds {not_json(row.columns.get(name))}"
             if name in (config.prompt_column, target):
-                raise DataError(f"{row.where}: {problem}, which is not JSON")
+                raise DataError(f"{row.location}: {problem}, which is not JSON")
             notes.append(
-                f"{problem} ({row.where}), which is not JSON, and is not passed "
+                f"{problem} ({row.location}), which is not JSON, and is not passed "
                 "to reward functions; convert it to text or numbers if one needs it"
             )
         elif name not in (config.prompt_column, "prompt"):
@@ -248,73 +227,68 @@ def _columns(config: TaskConfig, rows: Sequence[Row], notes: list[str]) -> tuple
 def _read(
     config: TaskConfig, row: Row, target_column: str, chat: bool | None
 ) -> tuple[Prompt, str]:
-    data, where = row.columns, row.where
-    prompt: Prompt
-    answer = ""
-    if data.get(config.prompt_column) is None and isinstance(data.get("messages"), list):
-        messages = read_messages(data["messages"], where, "messages")
+    """The prompt of a row, and its target as text."""
+    columns, answer = row.columns, ""
+    if columns.get(config.prompt_column) is None and isinstance(columns.get("messages"), list):
+        messages = read_messages(columns["messages"], row.location, "messages")
         if messages[-1].get("role") == "assistant":
             answer, messages = str(messages[-1]["content"]), messages[:-1]
-        if not messages:
-            raise DataError(f"{where}: the messages have an answer and no question; remove the row")
-        prompt = messages
+        prompt: Prompt = messages
+        if not prompt:
+            raise DataError(
+                f"{row.location}: the messages have an answer and no question; remove the row"
+            )
     else:
         prompt = _prompt(config, row)
-        as_chat = chat if chat is not None else isinstance(data.get("completion"), str)
+        as_chat = isinstance(columns.get("completion"), str) if chat is None else chat
         if isinstance(prompt, str) and as_chat:
-            prompt = ({"role": "user", "content": prompt},)
-    value = data.get(target_column)
-    return prompt, answer if value is None else text_of_target(value)
+            prompt = user_message(prompt)
+    value = columns.get(target_column)
+    if isinstance(value, list) and value and isinstance(value[-1], Mapping):
+        value = value[-1].get("content", "")
+    return prompt, answer if value is None else str(value)
 
 
 def _prompt(config: TaskConfig, row: Row) -> Prompt:
-    name, where = config.prompt_column, row.where
+    name, location = config.prompt_column, row.location
     value = row.columns.get(name)
-    if value is None:
-        have = ", ".join(row.columns) or "none"
+    if name not in row.columns:
+        columns = ", ".join(row.columns) or "none"
         near = next((n for n in PROMPTS if n in row.columns), "")
         hint = f" (perhaps {near})" if near else ""
-        if name in row.columns:
-            raise DataError(f"{where}: the prompt is null; fill it or remove the row")
         raise DataError(
-            f"{where}: there is no column {name!r}; its columns are {have}. Set "
+            f"{location}: there is no column {name!r}; its columns are {columns}. Set "
             f"task.prompt_column to the one with the prompt{hint}",
             "task.prompt_column",
         )
-    if isinstance(value, str):
-        if not value.strip():
-            raise DataError(f"{where}: the prompt is empty; fill it or remove the row")
-        return value
     if isinstance(value, list):
-        return read_messages(value, where, name)
-    raise DataError(
-        f"{where}: column {name!r} is {type(value).__name__}; a prompt is text or a list of "
-        "chat messages"
-    )
+        return read_messages(value, location, name)
+    if value is None or (isinstance(value, str) and not value.strip()):
+        problem = "null" if value is None else "empty"
+        raise DataError(f"{location}: the prompt is {problem}; fill it or remove the row")
+    if not isinstance(value, str):
+        raise DataError(
+            f"{location}: column {name!r} is {type(value).__name__}; a prompt is text or a list of "
+            "chat messages"
+        )
+    return value
 
 
-def read_messages(value: Sequence[Any], where: str, name: str) -> tuple[Message, ...]:
+def read_messages(value: Sequence[Any], location: str, name: str) -> tuple[Message, ...]:
     """Check a list of chat messages."""
     if not value:
-        raise DataError(f"{where}: the prompt is empty (no messages in {name!r})")
+        raise DataError(f"{location}: the prompt is empty (no messages in {name!r})")
     for number, message in enumerate(value, 1):
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
             raise DataError(
-                f"{where}: message {number} of {name!r} is {str(message)[:60]!r}; a message is "
+                f"{location}: message {number} of {name!r} is {str(message)[:60]!r}; a message is "
                 '{"role": …, "content": …}'
             )
         if not isinstance(message.get("content"), str | list):
-            raise DataError(f"{where}: message {number} of {name!r} has no text in 'content'")
+            raise DataError(f"{location}: message {number} of {name!r} has no text in 'content'")
     messages = tuple(
         {key: inner for key, inner in message.items() if inner is not None} for message in value
     )
     if not any(str(message["content"]).strip() for message in messages):
-        raise DataError(f"{where}: the prompt is empty: its messages have no text")
+        raise DataError(f"{location}: the prompt is empty: its messages have no text")
     return messages
-
-
-def text_of_target(value: Any) -> str:
-    """A target as text; for messages, the content of the last one."""
-    if isinstance(value, list) and value and isinstance(value[-1], Mapping):
-        return str(value[-1].get("content", ""))
-    return str(value)

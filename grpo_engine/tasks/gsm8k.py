@@ -18,7 +18,7 @@ from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError
 from grpo_engine.tasks.answers import texts_of, to_number
 from grpo_engine.tasks.base import Example, RewardSpec, Task, user_message
-from grpo_engine.tasks.files import load_splits, make_task, pick_splits
+from grpo_engine.tasks.files import load_splits, task_of_splits
 from grpo_engine.tasks.options import read_options
 from grpo_engine.tasks.rows import BadRows, Row
 
@@ -39,43 +39,39 @@ def build(config: TaskConfig) -> Task:
     source = str(options["path"]) or HUB
     if options["path"] and not Path(source).expanduser().exists() and source.count("/") != 1:
         raise DataError(f"task.options.path: there is no file or folder {source}", "task.options")
-    bad = BadRows(skip=config.bad_rows == "skip")
-    splits = load_splits(config, source, bad)
-    train, held_out = (
-        bad.good(splits[name], partial(example, name, options["prefix"])) if name else []
-        for name in pick_splits(config, splits)
-    )
-    return make_task(
+    bad = BadRows(config)
+    return task_of_splits(
         config,
+        load_splits(config, source, bad),
         "gsm8k",
-        "Grade-school word problems with a whole number as the answer.",
-        train,
-        held_out,
         bad,
+        make=partial(example, options["prefix"]),
+        description="Grade-school word problems with a whole number as the answer.",
         seed=options["seed"],
         system_prompt=SYSTEM,
-        default_rewards=REWARDS,
+        rewards=REWARDS,
     )
 
 
-def example(split: str, prefix: str, index: int, row: Row) -> Example:
+def example(prefix: str, split: str, index: int, row: Row) -> Example:
     """Convert a row to a problem; the number after `####` becomes the column `answer`."""
     question, solution = row.columns.get("question"), row.columns.get("answer")
     if not isinstance(question, str) or not isinstance(solution, str) or not question.strip():
-        have = ", ".join(row.columns)
+        columns = ", ".join(row.columns)
         raise DataError(
-            f"{row.where}: a GSM8K row has text in `question` and `answer`; this one has {have}"
+            f"{row.location}: a GSM8K row has text in `question` and `answer`; this one "
+            f"has {columns}"
         )
     _, mark, answer = solution.rpartition("####")
     if not mark:
-        raise DataError(f"{row.where}: the answer has no `####` before its final number")
+        raise DataError(f"{row.location}: the answer has no `####` before its final number")
     answer = answer.strip().replace(",", "")
     return Example(
         key=f"gsm8k-{split}-{index}",
         prompt=user_message(prefix + question),
         target=answer,
         columns={"question": question, "answer": answer, "solution": solution},
-        where=row.where,
+        where=row.location,
     )
 
 
@@ -90,13 +86,15 @@ def tutorial_accuracy(
 
     A row whose `answer` is no number gets None.
     """
-    found = [tutorial_number(text) for text in texts_of(completions, prompts)]
-    wanted = [to_number(str(expected)) for expected in answer]
+    numbers = [tutorial_number(text) for text in texts_of(completions, prompts)]
+    targets = [to_number(str(expected)) for expected in answer]
     if log_extra is not None:
-        log_extra("reason", [_reason(got, want) for got, want in zip(found, answer, strict=True)])
+        log_extra(
+            "reason", [_reason(got, target) for got, target in zip(numbers, answer, strict=True)]
+        )
     return [
-        None if want is None else float(got is not None and float(got) == float(want))
-        for got, want in zip(found, wanted, strict=True)
+        None if target is None else float(got is not None and float(got) == float(target))
+        for got, target in zip(numbers, targets, strict=True)
     ]
 
 
@@ -112,13 +110,13 @@ def tutorial_number(text: str) -> str | None:
     It begins with `<think>`, and after the first `</think>` come an `<answer>` and an `</answer>`
     with exactly one run of digits between them. Everything else may be any text.
     """
-    begun, closed, rest = text.partition("</think>")
+    begun, closed, tail = text.partition("</think>")
     if not closed or not begun.startswith("<think>"):
         return None
-    parts = re.split(r"(\d+)", rest)  # text, digits, text, …
+    parts = re.split(r"(\d+)", tail)  # text, digits, text, …
     runs = zip(parts[::2], parts[1::2], parts[2::2], strict=False)
     return next((run for a, run, b in runs if "<answer>" in a and "</answer>" in b), None)
 
 
-def _reason(got: str | None, want: Any) -> str:
-    return "not well formed" if got is None else f"found {got[:40]}, expected {str(want)[:40]}"
+def _reason(got: str | None, target: Any) -> str:
+    return "not well formed" if got is None else f"found {got[:40]}, expected {str(target)[:40]}"

@@ -54,10 +54,10 @@ def names() -> list[str]:
 
 def build(config: TaskConfig) -> Task:
     _, _, name = config.name.partition(":")
-    known = _registry()
-    if name not in known:
+    available = _registry()
+    if name not in available:
         raise DataError(
-            f"reasoning-gym has no generator {name!r}{nearest(name, known)}; "
+            f"reasoning-gym has no generator {name!r}{nearest(name, available)}; "
             "`grpo-tui tasks list --gym` shows all"
         )
     options = _options(config, name)
@@ -116,12 +116,12 @@ def _registry() -> Mapping[str, Any]:
 
 def _options(config: TaskConfig, name: str) -> dict[str, Any]:
     """The options, with names checked against the generator's configuration."""
-    known = [f.name for f in fields(_registry()[name][1]) if f.name != "size"]
+    available = [f.name for f in fields(_registry()[name][1]) if f.name != "size"]
     for option in config.options:
-        if option not in known:
+        if option not in available:
             raise DataError(
                 f"task.options: {config.name} has no option {option!r}; it takes "
-                f"{', '.join(known)}",
+                f"{', '.join(available)}",
                 "task.options",
             )
     return {"seed": 0, **config.options}
@@ -158,7 +158,7 @@ def _dataset(name: str, options: str, size: int) -> Any:
         if name == "composite":
             from reasoning_gym.composite import DatasetSpec
 
-            chosen["datasets"] = [DatasetSpec(**one) for one in chosen.get("datasets", ())]
+            chosen["datasets"] = [DatasetSpec(**spec) for spec in chosen.get("datasets", ())]
         return create_dataset(name, size=size, **chosen)
     except (AssertionError, TypeError, ValueError) as error:
         raise DataError(
@@ -195,12 +195,12 @@ def gym_score(
     _registry()
     scores, reasons = [], []
     rows = zip(texts_of(completions, prompts), gym, question, answer, metadata, strict=True)
-    for text, problem, asked, expected, data in rows:
+    for text, problem, question_text, expected, data in rows:
         options = json.dumps(dict(problem["options"]), sort_keys=True)
         dataset = _dataset(problem["name"], options, problem["size"])
         entry = _entry(problem["name"], options, problem["size"], problem["index"])
-        if entry["question"] != asked:
-            entry = {"question": asked, "answer": expected, "metadata": dict(data)}
+        if entry["question"] != question_text:
+            entry = {"question": question_text, "answer": expected, "metadata": dict(data)}
         result = final_answer(text)[:LONGEST_ANSWER]
         if refused(dataset, result):
             scores.append(0.0)

@@ -26,27 +26,27 @@ def hub_splits(config: TaskConfig, name: str) -> dict[str, list[Row]]:
             f"there is no file or folder {name!r}, and data sets of the hub need the package "
             f"datasets; `pip install 'grpo-tui[hub]'`, or {remedy}"
         ) from error
-    _stay_offline_where_there_is_no_network()
+    _use_cache_without_network()
     try:
         loaded: Any = datasets.load_dataset(repository, subset or None)
     except Exception as error:  # the package's errors have no common base class
-        said = " ".join(str(error).split())[:300]
+        reason = " ".join(str(error).split())[:300]
         if "config name is missing" in str(error).lower() or "pick one among" in str(error).lower():
             raise DataError(
-                f"data set {repository} has subsets: {said}; set task.name to {repository}:SUBSET"
+                f"data set {repository} has subsets: {reason}; set task.name to {repository}:SUBSET"
             ) from error
         raise NotFetchedError(
-            f"data set {name} is neither on the hub nor in the cache ({said}); {remedy}"
+            f"data set {name} is neither on the hub nor in the cache ({reason}); {remedy}"
         ) from error
-    wanted = {config.split, config.held_out_split}
+    splits = {config.split, config.held_out_split}
     return {
         split: [Row(row, f"{name}: {split} row {number}") for number, row in enumerate(part, 1)]
         for split, part in loaded.items()
-        if split in wanted or split in ("valid", "validation", "test", "dev", "eval")
+        if split in splits or split in ("valid", "validation", "test", "dev", "eval")
     }
 
 
-def _stay_offline_where_there_is_no_network() -> None:
+def _use_cache_without_network() -> None:
     """Use only the cache if the hub is unreachable, to avoid half a minute of retries.
 
     Behind a proxy there is no check, because the hub's name may not resolve here.

@@ -12,16 +12,16 @@ def read_options(config: TaskConfig, defaults: Mapping[str, Any]) -> dict[str, A
     chosen = dict(defaults)
     for name, value in config.options.items():
         if name not in defaults:
-            known = ", ".join(sorted(defaults)) or "no options"
+            available = ", ".join(sorted(defaults)) or "no options"
             raise DataError(
                 f"task.options: {config.name} has no option {quoted(name)}"
-                f"{nearest(name, defaults, 1)}; it takes {known}",
+                f"{nearest(name, defaults, 1)}; it takes {available}",
                 "task.options",
             )
         default = defaults[name]
-        wanted = (int, float) if isinstance(default, float) else type(default)
+        types = (int, float) if isinstance(default, float) else type(default)
         wrong = isinstance(value, bool) != isinstance(default, bool)
-        if default is not None and (wrong or not isinstance(value, wanted)):
+        if default is not None and (wrong or not isinstance(value, types)):
             raise DataError(
                 f"task.options.{name} must be {_name(default)} like {default!r}, "
                 f"got {quoted(value)}",
@@ -31,7 +31,7 @@ def read_options(config: TaskConfig, defaults: Mapping[str, Any]) -> dict[str, A
     return chosen
 
 
-def at_least(config: TaskConfig, name: str, value: float, low: float) -> None:
+def check_minimum(config: TaskConfig, name: str, value: float, low: float) -> None:
     """Refuse an option below its minimum."""
     if value < low:
         raise DataError(

@@ -4,13 +4,14 @@ import csv
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from grpo_engine.config.safe_yaml import once
+from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError, MissingPackageError
 
-SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 # A CSV field may be a whole document.
 LONGEST_FIELD = 1 << 26
 
@@ -21,47 +22,47 @@ R = TypeVar("R")
 class BadRows:
     """Collects the rows that cannot be used: `task.bad_rows` refuses the data or skips them."""
 
-    SHOWN = 3
+    LISTED = 3
 
-    def __init__(self, *, skip: bool) -> None:
-        self.skip = skip
+    def __init__(self, config: TaskConfig) -> None:
+        self.skip = config.bad_rows == "skip"
         self.count = 0
-        self._shown: list[DataError] = []
+        self._first: list[DataError] = []
 
     def add(self, error: DataError) -> None:
         """Count a row; the error says where it is and what is wrong."""
         self.count += 1
-        if len(self._shown) < self.SHOWN:
-            self._shown.append(error)
+        if len(self._first) < self.LISTED:
+            self._first.append(error)
 
     def good(self, items: Iterable[T], make: Callable[[int, T], R]) -> list[R]:
         """What `make` returns for each item and its index; counts those that it refuses."""
-        made = []
+        results = []
         for index, item in enumerate(items):
             try:
-                made.append(make(index, item))
+                results.append(make(index, item))
             except DataError as error:
                 self.add(error)
-        return made
+        return results
 
     def note(self, good: int) -> str:
         """Say which rows are skipped, empty if none is; raise if they may not be."""
         if not self.count:
             return ""
         total = good + self.count
-        said = "; ".join(dict.fromkeys(map(str, self._shown)))
-        settings = dict.fromkeys(name for error in self._shown for name in error.settings)
+        reasons = "; ".join(dict.fromkeys(map(str, self._first)))
+        settings = dict.fromkeys(name for error in self._first for name in error.settings)
         if not good:
-            said = said if total == 1 else f"none of {total} rows can be used: {said}"
-            raise DataError(said, *settings)
-        if more := self.count - len(self._shown):
-            said += f"; and {more} more"
+            reasons = reasons if total == 1 else f"none of {total} rows can be used: {reasons}"
+            raise DataError(reasons, *settings)
+        if more := self.count - len(self._first):
+            reasons += f"; and {more} more"
         if self.skip:
-            return f"{self.count} of {total} rows are skipped: {said}"
+            return f"{self.count} of {total} rows are skipped: {reasons}"
         if total > 1:
-            said = f"{self.count} of {total} rows cannot be used: {said}"
+            reasons = f"{self.count} of {total} rows cannot be used: {reasons}"
         raise DataError(
-            f"{said}. Correct or remove them, or set task.bad_rows to skip",
+            f"{reasons}. Correct or remove them, or set task.bad_rows to skip",
             *settings, "task.bad_rows",
         )  # fmt: skip
 
@@ -71,7 +72,7 @@ class Row:
     """One row: its columns, and its place in the file."""
 
     columns: Mapping[str, Any]
-    where: str
+    location: str
 
 
 def read_rows(path: Path, bad: BadRows) -> list[Row]:
@@ -79,20 +80,13 @@ def read_rows(path: Path, bad: BadRows) -> list[Row]:
 
     A file that cannot be read beyond some place raises an error with that place and a remedy.
     """
-    readers = {
-        ".jsonl": _jsonl,
-        ".json": _json,
-        ".csv": _csv,
-        ".tsv": _csv,
-        ".parquet": _parquet,
-    }
-    reader = readers.get(path.suffix.lower())
+    reader = READERS.get(path.suffix.lower())
     if reader is None:
         raise DataError(
             f"{path}: a data file ends in {', '.join(SUFFIXES)}, not {path.suffix or 'nothing'!r}"
         )
     try:
-        rows = list(reader(path, bad))
+        rows = bad.good(reader(path), _row)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
     if not rows:
@@ -101,60 +95,55 @@ def read_rows(path: Path, bad: BadRows) -> list[Row]:
     return rows
 
 
-def _decoded(path: Path, number: int, data: bytes) -> str:
-    try:
-        return data.decode("utf-8-sig" if number == 1 else "utf-8")
-    except UnicodeDecodeError as error:
+def _row(_: int, item: tuple[str, Any]) -> Row:
+    location, value = item
+    if isinstance(value, DataError):
+        raise value
+    if not isinstance(value, dict):
         raise DataError(
-            f"{path}:{number}: byte {error.start} ({data[error.start]:#04x}) is not UTF-8; "
-            "save the file as UTF-8"
-        ) from error
+            f'{location}: a row is an object like {{"prompt": …}}, not {type(value).__name__}'
+        )
+    return Row(value, location)
+
+
+# What a reader yields: the place of each row, and the row or why it is none.
+Items = Iterator[tuple[str, Any]]
 
 
 def _lines(path: Path) -> Iterator[str]:
     with path.open("rb") as file:
         for number, data in enumerate(file, 1):
-            yield _decoded(path, number, data)
-
-
-def _jsonl(path: Path, bad: BadRows) -> Iterator[Row]:
-    with path.open("rb") as file:
-        for number, data in enumerate(file, 1):
-            if not data.strip():
-                continue
             try:
-                yield _json_row(path, number, _decoded(path, number, data))
-            except DataError as error:
-                bad.add(error)
+                yield data.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                raise DataError(
+                    f"{path}:{number}: byte {error.start} ({data[error.start]:#04x}) is not UTF-8; "
+                    "save the file as UTF-8"
+                ) from error
 
 
-def _json_row(path: Path, number: int, line: str) -> Row:
+def _jsonl(path: Path) -> Items:
+    for number, line in enumerate(_lines(path), 1):
+        location = f"{path}:{number}"
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line, object_pairs_hook=once)
+        except (ValueError, RecursionError) as error:
+            reason = str(error)
+            if isinstance(error, json.JSONDecodeError):
+                reason = f"{error.msg} at column {error.colno}"
+            hint = " (if it is one list, name the file .json)" if line.startswith("[") else ""
+            value = DataError(
+                f"{location}: not JSON: {reason}: {line.strip()[:60]!r}; write one JSON object per "
+                f"line, or delete the line{hint}"
+            )
+        yield location, value
+
+
+def _json(path: Path) -> Items:
     try:
-        value = json.loads(line, object_pairs_hook=once)
-    except (ValueError, RecursionError) as error:
-        said = str(error)
-        if isinstance(error, json.JSONDecodeError):
-            said = f"{error.msg} at column {error.colno}"
-        shown = line.strip()[:60]
-        hint = ""
-        if number == 1 and line.lstrip().startswith("["):
-            hint = " (if it is one list, name the file .json)"
-        raise DataError(
-            f"{path}:{number}: not JSON: {said}: {shown!r}; write one JSON object per line, "
-            f"or delete the line{hint}"
-        ) from error
-    if not isinstance(value, dict):
-        raise DataError(
-            f"{path}:{number}: a row is a JSON object like "
-            f'{{"prompt": …}}, not {type(value).__name__}'
-        )
-    return Row(value, f"{path}:{number}")
-
-
-def _json(path: Path, bad: BadRows) -> Iterator[Row]:
-    text = "".join(_lines(path))
-    try:
-        value = json.loads(text, object_pairs_hook=once)
+        value = json.loads("".join(_lines(path)), object_pairs_hook=once)
     except json.JSONDecodeError as error:
         raise DataError(
             f"{path}:{error.lineno}: not JSON: {error.msg} at column {error.colno}; if it has one "
@@ -167,46 +156,46 @@ def _json(path: Path, bad: BadRows) -> Iterator[Row]:
         value = lists[0] if len(lists) == 1 else value
     if not isinstance(value, list):
         raise DataError(f"{path}: a .json data file is one list of objects")
-    for number, row in enumerate(value, 1):
-        where = f"{path}: row {number}"
-        if isinstance(row, dict):
-            yield Row(row, where)
-        else:
-            bad.add(DataError(f"{where}: a row is an object, not {type(row).__name__}"))
+    return _numbered(path, value)
 
 
-def _csv(path: Path, bad: BadRows) -> Iterator[Row]:
+def _numbered(path: Path, rows: Sequence[Any]) -> Items:
+    for number, row in enumerate(rows, 1):
+        yield f"{path}: row {number}", row
+
+
+def _csv(path: Path, delimiter: str = ",") -> Items:
     csv.field_size_limit(LONGEST_FIELD)
-    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
     reader = csv.reader(_lines(path), delimiter=delimiter, strict=True)
-    names: list[str] = []
     try:
+        names = _header(next(filter(None, reader), []), f"{path}:{reader.line_num}")
         for cells in reader:
-            where = f"{path}:{reader.line_num}"
-            if not names:
-                names = _header(cells, where)
-            elif len(cells) == len(names):
-                yield Row(dict(zip(names, cells, strict=True)), where)
+            location = f"{path}:{reader.line_num}"
+            if len(cells) == len(names):
+                yield location, dict(zip(names, cells, strict=True))
             elif cells:
-                bad.add(
+                yield (
+                    location,
                     DataError(
-                        f"{where}: {len(cells)} fields where the header has {len(names)}; quote "
+                        f"{location}: {len(cells)} fields where the header has {len(names)}; quote "
                         "fields that contain the delimiter or a line break"
-                    )
+                    ),
                 )
     except csv.Error as error:
         raise DataError(f"{path}:{reader.line_num}: not CSV: {error}; check its quotes") from error
 
 
-def _header(cells: Sequence[str], where: str) -> list[str]:
+def _header(cells: Sequence[str], location: str) -> list[str]:
     names = [cell.strip() for cell in cells]
     for name in names:
         if names.count(name) > 1 or not name:
-            raise DataError(f"{where}: the header has {name!r} more than once or empty; rename it")
+            raise DataError(
+                f"{location}: the header has {name!r} more than once or empty; rename it"
+            )
     return names
 
 
-def _parquet(path: Path, _bad: BadRows) -> Iterator[Row]:
+def _parquet(path: Path) -> Items:
     try:
         from pyarrow import ArrowException, parquet
     except ImportError as error:
@@ -215,11 +204,16 @@ def _parquet(path: Path, _bad: BadRows) -> Iterator[Row]:
             "or convert the file to JSONL"
         ) from error
     try:
-        table = parquet.read_table(path)
+        return _numbered(path, parquet.read_table(path).to_pylist())
     except (ArrowException, OSError) as error:
         raise DataError(f"{path} is not a readable Parquet file: {error}") from error
-    for number, row in enumerate(table.to_pylist(), 1):
-        yield Row(row, f"{path}: row {number}")
+
+
+READERS: Final[Mapping[str, Callable[[Path], Items]]] = {
+    ".jsonl": _jsonl, ".json": _json, ".csv": _csv, ".tsv": partial(_csv, delimiter="\t"),
+    ".parquet": _parquet,
+}  # fmt: skip
+SUFFIXES: Final = tuple(READERS)
 
 
 def not_json(value: Any) -> str:

@@ -21,7 +21,7 @@ LIMIT_S: Final = 600.0  # a package may download its data
 
 def build(config: TaskConfig) -> Task:
     """Build the task of a package; its own process loads it."""
-    bad = BadRows(skip=config.bad_rows == "skip")
+    bad = BadRows(config)
     splits = {
         split: [
             Row(row, f"{config.name} ({split}), row {number}") for number, row in enumerate(rows, 1)
@@ -32,8 +32,8 @@ def build(config: TaskConfig) -> Task:
         splits = {"train": splits["eval"]}
     if "eval" in splits and not config.held_out_split:
         config = config.model_copy(update={"held_out_split": "eval"})
-    task = task_of_splits(config, splits, config.name, bad)
-    return replace(task, environment=config.name, default_rewards=(), accuracy="")
+    task = task_of_splits(config, splits, config.name, bad, rewards=())
+    return replace(task, environment=config.name)
 
 
 def _splits(config: TaskConfig) -> dict[str, list[dict[str, Any]]]:

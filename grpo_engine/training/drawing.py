@@ -25,7 +25,7 @@ class Drawing:
         self._run = run
         self._cursors = {part.label: run.progress.cursors.get(part.label, 0) for part in run.parts}
         self._cursors[run.parts[0].label] = run.progress.cursor
-        self._drawn = dict(run.progress.drawn)
+        self._counts = dict(run.progress.drawn)
         self._left_out = frozenset(run.progress.left_out)
         self.passed_over = 0  # problems that were not drawn
 
@@ -34,10 +34,10 @@ class Drawing:
 
     def finish(self, groups: Sequence[SampledGroup]) -> None:
         """Keep what was drawn, and the pass rates of its answers."""
-        progress, (first, *others) = self._run.progress, self._run.parts
+        progress, (first, *further) = self._run.progress, self._run.parts
         progress.cursor = self._cursors[first.label]
-        progress.cursors = {part.label: self._cursors[part.label] for part in others}
-        progress.drawn = self._drawn
+        progress.cursors = {part.label: self._cursors[part.label] for part in further}
+        progress.drawn = self._counts
         if self._run.config.task.curriculum != "off":
             progress.rates |= {
                 group.example.key: (count, len(group.rollouts))
@@ -50,12 +50,11 @@ class Drawing:
 
         It has the largest weight / (2 · prompts so far + 1), as Sainte-Laguë shares out seats.
         """
-        first, *others = self._run.parts
-        if not others:
-            return first
-        drawn = self._drawn
-        part = max(self._run.parts, key=lambda p: p.weight / (2 * drawn.get(p.label, 0) + 1))
-        drawn[part.label] = drawn.get(part.label, 0) + 1
+        if len(self._run.parts) == 1:
+            return self._run.parts[0]
+        counts = self._counts
+        part = max(self._run.parts, key=lambda p: p.weight / (2 * counts.get(p.label, 0) + 1))
+        counts[part.label] = counts.get(part.label, 0) + 1
         return part
 
     def _next(self, part: Part) -> Example:

@@ -48,10 +48,14 @@ def score_tokens(
         scored.append((batch, scores))
         yield PhaseAdvanced(step=step, phase="logprobs", done=done, total=len(assigned))
         yield from answer_requests(run)
-    names = ["logprobs", *(["entropy"] if entropy else []), *(["values"] if values else [])]
-    parts = {name: [(batch, getattr(scores, name)) for batch, scores in scored] for name in names}
     width = max(1, *(len(rollout.ids) for rollout in rollouts))
-    arrays = {name: assembled(parts[name], len(rollouts), width) for name in names}
+    arrays = {
+        name: assembled(
+            [(batch, getattr(scores, name)) for batch, scores in scored], len(rollouts), width
+        )
+        for name, is_read in (("logprobs", True), ("entropy", entropy), ("values", values))
+        if is_read
+    }
     return ScoredTokens(**run.ranks.sum(arrays))
 
 

@@ -11,39 +11,39 @@ from mlx.utils import tree_map
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.config.settings import RolloutConfig
 from grpo_engine.maths.arrays import Batch, batch_of
-from grpo_engine.maths.loss import Terms, recipe_loss
+from grpo_engine.maths.loss import recipe_loss
 from grpo_engine.maths.metrics import metrics
 from grpo_engine.maths.trust import Targets, targets_of
 from grpo_engine.maths.weight import Totals
 from grpo_engine.policy.batch import TokenBatch
 from grpo_engine.policy.forward import TokenScores, token_scores
 from grpo_engine.policy.policy import Policy
-from grpo_engine.training.samples import Experience, as_float, fitted, rows_of_batch
+from grpo_engine.training.samples import Experience, rows_of_batch
 
 Sums = dict[str, tuple[float, float]]  # (sum, count) of each metric
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatchResult:
-    """Loss, metrics and token arrays [B, T] of one micro-batch, evaluated."""
+    """Loss, metrics and token arrays [B, T] of one micro-batch, evaluated.
+
+    The arrays are `logprobs` and `clipped`, and `entropy`, `kl` and `values` if there are any.
+    """
 
     batch: TokenBatch
     loss: float
     sums: Sums
-    logprobs: mx.array
-    entropy: mx.array | None
-    clipped: mx.array
-    kl: mx.array | None
-    values: mx.array | None
+    arrays: Mapping[str, mx.array]
 
     @classmethod
     def of(cls, batch: TokenBatch, outputs: Mapping[str, Any]) -> "MicroBatchResult":
-        """The evaluated outputs of `gradient`; scalars become plain numbers."""
-        sums = {
-            name: (as_float(total), as_float(count))
-            for name, (total, count) in outputs["sums"].items()
-        }
-        return cls(**{**outputs, "batch": batch, "loss": as_float(outputs["loss"]), "sums": sums})
+        """The evaluated outputs of `loss`; scalars become plain numbers."""
+        return cls(
+            batch=batch,
+            loss=float(outputs["loss"]),
+            sums={name: (float(a), float(b)) for name, (a, b) in outputs["sums"].items()},
+            arrays=outputs["arrays"],
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,28 +75,35 @@ def loss(
 ) -> tuple[mx.array, dict[str, Any]]:
     """The micro-batch's share of the update's loss, scaled; beside it, its outputs, all lazy."""
     recipe = inputs.recipe
-    reads_entropy = recipe.entropy_bonus > 0 or recipe.entropy_top_quantile < 1
     new = token_scores(
         policy,
         batch,
         temperature=inputs.rollout.temperature,
-        entropy=reads_entropy or inputs.is_first,
+        entropy=reads_entropy(recipe) or inputs.is_first,
         entropy_gradient=recipe.entropy_bonus > 0,
         values=recipe.signal == "gae",
     )
+    targets = inputs.targets
+    if targets is not None:
+        targets = Targets(*(rows_of_batch(values, batch) for values in targets))
     value, terms = recipe_loss(
         _inputs_of_batch(inputs.experience, recipe, batch, new), recipe, totals,
-        _targets_of_batch(inputs.targets, batch), inputs.rollout.max_new_tokens,
+        targets, inputs.rollout.max_new_tokens,
     )  # fmt: skip
+    clipped = (terms.side != 0) & (terms.advantage != 0) & terms.mask
+    arrays = {
+        "logprobs": new.logprobs, "entropy": new.entropy, "values": new.values, "kl": terms.kl,
+        "clipped": clipped.astype(mx.float32),
+    }  # fmt: skip
     return value * inputs.scale, {
         "loss": value,
         "sums": metrics(terms, recipe),
-        "logprobs": mx.stop_gradient(new.logprobs),
-        "entropy": None if new.entropy is None else mx.stop_gradient(new.entropy),
-        "clipped": _clipped(terms),
-        "kl": terms.kl,
-        "values": None if new.values is None else mx.stop_gradient(new.values),
+        "arrays": {name: array for name, array in arrays.items() if array is not None},
     }
+
+
+def reads_entropy(recipe: Recipe) -> bool:
+    return recipe.entropy_bonus > 0 or recipe.entropy_top_quantile < 1
 
 
 def _inputs_of_batch(
@@ -122,11 +129,6 @@ def _inputs_of_batch(
     )
 
 
-def _clipped(terms: Terms) -> mx.array:
-    """1 where a bound stopped the push of a token."""
-    return ((terms.side != 0) & (terms.advantage != 0) & (terms.mask > 0)).astype(mx.float32)
-
-
 def step_targets(experience: Experience, recipe: Recipe) -> Targets | None:
     """Targets from whole groups, computed once, because a micro-batch may hold a slice of one."""
     if recipe.trust != "target":
@@ -140,10 +142,3 @@ def step_targets(experience: Experience, recipe: Recipe) -> Targets | None:
         samples.token_ids_BT,
         samples.group_ids_B,
     )
-
-
-def _targets_of_batch(targets: Targets | None, batch: TokenBatch) -> Targets | None:
-    if targets is None:
-        return None
-    rows = targets.rows(mx.array(batch.rows))
-    return Targets(*(fitted(values, batch.width) for values in rows))

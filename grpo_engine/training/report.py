@@ -3,6 +3,7 @@
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import mlx.core as mx
@@ -26,11 +27,10 @@ from grpo_engine.metrics import PHASES, time_of
 from grpo_engine.rollouts.types import Rollout, Sampling
 from grpo_engine.run.session import Run
 from grpo_engine.tasks.base import prompt_hash
-from grpo_engine.training.samples import Experience, SampledGroup, by_row
+from grpo_engine.training.samples import Experience, SampledGroup, row_values
 from grpo_engine.training.sampling import StepGroups
 from grpo_engine.training.update import UpdateResult, mean
 
-GIGABYTE = 1e9
 # what a recorded group says of how it was sampled
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_new_tokens")
 
@@ -51,7 +51,7 @@ def groups_scored(
     for group in groups:
         pushes = [next(advantages) for _ in group.rollouts]
         totals = group.totals
-        known = [value for value in totals if value is not None]
+        numbers = [total for total in totals if total is not None]
         yield GroupScored(
             step=step,
             group=Group(
@@ -66,9 +66,9 @@ def groups_scored(
                 rollouts=tuple(
                     map(_completion, group.rollouts, group.scores.rewards, totals, pushes)
                 ),
-                reward_mean=statistics.fmean(known) if known else None,
-                reward_std=reward_std(known),
-                no_signal=_no_signal(group, known, has_signal=any(pushes)),
+                reward_mean=statistics.fmean(numbers) if numbers else None,
+                reward_std=reward_std(numbers),
+                no_signal=_no_signal(group, numbers, has_signal=any(pushes)),
                 sampling={name: getattr(sampling, name) for name in SAMPLING},
             ),
         )
@@ -134,34 +134,36 @@ def _token_numbers(
     samples, old, advantages = experience.samples, experience.old, experience.advantages
     rollout = samples.rollouts[row]
 
-    def of(values: mx.array | None) -> tuple[float, ...]:
-        return by_row(values, samples, row)
-
-    def mean_of(values: mx.array | None) -> float | None:
-        numbers = of(values)
-        return statistics.fmean(numbers) if numbers else None
+    of = partial(row_values, row=row, length=len(rollout.ids))
 
     all_passes = result.passes if result is not None else ()
-    last = all_passes[-1] if all_passes else None
     passes = [item for item in all_passes if row in item.totals]
+
+    def of_passes(name: str) -> tuple[tuple[float, ...], ...]:
+        return tuple(of(item.arrays_BT[name]) for item in passes if name in item.arrays_BT)
+
+    def mean_of_last(name: str) -> float | None:
+        numbers = of(all_passes[-1].arrays_BT.get(name)) if all_passes else ()
+        return statistics.fmean(numbers) if numbers else None
+
     mask = tuple(map(int, of(samples.mask_BT)))
     return TokenNumbers(
         index=rollout.index,
         old=of(old.logprobs_BT),
         reference=of(old.reference_logprobs_BT),
-        passes=tuple(of(item.logprobs_BT) for item in passes),
+        passes=of_passes("logprobs"),
         after=of(updated.logprobs_BT) if row in updated.rows else (),
         entropy=of(old.entropy_BT),
         advantages=of(advantages.values) if advantages.values.ndim == 2 else (),
         sampled=() if rollout.logprobs == rollout.raw_logprobs else rollout.logprobs,
         mask=() if all(mask) else mask,
         updates=tuple(item.totals[row] for item in passes),
-        entropies=tuple(of(item.entropy_BT) for item in passes if item.entropy_BT is not None),
-        values=tuple(of(item.values_BT) for item in passes if item.values_BT is not None),
+        entropies=of_passes("entropy"),
+        values=of_passes("values"),
         old_values=of(old.values_BT),
         returns=of(advantages.returns),
-        clip_fraction=mean_of(last.clipped_BT if last else None),
-        kl=mean_of(last.kl_BT if last else None),
+        clip_fraction=mean_of_last("clipped"),
+        kl=mean_of_last("kl"),
     )
 
 
@@ -198,10 +200,10 @@ def task_metrics(run: Run, groups: Sequence[SampledGroup]) -> dict[str, float]:
     """How each of several tasks did, over all answers that were sampled to its prompts."""
     metrics: dict[str, float] = {}
     for part in run.parts if len(run.parts) > 1 else ():
-        drawn = [group for group in groups if run.part_of(group.example) is part]
-        values = {"sampled/groups": float(len(drawn)), **sampled_metrics(drawn)}
-        if drawn:
-            values["frac_reward_zero_std"] = statistics.fmean(not g.scores.differ for g in drawn)
+        of_part = [group for group in groups if run.part_of(group.example) is part]
+        values = {"sampled/groups": float(len(of_part)), **sampled_metrics(of_part)}
+        if of_part:
+            values["frac_reward_zero_std"] = statistics.fmean(not g.scores.differ for g in of_part)
         for name, value in values.items():
             metrics[f"task/{part.label}/{name.removeprefix('sampled/')}"] = value
     return metrics
@@ -219,16 +221,20 @@ def sampled_metrics(groups: Sequence[SampledGroup]) -> dict[str, float]:
             for group in groups if name in group.scores.names
             for value in group.scores.column(name)
         ]  # fmt: skip
-    known = {key: [v for v in column if v is not None] for key, column in columns.items()}
-    return {key: statistics.fmean(values) for key, values in known.items() if values}
+    return {
+        key: statistics.fmean(values)
+        for key, column in columns.items()
+        if (values := [value for value in column if value is not None])
+    }
 
 
 def _loss_metrics(experience: Experience, result: UpdateResult) -> dict[str, float]:
+    assert result.objective is not None
     metrics = {
         name: mean(result.sums, name) for name in result.sums if name not in ("at_bound", "entropy")
     }
     metrics |= {
-        "loss": result.loss,
+        "loss": -result.objective,
         "grad_norm": result.grad_norm,
         "learning_rate": result.learning_rate,
         "passes": float(result.complete_passes),
@@ -236,11 +242,9 @@ def _loss_metrics(experience: Experience, result: UpdateResult) -> dict[str, flo
     total, count = result.entropy
     if count:
         metrics["entropy"] = total / count
-    if experience.old.logprobs_BT is not None:
-        metrics |= sampler_gap(experience)
     if experience.old.values_BT is not None:
         metrics["value/explained_variance"] = _explained_variance(experience)
-    return metrics
+    return metrics | _sampler_gap(experience)
 
 
 def length_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
@@ -260,7 +264,7 @@ def length_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
 
 def dialogue_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     """Turns, tools and what environments tell about themselves; empty without environments."""
-    outcomes = [one.environment for one in rollouts if one.environment is not None]
+    outcomes = [rollout.environment for rollout in rollouts if rollout.environment is not None]
     if not outcomes:
         return {}
     turns = [sum(span.kind == "model" for span in rollout.spans) for rollout in rollouts]
@@ -283,17 +287,15 @@ def dialogue_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     return metrics | {name: statistics.fmean(values) for name, values in info.items()}
 
 
-def sampler_gap(experience: Experience) -> dict[str, float]:
+def _sampler_gap(experience: Experience) -> dict[str, float]:
     """Difference of the sampler's and the trainer's log-probabilities, over the trained rows."""
     samples, rows = experience.samples, experience.trained_rows
-    if not rows or experience.old.logprobs_BT is None:
-        return {}
     gaps = np.array(experience.old.logprobs_BT) - np.array(samples.raw_sampler_logprobs_BT)
     gaps = np.abs(gaps[rows][np.array(samples.mask_BT)[rows] > 0])
+    if not gaps.size:
+        return {}
     name = "sampling/sampling_logp_difference"
-    return (
-        {f"{name}/mean": float(gaps.mean()), f"{name}/max": float(gaps.max())} if gaps.size else {}
-    )
+    return {f"{name}/mean": float(gaps.mean()), f"{name}/max": float(gaps.max())}
 
 
 def _explained_variance(experience: Experience) -> float:
@@ -315,8 +317,3 @@ def time_metrics(phases: Mapping[str, float], step_time: float, sampled: int) ->
     if phases.get("generate"):
         metrics["tokens_per_second"] = sampled / phases["generate"]
     return metrics
-
-
-def memory_metrics(run: Run) -> dict[str, float]:
-    """Peak memory in this step."""
-    return {"memory/peak_gb": run.policy.peak_memory / GIGABYTE}

@@ -6,6 +6,7 @@ F reward functions.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -74,7 +75,7 @@ class Samples:
         """Rewards [B, F]; None where a function does not apply, or is another task's."""
         columns = self.columns
         rows = (row for group in self.groups for row in group.scores.rewards)
-        named = ({(one.name, one.weight): one.value for one in row} for row in rows)
+        named = ({(score.name, score.weight): score.value for score in row} for row in rows)
         return [[row.get(column) for column in columns] for row in named]
 
     def step_scores(self) -> list[list[tuple[int, float | None]]]:
@@ -115,47 +116,38 @@ def gather(groups: Sequence[SampledGroup], recipe: Recipe) -> Samples:
     """Convert the groups' rollouts to arrays."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     width = max(1, *(len(rollout.ids) for rollout in rollouts))
-    mask = np.zeros((len(rollouts), width), dtype=np.float32)
-    for row, rollout in enumerate(rollouts):
-        mask[row, : len(rollout.ids)] = 1
-        mask[row, list(rollout.forced)] = 0
-        if recipe.mask_truncated and rollout.finish in CUT:
-            mask[row] = 0
-    group_ids = [place for place, group in enumerate(groups) for _ in group.rollouts]
     return Samples(
         groups=list(groups),
         rollouts=rollouts,
-        group_ids_B=mx.array(group_ids),
-        mask_BT=mx.array(mask),
-        token_ids_BT=mx.array(padded([r.ids for r in rollouts], width, np.int32)),
-        sampler_logprobs_BT=mx.array(padded([r.logprobs for r in rollouts], width, np.float32)),
-        raw_sampler_logprobs_BT=mx.array(
-            padded([r.raw_logprobs for r in rollouts], width, np.float32)
-        ),
+        group_ids_B=mx.array([n for n, group in enumerate(groups) for _ in group.rollouts]),
+        mask_BT=padded([in_loss(rollout, recipe) for rollout in rollouts], width),
+        token_ids_BT=padded([r.ids for r in rollouts], width, np.int32),
+        sampler_logprobs_BT=padded([r.logprobs for r in rollouts], width),
+        raw_sampler_logprobs_BT=padded([r.raw_logprobs for r in rollouts], width),
     )
+
+
+def in_loss(rollout: Rollout, recipe: Recipe) -> list[int]:
+    """1 for each token that was sampled, unless the recipe leaves out answers that were cut."""
+    if recipe.mask_truncated and rollout.finish in CUT:
+        return []
+    forced = set(rollout.forced)
+    return [int(index not in forced) for index in range(len(rollout.ids))]
 
 
 def gather_rollouts(rollouts: Sequence[Rollout]) -> tuple[mx.array, mx.array]:
     """Mask and sampler log-probabilities of rollouts outside a training step, [B, T]."""
     width = max(1, *(len(rollout.ids) for rollout in rollouts))
-    mask = padded([(1,) * len(rollout.ids) for rollout in rollouts], width, np.float32)
-    logprobs = padded([rollout.raw_logprobs for rollout in rollouts], width, np.float32)
-    return mx.array(mask), mx.array(logprobs)
+    mask = padded([(1,) * len(rollout.ids) for rollout in rollouts], width)
+    return mask, padded([rollout.raw_logprobs for rollout in rollouts], width)
 
 
-def as_float(value: mx.array) -> float:
-    """A scalar array as a Python float."""
-    return float(np.array(value))
-
-
-def padded(
-    rows: Sequence[Sequence[float]], width: int, kind: type[np.generic]
-) -> "np.ndarray[tuple[int, ...], np.dtype[np.generic]]":
+def padded(rows: Sequence[Sequence[float]], width: int, dtype: type = np.float32) -> mx.array:
     """Rows of different lengths as one array, padded with zeros."""
-    out = np.zeros((len(rows), width), dtype=kind)
-    for place, row in enumerate(rows):
-        out[place, : len(row)] = row
-    return out
+    out: np.ndarray[tuple[int, int], Any] = np.zeros((len(rows), width), dtype=dtype)
+    for line, row in zip(out, rows, strict=True):
+        line[: len(row)] = row
+    return mx.array(out)
 
 
 def rows_of_batch(values: mx.array, batch: TokenBatch) -> mx.array:
@@ -178,10 +170,6 @@ def assembled(parts: Sequence[tuple[TokenBatch, mx.array]], rows: int, width: in
     return mx.array(out)
 
 
-def by_row(values: mx.array | None, samples: Samples, row: int) -> tuple[float, ...]:
-    """A row of a token array as numbers, cut to the completion's length; empty for None."""
-    return row_values(values, row, len(samples.rollouts[row].ids))
-
-
 def row_values(values: mx.array | None, row: int, length: int) -> tuple[float, ...]:
+    """A row of a token array as numbers, cut to the completion's length; empty for None."""
     return () if values is None else tuple(values[row, :length].tolist())  # type: ignore[arg-type]

@@ -1,10 +1,12 @@
 """Samples and scores a step's groups; refills replace groups whose answers are equally good."""
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from grpo_engine.distributed.ranks import Ranks
 from grpo_engine.events import (
+    AlertRaised,
     Event,
     Origin,
     Phase,
@@ -25,10 +27,29 @@ from grpo_engine.run.requests import answer_requests
 from grpo_engine.run.session import Run
 from grpo_engine.tasks.base import Example
 from grpo_engine.training.drawing import Drawing
-from grpo_engine.training.gather import all_rollouts, distinct_alerts
 from grpo_engine.training.samples import SampledGroup
 
 FIXED_STEP = 0  # the step number for the noise of pinned prompts and evaluations
+
+
+ScoredRollouts = tuple[list[Rollout], Scores]  # for one prompt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleRequest:
+    """Prompts to sample and score; their groups are numbered from `first`."""
+
+    examples: Sequence[Example]
+    sampling: Sampling
+    rows: int  # completions of each
+    first: int = 0
+    attempt: int = 0
+    seed_step: int = FIXED_STEP
+    origin: Origin = "train"
+
+    @property
+    def phase(self) -> Phase:
+        return "generate" if self.origin == "train" else "evaluate"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +60,6 @@ class StepGroups:
     replaced: list[SampledGroup]
     drawing: Drawing
     refills: int
-    is_short: bool  # refills ran out before every group had variance
 
     @property
     def all(self) -> list[SampledGroup]:
@@ -60,54 +80,40 @@ def sample_step(run: Run, step: int) -> Generator[Event, None, StepGroups]:
     for refills in range(recipe.refill_rounds + 1):
         examples = drawing.take(prompts - len(groups))
         run.drawn_examples |= {example.key: example for example in examples}
-        fresh = yield from sample_and_score(
-            run, step, examples, run.sampling, rows=run.config.rollout.group_size,
+        fresh = yield from sample_and_score(run, step, SampleRequest(
+            examples=examples, sampling=run.sampling, rows=run.config.rollout.group_size,
             first=len(groups) + len(replaced), attempt=refills, seed_step=step,
-        )  # fmt: skip
+        ))  # fmt: skip
         for group in fresh:
             if recipe.refill_rounds:
                 group.alike_in = alike_in(group.scores, recipe.refill_on, group.right.function)
             (replaced if group.alike_in else groups).append(group)
         if len(groups) == prompts:
             break
-    return StepGroups(
-        groups=groups, replaced=replaced, drawing=drawing, refills=refills,
-        is_short=len(groups) < prompts,
-    )  # fmt: skip
+    return StepGroups(groups=groups, replaced=replaced, drawing=drawing, refills=refills)
 
 
 def sample_and_score(
-    run: Run,
-    step: int,
-    examples: Sequence[Example],
-    sampling: Sampling,
-    *,
-    rows: int,
-    first: int = 0,
-    attempt: int = 0,
-    seed_step: int = FIXED_STEP,
-    origin: Origin = "train",
+    run: Run, step: int, request: SampleRequest
 ) -> Generator[Event, None, list[SampledGroup]]:
-    """Sample `rows` completions of each example and score them; group numbers start at `first`."""
-    phase: Phase = "generate" if origin == "train" else "evaluate"
-    with run.clock.phase(phase):
-        prompts = _rendered(run, examples, rows, attempt, seed_step)
-    prompt_rows = rows_to_sample(examples, prompts, rows=rows, first=first, attempt=attempt)
+    """Sample completions of every prompt and score them."""
+    with run.clock.phase(request.phase):
+        prompts = _rendered(run, request)
+    prompt_rows = rows_to_sample(request, prompts)
     assigned = run.ranks.assigned(prompt_rows)
-    with run.clock.phase(phase):
-        yield from _announced(step, prompt_rows, examples, prompts, origin)
-        rollouts = yield from _sampled(
-            run, step, [row for _, row in assigned], sampling, seed_step, origin
-        )
+    with run.clock.phase(request.phase):
+        yield from _announced(step, request, prompts)
+        rollouts = yield from _sampled(run, step, request, [row for _, row in assigned])
     free_cache()
     yield from answer_requests(run)
-    if origin == "train":
+    if request.origin == "train":
         yield PhaseStarted(step=step, phase="score", total=len(rollouts))
-    with run.clock.phase("score" if origin == "train" else "evaluate"):
+    with run.clock.phase("score" if request.origin == "train" else "evaluate"):
         local = {
-            index: rollouts[n * rows : (n + 1) * rows] for n, (index, _) in enumerate(assigned)
+            index: rollouts[n * request.rows : (n + 1) * request.rows]
+            for n, (index, _) in enumerate(assigned)
         }
-        scores = _scored(run, step, local, examples, prompts, sampling, origin)
+        scores = _scored(run, step, request, prompts, local)
         scored = all_rollouts(
             run.ranks, [(index, (local[index], scores[index])) for index in local]
         )
@@ -115,29 +121,28 @@ def sample_and_score(
     yield from answer_requests(run)
     groups = []
     for row, prompt, example, (completions, group_scores) in zip(
-        prompt_rows, prompts, examples, scored, strict=True
+        prompt_rows, prompts, request.examples, scored, strict=True
     ):
         scorer = run.part_of(example).scorer
         groups.append(SampledGroup(
             index=row.group, example=example, prompt_ids=prompt.ids, prompt_text=prompt.text,
             prefill=row.prefill, attempt=row.attempt, rollouts=completions, scores=group_scores,
-            right=scorer.held_out_right if origin == "eval" else scorer.right,
+            right=scorer.held_out_right if request.origin == "eval" else scorer.right,
             format=scorer.format,
         ))  # fmt: skip
     return groups
 
 
 def _sampled(
-    run: Run, step: int, rows: Sequence[PromptRows], sampling: Sampling, seed_step: int,
-    origin: Origin,
-) -> Generator[Event, None, list[Rollout]]:  # fmt: skip
+    run: Run, step: int, request: SampleRequest, rows: Sequence[PromptRows]
+) -> Generator[Event, None, list[Rollout]]:
     """This rank's rollouts, with what their environments say at the end."""
     environments = run.environments
     dialogues = environments.dialogues() if environments is not None else None
     rollouts = yield from sample_groups(
-        run.policy, rows, sampling, seed=run.config.seed, step=seed_step, event_step=step,
-        requests=partial(answer_requests, run), dialogues=dialogues,
-        weights=run.sampler_weights if origin == "train" else None,
+        run.policy, rows, request.sampling, seed=run.config.seed, step=request.seed_step,
+        event_step=step, requests=partial(answer_requests, run), dialogues=dialogues,
+        weights=run.sampler_weights if request.origin == "train" else None,
     )  # fmt: skip
     if environments is not None and dialogues is not None:
         with run.clock.phase("environment"):
@@ -146,22 +151,39 @@ def _sampled(
     return rollouts
 
 
-def _rendered(
-    run: Run, examples: Sequence[Example], rows: int, attempt: int, seed_step: int
-) -> list[RenderedPrompt]:
+def _rendered(run: Run, request: SampleRequest) -> list[RenderedPrompt]:
     """The prompts; an environment may add to them when its episodes begin."""
-    environments = run.environments
+    environments, examples = run.environments, request.examples
     if environments is None:
         return [run.part_of(example).render(example) for example in examples]
     indices = [index for index, _ in run.ranks.assigned(examples)]
     with run.clock.phase("environment"):
-        openings = environments.begin(examples, indices, rows=rows, step=seed_step, attempt=attempt)
+        openings = environments.begin(
+            examples, indices, rows=request.rows, step=request.seed_step, attempt=request.attempt
+        )
     local = zip(indices, map(encode, openings), strict=True)
     encoded = run.ranks.gather_indexed(local)
     return [
         environments.render(example, decode(Opening, opening))
         for example, opening in zip(examples, encoded, strict=True)
     ]
+
+
+def all_rollouts(ranks: Ranks, local: Sequence[tuple[int, ScoredRollouts]]) -> list[ScoredRollouts]:
+    """The scored rollouts of all prompts; `local` has this rank's, by index."""
+    if ranks.size == 1:
+        return [scored for _, scored in local]
+    items = [(index, encode(scored)) for index, scored in local]
+    kind = tuple[list[Rollout], Scores]
+    return [decode(kind, scored) for scored in ranks.gather_indexed(items)]
+
+
+def distinct_alerts(scored: Sequence[ScoredRollouts]) -> Iterable[AlertRaised]:
+    alerts: dict[tuple[str, str], AlertRaised] = {}
+    for _, scores in scored:
+        for alert in scores.alerts:
+            alerts.setdefault((alert.rule, alert.explanation), alert)
+    return alerts.values()
 
 
 def alike_in(scores: Scores, refill_on: str, accuracy: str) -> str:
@@ -179,68 +201,65 @@ def alike_in(scores: Scores, refill_on: str, accuracy: str) -> str:
     return "" if judged.differ else "total"
 
 
-def rows_to_sample(
-    examples: Sequence[Example], prompts: Sequence[RenderedPrompt],
-    *, rows: int, first: int = 0, attempt: int = 0,
-) -> list[PromptRows]:  # fmt: skip
+def rows_to_sample(request: SampleRequest, prompts: Sequence[RenderedPrompt]) -> list[PromptRows]:
     """The rows of every prompt, before ranks share them; a repeated prompt gets its own noise."""
-    repeats = occurrences([example.key for example in examples])
+    repeats = occurrences([example.key for example in request.examples])
     return [
         PromptRows(
-            key=example.key, group=group, ids=prompt.ids, rows=rows, attempt=attempt,
-            occurrence=occurrence, prefill=prompt.prefill,
+            key=example.key, group=group, ids=prompt.ids, rows=request.rows,
+            attempt=request.attempt, occurrence=occurrence, prefill=prompt.prefill,
         )
         for group, (example, prompt, occurrence) in enumerate(
-            zip(examples, prompts, repeats, strict=True), first
+            zip(request.examples, prompts, repeats, strict=True), request.first
         )
     ]  # fmt: skip
 
 
 def _announced(
-    step: int, prompt_rows: Sequence[PromptRows], examples: Sequence[Example],
-    prompts: Sequence[RenderedPrompt], origin: Origin,
-) -> Iterator[Event]:  # fmt: skip
+    step: int, request: SampleRequest, prompts: Sequence[RenderedPrompt]
+) -> Iterator[Event]:
     """Events that announce the prompts to be sampled, and why."""
-    phase: Phase = "generate" if origin == "train" else "evaluate"
-    attempt = prompt_rows[0].attempt if prompt_rows else 0
-    detail = f"refill {attempt}" if attempt else ("pinned prompts" if origin == "pinned" else "")
-    total = sum(row.rows for row in prompt_rows)
-    yield PhaseStarted(step=step, phase=phase, total=total, detail=detail)
+    detail = "pinned prompts" if request.origin == "pinned" else ""
+    yield PhaseStarted(
+        step=step, phase=request.phase, total=request.rows * len(prompts),
+        detail=f"refill {request.attempt}" if request.attempt else detail,
+    )  # fmt: skip
     yield PromptsStarted(
         step=step,
         prompts=tuple(
             PromptStarted(
-                group=row.group, origin=origin, prompt_text=prompt.text,
-                target=example.target, rows=row.rows,
+                group=group, origin=request.origin, prompt_text=prompt.text,
+                target=example.target, rows=request.rows,
             )
-            for row, prompt, example in zip(prompt_rows, prompts, examples, strict=True)
+            for group, (prompt, example) in enumerate(
+                zip(prompts, request.examples, strict=True), request.first
+            )
         ),
     )  # fmt: skip
 
 
 def _scored(
-    run: Run, step: int, local: Mapping[int, list[Rollout]], examples: Sequence[Example],
-    prompts: Sequence[RenderedPrompt], sampling: Sampling, origin: Origin,
+    run: Run, step: int, request: SampleRequest, prompts: Sequence[RenderedPrompt],
+    local: Mapping[int, list[Rollout]],
 ) -> dict[int, Scores]:  # fmt: skip
     """The scores of this rank's rollouts by the index of their prompt, from their tasks."""
     by_prompt: dict[int, Scores] = {}
+    examples, rows = request.examples, request.rows
     for part in run.parts:
-        groups = {i: rows for i, rows in local.items() if run.part_of(examples[i]) is part}
-        if not groups:
+        indices = [index for index in local if run.part_of(examples[index]) is part]
+        rollouts = [rollout for index in indices for rollout in local[index]]
+        if not indices:
             continue
-        indices = [index for index, rows in groups.items() for _ in rows]
-        rollouts = [rollout for rows in groups.values() for rollout in rows]
+        repeated = [index for index in indices for _ in range(rows)]
         scores = part.scorer.score(
-            [examples[index] for index in indices], [prompts[index] for index in indices],
-            rollouts, step=step, held_out=origin == "eval",
+            [examples[index] for index in repeated], [prompts[index] for index in repeated],
+            rollouts, step=step, held_out=request.origin == "eval",
         )  # fmt: skip
-        if origin == "train":
+        if request.origin == "train":
             lengths = [rollout.length for rollout in rollouts]
             scores = with_overlong(
-                scores, lengths, sampling.max_new_tokens, run.recipe.overlong_buffer
+                scores, lengths, request.sampling.max_new_tokens, run.recipe.overlong_buffer
             )
-        end = 0
-        for index, rows in groups.items():
-            start, end = end, end + len(rows)
-            by_prompt[index] = scores.part(start, end)
+        for n, index in enumerate(indices):
+            by_prompt[index] = scores.part(n * rows, (n + 1) * rows)
     return by_prompt

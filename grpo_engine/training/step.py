@@ -65,7 +65,7 @@ def finish_step(
     metrics["num_tokens"] = float(progress.tokens)
     metrics |= report.time_metrics(run.clock.phases, step_time, sampled_tokens)
     metrics["time/others"] = run.clock.others_seconds
-    metrics |= report.memory_metrics(run)
+    metrics["memory/peak_gb"] = run.policy.peak_memory / 1e9
     run.last_metrics = {name: metrics[name] for name in ("reward", "kl", "loss") if name in metrics}
     finished = StepFinished(
         step=step, metrics=metrics, tokens=progress.tokens, elapsed=progress.elapsed
@@ -73,16 +73,17 @@ def finish_step(
     yield finished
     yield from run.alerts.observe(finished)
     yield from reward_notes(run, step)
-    if sampled.is_short and not run.alerts.is_solving(step):
+    prompts = run.config.rollout.prompts
+    if len(sampled.groups) < prompts and not run.alerts.is_solving(step):
         yield raised(step, "refills_exhausted", Alert(
             "warning",
-            f"After {sampled.refills} refills only {len(sampled.groups)} of "
-            f"{run.config.rollout.prompts} groups had answers that score differently.",
+            f"After {sampled.refills} refills only {len(sampled.groups)} of {prompts} groups had "
+            "answers that score differently.",
             "Use harder or easier tasks, larger groups, or more algorithm.refill_rounds.",
         ))  # fmt: skip
     yield from end_if_met(run, metrics)
     yield from check_finite(run, experience, result)
-    yield from give_up_core(run)
+    yield from free_core(run)
 
 
 def end_if_met(run: Run, metrics: Mapping[str, float]) -> Iterator[Event]:
@@ -106,8 +107,8 @@ def check_finite(
         return
     run.progress.bad_updates += 1
     group = None
-    if result.culprits and experience is not None:
-        group = experience.samples.groups[result.culprits[0]].index
+    if result.culprit is not None and experience is not None:
+        group = experience.samples.groups[result.culprit].index
     culprit = "" if group is None else f" It came from group {group}."
     remedy = "Lower optimizer.learning_rate; on a GPU try model.dtype float32."
     if run.policy.dtype == "float16":
@@ -125,12 +126,11 @@ def check_finite(
         )
 
 
-def give_up_core(run: Run) -> Iterator[Event]:
+def free_core(run: Run) -> Iterator[Event]:
     """Use one thread fewer if other programs keep a core busy, and raise an alert."""
-    given_up = run.thread_guard.check()
-    if given_up is not None:
-        run.threads = given_up.after
+    change = run.thread_guard.check()
+    if change is not None:
+        run.threads = change.after
         yield raised(run.step, "busy_machine", Alert(
-            "warning", given_up.explanation, given_up.remedy, given_up.milliseconds,
-            given_up.usual,
+            "warning", change.explanation, change.remedy, change.milliseconds, change.usual,
         ))  # fmt: skip

@@ -19,13 +19,12 @@ from grpo_engine.maths.metrics import merged
 from grpo_engine.maths.reuse import stop_reason
 from grpo_engine.maths.weight import Totals, totals_of
 from grpo_engine.policy import optimizer as optim
-from grpo_engine.policy.batch import TokenBatch, micro_batches
+from grpo_engine.policy.batch import TokenBatch, make_batch
 from grpo_engine.policy.memory import free_cache
 from grpo_engine.policy.trees import flatten
 from grpo_engine.run.persist import drop_state
 from grpo_engine.run.requests import answer_requests
 from grpo_engine.run.session import Run
-from grpo_engine.training.gather import all_gradients, all_results
 from grpo_engine.training.logprobs import batches_of
 from grpo_engine.training.loss import (
     LossInputs,
@@ -33,20 +32,17 @@ from grpo_engine.training.loss import (
     Sums,
     gradient,
     loss,
+    reads_entropy,
     step_targets,
 )
-from grpo_engine.training.samples import Experience, Samples, as_float, assembled
+from grpo_engine.training.samples import Experience, Samples, assembled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
     """One pass over the rollouts, before its updates; a row without totals had none."""
 
-    logprobs_BT: mx.array
-    entropy_BT: mx.array | None
-    values_BT: mx.array | None
-    clipped_BT: mx.array
-    kl_BT: mx.array | None
+    arrays_BT: Mapping[str, mx.array]  # those of its micro-batches
     totals: Mapping[int, UpdateTotals]  # by row
 
 
@@ -55,17 +51,16 @@ class UpdateResult:
     """Result of the passes of a step so far."""
 
     experience: Experience  # with the old log-probabilities of the first pass
-    learning_rate: float
+    learning_rate: float = 0.0  # of the last update
     updates: int = 0
     complete_passes: int = 0
     passes: tuple[Pass, ...] = ()
-    objective: float | None = None  # of the last pass
-    loss: float = 0.0
+    objective: float | None = None  # minus the loss of the last pass
     grad_norm: float = 0.0
     sums: Sums = field(default_factory=dict)  # from the last pass
     entropy: tuple[float, float] = (0.0, 0.0)  # from the first pass
     not_finite: str = ""
-    culprits: tuple[int, ...] = ()  # groups with the first non-finite gradient
+    culprit: int | None = None  # the first group whose gradient alone is not finite
     stopped: str = ""
     updated_logprobs_BT: mx.array | None = None  # of the trained rows, if targets are measured
 
@@ -100,10 +95,6 @@ class Gradient:
         return math.fsum(result.loss for result in self.results)
 
     @property
-    def has_finite_losses(self) -> bool:
-        return all(math.isfinite(result.loss) for result in self.results)
-
-    @property
     def is_finite(self) -> bool:
         return math.isfinite(self.norm + self.critic_norm + self.loss)
 
@@ -111,12 +102,11 @@ class Gradient:
 def update(run: Run, step: int, experience: Experience) -> Generator[Event, None, UpdateResult]:
     """Run the recipe's passes over `experience.trained_rows`."""
     recipe = replace(run.recipe, entropy_bonus=run.progress.entropy_bonus)
-    learning_rate = optim.learning_rate(run.config.optimizer, step, run.config.steps)
     inputs = LossInputs(
         experience=experience, recipe=recipe, rollout=run.config.rollout, is_first=True,
         targets=step_targets(experience, recipe),
     )  # fmt: skip
-    result = UpdateResult(experience=experience, learning_rate=learning_rate)
+    result = UpdateResult(experience=experience)
     with run.clock.phase("update"):
         yield PhaseStarted(step=step, phase="update", total=recipe.passes)
         while result.complete_passes < recipe.passes and not result.has_ended:
@@ -150,11 +140,9 @@ def _make_pass(
             done = replace(done, stopped=reason or "")
         if not summed.is_finite:
             norm = summed.norm + summed.critic_norm
-            done = replace(
-                done, not_finite=f"the loss is {summed.loss:g} and the gradient norm {norm:g}"
-            )
-            culprits = yield from _culprits(run, step, inputs, minibatch)
-            done = replace(done, culprits=culprits)
+            reason = f"the loss is {summed.loss:g} and the gradient norm {norm:g}"
+            culprit = yield from _culprit(run, step, inputs, minibatch)
+            done = replace(done, not_finite=reason, culprit=culprit)
             break
         if not done.stopped:
             rate = optim.learning_rate(
@@ -163,7 +151,7 @@ def _make_pass(
             run.optimizer.rule.learning_rate = rate
             _optimizer_step(run, summed)
             done = replace(done, updates=done.updates + 1, learning_rate=rate)
-        done = replace(done, objective=objective, loss=-objective, grad_norm=summed.norm)
+        done = replace(done, objective=objective, grad_norm=summed.norm)
         yield _pass_finished(step, minibatch, summed, done)
         if done.stopped:
             break
@@ -236,18 +224,20 @@ def _gradient(
             yield PhaseAdvanced(step=step, phase="update", done=done + len(local), total=total)
             if len(local) < len(assigned):
                 yield from answer_requests(run)
-        gradients_sum = all_gradients(
-            run.ranks, gradients_sum, run.policy.module.trainable_parameters()
-        )
-        results = all_results(run.ranks, minibatch.batches, local)
+        if gradients_sum is None:  # more ranks than micro-batches
+            trainable = run.policy.module.trainable_parameters()
+            gradients_sum = tree_map(mx.zeros_like, trainable)
+        gradients_sum = run.ranks.sum(gradients_sum)
+        results = _of_all_ranks(run, minibatch.batches, local)
         norm = optim.global_norm(gradients_sum["model"])
         critic_norm = optim.global_norm(gradients_sum.get("critic", {}))
         mx.eval(norm, critic_norm)
         result = Gradient(
-            gradients=gradients_sum, norm=as_float(norm), critic_norm=as_float(critic_norm),
+            gradients=gradients_sum, norm=float(norm), critic_norm=float(critic_norm),
             results=results,
         )  # fmt: skip
-        if result.is_finite or not result.has_finite_losses or not run.optimizer.lower_scale():
+        overflows = math.isfinite(result.loss) and not result.is_finite
+        if not overflows or not run.optimizer.lower_scale():
             return result
 
 
@@ -267,25 +257,23 @@ def _optimizer_step(run: Run, summed: Gradient) -> None:
     mx.eval(changed)
 
 
-def _culprits(
+def _culprit(
     run: Run, step: int, inputs: LossInputs, minibatch: Minibatch
-) -> Generator[Event, None, tuple[int, ...]]:
-    """The first group whose gradient alone is not finite; empty if there is none."""
+) -> Generator[Event, None, int | None]:
+    """The first group whose gradient alone is not finite; None if there is none."""
     samples = inputs.experience.samples
     scaled = replace(inputs, scale=run.optimizer.loss_scale)
     group_ids_B = np.array(samples.group_ids_B)
     for batch in minibatch.batches:
         for group in sorted({int(group_ids_B[row]) for row in batch.rows}):
             rows = [row for row in batch.rows if group_ids_B[row] == group]
-            alone = micro_batches(
-                samples.rollouts, max_rows=len(rows), pad_id=run.policy.pad_id, only=rows
-            )[0]
+            alone = make_batch(samples.rollouts, rows, pad_id=run.policy.pad_id)
             outputs, gradients = gradient(run.policy, scaled, minibatch.totals, alone)
-            size = as_float(optim.global_norm(gradients)) + abs(as_float(outputs["loss"]))
+            size = float(optim.global_norm(gradients)) + abs(float(outputs["loss"]))
             yield PhaseAdvanced(step=step, phase="update", done=1, total=1)
             if not math.isfinite(size):
-                return (group,)
-    return ()
+                return group
+    return None
 
 
 def _measure_targets(
@@ -303,19 +291,45 @@ def _measure_targets(
         local[index] = MicroBatchResult.of(batch, outputs)
         yield PhaseAdvanced(step=step, phase="logprobs", done=len(local), total=len(assigned))
         yield from answer_requests(run)
-    results = all_results(run.ranks, batches, local)
+    results = _of_all_ranks(run, batches, local)
     measured = {
         name: value for name, value in _sums(results).items()
         if name.startswith("target/") or name == "kl_to_old"
     }  # fmt: skip
-    logprobs_BT = assembled(
-        [(one.batch, one.logprobs) for one in results], len(samples.rollouts), samples.width
+    return replace(
+        result, sums=result.sums | measured,
+        updated_logprobs_BT=_assembled(results, samples)["logprobs"],
+    )  # fmt: skip
+
+
+def _of_all_ranks(
+    run: Run, batches: Sequence[TokenBatch], local: Mapping[int, MicroBatchResult]
+) -> list[MicroBatchResult]:
+    """The results of every micro-batch; `local` has this rank's, by index."""
+    if run.ranks.size == 1:
+        return list(local.values())
+    plain = run.ranks.gather_indexed(
+        (index, [result.loss, result.sums, *result.arrays]) for index, result in local.items()
     )
-    return replace(result, sums=result.sums | measured, updated_logprobs_BT=logprobs_BT)
+    names = plain[0][2:]
+    arrays = run.ranks.sum({
+        name: [
+            local[index].arrays[name].astype(mx.float32)
+            if index in local else mx.zeros(batch.mask.shape)
+            for index, batch in enumerate(batches)
+        ]
+        for name in names
+    })  # fmt: skip
+    return [
+        MicroBatchResult.of(batch, {
+            "loss": loss, "sums": sums, "arrays": {name: arrays[name][index] for name in names},
+        })
+        for index, (batch, (loss, sums, *_)) in enumerate(zip(batches, plain, strict=True))
+    ]  # fmt: skip
 
 
 def _sums(results: Sequence[MicroBatchResult]) -> Sums:
-    return merged([one.sums for one in results])
+    return merged([result.sums for result in results])
 
 
 def _pass_finished(
@@ -368,31 +382,32 @@ def _with_pass(
     totals: Mapping[int, UpdateTotals],
 ) -> UpdateResult:  # fmt: skip
     """The result with a pass's token arrays; the old ones are those of a first pass, if missing."""
-    experience, recipe, sums = inputs.experience, inputs.recipe, _sums(results)
-    samples, old = experience.samples, experience.old
-
-    def whole(name: str) -> mx.array:
-        parts = [(one.batch, getattr(one, name)) for one in results]
-        return assembled(parts, len(samples.rollouts), samples.width)
-
-    reads_entropy = recipe.entropy_bonus > 0 or recipe.entropy_top_quantile < 1
-    new = Pass(
-        logprobs_BT=whole("logprobs"),
-        entropy_BT=whole("entropy") if reads_entropy else None,
-        values_BT=None if results[0].values is None else whole("values"),
-        clipped_BT=whole("clipped"),
-        kl_BT=None if results[0].kl is None else whole("kl"),
-        totals=totals,
-    )
+    experience, sums = inputs.experience, _sums(results)
+    arrays_BT = _assembled(results, experience.samples)
     if inputs.is_first:
+        old = experience.old
         old = replace(
-            old, logprobs_BT=new.logprobs_BT if old.logprobs_BT is None else old.logprobs_BT,
-            entropy_BT=whole("entropy") if old.entropy_BT is None else old.entropy_BT,
-        )  # fmt: skip
+            old,
+            logprobs_BT=arrays_BT["logprobs"] if old.logprobs_BT is None else old.logprobs_BT,
+            entropy_BT=arrays_BT["entropy"] if old.entropy_BT is None else old.entropy_BT,
+        )
         done = replace(
             done, entropy=sums.get("entropy", (0.0, 0.0)), experience=replace(experience, old=old)
         )
+        if not reads_entropy(inputs.recipe):
+            del arrays_BT["entropy"]
     return replace(
-        done, passes=(*done.passes, new), sums=sums,
+        done, passes=(*done.passes, Pass(arrays_BT=arrays_BT, totals=totals)), sums=sums,
         complete_passes=done.complete_passes + (not done.has_ended),
     )  # fmt: skip
+
+
+def _assembled(results: Sequence[MicroBatchResult], samples: Samples) -> dict[str, mx.array]:
+    """The arrays of micro-batches as [B, T]; rows without a micro-batch are 0."""
+    return {
+        name: assembled(
+            [(result.batch, result.arrays[name]) for result in results],
+            len(samples.rollouts), samples.width,
+        )
+        for name in results[0].arrays
+    }  # fmt: skip

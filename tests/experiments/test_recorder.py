@@ -315,7 +315,7 @@ def test_requests_reach_the_control_and_say_when_they_are_done(recorder: Recorde
         handle.put(ev.RunPaused(step=1))
         until(lambda: reader.control(request).state == "done")
         recorder.store.request(handle.key, "pin", argument="example \x00")
-        until(lambda: control.take_pins() == ["example \x00"])
+        until(lambda: control.pop_pins() == ["example \x00"])
 
 
 def test_an_old_stop_does_not_end_a_resumed_run(recorder: Recorder) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from grpo_engine.regular_files import irregular_file
+from grpo_engine.paths import irregular_file
 from grpo_tui.app.cli.params import Db, Json, RunRef
 from grpo_tui.app.cli.store_access import reading
 
@@ -138,7 +138,7 @@ def imported_folder() -> Path:
 
 def local_models() -> Iterator[dict[str, Any]]:
     """Return the models that need no network."""
-    from grpo_engine.embedded import EMBEDDED
+    from grpo_engine.policy.embedded import EMBEDDED
 
     for name, folder in EMBEDDED.items():
         yield _row(name, folder, "embedded")

@@ -10,7 +10,7 @@ from grpo_tui.app.cli.params import Json, Preset, Sets
 from grpo_tui.app.text.numbers import share
 
 if TYPE_CHECKING:
-    from grpo_engine.probe import PromptsProbed, SignalAt
+    from grpo_engine.api.probe import PromptsProbed, SignalAt
 
 WIDE = 40  # cells of the longest bar
 
@@ -33,7 +33,7 @@ def probe(
     Example: grpo-tui probe --preset starter --temperature 0.8 --temperature 1.0
     """
     from grpo_engine.platform.scratch import scratch
-    from grpo_engine.startup import enter_engine
+    from grpo_engine.setup.startup import enter_engine
     from grpo_tui.app.cli.run_config import assemble
     from grpo_tui.app.jobs.progress import printer
     from grpo_tui.app.jobs.start import with_pass_rates
@@ -41,9 +41,9 @@ def probe(
 
     config = with_pass_rates(assemble(file, preset, sets or []), store_path(None))
     enter_engine(0)
+    from grpo_engine.api.probe import PromptsProbed, merged, sizes_of
+    from grpo_engine.api.probe import probe as probed
     from grpo_engine.control import Control
-    from grpo_engine.probe import PromptsProbed, merged, sizes_of
-    from grpo_engine.probe import probe as probed
 
     show = printer(as_json=False)
     found: list[PromptsProbed] = []
@@ -67,7 +67,7 @@ def probe(
 
 def report(probed: "PromptsProbed", sizes: list[int], prompts: int) -> tuple[dict[str, Any], str]:
     """The findings at one temperature, as data and as text."""
-    from grpo_engine.probe import ENOUGH, facts, histogram, pass_rates, recommended, signals
+    from grpo_engine.api.probe import ENOUGH, histogram, pass_rates, recommended, signals, to_json
 
     found = signals(probed, sizes, prompts)
     best = recommended(found)
@@ -86,7 +86,7 @@ def report(probed: "PromptsProbed", sizes: list[int], prompts: int) -> tuple[dic
     else:
         lines += ["", f"No group size tried gives {share(ENOUGH)} of the prompts a signal: use "
                   "easier or harder prompts, another temperature, or more --samples."]  # fmt: skip
-    return facts(probed, found), "\n".join([*lines, ""])
+    return to_json(probed, found), "\n".join([*lines, ""])
 
 
 def _row(one: "SignalAt") -> str:

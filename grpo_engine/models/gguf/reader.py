@@ -10,7 +10,7 @@ from gguf import GGUFReader, ReaderTensor
 from gguf.quants import dequantize
 
 from grpo_engine.errors import ModelError
-from grpo_engine.regular_files import irregular_file
+from grpo_engine.paths import irregular_file
 
 
 class _Reader(GGUFReader):

@@ -131,7 +131,7 @@ def test_a_gpu_with_a_processor_build_gets_the_extra_that_fits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(device, "backends", lambda: {"cpu": "1"})
-    monkeypatch.setattr(device, "wanted_extra", lambda: "cuda13")
+    monkeypatch.setattr(device, "suitable_extra", lambda: "cuda13")
     (found,) = mlx.builds()
     assert found.level is Level.WARNING
     assert "'grpo-tui[cuda13]'" in found.remedy
@@ -149,7 +149,7 @@ def test_the_number_format_of_weights_is_told(
 
 def test_two_builds_in_one_environment_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "backends", lambda: {"cpu": "1", "cuda12": "1"})
-    monkeypatch.setattr(device, "wanted_extra", lambda: "cpu")
+    monkeypatch.setattr(device, "suitable_extra", lambda: "cpu")
     assert mlx.builds()[0].level is Level.WARNING
 
 

@@ -1,6 +1,6 @@
 """What `grpo-tui probe` prints."""
 
-from grpo_engine.probe import PromptsProbed
+from grpo_engine.api.probe import PromptsProbed
 from grpo_tui.app.cli.verbs.probe import report
 
 

@@ -9,8 +9,8 @@ from tests.patience import PATIENCE
 
 def test_the_memory_of_a_run_goes_back_when_it_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
-    monkeypatch.setattr("grpo_engine.startup.enter_engine", lambda _: None)
-    monkeypatch.setattr(heap, "give_back", lambda: done.append("given back"))
+    monkeypatch.setattr("grpo_engine.setup.startup.enter_engine", lambda _: None)
+    monkeypatch.setattr(heap, "trim", lambda: done.append("given back"))
     thread = EngineThread()
     thread.submit(lambda: done.append("one run"))
     thread.submit(lambda: done.append("another"))

@@ -13,7 +13,7 @@ import pytest
 
 import grpo_engine as grpo
 from grpo_engine import events as ev
-from grpo_engine.api.run import Run, wanted_by
+from grpo_engine.api.run import Run, event_type
 from grpo_engine.config.parse import merge
 from grpo_engine.errors import CheckpointError, ConfigError, EngineError, RewardError
 from tests.e2e.training import facts_by_step
@@ -181,9 +181,9 @@ def test_a_callback_gets_the_events_of_its_parameters_type(world: Path) -> None:
 
     grpo.train(record=False, progress=False, callbacks=[step, Ends()], **short(world, steps=2))
     assert (steps, ends) == ([1, 2], ["RunFinished"])
-    assert wanted_by(print) is object
-    assert wanted_by(lambda _: None) is object
-    assert wanted_by(Ends().__call__) == ev.RunFinished | ev.RunFailed
+    assert event_type(print) is object
+    assert event_type(lambda _: None) is object
+    assert event_type(Ends().__call__) == ev.RunFinished | ev.RunFailed
 
 
 def test_an_error_of_a_callback_ends_the_run_and_is_raised(world: Path) -> None:

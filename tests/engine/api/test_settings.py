@@ -209,7 +209,7 @@ def test_what_is_no_task_is_refused() -> None:
 
 def test_a_function_that_is_given_again_keeps_its_name_though_it_can_be_imported_by_then() -> None:
     functions: dict[str, Any] = {}
-    assert name_object(length, functions, again=True) == "python:length"
+    assert name_object(length, functions, replace=True) == "python:length"
     assert functions == {"python:length": length}
 
 

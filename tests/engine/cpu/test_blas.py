@@ -93,7 +93,7 @@ def built(folder: Path, *, called: str = "", loaded: str = "", flags: tuple[str,
         "import multiprocessing as m, grpo_engine\n"
         "exec('import mlx.core')  # as code that a user brings",
         "import mlx.core as mx\nmx.eval(mx.ones((2, 2)) @ mx.ones((2, 2)))\n"
-        "from grpo_engine.startup import enter_engine\nenter_engine(0)",
+        "from grpo_engine.setup.startup import enter_engine\nenter_engine(0)",
         "import numpy, mlx.core, grpo_engine.cpu.blas as b\nb.ensure()",
     ],
 )
@@ -336,7 +336,7 @@ def test_ranks_of_one_host_share_its_cores_and_each_loads_the_fast_blas(tmp_path
         "import grpo_engine\nimport mlx.core as mx\n"
         "from grpo_engine.cpu import blas\nfrom grpo_engine.platform import threads\n"
         "group = mx.distributed.init()\n"
-        "print(group.size(), threads.ranks_here(), blas.state().loaded, blas.state().threads"
+        "print(group.size(), threads.local_ranks(), blas.state().loaded, blas.state().threads"
         " <= max(1, threads.cores() // 2), flush=True)\n"
     )
     launch = Path(sys.executable).with_name("mlx.launch")

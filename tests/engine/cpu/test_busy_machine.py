@@ -30,7 +30,7 @@ def test_a_run_that_gave_a_core_up_says_so_and_remembers_its_threads() -> None:
     run: Any = SimpleNamespace(
         step=7, threads=2, thread_guard=SimpleNamespace(check=lambda: given_up)
     )
-    (found,) = step.give_up_core(run)
+    (found,) = step.free_core(run)
     assert isinstance(found, AlertRaised)
     assert (found.rule, found.step, found.value, found.limit) == ("busy_machine", 7, 16.0, 0.3)
     assert run.threads == 1

@@ -54,5 +54,5 @@ def test_a_connection_that_ends_tells_why(said: bytes, lost: str) -> None:
     other.close()
     with own:
         Lifeline(Ranks(), control)._wait(own, "rank 1")
-    assert control.lost.startswith(lost)
-    assert bool(control.lost) == bool(lost)
+    assert control.rank_failure.startswith(lost)
+    assert bool(control.rank_failure) == bool(lost)

@@ -8,11 +8,10 @@ import pytest
 
 from grpo_engine.config.recipes import recipe
 from grpo_engine.maths.advantage import advantages
-from grpo_engine.maths.anchor import reward_penalty
 from grpo_engine.maths.arrays import MAX_RATIO
 from grpo_engine.maths.metrics import target_metrics
 from grpo_engine.maths.reuse import objective_flat
-from grpo_engine.maths.trust import FREE, cispo, clip, free, targets_of
+from grpo_engine.maths.trust import FREE, cispo, clip, targets_of, unbounded
 from grpo_engine.maths.weight import Totals, weights
 from tests.engine.maths.helpers import assert_close, loss_of, number, numbers, random_batch
 
@@ -61,13 +60,16 @@ def test_the_penalty_in_the_reward_is_a_constant() -> None:
     reference = mx.array([[-1.0, -2.0]])
 
     def penalty(old: mx.array) -> mx.array:
-        return reward_penalty(old, reference, "k2", "token", 0.5).sum()
+        how = recipe("rloo", anchor="k2", beta=0.5)
+        return advantages(
+            [1.0], [0], how, mask=mx.ones((1, 2)), old=old, ref=reference
+        ).penalty.sum()
 
     assert numbers(mx.grad(penalty)(mx.array([[-0.5, -2.5]]))) == [[0.0, 0.0]]
 
 
 def test_what_never_stops_is_free_and_bounded_only_by_the_clamp() -> None:
-    push = free(mx.array([[0.5, 2.0]]), mx.array([[1.0, -1.0]]))
+    push = unbounded(mx.array([[0.5, -2.0]]))
     assert numbers(push.side) == [[FREE, FREE]]
     capped = cispo(mx.array([[2.0]]), mx.array([[1.0]]), mx.array([[-1.0]]), 2.0)
     assert numbers(capped.side) == [[FREE]]  # the cap is reached, not passed

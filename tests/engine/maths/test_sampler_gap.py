@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from grpo_engine.config.recipes import RECIPES, SETTINGS, Recipe, recipe
 from grpo_engine.config.trl_names import NO_CAP
 from grpo_engine.maths.metrics import metrics
-from grpo_engine.maths.trust import targets_of
+from grpo_engine.maths.trust import Targets, targets_of
 from grpo_engine.maths.weight import totals_of
 from tests.engine.maths.helpers import assert_close, gradient_of, loss_of, number, random_batch
 
@@ -137,7 +137,7 @@ def test_micro_batches_sum_to_the_batch(
         part = {key: array[start:end] for key, array in batch.items()}
         own: dict[str, Any] = {"totals": totals}
         if targets is not None:
-            own["targets"] = targets.rows(slice(start, end))
+            own["targets"] = Targets(*(array[start:end] for array in targets))
         value += number(loss_of(part, how, **own).value)
         slopes.append(np.array(gradient_of(part, how, **own)))
     assert_close(value, loss_of(batch, how).value, rtol=1e-4, atol=3e-6)

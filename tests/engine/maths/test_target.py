@@ -222,7 +222,7 @@ def test_a_slice_of_a_group_takes_the_targets_of_the_whole() -> None:
     parts = [
         loss_of(
             {k: None if v is None else v[rows] for k, v in batch.items()}, "how-much",
-            targets=made_once.rows(rows), token_ids=None, group_ids=None,
+            targets=Targets(*(array[rows] for array in made_once)), token_ids=None, group_ids=None,
         )
         for rows in (slice(0, 3), slice(3, 8))
     ]  # fmt: skip

@@ -106,7 +106,7 @@ def test_it_learned_from_no_problem_that_it_is_trained_or_evaluated_on() -> None
 
     assert not seen & others
     assert not any(problem.bucket in demonstrations.CHECK for problem in seen)
-    assert not seen & {Problem(p.kind, p.b, p.a) for p in others}
+    assert not seen & {Problem(p.operation, p.b, p.a) for p in others}
 
 
 def test_held_out_accuracy_and_format_are_as_published(starter: tuple[Any, Any]) -> None:

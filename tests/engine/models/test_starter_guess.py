@@ -14,8 +14,8 @@ import pytest
 from tokenizers import Tokenizer
 
 from grpo_engine.config.parse import build, merge
-from grpo_engine.embedded import EMBEDDED
 from grpo_engine.events import EvaluationFinished, RunFinished
+from grpo_engine.policy.embedded import EMBEDDED
 from grpo_engine.policy.trees import flatten
 from grpo_engine.presets import preset
 from grpo_engine.tasks.guess import SYSTEM

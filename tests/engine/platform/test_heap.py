@@ -33,7 +33,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 def faults(**environment: str) -> int:
     """Page faults of thirty sums in a fresh process."""
-    own = {name: value for name, value in os.environ.items() if name not in heap.USERS_OWN}
+    own = {name: value for name, value in os.environ.items() if name not in heap.VARIABLES}
     done = subprocess.run(
         [sys.executable, "-c", ARRAYS], env={**own, **environment}, capture_output=True, text=True,
         check=True, timeout=120,
@@ -56,7 +56,7 @@ def test_free_memory_goes_back_when_it_is_asked_for() -> None:
 from grpo_engine.platform import heap, memory
 
 held = memory.memory().process
-heap.give_back()
+heap.trim()
 print(held - memory.memory().process)
 """
     )

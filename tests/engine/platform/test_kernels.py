@@ -91,7 +91,7 @@ def test_mlx_that_was_loaded_first_compiles_in_the_private_folder_too(
 
 
 @pytest.mark.parametrize(
-    "computes", ["grpo_engine.startup.enter_engine(0)", "grpo_engine.load_policy()"]
+    "computes", ["grpo_engine.setup.startup.enter_engine(0)", "grpo_engine.load_policy()"]
 )
 def test_a_script_that_changes_the_temporary_folder_stays_private(
     tmp_path: Path, computes: str
@@ -203,3 +203,24 @@ def test_a_folder_of_another_user_is_not_private(
     monkeypatch.setattr(os, "getuid", lambda: tmp_path.stat().st_uid + 1)
     assert not private.is_intact(file)
     assert private.private_folder(tmp_path) is None
+
+
+CUDA_FOLDER = """
+import ctypes
+from grpo_engine.platform import device, kernels
+device.uses_gpu = lambda: True
+kernels.version = lambda package: {version!r}
+kernels.prepare()
+libc = ctypes.CDLL(None)
+libc.getenv.restype = ctypes.c_char_p
+print(libc.getenv(b"MLX_PTX_CACHE_DIR").decode())
+"""
+
+
+def test_kernels_for_cuda_are_kept_for_later_processes_with_the_same_mlx(tmp_path: Path) -> None:
+    first, again, other = (
+        python(CUDA_FOLDER.format(version=version), tmp_path).stdout.strip()
+        for version in ("0.32.4", "0.32.4", "0.33.0")
+    )
+    assert first == again == str(shared(tmp_path) / "ptx" / "0.32.4")
+    assert other == str(shared(tmp_path) / "ptx" / "0.33.0")

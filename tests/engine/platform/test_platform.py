@@ -77,10 +77,10 @@ def test_a_group_that_a_container_does_not_see_falls_back_to_the_mount(tmp_path:
 def test_ranks_at_this_ranks_address_share_the_host(tmp_path: Path) -> None:
     hosts = tmp_path / "hosts.json"
     hosts.write_text('[["10.0.0.1:5"], ["10.0.0.2:5"], ["10.0.0.1:6"]]')
-    assert threads.ranks_here({"MLX_HOSTFILE": str(hosts), "MLX_RANK": "2"}) == 2
-    assert threads.ranks_here({"MLX_HOSTFILE": str(hosts), "MLX_RANK": "1"}) == 1
-    assert threads.ranks_here({"OMPI_COMM_WORLD_LOCAL_SIZE": "4"}) == 4
-    assert threads.ranks_here({"MLX_HOSTFILE": str(tmp_path / "none"), "MLX_RANK": "0"}) == 1
+    assert threads.local_ranks({"MLX_HOSTFILE": str(hosts), "MLX_RANK": "2"}) == 2
+    assert threads.local_ranks({"MLX_HOSTFILE": str(hosts), "MLX_RANK": "1"}) == 1
+    assert threads.local_ranks({"OMPI_COMM_WORLD_LOCAL_SIZE": "4"}) == 4
+    assert threads.local_ranks({"MLX_HOSTFILE": str(tmp_path / "none"), "MLX_RANK": "0"}) == 1
 
 
 def test_engines_divide_the_cores_and_one_that_ended_counts_no_more(
@@ -88,7 +88,7 @@ def test_engines_divide_the_cores_and_one_that_ended_counts_no_more(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(threads, "cores", lambda: 4)
-    monkeypatch.setattr(threads, "asked", lambda: None)
+    monkeypatch.setattr(threads, "requested", lambda: None)
     code = (
         "import sys; from grpo_engine.platform import threads; threads.claim_engine();"
         "print(flush=True); sys.stdin.read()"
@@ -99,10 +99,10 @@ def test_engines_divide_the_cores_and_one_that_ended_counts_no_more(
     ) as other:
         assert other.stdout is not None
         other.stdout.readline()
-        assert threads.engines_here() == 2
+        assert threads.local_engines() == 2
         assert threads.share() == 2
         other.kill()
-    assert threads.engines_here() == 1
+    assert threads.local_engines() == 1
     assert threads.share() == 4
     folder = private.temporary_folder()
     assert folder is not None
@@ -116,7 +116,7 @@ def test_a_folder_of_claims_that_is_not_ours_is_left_alone(
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / f"grpo-tui-{os.getuid()}").symlink_to(tmp_path / "elsewhere")
     threads.claim_engine()
-    assert threads.engines_here() == 1
+    assert threads.local_engines() == 1
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
@@ -124,7 +124,7 @@ def test_the_environment_may_lower_the_threads_but_not_raise_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(threads, "cores", lambda: 4)
-    monkeypatch.setattr(threads, "engines_here", lambda: 1)
+    monkeypatch.setattr(threads, "local_engines", lambda: 1)
     for asked, used in (("1", 1), ("64", 4), ("0", 4), ("many", 4)):
         monkeypatch.setenv("GRPO_TUI_THREADS", asked)
         monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
@@ -171,7 +171,7 @@ def test_without_a_compiler_chains_of_operations_run_as_they_are(tmp_path: Path)
 def test_the_device_says_how_much_its_arrays_may_take(
     info: dict[str, str | int], limit: int
 ) -> None:
-    assert memory.on_device(info, machine=90, held=5) == limit
+    assert memory.on_device(info, machine=90, allocated=5) == limit
 
 
 def test_without_a_limit_memory_is_the_machines(tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ def test_the_driver_decides_which_build_fits(
 ) -> None:
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(device, "nvidia_driver", lambda: driver)
-    assert device.wanted_extra() == extra
+    assert device.suitable_extra() == extra
 
 
 def test_a_measured_product_reports_the_rate_of_its_mean_time() -> None:

@@ -22,7 +22,7 @@ from grpo_engine.rollouts.noise import events, late_keys, late_times, token_keys
 from grpo_engine.rollouts.prompts import RenderedPrompt
 from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
 from grpo_engine.tasks.base import Example
-from grpo_engine.training.sampling import rows_to_sample
+from grpo_engine.training.sampling import SampleRequest, rows_to_sample
 from tests.engine import runs
 from tests.engine.policy.helpers import drain
 from tests.engine.tiny import write_model
@@ -44,7 +44,8 @@ def asked(keys: Sequence[str], *, rows: int = 2, attempt: int = 0) -> list[Promp
     """The rows of a step with these prompts, each of which is its key."""
     examples = [Example(key=key, prompt=key) for key in keys]
     prompts = [RenderedPrompt(ids=tuple(key.encode()), text=key, prompt=key) for key in keys]
-    return rows_to_sample(examples, prompts, rows=rows, attempt=attempt)
+    request = SampleRequest(examples=examples, sampling=SAMPLING, rows=rows, attempt=attempt)
+    return rows_to_sample(request, prompts)
 
 
 def sampled(

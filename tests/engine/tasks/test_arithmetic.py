@@ -37,8 +37,8 @@ def test_swapped_operands_stay_in_the_same_set() -> None:
     for split in SPLITS:
         found = every_problem(split)
         for problem in found:
-            swapped = Problem(problem.kind, problem.b, problem.a)
-            assert problem.kind == "subtract" or swapped in found
+            swapped = Problem(problem.operation, problem.b, problem.a)
+            assert problem.operation == "subtract" or swapped in found
 
 
 def test_a_problem_never_changes_its_set() -> None:
@@ -72,7 +72,7 @@ def test_every_equation_of_every_working_holds_and_leads_to_the_answer() -> None
         values = [int(right) for _, right in steps]
 
         assert [value_of(left) for left, _ in steps] == values
-        if problem.kind == "multiply":
+        if problem.operation == "multiply":
             assert values[-1] == problem.answer
         else:
             assert values[1] * 10 + values[0] % 10 == problem.answer
@@ -81,9 +81,9 @@ def test_every_equation_of_every_working_holds_and_leads_to_the_answer() -> None
 def test_every_sum_carries_and_every_difference_borrows() -> None:
     for problem in every_problem("train"):
         ones = problem.a % 10, problem.b % 10
-        if problem.kind == "add":
+        if problem.operation == "add":
             assert sum(ones) > 9
-        if problem.kind == "subtract":
+        if problem.operation == "subtract":
             assert ones[0] < ones[1]
             assert problem.answer > 0
 

@@ -19,7 +19,7 @@ BAD = {
     5: ("{broken", "not JSON"),
     7: ('{"prompt": "", "answer": "7"}', "the prompt is empty"),
     9: ('{"prompt": [{"role": "user"}], "answer": "9"}', "has no text in 'content'"),
-    11: ("[1, 2]", "a row is a JSON object"),
+    11: ("[1, 2]", "a row is an object"),
 }
 UNREADABLE = {
     3: ('{"prompt": "a lone \\ud800 half", "answer": "3"}', "half of a character"),

@@ -123,7 +123,7 @@ def test_a_column_that_some_rows_lack_is_none_there(tmp_path: Path) -> None:
 GOOD = {"prompt": "a", "answer": "1"}
 BAD_FILES = [
     ("d.jsonl", [GOOD, '{"prompt": '], "d.jsonl:2: not JSON: Expecting value at column"),
-    ("d.jsonl", ["[" + json.dumps(GOOD) + "]"], "d.jsonl:1: a row is a JSON object"),
+    ("d.jsonl", ["[" + json.dumps(GOOD) + "]"], "d.jsonl:1: a row is an object"),
     ("d.jsonl", ["[{}, ", "{}]"], "name the file .json"),
     ("d.jsonl", [GOOD, {"answer": "1"}], "d.jsonl:2: there is no column 'prompt'; its columns"),
     ("d.jsonl", [{"question": "1"}], "(perhaps question)"),
@@ -158,6 +158,12 @@ def test_bytes_that_are_not_utf8_are_named(tmp_path: Path) -> None:
     path.write_bytes(b'{"prompt": "a"}\n{"prompt": "\xff"}\n')
     with pytest.raises(DataError, match=r"d\.jsonl:2: byte 12 \(0xff\) is not UTF-8"):
         make(path)
+
+
+def test_jsonl_that_is_not_utf8_is_an_error_even_where_bad_rows_are_skipped(tmp_path: Path) -> None:
+    (tmp_path / "d.jsonl").write_bytes(b'{"prompt": "a"}\n{"prompt": "\xff"}\n{"prompt": "b"}\n')
+    with pytest.raises(DataError, match=r"d\.jsonl:2: byte 12 \(0xff\) is not UTF-8; save the"):
+        load_task(TaskConfig(name=str(tmp_path / "d.jsonl"), bad_rows="skip"))
 
 
 @pytest.mark.parametrize(

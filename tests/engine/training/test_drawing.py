@@ -178,7 +178,7 @@ def test_a_task_with_an_environment_is_trained_alone(world: Path, tmp_path: Path
     ("task", "said"),
     [
         ({"others": {"arithmetic": 1}}, "give it another label"),
-        ({"others": {"gsm8k": -1}}, "greater than or equal to 0"),
+        ({"others": {"gsm8k": -1}}, "must be a number ≥ 0"),
         ({"others": {"gsm8k": {"weigth": 1}}}, "no setting 'task.others.gsm8k.weigth'"),
         ({"lowest_pass_rate": 0.1}, "only if task.pass_rates names a file"),
         ({"pass_rates": "x", "lowest_pass_rate": 0.9, "highest_pass_rate": 0.1}, "is above"),

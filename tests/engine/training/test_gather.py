@@ -11,7 +11,7 @@ from grpo_engine.distributed.ranks import Ranks
 from grpo_engine.events import AlertRaised, RewardValue
 from grpo_engine.rewards.scoring import Scores
 from grpo_engine.rollouts.types import Rollout
-from grpo_engine.training.gather import ScoredRollouts, all_rollouts
+from grpo_engine.training.sampling import ScoredRollouts, all_rollouts
 
 
 class Wire(Ranks):

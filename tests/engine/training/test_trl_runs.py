@@ -115,7 +115,7 @@ def executed(case: Mapping[str, Any], world: Path, folder: Path) -> Ours:
     with pytest.MonkeyPatch.context() as patch:
         finish, take, step = update._pass_finished, update._optimizer_step, Learner.step
 
-        def sample(run: Run, step: int, rows: Sequence[PromptRows], *_: Any) -> Any:
+        def sample(run: Run, step: int, _request: Any, rows: Sequence[PromptRows]) -> Any:
             held[:] = [run]
             return ours.sample(run, step, rows)
 

@@ -10,7 +10,7 @@ from typing import Final
 from textual.suggester import Suggester
 
 from grpo_engine.config.parse import settings
-from grpo_engine.embedded import EMBEDDED
+from grpo_engine.policy.embedded import EMBEDDED
 from grpo_engine.rewards.builtins import BUILT_IN
 
 NAMES: Final[Mapping[str, tuple[str, ...]]] = {

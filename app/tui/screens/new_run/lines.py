@@ -7,7 +7,7 @@ from grpo_engine.config.recipe_text import ASKS
 from grpo_engine.config.recipes import SETTINGS
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.platform.device import uses_gpu
-from grpo_engine.platform.formats import auto_format, auto_words
+from grpo_engine.platform.formats import auto_format, auto_text
 from grpo_tui.app.text.safe_text import cell_len, clip, pad, safe, wrap
 from grpo_tui.app.tui.looks.colours import Palette, style
 from grpo_tui.app.tui.screens.new_run.completion import completions, functions_in
@@ -267,7 +267,7 @@ def about_lines(view: View, width: int, palette: Palette) -> list[Line]:
     facts.append(("recipe", f"{own}; u resets it" if was and was == own else own))
     facts += _recipe_facts(view, path)
     if path == "model.dtype":
-        facts.append(("here", auto_words(on_gpu=uses_gpu())))
+        facts.append(("here", auto_text(on_gpu=uses_gpu())))
     if path == "name":
         facts.append(("suggested", "from the preset or parent and what is changed"))
     for word, said in facts:

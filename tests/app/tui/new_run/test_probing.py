@@ -123,8 +123,8 @@ async def test_a_probe_of_other_settings_says_so_and_is_repeated(tmp_path: Path)
 
 @pytest.mark.slow
 def test_the_trial_process_probes_a_little_with_each_question(tmp_path: Path) -> None:
+    from grpo_engine.api.probe import PromptsProbed, merged, probe, signals
     from grpo_engine.control import Control
-    from grpo_engine.probe import PromptsProbed, merged, probe, signals
     from tests.engine.runs import settings, write_world
 
     config = settings(write_world(tmp_path), task={"train_size": 12})

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Final
 
 from grpo_engine.errors import ModelError
-from grpo_engine.regular_files import irregular_file
+from grpo_engine.paths import irregular_file
 
-_FOLDER: Final = Path(__file__).parent / "models" / "starter"
+_FOLDER: Final = Path(__file__).parents[1] / "models" / "starter"
 EMBEDDED: Final = {"starter": _FOLDER / "model", "starter-guess": _FOLDER / "guess"}
 
 

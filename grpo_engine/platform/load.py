@@ -9,20 +9,20 @@ BUSY: Final = ("user", "nice", "system", "irq", "softirq", "steal")
 EVERY: Final = 10.0  # seconds between searches for own processes, some milliseconds each
 
 
-class OtherPrograms:
+class ExternalLoad:
     """Processor time of programs that are neither this process nor its children."""
 
     def __init__(self) -> None:
-        self._own: dict[psutil.Process, float] = {}
+        self._processes: dict[psutil.Process, float] = {}
         self._searched = -EVERY
-        self._begun = self._busy = 0.0
+        self._started = self._busy = 0.0
 
     def start(self) -> None:
         if monotonic() - self._searched >= EVERY:
             self._searched = monotonic()
-            self._own = dict.fromkeys(self._search(), 0.0)
-        self._own = {process: used(process) for process in self._own}
-        self._begun, self._busy = monotonic(), busy()
+            self._processes = dict.fromkeys(self._search(), 0.0)
+        self._processes = {process: used(process) for process in self._processes}
+        self._started, self._busy = monotonic(), busy()
 
     def _search(self) -> tuple[psutil.Process, ...]:
         this = psutil.Process()
@@ -31,9 +31,11 @@ class OtherPrograms:
     def processors(self) -> float:
         """The number of processors that they kept busy since `start`."""
         # a process that ended has used what it had at the start
-        own = sum(max(0.0, used(process) - before) for process, before in self._own.items())
-        passed = monotonic() - self._begun
-        return max(0.0, busy() - self._busy - own) / passed if passed > 0 else 0.0
+        internal = sum(
+            max(0.0, used(process) - before) for process, before in self._processes.items()
+        )
+        passed = monotonic() - self._started
+        return max(0.0, busy() - self._busy - internal) / passed if passed > 0 else 0.0
 
 
 def busy() -> float:

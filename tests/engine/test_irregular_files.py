@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from grpo_engine.config.settings import ModelConfig
-from grpo_engine.embedded import EMBEDDED
 from grpo_engine.errors import CheckpointError, ModelError, RewardError
 from grpo_engine.models.from_gguf import import_gguf
+from grpo_engine.paths import irregular_file
+from grpo_engine.policy.embedded import EMBEDDED
 from grpo_engine.policy.load import load_policy
-from grpo_engine.regular_files import irregular_file
 from grpo_engine.rewards.classifier import Classifier
 from grpo_engine.run import checkpoint
 from grpo_tui.app.cli.verbs.models import _row

@@ -15,7 +15,7 @@ from grpo_engine.run.user_objects import NO_OBJECTS
 from grpo_engine.setup.opening import load_run
 from grpo_engine.setup.parts import load_tasks
 from grpo_engine.training.drawing import Drawing, take_rates
-from grpo_engine.training.sampling import sample_and_score
+from grpo_engine.training.sampling import SampleRequest, sample_and_score
 
 ENOUGH = 0.8  # share of prompts with a signal that a group size should reach
 
@@ -39,21 +39,21 @@ def probe(
     """Sample answers to the first training prompts, at each temperature, a few at a time."""
     with ExitStack() as stack:
         tasks = load_tasks(config, NO_OBJECTS)
-        most = min(prompts, sum(len(one.task.train) for one in tasks))
-        each = max(1, config.rollout.prompts * config.rollout.group_size // samples)
+        count = min(prompts, sum(len(task.task.train) for task in tasks))
+        size = max(1, config.rollout.prompts * config.rollout.group_size // samples)
         run = yield from load_run(config, control, folder, stack, tasks, 0)
         yield from take_rates(run)
-        examples = list({one.key: one for one in Drawing(run).take(most)}.values())
+        examples = list({example.key: example for example in Drawing(run).take(count)}.values())
         for temperature in temperatures:
             sampling = replace(run.sampling, temperature=temperature)
-            for start in range(0, len(examples), each):
+            for start in range(0, len(examples), size):
                 if is_stopping(run):
                     return
                 begun = run.clock.now()
-                groups = yield from sample_and_score(
-                    run, 0, examples[start : start + each], sampling, rows=samples, first=start,
-                    origin="eval",
-                )  # fmt: skip
+                groups = yield from sample_and_score(run, 0, SampleRequest(
+                    examples=examples[start : start + size], sampling=sampling, rows=samples,
+                    first=start, origin="eval",
+                ))  # fmt: skip
                 yield PromptsProbed(
                     temperature=temperature,
                     keys=tuple(group.example.key for group in groups),
@@ -64,12 +64,12 @@ def probe(
                 )  # fmt: skip
 
 
-def merged(found: Sequence[PromptsProbed]) -> list[PromptsProbed]:
+def merged(parts: Sequence[PromptsProbed]) -> list[PromptsProbed]:
     """One for each temperature, in the order that they were tried."""
-    whole: dict[float, PromptsProbed] = {}
-    for part in found:
-        before = whole.get(part.temperature)
-        whole[part.temperature] = part if before is None else replace(
+    result: dict[float, PromptsProbed] = {}
+    for part in parts:
+        before = result.get(part.temperature)
+        result[part.temperature] = part if before is None else replace(
             before,
             keys=before.keys + part.keys,
             rewards=before.rewards + part.rewards,
@@ -77,7 +77,7 @@ def merged(found: Sequence[PromptsProbed]) -> list[PromptsProbed]:
             tokens=before.tokens + part.tokens,
             seconds=before.seconds + part.seconds,
         )  # fmt: skip
-    return list(whole.values())
+    return list(result.values())
 
 
 def sizes_of(config: RunConfig, samples: int) -> list[int]:
@@ -97,25 +97,25 @@ class SignalAt:
 
 def signals(probed: PromptsProbed, sizes: Sequence[int], prompts: int) -> list[SignalAt]:
     """The share of prompts with a signal at each group size; a step has this many prompts."""
-    known = [[one for one in rewards if one is not None] for rewards in probed.rewards]
+    scored = [[reward for reward in rewards if reward is not None] for rewards in probed.rewards]
     answers = sum(map(len, probed.rewards))
-    found = []
+    result = []
     for size in sizes:
-        chances = [signal_at_k(rewards, size) for rewards in known if len(rewards) >= size]
+        chances = [signal_at_k(rewards, size) for rewards in scored if len(rewards) >= size]
         if chances:
-            found.append(
+            result.append(
                 SignalAt(
                     group_size=size, share=sum(chances) / len(chances),
                     interval=bootstrap(chances), seconds=probed.seconds / answers * prompts * size,
                 )
             )  # fmt: skip
-    return found
+    return result
 
 
-def recommended(found: Sequence[SignalAt]) -> SignalAt | None:
+def recommended(results: Sequence[SignalAt]) -> SignalAt | None:
     """The smallest group size at which enough prompts have a signal; None if none reaches that."""
-    reached = [one for one in found if one.share >= ENOUGH]
-    return min(reached, key=lambda one: one.group_size) if reached else None
+    enough = [signal for signal in results if signal.share >= ENOUGH]
+    return min(enough, key=lambda signal: signal.group_size, default=None)
 
 
 def pass_rates(probed: PromptsProbed) -> dict[str, float]:
@@ -125,18 +125,18 @@ def pass_rates(probed: PromptsProbed) -> dict[str, float]:
     return {key: count / answers for key, count in counts if count is not None}
 
 
-def facts(probed: PromptsProbed, found: Sequence[SignalAt]) -> dict[str, Any]:
+def to_json(probed: PromptsProbed, results: Sequence[SignalAt]) -> dict[str, Any]:
     """The findings at one temperature as JSON values."""
-    best, answers = recommended(found), len(probed.rewards[0])
+    best, answers = recommended(results), len(probed.rewards[0])
     rates = pass_rates(probed)
     return {
         "temperature": probed.temperature, "prompts": len(probed.keys), "answers": answers,
         "tokens": probed.tokens, "seconds": probed.seconds,
         "pass_rates": rates or None,
         "group_sizes": [
-            {"group_size": one.group_size, "share": one.share, "low": one.interval[0],
-             "high": one.interval[1], "seconds": one.seconds}
-            for one in found
+            {"group_size": signal.group_size, "share": signal.share, "low": signal.interval[0],
+             "high": signal.interval[1], "seconds": signal.seconds}
+            for signal in results
         ],
         "recommended": best.group_size if best else None,
     }  # fmt: skip

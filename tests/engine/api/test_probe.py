@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grpo_engine.api.probe import PromptsProbed, merged, probe, recommended, signals
 from grpo_engine.config.parse import build
 from grpo_engine.control import Control
 from grpo_engine.evaluation.statistics import signal_at_k
 from grpo_engine.events import GroupScored, rewards_differ
-from grpo_engine.probe import PromptsProbed, merged, probe, recommended, signals
 from tests.engine.runs import events_of, settings, write_world
 
 

@@ -17,7 +17,7 @@ def prepare_for_mlx() -> None:
     os.environ.setdefault("MLX_ENABLE_CACHE_THRASHING_CHECK", "0")
     blas.ensure()
     if not device.uses_gpu():
-        heap.keep_freed_memory()
+        heap.retain_freed_memory()
 
 
 def enter_engine(niceness: int = 5) -> None:
