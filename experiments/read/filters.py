@@ -27,7 +27,7 @@ from grpo_engine.config.conditions import (
     Node,
     Not,
     Term,
-    Word,
+    Text,
     number_of,
     parse,
 )
@@ -55,7 +55,7 @@ def compile_filter(text: str, known: Known) -> Condition:
 
 def _compile(node: Node, known: Known) -> Condition:
     match node:
-        case Word(text):
+        case Text(text):
             return or_(
                 _like(RUN.c.name, text), _like(RUN.c.note, text),
                 _like(RUN.c.short, text, start=True), _tagged(_like(RUN_TAG.c.tag, text)),
