@@ -1,4 +1,4 @@
-"""StoreReader: plain sqlite3 for the command line, the first paint and frequent reads."""
+"""StoreReader: every query on the store, as one class."""
 
 from grpo_tui.experiments.read.facts import FactQuestions
 from grpo_tui.experiments.read.post_mortem import PostMortemQuestions
