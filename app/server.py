@@ -27,7 +27,6 @@ from grpo_tui.app.jobs.detach import command
 from grpo_tui.app.text.safe_text import safe
 from grpo_tui.experiments.db.paths import store_path
 from grpo_tui.experiments.processes import environment
-from grpo_tui.experiments.reader import StoreReader
 
 PARAMETER = "token"
 HERE = ("127.0.0.1", "localhost", "[::1]")
@@ -282,6 +281,8 @@ def _require_free(port: int) -> None:
 
 def serve_run(run: str, db: Path | None, port: int) -> int:
     """Serve until Ctrl-C."""
+    from grpo_tui.experiments.reader import StoreReader
+
     store = store_path(db).resolve()
     with closing(StoreReader(store)) as reader:
         uid = reader.resolve(run).uid

@@ -99,7 +99,7 @@ def runs(folder: Path) -> Iterator[Result]:
     data.many_runs(path, RUNS)
     say(f"{RUNS} runs in {path.stat().st_size / 1e6:.0f} MB")
     with closing(StoreReader(path)) as reader:
-        yield timed(f"list all of {RUNS:,} runs", reader.runs, target=300)
+        yield timed(f"list all of {RUNS:,} runs", reader.runs, target=500)
         for text in (
             "status:failed", "recipe:dapo reward>0.5", "cfg.algorithm.beta>=0.05",
             "tag:tag-3 !status:failed", "run-99 | recipe:gspo",
@@ -107,12 +107,12 @@ def runs(folder: Path) -> Iterator[Result]:
             count = len(reader.runs(text))
             yield timed(
                 f"filter `{text.replace('|', chr(92) + '|')}`: {count:,} runs",
-                partial(reader.runs, text), target=300,
+                partial(reader.runs, text), target=500,
             )  # fmt: skip
         yield timed("sort by `-best reward`, all", lambda: reader.runs(sort="-best reward"),
-                    target=300)  # fmt: skip
+                    target=500)  # fmt: skip
         yield timed("sort by a setting, first 50",
-                    lambda: reader.runs(sort="algorithm.beta", limit=50), target=300)  # fmt: skip
+                    lambda: reader.runs(sort="algorithm.beta", limit=50), target=500)  # fmt: skip
         yield timed("name a run by its prefix", lambda: reader.resolve("run-77"[:6] + "77"))
     yield command(path, "runs", "--filter", "recipe:dapo", "--limit", "50")
     yield command(path, "runs", "--json")

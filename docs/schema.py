@@ -16,10 +16,11 @@ from sqlmodel import SQLModel
 from grpo_tui.experiments.db.migration_sql import MIGRATIONS
 from grpo_tui.experiments.db.tables import declared
 from grpo_tui.experiments.db.tokens import CODEC, FIELDS, TokenFile
+from grpo_tui.experiments.db.types import Text
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "schema.md"
-KINDS = {"int": "integer", "float": "real", "str": "text"}
+KINDS = {"int": "integer", "bool": "integer", "float": "real"}
 
 HEAD = """# The store's schema
 
@@ -84,7 +85,7 @@ def _section(row: type[SQLModel]) -> str:
     for column, field in zip(table.columns, row.model_fields.values(), strict=True):
         marks = ["key"] * column.primary_key + ["may be NULL"] * bool(column.nullable)
         marks += [f"→ {key.column.table.name}" for key in column.foreign_keys]
-        kind = KINDS[_word(field)]
+        kind = "text" if isinstance(column.type, Text) else KINDS[_word(field)]
         lines.append(f"| `{column.name}` | {kind} | {', '.join(marks)} | {field.description} |")
     unique = [item.columns for item in table.constraints if isinstance(item, UniqueConstraint)]
     indices = sorted(

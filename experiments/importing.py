@@ -17,7 +17,7 @@ from grpo_engine import events as ev
 from grpo_tui.experiments.db.connection import open_writer
 from grpo_tui.experiments.db.paths import log_file, run_folder
 from grpo_tui.experiments.db.tables import AttemptRow, RunRow
-from grpo_tui.experiments.db.texts import escape, now_iso, seconds
+from grpo_tui.experiments.db.texts import now_iso, seconds
 from grpo_tui.experiments.errors import ImportRefusedError, OutsideStoreError, StoreError
 from grpo_tui.experiments.purge import purge
 from grpo_tui.experiments.reader import StoreReader
@@ -158,7 +158,7 @@ def _fill(store: ExperimentStore, other: StoreReader, row: RunRow, detail: RunDe
     run = detail.summary
     with store.session() as session:
         for attempt in detail.attempts:
-            ended, cause = attempt.ended_at or attempt.heartbeat, escape(attempt.cause)
+            ended, cause = attempt.ended_at or attempt.heartbeat, attempt.cause
             same = asdict(attempt) | {"ended_at": ended, "cause": cause}
             session.add(AttemptRow(run_id=row.id, boot="", pid_start="", **same))
     last = detail.attempts[-1].n if detail.attempts else 1
@@ -171,7 +171,7 @@ def _fill(store: ExperimentStore, other: StoreReader, row: RunRow, detail: RunDe
             run.created_at, run.started_at, run.ended_at,
         )  # fmt: skip
         kept.note, kept.archived, kept.error = (
-            escape(run.note), int(run.archived), escape(run.error),
+            run.note, run.archived, run.error,
         )  # fmt: skip
     with suppress(OutsideStoreError):  # a log from elsewhere is left out
         source = log_file(run_folder(other.path, run.id))

@@ -10,11 +10,11 @@ from typing import Any
 
 from sqlmodel import Session, col, select
 
-from grpo_tui.experiments.db.configs import config_hash, config_tree, json_text, verbatim
+from grpo_tui.experiments.db.configs import config_hash, config_tree, json_text
 from grpo_tui.experiments.db.machine import host_name, is_alive, process_start
 from grpo_tui.experiments.db.names import new_uid
 from grpo_tui.experiments.db.tables import QueueItemRow, RunRow, SweepRow
-from grpo_tui.experiments.db.texts import escape, now_iso
+from grpo_tui.experiments.db.texts import now_iso
 from grpo_tui.experiments.errors import QueryError
 from grpo_tui.experiments.store import ExperimentStore
 
@@ -36,9 +36,9 @@ class RunQueue:
         tree = config_tree(config)
         with self.store.session() as session:
             row = QueueItemRow(
-                sweep_id=sweep, name=escape(name or str(tree.get("name") or "")), state="queued",
-                created_at=now_iso(), settings=json_text(dict(settings or {})),
-                config=verbatim(tree), config_hash=config_hash(tree), lease_owner="",
+                sweep_id=sweep, name=name or str(tree.get("name") or ""), state="queued",
+                created_at=now_iso(), settings=dict(settings or {}),
+                config=tree, config_hash=config_hash(tree), lease_owner="",
                 lease_until=0.0, note="",
             )  # fmt: skip
             session.add(row)
@@ -61,8 +61,8 @@ class RunQueue:
             if known is not None:
                 return known, False
             row = SweepRow(
-                uid=new_uid(), name=escape(name), created_at=now_iso(), spec_hash=spec,
-                axes=json_text({path: list(values) for path, values in axes.items()}),
+                uid=new_uid(), name=name, created_at=now_iso(), spec_hash=spec,
+                axes={path: list(values) for path, values in axes.items()},
             )  # fmt: skip
             session.add(row)
             session.flush()
@@ -98,7 +98,7 @@ class RunQueue:
         """Record the outcome: done, failed, skipped, cancelled, or queued again."""
         if state not in ("done", "failed", "skipped", "cancelled", "queued"):
             raise QueryError(f"{state!r} is no state of a queued run")
-        changes: dict[str, Any] = {"state": state, "note": escape(note), "lease_until": 0.0}
+        changes: dict[str, Any] = {"state": state, "note": note, "lease_until": 0.0}
         if run is not None:
             changes["run_id"] = run
         self._change(item, **changes)

@@ -18,10 +18,8 @@ from grpo_tui.experiments.db.configs import (
     config_hash,
     config_tree,
     flat,
-    json_text,
     number_of,
     promoted,
-    verbatim,
 )
 from grpo_tui.experiments.db.connection import begin, open_writer
 from grpo_tui.experiments.db.machine import boot_id, host_name, process_start
@@ -38,7 +36,7 @@ from grpo_tui.experiments.db.tables import (
     RunRow,
     RunTagRow,
 )
-from grpo_tui.experiments.db.texts import escape, now_iso
+from grpo_tui.experiments.db.texts import now_iso
 from grpo_tui.experiments.errors import (
     NothingStoredError,
     QueryError,
@@ -123,20 +121,18 @@ class ExperimentStore:
                 uid=uid,
                 short=short_id(uid, lambda short: _exists(session, RunRow.short, short)),
                 name=free_name(
-                    escape(name or str(tree.get("name") or "")),
+                    name or str(tree.get("name") or ""),
                     lambda name: _exists(session, RunRow.name, name),
                 ),
-                status=status, created_at=now_iso(), config=verbatim(tree),
-                config_hash=config_hash(tree), code_version=escape(code_version), versions="{}",
+                status=status, created_at=now_iso(), config=tree,
+                config_hash=config_hash(tree), code_version=code_version,
                 parent_id=parent, **promoted(tree),
             )  # fmt: skip
             session.add(row)
             session.flush()
             assert row.id is not None
             session.add_all(_param_rows(row.id, tree))
-            session.add_all(
-                RunTagRow(run_id=row.id, tag=escape(tag)) for tag in dict.fromkeys(tags)
-            )
+            session.add_all(RunTagRow(run_id=row.id, tag=tag) for tag in dict.fromkeys(tags))
             session.flush()
             session.expunge(row)
         run_folder(self.path, row.short).mkdir(parents=True, exist_ok=True)
@@ -204,18 +200,18 @@ class ExperimentStore:
             session.exec(
                 update(AttemptRow)
                 .where(col(AttemptRow.run_id) == run, col(AttemptRow.n) == number)
-                .values(ended_at=now_iso(), cause=escape(cause))
+                .values(ended_at=now_iso(), cause=cause)
             )
             session.exec(
                 update(RunRow)
                 .where(col(RunRow.id) == run, col(RunRow.status).in_(("running", "paused")))
-                .values(status="aborted", ended_at=now_iso(), error=escape(cause))
+                .values(status="aborted", ended_at=now_iso(), error=cause)
             )
             _expire_requests(session, run)
 
     def rename(self, run: int, name: str) -> None:
         """Rename the run; names are unique."""
-        wanted = escape(name.strip())
+        wanted = name.strip()
         if not wanted or wanted.startswith("@") or len(name) > LONGEST_NAME:
             raise QueryError(
                 f"a run cannot be called {quoted(name)}: a name is text of at most {LONGEST_NAME} "
@@ -233,18 +229,18 @@ class ExperimentStore:
 
     def set_note(self, run: int, note: str) -> None:
         with self.session() as session:
-            _set(session, run, note=escape(note))
+            _set(session, run, note=note)
 
     def set_archived(self, run: int, archived: bool) -> None:
         with self.session() as session:
-            _set(session, run, archived=int(archived))
+            _set(session, run, archived=archived)
 
     def tag(self, run: int, add: Iterable[str] = (), remove: Iterable[str] = ()) -> None:
         refuse_long_tags(add)
         with self.session() as session:
             _set(session, run)
-            gone = {escape(tag) for tag in remove}
-            wanted = {escape(tag.strip()) for tag in add if tag.strip()} - gone
+            gone = set(remove)
+            wanted = {tag.strip() for tag in add if tag.strip()} - gone
             session.exec(
                 delete(RunTagRow).where(
                     col(RunTagRow.run_id) == run, col(RunTagRow.tag).in_(gone | wanted)
@@ -255,13 +251,11 @@ class ExperimentStore:
     def mute(self, run: int, rule: str, muted: bool = True) -> None:
         with self.session() as session:
             row = session.exec(
-                select(AlertRow).where(
-                    col(AlertRow.run_id) == run, col(AlertRow.rule) == escape(rule)
-                )
+                select(AlertRow).where(col(AlertRow.run_id) == run, col(AlertRow.rule) == rule)
             ).one_or_none()
             if row is None:
                 raise NothingStoredError(f"the run has no alert {rule!r}")
-            row.muted = int(muted)
+            row.muted = muted
 
     # -- viewers and requests -------------------------------------------------------------------
 
@@ -274,7 +268,7 @@ class ExperimentStore:
             if not attempt:
                 raise StoreError("this run was never started, so it takes no requests")
             row = ControlRow(
-                run_id=run, attempt=attempt, verb=verb, argument=escape(argument),
+                run_id=run, attempt=attempt, verb=verb, argument=argument,
                 asked_at=now_iso(), asked_by=f"pid {os.getpid()}",
             )  # fmt: skip
             session.add(row)
@@ -299,7 +293,7 @@ class ExperimentStore:
 
 def _param_rows(run: int, tree: Mapping[str, Any]) -> list[RunParamRow]:
     return [
-        RunParamRow(run_id=run, path=path, value=json_text(value), number=number_of(value))
+        RunParamRow(run_id=run, path=path, value=value, number=number_of(value))
         for path, value in flat(tree).items()
     ]
 
@@ -319,7 +313,7 @@ def _expire_requests(session: Session, run: int) -> None:
 
 def _replace_settings(session: Session, run: int, tree: Mapping[str, Any]) -> None:
     settings = promoted(tree)
-    _set(session, run, config=verbatim(tree), config_hash=config_hash(tree), **settings)
+    _set(session, run, config=tree, config_hash=config_hash(tree), **settings)
     session.exec(delete(RunParamRow).where(col(RunParamRow.run_id) == run))
     session.add_all(_param_rows(run, tree))
 

@@ -455,13 +455,13 @@ Event = (
 )
 
 # Names in stores, spill files and JSON lines: a class that is renamed needs its old name here.
-EVENT_TYPES: dict[str, type] = {kind.__name__: kind for kind in typing.get_args(Event)}
-_KINDS = {kind: name for name, kind in EVENT_TYPES.items()}
+EVENT_TYPES: dict[str, type] = {event.__name__: event for event in typing.get_args(Event)}
+_NAMES = {event: name for name, event in EVENT_TYPES.items()}
 
 
 def kind_of(event: Event) -> str:
     """The name under which the event is stored."""
-    return _KINDS[type(event)]
+    return _NAMES[type(event)]
 
 
 def to_json(event: Event) -> dict[str, Any]:
@@ -492,14 +492,14 @@ def encode(value: Any) -> Any:
     return value
 
 
-def decode(kind: Any, value: Any) -> Any:
+def decode(annotation: Any, value: Any) -> Any:
     """The value of this type that `encode` wrote."""
-    origin, inner = typing.get_origin(kind) or kind, typing.get_args(kind)
+    origin, inner = typing.get_origin(annotation) or annotation, typing.get_args(annotation)
     if value is None:
         return None
     if origin in (Union, types.UnionType):
         return decode(inner[0], value)
-    if kind is float:
+    if annotation is float:
         return float(value)
     if not isinstance(origin, type):  # Any, or one of some texts
         return value
@@ -510,8 +510,8 @@ def decode(kind: Any, value: Any) -> Any:
             if stored in value
         })  # fmt: skip
     if origin is tuple:
-        kinds = itertools.repeat(inner[0]) if inner[-1] is ... else inner
-        return tuple(map(decode, kinds, value))
+        types_ = itertools.repeat(inner[0]) if inner[-1] is ... else inner
+        return tuple(map(decode, types_, value))
     if origin is list:
         return [decode(inner[0], item) for item in value]
     if issubclass(origin, Mapping):
@@ -520,8 +520,8 @@ def decode(kind: Any, value: Any) -> Any:
 
 
 @functools.cache
-def _stored_fields(kind: Any) -> tuple[tuple[str, str, Any], ...]:
+def _stored_fields(annotation: Any) -> tuple[tuple[str, str, Any], ...]:
     """The name, stored name and type of each field."""
-    hints = typing.get_type_hints(kind)
-    fields = dataclasses.fields(kind)
+    hints = typing.get_type_hints(annotation)
+    fields = dataclasses.fields(annotation)
     return tuple((f.name, f.metadata.get("stored", f.name), hints[f.name]) for f in fields)

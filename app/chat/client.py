@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.evaluation.target import of_run
 from grpo_tui.experiments.processes import environment
-from grpo_tui.experiments.reader import StoreReader
+
+if TYPE_CHECKING:
+    from grpo_tui.experiments.reader import StoreReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class Pair:
     before: RunConfig
 
 
-def pair_of(reader: StoreReader, ref: str, step: int | None) -> Pair:
+def pair_of(reader: "StoreReader", ref: str, step: int | None) -> Pair:
     """The best or the given checkpoint of a run, and the model it began with."""
     detail = reader.run(reader.resolve(ref).key)
     found = of_run(Path(detail.folder), {}, step)

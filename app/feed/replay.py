@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, Full, Queue
+from typing import TYPE_CHECKING
 
 from grpo_engine import events as ev
 from grpo_engine.metrics import PHASES, time_of
@@ -18,8 +19,10 @@ from grpo_tui.app.feed.feed import NOTHING_MUTED, TimedEvent
 from grpo_tui.app.feed.snapshot import Asked, Head, Status
 from grpo_tui.experiments.board import Board
 from grpo_tui.experiments.errors import StoreError
-from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.values import BoardView
+
+if TYPE_CHECKING:
+    from grpo_tui.experiments.reader import StoreReader
 
 MARK = "replayed pace"
 SLICES = 24
@@ -318,6 +321,8 @@ class ReplayFeed:
     # -- the thread -------------------------------------------------------------------------
 
     def _work(self, work: Reading) -> None:
+        from grpo_tui.experiments.reader import StoreReader
+
         try:
             reader = StoreReader(self._path)
         except (StoreError, OSError) as error:
@@ -343,7 +348,7 @@ class ReplayFeed:
             work.done.set()
             reader.close()
 
-    def _pages(self, reader: StoreReader) -> Iterator[tuple[float | None, ev.Event]]:
+    def _pages(self, reader: "StoreReader") -> Iterator[tuple[float | None, ev.Event]]:
         last = 0
         while True:
             page = reader.facts(self.run, after=last, limit=PAGE)

@@ -6,14 +6,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
 
 from grpo_engine import events as ev
 from grpo_tui.app.feed.feed import NOTHING_MUTED, TimedEvent
 from grpo_tui.app.feed.run_state import RunState
 from grpo_tui.app.feed.snapshot import Asked, Head, Snapshot, Status
 from grpo_tui.experiments.errors import StoreError
-from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.values import BoardView, RunSummary
+
+if TYPE_CHECKING:
+    from grpo_tui.experiments.reader import StoreReader
 
 POLL_S, QUIET_S, LEASE_S, LEASE_EVERY_S = 0.25, 1.0, 10.0, 4.0
 PAGE, MOST_AT_ONCE = 500, 1500
@@ -22,7 +25,7 @@ GONE: dict[str, Status] = {"lost": "lost", "unknown": "lost", "aborted": "aborte
 ANSWER_S = 6.0
 
 
-def snapshot_of(reader: StoreReader, run: int, step: int) -> Snapshot:
+def snapshot_of(reader: "StoreReader", run: int, step: int) -> Snapshot:
     """A finished step as it was once it had ended: its groups, passes and metrics."""
     state = RunState(Head())
     for fact in reader.facts_of(run, step):
@@ -113,7 +116,9 @@ class StoreFeed:
         finally:
             self.caught_up.set()
 
-    def _open(self) -> StoreReader | None:
+    def _open(self) -> "StoreReader | None":
+        from grpo_tui.experiments.reader import StoreReader
+
         while not self._stop.is_set():
             try:
                 return StoreReader(self._path)
@@ -123,7 +128,7 @@ class StoreFeed:
             self._stop.wait(QUIET_S)
         return None
 
-    def _follow(self, reader: StoreReader) -> None:
+    def _follow(self, reader: "StoreReader") -> None:
         summary = reader.resolve(self._ref)
         self.run = summary.key
         self._tell_head(reader, summary)
@@ -151,7 +156,7 @@ class StoreFeed:
             self._pass_on_asks(writer, reader)
             self._stop.wait(POLL_S if summary.active or writer.waiting else QUIET_S)
 
-    def _tell_head(self, reader: StoreReader, summary: RunSummary) -> None:
+    def _tell_head(self, reader: "StoreReader", summary: RunSummary) -> None:
         config = reader.run(summary.key).config
         self._head = Head(
             id=summary.id, name=summary.name, model=summary.model, task=summary.task,
@@ -159,12 +164,12 @@ class StoreFeed:
             config=config,
         )  # fmt: skip
 
-    def _look_for_muted(self, reader: StoreReader) -> None:
+    def _look_for_muted(self, reader: "StoreReader") -> None:
         found = reader.muted_alerts(self.run)
         if found != self._muted:
             self._muted = found
 
-    def _read_facts(self, reader: StoreReader, last: int, groups_from: int) -> int:
+    def _read_facts(self, reader: "StoreReader", last: int, groups_from: int) -> int:
         """Read everything beyond `last`, with groups only from step `groups_from` on."""
         while not self._stop.is_set():
             page = reader.facts(
@@ -177,7 +182,7 @@ class StoreFeed:
                 break
         return last
 
-    def _pass_on_asks(self, writer: "_Writer", reader: StoreReader) -> None:
+    def _pass_on_asks(self, writer: "_Writer", reader: "StoreReader") -> None:
         while True:
             try:
                 verb, argument = self._asks.get_nowait()
@@ -218,7 +223,7 @@ class _Writer:
         else:
             self.waiting[key] = time.monotonic()
 
-    def look(self, reader: StoreReader) -> None:
+    def look(self, reader: "StoreReader") -> None:
         """Report the outcome of requests that are overdue."""
         for key, since in list(self.waiting.items()):
             view = reader.control(key)

@@ -59,12 +59,12 @@ def run_item(queue: "RunQueue", item: "QueueItemRow") -> tuple[str, str]:
     with scratch("queue") as folder:
         refusal = folder / "refusal.txt"
         words = _command(queue, item, folder)
-        say(f"{item.name}: {' '.join(words[4:5])} {item.settings}")
+        say(f"{item.name}: {' '.join(words[4:5])} {json.dumps(item.settings)}")
         process = subprocess.Popen(
             words, stdout=sys.stderr.fileno() if _has_stderr() else subprocess.DEVNULL,
             env={
                 **environment(), QUEUE_ITEM: str(item.id), REFUSAL: str(refusal),
-                PARENT: str(json.loads(item.settings).get(CLONE_OF, "")),
+                PARENT: str(item.settings.get(CLONE_OF, "")),
             },
         )  # fmt: skip
         try:
@@ -119,7 +119,7 @@ def _command(queue: "RunQueue", item: "QueueItemRow", folder: Path) -> list[str]
         return command("resume", *store, "--", queue.store.run_row(item.run_id).short)
     config = folder / CONFIG
     # JSON is valid YAML, and the stored configuration is complete
-    config.write_text(item.config, encoding="utf-8")
+    config.write_text(json.dumps(item.config), encoding="utf-8")
     return command("train", str(config), "--name", item.name, *store)
 
 

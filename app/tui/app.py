@@ -136,6 +136,7 @@ class Workbench(RunApp):
     async def on_mount(self) -> None:
         """Apply the user's key bindings, show the first screen and start drawing frames."""
         self.set_keymap(self.preferences.keymap)
+        self.call_after_refresh(self.reader.first_frame.set)
         if self.capabilities.ssh:
             self.animation_level = "none"
         if self._first_mode != "runs":

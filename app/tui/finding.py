@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import TYPE_CHECKING
 
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
@@ -16,8 +17,10 @@ from grpo_tui.app.tui import messages as msg
 from grpo_tui.app.tui.lifecycle import RunApp
 from grpo_tui.app.tui.screens.base import Found, WorkbenchScreen
 from grpo_tui.experiments.errors import StoreError
-from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.values import RunSummary
+
+if TYPE_CHECKING:
+    from grpo_tui.experiments.reader import StoreReader
 
 MOST_RUNS, MOST_HITS = 1000, 50
 PARTS = re.compile(r"[^\w+-]+")
@@ -55,7 +58,7 @@ class Finding(Provider):
             yield Hit(score, shown, found.go, found.name, escape(safe(found.help)))
 
 
-def _read(reader: StoreReader) -> tuple[RunSummary, ...]:
+def _read(reader: "StoreReader") -> tuple[RunSummary, ...]:
     """Read the runs; the reader's thread also imports the settings, which takes long."""
     from grpo_engine.config.parse import settings
 

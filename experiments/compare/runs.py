@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import inf, isfinite
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from grpo_engine.errors import quoted
 from grpo_engine.metrics import METRICS, natural_range, spec
@@ -26,15 +26,17 @@ from grpo_tui.experiments.compare.values import (  # fmt: skip
     SideBySide,
 )
 from grpo_tui.experiments.errors import CompareError
-from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.values import EvaluationView, GroupView, RunSummary
+
+if TYPE_CHECKING:
+    from grpo_tui.experiments.reader import StoreReader
 
 AXES = ("step", "tokens", "wall")
 _SEEDLESS = ("seed", "name")
 
 
 def compare(
-    reader: StoreReader, runs: Sequence[RunSummary], *, baseline: RunSummary | None = None,
+    reader: "StoreReader", runs: Sequence[RunSummary], *, baseline: RunSummary | None = None,
     keys: Sequence[str] = (), axis: str = "", at: float | None = None, reach: str = "",
     or_last: bool = False, values_at: float | None = None,
 ) -> Comparison:  # fmt: skip
@@ -114,7 +116,7 @@ def _is_different(settings: Sequence[Mapping[str, Any]], path: str) -> bool:
     return len(texts) > 1
 
 
-def _all_keys(reader: StoreReader, runs: Sequence[RunSummary]) -> list[str]:
+def _all_keys(reader: "StoreReader", runs: Sequence[RunSummary]) -> list[str]:
     keys = dict.fromkeys(key for run in runs for key in reader.metric_keys(run.key))
     order = {name: place for place, name in enumerate(METRICS)}
     return sorted(keys, key=lambda key: (order.get(key, len(order)), key))
@@ -124,7 +126,7 @@ def _all_keys(reader: StoreReader, runs: Sequence[RunSummary]) -> list[str]:
 
 
 def _equal_steps(
-    reader: StoreReader, runs: Sequence[RunSummary], axis: str, at: float | None
+    reader: "StoreReader", runs: Sequence[RunSummary], axis: str, at: float | None
 ) -> tuple[list[int | None], str]:
     """Return the last step of each run within the same work, and that amount of work in words."""
     if not axis:
@@ -140,7 +142,7 @@ def _equal_steps(
 
 
 def _metrics(
-    reader: StoreReader, runs: Sequence[RunSummary], baseline: RunSummary | None,
+    reader: "StoreReader", runs: Sequence[RunSummary], baseline: RunSummary | None,
     keys: Iterable[str], steps: Sequence[int | None],
 ) -> tuple[MetricComparison, ...]:  # fmt: skip
     marked = [baseline is not None and run.key == baseline.key for run in runs]
@@ -241,7 +243,7 @@ def _limits(
 
 
 def _tests(
-    reader: StoreReader, alike: Sequence[Sequence[RunSummary]], base: RunSummary,
+    reader: "StoreReader", alike: Sequence[Sequence[RunSummary]], base: RunSummary,
     limits: Mapping[int, int], words: str,
 ) -> tuple[tuple[PairedTest, ...], tuple[str, ...]]:  # fmt: skip
     """Test each setting against the baseline's; if all runs share one, each run by itself."""
@@ -279,7 +281,7 @@ def _compared(alike: Sequence[Sequence[RunSummary]], base: RunSummary) -> list[l
 
 
 def paired_tests(
-    reader: StoreReader, runs: Sequence[RunSummary], base: Sequence[RunSummary],
+    reader: "StoreReader", runs: Sequence[RunSummary], base: Sequence[RunSummary],
     limits: Mapping[int, int] | None = None,
 ) -> list[PairedTest]:  # fmt: skip
     """Test two settings on the same held-out problems, by their runs' last evaluations.
@@ -304,13 +306,13 @@ def paired_tests(
     return found
 
 
-def _is_unmeasured(reader: StoreReader, run: RunSummary) -> bool:
+def _is_unmeasured(reader: "StoreReader", run: RunSummary) -> bool:
     """Whether a run was evaluated, and nothing said which answers were right."""
     items = reader.evaluations(run.key)
     return bool(items) and not any("eval/accuracy" in item.metrics for item in items)
 
 
-def progress(reader: StoreReader, run: RunSummary) -> list[PairedTest]:
+def progress(reader: "StoreReader", run: RunSummary) -> list[PairedTest]:
     """Test a run's last evaluations against its first ones: has it learned?"""
     whole = reader.evaluations(run.key, rows=True)
     found = []
@@ -371,7 +373,7 @@ def _names(runs: Sequence[RunSummary]) -> str:
 
 
 def _last_by_mode(
-    reader: StoreReader, run: RunSummary, upto: int | None
+    reader: "StoreReader", run: RunSummary, upto: int | None
 ) -> dict[str, EvaluationView]:
     found: dict[str, EvaluationView] = {}
     for item in _evaluations(reader, run, upto):
@@ -381,7 +383,7 @@ def _last_by_mode(
 
 
 def _evaluations(
-    reader: StoreReader, run: RunSummary, upto: int | None
+    reader: "StoreReader", run: RunSummary, upto: int | None
 ) -> Iterator[EvaluationView]:
     """The evaluations of a run up to a step, last first; of a trained one not those before it."""
     trained = (run.step if upto is None else upto) > 0
@@ -415,7 +417,7 @@ def threshold(reach: str) -> tuple[str, float] | None:
 
 
 def _rankings(
-    reader: StoreReader, settings: Sequence[Sequence[RunSummary]], limits: Mapping[int, int],
+    reader: "StoreReader", settings: Sequence[Sequence[RunSummary]], limits: Mapping[int, int],
     goal: tuple[str, float] | None,
 ) -> tuple[Ranking, ...]:  # fmt: skip
     """Rank the settings by greedy and by sampled answers; the baseline's runs come first."""
@@ -434,7 +436,7 @@ def _rankings(
 
 
 def _ranking(
-    reader: StoreReader, mode: str, groups: Sequence["Evaluations"],
+    reader: "StoreReader", mode: str, groups: Sequence["Evaluations"],
     goal: tuple[str, float] | None,
 ) -> Ranking | None:  # fmt: skip
     """Rank settings by the problems that all their runs answered."""
@@ -471,7 +473,7 @@ def _ranking(
     )  # fmt: skip
 
 
-def _reached(reader: StoreReader, runs: Sequence[RunSummary], key: str, goal: float) -> Reached:
+def _reached(reader: "StoreReader", runs: Sequence[RunSummary], key: str, goal: float) -> Reached:
     """Return the median step, tokens and seconds of the first value that is good enough."""
     sign = -1 if spec(key).direction == "down" else 1
     found: list[tuple[float, float, float]] = []
@@ -492,7 +494,7 @@ def _reached(reader: StoreReader, runs: Sequence[RunSummary], key: str, goal: fl
 
 
 def side_by_side(
-    reader: StoreReader, runs: Sequence[RunSummary], example_key: str, step: int | None = None
+    reader: "StoreReader", runs: Sequence[RunSummary], example_key: str, step: int | None = None
 ) -> SideBySide:
     """Return each run's last completions of an example, or its last ones up to `step`."""
     chosen: list[GroupView | None] = []
@@ -513,7 +515,7 @@ def side_by_side(
 
 
 def grid(
-    reader: StoreReader, runs: Sequence[RunSummary], rows_path: str, columns_path: str, key: str,
+    reader: "StoreReader", runs: Sequence[RunSummary], rows_path: str, columns_path: str, key: str,
     stat: str = "best",
 ) -> GridView:  # fmt: skip
     """Tabulate a metric over two settings; runs with the same two values are averaged."""

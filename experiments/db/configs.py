@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from grpo_tui.experiments.db.texts import escape
-
 
 def config_tree(config: Any) -> dict[str, Any]:
     """Return the configuration as a plain tree, from a RunConfig or a mapping."""
@@ -53,11 +51,6 @@ def json_text(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
-def verbatim(tree: Mapping[str, Any]) -> str:
-    """Return the tree as ASCII JSON in its own order."""
-    return json.dumps(tree, separators=(",", ":"))
-
-
 def config_hash(tree: Mapping[str, Any]) -> str:
     """Hash everything but the name."""
     rest = {key: value for key, value in tree.items() if key != "name"}
@@ -68,9 +61,9 @@ def promoted(tree: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that have their own columns."""
     paths = flat(tree)
     return {
-        "model": escape(str(paths.get("model.path", ""))),
-        "task": escape(str(paths.get("task.name", ""))),
-        "recipe": escape(str(paths.get("algorithm.recipe", ""))),
+        "model": str(paths.get("model.path", "")),
+        "task": str(paths.get("task.name", "")),
+        "recipe": str(paths.get("algorithm.recipe", "")),
         "seed": int(paths.get("seed") or 0),
         "total_steps": int(paths.get("steps") or 0),
     }

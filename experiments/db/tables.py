@@ -6,14 +6,18 @@ with the result of the migrations.
 
 import re
 from functools import cache
+from typing import Any
 
 from sqlalchemy import Index, UniqueConstraint, text
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.orm import declared_attr
 from sqlalchemy.schema import CreateIndex, CreateTable, DDLElement
 from sqlmodel import Field, SQLModel
+from sqlmodel.sql.sqltypes import AutoString
 
+from grpo_engine.events import Span
 from grpo_tui.experiments.db.migration_sql import SEARCH
+from grpo_tui.experiments.db.types import Json, Numbers, Real, Spans, Text
 
 WITHOUT_ROWID = {"sqlite_with_rowid": False}
 
@@ -60,7 +64,7 @@ class Recorded(OfRun):
     attempt: int = Field(description="The attempt it belongs to.")
     step: int = Field(description="The training step.")
     seq: int = Field(description="Position in the run's record, counted from 1.")
-    hidden: int = Field(description="1 if a later attempt repeated the step.")
+    hidden: bool = Field(description="1 if a later attempt repeated the step.")
 
 
 class RunRow(Numbered, table=True):
@@ -92,7 +96,9 @@ class RunRow(Numbered, table=True):
     seed: int = Field(description="`seed`.")
     config_hash: str = Field(description="Fingerprint of the configuration without its name.")
     code_version: str = Field(default="", description="grpo-tui's version.")
-    versions: str = Field(default="", description="Versions of the packages, JSON.")
+    versions: dict[str, Any] = Field(
+        default_factory=dict, sa_type=Json, description="Versions of the packages, JSON."
+    )
     device: str = Field(default="", description="The device used.")
     dataset_fingerprint: str = Field(
         default="", description="Fingerprint of the problems; paired tests need equal ones."
@@ -105,7 +111,7 @@ class RunRow(Numbered, table=True):
     last_seq: int = Field(default=0, description="Last stored `seq`.")
     error: str = Field(default="", description="Why it failed.")
     note: str = Field(default="", description="Free text.")
-    archived: int = Field(default=0, description="1 hides it from lists.")
+    archived: bool = Field(default=False, description="1 hides it from lists.")
     sweep_id: int | None = Field(
         default=None,
         foreign_key="sweep.id",
@@ -119,7 +125,9 @@ class RunRow(Numbered, table=True):
         description="The run it was cloned from.",
     )
     # last, since what follows a text of several pages is slow to read
-    config: str = Field(description="The configuration as it was given, JSON.")
+    config: dict[str, Any] = Field(
+        sa_type=Json, description="The configuration as it was given, JSON."
+    )
 
 
 class AttemptRow(OfRun, table=True):
@@ -152,7 +160,7 @@ class RunParamRow(InRun, table=True):
     __table_args__ = (Index("run_param_path", "path", "number"), WITHOUT_ROWID)
 
     path: str = Field(primary_key=True, description="section.name")
-    value: str = Field(description="JSON.")
+    value: Any = Field(sa_type=Json, nullable=False, description="JSON.")
     number: float | None = Field(
         default=None, description="The value as a number, for comparisons; NULL for texts."
     )
@@ -176,7 +184,7 @@ class EventRow(Recorded, table=True):
 
     at: float = Field(description="Seconds since 1970.")
     kind: str = Field(description="Its class.")
-    payload: str = Field(description="The event, JSON.")
+    payload: dict[str, Any] = Field(sa_type=Json, description="The event, JSON.")
 
 
 class AlertRow(OfRun, table=True):
@@ -194,13 +202,13 @@ class AlertRow(OfRun, table=True):
     group_index: int | None = Field(default=None, description="The group, if it is one.")
     explanation: str = Field(description="What it means.")
     remedy: str = Field(description="What to do.")
-    muted: int = Field(default=0, description="1 if the user muted it.")
+    muted: bool = Field(default=False, description="1 if the user muted it.")
 
 
 class KeySetRow(Numbered, table=True):
     """The metric keys that a step reported, as JSON."""
 
-    keys: str = Field(unique=True, description="Metric keys, JSON.")
+    keys: list[int] = Field(sa_type=Json, unique=True, description="Metric keys, JSON.")
 
 
 class StepRow(Recorded, table=True):
@@ -212,7 +220,7 @@ class StepRow(Recorded, table=True):
     )
 
     at: float = Field(description="Seconds since 1970.")
-    elapsed: float | None = Field(description="Seconds without pauses.")
+    elapsed: float | None = Field(sa_type=Real, description="Seconds without pauses.")
     tokens: int = Field(description="Tokens.")
     key_set: int = Field(foreign_key="key_set.id", description="Which metrics it reported.")
     skipped: str = Field(description="Why no update was made.")
@@ -228,12 +236,12 @@ class UpdatePassRow(Recorded, table=True):
 
     pass_: int = Field(sa_column_kwargs={"name": "pass"}, description="Counted from 1.")
     minibatch: int = Field(description="Counted from 0.")
-    loss: float | None = Field(description="The objective.")
-    clip_low: float | None = Field(description="Share clipped low.")
-    clip_high: float | None = Field(description="Share clipped high.")
-    kl_to_old: float | None = Field(description="Distance to the sampling policy.")
-    grad_norm: float | None = Field(description="Before clipping.")
-    learning_rate: float | None = Field(description="In this update.")
+    loss: float | None = Field(sa_type=Real, description="The objective.")
+    clip_low: float | None = Field(sa_type=Real, description="Share clipped low.")
+    clip_high: float | None = Field(sa_type=Real, description="Share clipped high.")
+    kl_to_old: float | None = Field(sa_type=Real, description="Distance to the sampling policy.")
+    grad_norm: float | None = Field(sa_type=Real, description="Before clipping.")
+    learning_rate: float | None = Field(sa_type=Real, description="In this update.")
     stop_reason: str = Field(description="Why passes ended here.")
 
 
@@ -250,7 +258,7 @@ class MetricRow(InRun, table=True):
 
     key_id: int = Field(primary_key=True, foreign_key="metric_key.id", description="The metric.")
     step: int = Field(primary_key=True, description="The training step.")
-    value: float | None = Field(description="The value.")
+    value: float | None = Field(sa_type=Real, description="The value.")
 
 
 class MetricHiddenRow(InRun, table=True):
@@ -261,7 +269,7 @@ class MetricHiddenRow(InRun, table=True):
     attempt: int = Field(primary_key=True, description="The attempt it belongs to.")
     key_id: int = Field(primary_key=True, foreign_key="metric_key.id", description="The metric.")
     step: int = Field(primary_key=True, description="The training step.")
-    value: float | None = Field(description="The value.")
+    value: float | None = Field(sa_type=Real, description="The value.")
 
 
 class MetricSummaryRow(InRun, table=True):
@@ -300,12 +308,12 @@ class RolloutGroupRow(Recorded, table=True):
     prompt_hash: str = Field(description="The prompt, the same over steps.")
     prompt_text: str = Field(description="The prompt as the model saw it.")
     target: str = Field(description="The expected answer.")
-    sampling: str = Field(description="JSON.")
+    sampling: dict[str, float] = Field(sa_type=Numbers, description="JSON.")
     reward_mean: float | None = Field(description="Over its rollouts.")
     reward_std: float | None = Field(description="The same.")
     no_signal: str = Field(description="Why it gave no learning signal.")
     refill: int = Field(description="Refill round.")
-    has_tokens: int = Field(description="1 if tokens.db has its numbers.")
+    has_tokens: bool = Field(description="1 if tokens.db has its numbers.")
     nonfinite: str = Field(description="Columns where NULL means NaN, not a missing value.")
 
 
@@ -333,8 +341,9 @@ class RolloutRow(OfRun, table=True):
     clip_fraction: float | None = Field(description="Share of its tokens that were clipped.")
     kl: float | None = Field(description="Mean distance to the reference.")
     nonfinite: str = Field(description="Columns where NULL means NaN, not a missing value.")
-    spans: str = Field(
-        description="Turns and their environment's replies, JSON; empty for one turn."
+    spans: tuple[Span, ...] = Field(
+        sa_type=Spans,
+        description="Turns and their environment's replies, JSON; empty for one turn.",
     )
 
 
@@ -349,7 +358,7 @@ class RolloutRewardRow(Table, table=True):
     position: int = Field(primary_key=True, description="Place in its list.")
     function: str = Field(description="The reward function.")
     value: float | None = Field(description="Raw score; NULL where it does not apply.")
-    weight: float | None = Field(description="Its weight.")
+    weight: float | None = Field(sa_type=Real, description="Its weight.")
     reason: str = Field(description="Why, in the function's words.")
     nonfinite: str = Field(description="Columns where NULL means NaN, not a missing value.")
 
@@ -364,8 +373,8 @@ class EvaluationRow(Recorded, table=True):
     mode: str = Field(description="sampled or greedy.")
     problems: int = Field(description="Problems asked.")
     samples: int = Field(description="Samples per problem.")
-    metrics: str = Field(description="JSON.")
-    seconds: float | None = Field(description="How long it took.")
+    metrics: dict[str, float] = Field(sa_type=Numbers, description="JSON.")
+    seconds: float | None = Field(sa_type=Real, description="How long it took.")
 
 
 class EvaluationSampleRow(Table, table=True):
@@ -383,7 +392,7 @@ class EvaluationSampleRow(Table, table=True):
     example_key: str = Field(description="The problem, the same over steps and runs.")
     correct: int | None = Field(description="Samples that were right; NULL if nothing says so.")
     samples: int = Field(description="Samples of it.")
-    rewards: str = Field(description="Means by function, JSON.")
+    rewards: dict[str, float] = Field(sa_type=Numbers, description="Means by function, JSON.")
 
 
 class RunLiveRow(InRun, table=True):
@@ -392,7 +401,7 @@ class RunLiveRow(InRun, table=True):
     lease_until: float = Field(description="Seconds since 1970; no viewer is watching after that.")
     version: int = Field(description="Grows with each change.")
     updated_at: float = Field(description="Seconds since 1970.")
-    board: str = Field(description="JSON.")
+    board: dict[str, Any] = Field(sa_type=Json, description="JSON.")
 
 
 class ControlRow(OfRun, table=True):
@@ -422,7 +431,7 @@ class SweepRow(Numbered, table=True):
     name: str = Field(description="For people.")
     created_at: str = Field(description="ISO, UTC.")
     spec_hash: str = Field(description="Fingerprint of the grid.")
-    axes: str = Field(description="Paths and values, JSON.")
+    axes: dict[str, list[Any]] = Field(sa_type=Json, description="Paths and values, JSON.")
 
 
 class QueueItemRow(Numbered, table=True):
@@ -442,8 +451,10 @@ class QueueItemRow(Numbered, table=True):
     name: str = Field(description="For people.")
     state: str = Field(description="queued, leased, done, failed, skipped or cancelled.")
     created_at: str = Field(description="ISO, UTC.")
-    settings: str = Field(description="Its settings in the sweep, JSON.")
-    config: str = Field(description="The configuration as it was given, JSON.")
+    settings: dict[str, Any] = Field(sa_type=Json, description="Its settings in the sweep, JSON.")
+    config: dict[str, Any] = Field(
+        sa_type=Json, description="The configuration as it was given, JSON."
+    )
     config_hash: str = Field(description="Fingerprint of the configuration without its name.")
     lease_owner: str = Field(default="", description="Host, pid and its start, JSON.")
     lease_until: float = Field(default=0.0, description="Seconds since 1970.")
@@ -481,5 +492,19 @@ def schema() -> tuple[str, ...]:
         sql += [CreateIndex(one) for one in options if isinstance(one, Index)]
     made = [str(one.compile(dialect=sqlite.dialect())) for one in sql]
     # SQLite's own names of the types
-    plain = [one.replace(" VARCHAR", " TEXT").replace(" FLOAT", " REAL") for one in made]
-    return (*plain, *SEARCH.split(";"))
+    names = {" VARCHAR": " TEXT", " FLOAT": " REAL", " BOOLEAN": " INTEGER"}
+    for name, plain in names.items():
+        made = [one.replace(name, plain) for one in made]
+    return (*made, *SEARCH.split(";"))
+
+
+for _table in SQLModel.metadata.tables.values():
+    for _column in _table.columns:
+        if type(_column.type) is AutoString:  # SQLModel's for a field that is a `str`
+            _column.type = Text()
+
+(
+    RUN, ATTEMPT, RUN_PARAM, RUN_TAG, EVENT, ALERT, KEY_SET, STEP, UPDATE_PASS, METRIC_KEY, METRIC,
+    METRIC_HIDDEN, METRIC_SUMMARY, ROLLOUT_GROUP, ROLLOUT, ROLLOUT_REWARD, EVALUATION,
+    EVALUATION_SAMPLE, RUN_LIVE, CONTROL, SWEEP, QUEUE_ITEM, MIGRATION,
+) = (SQLModel.metadata.tables[str(row.__tablename__)] for row in declared())  # fmt: skip

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from grpo_engine.errors import quoted
 from grpo_tui.experiments.db.texts import escape
@@ -21,14 +21,16 @@ from grpo_tui.experiments.export.rows import (
     numbers_of,
     rows_of,
 )
-from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.values import RunSummary
+
+if TYPE_CHECKING:
+    from grpo_tui.experiments.reader import StoreReader
 
 DATABASE = b"SQLite format 3\0"
 FORMATS = ("csv", "jsonl", "parquet", "md")
 
 
-def header_for(what: str, reader: StoreReader, runs: Sequence[RunSummary]) -> list[str]:
+def header_for(what: str, reader: "StoreReader", runs: Sequence[RunSummary]) -> list[str]:
     """Return the columns of an export, from the metadata of each run and its first rows."""
     if what == "metrics":
         return header_of([dict.fromkeys((*METRIC_FIELDS, *reader.metric_keys(run.key)))

@@ -1,14 +1,16 @@
 """Runs, metrics, rollouts, tokens and evaluations as rows."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from grpo_engine.errors import quoted
 from grpo_engine.events import Span
 from grpo_tui.experiments.db.texts import iso
 from grpo_tui.experiments.errors import ExportError
-from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.values import GroupView, RolloutView, RunSummary
+
+if TYPE_CHECKING:
+    from grpo_tui.experiments.reader import StoreReader
 
 Row = dict[str, Any]
 PAGE = 200
@@ -22,7 +24,7 @@ RUN_FIELDS = (
 )  # fmt: skip
 
 
-def rows_of(what: str, reader: StoreReader, runs: Sequence[RunSummary]) -> Iterator[Row]:
+def rows_of(what: str, reader: "StoreReader", runs: Sequence[RunSummary]) -> Iterator[Row]:
     """Return the rows of an export, read lazily."""
     if what not in WHAT:
         raise ExportError(f"{quoted(what)} cannot be exported; choose from {', '.join(WHAT)}")
@@ -40,7 +42,7 @@ def run_row(run: RunSummary) -> Row:
     return row
 
 
-def run_rows(reader: StoreReader, runs: Sequence[RunSummary]) -> Iterator[Row]:
+def run_rows(reader: "StoreReader", runs: Sequence[RunSummary]) -> Iterator[Row]:
     """One row per run with the summaries of all metrics and all settings."""
     for run in runs:
         detail = reader.run(run.key)
@@ -49,7 +51,7 @@ def run_rows(reader: StoreReader, runs: Sequence[RunSummary]) -> Iterator[Row]:
 
 
 def metric_rows(
-    reader: StoreReader, runs: Sequence[RunSummary], *, after: int = -1
+    reader: "StoreReader", runs: Sequence[RunSummary], *, after: int = -1
 ) -> Iterator[Row]:
     """One row per trained or evaluated step beyond `after`, one column per metric."""
     for run in runs:
@@ -59,7 +61,7 @@ def metric_rows(
             yield from _window(reader, run, keys, before, before + WINDOW)
 
 
-def step_rows(reader: StoreReader, runs: Sequence[RunSummary]) -> Iterator[Row]:
+def step_rows(reader: "StoreReader", runs: Sequence[RunSummary]) -> Iterator[Row]:
     """The metrics with the run's settings beside them; all but run, name and recipe is numbers."""
     for run in runs:
         settings = numbers_of(reader, run)
@@ -69,7 +71,7 @@ def step_rows(reader: StoreReader, runs: Sequence[RunSummary]) -> Iterator[Row]:
             yield {**known, **row, **settings}
 
 
-def numbers_of(reader: StoreReader, run: RunSummary) -> Row:
+def numbers_of(reader: "StoreReader", run: RunSummary) -> Row:
     """The settings of a run that are numbers, or switches as 0 and 1."""
     return {
         f"cfg.{path}": int(value) if isinstance(value, bool) else value
@@ -79,7 +81,7 @@ def numbers_of(reader: StoreReader, run: RunSummary) -> Row:
 
 
 def _window(
-    reader: StoreReader, run: RunSummary, keys: Sequence[str], after: int, upto: int
+    reader: "StoreReader", run: RunSummary, keys: Sequence[str], after: int, upto: int
 ) -> Iterator[Row]:
     """Yield the rows of the steps beyond `after` up to `upto`."""
     steps = {view.step: view for view in reader.steps(run.key, after=after, upto=upto)}
@@ -98,7 +100,7 @@ def _window(
         }  # fmt: skip
 
 
-def groups_of(reader: StoreReader, run: RunSummary) -> Iterator[GroupView]:
+def groups_of(reader: "StoreReader", run: RunSummary) -> Iterator[GroupView]:
     """Yield the groups of a run with their rollouts, read in pages."""
     after = 0
     while True:
@@ -123,14 +125,14 @@ def rollout_row(run: RunSummary, group: GroupView, rollout: RolloutView) -> Row:
     }  # fmt: skip
 
 
-def rollout_rows(reader: StoreReader, runs: Sequence[RunSummary]) -> Iterator[Row]:
+def rollout_rows(reader: "StoreReader", runs: Sequence[RunSummary]) -> Iterator[Row]:
     for run in runs:
         for group in groups_of(reader, run):
             for rollout in group.rollouts:
                 yield rollout_row(run, group, rollout)
 
 
-def turn_rows(reader: StoreReader, runs: Sequence[RunSummary]) -> Iterator[Row]:
+def turn_rows(reader: "StoreReader", runs: Sequence[RunSummary]) -> Iterator[Row]:
     """One row per turn of the model and per reply of its environment."""
     for run in runs:
         for group in groups_of(reader, run):
@@ -151,7 +153,7 @@ def turn_rows(reader: StoreReader, runs: Sequence[RunSummary]) -> Iterator[Row]:
                     }  # fmt: skip
 
 
-def token_rows(reader: StoreReader, runs: Sequence[RunSummary]) -> Iterator[Row]:
+def token_rows(reader: "StoreReader", runs: Sequence[RunSummary]) -> Iterator[Row]:
     for run in runs:
         for group in groups_of(reader, run):
             view = reader.tokens(run.key, group.key) if group.has_tokens else None
@@ -183,7 +185,7 @@ def _at(values: Sequence[float], place: int) -> float | None:
     return values[place] if values else None
 
 
-def evaluation_rows(reader: StoreReader, runs: Sequence[RunSummary]) -> Iterator[Row]:
+def evaluation_rows(reader: "StoreReader", runs: Sequence[RunSummary]) -> Iterator[Row]:
     """One row per held-out problem of each evaluation."""
     for run in runs:
         for item in reader.evaluations(run.key, rows=True):
@@ -196,7 +198,7 @@ def evaluation_rows(reader: StoreReader, runs: Sequence[RunSummary]) -> Iterator
                 }  # fmt: skip
 
 
-WHAT: dict[str, Callable[[StoreReader, Sequence[RunSummary]], Iterator[Row]]] = {
+WHAT: "dict[str, Callable[[StoreReader, Sequence[RunSummary]], Iterator[Row]]]" = {
     "runs": run_rows, "metrics": metric_rows, "steps": step_rows, "rollouts": rollout_rows,
     "turns": turn_rows, "tokens": token_rows, "evaluations": evaluation_rows,
 }  # fmt: skip

@@ -5,54 +5,74 @@ lr` gives a label.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+from sqlalchemy import ColumnElement, String, func, select, type_coerce
 
 from grpo_engine.errors import nearest, quoted
 from grpo_engine.metrics import METRICS, spec
-from grpo_tui.experiments.db.texts import escape
+from grpo_tui.experiments.db.tables import METRIC_KEY, METRIC_SUMMARY, RUN, RUN_PARAM
 from grpo_tui.experiments.errors import QueryError
 
 STATS = ("best", "last", "first", "min", "max", "mean", "count")
-FIELDS = {
-    "id": "run.short", "uid": "run.uid", "name": "run.name",
-    "status": "derived(run.id, run.status)",
-    "model": "run.model", "task": "run.task", "recipe": "run.recipe", "seed": "run.seed",
-    "step": "run.step", "steps": "run.total_steps", "tokens": "run.tokens",
-    "elapsed": "run.elapsed", "created": "run.created_at", "started": "run.started_at",
-    "ended": "run.ended_at", "device": "run.device", "note": "run.note", "error": "run.error",
-    "bytes": "run.bytes", "archived": "run.archived", "code": "run.code_version",
-    "data": "run.dataset_fingerprint",
-}  # fmt: skip
+FIELDS: Mapping[str, ColumnElement[Any]] = {
+    "id": RUN.c.short, "steps": RUN.c.total_steps, "created": RUN.c.created_at,
+    "started": RUN.c.started_at, "ended": RUN.c.ended_at, "code": RUN.c.code_version,
+    "data": RUN.c.dataset_fingerprint, "status": func.derived(RUN.c.id, RUN.c.status),
+} | {name: RUN.c[name] for name in (
+    "uid", "name", "model", "task", "recipe", "seed", "step", "tokens", "elapsed", "device", "note",
+    "error", "bytes", "archived",
+)}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A value of each run, and the SQL that computes it."""
+    """A value of each run."""
 
     label: str
     kind: Literal["field", "setting", "metric"]
     path: str
     stat: str = ""
 
-    def sql(self, *, shown: bool = False) -> tuple[str, list[str]]:
-        """Return the SQL over a row of `run`, for comparing or for display, and its parameters."""
-        if self.kind == "field":
-            return FIELDS[self.path], []
+    @property
+    def shown(self) -> ColumnElement[Any]:
+        """The value for display: a setting as JSON."""
         if self.kind == "setting":
-            stored, forced = "nullif(value, 'null')", "in_force(run.config, ?)"
-            if not shown:
-                stored = f"coalesce(number, {stored})"
-                forced = f"number_in_force(run.config, ?), {forced}"
-            query = f"SELECT {stored} FROM run_param WHERE run_id = run.id AND path = ?"
-            sql = f"coalesce(({query}), {forced})"
-            return sql, [escape(self.path)] * sql.count("?")
+            return _setting(self.path, _json(), func.in_force(RUN.c.config, self.path))
+        return self.compared
+
+    @property
+    def compared(self) -> ColumnElement[Any]:
+        """The value for filters and sorting: a setting as a number, or as JSON if it is none."""
+        if self.kind == "field":
+            return FIELDS[self.path]
+        if self.kind == "setting":
+            return _setting(
+                self.path, func.coalesce(RUN_PARAM.c.number, _json()),
+                func.number_in_force(RUN.c.config, self.path),
+                func.in_force(RUN.c.config, self.path),
+            )  # fmt: skip
+        key = select(METRIC_KEY.c.id).where(METRIC_KEY.c.name == self.path).scalar_subquery()
         return (
-            f"(SELECT {stat_column(self.path, self.stat)} FROM metric_summary WHERE run_id = run.id"
-            " AND key_id = (SELECT id FROM metric_key WHERE name = ?))",
-            [escape(self.path)],
+            select(METRIC_SUMMARY.c[stat_column(self.path, self.stat)])
+            .where(METRIC_SUMMARY.c.run_id == RUN.c.id, METRIC_SUMMARY.c.key_id == key)
+            .correlate(RUN)
+            .scalar_subquery()
         )
+
+
+def _json() -> ColumnElement[Any]:
+    return func.nullif(type_coerce(RUN_PARAM.c.value, String), "null")
+
+
+def _setting(
+    path: str, stored: ColumnElement[Any], *in_force: ColumnElement[Any]
+) -> ColumnElement[Any]:
+    """A setting as it is stored, or as the recipe sets it."""
+    query = select(stored).where(RUN_PARAM.c.run_id == RUN.c.id, RUN_PARAM.c.path == path)
+    return func.coalesce(query.correlate(RUN).scalar_subquery(), *in_force)
 
 
 def stat_column(key: str, stat: str) -> str:

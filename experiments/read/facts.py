@@ -1,27 +1,37 @@
 """Read the recorded events back in their order, as a viewer of the store needs them."""
 
 import dataclasses
-import json
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from sqlalchemy import Column, select
 
 from grpo_engine import events as ev
 from grpo_tui.experiments import values as v
-from grpo_tui.experiments.db.numbers import number
-from grpo_tui.experiments.read.connection import marks, text
-from grpo_tui.experiments.read.metrics import PASS, MetricQuestions
+from grpo_tui.experiments.db.tables import (
+    EVALUATION,
+    EVENT,
+    KEY_SET,
+    METRIC,
+    METRIC_KEY,
+    ROLLOUT_GROUP,
+    STEP,
+    UPDATE_PASS,
+)
+from grpo_tui.experiments.read.connection import as_view
+from grpo_tui.experiments.read.metrics import MetricQuestions
 from grpo_tui.experiments.read.rollouts import Blob, RolloutQuestions
-from grpo_tui.experiments.read.shapes import Shape
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 Value = TypeVar("Value", bound="DataclassInstance")
 
-EVALUATION = Shape(ev.EvaluationFinished, "evaluation")
-SOURCES = (
-    ("event", "seq"), ("step", "seq"), ("update_pass", "seq"), ("evaluation", "seq"),
-    ("rollout_group", "seq"), ("rollout_group", "tokens_seq"),
+# where the places of events in a run's record are
+SOURCES: tuple[Column[int], ...] = (
+    EVENT.c.seq, STEP.c.seq, UPDATE_PASS.c.seq, EVALUATION.c.seq, ROLLOUT_GROUP.c.seq,
+    ROLLOUT_GROUP.c.tokens_seq,
 )  # fmt: skip
 
 
@@ -33,92 +43,86 @@ class FactQuestions(MetricQuestions, RolloutQuestions):
         """Return recorded events beyond sequence number `after`, as the live feed shows them.
 
         Omits rows that a later attempt redid, groups and passes of steps before `groups_from`, and
-        token numbers unless they are wanted.
+        token numbers unless they are requested.
         """
-        found: list[tuple[int, str, str, int]] = []
-        for table, column in SOURCES:
-            if column == "tokens_seq" and not tokens:
+        found: list[tuple[int, int, int]] = []
+        for number, seq in enumerate(SOURCES):
+            if seq is ROLLOUT_GROUP.c.tokens_seq and not tokens:
                 continue
-            late = groups_from if table in ("rollout_group", "update_pass") else -1
-            rows = self._all(
-                f"SELECT {column}, id FROM {table} WHERE run_id = ? AND {column} > ? "
-                f"AND hidden = 0 {'AND step >= ?' if late > 0 else ''} "
-                f"ORDER BY {column} LIMIT ?",
-                (run, after, *((late,) if late > 0 else ()), limit),
+            columns = seq.table.c
+            query = select(seq, columns.id).where(
+                columns.run_id == run, seq > after, columns.hidden == 0
             )
-            found += [(seq, table, column, key) for seq, key in rows]
-        found.sort()
-        facts: dict[int, v.Fact] = {}
-        for table, column in SOURCES:
-            keys = [key for _, *of, key in found[:limit] if of == [table, column]]
-            if keys:
-                for fact in self._reader_of(table, column)(run, keys):
-                    facts[fact.seq] = fact
-        return tuple(facts[seq] for seq in sorted(facts))
+            if groups_from > 0 and seq.table in (ROLLOUT_GROUP, UPDATE_PASS):
+                query = query.where(columns.step >= groups_from)
+            rows = self._all(query.order_by(seq).limit(limit))
+            found += [(at, number, key) for at, key in rows]
+        found = sorted(found)[:limit]
+        return self._facts(run, {
+            seq: [key for _, source, key in found if source == number]
+            for number, seq in enumerate(SOURCES)
+        })  # fmt: skip
 
     def facts_of(self, run: int, step: int) -> tuple[v.Fact, ...]:
         """Return what was recorded of one step: its groups, passes and metrics."""
-        found: list[v.Fact] = []
-        for table in ("rollout_group", "update_pass", "step"):
-            rows = self._all(
-                f"SELECT id FROM {table} WHERE run_id = ? AND step = ? AND hidden = 0 ORDER BY seq",
-                (run, step),
+        keys = {}
+        for seq in (ROLLOUT_GROUP.c.seq, UPDATE_PASS.c.seq, STEP.c.seq):
+            columns = seq.table.c
+            keys[seq] = self._column(
+                select(columns.id).where(
+                    columns.run_id == run, columns.step == step, columns.hidden == 0
+                )
             )
-            if rows:
-                found += self._reader_of(table, "seq")(run, [key for (key,) in rows])
-        return tuple(sorted(found, key=lambda fact: fact.seq))
+        return self._facts(run, keys)
 
-    def _reader_of(
-        self, table: str, column: str
-    ) -> Callable[[int, Sequence[int]], Iterable[v.Fact]]:
-        if column == "tokens_seq":
-            return self._token_facts
-        return {
-            "event": self._other_facts, "step": self._step_facts,
-            "update_pass": self._pass_facts, "evaluation": self._evaluation_facts,
-            "rollout_group": self._group_facts,
-        }[table]  # fmt: skip
+    def _facts(self, run: int, sources: "dict[Column[int], list[int]]") -> tuple[v.Fact, ...]:
+        """Return the events of rows by the column of their place, in the order of their places."""
+        readers = (
+            self._other_facts, self._step_facts, self._pass_facts, self._evaluation_facts,
+            self._group_facts, self._token_facts,
+        )  # fmt: skip
+        facts: dict[int, v.Fact] = {}
+        for seq, read in zip(SOURCES, readers, strict=True):
+            if keys := sources.get(seq):
+                facts |= {fact.seq: fact for fact in read(run, keys)}
+        return tuple(facts[seq] for seq in sorted(facts))
 
     def _other_facts(self, _: int, keys: Sequence[int]) -> Iterable[v.Fact]:
-        rows = self._all(f"SELECT seq, at, payload FROM event WHERE id IN ({marks(keys)})", keys)
-        for seq, at, payload in rows:
-            yield v.Fact(seq=seq, at=at, event=ev.from_json(json.loads(payload)))
+        columns = EVENT.c
+        query = select(columns.seq, columns.at, columns.payload).where(columns.id.in_(keys))
+        for seq, at, payload in self._all(query):
+            yield v.Fact(seq=seq, at=at, event=ev.from_json(payload))
 
     def _step_facts(self, run: int, keys: Sequence[int]) -> Iterable[v.Fact]:
         rows = self._all(
-            "SELECT seq, at, step, tokens, elapsed, keys FROM step "
-            f"JOIN key_set ON key_set.id = key_set WHERE step.id IN ({marks(keys)})",
-            keys,
+            select(STEP, KEY_SET.c["keys"].label("reported"))
+            .join_from(STEP, KEY_SET)
+            .where(STEP.c.id.in_(keys))
         )
-        names = {key: text(name) for key, name in self._all("SELECT id, name FROM metric_key")}
-        for seq, at, step, tokens, elapsed, keys_json in rows:
-            wanted = json.loads(keys_json)
-            values = dict(
-                self._all(
-                    "SELECT key_id, value FROM metric WHERE run_id = ? AND step = ? "
-                    f"AND key_id IN ({marks(wanted)})",
-                    [run, step, *wanted],
+        names = self._dict(select(METRIC_KEY.c.id, METRIC_KEY.c.name))
+        for row in rows:
+            values = self._dict(
+                select(METRIC.c.key_id, METRIC.c.value).where(
+                    METRIC.c.run_id == run,
+                    METRIC.c.step == row.step,
+                    METRIC.c.key_id.in_(row.reported),
                 )
             )
-            event = ev.StepFinished(
-                step=step, metrics={names[key]: number(values.get(key)) for key in wanted},
-                tokens=tokens, elapsed=number(elapsed),
-            )  # fmt: skip
-            yield v.Fact(seq=seq, at=at, event=event)
+            metrics = {names[key]: values.get(key, math.nan) for key in row.reported}
+            event = as_view(ev.StepFinished, row, metrics=metrics)
+            yield v.Fact(seq=row.seq, at=row.at, event=event)
 
     def _pass_facts(self, _: int, keys: Sequence[int]) -> Iterable[v.Fact]:
-        rest = f"WHERE id IN ({marks(keys)})"
-        columns = self._columns(PASS, rest, keys, "seq")
-        for seq, event in zip(columns["seq"], PASS.make(columns), strict=True):
-            yield v.Fact(seq=seq, at=None, event=event)
+        for row in self._all(self._passes().where(UPDATE_PASS.c.id.in_(keys))):
+            yield v.Fact(seq=row.seq, at=None, event=as_view(ev.PassFinished, row))
 
     def _evaluation_facts(self, _: int, keys: Sequence[int]) -> Iterable[v.Fact]:
-        rest = f"WHERE id IN ({marks(keys)})"
-        columns = self._columns(EVALUATION, rest, keys, "id", "seq", "at")
-        columns["rows"] = self._evaluation_rows(columns["id"], columns["metrics"])
-        events = EVALUATION.make(columns)
-        for seq, at, event in zip(columns["seq"], columns["at"], events, strict=True):
-            yield v.Fact(seq=seq, at=at, event=event)
+        columns = EVALUATION.c
+        query = self._select(ev.EvaluationFinished, EVALUATION, columns.id, columns.seq, columns.at)
+        for row in self._all(query.where(columns.id.in_(keys))):
+            samples = self._samples(row.id, row.metrics)
+            event = as_view(ev.EvaluationFinished, row, rows=samples)
+            yield v.Fact(seq=row.seq, at=row.at, event=event)
 
     def _group_facts(self, run: int, keys: Sequence[int]) -> Iterable[v.Fact]:
         for seq, _, view, blob in self._with_blobs(run, keys):
@@ -138,12 +142,9 @@ class FactQuestions(MetricQuestions, RolloutQuestions):
     def _with_blobs(
         self, run: int, keys: Sequence[int]
     ) -> Iterable[tuple[int, int, v.GroupView, Blob]]:
-        seqs = {
-            key: (seq, tokens)
-            for key, seq, tokens in self._all(
-                f"SELECT id, seq, tokens_seq FROM rollout_group WHERE id IN ({marks(keys)})", keys
-            )
-        }
+        columns = ROLLOUT_GROUP.c
+        query = select(columns.id, columns.seq, columns.tokens_seq).where(columns.id.in_(keys))
+        seqs = {key: (seq, tokens) for key, seq, tokens in self._all(query)}
         blobs = self._blobs(run, [seq for seq, _ in seqs.values()])
         for view in self.groups_by_key(keys):
             seq, tokens = seqs[view.key]

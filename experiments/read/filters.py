@@ -1,4 +1,4 @@
-"""The filter language, compiled to SQL over `run`.
+"""The filter language, compiled to a condition on `run`.
 
 Words match in name, tags and note. `status:running`, `tag:good`, `reward>0.5`, `last.kl<0.1`,
 `cfg.optimizer.learning_rate>=1e-5`; `!` is not, `|` is or, brackets group; adjacent terms must all
@@ -6,7 +6,20 @@ hold.
 """
 
 import re
-from typing import get_args
+from typing import Any, get_args
+
+from sqlalchemy import (
+    ColumnElement,
+    String,
+    and_,
+    exists,
+    func,
+    literal,
+    not_,
+    or_,
+    true,
+    type_coerce,
+)
 
 from grpo_engine.config.conditions import (
     Either,
@@ -14,11 +27,12 @@ from grpo_engine.config.conditions import (
     Node,
     Not,
     Term,
-    Word,
+    Text,
     number_of,
     parse,
 )
 from grpo_engine.errors import nearest, quoted
+from grpo_tui.experiments.db.tables import RUN, RUN_TAG
 from grpo_tui.experiments.db.texts import escape
 from grpo_tui.experiments.errors import QueryError
 from grpo_tui.experiments.read.columns import Known, parse_column
@@ -26,48 +40,51 @@ from grpo_tui.experiments.values import Status
 
 _CONTAINS = ("name", "note", "model", "task", "error", "device", "code")
 
-Sql = tuple[str, list[object]]
+Condition = ColumnElement[Any]
 
 
-def compile_filter(text: str, known: Known) -> Sql:
+def compile_filter(text: str, known: Known) -> Condition:
     if not text.strip():
-        return "1", []
+        return true()
     try:
         condition = parse(text, "the filter")
     except ValueError as error:
         raise QueryError(str(error)) from None
-    return _sql(condition, known)
+    return _compile(condition, known)
 
 
-def _sql(node: Node, known: Known) -> Sql:
+def _compile(node: Node, known: Known) -> Condition:
     match node:
-        case Word(text):
-            return _word(text)
+        case Text(text):
+            return or_(
+                _like(RUN.c.name, text), _like(RUN.c.note, text),
+                _like(RUN.c.short, text, start=True), _tagged(_like(RUN_TAG.c.tag, text)),
+            )  # fmt: skip
         case Term():
             return _condition(node, known)
         case Not(parts):
-            sql, values = _sql(parts[0], known)
-            return f"NOT coalesce({sql}, 0)", values
+            return not_(func.coalesce(_compile(parts[0], known), 0))
         case Every(parts):
-            return _join(" AND ", [_sql(part, known) for part in parts])
+            return and_(*(_compile(part, known) for part in parts))
         case Either(parts):
-            return _join(" OR ", [_sql(part, known) for part in parts])
+            return or_(*(_compile(part, known) for part in parts))
 
 
-def _condition(term: Term, known: Known) -> Sql:
+def _condition(term: Term, known: Known) -> Condition:
     key, value = term.key, term.value
     if key == "tag":
-        tagged = "EXISTS (SELECT 1 FROM run_tag WHERE run_id = run.id AND lower(tag) = lower(?))"
         if term.op not in (":", "=", "==", "!="):
             raise QueryError(f"tags are compared as tag:{value}, not with {term.op}")
-        return (f"NOT {tagged}" if term.op == "!=" else tagged), [escape(value)]
+        tagged = _tagged(func.lower(RUN_TAG.c.tag) == func.lower(_literal(value)))
+        return not_(tagged) if term.op == "!=" else tagged
     column = parse_column(key, known)
     if term.op == ":" and column.kind != "field":
         raise QueryError(f"{key}: is for fields; compare {key} with = < > <= >= != or ~")
     if column.path == "status" and term.op != "~":
         _check_status(value)
-    sql, values = column.sql()
-    return _compare(sql, list(values), term, column.path in _CONTAINS)
+    if term.op == "~" or (term.op == ":" and column.path in _CONTAINS):
+        return _like(column.compared, value)
+    return _compare(column.compared, term, column.kind == "setting")
 
 
 def _check_status(value: str) -> None:
@@ -79,45 +96,35 @@ def _check_status(value: str) -> None:
         )
 
 
-def _join(word: str, parts: list[Sql]) -> Sql:
-    return (
-        "(" + word.join(sql for sql, _ in parts) + ")",
-        [value for _, values in parts for value in values],
-    )
+def _tagged(condition: Condition) -> Condition:
+    return exists().where(RUN_TAG.c.run_id == RUN.c.id, condition)
 
 
-def _like(text: str) -> str:
-    return "%" + re.sub(r"([\\%_])", r"\\\1", escape(text)) + "%"
+def _literal(text: str) -> Condition:
+    return literal(escape(text), String)
 
 
-def _word(word: str) -> Sql:
-    pattern = _like(word)
-    return (
-        r"(run.name LIKE ? ESCAPE '\' OR run.note LIKE ? ESCAPE '\' OR run.short LIKE ? ESCAPE '\' "
-        r"OR EXISTS (SELECT 1 FROM run_tag WHERE run_id = run.id AND tag LIKE ? ESCAPE '\'))",
-        [pattern, pattern, pattern[1:], pattern],
-    )
+def _like(column: Condition, text: str, *, start: bool = False) -> Condition:
+    """Whether the column contains the text, or starts with it."""
+    pattern = re.sub(r"([\\%_])", r"\\\1", escape(text)) + "%"
+    return type_coerce(column, String).like(pattern if start else f"%{pattern}", escape="\\")
 
 
-def _compare(sql: str, values: list[object], token: Term, contains: bool) -> Sql:
-    op = token.op
-    if op == "~" or (op == ":" and contains):
-        return rf"{sql} LIKE ? ESCAPE '\'", [*values, _like(token.value)]
-    symbol = {":": "=", "==": "="}.get(op, op)
-    number = _number(token.value)
+def _compare(column: Condition, term: Term, is_setting: bool) -> Condition:
+    operator = {":": "=", "==": "="}.get(term.op, term.op)
+    number = _number(term.value)
     if number is not None:
-        return f"{sql} {symbol} ?", [*values, number]
-    if symbol not in ("=", "!="):
-        if re.match(r"\d{4}-\d\d", token.value):
-            return f"{sql} {symbol} ?", [*values, token.value]
+        return column.op(operator)(literal(number))
+    if operator not in ("=", "!="):
+        if re.match(r"\d{4}-\d\d", term.value):
+            return column.op(operator)(literal(term.value, String))
         raise QueryError(
-            f"{token.key}{op}{token.value}: {quoted(token.value)} is not a number; {op} "
+            f"{term.key}{term.op}{term.value}: {quoted(term.value)} is not a number; {term.op} "
             "compares numbers"
         )
-    if "run_param" in sql:
-        # text settings are stored as JSON, including the quotes
-        return f"trim({sql}, '\"') {symbol} ? COLLATE NOCASE", [*values, escape(token.value)]
-    return f"{sql} {symbol} ? COLLATE NOCASE", [*values, escape(token.value)]
+    if is_setting:  # texts are stored as JSON, including the quotes
+        column = func.trim(column, '"')
+    return column.op(operator)(_literal(term.value).collate("NOCASE"))
 
 
 def _number(text: str) -> float | None:

@@ -1,26 +1,30 @@
 """Queries on steps: metrics, passes, alerts, evaluations, checkpoints."""
 
-import json
 import re
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from operator import itemgetter
 from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Select, func, select
 
 from grpo_engine import events as ev
 from grpo_tui.experiments import values as v
-from grpo_tui.experiments.db.numbers import number
-from grpo_tui.experiments.db.texts import escape
+from grpo_tui.experiments.db.tables import (
+    ALERT,
+    EVALUATION,
+    EVALUATION_SAMPLE,
+    EVENT,
+    METRIC,
+    METRIC_KEY,
+    METRIC_SUMMARY,
+    STEP,
+    UPDATE_PASS,
+)
 from grpo_tui.experiments.errors import NothingStoredError
-from grpo_tui.experiments.read.connection import Reading, no_collection, text
-from grpo_tui.experiments.read.shapes import Shape
+from grpo_tui.experiments.read.connection import Reading
 
-STEP = Shape(v.StepView, "step")
-PASS = Shape(ev.PassFinished, "update_pass", index="pass")
-ALERT = Shape(v.AlertView, "alert", group="group_index", step="last_step")
-EVALUATION = Shape(v.EvaluationView, "evaluation")
-SAMPLE = Shape(ev.EvaluationSample, "evaluation_sample")
 _OF_TASK = re.compile(r"eval/task/(?:(?!/rewards/).)+/reward")
 
 
@@ -35,174 +39,160 @@ def _is_judged(example_key: str, metrics: Mapping[str, float]) -> bool:
 class MetricQuestions(Reading):
     def metric_keys(self, run: int) -> tuple[str, ...]:
         """Return a run's metrics in order of first appearance."""
-        names = self._column(
-            "SELECT name FROM metric_summary JOIN metric_key ON metric_key.id = key_id "
-            "WHERE run_id = ? ORDER BY key_id",
-            (run,),
+        query = (
+            select(METRIC_KEY.c.name)
+            .join_from(METRIC_SUMMARY, METRIC_KEY)
+            .where(METRIC_SUMMARY.c.run_id == run)
         )
-        return tuple(map(text, names))
+        return tuple(self._column(query.order_by(METRIC_KEY.c.id)))
 
     def metric_series(
         self, run: int, key: str, *, after: int = -1, upto: int | None = None
     ) -> v.MetricSeries:
-        with no_collection():
-            rows = self._all(
-                "SELECT step, value FROM metric WHERE run_id = ? AND step > ? AND step <= ? "
-                "AND key_id = (SELECT id FROM metric_key WHERE name = ?) ORDER BY step",
-                (run, after, upto if upto is not None else 2**62, escape(key)),
-            )
-            steps, values = zip(*rows, strict=True) if rows else ((), ())
-        if None in values:
-            values = tuple(number(value) for value in values)
+        query = _values(run, key).where(METRIC.c.step > after).order_by(METRIC.c.step)
+        if upto is not None:
+            query = query.where(METRIC.c.step <= upto)
+        rows = self._all(query)
+        steps, values = zip(*rows, strict=True) if rows else ((), ())
         return v.MetricSeries(run=run, key=key, steps=steps, values=values)
 
     def metric_arrays(
         self, run: int, key: str, *, after: int = -1
     ) -> "tuple[array[int], array[float]]":
-        """Return the series as packed arrays, in half the time and a tenth of the memory."""
-        where = (
-            "FROM metric WHERE run_id = ? AND step > ? "
-            "AND key_id = (SELECT id FROM metric_key WHERE name = ?)"
-        )
-        asked = (run, after, escape(key))
-        rows = self._all(f"SELECT value {where} ORDER BY step", asked)
-        if not rows:
-            return array("q"), array("d")
-        try:
-            values = array("d", map(itemgetter(0), rows))
-        except TypeError:  # NULL is NaN
-            values = array("d", (number(value) for (value,) in rows))
-        first = self._value(f"SELECT step {where} ORDER BY step LIMIT 1", asked)
-        last = self._value(f"SELECT step {where} ORDER BY step DESC LIMIT 1", asked)
-        if last - first + 1 == len(values):
-            return array("q", range(first, last + 1)), values
-        found = self._all(f"SELECT step, value {where} ORDER BY step", asked)
-        steps = array("q", (step for step, _ in found))
-        return steps, array("d", (number(value) for _, value in found))
+        """Return the series as packed arrays, in a tenth of the memory."""
+        series = self.metric_series(run, key, after=after)
+        return array("q", series.steps), array("d", series.values)
 
     def value_at(self, run: int, key: str, step: int) -> tuple[float | None, int | None]:
         """Return a metric's last finite value up to a step, and its step."""
-        row = self._one(
-            "SELECT value, step FROM metric WHERE run_id = ? AND step <= ? AND value IS NOT NULL "
-            "AND key_id = (SELECT id FROM metric_key WHERE name = ?) ORDER BY step DESC LIMIT 1",
-            (run, step, escape(key)),
+        row = self._first(
+            _values(run, key)
+            .where(METRIC.c.step <= step, METRIC.c.value.is_not(None))
+            .order_by(METRIC.c.step.desc())
+            .limit(1)
         )
-        return row or (None, None)
+        return (row.value, row.step) if row else (None, None)
 
     def step_within(self, run: int, axis: str, limit: float) -> int | None:
         """Return the last step within a number of tokens, or of seconds excluding pauses."""
-        column = {"tokens": "tokens", "wall": "elapsed"}[axis]
-        last: int | None = self._value(
-            f"SELECT max(step) FROM step WHERE run_id = ? AND hidden = 0 AND {column} <= ?",
-            (run, limit),
+        amount = {"tokens": STEP.c.tokens, "wall": STEP.c.elapsed}[axis]
+        query = select(func.max(STEP.c.step)).where(
+            STEP.c.run_id == run, STEP.c.hidden == 0, amount <= limit
         )
+        last: int | None = self._value(query)
         return last
 
     def metrics_at(self, run: int, step: int) -> dict[str, float]:
-        rows = self._all(
-            "SELECT metric_key.name, value FROM metric_summary s "
-            "JOIN metric_key ON metric_key.id = s.key_id "
-            "JOIN metric m ON m.run_id = s.run_id AND m.key_id = s.key_id AND m.step = ? "
-            "WHERE s.run_id = ? ORDER BY s.key_id",
-            (step, run),
+        query = (
+            select(METRIC_KEY.c.name, METRIC.c.value)
+            .join_from(METRIC_SUMMARY, METRIC_KEY)
+            .join(METRIC, (METRIC.c.key_id == METRIC_KEY.c.id) & (METRIC.c.run_id == run))
+            .where(METRIC_SUMMARY.c.run_id == run, METRIC.c.step == step)
         )
-        return {text(name): number(value) for name, value in rows}
+        return self._dict(query.order_by(METRIC_KEY.c.id))
 
     def last_metric_step(self, run: int) -> int:
         """Return the last step of any metric; evaluations may follow the last finished step."""
-        last = self._value("SELECT max(last_step) FROM metric_summary WHERE run_id = ?", (run,))
-        return int(last or 0)
+        last = func.max(METRIC_SUMMARY.c.last_step)
+        return int(self._value(select(last).where(METRIC_SUMMARY.c.run_id == run)) or 0)
 
     def most_passes(self, run: int) -> int:
         """Return the largest number of passes over a step's rollouts."""
-        most = self._value("SELECT max(pass) FROM update_pass WHERE run_id = ?", (run,))
-        return int(most or 0)
+        last = func.max(UPDATE_PASS.c["pass"])
+        return int(self._value(select(last).where(UPDATE_PASS.c.run_id == run)) or 0)
 
     def steps(
         self, run: int, *, after: int = -1, upto: int | None = None
     ) -> tuple[v.StepView, ...]:
         """Return the finished steps beyond `after`."""
-        return self._views(
-            STEP,
-            "WHERE run_id = ? AND step > ? AND step <= ? AND hidden = 0 ORDER BY step",
-            (run, after, upto if upto is not None else 2**62),
+        query = self._select(v.StepView, STEP).where(
+            STEP.c.run_id == run, STEP.c.hidden == 0, STEP.c.step > after
         )
+        if upto is not None:
+            query = query.where(STEP.c.step <= upto)
+        return self._views(v.StepView, query.order_by(STEP.c.step))
 
     def work(
         self, run: int, *, after: int = -1
     ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]:
         """Return the steps beyond `after` with cumulative tokens and seconds excluding pauses."""
+        elapsed = func.coalesce(STEP.c.elapsed, 0.0)
         rows = self._all(
-            "SELECT step, tokens, coalesce(elapsed, 0.0) FROM step "
-            "WHERE run_id = ? AND step > ? AND hidden = 0 ORDER BY step",
-            (run, after),
+            select(STEP.c.step, STEP.c.tokens, elapsed)
+            .where(STEP.c.run_id == run, STEP.c.hidden == 0, STEP.c.step > after)
+            .order_by(STEP.c.step)
         )
-        steps, tokens, elapsed = zip(*rows, strict=True) if rows else ((), (), ())
-        return steps, tokens, elapsed
+        steps, tokens, seconds = zip(*rows, strict=True) if rows else ((), (), ())
+        return steps, tokens, seconds
 
     def passes(self, run: int, step: int) -> tuple[ev.PassFinished, ...]:
-        return self._views(
-            PASS, "WHERE run_id = ? AND step = ? AND hidden = 0 ORDER BY seq", (run, step)
+        query = self._passes().where(
+            UPDATE_PASS.c.run_id == run, UPDATE_PASS.c.step == step, UPDATE_PASS.c.hidden == 0
         )
+        return self._views(ev.PassFinished, query.order_by(UPDATE_PASS.c.seq))
+
+    def _passes(self) -> Select[Any]:
+        return self._select(ev.PassFinished, UPDATE_PASS, UPDATE_PASS.c.seq, index="pass")
 
     def alerts(self, run: int) -> tuple[v.AlertView, ...]:
         """Return the alerts of a run, latest first."""
-        return self._views(ALERT, "WHERE run_id = ? ORDER BY last_step DESC, id DESC", (run,))
+        query = self._select(v.AlertView, ALERT, group="group_index", step="last_step")
+        query = query.where(ALERT.c.run_id == run)
+        return self._views(v.AlertView, query.order_by(ALERT.c.last_step.desc(), ALERT.c.id.desc()))
 
     def muted_alerts(self, run: int) -> frozenset[str]:
-        rules = self._column("SELECT rule FROM alert WHERE run_id = ? AND muted", (run,))
-        return frozenset(map(text, rules))
+        query = select(ALERT.c.rule).where(ALERT.c.run_id == run, ALERT.c.muted)
+        return frozenset(self._column(query))
 
     def evaluations(self, run: int, *, rows: bool = False) -> tuple[v.EvaluationView, ...]:
         """Return the held-out evaluations of a run, oldest first."""
-        return self._evaluations("WHERE run_id = ? AND hidden = 0 ORDER BY seq", run, rows)
+        query = self._select(v.EvaluationView, EVALUATION)
+        query = query.where(EVALUATION.c.run_id == run, EVALUATION.c.hidden == 0)
+        found = self._views(v.EvaluationView, query.order_by(EVALUATION.c.seq))
+        return tuple(map(self._with_samples, found)) if rows else found
 
     def evaluation(self, evaluation: int) -> v.EvaluationView:
-        found = self._evaluations("WHERE id = ?", evaluation, True)
-        if not found:
-            raise NothingStoredError(f"evaluation {evaluation} is not in the store")
-        return found[0]
+        query = self._select(v.EvaluationView, EVALUATION).where(EVALUATION.c.id == evaluation)
+        for found in self._views(v.EvaluationView, query):
+            return self._with_samples(found)
+        raise NothingStoredError(f"evaluation {evaluation} is not in the store")
 
-    def _evaluations(self, rest: str, key: int, with_rows: bool) -> tuple[v.EvaluationView, ...]:
-        columns = self._columns(EVALUATION, rest, (key,))
-        if with_rows:
-            columns["rows"] = self._evaluation_rows(columns["key"], columns["metrics"])
-        return tuple(EVALUATION.make(columns))
+    def _with_samples(self, found: v.EvaluationView) -> v.EvaluationView:
+        return replace(found, rows=self._samples(found.key, found.metrics))
 
-    def _evaluation_rows(
-        self, keys: Sequence[int], metrics: Sequence[Mapping[str, float]]
-    ) -> list[tuple[ev.EvaluationSample, ...]]:
-        """Return the rows of evaluations; older files have 0 right where nothing was judged."""
-        found = []
-        for key, measured in zip(keys, metrics, strict=True):
-            rows = self._views(SAMPLE, "WHERE evaluation_id = ? ORDER BY position", (key,))
-            found.append(
-                tuple(
-                    row
-                    if row.correct != 0 or _is_judged(row.example_key, measured)
-                    else replace(row, correct=None)
-                    for row in rows
-                )
-            )
-        return found
+    def _samples(
+        self, evaluation: int, metrics: Mapping[str, float]
+    ) -> tuple[ev.EvaluationSample, ...]:
+        """Return the rows of an evaluation; older files have 0 right where nothing was judged."""
+        query = self._select(ev.EvaluationSample, EVALUATION_SAMPLE)
+        query = query.where(EVALUATION_SAMPLE.c.evaluation_id == evaluation)
+        rows = self._views(ev.EvaluationSample, query.order_by(EVALUATION_SAMPLE.c.position))
+        return tuple(
+            replace(row, correct=None)
+            if row.correct == 0 and not _is_judged(row.example_key, metrics)
+            else row
+            for row in rows
+        )
 
     def checkpoints(self, run: int) -> tuple[v.CheckpointView, ...]:
         """Return a run's saved checkpoints, oldest first, including those of hidden attempts."""
         rows = self._all(
-            "SELECT at, payload FROM event WHERE run_id = ? AND kind = 'CheckpointSaved' "
-            "ORDER BY seq",
-            (run,),
+            select(EVENT.c.at, EVENT.c.payload)
+            .where(EVENT.c.run_id == run, EVENT.c.kind == "CheckpointSaved")
+            .order_by(EVENT.c.seq)
         )
-        found = []
-        for at, payload in rows:
-            data = json.loads(payload)
-            found.append(
-                v.CheckpointView(
-                    step=data["step"],
-                    path=data["path"],
-                    best=data["best"],
-                    at=at,
-                    exists=Path(data["path"]).exists(),
-                )
+        return tuple(
+            v.CheckpointView(
+                step=event["step"], path=event["path"], best=event["best"], at=at,
+                exists=Path(event["path"]).exists(),
             )
-        return tuple(found)
+            for at, event in rows
+        )  # fmt: skip
+
+
+def _values(run: int, key: str) -> Select[Any]:
+    """Select the steps and values of a metric."""
+    key_id = select(METRIC_KEY.c.id).where(METRIC_KEY.c.name == key).scalar_subquery()
+    return select(METRIC.c.step, METRIC.c.value).where(
+        METRIC.c.run_id == run, METRIC.c.key_id == key_id
+    )

@@ -1,17 +1,19 @@
 """What is known about a run that ended without reporting it."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
+
+from sqlalchemy import select
 
 from grpo_tui.experiments import values as v
 from grpo_tui.experiments.db.machine import boot_id, host_name
 from grpo_tui.experiments.db.paths import fault_file, log_file, run_folder
+from grpo_tui.experiments.db.tables import ATTEMPT, EVENT, RUN
 from grpo_tui.experiments.db.texts import ago, iso, seconds
 from grpo_tui.experiments.read.metrics import MetricQuestions
-from grpo_tui.experiments.read.shapes import Shape
 
 LINES = 20
+LOGGED = ("NoteWritten", "AlertRaised", "RunFailed", "CheckpointSaved")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,20 +26,17 @@ class Attempt(v.AttemptView):
     slept_s: float
 
 
-ATTEMPT = Shape(Attempt, "attempt")
-
-
 class PostMortemQuestions(MetricQuestions):
     """The last signs of a run, and what is needed to resume it."""
 
     def post_mortem(self, run: int) -> v.PostMortem:
         """Return the last step, checkpoint, steps to redo, likely cause and last log lines."""
-        short = self._short(run)
-        folder = run_folder(self.path, short)
-        last, error = self._one("SELECT step, error FROM run WHERE id = ?", (run,))
+        folder = run_folder(self.path, self._short(run))
+        ((last, error),) = self._all(select(RUN.c.step, RUN.c.error).where(RUN.c.id == run))
         saved = [item for item in self.checkpoints(run) if item.exists and item.step <= last]
         newest = max(saved, key=lambda item: item.step, default=None)
-        attempts = self._views(ATTEMPT, "WHERE run_id = ? ORDER BY n DESC LIMIT 1", (run,))
+        query = self._select(Attempt, ATTEMPT).where(ATTEMPT.c.run_id == run)
+        attempts = self._views(Attempt, query.order_by(ATTEMPT.c.n.desc()).limit(1))
         attempt = attempts[0] if attempts else None
         return v.PostMortem(
             run=run,
@@ -53,17 +52,16 @@ class PostMortemQuestions(MetricQuestions):
     def log_lines(self, run: int, lines: int = LINES) -> tuple[str, ...]:
         """Return the last notes, alerts and errors that a run recorded, with their times."""
         rows = self._all(
-            "SELECT at, payload FROM event WHERE run_id = ? AND kind IN "
-            "('NoteWritten', 'AlertRaised', 'RunFailed', 'CheckpointSaved') "
-            "ORDER BY seq DESC LIMIT ?",
-            (run, lines),
+            select(EVENT.c.at, EVENT.c.payload)
+            .where(EVENT.c.run_id == run, EVENT.c.kind.in_(LOGGED))
+            .order_by(EVENT.c.seq.desc())
+            .limit(lines)
         )
         found = []
-        for at, payload in reversed(rows):
-            data = json.loads(payload)
-            words = data.get("text") or data.get("explanation") or data.get("message")
-            words = words or f"checkpoint {data.get('path')}"
-            found.append(f"{iso(at)} step {data['step']}: {words}")
+        for at, event in reversed(rows):
+            text = event.get("text") or event.get("explanation") or event.get("message")
+            text = text or f"checkpoint {event.get('path')}"
+            found.append(f"{iso(at)} step {event['step']}: {text}")
         return tuple(found)
 
 

@@ -1,33 +1,27 @@
 """Queries on rollouts: groups of a step, tokens of a group, one prompt over the steps."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+from sqlalchemy import Select, func, select
 
 from grpo_engine import events as ev
 from grpo_tui.experiments import values as v
 from grpo_tui.experiments.db.paths import run_folder, tokens_file
-from grpo_tui.experiments.db.texts import escape
+from grpo_tui.experiments.db.tables import ROLLOUT, ROLLOUT_GROUP, ROLLOUT_REWARD
 from grpo_tui.experiments.errors import NothingStoredError, OutsideStoreError
-from grpo_tui.experiments.read.connection import Reading, marks, text
-from grpo_tui.experiments.read.shapes import Shape
-
-GROUP = Shape(v.GroupView, "rollout_group")
-ROLLOUT = Shape(v.RolloutView, "rollout")
-REWARD = Shape(ev.RewardValue, "rollout_reward", name="function")
-CHUNK = 400
-
+from grpo_tui.experiments.read.connection import Reading, among, as_view
 
 Blob = tuple[tuple[int, ...], tuple[v.TokenRow, ...]]
+GROUP = ROLLOUT_GROUP.c
 
 
 class RolloutQuestions(Reading):
     def group_steps(self, run: int, origin: str = "train") -> tuple[int, ...]:
-        steps = self._column(
-            "SELECT DISTINCT step FROM rollout_group WHERE run_id = ? AND origin = ? "
-            "AND hidden = 0 ORDER BY step",
-            (run, origin),
-        )
-        return tuple(steps)
+        query = select(GROUP.step).distinct().where(
+            GROUP.run_id == run, GROUP.origin == origin, GROUP.hidden == 0
+        )  # fmt: skip
+        return tuple(self._column(query.order_by(GROUP.step)))
 
     def groups(
         self, run: int, step: int | None, origin: str | None = None, *, after: int = 0,
@@ -38,75 +32,68 @@ class RolloutQuestions(Reading):
         To page, pass the last group's key as `after`.
         """
         origins = (origin,) if origin else ("train", "eval", "pinned")
-        condition = f"run_id = ? AND hidden = 0 AND id > ? AND origin IN ({marks(origins)})"
-        values: list[int | str] = [run, after, *origins]
-        if step is not None:
-            condition += " AND step = ?"
-            values.append(step)
-        order = "id" if step is None else "origin DESC, idx, seq"
-        return self._groups(
-            f"WHERE {condition} ORDER BY {order} LIMIT ?",
-            [*values, -1 if limit is None else limit],
-        )
+        query = self._of_run(run).where(GROUP.id > after, GROUP.origin.in_(origins)).limit(limit)
+        if step is None:
+            return self._groups(query.order_by(GROUP.id))
+        query = query.where(GROUP.step == step)
+        return self._groups(query.order_by(GROUP.origin.desc(), GROUP.idx, GROUP.seq))
 
     def group(self, group: int) -> v.GroupView:
-        found = self.groups_by_key([group])
-        if not found:
-            raise NothingStoredError(f"group {group} is not in the store")
-        return found[0]
+        for found in self.groups_by_key([group]):
+            return found
+        raise NothingStoredError(f"group {group} is not in the store")
 
     def groups_by_key(self, keys: Sequence[int]) -> tuple[v.GroupView, ...]:
         """Return groups with their rollouts, in the order of their keys."""
-        return self._groups(f"WHERE id IN ({marks(keys)}) ORDER BY id", keys)
+        query = self._select(v.GroupView, ROLLOUT_GROUP).where(among(GROUP.id, keys))
+        return self._groups(query.order_by(GROUP.id))
 
     def history(self, run: int, prompt_hash: str) -> tuple[v.GroupView, ...]:
         """Return the groups of the same prompt over the steps, oldest first."""
-        return self._groups(
-            "WHERE run_id = ? AND prompt_hash = ? AND hidden = 0 ORDER BY step, seq",
-            (run, escape(prompt_hash)),
-        )
+        query = self._of_run(run).where(GROUP.prompt_hash == prompt_hash)
+        return self._groups(query.order_by(GROUP.step, GROUP.seq))
 
     def of_example(self, run: int, example_key: str) -> tuple[v.GroupView, ...]:
         """Return the groups of one example, oldest first, without rollouts."""
-        return self._groups(
-            "WHERE run_id = ? AND example_key = ? AND hidden = 0 ORDER BY step, seq",
-            (run, escape(example_key)), False,
-        )  # fmt: skip
+        query = self._of_run(run).where(GROUP.example_key == example_key)
+        return self._views(v.GroupView, query.order_by(GROUP.step, GROUP.seq))
 
     def scores(self, run: int) -> dict[str, dict[str, tuple[float | None, ...]]]:
         """Return each function's scores of the newest answers to each training problem."""
-        found: dict[str, dict[str, tuple[float | None, ...]]] = {}
-        rows = self._all(
-            "SELECT g.example_key, w.function, w.value, max(g.step) OVER (PARTITION BY "
-            "g.example_key) AS newest, g.step FROM rollout_group g "
-            "JOIN rollout r ON r.group_id = g.id JOIN rollout_reward w ON w.rollout_id = r.id "
-            "WHERE g.run_id = ? AND g.origin = 'train' AND g.hidden = 0 ORDER BY g.id, r.idx",
-            (run,),
+        newest = func.max(GROUP.step).over(partition_by=GROUP.example_key)
+        score = ROLLOUT_REWARD.c
+        query = (
+            select(GROUP.example_key, score.function, score.value, GROUP.step == newest)
+            .join_from(ROLLOUT_GROUP, ROLLOUT)
+            .join(ROLLOUT_REWARD)
+            .where(GROUP.run_id == run, GROUP.origin == "train", GROUP.hidden == 0)
+            .order_by(GROUP.id, ROLLOUT.c.idx)
         )
-        for key, function, value, newest, step in rows:
-            if step == newest:
-                one = found.setdefault(text(key), {})
-                one[text(function)] = (*one.get(text(function), ()), value)
-        return found
+        scores: dict[str, dict[str, tuple[float | None, ...]]] = {}
+        for example, function, value, is_newest in self._all(query):
+            if is_newest:
+                by_function = scores.setdefault(example, {})
+                by_function[function] = (*by_function.get(function, ()), value)
+        return scores
 
     def examples(self, run: int, origin: str, *, since: int = 0) -> dict[str, tuple[str, str]]:
         """Return prompt and target of each example with groups of this origin, oldest first."""
+        first = func.min(GROUP.id)  # of its row are the other columns, too
         rows = self._all(
-            "SELECT example_key, prompt_text, target, min(id) FROM rollout_group "
-            "WHERE run_id = ? AND origin = ? AND step >= ? AND hidden = 0 "
-            "GROUP BY example_key ORDER BY min(id)",
-            (run, origin, since),
+            select(GROUP.example_key, GROUP.prompt_text, GROUP.target, first)
+            .where(
+                GROUP.run_id == run, GROUP.origin == origin, GROUP.step >= since, GROUP.hidden == 0
+            )
+            .group_by(GROUP.example_key)
+            .order_by(first)
         )
-        return {text(key): (text(prompt), text(target)) for key, prompt, target, _ in rows}
+        return {key: (prompt, target) for key, prompt, target, _ in rows}
 
     def pinned(self, run: int) -> tuple[v.PinnedPrompt, ...]:
         """Return the pinned prompts of a run, in the order they were pinned."""
-        views = self._groups(
-            "WHERE run_id = ? AND origin = 'pinned' AND hidden = 0 ORDER BY step, idx",
-            (run,), False,
-        )  # fmt: skip
+        query = self._of_run(run).where(GROUP.origin == "pinned")
         by_hash: dict[str, list[v.GroupView]] = {}
-        for view in views:
+        for view in self._views(v.GroupView, query.order_by(GROUP.step, GROUP.idx)):
             by_hash.setdefault(view.prompt_hash, []).append(view)
         return tuple(
             v.PinnedPrompt(
@@ -124,15 +111,15 @@ class RolloutQuestions(Reading):
     def tokens_of(self, run: int, groups: Sequence[int]) -> dict[int, v.TokenView]:
         """Return the token numbers of groups by their keys; those not recorded are omitted."""
         rows = self._all(
-            "SELECT id, seq FROM rollout_group "
-            f"WHERE id IN ({marks(groups)}) AND run_id = ? AND has_tokens",
-            (*groups, run),
+            select(GROUP.id, GROUP.seq).where(
+                among(GROUP.id, groups), GROUP.run_id == run, GROUP.has_tokens
+            )
         )
-        found = self._blobs(run, [seq for _, seq in rows])
+        blobs = self._blobs(run, [seq for _, seq in rows])
         return {
-            key: v.TokenView(group=key, prompt_ids=found[seq][0], rows=found[seq][1])
+            key: v.TokenView(group=key, prompt_ids=blobs[seq][0], rows=blobs[seq][1])
             for key, seq in rows
-            if seq in found
+            if seq in blobs
         }
 
     def _blobs(self, run: int, seqs: Sequence[int]) -> dict[int, Blob]:
@@ -147,33 +134,33 @@ class RolloutQuestions(Reading):
 
     # -- rows to values -------------------------------------------------------------------------
 
-    def _groups(
-        self, rest: str, values: Sequence[Any], with_rollouts: bool = True
-    ) -> tuple[v.GroupView, ...]:
-        columns = self._columns(GROUP, rest, values)
-        if with_rollouts:
-            rollouts = self._rollouts(columns["key"])
-            columns["rollouts"] = [tuple(rollouts.get(key, ())) for key in columns["key"]]
-        return tuple(GROUP.make(columns))
+    def _of_run(self, run: int) -> Select[Any]:
+        query = self._select(v.GroupView, ROLLOUT_GROUP)
+        return query.where(GROUP.run_id == run, GROUP.hidden == 0)
 
-    def _rollouts(self, groups: Sequence[int]) -> dict[int, list[v.RolloutView]]:
+    def _groups(self, query: Select[Any]) -> tuple[v.GroupView, ...]:
+        rows = self._all(query)
+        rollouts = self._rollouts([row.key for row in rows])
+        return tuple(
+            as_view(v.GroupView, row, rollouts=tuple(rollouts.get(row.key, ()))) for row in rows
+        )
+
+    def _rollouts(self, groups: Iterable[int]) -> dict[int, list[v.RolloutView]]:
+        columns = ROLLOUT.c
+        query = self._select(v.RolloutView, ROLLOUT).where(among(columns.group_id, groups))
+        rows = self._all(query.order_by(columns.group_id, columns.idx))
+        rewards = self._rewards([row.key for row in rows])
         found: dict[int, list[v.RolloutView]] = {}
-        for place in range(0, len(groups), CHUNK):
-            part = groups[place : place + CHUNK]
-            rest = f"WHERE group_id IN ({marks(part)}) ORDER BY group_id, idx"
-            columns = self._columns(ROLLOUT, rest, part)
-            rewards = self._rewards(columns["key"])
-            columns["rewards"] = [tuple(rewards.get(key, ())) for key in columns["key"]]
-            for view in ROLLOUT.make(columns):
-                found.setdefault(view.group, []).append(view)
+        for row in rows:
+            view = as_view(v.RolloutView, row, rewards=tuple(rewards.get(row.key, ())))
+            found.setdefault(view.group, []).append(view)
         return found
 
-    def _rewards(self, rollouts: Sequence[int]) -> dict[int, list[ev.RewardValue]]:
+    def _rewards(self, rollouts: Iterable[int]) -> dict[int, list[ev.RewardValue]]:
+        columns = ROLLOUT_REWARD.c
+        query = self._select(ev.RewardValue, ROLLOUT_REWARD, columns.rollout_id, name="function")
+        query = query.where(among(columns.rollout_id, rollouts))
         found: dict[int, list[ev.RewardValue]] = {}
-        for place in range(0, len(rollouts), CHUNK):
-            part = rollouts[place : place + CHUNK]
-            rest = f"WHERE rollout_id IN ({marks(part)}) ORDER BY rollout_id, position"
-            columns = self._columns(REWARD, rest, part, "rollout_id")
-            for key, view in zip(columns["rollout_id"], REWARD.make(columns), strict=True):
-                found.setdefault(key, []).append(view)
+        for row in self._all(query.order_by(columns.rollout_id, columns.position)):
+            found.setdefault(row.rollout_id, []).append(as_view(ev.RewardValue, row))
         return found

@@ -8,19 +8,36 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Literal
+from typing import Any, Literal
+
+from sqlalchemy import (
+    ColumnElement,
+    LargeBinary,
+    Select,
+    String,
+    cast,
+    column,
+    func,
+    or_,
+    select,
+    table,
+    true,
+    type_coerce,
+)
 
 from grpo_engine.errors import quoted
 from grpo_tui.experiments import values as v
+from grpo_tui.experiments.db.tables import ROLLOUT, ROLLOUT_GROUP
 from grpo_tui.experiments.db.texts import escape
 from grpo_tui.experiments.errors import QueryError
-from grpo_tui.experiments.read.connection import marks
-from grpo_tui.experiments.read.search_order import PAGE, Found, OrderedRollouts
+from grpo_tui.experiments.read.connection import among
+from grpo_tui.experiments.read.search_order import ANSWER, GROUP, HITS, PAGE, OrderedRollouts
 
 Mode = Literal["substring", "words", "prefix"]
 MODES = ("substring", "words", "prefix")
 SORTS = {"newest": "", "reward": "reward", "advantage": "advantage", "length": "tokens", "kl": "kl",
          "clip": "clip_fraction"}  # fmt: skip
+ORIGINS = ("train", "eval", "pinned")
 FEW = 20_000
 SCANNED = 5_000  # rollouts whose texts are read at a time
 
@@ -69,17 +86,22 @@ class Query:
         return re.compile(r"(?<![^\W_])" + words + end, re.IGNORECASE)
 
     @property
-    def likely(self) -> tuple[str, tuple[str, ...]]:
-        """Return an SQL condition that rules out texts before they are read, and its parameters."""
+    def likely(self) -> ColumnElement[bool]:
+        """Return a condition that rules out texts before they are read."""
         # backslashes and what they escape are stored in another form
         longest = max(re.split(r"[\s\\\x00]+", self.literal), key=len)
         if not self.literal.isascii() or not longest:
-            return "", ()
+            return true()
         pattern = "%" + re.sub(r"([\\%_])", r"\\\1", longest[:1000]) + "%"
+        texts = [type_coerce(stored, String) for stored in (ANSWER.text, GROUP.prompt_text)]
         # LIKE folds only ASCII case; a text with other characters is checked in Python
-        one = r"{0} LIKE ? ESCAPE '\' OR length(CAST({0} AS BLOB)) > length({0})"
-        texts = " OR ".join(one.format(column) for column in ("r.text", "g.prompt_text"))
-        return f"AND ({texts})", (pattern, pattern)
+        return or_(*(
+            or_(
+                stored.like(pattern, escape="\\"),
+                func.length(cast(stored, LargeBinary)) > func.length(stored),
+            )
+            for stored in texts
+        ))  # fmt: skip
 
     def found_in(self, candidate: str) -> bool:
         """Return whether the text contains the phrase word by word, without using the index."""
@@ -168,33 +190,21 @@ class SearchQuestions(OrderedRollouts):
         self, run: int | None, step: int | None, before: int | None
     ) -> tuple[int, int] | None:
         """Return the first and last id of the rollouts of a run, or of one of its steps."""
+        first, last = func.min(ANSWER.id), func.max(ANSWER.id)
         if step is not None:
-            low, high = self._one(
-                "SELECT min(r.id), max(r.id) FROM rollout_group g JOIN rollout r "
-                "ON r.group_id = g.id WHERE g.run_id = ? AND g.step = ? "
-                "AND g.origin IN ('train', 'eval', 'pinned')",
-                (run, step),
-            )
-        elif run is None:
-            # min and max in one query would scan the whole table
-            low, high = self._one(
-                "SELECT (SELECT min(id) FROM rollout), (SELECT max(id) FROM rollout)"
-            )
+            query = select(first, last).select_from(ROLLOUT).join(ROLLOUT_GROUP).where(
+                GROUP.run_id == run, GROUP.step == step, GROUP.origin.in_(ORIGINS)
+            )  # fmt: skip
+            ((low, high),) = self._all(query)
+        elif run is None:  # both in one query would scan the whole table
+            low, high = self._value(select(first)), self._value(select(last))
         else:
-            low = self._edge(run, "ASC")
-            high = self._edge(run, "DESC")
+            low = self._value(select(first).where(ANSWER.group_id == self._group_edge(run)))
+            newest = self._group_edge(run, newest=True)
+            high = self._value(select(last).where(ANSWER.group_id == newest))
         if low is None or high is None:
             return None
         return low, min(high, before - 1) if before is not None else high
-
-    def _edge(self, run: int, way: str) -> int | None:
-        group = self._value(
-            f"SELECT id FROM rollout_group WHERE run_id = ? ORDER BY seq {way} LIMIT 1", (run,)
-        )
-        edge: int | None = self._value(
-            f"SELECT id FROM rollout WHERE group_id = ? ORDER BY id {way} LIMIT 1", (group,)
-        )
-        return edge
 
     # -- newest first ---------------------------------------------------------------------------
 
@@ -218,53 +228,44 @@ class SearchQuestions(OrderedRollouts):
         low, high = bounds
         size = 64
         while high >= low:
-            keys = self._column(
-                "SELECT rowid FROM rollout_words WHERE rollout_words MATCH ? "
-                "AND rowid BETWEEN ? AND ? ORDER BY rowid DESC LIMIT ?",
-                (query.match, low, high, size),
-            )
+            keys = self._column(_newest("rollout_words", query, low, high).limit(size))
             yield from keys
             if len(keys) < size:
                 return
             high, size = keys[-1] - 1, PAGE
 
     def _prompt_pages(self, query: Query, bounds: tuple[int, int]) -> Iterator[int]:
-        low, high = bounds
-        last = self._value(
-            "SELECT group_id FROM rollout WHERE id <= ? ORDER BY id DESC LIMIT 1", (high,)
-        )
-        first = self._value(
-            "SELECT group_id FROM rollout WHERE id >= ? ORDER BY id LIMIT 1", (low,)
-        )
+        first, last = self._groups_of(bounds)
         if last is None or first is None:
             return
         while last >= first:
-            groups = self._column(
-                "SELECT rowid FROM prompt_words WHERE prompt_words MATCH ? "
-                "AND rowid BETWEEN ? AND ? ORDER BY rowid DESC LIMIT 16",
-                (query.match, first, last),
-            )
+            groups = self._column(_newest("prompt_words", query, first, last).limit(16))
             for group in groups:
-                yield from self._column(
-                    "SELECT id FROM rollout WHERE group_id = ? AND id BETWEEN ? AND ? "
-                    "ORDER BY id DESC",
-                    (group, low, high),
+                rollouts = select(ANSWER.id).where(
+                    ANSWER.group_id == group, ANSWER.id.between(*bounds)
                 )
+                yield from self._column(rollouts.order_by(ANSWER.id.desc()))
             if len(groups) < 16:
                 return
             last = groups[-1] - 1
 
+    def _groups_of(self, bounds: tuple[int, int]) -> tuple[int | None, int | None]:
+        """Return the groups of the first and last rollout within the bounds."""
+        low, high = bounds
+        first = select(ANSWER.group_id).where(ANSWER.id >= low).order_by(ANSWER.id).limit(1)
+        last = select(ANSWER.group_id).where(ANSWER.id <= high).order_by(ANSWER.id.desc()).limit(1)
+        return self._value(first), self._value(last)
+
     def _hit(self, key: int, query: Query, run: int | None, in_text: bool) -> v.SearchHit | None:
         """Read an index hit; None if it is another run's or differs from the typed text."""
-        for row in self._found("AND r.id = ?", (key,)):
-            if run not in (None, row.run):
+        row = self._first(HITS.where(ANSWER.id == key))
+        if row is None or run not in (None, row.run):
+            return None
+        if query.exact:
+            in_text = query.holds(row.text)
+            if not in_text and not query.holds(row.prompt):
                 return None
-            if query.exact:
-                in_text = query.holds(row.text)
-                if not in_text and not query.holds(row.prompt):
-                    return None
-            return _as_hit(row, query, in_text)
-        return None
+        return _as_hit(row, query, in_text)
 
     # -- without the index, and in other orders ---------------------------------------------------
 
@@ -273,22 +274,19 @@ class SearchQuestions(OrderedRollouts):
     ) -> Iterator[v.SearchHit | None]:
         """Scan the rollouts, newest first."""
         low, high = bounds
-        likely, values = query.likely
+        hits = HITS.where(query.likely).order_by(ANSWER.id.desc())
         size, stops = min(100, SCANNED), self._stops
         while high >= low:
             if self._stops != stops:
                 raise InterruptedError("the search was stopped")
             bottom = max(low, high - size + 1)
-            rows = self._found(
-                f"AND r.id BETWEEN ? AND ? {likely} ORDER BY r.id DESC",
-                (bottom, high, *values),
-            )
+            rows = self._all(hits.where(ANSWER.id.between(bottom, high)))
             yield from (hit for hit in self._among(rows, query, run) if hit is not None)
             yield None
             high, size = bottom - 1, SCANNED
 
     def _among(
-        self, rows: Iterable[Found], query: Query, run: int | None
+        self, rows: Iterable[Any], query: Query, run: int | None
     ) -> Iterator[v.SearchHit | None]:
         for row in rows:
             in_text = query.found_in(row.text)
@@ -315,48 +313,42 @@ class SearchQuestions(OrderedRollouts):
             most = FEW // 10  # a text that more rollouts contain is soon met in any order
             few = {hit.rollout: hit.where == "completion" for hit in islice(hits, most + 1)}
             return few if len(few) <= most else None
-        texts = self._column(
-            "SELECT rowid FROM rollout_words WHERE rollout_words MATCH ? "
-            "AND rowid BETWEEN ? AND ? LIMIT ?",
-            (query.match, *bounds, FEW + 1),
-        )
-        groups = self._column(
-            "SELECT rowid FROM prompt_words WHERE prompt_words MATCH ? AND rowid BETWEEN "
-            "(SELECT group_id FROM rollout WHERE id >= ? ORDER BY id LIMIT 1) AND "
-            "(SELECT group_id FROM rollout WHERE id <= ? ORDER BY id DESC LIMIT 1) LIMIT ?",
-            (query.match, *bounds, FEW // 8 + 1),
-        )
+        first, last = self._groups_of(bounds)
+        texts = self._column(_newest("rollout_words", query, *bounds).limit(FEW + 1))
+        groups = self._column(_newest("prompt_words", query, first, last).limit(FEW // 8 + 1))
         if len(texts) > FEW or len(groups) > FEW // 8:
             return None
-        keys: dict[int, bool] = {}
-        for place in range(0, len(groups), PAGE):
-            part = groups[place : place + PAGE]
-            found = self._column(f"SELECT id FROM rollout WHERE group_id IN ({marks(part)})", part)
-            keys.update(dict.fromkeys(found, False))
-        return keys | dict.fromkeys(texts, True)
+        by_prompt = self._column(select(ANSWER.id).where(among(ANSWER.group_id, groups)))
+        return dict.fromkeys(by_prompt, False) | dict.fromkeys(texts, True)
 
     def _sort_few(
         self, found: dict[int, bool], query: Query, run: int | None, column: str
     ) -> Iterator[v.SearchHit | None]:
-        order: list[tuple[bool, float, int]] = []
-        keys = list(found)
-        for place in range(0, len(keys), PAGE):
-            part = keys[place : place + PAGE]
-            rows = self._all(
-                f"SELECT id, {column} FROM rollout WHERE id IN ({marks(part)}) AND run_id = ?",
-                [*part, run],
-            )
-            order += [(value is not None, value or 0.0, key) for key, value in rows]
-        for _, _, key in sorted(order, reverse=True):
+        rows = self._column(
+            select(ANSWER.id)
+            .where(among(ANSWER.id, found), ANSWER.run_id == run)
+            .order_by(ANSWER[column].desc().nulls_last(), ANSWER.id.desc())
+        )
+        for key in rows:
             yield self._hit(key, query, run, found[key])
 
 
-def _as_hit(row: Found, query: Query, in_text: bool) -> v.SearchHit:
-    where = row.text if in_text else row.prompt
-    start, end = query.span(where)
+def _newest(index: str, query: Query, low: int | None, high: int | None) -> Select[Any]:
+    """Select the rows of a full-text index that match, newest first."""
+    words = table(index, column("rowid"), column(index))
+    return (
+        select(words.c.rowid)
+        .where(words.c[index].op("MATCH")(query.match), words.c.rowid.between(low, high))
+        .order_by(words.c.rowid.desc())
+    )
+
+
+def _as_hit(row: Any, query: Query, in_text: bool) -> v.SearchHit:
+    text = row.text if in_text else row.prompt
+    start, end = query.span(text)
     return v.SearchHit(
         rollout=row.rollout, group=row.group, run=row.run, step=row.step, origin=row.origin,
         group_index=row.group_index, index=row.rollout_index,
-        where="completion" if in_text else "prompt", text=where, start=start, end=end,
+        where="completion" if in_text else "prompt", text=text, start=start, end=end,
         reward=row.reward,
     )  # fmt: skip

@@ -1,10 +1,10 @@
 """Import spilled events: by the recorder once the store works again, or by the next opener."""
 
 import contextlib
-import json
 import sqlite3
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -110,9 +110,8 @@ def _take_in(store: ExperimentStore, run: int, spill: Spill) -> int:
             return drain(spill, writer)
 
 
-def recorded_parts(config: str) -> RecordedParts:
-    tree: Any = json.loads(config)
-    record = tree.get("record") or {}
+def recorded_parts(config: Mapping[str, Any]) -> RecordedParts:
+    record = config.get("record") or {}
     return RecordedParts(
         tokens=str(record.get("tokens", "all")),
         every=int(record.get("tokens_every", 10)),

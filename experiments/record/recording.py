@@ -14,7 +14,7 @@ from grpo_engine.control import Control
 from grpo_tui.experiments.board import Board
 from grpo_tui.experiments.db.paths import run_folder
 from grpo_tui.experiments.db.spilled import room, spilled
-from grpo_tui.experiments.db.texts import iso, unescape
+from grpo_tui.experiments.db.texts import iso
 from grpo_tui.experiments.errors import StoreError
 from grpo_tui.experiments.record.heartbeat import Heartbeat
 from grpo_tui.experiments.record.leftovers import drain, may_pass, recorded_parts, take_in_later
@@ -115,7 +115,7 @@ class Recording:
     def __init__(self, file: StoreFile, run: int, control: Control) -> None:
         self.file, self.store, self.run = file, file.store, run
         row = self.store.run_row(run)
-        self.short, self.name, self.seq = row.short, unescape(row.name), row.last_seq
+        self.short, self.name, self.seq = row.short, row.name, row.last_seq
         self.folder = run_folder(self.store.path, row.short)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.parts = recorded_parts(row.config)

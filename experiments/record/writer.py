@@ -15,7 +15,6 @@ from grpo_tui.experiments.db.paths import tokens_file
 from grpo_tui.experiments.db.statements import REPLACE, Row, insert, insert_into
 from grpo_tui.experiments.db.texts import escape, iso
 from grpo_tui.experiments.db.tokens import TokenFile, encode
-from grpo_tui.experiments.read.connection import marks
 from grpo_tui.experiments.read.facts import SOURCES
 from grpo_tui.experiments.record.rows import (
     GroupRows,
@@ -94,9 +93,11 @@ class RunWriter:
     def stored(self, seqs: Sequence[int]) -> set[int]:
         """Return which of these sequence numbers of the run are already in the store."""
         found: set[int] = set()
-        for table, column in SOURCES:
+        marks = ",".join("?" * len(seqs))
+        for column in SOURCES:
+            name, table = column.name, column.table.name
             rows = self.conn.execute(
-                f"SELECT {column} FROM {table} WHERE run_id = ? AND {column} IN ({marks(seqs)})",
+                f"SELECT {name} FROM {table} WHERE run_id = ? AND {name} IN ({marks})",
                 (self.run, *seqs),
             )
             found.update(seq for (seq,) in rows)

@@ -247,20 +247,29 @@ def change_of(early: Sequence[float], late: Sequence[float]) -> Change:
     return Change(before=_mean(early), after=_mean(late), error=error)
 
 
+def _share_above(
+    run: RunState, key: str, steps: int, limit: float, explanation: str, remedy: str,
+) -> Alert | None:  # fmt: skip
+    """A warning if a share is high in the mean of some steps; `explanation` formats it."""
+    share = _mean(run.last(key, steps))
+    if share <= limit:
+        return None
+    return Alert("warning", explanation.format(share), remedy, share, limit)
+
+
 def no_signal(run: RunState) -> Alert | None:
     """Too many groups teach nothing; where answers became right, that is how it should be."""
-    share = _mean(run.last("frac_reward_zero_std", 5))
-    limit = run.thresholds.no_signal
-    if share <= limit or run.solves:
+    if run.solves:
         return None
-    return Alert(
-        "warning",
-        f"{share:.0%} of the prompts in the last 5 steps had no signal: all their "
-        "answers scored the same.",
+    return _share_above(
+        run,
+        "frac_reward_zero_std",
+        5,
+        run.thresholds.no_signal,
+        "{:.0%} of the prompts in the last 5 steps had no signal: all their answers scored the "
+        "same.",
         "Use harder tasks if all are right and easier ones if all are wrong, larger groups, "
         "or dynamic sampling (algorithm.refill_rounds).",
-        share,
-        limit,
     )
 
 
@@ -427,44 +436,36 @@ def kl_exploding(run: RunState) -> Alert | None:
     return None
 
 
-def _collapse(run: RunState, key: str, share: float) -> tuple[float, float, float] | None:
-    """A metric at the start and now, and its limit, if it fell below this share of the start."""
+def _collapse(run: RunState, key: str, share: float, explanation: str, remedy: str) -> Alert | None:
+    """A warning if a metric fell below this share of its start; `explanation` formats both."""
     start, recent = _mean(run.first(key)[:EARLY]), run.last(key, 5)
     now, limit = _mean(recent), share * start
     if not recent or now >= limit or run.learns or run.is_early:
         return None
-    return start, now, limit
+    return Alert("warning", explanation.format(start=start, now=now), remedy, now, limit)
 
 
 def entropy_collapse(run: RunState) -> Alert | None:
-    collapse = _collapse(run, "entropy", run.thresholds.entropy)
-    if collapse is None:
-        return None
-    start, now, limit = collapse
-    return Alert(
-        "warning",
-        f"Entropy fell to {now:.3f} from {start:.3f} at the start: the "
-        "answers to a prompt become the same, and groups lose their signal.",
+    return _collapse(
+        run,
+        "entropy",
+        run.thresholds.entropy,
+        "Entropy fell to {now:.3f} from {start:.3f} at the start: the answers to a prompt become "
+        "the same, and groups lose their signal.",
         "Raise rollout.temperature, algorithm.clip_high or algorithm.entropy_bonus, or "
         "lower optimizer.learning_rate.",
-        now,
-        limit,
     )
 
 
 def length_collapse(run: RunState) -> Alert | None:
-    collapse = _collapse(run, "completions/mean_length", run.thresholds.length_least)
-    if collapse is None:
-        return None
-    start, now, limit = collapse
-    return Alert(
-        "warning",
-        f"Answers shrank from {start:.0f} to {now:.0f} tokens{run.no_gain}: "
-        "the model gives up or is rewarded for being short.",
+    return _collapse(
+        run,
+        "completions/mean_length",
+        run.thresholds.length_least,
+        f"Answers shrank from {{start:.0f}} to {{now:.0f}} tokens{run.no_gain}: the model gives up "
+        "or is rewarded for being short.",
         "Read the shortest answers of this step; drop or lower a reward that pays for "
         "short answers, or give a right answer more weight.",
-        now,
-        limit,
     )
 
 
@@ -488,34 +489,28 @@ def length_growth(run: RunState) -> Alert | None:
 
 
 def most_truncated(run: RunState) -> Alert | None:
-    steps = COMPARED["cut"]
-    share = _mean(run.last("completions/clipped_ratio", steps))
-    limit = run.thresholds.cut
-    if share <= limit:
-        return None
-    return Alert(
-        "warning",
-        f"{share:.0%} of the answers in the last {steps} steps were cut at the length "
-        "limit and could not finish.",
+    return _share_above(
+        run,
+        "completions/clipped_ratio",
+        COMPARED["cut"],
+        run.thresholds.cut,
+        "{:.0%} of the answers in the last "
+        f"{COMPARED['cut']} steps were cut at the length limit and could not finish.",
         "Raise rollout.max_new_tokens, or ask for shorter answers in task.system_prompt.",
-        share,
-        limit,
     )
 
 
 def clip_too_much(run: RunState) -> Alert | None:
-    steps = COMPARED["clip"]
-    share = _mean(run.last("clip_ratio/region_mean", steps))
-    limit = run.thresholds.clip
-    if run.updates_per_step < 2 or run.whole_answers or share <= limit:
+    if run.updates_per_step < 2 or run.whole_answers:
         return None
-    return Alert(
-        "warning",
-        f"{share:.0%} of the tokens were at their bound over the last {steps} steps: "
-        "later passes have little effect.",
+    return _share_above(
+        run,
+        "clip_ratio/region_mean",
+        COMPARED["clip"],
+        run.thresholds.clip,
+        "{:.0%} of the tokens were at their bound over the last "
+        f"{COMPARED['clip']} steps: later passes have little effect.",
         "Lower optimizer.learning_rate or algorithm.passes.",
-        share,
-        limit,
     )
 
 
@@ -556,40 +551,38 @@ def sampler_disagrees(run: RunState) -> Alert | None:
     limits = dict(zip(keys, run.sampler_gap, strict=True))
     if run.corrected:
         first = next((row for row in run.start if MEAN_GAP in row), {})
-        for (key, usual), farthest in zip(limits.items(), MAX_RATIO, strict=True):
+        for (key, usual), max_ratio in zip(limits.items(), MAX_RATIO, strict=True):
             grown = GROWN * first.get(key, 0.0)
-            limits[key] = min(max(usual, grown), farthest * usual)
+            limits[key] = min(max(usual, grown), max_ratio * usual)
     beyond = [key for key in keys if now.get(key, 0.0) > limits[key]]
     if not beyond:
         return None
-    mean, most = (now.get(key, 0.0) for key in keys)
-    sizes = f"{mean:.2g} nats per token on average, {most:.2g} at most"
+    mean, largest = (now.get(key, 0.0) for key in keys)
+    sizes = f"{mean:.2g} nats per token on average, {largest:.2g} at most"
     problem = f"Sampler and trainer give the same tokens different log-probabilities: {sizes}. "
     if run.corrected:
-        why = "Importance correction compensates for it, but rounding does not explain so much."
+        reason = "Importance correction compensates for it, but rounding does not explain so much."
         remedy = "Set model.shared_prefix false, and if that does not help model.dtype float32."
     else:
-        why = "The policy is updated on answers that a different policy sampled."
+        reason = "The policy is updated on answers that a different policy sampled."
         remedy = "Set algorithm.importance_cap 3 to correct for it, or model.dtype float32."
     return Alert(
-        "warning" if run.corrected else "error", problem + why,
+        "warning" if run.corrected else "error", problem + reason,
         remedy, now[beyond[0]], limits[beyond[0]],
     )  # fmt: skip
 
 
 def many_masked(run: RunState) -> Alert | None:
-    share = _mean(run.last("sampling/masked_ratio", 5))
-    if share <= MASKED:
-        return None
-    return Alert(
-        "warning",
-        f"{share:.0%} of the tokens in the last 5 steps were left out of the loss, "
-        "because sampler and policy differ too much about their answers.",
+    return _share_above(
+        run,
+        "sampling/masked_ratio",
+        5,
+        MASKED,
+        "{:.0%} of the tokens in the last 5 steps were left out of the loss, because sampler and "
+        "policy differ too much about their answers.",
         "Set algorithm.importance_mode token_truncate, which masks nothing; if "
         "algorithm.off_policy_mask is set, raise it; or lower algorithm.passes or "
         "optimizer.learning_rate.",
-        share,
-        MASKED,
     )
 
 
@@ -626,16 +619,16 @@ def reward_constant(run: RunState) -> Alert | None:
 
 def duplicates(run: RunState) -> Alert | None:
     """Many answers are copies, and no more of them are right than at the start."""
-    share = _mean(run.last("completions/duplicates", 3))
-    if share <= run.thresholds.duplicates or run.learns or run.is_early:
+    if run.learns or run.is_early:
         return None
-    return Alert(
-        "warning",
-        f"{share:.0%} of the answers in the last 3 steps repeat an earlier one of "
-        f"their group{run.no_gain}: there is little exploration.",
-        "Raise rollout.temperature or use harder tasks.",
-        share,
+    return _share_above(
+        run,
+        "completions/duplicates",
+        3,
         run.thresholds.duplicates,
+        "{:.0%} of the answers in the last 3 steps repeat an earlier one of their group"
+        f"{run.no_gain}: there is little exploration.",
+        "Raise rollout.temperature or use harder tasks.",
     )
 
 
@@ -656,21 +649,21 @@ def step_time_doubled(run: RunState) -> Alert | None:
     """A step takes much longer, and not because other programs use the processors."""
     now, before = (_usual(run.last("step_time", *span)) for span in STEP_TIMES)
     limit = max(run.thresholds.step_time * before, 0.5)
-    if not before or now <= limit or not _is_own(run):
+    if not before or now <= limit or not _is_slow_itself(run):
         return None
     length, was = (_usual(run.last("completions/mean_length", *span)) for span in STEP_TIMES)
     if length > run.thresholds.length * was:
-        why = f"answers went from {was:.0f} to {length:.0f} tokens"
+        reason = f"answers went from {was:.0f} to {length:.0f} tokens"
         remedy = "Lower rollout.max_new_tokens if answers need not be so long."
     else:
-        why = "other programs use no more of the processors than before"
+        reason = "other programs use no more of the processors than before"
         remedy = (
             "Check whether memory is short, so that it is swapped to disk, or the processor is "
             "slowed down by heat."
         )
     return Alert(
         "warning",
-        f"A step takes {now:.1f} s, up from {before:.1f} s: {why}.",
+        f"A step takes {now:.1f} s, up from {before:.1f} s: {reason}.",
         remedy,
         now,
         limit,
@@ -684,22 +677,22 @@ def _usual(values: Sequence[float]) -> float:
     return statistics.median(values) if values else 0.0
 
 
-def _is_own(run: RunState) -> bool:
+def _is_slow_itself(run: RunState) -> bool:
     """Whether a slow step is slow by itself: other programs were measured and are no busier.
 
     On a full machine a little more for them can be half of what they leave, so a step must also
     take longer in processor time that they left to it.
     """
-    (now, left), (before, left_before) = (_others(run, *span) for span in STEP_TIMES)
+    (now, left), (before, left_before) = (_other_load(run, *span) for span in STEP_TIMES)
     return now - before <= BUSIER and left > run.thresholds.step_time * left_before
 
 
-def _others(run: RunState, count: int, skip: int) -> tuple[float, float]:
+def _other_load(run: RunState, count: int, skip: int) -> tuple[float, float]:
     """Processors that other programs used, and seconds of a step less their share of them all."""
-    steps, others = (run.last(key, count, skip) for key in ("step_time", "time/others"))
-    pairs = [pair for pair in zip(steps, others, strict=False) if pair[0]]
-    left = _usual([step - other / run.processors for step, other in pairs])
-    return _usual([other / step for step, other in pairs]), left
+    steps, loads = (run.last(key, count, skip) for key in ("step_time", "time/others"))
+    pairs = [pair for pair in zip(steps, loads, strict=False) if pair[0]]
+    left = _usual([step - load / run.processors for step, load in pairs])
+    return _usual([load / step for step, load in pairs]), left
 
 
 def held_out_flat(run: RunState) -> Alert | None:

@@ -27,8 +27,7 @@ def meant(path: str, settings: Iterable[str]) -> str:
     meaning = MEANT[leaf]
     alike = [
         name for name in settings
-        if name != meaning and name.rpartition(".")[2] == leaf
-        and name.rpartition(".")[0] != section
+        if name.endswith(f".{leaf}") and name not in (meaning, path)
     ]  # fmt: skip
     in_section = meaning.startswith(f"{section}.") or not section
     names = [meaning, *alike] if in_section else [*alike, meaning]

@@ -29,7 +29,7 @@ OPERATORS: dict[str, Callable[[float, float], bool]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class Text:
     text: str
 
 
@@ -57,7 +57,7 @@ class Either(Group):
     """One of the parts must hold."""
 
 
-Node = Word | Term | Not | Every | Either
+Node = Text | Term | Not | Every | Either
 
 
 def parse(text: str, title: str) -> Node:
@@ -93,7 +93,7 @@ class _Parser:
                 f"have {MOST_PARTS}, {MOST_BRACKETS} of them brackets or !"
             )
 
-    def _tokens(self, text: str) -> "Iterator[Word | Term | str]":
+    def _tokens(self, text: str) -> "Iterator[Text | Term | str]":
         position = 0
         while position < len(text):
             match = _TOKEN.match(text, position)
@@ -110,7 +110,7 @@ class _Parser:
             if match["key"]:
                 yield Term(match["key"], match["op"].strip(), value)
             else:
-                yield match["mark"] or Word(value)
+                yield match["mark"] or Text(value)
             position = match.end()
 
     def either(self) -> Node:
@@ -125,25 +125,25 @@ class _Parser:
         """Read adjacent conditions."""
         parts: list[Node] = []
         while self.tokens and self.tokens[0] not in ("|", ")"):
-            parts.append(self.one())
+            parts.append(self.single())
         if not parts:
             raise ValueError(f"{self.name} has an empty side of `|` or empty brackets")
         return parts[0] if len(parts) == 1 else Every(tuple(parts))
 
-    def one(self) -> Node:
+    def single(self) -> Node:
         """Read one condition, negated or in brackets."""
         token = self.tokens.pop(0)
         if token == "!":
             if not self.tokens:
                 raise ValueError(f"{self.name} ends with a `!`")
-            return Not((self.one(),))
+            return Not((self.single(),))
         if token == "(":
             inside = self.either()
             if not self._next_is(")"):
                 raise ValueError(f"{self.name} has a bracket that is not closed")
             self.tokens.pop(0)
             return inside
-        if isinstance(token, Word | Term):
+        if isinstance(token, Text | Term):
             return token
         raise ValueError(f"{self.name} has an extra {quoted(token)}")
 

@@ -7,7 +7,7 @@ from grpo_engine.config.recipes import Recipe, recipe
 
 # as in TRL: an answer whose probability ratio exceeds the cap is left out of the loss
 CORRECTION: dict[str, Any] = {"importance_cap": 3.0, "importance_mode": "sequence_mask"}
-SAID = ", ".join(
+CORRECTION_TEXT = ", ".join(
     f"algorithm.{name} {value:g}" if isinstance(value, float) else f"algorithm.{name} {value}"
     for name, value in CORRECTION.items()
 )
@@ -39,22 +39,22 @@ def is_quantized(weights: Iterable[str]) -> bool:
     return any(name.endswith(".scales") for name in weights)
 
 
-def with_correction(chosen: Recipe, asked: float | None, *, agree: bool) -> Recipe:
+def with_correction(chosen: Recipe, requested: float | None, *, agree: bool) -> Recipe:
     """The recipe, with importance correction turned on if it is unset and the two cannot agree."""
-    if agree or asked is not None or chosen.importance_cap > 0:
+    if agree or requested is not None or chosen.importance_cap > 0:
         return chosen
     return recipe(chosen, **CORRECTION)
 
 
-def correction(chosen: Recipe, made: Recipe) -> dict[str, Any]:
+def correction(chosen: Recipe, changed: Recipe) -> dict[str, Any]:
     """The settings that `with_correction` changed, by path."""
     return {
-        f"algorithm.{name}": getattr(made, name)
+        f"algorithm.{name}": getattr(changed, name)
         for name in CORRECTION
-        if getattr(made, name) != getattr(chosen, name)
+        if getattr(changed, name) != getattr(chosen, name)
     }
 
 
 def corrected(chosen: Recipe, settings: Mapping[str, Any]) -> Recipe:
     """The recipe with the settings that `correction` returned, as a resumed run had it."""
-    return recipe(chosen, **{path.rpartition(".")[2]: made for path, made in settings.items()})
+    return recipe(chosen, **{path.rpartition(".")[2]: value for path, value in settings.items()})

@@ -34,19 +34,19 @@ ASKS = {
 def answers(recipe: Recipe) -> tuple[Answer, ...]:
     """The six choices of a recipe, with the settings that each reads."""
     values = values_of(recipe)
-    found = []
+    result = []
     for question, asks in ASKS.items():
-        own = [s for s in SETTINGS.values() if s.belongs == question and s.is_read(recipe)]
+        settings = [s for s in SETTINGS.values() if s.belongs == question and s.is_read(recipe)]
         if question == "reuse":
             choice, text = reuse_choice(recipe), "rollouts are used {often}"
         else:
             choice, text = getattr(recipe, question), meaning(recipe, question).text
-        text += "".join(s.phrase for s in own if s.is_active(recipe))
+        text += "".join(s.phrase for s in settings if s.is_active(recipe))
         if question == "weight" and counts_by_length(recipe):
             text += ", and the push of an answer counts once for each of its tokens"
-        read = {s.path: getattr(recipe, s.path) for s in own}
-        found.append(Answer(question, asks, choice, text.format(**values), read))
-    return tuple(found)
+        read = {s.path: getattr(recipe, s.path) for s in settings}
+        result.append(Answer(question, asks, choice, text.format(**values), read))
+    return tuple(result)
 
 
 def around(recipe: Recipe) -> dict[str, object]:
@@ -102,12 +102,12 @@ def values_of(recipe: Recipe) -> dict[str, object]:
         "paid": "subtracted from the reward" if recipe.pays_in_reward else "in the loss",
         "w": "wᵢ" if of_answers(recipe) else "wᵢₜ",
         "corrects": corrects(recipe),
-        "corrected": correction_words(recipe),
+        "corrected": correction_text(recipe),
         "often": often(recipe).format(**settings),
     }
 
 
-def correction_words(recipe: Recipe) -> str:
+def correction_text(recipe: Recipe) -> str:
     """What the recipe does where the sampler's probabilities differ from the trainer's."""
     _, _, beyond = recipe.importance_mode.partition("_")
     whose = "answer" if of_answers(recipe) else "token"
@@ -215,6 +215,6 @@ def loss_line(recipe: Recipe) -> str:
     if gate:
         terms = f"{gate}({terms})" if penalty else gate + terms
     (over,) = meaning(recipe, "weight").formula
-    note = "".join(f"   Σₜ {one} = |oᵢ|·{one}" for one in of_answer)
+    note = "".join(f"   Σₜ {term} = |oᵢ|·{term}" for term in of_answer)
     ends = "".join(s.term for s in active)
     return f"L = −{over} ( {terms}{ends} )" + "".join(s.outside for s in active) + note

@@ -28,7 +28,7 @@ _FLOATS = re.compile(
 _SIXTIES = re.compile(r"[-+]?\d[\d_]*(:[0-5]?\d)+(\.[\d_]*)?", re.ASCII)
 
 
-class RefusedError(yaml.YAMLError):
+class RefusedError(yaml.YAMLError, ValueError):
     """It is YAML or JSON, but has two meanings or is beyond the bounds."""
 
 
@@ -60,14 +60,14 @@ def read_number(text: str) -> int | float | None:
     match = _NUMBER.fullmatch(text)
     if match is None or not any(map(str.isdigit, text)):
         return None
-    whole, fraction, exponent = match.groups()
-    if whole and len(whole) > 1 and whole[0] == "0" and not fraction and not exponent:
+    integer, fraction, exponent = match.groups()
+    if integer and len(integer) > 1 and integer[0] == "0" and not fraction and not exponent:
         raise RefusedError(
             f"{quoted(text)} begins with 0, which makes it octal to some programs; write it "
             "without the 0, or quotes around a text"
         )
-    if whole and not fraction and not exponent:
-        if len(whole) > MOST_DIGITS:
+    if integer and not fraction and not exponent:
+        if len(integer) > MOST_DIGITS:
             raise RefusedError(f"{quoted(text)} is too long for a number")
         return int(text)
     value = float(text)
@@ -103,8 +103,8 @@ _Loader.yaml_implicit_resolvers = {
     first: [(tag, form) for tag, form in forms if not tag.endswith((":float", ":timestamp"))]
     for first, forms in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
-for _kind in (_Loader, _Dumper):
-    _kind.add_implicit_resolver(_FLOAT, _FLOATS, list("-+.0123456789"))
+for _class in (_Loader, _Dumper):
+    _class.add_implicit_resolver(_FLOAT, _FLOATS, list("-+.0123456789"))
 for _tag in (_INT, _FLOAT):
     _Loader.add_constructor(_tag, _construct_number)
 _Dumper.add_representer(
@@ -141,7 +141,7 @@ def parse_json(text: str) -> Any:
     """Parse JSON; ValueError if it is none, gives a name twice, or a number does not fit."""
     try:
         return json.loads(
-            text, object_pairs_hook=once, parse_float=_number, parse_int=_number,
+            text, object_pairs_hook=once, parse_float=read_number, parse_int=read_number,
             parse_constant=_no_number,
         )  # fmt: skip
     except RecursionError:
@@ -150,21 +150,12 @@ def parse_json(text: str) -> Any:
 
 def once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object that gives each name once."""
-    made = dict(pairs)
-    if len(made) < len(pairs):
+    result = dict(pairs)
+    if len(result) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"{quoted(twice)} is given twice")
-    return made
-
-
-def _number(text: str) -> int | float:
-    try:
-        value = read_number(text)
-    except RefusedError as error:
-        raise ValueError(str(error)) from None
-    assert value is not None
-    return value
+    return result
 
 
 def _no_number(text: str) -> float:

@@ -156,21 +156,21 @@ class OtherTask(TaskConfig):
     accuracy: str = setting("", "Which answers are right; empty for the task's own.")
 
 
-def _others(value: Any) -> Any:
-    """Complete `{NAME: 0.5}` and `{LABEL: {name: NAME, …}}` to whole tasks."""
+def _completed(value: Any) -> Any:
+    """Complete `{NAME: 0.5}` and `{LABEL: {name: NAME, …}}` to all settings of a task."""
     if not isinstance(value, Mapping):
         return value
     return {
-        label: {"name": label, "weight": each} if isinstance(each, int | float)
-        else {"name": label, **each} if isinstance(each, Mapping) else each
-        for label, each in value.items()
+        label: {"name": label, "weight": item} if isinstance(item, int | float)
+        else {"name": label, **item} if isinstance(item, Mapping) else item
+        for label, item in value.items()
     }  # fmt: skip
 
 
 class TasksConfig(TaskConfig):
     """The run's task, others beside it, and which of their problems are drawn."""
 
-    others: Annotated[Mapping[str, OtherTask], BeforeValidator(_others)] = setting(
+    others: Annotated[Mapping[str, OtherTask], BeforeValidator(_completed)] = setting(
         {}, "Further tasks with their share of the prompts: `{countdown: 0.5}` draws one prompt of "
         "it for two of `name`; or `{LABEL: {name: …, weight: …, rewards: {FUNCTION: WEIGHT}, …}}`.",
         example="{countdown: 0.5}",

@@ -18,7 +18,7 @@ from grpo_engine.config.conditions import (
     Node,
     Not,
     Term,
-    Word,
+    Text,
     number_of,
     parse,
 )
@@ -125,7 +125,7 @@ def _resolved(nodes: list[Node]) -> Any:
             if limit is None:
                 raise ValueError(f"{name} {op} {quoted(value)} compares with no number")
             return Check(_metric(name), op, limit, _times(nodes) or 1)
-        case Word(name):
+        case Text(name):
             if not _next_is(nodes, "flat"):
                 raise ValueError(f"{quoted(name)} is without a comparison")
             if not (times := _times(nodes)):
@@ -144,8 +144,7 @@ def _metric(name: str) -> str:
 
 def _next_is(nodes: list[Node], text: str) -> bool:
     """Whether the next node is this word, which then is removed."""
-    matches = bool(nodes) and nodes[0] == Word(text)
-    return bool(matches and nodes.pop(0))
+    return nodes[:1] == [Text(text)] and bool(nodes.pop(0))
 
 
 def _times(nodes: list[Node]) -> int:
@@ -153,6 +152,6 @@ def _times(nodes: list[Node]) -> int:
     if not _next_is(nodes, "for"):
         return 0
     count = nodes.pop(0) if nodes else None
-    if not isinstance(count, Word) or not re.fullmatch(r"[1-9]\d{0,8}", count.text, re.ASCII):
+    if not isinstance(count, Text) or not re.fullmatch(r"[1-9]\d{0,8}", count.text, re.ASCII):
         raise ValueError("`for` needs a number of measurements, from 1 to a billion")
     return int(count.text)

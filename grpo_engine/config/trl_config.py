@@ -5,7 +5,6 @@ executed. Settings missing from the file get TRL's defaults, not ours, so that t
 """
 
 import ast
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -358,7 +357,7 @@ def _mapping(values: Tree, name: str) -> Tree:
     mapping = values.get(name) or {}
     if isinstance(mapping, str):
         try:
-            mapping = json.loads(mapping)
+            mapping = parse_json(mapping)
         except ValueError as error:
             raise ConfigError(f"{name} is not JSON: {error}") from error
     if not isinstance(mapping, Mapping):

@@ -7,13 +7,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_engine.environments.calls import find_calls, why_not
+from grpo_engine.environments.calls import call_error, find_calls
 from grpo_engine.environments.protocol import Reply
 from grpo_engine.errors import EngineError
 from grpo_engine.sandbox.report import plain
 
-LONGEST = 1 << 20  # characters of a reply
-STATE = 100_000  # characters of an environment's attributes as JSON
+MAX_LENGTH = 1 << 20  # characters of a reply
+MAX_STATE = 100_000  # characters of an environment's attributes as JSON
 
 Await = Callable[..., Any]  # calls a function, and waits for its value if that is awaitable
 
@@ -36,14 +36,14 @@ class ToolEpisodes:
             return {"text": "", "messages": []}
         text = wait(reset, **row)
         if text is not None and not isinstance(text, str):
-            raise UnusableError(f"reset returned {kind(text)}, not a text or None")
+            raise UnusableError(f"reset returned {preview(text)}, not a text or None")
         return {"text": checked_length(text or ""), "messages": []}
 
     def step(self, answer: str, wait: Await) -> Any:
         """Make the calls of an answer; one without calls is the last."""
-        made, messages = [], []
+        calls, messages = [], []
         for call in find_calls(answer):
-            failed = error = why_not(call, self.tools)
+            failed = error = call_error(call, self.tools)
             result = ""
             if not error:
                 try:
@@ -53,12 +53,12 @@ class ToolEpisodes:
                     error = str(raised)
             if failed:
                 result = str({"error": error})
-            made.append({
+            calls.append({
                 "name": call.name, "arguments": call.written, "failed": bool(failed),
                 "result": checked_length(result), "given": dict(call.arguments),
             })  # fmt: skip
             messages.append({"role": "tool", "name": call.name, "content": result})
-        return {"messages": messages, "done": not made, "calls": made}
+        return {"messages": messages, "done": not calls, "calls": calls}
 
     def finish(self, wait: Await) -> Any:
         get_reward = getattr(self.instance, "get_reward", None)
@@ -74,23 +74,23 @@ class ProtocolEpisodes:
 
     def reset(self, row: Mapping[str, Any], seed: int, index: int, wait: Await) -> Any:
         """Begin an episode with further messages of the prompt."""
-        given = {"index": index} if "index" in parameters(self.instance.reset) else {}
-        messages = wait(self.instance.reset, row, seed, **given)
+        keywords = {"index": index} if "index" in parameters(self.instance.reset) else {}
+        messages = wait(self.instance.reset, row, seed, **keywords)
         return {"text": "", "messages": checked_messages(messages, "reset")}
 
     def step(self, answer: str, wait: Await) -> Any:
         """Reply to an answer."""
         reply = wait(self.instance.step, answer)
         if not isinstance(reply, Reply):
-            raise UnusableError(f"step returned {kind(reply)}, not a Reply")
+            raise UnusableError(f"step returned {preview(reply)}, not a Reply")
         messages = checked_messages(reply.messages, "step")
         if not messages and not reply.done:
             raise UnusableError("step returned a Reply without messages that is not done")
         if not isinstance(reply.info, Mapping):
-            raise UnusableError(f"the Reply's info is {kind(reply.info)}, not a mapping")
+            raise UnusableError(f"the Reply's info is {preview(reply.info)}, not a mapping")
         info = {str(name): plain(value) for name, value in reply.info.items()}
-        if len(json.dumps(info)) > STATE:
-            raise UnusableError(f"the Reply's info has more than {STATE} characters")
+        if len(json.dumps(info)) > MAX_STATE:
+            raise UnusableError(f"the Reply's info has more than {MAX_STATE} characters")
         return {
             "messages": messages, "done": bool(reply.done), "info": info, "calls": [],
             "reward": number(reply.reward, "the Reply's reward"),
@@ -124,15 +124,15 @@ def parameters(function: Any) -> Sequence[str]:
 
 def attributes(instance: Any) -> dict[str, Any]:
     """The public attributes as JSON values, as far as they are small."""
-    found: dict[str, Any] = {}
-    left = STATE
+    result: dict[str, Any] = {}
+    left = MAX_STATE
     for name, value in list(getattr(instance, "__dict__", {}).items()):
         if name.startswith("_"):
             continue
-        shown = plain(value)
-        left -= len(json.dumps(shown))
-        found[name] = shown if left > 0 else str(value)[:1000]
-    return found
+        preview = plain(value)
+        left -= len(json.dumps(preview))
+        result[name] = preview if left > 0 else str(value)[:1000]
+    return result
 
 
 def checked_messages(messages: Any, what: str) -> list[dict[str, Any]]:
@@ -140,25 +140,25 @@ def checked_messages(messages: Any, what: str) -> list[dict[str, Any]]:
     if messages is None:
         return []
     if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
-        raise UnusableError(f"{what} returned {kind(messages)}, not a list of messages")
-    found, length = [], 0
+        raise UnusableError(f"{what} returned {preview(messages)}, not a list of messages")
+    result, length = [], 0
     for message in messages:
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
             raise UnusableError(f"{what} returned the message {str(message)[:80]!r} without a role")
         content = message.get("content")
         if not isinstance(content, str):
-            raise UnusableError(f"{what} returned a message whose content is {kind(content)}")
+            raise UnusableError(f"{what} returned a message whose content is {preview(content)}")
         length += len(checked_length(content))
-        found.append({str(name): plain(value) for name, value in message.items()})
-    if length > LONGEST:
-        raise UnusableError(f"{what} returned {length} characters; at most {LONGEST} are taken")
-    return found
+        result.append({str(name): plain(value) for name, value in message.items()})
+    if length > MAX_LENGTH:
+        raise UnusableError(f"{what} returned {length} characters; at most {MAX_LENGTH} are taken")
+    return result
 
 
 def checked_length(text: str) -> str:
     """The text, unless it is too long."""
-    if len(text) > LONGEST:
-        raise UnusableError(f"a reply has {len(text)} characters; at most {LONGEST} are taken")
+    if len(text) > MAX_LENGTH:
+        raise UnusableError(f"a reply has {len(text)} characters; at most {MAX_LENGTH} are taken")
     return text
 
 
@@ -167,15 +167,15 @@ def number(value: Any, what: str) -> float | None:
     if value is None:
         return None
     try:
-        found = float(value)
+        result = float(value)
     except (TypeError, ValueError, OverflowError):
-        raise UnusableError(f"{what} is {kind(value)}, not a number") from None
-    if not abs(found) < 1e30:
-        raise UnusableError(f"{what} is {found:g}; a reward is a finite number that can be added")
-    return found
+        raise UnusableError(f"{what} is {preview(value)}, not a number") from None
+    if not abs(result) < 1e30:
+        raise UnusableError(f"{what} is {result:g}; a reward is a finite number that can be added")
+    return result
 
 
-def kind(value: Any) -> str:
+def preview(value: Any) -> str:
     """The type of a value and its beginning, for errors."""
     try:
         return f"{type(value).__name__} {str(value)[:60]!r}"

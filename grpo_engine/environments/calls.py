@@ -38,21 +38,21 @@ def find_calls(answer: str) -> list[Call]:
 
 def _read(text: str) -> Call:
     try:
-        found = json.loads(text)
+        data = json.loads(text)
     except (ValueError, RecursionError) as error:
         return Call(error=f"the call is not JSON: {error}")
-    if not isinstance(found, dict) or not isinstance(found.get("name"), str):
+    if not isinstance(data, dict) or not isinstance(data.get("name"), str):
         return Call(error='a call is an object with "name" and "arguments"')
-    arguments = found.get("arguments", {})
+    arguments = data.get("arguments", {})
     if isinstance(arguments, str):  # some models quote them
         with suppress(ValueError, RecursionError):
             arguments = json.loads(arguments)
     if not isinstance(arguments, dict):
-        return Call(name=found["name"], error="the arguments are not an object")
-    return Call(name=found["name"], arguments=arguments)
+        return Call(name=data["name"], error="the arguments are not an object")
+    return Call(name=data["name"], arguments=arguments)
 
 
-def why_not(call: Call, tools: Mapping[str, Callable[..., Any]]) -> str:
+def call_error(call: Call, tools: Mapping[str, Callable[..., Any]]) -> str:
     """Why a call cannot be made; empty if it can."""
     if call.error:
         return call.error

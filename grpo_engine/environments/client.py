@@ -228,7 +228,7 @@ class EnvironmentClient:
         failure, method = result.failure, result.call.method
         assert failure is not None
         message = failure.message
-        if failure.kind == "timeout":
+        if failure.cause == "timeout":
             message = f"took longer than task.environment_time_limit {self._time_limit:g} s"
         reply = EnvironmentReply(
             name=self._name(episode), ms=1000 * result.seconds,

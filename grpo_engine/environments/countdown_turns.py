@@ -7,7 +7,7 @@ from grpo_engine.environments.protocol import Reply
 from grpo_engine.tasks.answers import final_answer
 from grpo_engine.tasks.countdown import judged
 
-MOST, LESS = 0.5, 0.1  # reward of a right first try; less by this for each further one
+FIRST_REWARD, DECREASE = 0.5, 0.1  # reward of a right first try; less by this for each further one
 
 
 class CountdownTurns:
@@ -20,8 +20,9 @@ class CountdownTurns:
     def step(self, answer: str) -> Reply:
         self.tries += 1
         is_right, why = judged(final_answer(answer), self.numbers, self.target)
-        told = {"tries": self.tries, "right": int(is_right)}
+        info = {"tries": self.tries, "right": int(is_right)}
         if is_right:
-            return Reply(done=True, reward=max(0.0, MOST - LESS * (self.tries - 1)), info=told)
+            reward = max(0.0, FIRST_REWARD - DECREASE * (self.tries - 1))
+            return Reply(done=True, reward=reward, info=info)
         text = f"Not yet: {why}. Try again."
-        return Reply([{"role": "user", "content": text}], info=told)
+        return Reply([{"role": "user", "content": text}], info=info)

@@ -52,40 +52,40 @@ class Environments:
         return name
 
     def begin(
-        self, examples: Sequence[Example], places: Sequence[int], *, rows: int, step: int,
+        self, examples: Sequence[Example], indices: Sequence[int], *, rows: int, step: int,
         attempt: int,
     ) -> list[Opening]:  # fmt: skip
-        """Begin `rows` episodes for each of the examples at these places; return their openings.
+        """Begin `rows` episodes for each of the examples at these indices; return their openings.
 
         Answers are compared with each other, so an environment that begins differently from that
         of the group's first answer fails.
         """
-        again = occurrences([example.key for example in examples])
+        occurrence = occurrences([example.key for example in examples])
         jobs = []
-        for at in places:
-            example = examples[at]
+        for index in indices:
+            example = examples[index]
             seed = group_seed(
                 seed=self.config.seed, step=step, prompt=example.key, attempt=attempt,
-                occurrence=again[at],
+                occurrence=occurrence[index],
             )  # fmt: skip
             name = self.environment_of(example)
             columns = {key: v for key, v in example.columns.items() if not name or key != CHOOSES}
             row = {"prompt": reward_prompt(example.prompt), **columns}
             jobs += [Job(environment=name, row=row, seed=seed, index=i) for i in range(rows)]
         openings = self.client.begin(jobs)
-        found = []
-        for number in range(len(places)):
-            own = range(number * rows, (number + 1) * rows)
-            begun = [at for at in own if self.client.failure(at) is None]
-            first = openings[begun[0]] if begun else NO_OPENING
-            for at in begun:
-                if openings[at] != first:
+        firsts = []
+        for start in range(0, len(jobs), rows):
+            slots = range(start, start + rows)
+            started = [slot for slot in slots if self.client.failure(slot) is None]
+            first = openings[started[0]] if started else NO_OPENING
+            for slot in started:
+                if openings[slot] != first:
                     self.client.fail(
-                        at, "reset: it begins differently from that of another answer to the same "
-                        "prompt; the row and the seed must decide it",
+                        slot, "reset: it begins differently from that of another answer to the "
+                        "same prompt; the row and the seed must decide it",
                     )  # fmt: skip
-            found.append(first)
-        return found
+            firsts.append(first)
+        return firsts
 
     def dialogues(self) -> Dialogues:
         """What sampling needs for the episodes that have begun."""
@@ -95,18 +95,18 @@ class Environments:
             read=self.read if self.tokens.reads_calls else None,
         )  # fmt: skip
 
-    def read(self, place: int, before: Sequence[int], ids: Sequence[int], answer: str) -> str:
+    def read(self, index: int, before: Sequence[int], ids: Sequence[int], answer: str) -> str:
         """An answer whose tool calls are rewritten from the model's own form."""
-        tools = self.client.tools(place)
+        tools = self.client.tools(index)
         tokenizer = self.tokens.render.tokenizer
         return with_calls(tokenizer, before, ids, answer, tools) if tools else answer
 
     def finish(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
         """The rollouts with what their environments say at the end."""
         outcomes = self.client.finish([rollout.failed for rollout in rollouts])
-        found = []
-        for at, (rollout, outcome) in enumerate(zip(rollouts, outcomes, strict=True)):
-            failure = None if rollout.failed else self.client.failure(at)
+        results = []
+        for index, (rollout, outcome) in enumerate(zip(rollouts, outcomes, strict=True)):
+            failure = None if rollout.failed else self.client.failure(index)
             if failure is not None:
                 last = Span(
                     start=len(rollout.ids), length=0, kind="environment", name=failure.name,
@@ -114,17 +114,17 @@ class Environments:
                 )  # fmt: skip
                 spans = (*rollout.spans, last)
                 rollout = replace(rollout, spans=spans, finish="environment_error")
-            found.append(replace(rollout, environment=outcome))
-        return found
+            results.append(replace(rollout, environment=outcome))
+        return results
 
 
 def specs_of(config: RunConfig, task: Task) -> tuple[tuple[str, ...], dict[str, str]]:
     """Tools and environments by the name that a row chooses; from the settings, else the task's."""
-    own = config.task
-    if not own.tools and not own.environment:
+    settings = config.task
+    if not settings.tools and not settings.environment:
         tools, environment = task.tools, task.environment
         return tools, {"": environment} if tools or environment else {}
-    return own.tools, dict(own.environments)
+    return settings.tools, dict(settings.environments)
 
 
 def open_environments(
@@ -151,16 +151,18 @@ def open_environments(
             interpreter=config.task.interpreter, options=config.task.options,
         )
     )  # fmt: skip
-    every = {
-        tool["function"]["name"]: tool for one in client.described.values() for tool in one.tools
+    schemas = {
+        tool["function"]["name"]: tool
+        for described in client.described.values()
+        for tool in described.tools
     }
-    whole = render.with_tools(list(every.values()))
+    combined = render.with_tools(list(schemas.values()))
     renderers = {
-        name: replace(whole, tools=one.tools) if one.tools else render
-        for name, one in client.described.items()
+        name: replace(combined, tools=described.tools) if described.tools else render
+        for name, described in client.described.items()
     }
     is_plain = render.is_plain or bool(
         len(task.train) and isinstance(conversation(task, task.train[0]), str)
     )
-    tokens = reply_tokens(whole, ends, is_plain=is_plain, uses_tools=bool(every))
+    tokens = reply_tokens(combined, ends, is_plain=is_plain, uses_tools=bool(schemas))
     return Environments(client=client, renderers=renderers, tokens=tokens, config=config)

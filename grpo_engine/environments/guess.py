@@ -24,14 +24,14 @@ class Guess:
     def step(self, answer: str) -> Reply:
         guess = last_number(final_answer(answer))
         self.guesses += 1
-        told = {"guesses": self.guesses, "found": int(guess == self.number)}
+        info = {"guesses": self.guesses, "found": int(guess == self.number)}
         if guess is None:
-            return _said("Guess one number.", told)
+            return _reply("Guess one number.", info)
         if guess != self.number:
-            return _said("higher" if guess < self.number else "lower", told)
+            return _reply("higher" if guess < self.number else "lower", info)
         reward = max(COST, 1 - COST * (self.guesses - 1))
-        return Reply(done=True, reward=reward, info=told)
+        return Reply(done=True, reward=reward, info=info)
 
 
-def _said(text: str, told: Mapping[str, Any]) -> Reply:
-    return Reply([{"role": "user", "content": text}], info=told)
+def _reply(text: str, info: Mapping[str, Any]) -> Reply:
+    return Reply([{"role": "user", "content": text}], info=info)

@@ -20,7 +20,7 @@ from grpo_engine.environments.adapters import (
     checked_messages,
     number,
 )
-from grpo_engine.environments.calls import find_calls, why_not
+from grpo_engine.environments.calls import call_error, find_calls
 from grpo_engine.errors import BrokenEnvironmentError
 from grpo_engine.sandbox.report import plain
 
@@ -79,10 +79,10 @@ def tools(environment: Any) -> list[dict[str, Any]]:
         {
             "type": "function",
             "function": {
-                "name": one.name, "description": one.description, "parameters": one.parameters,
+                "name": tool.name, "description": tool.description, "parameters": tool.parameters,
             },
         }
-        for one in environment.tool_defs or ()
+        for tool in environment.tool_defs or ()
     ]  # fmt: skip
 
 
@@ -94,7 +94,7 @@ class Episodes:
     prompt: list[Any] = field(default_factory=list)  # of the answer that is awaited
     state: Any = None
     loop: asyncio.Task[Any] | None = None
-    asked: asyncio.Queue[list[Any]] = field(default_factory=asyncio.Queue)
+    prompts: asyncio.Queue[list[Any]] = field(default_factory=asyncio.Queue)
     answers: asyncio.Queue[str | None] = field(default_factory=asyncio.Queue)
     is_scored: bool = False
 
@@ -105,7 +105,7 @@ class Episodes:
     async def _reset(self, row: Mapping[str, Any]) -> Any:
         if self.loop is not None:
             self.loop.cancel()
-        self.asked, self.answers, self.is_scored = asyncio.Queue(), asyncio.Queue(), False
+        self.prompts, self.answers, self.is_scored = asyncio.Queue(), asyncio.Queue(), False
         self.prompt = [_typed(message) for message in row["prompt"]]
         rollout = self.environment.rollout({**row, "prompt": list(self.prompt)}, self, "policy", {})
         self.loop = asyncio.create_task(rollout)
@@ -122,35 +122,35 @@ class Episodes:
         added = await self._next("earlier messages")
         if added is None:
             return {"messages": [], "done": True, "info": await self._score(), "calls": []}
-        said = checked_messages(added[1:], "env_response")  # after the answer itself
-        known = getattr(self.environment, "tool_map", {})
-        made = [
+        messages = checked_messages(added[1:], "env_response")  # after the answer itself
+        tools_by_name = getattr(self.environment, "tool_map", {})
+        calls = [
             {
                 "name": call.name, "arguments": call.written, "given": dict(call.arguments),
-                "failed": bool(why_not(call, known)), "result": message["content"],
+                "failed": bool(call_error(call, tools_by_name)), "result": message["content"],
             }
-            for call, message in zip(find_calls(answer), said, strict=False)
+            for call, message in zip(find_calls(answer), messages, strict=False)
             if message["role"] == "tool"
         ]  # fmt: skip
-        if not said:
+        if not messages:
             raise UnusableError("env_response returned no messages and the episode is not over")
-        return {"messages": said, "done": False, "calls": made}
+        return {"messages": messages, "done": False, "calls": calls}
 
     async def _next(self, what: str) -> list[dict[str, Any]] | None:
         """The messages after the last prompt, None once the loop has ended."""
         assert self.loop is not None
-        asked = asyncio.ensure_future(self.asked.get())
+        prompts = asyncio.ensure_future(self.prompts.get())
         try:
-            await asyncio.wait({asked, self.loop}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({prompts, self.loop}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            if not asked.done():
-                asked.cancel()
-        if not asked.done():
+            if not prompts.done():
+                prompts.cancel()
+        if not prompts.done():
             self.state = self.loop.result()
             if (error := self.state.get("error")) is not None:
                 raise UnusableError(f"the episode ended with {type(error).__name__}: {error}")
             return None
-        before, self.prompt = self.prompt, asked.result()
+        before, self.prompt = self.prompt, prompts.result()
         if self.prompt[: len(before)] != before:
             raise UnusableError(f"the environment changes {what}; a dialogue can only grow")
         return [_plain(message) for message in self.prompt[len(before) :]]
@@ -165,11 +165,11 @@ class Episodes:
             self.answers.put_nowait(None)
             self.state = await self.loop
             await self._score()
-        kept = {key: value for key, value in self.state.items() if _is_json(value)}
+        values = {key: value for key, value in self.state.items() if _is_json(value)}
         for key in ("input", "task"):  # the row again
-            kept.pop(key, None)
+            values.pop(key, None)
         reward = number(self.state["reward"], "the rubric's reward")
-        return {"reward": reward, "state": attributes(SimpleNamespace(**kept))}
+        return {"reward": reward, "state": attributes(SimpleNamespace(**values))}
 
     async def _score(self) -> dict[str, Any]:
         """Score the episode; return the value of each function of the rubric."""
@@ -183,17 +183,17 @@ class Episodes:
         from verifiers.errors import OverlongPromptError
         from verifiers.types import Response, ResponseMessage, ToolCall
 
-        self.asked.put_nowait(list(prompt))
+        self.prompts.put_nowait(list(prompt))
         answer = await self.answers.get()
         if answer is None:
             self.answers.put_nowait(None)  # for a loop that asks again
             raise OverlongPromptError
         calls = [
             ToolCall(
-                id=f"call-{len(prompt)}-{place}", name=call.name,
+                id=f"call-{len(prompt)}-{index}", name=call.name,
                 arguments=call.error or json.dumps(dict(call.arguments)),
             )
-            for place, call in enumerate(find_calls(answer))
+            for index, call in enumerate(find_calls(answer))
         ] if getattr(self.environment, "tool_defs", None) else []  # fmt: skip
         message = ResponseMessage(
             content=answer, tool_calls=calls or None, is_truncated=False,

@@ -103,14 +103,8 @@ class RewardClient:
                 for function, result in zip(group.functions, group.sandbox.start(), strict=False):
                     if result.failure:
                         raise self._not_loaded(group, function, result.failure)
-                    function.name, function.is_async = (
-                        result.value["name"],
-                        result.value["is_async"],
-                    )
-                    function.file, function.requires = (
-                        result.value["file"],
-                        result.value["requires"],
-                    )
+                    for name, value in result.value.items():  # as the service describes it
+                        setattr(function, name, value)
             on_error.pop_all()
         names: list[str] = []
         for function in self.functions:
@@ -245,7 +239,7 @@ class RewardClient:
     def _outcome(self, group: _Group, function: Function, result: Result) -> Outcome:
         if result.failure is None:
             outcome = _returned(function, result.value)
-        elif result.failure.kind == "exception":
+        elif result.failure.cause == "exception":
             outcome = self._by_row(group, function, result.failure)
         else:
             outcome = self._failed(function, result.failure)
@@ -259,7 +253,7 @@ class RewardClient:
         for row in range(self._count):
             left = deadline - time.monotonic()
             result = self._ask(group, "call", left, index=index, row=row) if left > 0 else None
-            if result is None or (result.failure and result.failure.kind != "exception"):
+            if result is None or (result.failure and result.failure.cause != "exception"):
                 break
             if result.failure is None:
                 outcome.extend(_returned(function, result.value, row))
@@ -267,7 +261,7 @@ class RewardClient:
                 problem = self._problem(function, result.failure, row)
                 outcome.extend(Outcome([None], [None], problems=[problem]))
         if len(outcome.values) == self._count and any(
-            problem.kind == "exception" for problem in outcome.problems
+            problem.cause == "exception" for problem in outcome.problems
         ):
             return outcome
         return self._failed(function, failure)
@@ -281,29 +275,29 @@ class RewardClient:
         return Outcome([None] * self._count, [None] * self._count, problems=[problem])
 
     def _problem(self, function: Function, failure: Failure, row: int | None) -> RewardProblem:
-        message, kind = failure.message, failure.kind
-        if kind == "timeout":
+        message, cause = failure.message, failure.cause
+        if cause == "timeout":
             message = (
                 f"gave no scores within rewards.time_limit {self.time_limit:g} s; scored None. "
                 "Make it faster or raise the limit"
             )
-        elif kind == "exception":
+        elif cause == "exception":
             message += hint(message, self._batch["columns"]["completions"][row or 0])
         else:
             message += "; scored None"
         return RewardProblem(
             function=function.name,
             completion=row,
-            line=failure.where + (f": {failure.source}" if failure.source else ""),
+            line=failure.location + (f": {failure.source}" if failure.source else ""),
             message=message,
-            kind="crash" if kind == "memory" else kind,
+            cause="crash" if cause == "memory" else cause,
             traceback=failure.traceback,
         )
 
     def _judge(self, results: Sequence[tuple[Function, Outcome]], *, first: bool) -> None:
         """Raise if the run should end, by the rules in the module docstring."""
         for function, outcome in results:
-            fatal = [p for p in outcome.problems if p.kind in ("exception", "count", "type")]
+            fatal = [p for p in outcome.problems if p.cause in ("exception", "count", "type")]
             if first and fatal:
                 more = f" (and {len(fatal) - 1} more completions)" if len(fatal) > 1 else ""
                 trace = f"\n{fatal[0].traceback.strip()}" if fatal[0].traceback else ""
@@ -323,9 +317,9 @@ def _returned(function: Function, value: Mapping[str, Any], row: int | None = No
     problems = [
         RewardProblem(
             function=function.name, completion=index if row is None else row,
-            line=function.file, message=message, kind=kind,
+            line=function.file, message=message, cause=cause,
         )
-        for index, kind, message in value["invalid"]
+        for index, cause, message in value["invalid"]
     ]  # fmt: skip
     return Outcome(value["values"], steps, value["extras"], value["metrics"], problems)
 

@@ -29,22 +29,20 @@ class LoadedReward:
     function: Callable[..., Any]
     file: str
     options: Mapping[str, Any] = field(default_factory=dict)
-    takes_all: bool = True
-    accepts: frozenset[str] = frozenset()
-    requires: tuple[str, ...] = ()
+    has_kwargs: bool = True
+    parameters: frozenset[str] = frozenset()
+    required: tuple[str, ...] = ()
 
     @property
     def is_async(self) -> bool:
-        function = self.function
-        while isinstance(function, functools.partial):
-            function = function.func
+        function = _unwrapped(self.function)
         call = getattr(function, "__call__", None)  # noqa: B004 - the object's method is needed
         return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
-    def keywords(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def keywords(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The keywords to call it with: all, or without **kwargs only those it names."""
-        every = {**given, **self.options}
-        return every if self.takes_all else {k: v for k, v in every.items() if k in self.accepts}
+        merged = {**arguments, **self.options}
+        return {k: v for k, v in merged.items() if self.has_kwargs or k in self.parameters}
 
 
 def load_reward(name: str, options: Mapping[str, Any]) -> LoadedReward:
@@ -56,39 +54,35 @@ def as_reward(name: str, function: Any, file: str, options: Mapping[str, Any]) -
     """Describe a function, and check that it accepts keyword arguments."""
     if not callable(function):
         raise RewardError(f"reward {name}: {type(function).__name__} is not callable")
+    title = _name_of(function, name)
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # some built-in callables have no signature
-        return LoadedReward(_name_of(function, name), function, file, dict(options))
-    kinds = inspect.Parameter
-    blind = [p.name for p in parameters if p.kind is kinds.POSITIONAL_ONLY and p.default is p.empty]
-    if blind:
+        return LoadedReward(title, function, file, dict(options))
+    kwargs, positional = inspect.Parameter.VAR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY
+    required = [p for p in parameters if p.default is p.empty]
+    if blocking := [p.name for p in required if p.kind is positional]:
         raise RewardError(
-            f"reward {name}: rewards are called by keyword, but {', '.join(blind)} can only be "
+            f"reward {name}: rewards are called by keyword, but {', '.join(blocking)} can only be "
             "given by position; remove the `/` from its parameters"
         )
-    named = [p for p in parameters if p.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)]
-    takes_all = any(p.kind is kinds.VAR_KEYWORD for p in parameters)
-    accepts = frozenset(p.name for p in named)
-    unknown = [option for option in options if option not in accepts and not takes_all]
+    by_keyword = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    accepted = frozenset(p.name for p in parameters if p.kind in by_keyword)
+    has_kwargs = any(p.kind is kwargs for p in parameters)
+    unknown = [option for option in options if option not in accepted and not has_kwargs]
     if unknown:
         raise RewardError(
-            f"reward {name} takes no option {unknown[0]!r}; it takes {', '.join(sorted(accepts))}"
+            f"reward {name} takes no option {unknown[0]!r}; it takes {', '.join(sorted(accepted))}"
         )
     return LoadedReward(
-        _name_of(function, name),
-        function,
-        file,
-        dict(options),
-        takes_all,
-        accepts,
-        tuple(p.name for p in named if p.default is p.empty),
-    )
+        title, function, file, dict(options), has_kwargs, accepted,
+        tuple(p.name for p in required if p.name in accepted),
+    )  # fmt: skip
 
 
 def find(name: str) -> tuple[Any, str]:
     """The reward function that a name refers to, and its source file."""
-    wanted = names.Purpose(f"reward {name}", RewardError, FORMS)
+    reference = names.Purpose(f"reward {name}", RewardError, FORMS)
     if name.startswith(("http://", "https://")):
         from grpo_engine.rewards.endpoint import Endpoint
 
@@ -99,20 +93,24 @@ def find(name: str) -> tuple[Any, str]:
         return Classifier(name.removeprefix("model:")), ""
     names.refuse_missing(name, "reward")
     if name in BUILT_IN:
-        return names.find(BUILT_IN[name].target, wanted)
+        return names.find(BUILT_IN[name].target, reference)
     if ":" not in name and not name.endswith(".py"):
-        if found := names.find_installed("rewards", name, wanted):
-            return found
+        if reward := names.find_installed("rewards", name, reference):
+            return reward
         raise RewardError(f"unknown reward {name!r}{nearest(name, BUILT_IN, 1)}; give {FORMS}")
-    return names.find(name, wanted)
+    return names.find(name, reference)
+
+
+def _unwrapped(function: Any) -> Any:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
 
 
 def _name_of(function: Any, written: str) -> str:
-    while isinstance(function, functools.partial):
-        function = function.func
-    named = getattr(function, "__name__", None)
     if ":" not in written:  # built in, or a package's
         return written
     if written.startswith(names.IN_PROCESS):
         return written.removeprefix(names.IN_PROCESS)
-    return str(named or type(function).__name__)
+    function = _unwrapped(function)
+    return str(getattr(function, "__name__", None) or type(function).__name__)

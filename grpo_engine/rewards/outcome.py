@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from grpo_engine.events import RewardValue
 
-Kind = Literal["exception", "timeout", "crash", "count", "type", "value"]
+Cause = Literal["exception", "timeout", "crash", "count", "type", "value"]
 Steps = tuple[tuple[int, float], ...]
 
 
@@ -18,7 +18,7 @@ class RewardProblem:
     completion: int | None
     line: str
     message: str
-    kind: Kind
+    cause: Cause
     traceback: str = ""
 
     def __str__(self) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from grpo_engine.config.conditions import OPERATORS, Term, Word, parse
+from grpo_engine.config.conditions import OPERATORS, Term, Text, parse
 from grpo_engine.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def _rule(text: str) -> Right | None:
     """The rule that a text describes; None if it is no comparison of a name with a number."""
     try:
         match parse(text, "evaluation.accuracy"):
-            case Word(name):
+            case Text(name):
                 return Right(name)
             case Term(name, op, value) if op in OPERATORS:
                 return Right(name, op, float(value))

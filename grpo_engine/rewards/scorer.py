@@ -18,7 +18,7 @@ from grpo_engine.rewards import form
 from grpo_engine.rewards.builtins import BUILT_IN
 from grpo_engine.rewards.client import RewardClient
 from grpo_engine.rewards.load import ENVIRONMENTS, Functions
-from grpo_engine.rewards.outcome import Kind, RewardProblem, ScoredRewards
+from grpo_engine.rewards.outcome import Cause, RewardProblem, ScoredRewards
 from grpo_engine.rewards.right import RIGHT_OR_WRONG, Right
 from grpo_engine.rewards.scoring import OVERLONG, Scores, Steps
 from grpo_engine.rollouts.prompts import RenderedPrompt, reward_completion, reward_prompt
@@ -349,17 +349,17 @@ def alerts_of(
     step: int, problems: Sequence[RewardProblem], rollouts: Sequence[Rollout]
 ) -> Iterator[AlertRaised]:
     """One alert per function and kind of problem, which names the first answer that has it."""
-    groups: dict[tuple[str, Kind], list[RewardProblem]] = {}
+    groups: dict[tuple[str, Cause], list[RewardProblem]] = {}
     for problem in problems:
-        groups.setdefault((problem.function, problem.kind), []).append(problem)
-    for (_, kind), alike in groups.items():
-        answers = [rollouts[p.completion] for p in alike if p.completion is not None]
+        groups.setdefault((problem.function, problem.cause), []).append(problem)
+    for (_, cause), problems_of_cause in groups.items():
+        answers = [rollouts[p.completion] for p in problems_of_cause if p.completion is not None]
         alert = Alert(
-            "error" if kind in ("exception", "crash") else "warning",
-            f"{alike[0]}.{_answer(answers)}",
-            REMEDIES.get(kind, REMEDY),
+            "error" if cause in ("exception", "crash") else "warning",
+            f"{problems_of_cause[0]}.{_answer(answers)}",
+            REMEDIES.get(cause, REMEDY),
         )
-        yield raised(step, f"reward_{kind}", alert)
+        yield raised(step, f"reward_{cause}", alert)
 
 
 def _answer(rollouts: Sequence[Rollout]) -> str:

@@ -88,7 +88,7 @@ class Rewards:
         self._weights.append(weight)
         return {
             "name": reward.name, "file": reward.file, "is_async": reward.is_async,
-            "requires": list(reward.requires),
+            "requires": list(reward.required),
         }  # fmt: skip
 
     def call(

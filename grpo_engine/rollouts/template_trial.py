@@ -53,10 +53,10 @@ def _problem(template: str, values: Mapping[str, Any]) -> str:
     if result.failure is None:
         size = result.value
         return f"makes {size / 1e6:.1f} MB of text" if size > OUTPUT else ""
-    kind, message = result.failure.kind, result.failure.message
-    if kind == "timeout" or "SIGVTALRM" in message:
+    cause, message = result.failure.cause, result.failure.message
+    if cause == "timeout" or "SIGVTALRM" in message:
         return f"needs more than {CPU_S:g} s"
-    return "" if kind == "exception" else message
+    return "" if cause == "exception" else message
 
 
 class Templates:

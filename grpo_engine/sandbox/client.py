@@ -197,10 +197,10 @@ class Sandbox:
 
     def loading_error(self, what: str, failure: Failure, limit: float, setting: str) -> str:
         """Why something that a process loads at its start could not be; `setting` is its limit."""
-        if failure.kind == "exception":
+        if failure.cause == "exception":
             prefix = f"{what} cannot be loaded: " if failure.traceback else ""
             return f"{prefix}{failure.message}{failure.at}{failure.trace}"
-        if failure.kind == "timeout":
+        if failure.cause == "timeout":
             return (
                 f"{what} was not loaded within {limit:g} s{failure.at}; make its file quicker to "
                 f"import, or raise {setting}"
@@ -230,7 +230,7 @@ class Sandbox:
                     self._service, self._folder, worker.name, self._interpreter
                 )
         except OSError as error:
-            self._fail(worker, Failure(kind="crash", message=f"could not be started: {error}"))
+            self._fail(worker, Failure(cause="crash", message=f"could not be started: {error}"))
 
     def _send(self, worker: _Worker) -> None:
         if worker.process is None and worker.queue:
@@ -293,15 +293,15 @@ class Sandbox:
             worker.measured = now
             if process.memory() > self._memory:
                 message = f"needs more than {self._memory / (1 << 20):.0f} MB of memory"
-                self._lost(worker, Failure(kind="memory", message=message))
+                self._lost(worker, Failure(cause="memory", message=message))
                 return
         if any(now > sent.deadline for sent in worker.sent.values()):
-            where = process.hung_at() if len(worker.sent) == 1 else ""
-            self._lost(worker, Failure(kind="timeout", where=where))
+            location = process.hung_at() if len(worker.sent) == 1 else ""
+            self._lost(worker, Failure(cause="timeout", location=location))
 
     def _died(self, worker: _Worker, error: DiedError) -> None:
         message = f"ended its process, which {error}"
-        self._lost(worker, Failure(kind="crash", message=message, where=error.where))
+        self._lost(worker, Failure(cause="crash", message=message, location=error.location))
 
     def _lost(self, worker: _Worker, failure: Failure) -> None:
         """The process is lost: the only call did it; of several, each is tried alone."""

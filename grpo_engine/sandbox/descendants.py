@@ -1,8 +1,8 @@
-"""Ends every process that reward functions started, also those in sessions of their own.
+"""Ends every process that users' code started, also those in sessions of their own.
 
-The worker's environment holds a mark, which its descendants inherit unless they clear it; those
-that clear it are found by their parents. On Linux the worker adopts orphans, so that a chain of
-parents leads to it while it lives. Elsewhere `ps` is asked, and orphans that cleared their
+The environment of a process of the sandbox has a mark, which its descendants inherit unless they
+clear it; those that clear it are found by their parents. On Linux it adopts orphans, so that a
+chain of parents leads to it while it lives. Elsewhere `ps` is asked, and orphans that cleared their
 environment are missed.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-MARK = "GRPO_TUI_REWARDS"
+MARK = "GRPO_TUI_SANDBOX"
 ADOPT = 36  # PR_SET_CHILD_SUBREAPER
 ROUNDS = 20
 
@@ -29,36 +29,36 @@ def adopt_orphans() -> None:
 def end_all(mark: str, root: int) -> None:
     """Kill `root`, its descendants and the processes with this mark, until none is left."""
     for _ in range(ROUNDS):  # one that is being killed may start another
-        found = _started(mark, root) - {os.getpid()}
-        if not found:
+        pids = _started(mark, root) - {os.getpid()}
+        if not pids:
             return
-        for pid in found:
+        for pid in pids:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
 
 
 def _started(mark: str, root: int) -> set[int]:
     parents: dict[int, int] = {}
-    found = set()
-    for pid, parent, marked in _processes(f"{MARK}={mark}"):
+    pids = set()
+    for pid, parent, is_marked in _processes(f"{MARK}={mark}"):
         parents[pid] = parent
-        if marked or (pid == root and sys.platform != "linux"):
-            found.add(pid)
-    if root not in found:  # it has ended, and another process may have its number
-        return found
+        if is_marked or (pid == root and sys.platform != "linux"):
+            pids.add(pid)
+    if root not in pids:  # it has ended, and another process may have its number
+        return pids
     for pid in parents:
         above = parents[pid]
         while above in parents and above != root:
             above = parents[above]
         if above == root:
-            found.add(pid)
-    return found
+            pids.add(pid)
+    return pids
 
 
-def _processes(marked: str) -> Iterator[tuple[int, int, bool]]:
+def _processes(variable: str) -> Iterator[tuple[int, int, bool]]:
     """Each living process: its id, its parent's, and whether its environment has the mark."""
     if sys.platform != "linux":
-        yield from _listed(marked)
+        yield from _listed(variable)
         return
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -66,17 +66,17 @@ def _processes(marked: str) -> Iterator[tuple[int, int, bool]]:
         with suppress(OSError, IndexError, ValueError):
             state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
             if state not in "ZX":
-                yield int(entry.name), int(parent), _has_mark(entry, marked)
+                yield int(entry.name), int(parent), _has_mark(entry, variable)
 
 
-def _has_mark(entry: Path, marked: str) -> bool:
+def _has_mark(entry: Path, variable: str) -> bool:
     try:
-        return marked.encode() in (entry / "environ").read_bytes().split(b"\0")
+        return variable.encode() in (entry / "environ").read_bytes().split(b"\0")
     except OSError:
         return False  # another user's
 
 
-def _listed(marked: str) -> Iterator[tuple[int, int, bool]]:
+def _listed(variable: str) -> Iterator[tuple[int, int, bool]]:
     listed = subprocess.run(
         ["ps", "-A", "-E", "-ww", "-o", "pid=,ppid=,command="], capture_output=True, check=False,
         text=True, errors="replace",
@@ -84,4 +84,4 @@ def _listed(marked: str) -> Iterator[tuple[int, int, bool]]:
     for line in listed.splitlines():
         with suppress(ValueError):
             pid, parent, command = line.split(None, 2)
-            yield int(pid), int(parent), marked in command.split()
+            yield int(pid), int(parent), variable in command.split()

@@ -27,14 +27,14 @@ LOG_LIMIT = 1 << 20
 
 
 class DiedError(Exception):
-    """The process ended before it replied; `where` is the line at which it did, if known."""
+    """The process ended before it replied; `location` is the line at which it did, if known."""
 
-    def __init__(self, how: str, where: str) -> None:
-        super().__init__(how)
-        self.where = where
+    def __init__(self, ending: str, location: str) -> None:
+        super().__init__(ending)
+        self.location = location
 
 
-def _how(status: int) -> str:
+def _ending(status: int) -> str:
     """How a process ended, in words."""
     if status >= 0:
         return f"exited with status {status}"
@@ -181,11 +181,11 @@ class Process:
 
     def _died(self) -> DiedError:
         try:
-            how = _how(self._process.wait(1))
+            ending = _ending(self._process.wait(1))
         except subprocess.TimeoutExpired:
-            how = "closed its pipe"
+            ending = "closed its pipe"
         self._drain_all()
-        return DiedError(how, self._traced())
+        return DiedError(ending, self._traced())
 
     def hung_at(self) -> str:
         """Get the current line from its C-level handler; works while Python hangs."""
@@ -197,8 +197,8 @@ class Process:
         for _ in range(100):  # on a busy machine the reply may take a while
             time.sleep(0.02)
             before, size = size, self._trace.stat().st_size
-            if (where := self._traced()) or 0 < size == before:
-                return where
+            if (location := self._traced()) or 0 < size == before:
+                return location
         return ""
 
     def _traced(self) -> str:

@@ -46,6 +46,8 @@ class MainThread:
     def make_next(self) -> None:
         """Make the call that has waited longest."""
         os.read(self.woken, 1)
+        if self._calls.empty():  # users' code wrote into the pipe
+            return
         call, result = self._calls.get()
         try:
             result.set_result(call())
@@ -108,8 +110,8 @@ class Server:
         """Report the calls that hang, each with its line."""
         for call in list(self._calls.values()):
             if time.monotonic() - call.begun > call.frame["limit"]:
-                where = line_of(call.thread)
-                failure = {**describe(TooLateError()), "where": where}
+                location = line_of(call.thread)
+                failure = {**describe(TooLateError()), "location": location}
                 self._reply(call, {"failure": failure, "hangs": True})
 
     def close(self) -> None:

@@ -19,18 +19,18 @@ class TooLateError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why a call has no value; `where` is `file:line` and `source` that line."""
+    """Why a call has no value; `location` is `file:line` and `source` that line."""
 
-    kind: Literal["exception", "timeout", "crash", "memory"]
+    cause: Literal["exception", "timeout", "crash", "memory"]
     message: str = ""
-    where: str = ""
+    location: str = ""
     source: str = ""
     traceback: str = ""
 
     @property
     def at(self) -> str:
         """Where it happened, for the end of a message."""
-        return f" (at {self.where})" if self.where else ""
+        return f" (at {self.location})" if self.location else ""
 
     @property
     def trace(self) -> str:
@@ -47,22 +47,22 @@ def is_users(file: str) -> bool:
 def describe(error: BaseException) -> dict[str, Any]:
     """The fields of a failure, with the innermost line in a user's file."""
     if isinstance(error, TooLateError):
-        return asdict(Failure(kind="timeout"))
+        return asdict(Failure(cause="timeout"))
     if isinstance(error, EngineError):
-        return asdict(Failure(kind="exception", message=str(error)))
+        return asdict(Failure(cause="exception", message=str(error)))
     trace = _below(error.__traceback__)
     frames = [frame for frame in traceback.extract_tb(trace) if frame.filename]
     last = next(iter([f for f in reversed(frames) if is_users(f.filename)] or frames[-1:]), None)
-    where = f"{last.filename}:{last.lineno}" if last else ""
+    location = f"{last.filename}:{last.lineno}" if last else ""
     if isinstance(error, SyntaxError) and error.filename:
-        where = f"{error.filename}:{error.lineno}"
+        location = f"{error.filename}:{error.lineno}"
     if isinstance(error, SystemExit):
         message = f"called sys.exit({error.code!r})"
     else:
         message = f"{type(error).__name__}: {error}".removesuffix(": ")
     lines = traceback.format_exception(type(error), error, trace)
     failure = Failure(
-        kind="exception", message=message[:4000], where=where,
+        cause="exception", message=message[:4000], location=location,
         source=last.line or "" if last else "", traceback="".join(lines)[-20_000:],
     )  # fmt: skip
     return asdict(failure)

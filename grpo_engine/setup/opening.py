@@ -45,7 +45,7 @@ TRUNCATED = (
 
 CORRECTED = (
     "in this number format sampler and trainer cannot agree exactly about the probability of an "
-    f"answer, so each answer is weighted by the ratio of the two ({mismatch.SAID}); "
+    f"answer, so each answer is weighted by the ratio of the two ({mismatch.CORRECTION_TEXT}); "
     "algorithm.importance_cap 0 turns this off"
 )
 

@@ -48,7 +48,7 @@ def _splits(config: TaskConfig) -> dict[str, list[dict[str, Any]]]:
     failure = result.failure
     if failure is None:
         return dict(result.value)
-    if failure.kind == "exception":
+    if failure.cause == "exception":
         raise DataError(failure.message, "task.name", "task.interpreter")
     message = failure.message or f"gave no data within {LIMIT_S:g} s"
     last = f": {output.splitlines()[-1]}" if output else ""

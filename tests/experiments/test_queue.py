@@ -59,7 +59,7 @@ def test_the_same_sweep_again_is_the_same_sweep(queue: RunQueue) -> None:
 def test_items_are_handed_out_in_order_and_once(queue: RunQueue) -> None:
     key, _ = grid(queue)
     taken = [queue.take(), queue.take()]
-    assert [json.loads(item.settings) for item in taken if item] == [
+    assert [item.settings for item in taken if item] == [
         {"algorithm.beta": 0.0},
         {"algorithm.beta": 0.04},
     ]

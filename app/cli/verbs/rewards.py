@@ -62,9 +62,9 @@ def show(
 
     loaded = load_reward(name, {})
     parameters = {}
-    if loaded.requires or loaded.accepts:
+    if loaded.required or loaded.parameters:
         parameters = dict(inspect.signature(loaded.function).parameters)
-    needs = [each for each in loaded.requires if each not in GIVEN]
+    needs = [each for each in loaded.required if each not in GIVEN]
     options = {
         key: parameter.default
         for key, parameter in parameters.items()
@@ -216,7 +216,7 @@ def report(scored: Any, completions: list[str], printed: str, as_json: bool) -> 
             for text, reward, step in zip(completions, rewards, steps, strict=True)
         ]
         problems = [
-            {"kind": p.kind, "completion": p.completion, "line": p.line, "message": p.message}
+            {"kind": p.cause, "completion": p.completion, "line": p.line, "message": p.message}
             for p in scored.problems
         ]
         found = {"function": scored.names[0], "scores": rows, "problems": problems}

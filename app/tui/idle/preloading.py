@@ -16,9 +16,8 @@ PAUSE_S = 0.02  # between two modules, to leave time for drawing
 # leaves and modules that others import by the same name: two threads entering an import cycle at
 # different places would see half-initialized modules.
 MODULES = (
+    "grpo_tui.experiments.reader",
     "grpo_tui.app.feed.stored",
-    "pydantic_core",
-    "annotated_types",
     "grpo_engine.config.settings",
     "grpo_tui.app.tui.screens.watch",
     "grpo_tui.app.tui.screens.rollouts",
@@ -32,8 +31,6 @@ MODULES = (
     "grpo_engine.config.parse",
     "grpo_tui.app.tui.screens.new_run",
     "grpo_tui.app.tui.screens.rollouts.lab.screen",
-    "sqlalchemy",
-    "sqlmodel",
     "grpo_tui.experiments.store",
 )
 

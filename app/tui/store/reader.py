@@ -6,9 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from grpo_tui.experiments.reader import StoreReader
+if TYPE_CHECKING:
+    from grpo_tui.experiments.reader import StoreReader
+
+FIRST_FRAME_S = 1.0  # a terminal that draws later reads the store meanwhile
 
 T = TypeVar("T")
 
@@ -16,7 +19,7 @@ T = TypeVar("T")
 @dataclass(slots=True)
 class _Job:
     key: str
-    call: Callable[[StoreReader], Any]
+    call: "Callable[[StoreReader], Any]"
     loop: asyncio.AbstractEventLoop
     future: "asyncio.Future[Any]"
     dropped: bool = False
@@ -25,9 +28,9 @@ class _Job:
 class ReaderThread:
     """Run store queries one after another, off the UI thread."""
 
-    def __init__(self, path: Path, opener: Callable[[Path], StoreReader] = StoreReader) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self._opener = opener
+        self.first_frame = threading.Event()  # only then is the database's library loaded
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._latest: dict[str, _Job] = {}
         self._running: _Job | None = None
@@ -35,7 +38,7 @@ class ReaderThread:
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
 
-    async def ask(self, call: Callable[[StoreReader], T], key: str = "") -> T:
+    async def ask(self, call: "Callable[[StoreReader], T]", key: str = "") -> T:
         """Return what `call` returns; a later query with the same key cancels this one.
 
         Raises what `call` raises, or `asyncio.CancelledError` if it was cancelled.
@@ -60,11 +63,18 @@ class ReaderThread:
 
     def close(self) -> None:
         """Stop the thread after the current query."""
+        self.first_frame.set()
         if self._thread is not None:
             if self._reader is not None:
                 self._reader.interrupt()
             self._jobs.put(None)
             self._thread.join(2.0)
+
+    def _open(self) -> "StoreReader":
+        self.first_frame.wait(FIRST_FRAME_S)
+        from grpo_tui.experiments.reader import StoreReader
+
+        return StoreReader(self.path)
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
@@ -74,7 +84,7 @@ class ReaderThread:
                 self._running = job
             try:
                 if self._reader is None:
-                    self._reader = self._opener(self.path)
+                    self._reader = self._open()
                 outcome, value = True, job.call(self._reader)
             except Exception as error:  # raised again where it was asked
                 outcome, value = False, error

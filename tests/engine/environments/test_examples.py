@@ -9,7 +9,7 @@ import pytest
 
 from grpo_engine.config.settings import TaskConfig
 from grpo_engine.environments.calculator import calculator
-from grpo_engine.environments.calls import find_calls, why_not
+from grpo_engine.environments.calls import call_error, find_calls
 from grpo_engine.environments.client import EnvironmentClient, Job
 from grpo_engine.environments.countdown_turns import CountdownTurns
 from grpo_engine.environments.guess import Guess
@@ -43,7 +43,7 @@ def call(name: str, **arguments: Any) -> str:
 def test_a_call_is_made_or_says_why_it_cannot_be(answer: str, made: int, error: str) -> None:
     calls = find_calls(answer)
     assert len(calls) == made
-    found = [why_not(one, {"calculator": calculator}) for one in calls]
+    found = [call_error(one, {"calculator": calculator}) for one in calls]
     assert all(error in one for one in found)
     assert all(bool(one) == bool(error) for one in found)
 

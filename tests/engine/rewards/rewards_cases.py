@@ -167,7 +167,7 @@ def leaves_daemons_and_hangs(completions: list[str], path: list[str], **kwargs: 
 
 
 def writes_garbage(completions: list[str], **kwargs: Any) -> list[float]:
-    for fd in range(3, 30):
+    for fd in range(3, 500):
         try:
             os.write(fd, b"garbage\n" * 10)
         except OSError:

@@ -119,7 +119,10 @@ def test_later_an_exception_costs_only_the_completions_that_caused_it(tmp_path: 
     with worker(tmp_path, "fails_on_three") as made:
         scored = score(made, "2", "3", "x", "1")
     assert scored.values == ((1.0, None, None, 0.5),)
-    assert [(p.completion, p.kind) for p in scored.problems] == [(1, "exception"), (2, "exception")]
+    assert [(p.completion, p.cause) for p in scored.problems] == [
+        (1, "exception"),
+        (2, "exception"),
+    ]
     assert "invalid literal for int()" in scored.rewards[2][0].reason
 
 
@@ -134,7 +137,7 @@ def test_a_function_that_hangs_gets_none_and_the_others_are_scored(
         assert scored.values == ((None, None), (2.0, 1.0))
         assert score(made, "ab").values[1] == (2.0,)
     (problem,) = scored.problems
-    assert problem.kind == "timeout"
+    assert problem.cause == "timeout"
     assert "rewards.time_limit 1 s" in problem.message
     assert "rewards_cases.py:" in problem.line
 
@@ -150,7 +153,7 @@ def test_a_function_that_ends_the_process_gets_none(
         scored = score(made, "ab")
         assert score(made, "abc").values[0] == (3.0,)
     assert scored.values == ((2.0,), (None,))
-    assert scored.problems[0].kind == "crash"
+    assert scored.problems[0].cause == "crash"
     assert how in scored.problems[0].message
 
 
@@ -190,21 +193,21 @@ def test_an_unusable_return_value_later_is_none_and_a_problem(tmp_path: Path) ->
     with worker(tmp_path, "one_too_few", "gives_words") as made:
         scored = score(made, "a", "b")
     assert scored.values == ((None, None), (1.0, None))
-    assert [problem.kind for problem in scored.problems] == ["count", "type"]
+    assert [problem.cause for problem in scored.problems] == ["count", "type"]
 
 
 def test_nan_and_infinity_are_none_and_a_problem(tmp_path: Path) -> None:
     with worker(tmp_path, "gives_odd_numbers") as made:
         scored = score(made, "a", "b", "c", "d", step=0)
     assert scored.values == ((None, None, 1.0, None),)
-    assert [(p.completion, p.kind) for p in scored.problems] == [(0, "value"), (1, "value")]
+    assert [(p.completion, p.cause) for p in scored.problems] == [(0, "value"), (1, "value")]
 
 
 def test_an_unusable_score_is_named_beside_an_exception(tmp_path: Path) -> None:
     with worker(tmp_path, "fails_on_three_and_gives_nan_on_four") as made:
         scored = score(made, "2", "3", "4")
     assert scored.values == ((1.0, None, None),)
-    assert [(p.completion, p.kind) for p in scored.problems] == [(1, "exception"), (2, "value")]
+    assert [(p.completion, p.cause) for p in scored.problems] == [(1, "exception"), (2, "value")]
 
 
 def test_a_weight_counts_towards_the_largest_score(tmp_path: Path) -> None:
@@ -318,7 +321,7 @@ def test_processes_in_sessions_of_their_own_end_with_a_call_that_takes_too_long(
 ) -> None:
     wanted = tmp_path / "pids"
     with worker(tmp_path, "leaves_daemons_and_hangs", limit=5.0) as made:
-        assert score(made, "a", path=[str(wanted)]).problems[0].kind == "timeout"
+        assert score(made, "a", path=[str(wanted)]).problems[0].cause == "timeout"
         pids = list(map(int, wanted.read_text().split()))
         until(lambda: not any(map(alive, pids)))
 

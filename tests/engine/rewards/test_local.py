@@ -96,7 +96,7 @@ def test_one_bad_completion_is_found_and_named(tmp_path: Path) -> None:
     # lengths 2, 7, 5: 1/-3, 1/2, and a division by zero
     assert found.values == ((-1 / 3, 0.5, None),)
     (problem,) = found.problems
-    assert (problem.completion, problem.kind) == (2, "exception")
+    assert (problem.completion, problem.cause) == (2, "exception")
     assert problem.line.startswith(f"{__file__}:")
     with pytest.raises(RewardError, match="division by zero"):
         score({"python:picky": picky}, tmp_path, step=0)

@@ -261,7 +261,7 @@ def test_a_score_is_kept_if_float32_can_add_it_up_and_named_if_not(
 def test_every_built_in_reward_loads_and_takes_trls_keywords(name: str) -> None:
     loaded = load_reward(name, {})
     assert loaded.name == name
-    assert loaded.takes_all
+    assert loaded.has_kwargs
 
 
 @contextmanager

@@ -29,8 +29,8 @@ def test_a_hang_in_one_process_never_ends_the_calls_of_another(tmp_path: Path) -
         assert results["echo"].value == ["a"]
         failure = results["hang"].failure
         assert failure is not None
-        assert failure.kind == "timeout"
-        assert failure.where.startswith(f"{Path(__file__).parent}/service.py:")
+        assert failure.cause == "timeout"
+        assert failure.location.startswith(f"{Path(__file__).parent}/service.py:")
         assert sandbox.ask(call("pid", 1)).value in before
         assert sandbox.ask(call("pid", 0)).value not in before
 
@@ -59,7 +59,7 @@ def test_memory_is_bounded_with_that_of_children(tmp_path: Path, in_child: bool)
         assert sandbox.ask(call("fill", megabytes=10, in_child=in_child)).failure is None
         failure = sandbox.ask(call("fill", megabytes=400, in_child=in_child)).failure
         assert failure is not None
-        assert (failure.kind, failure.message) == ("memory", "needs more than 300 MB of memory")
+        assert (failure.cause, failure.message) == ("memory", "needs more than 300 MB of memory")
         assert sandbox.ask(call("echo", text="a")).value == ["a"]
 
 

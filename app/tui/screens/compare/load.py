@@ -6,6 +6,7 @@ Everything runs on the reader thread, which also smooths curves and cuts them to
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from grpo_engine.metrics import natural_range
 from grpo_tui.app.feed.series import EVALUATIONS
@@ -24,8 +25,10 @@ from grpo_tui.app.tui.screens.compare.tracks import (
 from grpo_tui.experiments.compare.runs import compare, only_recorded, side_by_side
 from grpo_tui.experiments.compare.values import Comparison
 from grpo_tui.experiments.errors import CompareError, RunNotFoundError
-from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.values import GroupView, RunSummary
+
+if TYPE_CHECKING:
+    from grpo_tui.experiments.reader import StoreReader
 
 LATE_STEPS = 20  # training prompts of this many last steps are offered for comparing answers
 MOST_PROMPTS = 200
@@ -45,7 +48,7 @@ class Found:
 
 
 def list_runs(
-    reader: StoreReader, text: str, base: RunSummary | None
+    reader: "StoreReader", text: str, base: RunSummary | None
 ) -> list[tuple[RunSummary, list[str]]]:
     """The runs that match a filter, the newest of them with the settings that differ from base."""
     runs = reader.runs(text, limit=MOST_LISTED)
@@ -54,7 +57,7 @@ def list_runs(
             for place, run in enumerate(runs)]  # fmt: skip
 
 
-def _changes(reader: StoreReader, run: RunSummary, own: dict[str, object]) -> list[str]:
+def _changes(reader: "StoreReader", run: RunSummary, own: dict[str, object]) -> list[str]:
     """Some settings in which a run differs from another, as `beta 0.4`."""
     found = [
         f"{path.rpartition('.')[2]} {value_text(value)}"
@@ -66,7 +69,7 @@ def _changes(reader: StoreReader, run: RunSummary, own: dict[str, object]) -> li
 
 
 def load_comparison(
-    reader: StoreReader, refs: Sequence[str], baseline: str, axis: str, at: float | None,
+    reader: "StoreReader", refs: Sequence[str], baseline: str, axis: str, at: float | None,
     reach: str = "",
 ) -> Found:  # fmt: skip
     """Compare the runs where the shortest one ends, their metrics at a position on the axis."""
@@ -170,7 +173,7 @@ class CurveLoader:
     def __init__(self) -> None:
         self._runs: dict[int, _Known] = {}
 
-    def charts(self, reader: StoreReader, request: CurveRequest) -> Charts:
+    def charts(self, reader: "StoreReader", request: CurveRequest) -> Charts:
         """Return the requested charts."""
         kept = {run.key for run in request.runs}
         self._runs = {key: known for key, known in self._runs.items() if key in kept}
@@ -184,7 +187,7 @@ class CurveLoader:
         charts = tuple(self._chart(key, request, first, last - first) for key in request.metrics)
         return Charts(request=request, first=first, span=last - first, ends=ends, charts=charts)
 
-    def _known(self, reader: StoreReader, run: RunSummary, axis: str) -> _Known:
+    def _known(self, reader: "StoreReader", run: RunSummary, axis: str) -> _Known:
         known = self._runs.get(run.key)
         if known is None or known.attempts != run.attempts or known.step > run.step:
             known = self._runs[run.key] = _Known(run.attempts)
@@ -200,7 +203,7 @@ class CurveLoader:
         return known
 
     def _read(
-        self, reader: StoreReader, run: RunSummary, known: _Known, key: str, smoothing: float
+        self, reader: "StoreReader", run: RunSummary, known: _Known, key: str, smoothing: float
     ) -> None:
         line = known.tracks.get(key)
         smoothing = 0.0 if key.startswith(EVALUATIONS) else smoothing
@@ -302,7 +305,7 @@ class Answers:
     groups: dict[str, GroupView | None]
 
 
-def load_prompts(reader: StoreReader, runs: Sequence[RunSummary]) -> tuple[Prompt, ...]:
+def load_prompts(reader: "StoreReader", runs: Sequence[RunSummary]) -> tuple[Prompt, ...]:
     """Prompts that the runs have answered: those shared by most runs first, then by `ORIGINS`."""
     found: dict[tuple[str, str], Prompt] = {}
     for origin in ORIGINS:
@@ -321,7 +324,7 @@ def load_prompts(reader: StoreReader, runs: Sequence[RunSummary]) -> tuple[Promp
 
 
 def load_answers(
-    reader: StoreReader, runs: Sequence[RunSummary], prompt: Prompt, axis: str, at: float
+    reader: "StoreReader", runs: Sequence[RunSummary], prompt: Prompt, axis: str, at: float
 ) -> Answers:
     """Return each run's latest answers to a prompt, up to a position on the axis."""
     groups: dict[str, GroupView | None] = {}

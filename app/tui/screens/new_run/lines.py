@@ -1,7 +1,7 @@
 """The lines of the settings list, the header and the pane about one setting."""
 
 from grpo_engine.config.declaration import Setting, as_text
-from grpo_engine.config.mismatch import SAID, can_agree
+from grpo_engine.config.mismatch import CORRECTION_TEXT, can_agree
 from grpo_engine.config.recipe_cards import card_of
 from grpo_engine.config.recipe_text import ASKS
 from grpo_engine.config.recipes import SETTINGS
@@ -306,7 +306,9 @@ def _recipe_facts(view: View, path: str) -> list[tuple[str, str]]:
         asked = config.model.dtype
         dtype = auto_format(on_gpu=uses_gpu()) if asked == "auto" else asked
         if config.algorithm.importance_cap is None and not can_agree(dtype):
-            found.append(("here", f"on where the weights are in 16 bits ({dtype}): {SAID}"))
+            found.append(
+                ("here", f"on where the weights are in 16 bits ({dtype}): {CORRECTION_TEXT}")
+            )
     if leaf in SETTINGS and leaf != "beta" and SETTINGS[leaf].condition.text:
         read = "" if leaf not in view.checked.read else ", as here"
         found.append(("read", f"only with {SETTINGS[leaf].condition.text}{read}"))

@@ -3,14 +3,16 @@
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from grpo_engine.config.aliases import without_removed
 from grpo_engine.config.parse import build, settings
 from grpo_engine.config.settings import RunConfig
 from grpo_tui.experiments.errors import QueryError
-from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.values import RunSummary
+
+if TYPE_CHECKING:
+    from grpo_tui.experiments.reader import StoreReader
 
 MOST_RUNS = 500
 METRICS = ("completions/mean_length", "step_time", "reward")
@@ -26,14 +28,14 @@ class Parent:
     unknown: tuple[str, ...] = ()
 
 
-def load_runs(reader: StoreReader) -> tuple[RunSummary, ...]:
+def load_runs(reader: "StoreReader") -> tuple[RunSummary, ...]:
     """The newest runs, with the data for cost estimates."""
     with suppress(QueryError):  # no run has these settings
         return reader.runs(columns=COLUMNS, metrics=METRICS, archived=True, limit=MOST_RUNS)
     return reader.runs(metrics=METRICS, archived=True, limit=MOST_RUNS)
 
 
-def load_parent(reader: StoreReader, ref: str) -> Parent:
+def load_parent(reader: "StoreReader", ref: str) -> Parent:
     """The settings that a run was started with."""
     detail = reader.run(reader.resolve(ref).key)
     tree, unknown = known_only(detail.config)

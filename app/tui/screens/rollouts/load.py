@@ -5,6 +5,7 @@ Called on the reader thread, which also computes the terms.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from grpo_engine.config.recipes import Recipe, recipe
 from grpo_engine.errors import EngineError, RecipeError
@@ -13,8 +14,10 @@ from grpo_tui.app.inspector.heat import HeatMode, scales
 from grpo_tui.app.inspector.moments import Measure, Moment, moments_of
 from grpo_tui.app.inspector.terms import group_terms, not_recorded
 from grpo_tui.app.inspector.values import TokenTerm
-from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.values import GroupView, SearchHit, TokenRow, TokenView
+
+if TYPE_CHECKING:
+    from grpo_tui.experiments.reader import StoreReader
 
 ORIGINS: tuple[Origin, ...] = ("train", "pinned", "eval")
 
@@ -73,7 +76,7 @@ class GroupDetail:
     missing: str
 
 
-def run_facts(reader: StoreReader, run: int) -> RunFacts:
+def run_facts(reader: "StoreReader", run: int) -> RunFacts:
     """Read the run's recipe and sampling limits."""
     detail = reader.run(run)
     algorithm = dict(detail.config.get("algorithm", {}))
@@ -98,7 +101,7 @@ def run_facts(reader: StoreReader, run: int) -> RunFacts:
 
 
 def load_step(
-    reader: StoreReader, run: RunFacts, step: int | None, origin: Origin = "train"
+    reader: "StoreReader", run: RunFacts, step: int | None, origin: Origin = "train"
 ) -> StepGroups:
     """Read a step's groups, by default of the newest step that has any."""
     steps = reader.group_steps(run.key, origin)
@@ -162,13 +165,13 @@ def why_no_terms(step: StepGroups, group: GroupView, tokens: TokenView | None) -
     return "the step ended before its tokens were scored"
 
 
-def not_ended(reader: StoreReader, step: StepGroups) -> bool:
+def not_ended(reader: "StoreReader", step: StepGroups) -> bool:
     """Whether the run is still at work on this step."""
     run = reader.run(step.run.key).summary
     return run.active and run.step < step.step
 
 
-def load_group(reader: StoreReader, step: StepGroups, group: GroupView) -> GroupDetail:
+def load_group(reader: "StoreReader", step: StepGroups, group: GroupView) -> GroupDetail:
     """Read one group's tokens, compute their terms in each pass, and find the prompt's history."""
     tokens, terms, missing = load_terms(reader, step, group)
     history = reader.history(step.run.key, group.prompt_hash)
@@ -186,7 +189,7 @@ Terms = tuple[tuple[TokenTerm, ...], ...]
 
 
 def load_terms(
-    reader: StoreReader, step: StepGroups, group: GroupView, *, last: bool = False
+    reader: "StoreReader", step: StepGroups, group: GroupView, *, last: bool = False
 ) -> tuple[TokenView | None, tuple[Terms, ...], str]:
     """A group's tokens, their terms in each pass, or in the last one, and why there are none."""
     recorded = reader.tokens(step.run.key, group.key) if group.has_tokens else None
@@ -211,7 +214,7 @@ def unclipped(group: GroupView) -> bool:
     return all(rollout.clip_fraction == 0 for rollout in group.rollouts)
 
 
-def load_moments(reader: StoreReader, step: StepGroups, measure: Measure) -> tuple[Moment, ...]:
+def load_moments(reader: "StoreReader", step: StepGroups, measure: Measure) -> tuple[Moment, ...]:
     """The moments of a step's groups, by the numbers of the last pass."""
     found: list[Moment] = []
     for group in step.groups:
@@ -242,7 +245,7 @@ class Searcher:
         self._run = run
         self._stream: Iterator[SearchHit | None] | None = None
 
-    def look(self, reader: StoreReader) -> Hits:
+    def look(self, reader: "StoreReader") -> Hits:
         """Look further and return what is found so far."""
         if self._stream is None:
             self._stream = reader.searching(self.hits.text, run=self._run.key, limit=MOST_HITS + 1)

@@ -5,7 +5,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual import on, work
 from textual.app import ComposeResult
@@ -47,8 +47,10 @@ from grpo_tui.app.tui.screens.rollouts.texts import as_csv, as_json, as_markdown
 from grpo_tui.app.tui.screens.rollouts.view import View
 from grpo_tui.app.tui.widgets.key_bar import KeyBar
 from grpo_tui.experiments.errors import StoreError
-from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.values import GroupView
+
+if TYPE_CHECKING:
+    from grpo_tui.experiments.reader import StoreReader
 
 MEASURE_KEYS: Final[dict[Measure, str]] = {
     "clipped": "c", "ratio": "r", "kl": "k", "probability": "p", "term": "t",
@@ -339,7 +341,7 @@ class RolloutsScreen(WorkbenchScreen):
         An earlier step never leads to a later one, nor a later step to an earlier one.
         """
 
-        def look(reader: StoreReader) -> list[tuple[int, Origin, int]]:
+        def look(reader: "StoreReader") -> list[tuple[int, Origin, int]]:
             found = visits(reader.history(run, group.prompt_hash), group)
             others = [(one.step, one.origin, one.index) for one in found if one.step != group.step]
             if others or group.origin == "pinned":

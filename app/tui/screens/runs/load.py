@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from grpo_tui.app.text.comparison import value_text
 from grpo_tui.app.text.numbers import averaged
-from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.values import (
     AlertView,
     EvaluationView,
@@ -14,6 +14,9 @@ from grpo_tui.experiments.values import (
     RunDetail,
     RunSummary,
 )
+
+if TYPE_CHECKING:
+    from grpo_tui.experiments.reader import StoreReader
 
 PREVIEWED = ("reward", "kl", "eval/accuracy", "eval/greedy/accuracy")
 SPARK = 10
@@ -31,7 +34,7 @@ class Preview:
     post_mortem: PostMortem | None
 
 
-def load_sparks(reader: StoreReader, runs: Sequence[RunSummary]) -> dict[int, tuple[float, ...]]:
+def load_sparks(reader: "StoreReader", runs: Sequence[RunSummary]) -> dict[int, tuple[float, ...]]:
     """The reward of each run, averaged to the columns of its sparkline."""
     return {
         run.key: tuple(averaged(reader.metric_series(run.key, "reward").values, SPARK))
@@ -39,7 +42,7 @@ def load_sparks(reader: StoreReader, runs: Sequence[RunSummary]) -> dict[int, tu
     }
 
 
-def load_preview(reader: StoreReader, run: RunSummary) -> Preview:
+def load_preview(reader: "StoreReader", run: RunSummary) -> Preview:
     """Curves, changed settings, the last alert; for a lost run, what is known of its end."""
     # pydantic takes as long to load as the screen's first frame takes to draw
     from grpo_engine.config.parse import flatten

@@ -5,7 +5,7 @@ import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from textual import on, work
 from textual.app import ComposeResult, SuspendNotSupported
@@ -35,8 +35,10 @@ from grpo_tui.app.tui.store import writes
 from grpo_tui.app.tui.widgets.find_bar import FindBar
 from grpo_tui.app.tui.widgets.key_bar import KeyBar
 from grpo_tui.experiments.errors import NoStoreError, StoreError
-from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.values import RunSummary
+
+if TYPE_CHECKING:
+    from grpo_tui.experiments.reader import StoreReader
 
 MOST_RUNS = 5000  # in the table; a search finds the others
 POLL_S = 0.5
@@ -185,7 +187,7 @@ class RunsScreen(ControlScreen):
         ask = self.workbench.reader.ask
         extra = () if view.group in GROUPS else (view.group,)
 
-        def read(reader: StoreReader) -> tuple[tuple[RunSummary, ...], int]:
+        def read(reader: "StoreReader") -> tuple[tuple[RunSummary, ...], int]:
             runs = reader.runs(
                 view.filter, sort=view.sort, columns=(*view.columns, *extra),
                 archived=view.archived, metrics=METRICS, limit=MOST_RUNS + 1,

@@ -5,7 +5,7 @@ The charts draw buckets of steps; CSV and JSON contain the stored values.
 
 from collections.abc import Iterator
 from itertools import takewhile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from grpo_engine.events import Group
 from grpo_engine.metrics import spec
@@ -16,19 +16,21 @@ from grpo_tui.experiments.export.files import header_for
 from grpo_tui.experiments.export.json import json_text
 from grpo_tui.experiments.export.markdown import table
 from grpo_tui.experiments.export.rows import Row, metric_rows
-from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.values import BoardRollout
+
+if TYPE_CHECKING:
+    from grpo_tui.experiments.reader import StoreReader
 
 ANSWER = ("prompt", "answer", "reward", "advantage", "tokens", "finish", "text")
 
 
-def as_csv(reader: StoreReader, run: int, snapshot: Snapshot) -> str:
+def as_csv(reader: "StoreReader", run: int, snapshot: Snapshot) -> str:
     """The metrics up to the shown step, in the format of `grpo-tui export`."""
     header = header_for("metrics", reader, [reader.run(run).summary])
     return csv_string(header, _metrics(reader, run, snapshot))
 
 
-def _metrics(reader: StoreReader, run: int, snapshot: Snapshot) -> Iterator[Row]:
+def _metrics(reader: "StoreReader", run: int, snapshot: Snapshot) -> Iterator[Row]:
     rows = metric_rows(reader, [reader.run(run).summary])
     return takewhile(lambda row: row["step"] <= snapshot.step, rows)
 
@@ -48,7 +50,7 @@ def _scores(rollout: ShownRollout) -> tuple[float | None, float | None, int]:
     return rollout.reward, rollout.advantage, len(rollout.ids)
 
 
-def as_json(reader: StoreReader, run: int, snapshot: Snapshot) -> str:
+def as_json(reader: "StoreReader", run: int, snapshot: Snapshot) -> str:
     """The metrics, the step's prompts with their answers, and the alerts."""
     tree = {
         "run": snapshot.head.id, "name": snapshot.head.name, "status": snapshot.status,

@@ -2,12 +2,15 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from grpo_engine.config.recipes import Recipe
 from grpo_tui.app.inspector.lab import Effect, StepNumbers, WhatIf, step_numbers, what_if
 from grpo_tui.app.tui.screens.rollouts.load import StepGroups, completed, replaced, why_no_terms
-from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.values import TokenRow
+
+if TYPE_CHECKING:
+    from grpo_tui.experiments.reader import StoreReader
 
 SLICE_S = 0.05  # of work before the reader thread may serve another screen
 MOST_STEPS = 100
@@ -18,7 +21,7 @@ Here = Mapping[Recipe, WhatIf]
 Effects = dict[tuple[Recipe, int], Effect]
 
 
-def read_step(reader: StoreReader, shown: StepGroups, step: int) -> tuple[StepNumbers, Rows]:
+def read_step(reader: "StoreReader", shown: StepGroups, step: int) -> tuple[StepNumbers, Rows]:
     """Read a step of training of the shown run; also its tokens by index of group and answer."""
     run = shown.run
     groups = tuple(g for g in reader.groups(run.key, step, "train") if not replaced(g))
@@ -57,7 +60,7 @@ class Study:
         self._here: tuple[StepNumbers, Rows] | None = None
 
     def here(
-        self, reader: StoreReader, recipes: Sequence[Recipe], known: Here
+        self, reader: "StoreReader", recipes: Sequence[Recipe], known: Here
     ) -> tuple[Here, Rows]:
         """The shown step under each recipe, as far as it is not known, and its tokens."""
         if self._here is None:
@@ -68,7 +71,7 @@ class Study:
             for recipe in recipes
         }, rows
 
-    def advance(self, reader: StoreReader, wanted: Sequence[tuple[Recipe, int]]) -> Effects:
+    def advance(self, reader: "StoreReader", wanted: Sequence[tuple[Recipe, int]]) -> Effects:
         """Compute the first of the wanted steps under a recipe, for a moment."""
         found: Effects = {}
         end = time.monotonic() + SLICE_S
