@@ -1,20 +1,32 @@
 """Delete runs in small transactions, so that a concurrent recorder never waits long."""
 
 import contextlib
-import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from grpo_tui.experiments.db.connection import begin, open_writer
+from sqlalchemy import Table, column, literal, select, table
+
+from grpo_tui.experiments.db.connection import open_writer
 from grpo_tui.experiments.db.paths import remove_run_folder, run_folder, starts_folder
 from grpo_tui.experiments.db.spilled import spilled
+from grpo_tui.experiments.db.tables import (
+    EVENT,
+    METRIC,
+    METRIC_HIDDEN,
+    ROLLOUT,
+    ROLLOUT_GROUP,
+    RUN,
+    RUN_PARAM,
+    STEP,
+    UPDATE_PASS,
+)
 from grpo_tui.experiments.errors import StoreError
-from grpo_tui.experiments.starts import drop_unused
+from grpo_tui.experiments.starts import PATHS, drop_unused
 from grpo_tui.experiments.store import ExperimentStore
 
 GROUPS = 50
 ROWS = 2000
-_BIG = ("metric", "metric_hidden", "update_pass", "step", "event")
+LARGE = {METRIC: "step", METRIC_HIDDEN: "step", UPDATE_PASS: "id", STEP: "id", EVENT: "id"}
 
 
 def purge(store: ExperimentStore, run: int) -> int:
@@ -31,14 +43,18 @@ def purge(store: ExperimentStore, run: int) -> int:
             "be written, or remove the file first"
         )
     freed = folder_size(folder) + row.bytes
+    while _delete_groups(store, run):
+        pass
+    for large, key in LARGE.items():
+        while _delete_rows(store, large, key, run):
+            pass
+    with store.session() as session:
+        session.connection().execute(RUN.delete().where(RUN.c.id == run))
+    named = select(RUN_PARAM.c.value).where(RUN_PARAM.c.path.in_(PATHS))
+    with store.session() as session:
+        values = session.connection().scalars(named).all()
+    drop_unused(store.path, values)
     with closing(open_writer(store.path)) as conn:
-        _groups(conn, run)
-        for table in _BIG:
-            _rows(conn, table, run)
-        begin(conn)
-        conn.execute("DELETE FROM run WHERE id = ?", (run,))
-        conn.execute("COMMIT")
-        drop_unused(conn, store.path)
         # return free pages to the file system a few at a time
         while conn.execute("PRAGMA freelist_count").fetchone()[0] > 0:
             before = conn.execute("PRAGMA freelist_count").fetchone()[0]
@@ -49,45 +65,29 @@ def purge(store: ExperimentStore, run: int) -> int:
     return freed
 
 
-def _groups(conn: sqlite3.Connection, run: int) -> None:
-    """Delete rollouts and their index entries in batches of groups."""
-    while True:
-        groups = conn.execute(
-            "SELECT id, prompt_text FROM rollout_group WHERE run_id = ? LIMIT ?", (run, GROUPS)
-        ).fetchall()
-        if not groups:
-            return
-        begin(conn)
-        for key, prompt in groups:
-            texts = conn.execute("SELECT id, text FROM rollout WHERE group_id = ?", (key,))
-            conn.executemany(
-                "INSERT INTO rollout_words (rollout_words, rowid, text) VALUES ('delete', ?, ?)",
-                texts.fetchall(),
-            )
-            conn.execute(
-                "INSERT INTO prompt_words (prompt_words, rowid, prompt_text) "
-                "VALUES ('delete', ?, ?)",
-                (key, prompt),
-            )
-            conn.execute("DELETE FROM rollout_group WHERE id = ?", (key,))
-        conn.execute("COMMIT")
+def _delete_groups(store: ExperimentStore, run: int) -> int:
+    """Delete some groups with their rollouts and index entries, and return their number."""
+    group, rollout = ROLLOUT_GROUP.c, ROLLOUT.c
+    with store.session() as session:
+        conn = session.connection()
+        keys = conn.scalars(select(group.id).where(group.run_id == run).limit(GROUPS)).all()
+        for words, text, of_groups in (
+            ("rollout_words", rollout.text, rollout.group_id.in_(keys)),
+            ("prompt_words", group.prompt_text, group.id.in_(keys)),
+        ):
+            index = table(words, column(words), column("rowid"), column(text.name))
+            rows = select(literal("delete"), text.table.c.id, text).where(of_groups)
+            conn.execute(index.insert().from_select([*index.c], rows))
+        conn.execute(ROLLOUT_GROUP.delete().where(group.id.in_(keys)))
+    return len(keys)
 
 
-def _rows(conn: sqlite3.Connection, table: str, run: int) -> None:
-    keyed = "step" if table in ("metric", "metric_hidden") else "id"
-    while True:
-        edge = conn.execute(
-            f"SELECT {keyed} FROM {table} WHERE run_id = ? ORDER BY {keyed} LIMIT 1 OFFSET ?",
-            (run, ROWS),
-        ).fetchone()
-        begin(conn)
-        if edge is None:
-            conn.execute(f"DELETE FROM {table} WHERE run_id = ?", (run,))
-        else:
-            conn.execute(f"DELETE FROM {table} WHERE run_id = ? AND {keyed} < ?", (run, *edge))
-        conn.execute("COMMIT")
-        if edge is None:
-            return
+def _delete_rows(store: ExperimentStore, large: Table, key: str, run: int) -> int:
+    """Delete some rows of a table, and return their number."""
+    of_run, number = large.c.run_id == run, large.c[key]
+    some = number.in_(select(number).where(of_run).limit(ROWS))
+    with store.session() as session:
+        return session.connection().execute(large.delete().where(of_run, some)).rowcount
 
 
 def folder_size(folder: Path) -> int:

@@ -1,10 +1,8 @@
 """Checkpoints that other runs began from, kept when their own run drops or loses them."""
 
-import json
 import os
 import shutil
-import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from grpo_tui.experiments.db.paths import STARTS, inside_store, runs_folder, sta
 PARTIAL = ".partial-"
 # the settings that can name a checkpoint of another run
 SETTINGS = (("model", "adapter"), ("model", "path"), ("optimizer", "start"))
+PATHS = tuple(f"{section}.{name}" for section, name in SETTINGS)
 
 
 def keep(store: Path, tree: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
@@ -59,11 +58,9 @@ def begun_from(settings: Mapping[str, Any]) -> int | None:
     return None
 
 
-def drop_unused(conn: sqlite3.Connection, store: Path) -> None:
-    """Remove the kept checkpoints that no run of the store names any more."""
-    paths = [f"{section}.{name}" for section, name in SETTINGS]
-    rows = conn.execute("SELECT value FROM run_param WHERE path IN (?, ?, ?)", paths)
-    named = {Path(str(json.loads(value))).name for (value,) in rows}
+def drop_unused(store: Path, values: Iterable[Any]) -> None:
+    """Remove the kept checkpoints that none of the values of `PATHS` names."""
+    named = {Path(str(value)).name for value in values}
     root = starts_folder(store)
     for place in root.iterdir() if root.is_dir() else ():
         if place.name not in named and not place.name.startswith(PARTIAL):

@@ -8,7 +8,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine, create_engine, event
+from sqlalchemy import Connection, Engine, create_engine, event, literal
+from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.pool import NullPool
 from sqlmodel import Session, col, delete, func, select, update
 
@@ -29,6 +30,15 @@ from grpo_tui.experiments.db.names import free_name, new_uid, short_id
 from grpo_tui.experiments.db.paths import run_folder
 from grpo_tui.experiments.db.summaries import rebuild
 from grpo_tui.experiments.db.tables import (
+    EVALUATION,
+    EVENT,
+    METRIC,
+    METRIC_HIDDEN,
+    ROLLOUT_GROUP,
+    RUN,
+    RUN_LIVE,
+    STEP,
+    UPDATE_PASS,
     AlertRow,
     AttemptRow,
     ControlRow,
@@ -48,7 +58,7 @@ from grpo_tui.experiments.errors import (
 from grpo_tui.experiments.reader import StoreReader
 
 VERBS = ("pause", "continue", "stop_after_step", "stop_now", "checkpoint", "pin")
-HIDING = ("event", "step", "update_pass", "rollout_group", "evaluation")
+HIDING = (EVENT, STEP, UPDATE_PASS, ROLLOUT_GROUP, EVALUATION)
 
 
 def refuse_long_tags(tags: Iterable[str]) -> None:
@@ -190,8 +200,7 @@ class ExperimentStore:
             session.add(row)
             _set(session, run, status="running", ended_at=None, error="")
             if number > 1:
-                raw = session.connection().connection.dbapi_connection
-                _hide(raw, run, number, from_step)  # type: ignore[arg-type]
+                _hide(session.connection(), run, number, from_step)
         return number
 
     def end_attempt(self, run: int, number: int, cause: str) -> None:
@@ -280,15 +289,12 @@ class ExperimentStore:
         """Ask the run's process to write its board for this long."""
         if self.read_only:
             return
-        with closing(open_writer(self.path)) as conn:
-            begin(conn)
-            conn.execute(
-                "INSERT INTO run_live (run_id, lease_until, version, updated_at, board) "
-                "VALUES (?, ?, -1, 0, '') ON CONFLICT (run_id) DO UPDATE "
-                "SET lease_until = max(lease_until, excluded.lease_until)",
-                (run, time.time() + seconds),
-            )
-            conn.execute("COMMIT")
+        row = insert(RUN_LIVE).values(
+            run_id=run, lease_until=time.time() + seconds, version=-1, updated_at=0, board={}
+        )
+        until = func.max(RUN_LIVE.c.lease_until, row.excluded.lease_until)
+        with self.session() as session:
+            session.connection().execute(row.on_conflict_do_update(set_={"lease_until": until}))
 
 
 def _param_rows(run: int, tree: Mapping[str, Any]) -> list[RunParamRow]:
@@ -330,32 +336,25 @@ def _set(session: Session, run: int, **values: Any) -> None:
         setattr(row, name, value)
 
 
-def _hide(conn: sqlite3.Connection, run: int, number: int, from_step: int) -> None:
+def _hide(conn: Connection, run: int, number: int, from_step: int) -> None:
     """Hide rows of earlier attempts beyond the step from which the new one continues."""
     for table in HIDING:
         conn.execute(
-            f"UPDATE {table} SET hidden = 1 WHERE run_id = ? AND step > ? AND attempt < ?",
-            (run, from_step, number),
+            table.update()
+            .where(table.c.run_id == run, table.c.step > from_step, table.c.attempt < number)
+            .values(hidden=True)
         )
-    conn.execute(
-        "INSERT OR IGNORE INTO metric_hidden (run_id, attempt, key_id, step, value) "
-        "SELECT run_id, ?, key_id, step, value FROM metric WHERE run_id = ? AND step > ?",
-        (number - 1, run, from_step),
-    )
-    touched = conn.execute(
-        "SELECT key_id FROM metric_summary WHERE run_id = ?"
-        " AND max(last_step, min_step, max_step) > ?"
-        " OR run_id = ? AND nonfinite > 0",
-        (run, from_step, run),
-    ).fetchall()
-    conn.execute("DELETE FROM metric WHERE run_id = ? AND step > ?", (run, from_step))
-    rebuild(conn, run, [key for (key,) in touched])
+    later = (METRIC.c.run_id == run, METRIC.c.step > from_step)
+    columns = ("attempt", "run_id", "key_id", "step", "value")
+    values = select(literal(number - 1), *(METRIC.c[name] for name in columns[1:])).where(*later)
+    conn.execute(insert(METRIC_HIDDEN).prefix_with("OR IGNORE").from_select(columns, values))
+    conn.execute(METRIC.delete().where(*later))
+    rebuild(conn, run, from_step)
     last = conn.execute(
-        "SELECT step, tokens, elapsed FROM step WHERE run_id = ? AND hidden = 0 "
-        "ORDER BY step DESC LIMIT 1",
-        (run,),
-    ).fetchone()
-    conn.execute(
-        "UPDATE run SET step = ?, tokens = ?, elapsed = ? WHERE id = ?",
-        (*(last or (0, 0, 0.0)), run),
-    )
+        select(STEP.c.step, STEP.c.tokens, STEP.c.elapsed)
+        .where(STEP.c.run_id == run, STEP.c.hidden == 0)
+        .order_by(STEP.c.step.desc())
+        .limit(1)
+    ).first()
+    done = last._asdict() if last else {"step": 0, "tokens": 0, "elapsed": 0.0}
+    conn.execute(RUN.update().where(RUN.c.id == run).values(done))

@@ -10,6 +10,7 @@ from grpo_tui.app.feed.series import DELTA_STEPS, SeriesView
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.text.numbers import MINUS, share, short, signed
 from grpo_tui.app.text.prompt_text import asked
+from grpo_tui.app.text.safe_text import safe
 
 if TYPE_CHECKING:
     from grpo_engine.alerts.rules import Change
@@ -207,7 +208,8 @@ def _ended(snapshot: Snapshot) -> list[str]:
     words = {"completed": "The run is complete", "stopped": "The run was stopped",
              "aborted": "The run was stopped in the middle of a step",
              "lost": "The process of this run is gone; r on Runs resumes it"}  # fmt: skip
-    head = f"{words[snapshot.status]} after {snapshot.step} steps."
+    ended = words.get(snapshot.status) or f"The run is {safe(snapshot.status, ' ')}"
+    head = f"{ended} after {snapshot.step} steps."
     return [part for part in (head, held_out, change) if part]
 
 

@@ -2,10 +2,12 @@
 
 import math
 import sqlite3
-from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
-from grpo_tui.experiments.db.statements import REPLACE, Row, insert
+from sqlalchemy import Connection, func, select
+
+from grpo_tui.experiments.db.statements import Row
+from grpo_tui.experiments.db.tables import METRIC, METRIC_SUMMARY
 
 
 @dataclass(slots=True)
@@ -54,17 +56,19 @@ def load(conn: sqlite3.Connection, run: int) -> dict[int, Summary]:
     return {key: Summary(*numbers) for key, *numbers in rows}
 
 
-def rebuild(conn: sqlite3.Connection, run: int, keys: Iterable[int]) -> None:
-    """Recompute summaries from the values after some of them were hidden."""
-    for key in keys:
-        summary = Summary()
-        values = conn.execute(
-            "SELECT step, value FROM metric WHERE run_id = ? AND key_id = ? ORDER BY step",
-            (run, key),
-        )
-        for step, value in values:
-            summary.add(step, math.nan if value is None else value)
-        if summary.count:
-            insert(conn, "metric_summary", [summary.row(run, key)], REPLACE)
-        else:
-            conn.execute("DELETE FROM metric_summary WHERE run_id = ? AND key_id = ?", (run, key))
+def rebuild(conn: Connection, run: int, from_step: int) -> None:
+    """Recompute the summaries of metrics whose values beyond a step were hidden."""
+    summary = METRIC_SUMMARY.c
+    late = func.max(summary.last_step, summary.min_step, summary.max_step) > from_step
+    of_run = METRIC_SUMMARY.delete().where(summary.run_id == run, late | (summary.nonfinite > 0))
+    summaries = {key: Summary() for (key,) in conn.execute(of_run.returning(summary.key_id))}
+    values = (
+        select(METRIC.c.key_id, METRIC.c.step, METRIC.c.value)
+        .where(METRIC.c.run_id == run, METRIC.c.key_id.in_(summaries))
+        .order_by(METRIC.c.key_id, METRIC.c.step)
+    )
+    for key, step, value in conn.execute(values):
+        summaries[key].add(step, value)
+    rows = [summary.row(run, key) for key, summary in summaries.items() if summary.count]
+    if rows:
+        conn.execute(METRIC_SUMMARY.insert(), rows)

@@ -4,11 +4,12 @@ import contextlib
 import sqlite3
 import threading
 import time
-from contextlib import closing
 
-from grpo_tui.experiments.db.connection import begin, open_writer
+from sqlalchemy.exc import SQLAlchemyError
+
 from grpo_tui.experiments.db.machine import memory_now
-from grpo_tui.experiments.db.texts import iso
+from grpo_tui.experiments.db.tables import ATTEMPT
+from grpo_tui.experiments.db.texts import now_iso
 from grpo_tui.experiments.errors import StoreError
 from grpo_tui.experiments.store import ExperimentStore
 
@@ -33,19 +34,17 @@ class Heartbeat(threading.Thread):
             if moved > 5.0:
                 self._slept += moved
             drift += moved
-            with contextlib.suppress(sqlite3.Error, StoreError, OSError):
+            with contextlib.suppress(SQLAlchemyError, sqlite3.Error, StoreError, OSError):
                 self._beat()
 
     def _beat(self) -> None:
-        held, left = memory_now()
-        with closing(open_writer(self.store.path)) as conn:
-            begin(conn, limit=1.0)
-            conn.execute(
-                "UPDATE attempt SET heartbeat = ?, rss_gb = ?, free_gb = ?, slept_s = ? "
-                "WHERE run_id = ? AND n = ?",
-                (iso(time.time()), held, left, self._slept, self.run_key, self.attempt),
+        rss, free = memory_now()
+        with self.store.session() as session:
+            session.connection().execute(
+                ATTEMPT.update()
+                .where(ATTEMPT.c.run_id == self.run_key, ATTEMPT.c.n == self.attempt)
+                .values(heartbeat=now_iso(), rss_gb=rss, free_gb=free, slept_s=self._slept)
             )
-            conn.execute("COMMIT")
 
     def stop(self) -> None:
         self._done.set()

@@ -9,10 +9,14 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy.exc import SQLAlchemyError
+from sqlmodel import col, select
+
 from grpo_tui.experiments.db.connection import open_writer
 from grpo_tui.experiments.db.machine import host_name, is_alive
 from grpo_tui.experiments.db.paths import run_folder
 from grpo_tui.experiments.db.spilled import runs_waiting, spilled
+from grpo_tui.experiments.db.tables import AttemptRow
 from grpo_tui.experiments.errors import RunNotFoundError, StoreError
 from grpo_tui.experiments.record.rows import RecordedParts
 from grpo_tui.experiments.record.spill import Spill, taking_in
@@ -65,7 +69,7 @@ def take_in_leftovers(store: ExperimentStore) -> tuple[int, list[str]]:
                     continue
                 with taking_in(store.path):
                     count += _take_in(store, run, spill)
-            except (StoreError, sqlite3.Error, OSError) as error:
+            except (StoreError, SQLAlchemyError, sqlite3.Error, OSError) as error:
                 complaints.append(f"run {short}: {spilled(store.path, short)} ({error})")
             else:
                 if text := spill.complaint():
@@ -94,11 +98,12 @@ def take_in_later(store: Path, short: str, attempt: int, cause: str, every: floa
 
 
 def _being_recorded(store: ExperimentStore, run: int) -> bool:
-    with closing(open_writer(store.path)) as conn:
-        rows = conn.execute(
-            "SELECT host, pid, pid_start FROM attempt WHERE run_id = ? AND ended_at IS NULL", (run,)
-        ).fetchall()
-    return any(host != host_name() or is_alive(pid, start) for host, pid, start in rows)
+    query = select(AttemptRow).where(AttemptRow.run_id == run, col(AttemptRow.ended_at).is_(None))
+    with store.session() as session:
+        return any(
+            attempt.host != host_name() or is_alive(attempt.pid, attempt.pid_start)
+            for attempt in session.exec(query)
+        )
 
 
 def _take_in(store: ExperimentStore, run: int, spill: Spill) -> int:

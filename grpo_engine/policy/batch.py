@@ -38,11 +38,6 @@ class TokenBatch:
         return int(self.ids.shape[1])
 
     @property
-    def tokens(self) -> int:
-        """Number of completion tokens without padding."""
-        return sum(map(len, self.completions))
-
-    @property
     def targets(self) -> mx.array:
         """The sampled token ids in the order of `flat`, [N]."""
         return self.ids.reshape(-1)[self.flat]

@@ -87,9 +87,9 @@ def _decodes(policy: Policy, kernels: Kernels) -> bool:
     assert policy.parts is not None
     tokens = np.array([[7 * i % policy.vocabulary, 3 * i % policy.vocabulary] for i in range(1, 6)])
     rows = kernels.rows()
-    attention = policy.parts.layers[0].self_attn
+    attention = policy.model.layers[0].self_attn
     empty = np.zeros((attention.n_kv_heads, 0, rows.head_dim), np.float32)
-    rows.add([[(empty, empty)] * len(policy.parts.layers)] * 2)
+    rows.add([[(empty, empty)] * len(policy.model.layers)] * 2)
     logits = [rows.step(step) for step in tokens.tolist()]
     with lora.applied_together(policy.model):
         expected = policy.model(mx.array(tokens.T))[:, -1]

@@ -13,10 +13,9 @@ from grpo_engine.errors import ModelError
 from grpo_engine.policy import adapters, compute
 from grpo_engine.policy.caches import prefix_windows
 from grpo_engine.policy.checkpointing import checkpoint_layers
-from grpo_engine.policy.critic import Critic
-from grpo_engine.policy.policy import Policy, Trained
+from grpo_engine.policy.policy import Critic, Policy, Trained
 from grpo_engine.policy.source import fingerprint, load_parts
-from grpo_engine.policy.structure import TOLERANCE, Structure, take_apart
+from grpo_engine.policy.structure import TOLERANCE, split_model
 from grpo_engine.policy.trees import flatten
 
 
@@ -28,7 +27,7 @@ def load_policy(config: ModelConfig, *, seed: int, critic: bool = False) -> Poli
     dtype = _dtype(model)
     probe = mx.array([[(7 * i + 3 * j + 1) % vocabulary for j in range(6)] for i in range(2)])
     adapter = adapters.attach(model, config, seed)
-    parts = take_apart(model, probe, TOLERANCE[dtype])
+    parts = split_model(model, probe, TOLERANCE[dtype])
     windows = prefix_windows(parts, probe, TOLERANCE[dtype]) if parts else None
     if parts is None:
         notes.append(
@@ -38,9 +37,11 @@ def load_policy(config: ModelConfig, *, seed: int, critic: bool = False) -> Poli
         notes.append("this model cannot share a prompt's keys and values: prompts run per row")
     if config.grad_checkpoint == "on":
         checkpoint_layers(model)
-    head = _make_critic(parts, probe) if critic else None
-    module = Trained(model, head)
-    mx.eval(flatten(model.parameters()), head.weight if head else [])
+    if critic and parts is None:
+        raise ModelError("PPO's critic needs hidden states, which this model does not give")
+    head = Critic(int(parts.hidden(probe).shape[-1])) if critic and parts else None
+    module: nn.Module = Trained(model, head)
+    mx.eval(module.parameters())
     policy = Policy(
         config=config, folder=folder, module=module, tokenizer=tokenizer, adapter=adapter,
         end_ids=end_tokens(tokenizer, settings), pad_id=int(tokenizer.pad_token_id or 0),
@@ -58,12 +59,6 @@ def load_policy(config: ModelConfig, *, seed: int, critic: bool = False) -> Poli
     if config.tuning != "lora" or config.adapter is not None:
         policy.reference = policy.snapshot()
     return policy
-
-
-def _make_critic(parts: Structure | None, probe: mx.array) -> Critic:
-    if parts is None:
-        raise ModelError("PPO's critic needs hidden states, which this model does not give")
-    return Critic(int(parts.hidden(probe).shape[-1]))
 
 
 def _dtype(model: nn.Module) -> str:

@@ -1,7 +1,7 @@
 """A policy: a model with its trainable weights, its tokenizer, its reference and its critic."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,24 @@ from grpo_engine.config.settings import ModelConfig
 from grpo_engine.cpu.kernels import Kernels
 from grpo_engine.errors import ModelError
 from grpo_engine.policy import adapters, lora
-from grpo_engine.policy.critic import Critic
 from grpo_engine.policy.structure import Structure
 from grpo_engine.policy.trees import flatten, nest
 
 Weights = Mapping[str, mx.array]
+
+
+class Critic(nn.Module):
+    """PPO's critic: V = w·h + b of a hidden state h, initially 0."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.weight = mx.zeros(width)
+        self.bias = mx.zeros(1)
+
+    def __call__(self, hidden: mx.array) -> mx.array:
+        """Values of hidden states, [N, D] -> [N]."""
+        value: mx.array = hidden.astype(mx.float32) @ self.weight + self.bias
+        return value
 
 
 class Trained(nn.Module):
@@ -75,7 +88,7 @@ class Policy:
 
     def load_trainable(self, weights: Weights) -> None:
         """Restore weights that `snapshot` returned."""
-        _put(self.model, weights, "the model's trainable weights")
+        _load(self.model, weights, "the model's trainable weights")
 
     @contextmanager
     def using(self, weights: Weights | None) -> Iterator[None]:
@@ -83,22 +96,18 @@ class Policy:
         if weights is None:
             yield
             return
-        own = self.snapshot()
+        current = self.snapshot()
         self.load_trainable(weights)
         try:
             yield
         finally:
-            self.load_trainable(own)
+            self.load_trainable(current)
 
     @contextmanager
     def as_reference(self) -> Iterator[None]:
         """Run as the reference policy: with `reference`'s weights, or without the adapter."""
-        context = (
-            adapters.switched_off(self.model)
-            if self.reference is None
-            else self.using(self.reference)
-        )
-        with context:
+        off = adapters.switched_off(self.model) if self.reference is None else nullcontext()
+        with off, self.using(self.reference):
             yield
 
     @contextmanager
@@ -135,7 +144,7 @@ class Policy:
 
     def refresh_reference(self, mix: float = 1.0) -> None:
         """pi_ref <- mix * pi + (1 - mix) * pi_ref; a mix below 1 is for full fine-tuning only."""
-        own = self.snapshot()
+        weights = self.snapshot()
         if mix < 1:
             if self.config.tuning != "full" or self.reference is None:
                 raise ModelError(
@@ -143,12 +152,12 @@ class Policy:
                     "is not mixing BA"
                 )
             old = self.reference
-            own = {  # in float32, so that many small mixes add up
+            weights = {  # in float32, so that many small mixes add up
                 name: mix * value.astype(mx.float32) + (1 - mix) * old[name].astype(mx.float32)
-                for name, value in own.items()
+                for name, value in weights.items()
             }
-            mx.eval(own)
-        self.reference = own
+            mx.eval(weights)
+        self.reference = weights
 
     def critic_weights(self) -> dict[str, mx.array]:
         """The critic's weights by name; empty without a critic."""
@@ -159,7 +168,7 @@ class Policy:
     def load_critic(self, weights: Weights) -> None:
         """Restore what `critic_weights` returned."""
         if weights:
-            _put(self.module["critic"], weights, "the critic's weights")
+            _load(self.module["critic"], weights, "the critic's weights")
 
     def save_adapter(self, folder: Path, weights: Weights | None = None) -> None:
         """Write an mlx-lm adapter folder; for full fine-tuning, a complete model folder.
@@ -171,12 +180,13 @@ class Policy:
             adapters.save(self.model, self.folder, self.config.path, self.adapter, folder, weights)
 
 
-def _put(module: nn.Module, weights: Weights, what: str) -> None:
-    own = flatten(module.trainable_parameters())
-    if own.keys() != weights.keys():
-        wrong = sorted(own.keys() ^ weights.keys())
-        raise ModelError(f"{what} do not fit: {wrong[0]} and {len(wrong) - 1} more differ in name")
+def _load(module: nn.Module, weights: Weights, name_of_all: str) -> None:
+    current = flatten(module.trainable_parameters())
+    if wrong := sorted(current.keys() ^ weights.keys()):
+        raise ModelError(
+            f"{name_of_all} do not fit: {wrong[0]} and {len(wrong) - 1} more differ in name"
+        )
     for name, value in weights.items():
-        if value.shape != own[name].shape:
-            raise ModelError(f"{what} do not fit: {name} is {value.shape}, not {own[name].shape}")
-    module.update(nest({name: v.astype(own[name].dtype) for name, v in weights.items()}))
+        if value.shape != (shape := current[name].shape):
+            raise ModelError(f"{name_of_all} do not fit: {name} is {value.shape}, not {shape}")
+    module.update(nest({name: v.astype(current[name].dtype) for name, v in weights.items()}))

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -76,16 +77,13 @@ def find_folder(path: str) -> Path:
 
 def _fetch(repository: str) -> Path:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
+    patterns = list(FILES)
+    with suppress(HFValidationError, OSError):
+        return Path(snapshot_download(repository, allow_patterns=patterns, local_files_only=True))
     try:
-        return Path(
-            snapshot_download(repository, allow_patterns=list(FILES), local_files_only=True)
-        )
-    except (LocalEntryNotFoundError, HFValidationError, FileNotFoundError):
-        pass
-    try:
-        return Path(snapshot_download(repository, allow_patterns=list(FILES)))
+        return Path(snapshot_download(repository, allow_patterns=patterns))
     except (HfHubHTTPError, HFValidationError, OSError) as error:
         raise ModelError(
             f"model.path {repository} is neither a folder here nor in the Hugging Face cache, and "

@@ -62,12 +62,6 @@ class Structure:
         flat = flatten(self.owner.trainable_parameters())
         return {name: value for name, value in flat.items() if ".layers." not in f".{name}."}
 
-    @property
-    def layers(self) -> list[nn.Module]:
-        """The transformer blocks of the trunk."""
-        layers: list[nn.Module] = self.model.layers
-        return layers
-
 
 def _find_trunk(model: nn.Module) -> tuple[nn.Module, str]:
     for owner in filter(None, (model, model.get("language_model"))):
@@ -77,7 +71,7 @@ def _find_trunk(model: nn.Module) -> tuple[nn.Module, str]:
     raise LookupError("the model has no trunk that could be run without its head")
 
 
-def take_apart(model: nn.Module, probe: mx.array, tolerance: float) -> Structure | None:
+def split_model(model: nn.Module, probe: mx.array, tolerance: float) -> Structure | None:
     """Split the model; None if trunk and head together do not equal the whole model."""
     try:
         parts = Structure(model)

@@ -18,7 +18,7 @@ from grpo_engine.rewards import form
 from grpo_engine.rewards.builtins import BUILT_IN
 from grpo_engine.rewards.client import RewardClient
 from grpo_engine.rewards.load import ENVIRONMENTS, Functions
-from grpo_engine.rewards.outcome import Cause, RewardProblem, ScoredRewards
+from grpo_engine.rewards.outcome import Cause, RewardProblem
 from grpo_engine.rewards.right import RIGHT_OR_WRONG, Right
 from grpo_engine.rewards.scoring import OVERLONG, Scores, Steps
 from grpo_engine.rollouts.prompts import RenderedPrompt, reward_completion, reward_prompt
@@ -256,13 +256,12 @@ class Scorer:
                 for row, rollout in zip(scored.rewards, rollouts, strict=True)
             ),
             measured=measured,
-            steps=self._steps(scored, rollouts) if self._scores_steps else None,
+            steps=steps_of(scored.values, scored.steps, self._client.weights, rollouts)
+            if self._scores_steps
+            else None,
             logged=scored.metrics,
             alerts=tuple(alerts_of(step, scored.problems, rollouts)),
         )
-
-    def _steps(self, scored: ScoredRewards, rollouts: Sequence[Rollout]) -> Steps:
-        return steps_of(scored.values, scored.steps, self._client.weights, rollouts)
 
     def _of_environment(self, rollout: Rollout) -> tuple[RewardValue, ...]:
         """The reward of each environment; None for all but the rollout's."""

@@ -18,7 +18,7 @@ from grpo_engine.rollouts.batches import batch_for
 from grpo_engine.rollouts.dialogue import Dialogues, EnvironmentReply
 from grpo_engine.rollouts.graph import Caches, GraphBatch, Prefilled
 from grpo_engine.rollouts.noise import row_key, token_keys
-from grpo_engine.rollouts.row import THINK_END, Row, decoder
+from grpo_engine.rollouts.row import THINK_END, GrowingText, Row, decoder
 from grpo_engine.rollouts.sampler import Draw, draw
 from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
 
@@ -62,7 +62,7 @@ def sample_groups(
         if policy.batching == "separate":
             yield NoteWritten(step=state.step, text=SLOW, severity="warning")
         yield from _decode(state, requests)
-    return [row.rollout(policy.end_ids, has_environment=dialogues is not None) for row in rows]
+    return [row.rollout(has_environment=dialogues is not None) for row in rows]
 
 
 def make_rows(
@@ -89,8 +89,9 @@ def make_rows(
             )  # fmt: skip
             rows.append(
                 Row(
-                    prompt=prompt, index=index, key=key, max_tokens=max_tokens, decode=decode,
+                    prompt=prompt, index=index, key=key, max_tokens=max_tokens,
                     limit=min(sampling.max_new_tokens, max_tokens), number=len(rows),
+                    end_ids=policy.end_ids, growing=GrowingText(decode),
                 )
             )  # fmt: skip
     return rows
@@ -182,7 +183,7 @@ class _Decoding:
         tokens = sum(row.length for row in self.rows)
         return RolloutsAdvanced(
             step=self.step, tokens=tokens,
-            rows=tuple(row.delta(self.policy.end_ids) for row in self.rows if row.has_grown),
+            rows=tuple(row.delta() for row in self.rows if row.has_grown),
             finished=sum(row.finish is not None for row in self.rows), total=len(self.rows),
             tokens_per_second=tokens / max(self.reported - self.started, 1e-9),
         )  # fmt: skip
@@ -256,8 +257,8 @@ class _Decoding:
             [0 if row is None else len(row.ids) + unread for row in rows],
         )
         forced = None
-        if any(row is not None and row.to_force for row in rows):
-            forced = mx.array([-1 if row is None else row.next_forced for row in rows])
+        if any(row and row.to_force for row in rows):
+            forced = mx.array([row.to_force[0] if row and row.to_force else -1 for row in rows])
         result = draw(
             logits, self.sampling, keys, seen=seen, forced=forced, kernels=self.policy.kernels
         )
@@ -270,7 +271,7 @@ class _Decoding:
         for row, token, logprob, raw_logprob in zip(self.active, *columns, strict=True):
             if row is not None:
                 row.append(token, logprob, raw_logprob)
-                row.settle(self.sampling, self.policy.end_ids, self.think_end)
+                row.settle(self.sampling, self.think_end)
 
     def expected(self) -> list[_Absent]:
         """The rows to wait for before the next token, for they may join the batch.
@@ -348,7 +349,7 @@ class _Decoding:
         }  # fmt: skip
         for row, caches in zip(ended.values(), self.batch.copies(list(ended)), strict=True):
             unread = () if is_run else (row.ids[-1],)
-            answer = row.end_turn(self.policy.end_ids)
+            answer = row.end_turn()
             if self.dialogues.read is not None:
                 before = [*row.prompt.ids, *row.ids[: row.begin]]
                 answer = self.dialogues.read(row.number, before, row.ids[row.begin :], answer)

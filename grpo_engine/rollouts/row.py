@@ -7,7 +7,7 @@ from itertools import accumulate
 
 from grpo_engine.events import Finish, RowDelta, Span, model_tokens, unscored
 from grpo_engine.policy.policy import Policy
-from grpo_engine.rollouts.dialogue import EnvironmentReply, ToolCall
+from grpo_engine.rollouts.dialogue import EnvironmentReply
 from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
 from grpo_engine.tasks.base import Message
 
@@ -52,7 +52,8 @@ class Row:
     key: int  # key of its noise
     limit: int  # maximum tokens of the model
     max_tokens: int  # of the model and the environment
-    decode: Decode
+    end_ids: frozenset[int]
+    growing: GrowingText  # text of this turn
     number: int = 0  # among the rows that are sampled together
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -67,20 +68,10 @@ class Row:
     waits: bool = False  # its environment answers
     spans: list[Span] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
-    calls: list[ToolCall] = field(default_factory=list)
     _text: str = ""  # text of the earlier turns
     _ends: list[int] | None = field(default_factory=list)  # characters after their tokens
-    _growing: GrowingText = field(init=False)  # text of this turn
     _thought: bool = False
     _pending: str = ""  # text to be reported
-
-    def __post_init__(self) -> None:
-        self._growing = GrowingText(self.decode)
-
-    @property
-    def next_forced(self) -> int:
-        """The forced next token; -1 if it is sampled."""
-        return self.to_force[0] if self.to_force else -1
 
     @property
     def length(self) -> int:
@@ -115,9 +106,9 @@ class Row:
         self.logprobs.append(logprob)
         self.raw_logprobs.append(raw_logprob)
 
-    def settle(self, sampling: Sampling, ends: frozenset[int], think_end: list[int]) -> None:
+    def settle(self, sampling: Sampling, think_end: list[int]) -> None:
         """Decide after a token whether the turn has ended and whether thinking must end."""
-        if self.ids[-1] in ends and not sampling.ignore_end:
+        if self.ids[-1] in self.end_ids and not sampling.ignore_end:
             self.finish = "stop"
         elif sampling.stop and self._contains_new(sampling.stop):
             self.finish = "stop_string"
@@ -126,21 +117,24 @@ class Row:
         elif len(self.ids) >= self.max_tokens:
             self.finish = "context"
         elif think_end and not self._thought and not self.to_force:
-            self._pending += self._growing.advance(self.ids[self.begin :])
-            self._thought = THINK_END in self._growing.text
+            self._read_text()
+            self._thought = THINK_END in self.growing.text
             if not self._thought and len(self.ids) - self.begin >= sampling.think_budget:
                 self.to_force, self._thought = list(think_end), True
 
     def _contains_new(self, stops: Sequence[str]) -> bool:
-        before = len(self._growing.text)
-        self._pending += self._growing.advance(self.ids[self.begin :])
-        tail = self._growing.text[max(0, before + 1 - max(map(len, stops))) :]
+        before = len(self.growing.text)
+        self._read_text()
+        tail = self.growing.text[max(0, before + 1 - max(map(len, stops))) :]
         return any(stop in tail for stop in stops)
 
-    def end_turn(self, ends: frozenset[int]) -> str:
+    def _read_text(self, *, last: bool = False) -> None:
+        self._pending += self.growing.advance(self._without_end(), last=last)
+
+    def end_turn(self) -> str:
         """End the model's turn and return the answer, for the environment."""
-        self._pending += self._growing.advance(self._without_end(ends), last=True)
-        text = self._close(ends)
+        self._read_text(last=True)
+        text = self._close()
         self.finish, self.waits = None, True
         return text if self.turn else self.prompt.prefill + text
 
@@ -169,7 +163,6 @@ class Row:
         if calls:
             self.messages[-1] = {**self.messages[-1], "tool_calls": calls}
         self.messages += reply.messages
-        self.calls += reply.calls
         self.ids += tokens
         self.logprobs += [0.0] * len(tokens)
         self.raw_logprobs += [0.0] * len(tokens)
@@ -180,18 +173,18 @@ class Row:
             # the reply is rendered by the chat template, so only its end is known
             self._ends += [len(self._text) - len(text)] * (len(tokens) - 1) + [len(self._text)]
         self.turn, self.begin = self.turn + 1, len(self.ids)
-        self._growing, self._thought = GrowingText(self.decode), False
+        self.growing, self._thought = GrowingText(self.growing.decode), False
 
-    def _without_end(self, ends: frozenset[int]) -> list[int]:
+    def _without_end(self) -> list[int]:
         """The tokens of this turn without the end token."""
         ids = self.ids[self.begin :]
-        return ids[:-1] if self.finish == "stop" and ids and ids[-1] in ends else ids
+        return ids[:-1] if self.finish == "stop" and ids and ids[-1] in self.end_ids else ids
 
-    def _close(self, ends: frozenset[int]) -> str:
+    def _close(self) -> str:
         """Add the model's turn to the dialogue; return its text."""
-        ids, count = self._without_end(ends), len(self.ids) - self.begin
-        text = self.decode(ids)
-        char_ends, before = token_ends(ids, text, self.decode), len(self._text)
+        ids, count, decode = self._without_end(), len(self.ids) - self.begin, self.growing.decode
+        text = decode(ids)
+        char_ends, before = token_ends(ids, text, decode), len(self._text)
         self._text += text
         if not char_ends and (ids or not self.turn):
             self._ends = None
@@ -206,11 +199,11 @@ class Row:
         )  # fmt: skip
         return text
 
-    def delta(self, ends: frozenset[int]) -> RowDelta:
+    def delta(self) -> RowDelta:
         """What the row gained since the last report."""
-        text, self._pending = self._pending, ""
         if not self.waits:
-            text += self._growing.advance(self._without_end(ends), last=self.finish is not None)
+            self._read_text(last=self.finish is not None)
+        text, self._pending = self._pending, ""
         _, length, spans, _ = self.reported
         self.reported = self._progress
         return RowDelta(
@@ -218,10 +211,10 @@ class Row:
             finish=self.finish, spans=tuple(map(unscored, self.spans[spans:])), waits=self.waits,
         )  # fmt: skip
 
-    def rollout(self, ends: frozenset[int], *, has_environment: bool = False) -> Rollout:
+    def rollout(self, *, has_environment: bool = False) -> Rollout:
         """The finished answer; its text leaves out end tokens."""
         if self.begin < len(self.ids) and (not self.spans or self.spans[-1].kind != "model"):
-            self._close(ends)
+            self._close()
         return Rollout(
             key=self.prompt.key, group=self.prompt.group, index=self.index,
             attempt=self.prompt.attempt, prompt_ids=self.prompt.ids, ids=tuple(self.ids),

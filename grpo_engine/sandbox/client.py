@@ -145,10 +145,6 @@ class Sandbox:
         pids = [worker.process.pid for worker in self._workers if worker.process]
         return [pid for pid in pids if pid is not None]
 
-    @property
-    def is_busy(self) -> bool:
-        return any(worker.is_busy for worker in self._workers)
-
     def close(self, grace: float = 0.0) -> None:
         """Let the processes exit within so many seconds, then end all that they started."""
         for worker in self._workers:
@@ -165,7 +161,7 @@ class Sandbox:
     def start(self) -> list[Result]:
         """Start the first process; return the results of its setup."""
         self._begin(self._workers[0])
-        return self._wait(lambda: not self.is_busy)
+        return self.finish()
 
     def submit(self, call: Call) -> None:
         self._workers[call.worker].queue.append(call)
@@ -177,7 +173,12 @@ class Sandbox:
 
     def finish(self) -> list[Result]:
         """Wait for all calls, and return their results."""
-        return self._wait(lambda: not self.is_busy)
+        results = self.poll(0)
+        while any(worker.is_busy for worker in self._workers):
+            if self._interrupted():
+                raise StopNow(f"stopped while {self._name} were called")
+            results += self.poll(TICK)
+        return results
 
     def poll(self, seconds: float) -> list[Result]:
         """The results that have come, after waiting for one at most this long."""
@@ -206,15 +207,6 @@ class Sandbox:
                 f"import, or raise {setting}"
             )
         return f"loading {what} {failure.message}{failure.at}; see {self.log}"
-
-    def _wait(self, is_done: Callable[[], bool]) -> list[Result]:
-        results = []
-        while True:
-            results += self.poll(TICK)
-            if is_done():
-                return results
-            if self._interrupted():
-                raise StopNow(f"stopped while {self._name} were called")
 
     def _begin(self, worker: _Worker) -> None:
         """Start a process, whose setup comes before all other calls."""

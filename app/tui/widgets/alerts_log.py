@@ -20,8 +20,15 @@ MOST_LINES = 3  # of an alert, unless the panel is high
 SIGNS = {"info": "·", "warning": "▲", "error": "✗"}
 
 
+def sign_of(severity: str) -> str:
+    """The sign of a severity; one of another version is shown as it is."""
+    return SIGNS.get(severity) or safe(severity, " ")
+
+
 def colour_of(severity: str, palette: Palette) -> int:
-    return {"info": palette.label, "warning": palette.warn, "error": palette.bad}[severity]
+    return {"info": palette.label, "warning": palette.warn, "error": palette.bad}.get(
+        severity, palette.warn
+    )
 
 
 def alert_lines(
@@ -45,7 +52,7 @@ def alert_lines(
         [edge, (" " * (LEAD - 1), None), (row, style(palette.headline))] for row in rows
     ]
     lines[0][1:2] = [(f"{clock(alert.at)} ", style(palette.label)),
-                     (f"{SIGNS[alert.severity]} ", sign)]  # fmt: skip
+                     (f"{sign_of(alert.severity)} ", sign)]  # fmt: skip
     lines[-1] += [
         (since if rows[-1] else since.lstrip(), style(palette.label)),
         ("  ⏎", style(palette.accent)),
@@ -69,7 +76,7 @@ def log_line(line: LogLine, palette: Palette, marked: bool) -> Line:
     return [
         ("▌" if marked else " ", style(palette.accent)),
         (f"{clock(line.at)} ", style(palette.label)),
-        (f"{SIGNS[line.severity]} ", style(colour_of(line.severity, palette))),
+        (f"{sign_of(line.severity)} ", style(colour_of(line.severity, palette))),
         (safe(line.text, " "), look),
     ]
 

@@ -12,7 +12,7 @@ from grpo_tui.app.inspector.dialogue import Piece, flow
 from grpo_tui.app.inspector.groups import letter
 from grpo_tui.app.text.numbers import seconds, short, signed
 from grpo_tui.app.text.prompt_text import question
-from grpo_tui.app.text.safe_text import cell_len, clip, clip_start, wrap
+from grpo_tui.app.text.safe_text import cell_len, clip, clip_start, safe, wrap
 from grpo_tui.app.tui.looks.colours import Palette, style
 from grpo_tui.app.tui.messages import RolloutOpened
 from grpo_tui.app.tui.widgets.panel import Line, Panel
@@ -165,7 +165,8 @@ class Lanes(Panel):
             self.title, self.note = "answers", ""
             return _empty(self.snapshot, width, palette)
         names = f"{letter(0)}–{letter(len(group.rollouts) - 1)}" if group.rollouts else ""
-        self.title = f"answers to {ORIGINS[group.origin]} {group.index + 1}"
+        prompt = ORIGINS.get(group.origin) or safe(group.origin, " ")
+        self.title = f"answers to {prompt} {group.index + 1}"
         lines = self._prompt(group, width, height)
         if not lines and not self.snapshot.active:  # while it is, Watch's sentence has the prompt
             asked = " ".join(question(group.prompt_text).split())

@@ -75,10 +75,10 @@ def one_by_one(
         while row.finish is None:
             take_one(policy, row, sampling)
             if row.finish in ("stop", "stop_string"):
-                row.end_turn(policy.end_ids)
+                row.end_turn()
                 reply = script.get((row.number, row.turn), EnvironmentReply(done=True))
                 _reply(row, reply, dialogue)
-    return [row.rollout(policy.end_ids, has_environment=True) for row in rows]
+    return [row.rollout(has_environment=True) for row in rows]
 
 
 def _reply(row: Any, reply: EnvironmentReply, dialogue: Dialogues) -> None:

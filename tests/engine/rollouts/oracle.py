@@ -21,7 +21,7 @@ def sample_one_by_one(
     for row in rows:
         while row.finish is None:
             take_one(policy, row, sampling)
-    return [row.rollout(policy.end_ids) for row in rows]
+    return [row.rollout() for row in rows]
 
 
 def take_one(policy: Policy, row: Row, sampling: Sampling) -> None:
@@ -35,4 +35,4 @@ def take_one(policy: Policy, row: Row, sampling: Sampling) -> None:
     keys = token_keys([row.key], [len(row.ids)])
     token, logprob, raw = (x.item() for x in draw(logits, sampling, keys, seen=seen))
     row.append(int(token), float(logprob), float(raw))  # type: ignore[arg-type]
-    row.settle(sampling, policy.end_ids, [])
+    row.settle(sampling, [])

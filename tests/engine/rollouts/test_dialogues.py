@@ -150,7 +150,19 @@ def test_rows_leave_a_shared_prompt_and_come_back(policy: Policy) -> None:
 
 def test_log_probabilities_of_a_dialogue_equal_one_forward_over_its_text(policy: Policy) -> None:
     sampling = Sampling(max_new_tokens=40, stop=STOPS, temperature=0.7)
-    rollouts = sample(policy, sampling, dialogues(Scripted(REPLIES)))
+    assert_scores(policy, sample(policy, sampling, dialogues(Scripted(REPLIES))))
+
+
+def test_a_turn_follows_a_reply_that_the_template_renders_as_nothing(policy: Policy) -> None:
+    by_graph = replace(policy, kernels=None)
+    silent = replace(dialogues(Scripted(REPLIES), end=None), tokens=lambda _: ())
+    sampling = Sampling(max_new_tokens=40, stop=STOPS, temperature=0.7)
+    rollouts = sample(by_graph, sampling, silent)
+    assert max(rollout.spans[-1].turn for rollout in rollouts) >= 2
+    assert_scores(by_graph, rollouts)
+
+
+def assert_scores(policy: Policy, rollouts: Sequence[Rollout]) -> None:
     for batch in micro_batches(rollouts, max_rows=4):
         scores = token_scores(policy, batch, temperature=0.7, gradient=False)
         for line, row in zip(np.array(scores.logprobs), batch.rows, strict=True):

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-from grpo_engine.events import Origin
 from grpo_tui.app.inspector.groups import (
     Change,
     SortKey,
@@ -23,7 +22,12 @@ from grpo_tui.experiments.values import GroupView, RolloutView, SearchHit
 # The heading of what groups are sorted by, in place of the spread.
 SORTED_AS: Mapping[SortKey, str] = {"surprise": "surp", "length": "len", "kl": "KL", "clip": "clip"}
 
-KINDS: Mapping[Origin, str] = {"train": "training", "pinned": "pinned", "eval": "held-out"}
+KINDS: Mapping[str, str] = {"train": "training", "pinned": "pinned", "eval": "held-out"}
+
+
+def kind_of(origin: str) -> str:
+    """What an origin is called; one of another version is shown as it is."""
+    return KINDS.get(origin) or safe(origin, " ")
 
 
 def mark(advantage: float | None) -> str:
@@ -103,7 +107,7 @@ def place_line(
     label, text = style(palette.label), style(palette.text)
     line: Line = [(f" {clip(run, 40)}", style(palette.headline)), (f"  step {group.step}", text)]
     if group.origin != "train":
-        line.append((f"  {KINDS[group.origin]}", style(palette.accent)))
+        line.append((f"  {kind_of(group.origin)}", style(palette.accent)))
     line.append((f"  prompt {group.index + 1} ", label))
     end: Line = []
     if group.target:

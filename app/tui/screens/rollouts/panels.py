@@ -25,6 +25,7 @@ from grpo_tui.app.tui.screens.rollouts.lines import (
     groups_head,
     history_line,
     hit_lines,
+    kind_of,
     place_line,
     reward_lines,
     search_note,
@@ -101,7 +102,7 @@ class GroupsPanel(ViewPanel):
         """A header, the groups around the selected one, and counts of other origins."""
         palette, view = self.palette, self.view
         kind = view.step.origin if view.step else "train"
-        self.title = "groups" if kind == "train" else KINDS[kind]
+        self.title = "groups" if kind == "train" else kind_of(kind)
         groups = view.groups
         self.note = f"sort {view.sort}" if groups else ""
         if view.search is not None:

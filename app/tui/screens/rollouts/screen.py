@@ -377,7 +377,7 @@ class RolloutsScreen(WorkbenchScreen):
         step = self.view.step
         if step is None:
             return
-        place = ORIGINS.index(step.origin)
+        place = ORIGINS.index(step.origin) if step.origin in ORIGINS else 0
         others = (*ORIGINS[place + 1 :], *ORIGINS[: place + 1])
         origin = next(o for o in others if o in ("train", step.origin) or step.counts[o])
         self._following = origin == "train"

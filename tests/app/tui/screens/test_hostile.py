@@ -4,6 +4,8 @@ The five screens have their own tests of hostile answers. Here one store of host
 by keys, and each frame is checked.
 """
 
+import shutil
+import sqlite3
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -51,6 +53,13 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+KEYS = ("g", "g", "g", "g", "g", "g", "g", "down", "z", "z", "y", "t", "escape", "N", "escape", "i",
+        "escape", "s", "b", "e", "escape", "space", "down", "space", "d", "v", "v", "v", "v",
+        "plus", "escape", "1", "c", "v", "escape", "escape", "1", "enter", "tab", "tab", "tab",
+        "down", "enter", "escape", "ctrl+c", "escape", "4", "v", "escape", "question_mark",
+        "escape")  # fmt: skip
+
+
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
 async def test_a_store_of_hostile_runs_is_harmless_on_every_screen(
     size: tuple[int, int], store: Path
@@ -60,12 +69,7 @@ async def test_a_store_of_hostile_runs_is_harmless_on_every_screen(
         screen = app.screen
         assert isinstance(screen, RunsScreen)
         await until(app, lambda: len(screen.view.runs) == 2 and screen.view.preview is not None)
-        keys = ("g", "g", "g", "g", "g", "g", "g", "down", "z", "z", "y", "t", "escape", "N",
-                "escape", "i", "escape", "s", "b", "e", "escape", "space", "down", "space", "d",
-                "v", "v", "v", "v", "plus", "escape", "1", "c", "v", "escape", "escape", "1",
-                "enter", "tab", "tab", "tab", "down", "enter", "escape", "ctrl+c", "escape", "4",
-                "v", "escape", "question_mark", "escape")  # fmt: skip
-        for key in keys:
+        for key in KEYS:
             await pilot.press(key)
             await pilot.pause()
             frames.check(app)
@@ -73,3 +77,35 @@ async def test_a_store_of_hostile_runs_is_harmless_on_every_screen(
         for text in (as_json(screen.view), as_markdown(screen.view)):
             assert not any(sign in text for sign in OBEYED)
         assert "\x00" not in as_csv(screen.view)  # only this is removed; other data is unchanged
+
+
+WORDS = {
+    "run": ("status",), "alert": ("rule", "severity"), "rollout": ("finish",),
+    "rollout_group": ("no_signal",), "evaluation": ("mode", "moment"),
+}  # fmt: skip
+
+
+async def test_words_of_another_version_are_shown_as_they_are(tmp_path: Path, store: Path) -> None:
+    path = Path(shutil.copytree(store.parent, tmp_path / "other")) / store.name
+    with closing(sqlite3.connect(path)) as conn:
+        for table, columns in WORDS.items():
+            for column in columns:
+                conn.execute(f"UPDATE {table} SET {column} = 'vexed' || {column}")
+        conn.execute("UPDATE rollout_group SET origin = 'vexed' WHERE id % 3 = 0")
+        for word in ("severity", "reason", "mode", "finish", "kind"):
+            place = f"$.{word}"
+            conn.execute(
+                "UPDATE event SET payload = json_set(payload, ?, 'vexed') "
+                "WHERE json_extract(payload, ?) IS NOT NULL", (place, place),
+            )  # fmt: skip
+        conn.commit()
+    app = Workbench(path, preferences=Preferences())
+    async with app.run_test(size=(120, 40), notifications=True) as pilot:
+        screen = app.screen
+        assert isinstance(screen, RunsScreen)
+        await until(app, lambda: len(screen.view.runs) == 2 and screen.view.preview is not None)
+        assert "vexed" in frames.text(app)
+        for key in KEYS:
+            await pilot.press(key)
+            await pilot.pause()
+            frames.check(app)
