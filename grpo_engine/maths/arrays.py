@@ -57,7 +57,7 @@ def batch_of(
     old: mx.array | None,
     advantages: mx.array,
     mask: mx.array,
-    **others: mx.array | None,
+    **optional: mx.array | None,
 ) -> Batch:
     """Check shapes, [B,T] (advantages [B] or [B,T]), and detach the constants.
 
@@ -66,8 +66,8 @@ def batch_of(
     shape = tuple(of_shape("mask", mask, tuple(new.shape)).shape)
     of_shape("advantages", advantages, shape[:1], shape)
     per_token = mx.broadcast_to(advantages.reshape(shape[0], -1), shape)
-    checked: dict[str, Any] = dict.fromkeys(others)
-    arrays = {"new": new, "old": new if old is None else old, "advantage": per_token, **others}
+    checked: dict[str, Any] = dict.fromkeys(optional)
+    arrays = {"new": new, "old": new if old is None else old, "advantage": per_token, **optional}
     for name, values in arrays.items():
         if values is not None:
             inside = on_mask(of_shape(name, values, shape), mask > 0)

@@ -48,7 +48,7 @@ class Siblings:
         lowest = mx.where(self.members, self.score[None, :], mx.inf).min(axis=1)
         return highest - lowest > EQUAL_REWARDS * mx.abs(highest)
 
-    def std(self, kind: str) -> mx.array:
+    def std(self, divisor: str) -> mx.array:
         """√(Σ_j (r_j - mean)²/n), with n-1 for `sample`; 0 if all scores are equal. [B]
 
         Deviations are scaled by the largest, so that their squares neither overflow nor underflow.
@@ -56,8 +56,8 @@ class Siblings:
         deviation = mx.where(self.members, self.score[None, :] - self.mean[:, None], 0.0)
         scale = mx.abs(deviation).max(axis=1)
         unit = deviation / mx.where(scale > 0, scale, 1.0)[:, None]
-        divisor = mx.maximum(self.count - (kind == "sample"), 1.0)
-        return mx.where(self.differ, scale * mx.sqrt((unit * unit).sum(axis=1) / divisor), 0.0)
+        count = mx.maximum(self.count - (divisor == "sample"), 1.0)
+        return mx.where(self.differ, scale * mx.sqrt((unit * unit).sum(axis=1) / count), 0.0)
 
 
 def siblings(score: mx.array, group_ids: mx.array) -> Siblings:

@@ -82,7 +82,7 @@ def finish_step(
             "Use harder or easier tasks, larger groups, or more algorithm.refill_rounds.",
         ))  # fmt: skip
     yield from end_if_met(run, metrics)
-    yield from check_finite(run, experience, result)
+    yield from check_finite(run, result)
     yield from free_core(run)
 
 
@@ -98,17 +98,15 @@ def end_if_met(run: Run, metrics: Mapping[str, float]) -> Iterator[Event]:
         )
 
 
-def check_finite(
-    run: Run, experience: Experience | None, result: UpdateResult | None
-) -> Iterator[Event]:
+def check_finite(run: Run, result: UpdateResult | None) -> Iterator[Event]:
     """Raise an alert for an update that was not finite; end the run after several in a row."""
     if result is None or not result.not_finite:
         run.progress.bad_updates = 0
         return
     run.progress.bad_updates += 1
     group = None
-    if result.culprit is not None and experience is not None:
-        group = experience.samples.groups[result.culprit].index
+    if result.culprit is not None:
+        group = result.experience.samples.groups[result.culprit].index
     culprit = "" if group is None else f" It came from group {group}."
     remedy = "Lower optimizer.learning_rate; on a GPU try model.dtype float32."
     if run.policy.dtype == "float16":
