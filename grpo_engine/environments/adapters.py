@@ -30,14 +30,14 @@ class ToolEpisodes:
     instance: Any = None
 
     def reset(self, row: Mapping[str, Any], seed: int, index: int, wait: Await) -> Any:  # noqa: ARG002 - TRL's classes take no seed
-        """Begin an episode; a text is added to the prompt's last message."""
+        """Begin an episode; return a text for the prompt's last message, and further messages."""
         reset = getattr(self.instance, "reset", None)
         if reset is None:
-            return {"text": "", "messages": []}
+            return "", []
         text = wait(reset, **row)
         if text is not None and not isinstance(text, str):
             raise UnusableError(f"reset returned {preview(text)}, not a text or None")
-        return {"text": checked_length(text or ""), "messages": []}
+        return checked_length(text or ""), []
 
     def step(self, answer: str, wait: Await) -> Any:
         """Make the calls of an answer; one without calls is the last."""
@@ -76,7 +76,7 @@ class ProtocolEpisodes:
         """Begin an episode with further messages of the prompt."""
         keywords = {"index": index} if "index" in parameters(self.instance.reset) else {}
         messages = wait(self.instance.reset, row, seed, **keywords)
-        return {"text": "", "messages": checked_messages(messages, "reset")}
+        return "", checked_messages(messages, "reset")
 
     def step(self, answer: str, wait: Await) -> Any:
         """Reply to an answer."""
@@ -92,12 +92,12 @@ class ProtocolEpisodes:
         if len(json.dumps(info)) > MAX_STATE:
             raise UnusableError(f"the Reply's info has more than {MAX_STATE} characters")
         return {
-            "messages": messages, "done": bool(reply.done), "info": info, "calls": [],
+            "messages": messages, "done": bool(reply.done), "info": info,
             "reward": number(reply.reward, "the Reply's reward"),
         }  # fmt: skip
 
     def finish(self, wait: Await) -> Any:  # noqa: ARG002 - as the others
-        return {"reward": None, "state": attributes(self.instance)}
+        return {"state": attributes(self.instance)}
 
 
 def follows_protocol(instance: Any) -> bool:

@@ -15,6 +15,7 @@ from grpo_engine.rollouts.dialogue import EnvironmentReply, ToolCall
 from grpo_engine.rollouts.prompts import Opening
 from grpo_engine.rollouts.types import Outcome
 from grpo_engine.sandbox.client import Call, Result, Sandbox
+from grpo_engine.sandbox.report import Failure
 
 SERVICE = "grpo_engine.environments.service:EnvironmentService"
 PROCESSES = 2
@@ -28,9 +29,9 @@ class Described:
     """An environment as its process described it."""
 
     name: str
-    tools: tuple[Mapping[str, Any], ...]  # their schemas
     has_reward: bool
-    by_turn: bool  # in its replies
+    tools: Sequence[Mapping[str, Any]] = ()  # their schemas
+    by_turn: bool = False  # whether its replies have rewards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +56,7 @@ class _Episode:
     calls: int = 0
     failures: int = 0
     failure: EnvironmentReply | None = None
-    outcome: Outcome | None = None
+    end: Mapping[str, Any] = field(default_factory=dict)  # its reward and its state
 
 
 class EnvironmentClient:
@@ -91,7 +92,7 @@ class EnvironmentClient:
             at_a_time=AT_A_TIME, interpreter=interpreter, interrupted=interrupted, objects=objects,
         )  # fmt: skip
         self._episodes: list[_Episode] = []
-        self._pending: dict[Call, tuple[_Episode, str]] = {}  # with the answer of a step
+        self._pending: dict[Call, tuple[_Episode, str, str]] = {}  # method and a step's answer
         self._replies: dict[int, EnvironmentReply] = {}  # by slot
         self.described: dict[str, Described] = {}
 
@@ -111,7 +112,7 @@ class EnvironmentClient:
                 )
         descriptions = results[len(results) - len(self._keys) :]
         self.described = {
-            key: Described(**{**result.value, "tools": tuple(result.value["tools"])})
+            key: Described(**result.value)
             for key, result in zip(self._keys, descriptions, strict=True)
         }
         return self
@@ -123,10 +124,6 @@ class EnvironmentClient:
     def rewards(self) -> tuple[str, ...]:
         names = (one.name for one in self.described.values() if one.has_reward)
         return tuple(dict.fromkeys(names))
-
-    @property
-    def pids(self) -> list[int]:
-        return self._sandbox.pids
 
     def close(self) -> None:
         """End the processes and all that they started."""
@@ -152,7 +149,7 @@ class EnvironmentClient:
         if not self._replies:
             self._receive(self._sandbox.poll(seconds))
         replies, self._replies = self._replies, {}
-        return sorted(replies.items(), key=lambda item: item[0])
+        return sorted(replies.items())
 
     def failure(self, place: int) -> EnvironmentReply | None:
         """Why an environment could not begin; None if it has begun."""
@@ -172,11 +169,14 @@ class EnvironmentClient:
             if not is_lost:
                 self._submit(episode, "finish")
         self._receive(self._sandbox.finish())
-        return [
-            episode.outcome or Outcome(name=self._name(episode), calls=episode.calls,
-                                       failures=episode.failures)
-            for episode in self._episodes
-        ]  # fmt: skip
+        outcomes = []
+        for episode in self._episodes:
+            described = self.described[episode.job.environment]
+            outcomes.append(Outcome(
+                name=described.name, by_turn=described.by_turn, calls=episode.calls,
+                failures=episode.failures, **episode.end,
+            ))  # fmt: skip
+        return outcomes
 
     def _load(self, method: str, **arguments: Any) -> Call:
         def prepare(process: int) -> tuple[Mapping[str, Any], float]:
@@ -190,48 +190,41 @@ class EnvironmentClient:
 
     def _submit(self, episode: _Episode, method: str, **arguments: Any) -> None:
         def prepare(process: int) -> tuple[Mapping[str, Any], float]:
-            calls, repeat = 1, dict[str, Any]()
-            if method != "reset":
-                repeat["repeat"] = None
-                if episode.process != process:
-                    calls += 1 + len(episode.past)
-                    repeat["repeat"] = {"job": _arguments(episode.job), "past": episode.past}
+            calls, repeat = 1, None
+            if method != "reset" and episode.process != process:
+                calls += 1 + len(episode.past)
+                repeat = {"job": _arguments(episode.job), "past": episode.past}
             episode.process = process
-            name, limit = episode.job.environment, self._time_limit
-            base = {"name": name, "slot": episode.slot, "limit": limit}
-            return {**base, **repeat, **arguments}, calls * limit
+            return {
+                "method": method, "name": episode.job.environment, "slot": episode.slot,
+                "limit": self._time_limit, "repeat": repeat, **arguments,
+            }, calls * self._time_limit  # fmt: skip
 
-        call = Call(method, prepare, episode.slot % self._processes)
-        self._pending[call] = episode, arguments.get("answer", "")
+        call = Call("call", prepare, episode.slot % self._processes)
+        self._pending[call] = episode, method, arguments.get("answer", "")
         self._sandbox.submit(call)
 
     def _receive(self, results: Sequence[Result]) -> None:
         for result in results:
             if result.call not in self._pending:  # it loads an environment again
                 continue
-            episode, answer = self._pending.pop(result.call)
+            episode, method, answer = self._pending.pop(result.call)
             if result.failure:
-                self._failed(episode, result)
-            elif result.call.method == "reset":
-                messages = tuple(result.value["messages"])
-                episode.opening = Opening(text=result.value["text"], messages=messages)
-            elif result.call.method == "step":
+                self._failed(episode, method, result.failure, result.seconds)
+            elif method == "reset":
+                text, messages = result.value
+                episode.opening = Opening(text=text, messages=tuple(messages))
+            elif method == "step":
                 self._stepped(episode, answer, result)
             else:
-                described = self.described[episode.job.environment]
-                episode.outcome = Outcome(
-                    name=described.name, by_turn=described.by_turn, calls=episode.calls,
-                    failures=episode.failures, **result.value,
-                )  # fmt: skip
+                episode.end = result.value
 
-    def _failed(self, episode: _Episode, result: Result) -> None:
-        failure, method = result.failure, result.call.method
-        assert failure is not None
+    def _failed(self, episode: _Episode, method: str, failure: Failure, seconds: float) -> None:
         message = failure.message
         if failure.cause == "timeout":
             message = f"took longer than task.environment_time_limit {self._time_limit:g} s"
         reply = EnvironmentReply(
-            name=self._name(episode), ms=1000 * result.seconds,
+            name=self._name(episode), ms=1000 * seconds,
             error=f"{method}: {message}{failure.at}",
         )  # fmt: skip
         if method == "step":
@@ -240,12 +233,11 @@ class EnvironmentClient:
             episode.failure = reply
 
     def _stepped(self, episode: _Episode, answer: str, result: Result) -> None:
-        value = {"reward": None, "info": {}, **result.value}
-        calls = tuple(ToolCall(**call) for call in value.pop("calls"))
-        episode.past.append((answer, value["messages"]))
+        value = {**result.value, "messages": tuple(result.value["messages"])}
+        calls = tuple(ToolCall(**call) for call in value.pop("calls", ()))
+        episode.past.append((answer, result.value["messages"]))
         episode.calls += len(calls)
         episode.failures += sum(call.failed for call in calls)
-        value["messages"] = tuple(value["messages"])
         name = ", ".join(call.name for call in calls) or self._name(episode)
         self._replies[episode.slot] = EnvironmentReply(
             calls=calls, ms=1000 * result.seconds, name=name, **value

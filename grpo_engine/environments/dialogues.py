@@ -158,7 +158,7 @@ def open_environments(
     }
     combined = render.with_tools(list(schemas.values()))
     renderers = {
-        name: replace(combined, tools=described.tools) if described.tools else render
+        name: replace(combined, tools=tuple(described.tools)) if described.tools else render
         for name, described in client.described.items()
     }
     is_plain = render.is_plain or bool(

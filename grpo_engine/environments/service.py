@@ -53,41 +53,31 @@ class EnvironmentService:
             package = verifiers.load(name, options)
             self._make[key] = lambda: verifiers.Episodes(package)
             title, tools = name.removeprefix(verifiers.PREFIX), verifiers.tools(package)
-            return {"name": title, "has_reward": True, "by_turn": False, "tools": tools}
+            return {"name": title, "has_reward": True, "tools": tools}
         if name:
             self._make[key] = functools.partial(self._new, self._find(name, "environment"))
         else:
             self._make[key] = lambda: ToolEpisodes(self._tools)
         return self._described(name, self._make[key]()) if describe else {}
 
-    def reset(
-        self, name: str, slot: int, limit: float, row: Mapping[str, Any], seed: int, index: int
-    ) -> Any:
-        """Begin an episode."""
-        if (name, slot) not in self._episodes:
-            self._episodes[name, slot] = self._make[name]()
-        return self._episodes[name, slot].reset(row, seed, index, self._await(limit))
-
-    def step(
-        self, name: str, slot: int, limit: float, repeat: Mapping[str, Any] | None, answer: str
-    ) -> Any:
-        return self._episode(name, slot, limit, repeat).step(answer, self._await(limit))
-
-    def finish(self, name: str, slot: int, limit: float, repeat: Mapping[str, Any] | None) -> Any:
-        """What the environment says at the end."""
-        return self._episode(name, slot, limit, repeat).finish(self._await(limit))
-
-    def _episode(self, name: str, slot: int, limit: float, repeat: Mapping[str, Any] | None) -> Any:
-        """The episode; after a loss of its process it is repeated first."""
+    def call(
+        self, method: str, name: str, slot: int, limit: float, *,
+        repeat: Mapping[str, Any] | None = None, **arguments: Any,
+    ) -> Any:  # fmt: skip
+        """Reset, step or finish an episode; after a loss of its process it is repeated first."""
         if repeat is not None:
-            self.reset(name, slot, limit, **repeat["job"])
+            self.call("reset", name, slot, limit, **repeat["job"])
             for answer, messages in repeat["past"]:
-                if self.step(name, slot, limit, None, answer)["messages"] != messages:
+                if self.call("step", name, slot, limit, answer=answer)["messages"] != messages:
                     raise UnusableError(
                         "its process was lost to another episode, and it does not repeat its "
                         "replies: the row and the seed must decide them"
                     )
-        return self._episodes[name, slot]
+        if (name, slot) not in self._episodes:
+            self._episodes[name, slot] = self._make[name]()
+        make = getattr(self._episodes[name, slot], method)
+        value = make(**arguments, wait=self._await(limit))
+        return self._loop.wait(value, limit) if inspect.isawaitable(value) else value
 
     def _await(self, limit: float) -> Await:
         """A function that calls users' code, and waits for the value if that is awaitable."""
@@ -126,7 +116,7 @@ class EnvironmentService:
                     f"environment {name} replies to whole answers, so task.tools cannot be called "
                     "beside it; make them methods of a class without `step`"
                 )
-            return {"name": title, "has_reward": True, "by_turn": True, "tools": []}
+            return {"name": title, "has_reward": True, "by_turn": True}
         if not episode.tools:
             raise BrokenEnvironmentError(
                 f"environment {name} has neither `reset(row, seed)` and `step(answer)` nor public "
@@ -134,7 +124,7 @@ class EnvironmentService:
             )
         has_reward = callable(getattr(episode.instance, "get_reward", None))
         tools = [_schema(name, tool) for name, tool in episode.tools.items()]
-        return {"name": title, "has_reward": has_reward, "by_turn": False, "tools": tools}
+        return {"name": title, "has_reward": has_reward, "tools": tools}
 
 
 def _schema(name: str, tool: Callable[..., Any]) -> Any:

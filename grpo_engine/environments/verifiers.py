@@ -22,7 +22,7 @@ from grpo_engine.environments.adapters import (
 )
 from grpo_engine.environments.calls import call_error, find_calls
 from grpo_engine.errors import BrokenEnvironmentError
-from grpo_engine.sandbox.report import plain
+from grpo_engine.sandbox.report import is_json, plain
 
 PREFIX = "verifiers:"
 
@@ -92,36 +92,31 @@ class Episodes:
 
     environment: Any
     prompt: list[Any] = field(default_factory=list)  # of the answer that is awaited
-    state: Any = None
+    state: Any = None  # of the package, once the episode has ended
     loop: asyncio.Task[Any] | None = None
-    prompts: asyncio.Queue[list[Any]] = field(default_factory=asyncio.Queue)
+    prompts: asyncio.Queue[list[Any] | None] = field(default_factory=asyncio.Queue)  # None: the end
     answers: asyncio.Queue[str | None] = field(default_factory=asyncio.Queue)
-    is_scored: bool = False
 
-    def reset(self, row: Mapping[str, Any], seed: int, index: int, wait: Await) -> Any:  # noqa: ARG002 - it takes no seed
+    async def reset(self, row: Mapping[str, Any], seed: int, index: int, wait: Await) -> Any:  # noqa: ARG002 - it takes no seed
         """Begin an episode; return the messages that the environment adds to the row's."""
-        return wait(self._reset, row)
-
-    async def _reset(self, row: Mapping[str, Any]) -> Any:
         if self.loop is not None:
             self.loop.cancel()
-        self.prompts, self.answers, self.is_scored = asyncio.Queue(), asyncio.Queue(), False
+        self.prompts, self.answers, self.state = asyncio.Queue(), asyncio.Queue(), None
         self.prompt = [_typed(message) for message in row["prompt"]]
         rollout = self.environment.rollout({**row, "prompt": list(self.prompt)}, self, "policy", {})
         self.loop = asyncio.create_task(rollout)
+        prompts = self.prompts  # a later episode has another queue
+        self.loop.add_done_callback(lambda _: prompts.put_nowait(None))
         if (added := await self._next("its prompt")) is None:
             raise UnusableError("the episode ended before the first answer")
-        return {"text": "", "messages": checked_messages(added, "setup_state")}
+        return "", checked_messages(added, "setup_state")
 
-    def step(self, answer: str, wait: Await) -> Any:
+    async def step(self, answer: str, wait: Await) -> Any:  # noqa: ARG002 - as the others
         """Give the answer to the package's loop; return what it asks or how it ended."""
-        return wait(self._step, answer)
-
-    async def _step(self, answer: str) -> Any:
         self.answers.put_nowait(answer)
         added = await self._next("earlier messages")
         if added is None:
-            return {"messages": [], "done": True, "info": await self._score(), "calls": []}
+            return {"messages": [], "done": True, "info": await self._score()}
         messages = checked_messages(added[1:], "env_response")  # after the answer itself
         tools_by_name = getattr(self.environment, "tool_map", {})
         calls = [
@@ -138,36 +133,30 @@ class Episodes:
 
     async def _next(self, what: str) -> list[dict[str, Any]] | None:
         """The messages after the last prompt, None once the loop has ended."""
-        assert self.loop is not None
-        prompts = asyncio.ensure_future(self.prompts.get())
-        try:
-            await asyncio.wait({prompts, self.loop}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            if not prompts.done():
-                prompts.cancel()
-        if not prompts.done():
+        prompt = await self.prompts.get()
+        if prompt is None:
+            assert self.loop is not None
             self.state = self.loop.result()
             if (error := self.state.get("error")) is not None:
                 raise UnusableError(f"the episode ended with {type(error).__name__}: {error}")
             return None
-        before, self.prompt = self.prompt, prompts.result()
-        if self.prompt[: len(before)] != before:
+        before, self.prompt = self.prompt, prompt
+        if prompt[: len(before)] != before:
             raise UnusableError(f"the environment changes {what}; a dialogue can only grow")
-        return [_plain(message) for message in self.prompt[len(before) :]]
+        return [_plain(message) for message in prompt[len(before) :]]
 
-    def finish(self, wait: Await) -> Any:
+    async def finish(self, wait: Await) -> Any:  # noqa: ARG002 - as the others
         """The rubric's reward, and what the episode's state has that is JSON."""
-        return wait(self._finish)
-
-    async def _finish(self) -> Any:
-        if not self.is_scored:
+        if self.state is None:  # the last answer did not end it
             assert self.loop is not None
             self.answers.put_nowait(None)
             self.state = await self.loop
             await self._score()
-        values = {key: value for key, value in self.state.items() if _is_json(value)}
-        for key in ("input", "task"):  # the row again
-            values.pop(key, None)
+        values = {
+            key: value for key, value in self.state.items()
+            if key not in ("input", "task")  # the row again
+            and value is not None and is_json(value)
+        }  # fmt: skip
         reward = number(self.state["reward"], "the rubric's reward")
         return {"reward": reward, "state": attributes(SimpleNamespace(**values))}
 
@@ -175,7 +164,6 @@ class Episodes:
         """Score the episode; return the value of each function of the rubric."""
         await self.environment.rubric.score_rollout(self.state)
         await self.environment.rubric.cleanup(self.state)
-        self.is_scored = True
         return {str(name): plain(value) for name, value in self.state["metrics"].items()}
 
     async def get_response(self, prompt: list[Any], model: str, *_: Any, **__: Any) -> Any:
@@ -220,11 +208,3 @@ def _plain(message: Any) -> dict[str, Any]:
             raise UnusableError(f"a message has {other.get('type')!r}; only text can be used")
         content = "".join(part["text"] for part in parts)
     return {"role": message.role, "content": checked_length(content)}
-
-
-def _is_json(value: Any) -> bool:
-    try:
-        json.dumps(value)
-    except (TypeError, ValueError, RecursionError):
-        return False
-    return value is not None

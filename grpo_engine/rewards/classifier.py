@@ -5,6 +5,7 @@ transformers, the score is `score.weight · h` with h the last token's hidden st
 """
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,11 @@ class Classifier:
                 "sequence-classification model (`hf download` fetches one)"
             )
         self.__name__ = self.path.name.replace(":", "_") or "model"
-        self._loaded: tuple[Any, Any, Any] | None = None
 
     def __call__(
         self, prompts: Sequence[Any], completions: Sequence[Any], batch: int = 8, **_: Any
     ) -> list[float]:
-        trunk, head, tokenizer = self._loaded = self._loaded or self._load()
+        trunk, head, tokenizer = self._model
         rows = [
             self._ids(tokenizer, prompt, completion)
             for prompt, completion in zip(prompts, completions, strict=True)
@@ -72,7 +72,9 @@ class Classifier:
         text = tokenizer.apply_chat_template(messages, tokenize=False)
         return list(tokenizer.encode(text, add_special_tokens=False))
 
-    def _load(self) -> tuple[Any, Any, Any]:
+    @cached_property
+    def _model(self) -> tuple[Any, Any, Any]:
+        """The trunk, the head's weight and the tokenizer."""
         import mlx.core as mx
         from mlx_lm.utils import load_model, load_tokenizer
 

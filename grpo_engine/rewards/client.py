@@ -49,7 +49,7 @@ class _Group:
 
     sandbox: Sandbox
     functions: list[Function]
-    loads: list[Call]
+    loads: dict[Call, Function]
     batch_in: int = 0
 
 
@@ -89,9 +89,9 @@ class RewardClient:
         for objects in ({}, local):
             functions = [f for f in self.functions if (f.written in local) == bool(objects)]
             if functions:
-                loads = [self._load(function) for function in functions]
+                loads = {self._load(function): function for function in functions}
                 sandbox = Sandbox(
-                    SERVICE, folder, "rewards", setup=loads, interrupted=interrupted,
+                    SERVICE, folder, "rewards", setup=list(loads), interrupted=interrupted,
                     objects=objects,
                 )  # fmt: skip
                 self._groups.append(_Group(sandbox, functions, loads))
@@ -100,7 +100,8 @@ class RewardClient:
         with ExitStack() as on_error:
             on_error.callback(self.close, grace=0)
             for group in self._groups:
-                for function, result in zip(group.functions, group.sandbox.start(), strict=False):
+                for result in group.sandbox.start():
+                    function = group.loads[result.call]
                     if result.failure:
                         raise self._not_loaded(group, function, result.failure)
                     for name, value in result.value.items():  # as the service describes it
@@ -120,7 +121,7 @@ class RewardClient:
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(function.name for function in self.functions[: self._rewards])
+        return tuple(self.weights)
 
     @property
     def measured(self) -> str:
@@ -128,14 +129,9 @@ class RewardClient:
         return "".join(function.name for function in self.functions[self._rewards :])
 
     @property
-    def weights(self) -> tuple[float, ...]:
-        return tuple(function.weight for function in self.functions[: self._rewards])
-
-    @property
-    def pid(self) -> int | None:
-        """The id of the process while it runs."""
-        pids = [pid for group in self._groups for pid in group.sandbox.pids]
-        return pids[0] if pids else None
+    def weights(self) -> dict[str, float]:
+        """Of the rewards, by name."""
+        return {function.name: function.weight for function in self.functions[: self._rewards]}
 
     def close(self, grace: float = 1.0) -> None:
         for group in self._groups:
@@ -165,9 +161,8 @@ class RewardClient:
     ) -> ScoredRewards:
         """Call the reward functions and, to `measure`, the one that is no reward, as the last."""
         given = {"prompts": prompts, "completions": completions, "completion_ids": completion_ids}
-        batch = {**{k: v for k, v in columns.items() if k not in GIVEN}, **given}
         self._batch = {
-            "columns": {key: list(values) for key, values in batch.items()},
+            "columns": {key: list(values) for key, values in {**columns, **given}.items()},
             "state": dict(trainer_state),
         }
         called = self.functions if measure else self.functions[: self._rewards]
@@ -179,7 +174,9 @@ class RewardClient:
                 outcomes |= self._call_together(group, [f for f in functions if f.is_async])
                 for function in functions:
                     if function not in outcomes:
-                        outcomes[function] = self._call(group, function)
+                        index = group.functions.index(function)
+                        result = self._ask(group, "call", self.time_limit, index=index)
+                        outcomes[function] = self._outcome(group, function, result)
         except BaseException:
             self.close(grace=0)
             raise
@@ -214,14 +211,8 @@ class RewardClient:
 
         result = group.sandbox.ask(Call(method, prepare))
         if result.setup is not None and result.failure is not None:
-            function = group.functions[group.loads.index(result.setup)]
-            raise self._not_loaded(group, function, result.failure)
+            raise self._not_loaded(group, group.loads[result.setup], result.failure)
         return result
-
-    def _call(self, group: _Group, function: Function) -> Outcome:
-        index = group.functions.index(function)
-        result = self._ask(group, "call", self.time_limit, index=index)
-        return self._outcome(group, function, result)
 
     def _call_together(
         self, group: _Group, functions: Sequence[Function]

@@ -7,7 +7,7 @@ responds with `{"rewards": [0.5, null, …]}` or the bare list.
 import json
 from collections.abc import Sequence
 from typing import Any
-from urllib.error import HTTPError, URLError
+from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import ProxyHandler, Request, build_opener
 
@@ -26,9 +26,7 @@ class Endpoint:
         if not parts.hostname:
             raise RewardError(f"reward {url}: no host in the address; give http://host:port/path")
         self.url = url
-        self.__name__ = (parts.path.strip("/").rpartition("/")[2] or parts.hostname).replace(
-            "/", "_"
-        )
+        self.__name__ = parts.path.strip("/").rpartition("/")[2] or parts.hostname
         self._open = build_opener(ProxyHandler({})).open
 
     def __call__(
@@ -57,7 +55,7 @@ class Endpoint:
             with error:
                 said = error.read(500).decode("utf-8", "replace").strip()
             raise RewardError(f"{self.url} answered {error.code} {error.reason}: {said}") from None
-        except (URLError, OSError) as error:
+        except OSError as error:
             reason = getattr(error, "reason", error)
             raise RewardError(f"{self.url} cannot be reached ({reason}); is it running?") from None
         return self._scores(data)

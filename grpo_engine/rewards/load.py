@@ -36,8 +36,7 @@ class LoadedReward:
     @property
     def is_async(self) -> bool:
         function = _unwrapped(self.function)
-        call = getattr(function, "__call__", None)  # noqa: B004 - the object's method is needed
-        return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+        return any(map(inspect.iscoroutinefunction, (function, function.__call__)))
 
     def keywords(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The keywords to call it with: all, or without **kwargs only those it names."""
@@ -58,24 +57,24 @@ def as_reward(name: str, function: Any, file: str, options: Mapping[str, Any]) -
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # some built-in callables have no signature
-        return LoadedReward(title, function, file, dict(options))
-    kwargs, positional = inspect.Parameter.VAR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY
+        return LoadedReward(title, function, file, options)
     required = [p for p in parameters if p.default is p.empty]
-    if blocking := [p.name for p in required if p.kind is positional]:
+    if blocking := [p.name for p in required if p.kind is p.POSITIONAL_ONLY]:
         raise RewardError(
             f"reward {name}: rewards are called by keyword, but {', '.join(blocking)} can only be "
             "given by position; remove the `/` from its parameters"
         )
-    by_keyword = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    accepted = frozenset(p.name for p in parameters if p.kind in by_keyword)
-    has_kwargs = any(p.kind is kwargs for p in parameters)
+    accepted = frozenset(
+        p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    )
+    has_kwargs = any(p.kind is p.VAR_KEYWORD for p in parameters)
     unknown = [option for option in options if option not in accepted and not has_kwargs]
     if unknown:
         raise RewardError(
             f"reward {name} takes no option {unknown[0]!r}; it takes {', '.join(sorted(accepted))}"
         )
     return LoadedReward(
-        title, function, file, dict(options), has_kwargs, accepted,
+        title, function, file, options, has_kwargs, accepted,
         tuple(p.name for p in required if p.name in accepted),
     )  # fmt: skip
 

@@ -43,12 +43,6 @@ class ScoredRewards:
     problems: tuple[RewardProblem, ...]
     seconds: tuple[float, ...]
 
-    @property
-    def values(self) -> tuple[tuple[float | None, ...], ...]:
-        """`values[f][b]` of function f for completion b."""
-        columns = zip(*self.rewards, strict=True)
-        return tuple(tuple(reward.value for reward in column) for column in columns)
-
 
 @dataclass(slots=True)
 class Outcome:

@@ -1,14 +1,18 @@
 """Validates the return value of a reward function: one score per completion."""
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 Steps = list[tuple[int, float]]
 
 # The largest score times its weight: sums over a step's answers stay within float32, 3.4e38.
 LARGEST = 1e30
+
+
+class InvalidError(Exception):
+    """An item of a function's return value is no score: the kind of problem and a message."""
 
 
 @dataclass(slots=True)
@@ -19,9 +23,9 @@ class Scores:
     whose score is their mean.
     """
 
-    values: list[float | None] = field(default_factory=list)
-    steps: list[Steps | None] = field(default_factory=list)
-    invalid: list[tuple[int | None, str, str]] = field(default_factory=list)
+    values: list[float | None]
+    steps: list[Steps | None]
+    invalid: list[tuple[int | None, str, str]]
 
 
 def read_scores(output: Any, count: int, weight: float = 1.0) -> Scores:
@@ -39,28 +43,31 @@ def read_scores(output: Any, count: int, weight: float = 1.0) -> Scores:
             "None where it does not apply"
         )
         return Scores([None] * count, [None] * count, [(None, "count", message)])
-    scores = Scores()
+    scores = Scores([], [], [])
     for index, item in enumerate(items):
-        value, steps, kind, message = _score(item, weight)
+        value = steps = None
+        try:
+            value, steps = _score(item, weight)
+        except InvalidError as error:
+            kind, message = error.args
+            scores.invalid.append((index, kind, message))
         scores.values.append(value)
         scores.steps.append(steps)
-        if kind:
-            scores.invalid.append((index, kind, message))
     return scores
 
 
-def _score(item: Any, weight: float) -> tuple[float | None, Steps | None, str, str]:
+def _score(item: Any, weight: float) -> tuple[float | None, Steps | None]:
     if item is None:
-        return None, None, "", ""
+        return None, None
     if isinstance(item, list | tuple):
         return _steps(item, weight)
     value = _number(item)
     if value is None:
         kind = type(item).__name__
-        return None, None, "type", f"gave {kind} {str(item)[:80]!r}; a score is a number or None"
+        raise InvalidError("type", f"gave {kind} {str(item)[:80]!r}; a score is a number or None")
     if message := _unusable(value, weight):
-        return None, None, "value", message
-    return value, None, "", ""
+        raise InvalidError("value", message)
+    return value, None
 
 
 def _unusable(score: float, weight: float) -> str:
@@ -75,9 +82,7 @@ def _unusable(score: float, weight: float) -> str:
     return ""
 
 
-def _steps(
-    item: list[Any] | tuple[Any, ...], weight: float
-) -> tuple[float | None, Steps | None, str, str]:
+def _steps(item: Sequence[Any], weight: float) -> tuple[float | None, Steps]:
     steps: Steps = []
     for pair in item:
         ok = isinstance(pair, list | tuple) and len(pair) == 2
@@ -85,13 +90,13 @@ def _steps(
         legal = end is not None and math.isfinite(end) and end == int(end) and end >= 0
         if end is None or score is None or not legal:
             message = f"gave the step {str(pair)[:80]}; a step is (end character, score)"
-            return None, None, "type", message
+            raise InvalidError("type", message)
         if message := _unusable(score, weight):
-            return None, None, "value", f"{message} (step {str(pair)[:80]})"
+            raise InvalidError("value", f"{message} (step {str(pair)[:80]})")
         steps.append((int(end), score))
     steps.sort()
     mean = sum(score for _, score in steps) / len(steps) if steps else None
-    return mean, steps, "", ""
+    return mean, steps
 
 
 def _number(item: Any) -> float | None:

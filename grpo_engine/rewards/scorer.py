@@ -160,14 +160,8 @@ class Scorer:
         return {f.name: f.written for f in functions if f.written not in BUILT_IN}
 
     @property
-    def accuracy(self) -> str:
-        """The reward function that says which answers are right; empty if the run has none."""
-        return self.right.function
-
-    @property
     def weights(self) -> dict[str, float]:
-        functions = dict(zip(self._client.names, self._client.weights, strict=True))
-        return functions | dict.fromkeys(self._environments, 1.0)
+        return self._client.weights | dict.fromkeys(self._environments, 1.0)
 
     @property
     def format(self) -> str:
@@ -256,7 +250,7 @@ class Scorer:
                 for row, rollout in zip(scored.rewards, rollouts, strict=True)
             ),
             measured=measured,
-            steps=steps_of(scored.values, scored.steps, self._client.weights, rollouts)
+            steps=steps_of([row[:count] for row in scored.rewards], scored.steps, rollouts)
             if self._scores_steps
             else None,
             logged=scored.metrics,
@@ -274,29 +268,30 @@ class Scorer:
 
 
 def steps_of(
-    values: Sequence[Sequence[float | None]],
+    rewards: Sequence[Sequence[RewardValue]],
     steps: Sequence[Sequence[Sequence[tuple[int, float]] | None]],
-    weights: Sequence[float],
     rollouts: Sequence[Rollout],
 ) -> Steps:
-    """Weighted scores of steps by their last token, from scores by function and rollout.
+    """Weighted scores of steps by their last token, from each rollout's scores.
 
     An outcome is a step that ends with the answer.
     """
     rows = []
     for row, rollout in enumerate(rollouts):
         last, scores = last_model_token(rollout), turn_rewards(rollout)
-        for column, by_step, weight in zip(values, steps, weights, strict=False):
-            pairs, outcome = by_step[row], column[row]
+        for reward, by_step in zip(rewards[row], steps, strict=False):
+            pairs = by_step[row]
             if pairs is None:
-                pairs = () if outcome is None else ((len(rollout.text), outcome),)
-            scores += [(min(rollout.token_at(end), last), weight * score) for end, score in pairs]
+                pairs = () if reward.value is None else ((len(rollout.text), reward.value),)
+            scores += [
+                (min(rollout.token_at(end), last), reward.weight * score) for end, score in pairs
+            ]
         rows.append(tuple(sorted(scores)) if rollout.ids else ())
     return tuple(rows)
 
 
 def completion_of(
-    prompt: RenderedPrompt, rollout: Rollout, form: str = "auto"
+    prompt: RenderedPrompt, rollout: Rollout, form: str
 ) -> str | list[dict[str, Any]]:
     """The completion as reward functions get it; of a dialogue about a text, the model's turns."""
     if not rollout.messages:

@@ -30,11 +30,6 @@ class Scores:
     def names(self) -> tuple[str, ...]:
         return tuple(reward.name for reward in self.rewards[0])
 
-    @property
-    def values(self) -> list[list[float | None]]:
-        """Scores [B, F]; None where a function does not apply."""
-        return [[reward.value for reward in row] for row in self.rewards]
-
     def totals(self) -> list[float | None]:
         rewards = [[one for one in row if one.name != self.measured] for row in self.rewards]
         return [total_reward([o.value for o in row], [o.weight for o in row]) for row in rewards]
@@ -53,7 +48,7 @@ class Scores:
         return replace(
             self,
             rewards=self.rewards[start:end],
-            steps=None if self.steps is None else self.steps[start:end],
+            steps=self.steps and self.steps[start:end],
         )
 
 

@@ -5,6 +5,8 @@ import inspect
 import json
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from types import SimpleNamespace
 from typing import Any
 
 from grpo_engine.rewards.load import ENVIRONMENTS, LoadedReward, as_reward, load_reward
@@ -20,11 +22,8 @@ AS_TRL = {
 }  # fmt: skip
 
 
-class TrainerState:
+class TrainerState(SimpleNamespace):
     """Read-only progress of the run, with the attributes of TRL's `TrainerState`."""
-
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self.__dict__.update({**AS_TRL, **values})
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"trainer_state has no {name!r}; it has {', '.join(self.__dict__)}")
@@ -33,11 +32,8 @@ class TrainerState:
         raise AttributeError(f"trainer_state is read-only: cannot set {name!r}")
 
 
-class EndedEnvironment:
+class EndedEnvironment(SimpleNamespace):
     """The public attributes that a rollout's environment had at its end."""
-
-    def __init__(self, state: Mapping[str, Any]) -> None:
-        self.__dict__.update(state)
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
@@ -67,8 +63,7 @@ class Rewards:
 
     def __init__(self, server: Server) -> None:
         self._objects = server.objects
-        self._functions: list[LoadedReward] = []
-        self._weights: list[float] = []
+        self._functions: list[tuple[LoadedReward, float]] = []  # with their weights
         self._batch: Mapping[str, Any] = {}
         self._state: Mapping[str, Any] = {}
         self._loop = EventLoop()
@@ -84,11 +79,10 @@ class Rewards:
             reward = as_reward(name, function, code.co_filename if code else "", options)
         else:
             reward = load_reward(name, options)
-        self._functions.append(reward)
-        self._weights.append(weight)
+        self._functions.append((reward, weight))
         return {
             "name": reward.name, "file": reward.file, "is_async": reward.is_async,
-            "requires": list(reward.required),
+            "requires": reward.required,
         }  # fmt: skip
 
     def call(
@@ -118,7 +112,7 @@ class Rewards:
             return {**reply, "seconds": time.monotonic() - begun}
 
         async def call_all() -> list[dict[str, Any]]:
-            return list(await asyncio.gather(*map(call, indices)))
+            return await asyncio.gather(*map(call, indices))
 
         replies: list[dict[str, Any]] = self._loop.wait(call_all(), limit + 1.0)
         return replies
@@ -131,11 +125,11 @@ class Rewards:
         """Call a function with copies, so that it cannot change another's input."""
         batch = json.loads(json.dumps({k: values[rows] for k, values in self._batch.items()}))
         if ENVIRONMENTS in batch:
-            batch[ENVIRONMENTS] = [EndedEnvironment(state) for state in batch[ENVIRONMENTS]]
-        reward = self._functions[index]
+            batch[ENVIRONMENTS] = [EndedEnvironment(**state) for state in batch[ENVIRONMENTS]]
+        reward, _ = self._functions[index]
         keywords = {
             **batch,
-            "trainer_state": TrainerState(self._state),
+            "trainer_state": TrainerState(**{**AS_TRL, **self._state}),
             "log_extra": journal.log_extra,
             "log_metric": journal.log_metric,
         }
@@ -143,8 +137,5 @@ class Rewards:
 
     def _checked(self, index: int, rows: slice, output: Any, journal: Journal) -> dict[str, Any]:
         count = len(self._batch["completions"][rows])
-        scores = read_scores(output, count, self._weights[index])
-        return {
-            "values": scores.values, "steps": scores.steps, "invalid": scores.invalid,
-            "extras": journal.extras, "metrics": journal.metrics,
-        }  # fmt: skip
+        scores = read_scores(output, count, weight=self._functions[index][1])
+        return {**asdict(scores), "extras": journal.extras, "metrics": journal.metrics}

@@ -139,12 +139,6 @@ class Sandbox:
     def log(self) -> Path:
         return self._folder / f"{self._workers[0].name}.log"
 
-    @property
-    def pids(self) -> list[int]:
-        """The ids of the processes that run."""
-        pids = [worker.process.pid for worker in self._workers if worker.process]
-        return [pid for pid in pids if pid is not None]
-
     def close(self, grace: float = 0.0) -> None:
         """Let the processes exit within so many seconds, then end all that they started."""
         for worker in self._workers:
@@ -260,8 +254,6 @@ class Sandbox:
                 self._settle(worker, Result.of(sent.call, frame))
                 if frame.get("hangs"):
                     worker.restart()
-            if worker.process is None:
-                return
 
     def _settle(self, worker: _Worker, result: Result) -> None:
         self._results.append(result)

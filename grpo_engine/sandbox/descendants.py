@@ -38,20 +38,13 @@ def end_all(mark: str, root: int) -> None:
 
 
 def _started(mark: str, root: int) -> set[int]:
-    parents: dict[int, int] = {}
-    pids = set()
-    for pid, parent, is_marked in _processes(f"{MARK}={mark}"):
-        parents[pid] = parent
-        if is_marked or (pid == root and sys.platform != "linux"):
-            pids.add(pid)
-    if root not in pids:  # it has ended, and another process may have its number
-        return pids
-    for pid in parents:
-        above = parents[pid]
-        while above in parents and above != root:
-            above = parents[above]
-        if above == root:
-            pids.add(pid)
+    processes = list(_processes(f"{MARK}={mark}"))
+    pids = {
+        pid for pid, _, is_marked in processes
+        if is_marked or (pid == root and sys.platform != "linux")
+    }  # fmt: skip
+    while further := {pid for pid, parent, _ in processes if parent in pids} - pids:
+        pids |= further
     return pids
 
 

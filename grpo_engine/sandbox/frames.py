@@ -18,20 +18,19 @@ def pack(frame: Any) -> bytes:
     return START + len(data).to_bytes(4, "big") + data
 
 
-def missing(buffer: bytearray) -> int:
-    """How many bytes the first frame in the buffer lacks, at least."""
+def _end(buffer: bytearray) -> int:
+    """Where the first frame in the buffer ends, or its header if that is not complete."""
     if buffer[: len(START)] != START[: len(buffer)]:
         raise GarbledError
     if len(buffer) < HEADER:
-        return HEADER - len(buffer)
-    return max(0, HEADER + int.from_bytes(buffer[len(START) : HEADER], "big") - len(buffer))
+        return HEADER
+    return HEADER + int.from_bytes(buffer[len(START) : HEADER], "big")
 
 
 def pop_frame(buffer: bytearray) -> Any | None:
     """Remove the first complete frame from the buffer and return it; None if there is none."""
-    if missing(buffer):
+    if len(buffer) < (end := _end(buffer)):
         return None
-    end = HEADER + int.from_bytes(buffer[len(START) : HEADER], "big")
     try:
         frame = json.loads(bytes(buffer[HEADER:end]))
     except ValueError:
@@ -43,7 +42,7 @@ def pop_frame(buffer: bytearray) -> Any | None:
 def read_frame(fd: int) -> Any | None:
     """Wait for a frame; None if the other end has closed."""
     buffer = bytearray()
-    while count := missing(buffer):
+    while count := max(0, _end(buffer) - len(buffer)):
         data = os.read(fd, min(count, 1 << 20))
         if not data:
             return None

@@ -18,8 +18,6 @@ from grpo_engine.sandbox.program import Server
 class Local:
     """Takes the place of a `Process`."""
 
-    pid = None
-
     def __init__(self, service: str, objects: Mapping[str, Any]) -> None:
         self._woken, self._wake = os.pipe()
         self._replies: deque[Any] = deque()
@@ -45,7 +43,7 @@ class Local:
     def register(self, selector: selectors.BaseSelector) -> None:
         selector.register(self._woken, selectors.EVENT_READ, lambda: os.read(self._woken, 1 << 10))
 
-    def stop(self, grace: float = 0.0) -> None:  # noqa: ARG002 - a call that hangs keeps its thread
+    def stop(self, grace: float) -> None:  # noqa: ARG002 - a call that hangs keeps its thread
         """Take no more replies."""
         os.close(self._woken)
         with self._server.sending:

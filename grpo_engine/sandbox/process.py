@@ -45,11 +45,11 @@ def _ending(status: int) -> str:
 
 
 class CappedLog:
-    """A log file that keeps only the first `limit` bytes."""
+    """A log file that keeps only the first `LOG_LIMIT` bytes."""
 
-    def __init__(self, path: Path, limit: int = LOG_LIMIT) -> None:
+    def __init__(self, path: Path) -> None:
         self._path, self._is_full = path, False
-        self._left = limit - (path.stat().st_size if path.exists() else 0)
+        self._left = LOG_LIMIT - (path.stat().st_size if path.exists() else 0)
 
     def write(self, data: bytes) -> None:
         """Append what still fits, and note once that the rest is dropped."""
@@ -100,11 +100,6 @@ class Process:
         for fd in (self._request, self._reply, self._output):
             os.set_blocking(fd, False)
 
-    @property
-    def pid(self) -> int:
-        """The process id, also its group's id."""
-        return self._process.pid
-
     def post(self, frame: Any) -> None:
         """Send a frame without waiting."""
         self._waiting += pack(frame)
@@ -114,8 +109,11 @@ class Process:
         """The replies that have come."""
         received = wait_for_any([self], 0)
         replies = []
-        while (reply := self._reply_frame()) is not None:
-            replies.append(reply)
+        try:
+            while (reply := pop_frame(self._buffer)) is not None:
+                replies.append(reply)
+        except GarbledError:
+            raise DiedError("wrote into the pipe of its replies", self._traced()) from None
         # A forked child can keep the pipes open after the process has exited.
         ended = not received and self._process.poll() is not None
         if not replies and (ended or not self._has_replies):
@@ -128,7 +126,7 @@ class Process:
 
         total = 0
         with suppress(psutil.Error):
-            root = psutil.Process(self.pid)
+            root = psutil.Process(self._process.pid)
             for process in (root, *root.children(recursive=True)):
                 with suppress(psutil.Error):
                     total += process.memory_info().rss
@@ -144,12 +142,6 @@ class Process:
                 selector.register(fd, selectors.EVENT_READ, act)
         if self._waiting:
             selector.register(self._request, selectors.EVENT_WRITE, self._send)
-
-    def _reply_frame(self) -> Any:
-        try:
-            return pop_frame(self._buffer)
-        except GarbledError:
-            raise DiedError("wrote into the pipe of its replies", self._traced()) from None
 
     def _send(self) -> None:
         try:
@@ -209,7 +201,7 @@ class Process:
                 return f"{file}:{line}"
         return ""
 
-    def stop(self, grace: float = 1.0) -> None:
+    def stop(self, grace: float) -> None:
         """Let it exit, then kill its whole group and close all pipes."""
         os.close(self._request)
         if grace:

@@ -281,7 +281,7 @@ def _limits(config: RunConfig, recipe: Recipe, policy: Policy, parts: Sequence[P
         updates_per_step=recipe.passes * recipe.minibatches,
         has_bounds=recipe.trust == "clip",
         whole_answers=recipe.ratio.startswith("sequence"),
-        accuracy=parts[0].scorer.accuracy or None,
+        accuracy=parts[0].scorer.right.function or None,
         weights={
             name: weight for part in reversed(parts) for name, weight in part.scorer.weights.items()
         },

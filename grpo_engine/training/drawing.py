@@ -108,7 +108,7 @@ def chance(curriculum: str, right: float, tried: float) -> float:
 def take_rates(run: Run) -> Iterator[Event]:
     """Before the first step: read the given pass rates, and leave problems out by them."""
     config = run.config.task
-    unjudged = [part.label for part in run.parts if not part.scorer.accuracy]
+    unjudged = [part.label for part in run.parts if not part.scorer.right.function]
     if config.curriculum != "off" and unjudged:
         raise ConfigError(
             f"task.curriculum {config.curriculum} needs pass rates, and nothing says which answers "

@@ -16,6 +16,7 @@ from tests.app import frames
 from tests.app.new_run_kit import opened, workbench
 from tests.app.rest import until
 from tests.app.script import HOSTILE
+from tests.engine.sandbox.processes import pids_of
 
 pytestmark = pytest.mark.usefixtures("no_trials")
 
@@ -186,5 +187,5 @@ def test_the_trial_process_ends_its_episode() -> None:
         trials.answer({"do": "play", "config": config, "answer": None})
         episode = trials._player._episode
         assert episode is not None
-        assert episode.client.pids
-    assert not episode.client.pids
+        assert pids_of(episode.client._sandbox)
+    assert not pids_of(episode.client._sandbox)

@@ -14,6 +14,7 @@ from grpo_engine.rewards.client import PATIENCE, RewardClient
 from grpo_engine.rewards.outcome import ScoredRewards
 from grpo_engine.sandbox.process import LOG_LIMIT
 from grpo_engine.tasks.base import RewardSpec
+from tests.engine.rewards.scored import pid_of, values_of
 from tests.patience import until
 
 CASES = Path(__file__).parent / "rewards_cases.py"
@@ -61,7 +62,7 @@ def test_functions_are_called_as_trl_calls_them(tmp_path: Path) -> None:
             {"global_step": 2, "max_steps": 4},
         )
     assert scored.names == ("sees_all",)
-    assert scored.values == ((3.0, 1.0),)
+    assert values_of(scored) == ((3.0, 1.0),)
     assert scored.extras["keys"] == ("answer log_extra log_metric",) * 2
     # log_metric was called with 2 and with 4
     assert scored.metrics == {"step_seen": 3.0}
@@ -70,27 +71,27 @@ def test_functions_are_called_as_trl_calls_them(tmp_path: Path) -> None:
 def test_a_function_without_kwargs_gets_only_what_it_names(tmp_path: Path) -> None:
     with worker(tmp_path, "only_some") as made:
         scored = score(made, "yes 5", "no", answer=["5", "5"], other=[1, 2])
-    assert scored.values == ((1.0, 0.0),)
+    assert values_of(scored) == ((1.0, 0.0),)
 
 
 def test_a_callable_object_and_options_work(tmp_path: Path) -> None:
     with worker(tmp_path, "judge", spec("with_options", bonus=0.25)) as made:
         scored = score(made, "a", "b")
     assert scored.names == ("Judge", "with_options")
-    assert scored.values == ((2.0, 2.0), (0.25, 0.25))
+    assert values_of(scored) == ((2.0, 2.0), (0.25, 0.25))
 
 
 def test_one_function_cannot_change_what_the_next_one_sees(tmp_path: Path) -> None:
     with worker(tmp_path, "changes_its_input", "length_of") as made:
         scored = score(made, "abc", "a")
-    assert scored.values[1] == (3.0, 1.0)
+    assert values_of(scored)[1] == (3.0, 1.0)
 
 
 def test_async_functions_run_at_the_same_time_and_none_does_not_apply(tmp_path: Path) -> None:
     # run in sequence, the first would wait forever
     with worker(tmp_path, "waits_for_the_other", "length_of", "also_async", limit=20.0) as made:
         scored = score(made, "ab", "c")
-    assert scored.values == ((1.0, 1.0), (2.0, 1.0), (None, None))
+    assert values_of(scored) == ((1.0, 1.0), (2.0, 1.0), (None, None))
     assert not scored.problems
 
 
@@ -118,7 +119,7 @@ def test_the_first_step_names_the_completion_and_the_line_of_an_exception(tmp_pa
 def test_later_an_exception_costs_only_the_completions_that_caused_it(tmp_path: Path) -> None:
     with worker(tmp_path, "fails_on_three") as made:
         scored = score(made, "2", "3", "x", "1")
-    assert scored.values == ((1.0, None, None, 0.5),)
+    assert values_of(scored) == ((1.0, None, None, 0.5),)
     assert [(p.completion, p.cause) for p in scored.problems] == [
         (1, "exception"),
         (2, "exception"),
@@ -131,11 +132,11 @@ def test_a_function_that_hangs_gets_none_and_the_others_are_scored(
     tmp_path: Path, function: str
 ) -> None:
     with worker(tmp_path, function, "length_of", limit=1.0) as made:
-        before = made.pid
+        before = pid_of(made)
         scored = score(made, "ab", "c")
-        assert made.pid != before
-        assert scored.values == ((None, None), (2.0, 1.0))
-        assert score(made, "ab").values[1] == (2.0,)
+        assert pid_of(made) != before
+        assert values_of(scored) == ((None, None), (2.0, 1.0))
+        assert values_of(score(made, "ab"))[1] == (2.0,)
     (problem,) = scored.problems
     assert problem.cause == "timeout"
     assert "rewards.time_limit 1 s" in problem.message
@@ -151,8 +152,8 @@ def test_a_function_that_ends_the_process_gets_none(
 ) -> None:
     with worker(tmp_path, "length_of", function) as made:
         scored = score(made, "ab")
-        assert score(made, "abc").values[0] == (3.0,)
-    assert scored.values == ((2.0,), (None,))
+        assert values_of(score(made, "abc"))[0] == (3.0,)
+    assert values_of(scored) == ((2.0,), (None,))
     assert scored.problems[0].cause == "crash"
     assert how in scored.problems[0].message
 
@@ -166,7 +167,7 @@ def test_sys_exit_is_an_exception_like_any_other(tmp_path: Path) -> None:
 def test_megabytes_of_output_go_to_a_capped_log(tmp_path: Path) -> None:
     with worker(tmp_path, "shouts") as made:
         scored = score(made, "a", "b")
-    assert scored.values == ((0.5, 0.5),)
+    assert values_of(scored) == ((0.5, 0.5),)
     log = (tmp_path / "rewards.log").read_bytes()
     assert LOG_LIMIT <= len(log) <= LOG_LIMIT + 200
     assert b"further output is dropped" in log
@@ -192,21 +193,21 @@ def test_an_unusable_return_value_ends_the_first_step(
 def test_an_unusable_return_value_later_is_none_and_a_problem(tmp_path: Path) -> None:
     with worker(tmp_path, "one_too_few", "gives_words") as made:
         scored = score(made, "a", "b")
-    assert scored.values == ((None, None), (1.0, None))
+    assert values_of(scored) == ((None, None), (1.0, None))
     assert [problem.cause for problem in scored.problems] == ["count", "type"]
 
 
 def test_nan_and_infinity_are_none_and_a_problem(tmp_path: Path) -> None:
     with worker(tmp_path, "gives_odd_numbers") as made:
         scored = score(made, "a", "b", "c", "d", step=0)
-    assert scored.values == ((None, None, 1.0, None),)
+    assert values_of(scored) == ((None, None, 1.0, None),)
     assert [(p.completion, p.cause) for p in scored.problems] == [(0, "value"), (1, "value")]
 
 
 def test_an_unusable_score_is_named_beside_an_exception(tmp_path: Path) -> None:
     with worker(tmp_path, "fails_on_three_and_gives_nan_on_four") as made:
         scored = score(made, "2", "3", "4")
-    assert scored.values == ((1.0, None, None),)
+    assert values_of(scored) == ((1.0, None, None),)
     assert [(p.completion, p.cause) for p in scored.problems] == [(1, "exception"), (2, "value")]
 
 
@@ -214,7 +215,7 @@ def test_a_weight_counts_towards_the_largest_score(tmp_path: Path) -> None:
     heavy = RewardSpec(name=f"{CASES}:with_options", weight=-1e3, options={"bonus": 1e28})
     with worker(tmp_path, heavy, spec("with_options", bonus=1e28)) as made:
         scored = score(made, "a")
-    assert scored.values == ((None,), (1e28,))
+    assert values_of(scored) == ((None,), (1e28,))
     assert "1e+28 with weight -1000, scored None" in scored.problems[0].message
 
 
@@ -230,7 +231,7 @@ def test_process_rewards_come_back_as_steps_with_their_mean(tmp_path: Path) -> N
     with worker(tmp_path, "in_steps") as made:
         scored = score(made, "abcdef")
     assert scored.steps == ((((3, 1.0), (6, 0.0)),),)
-    assert scored.values == ((0.5,),)
+    assert values_of(scored) == ((0.5,),)
 
 
 @pytest.mark.parametrize(
@@ -295,12 +296,12 @@ def test_scoring_ends_at_the_first_look_after_the_user_stops_the_run(tmp_path: P
     with made, pytest.raises(StopNow):
         score(made, "a", path=[str(tmp_path / "pid")])
     assert looks == [False] * 5 + [True]
-    assert made.pid is None
+    assert pid_of(made) is None
 
 
 def test_closing_ends_the_worker(tmp_path: Path) -> None:
     with worker(tmp_path, "length_of") as made:
-        pid = made.pid
+        pid = pid_of(made)
         score(made, "a")
     assert pid is not None
     until(lambda: not alive(pid))
@@ -329,7 +330,7 @@ def test_processes_in_sessions_of_their_own_end_with_a_call_that_takes_too_long(
 def test_garbage_in_the_pipe_of_replies_is_a_problem_of_the_function(tmp_path: Path) -> None:
     with worker(tmp_path, "writes_garbage", "length_of") as made:
         scored = score(made, "ab")
-        assert scored.values == ((None,), (2.0,))
+        assert values_of(scored) == ((None,), (2.0,))
     assert "wrote into the pipe of its replies" in scored.problems[0].message
 
 
@@ -359,15 +360,16 @@ with made:
 
 def test_the_worker_ignores_the_interrupt_and_has_its_own_group(tmp_path: Path) -> None:
     with worker(tmp_path, "length_of") as made:
-        assert made.pid is not None
-        assert os.getpgid(made.pid) == made.pid
-        os.kill(made.pid, 2)
-        assert score(made, "ab").values == ((2.0,),)
-        threads = Path(f"/proc/{made.pid}/environ")
+        pid = pid_of(made)
+        assert pid is not None
+        assert os.getpgid(pid) == pid
+        os.kill(pid, 2)
+        assert values_of(score(made, "ab")) == ((2.0,),)
+        threads = Path(f"/proc/{pid}/environ")
         if threads.exists():
             assert b"OMP_NUM_THREADS=1" in threads.read_bytes()
 
 
 def test_text_with_lone_surrogates_and_null_travels(tmp_path: Path) -> None:
     with worker(tmp_path, "length_of") as made:
-        assert score(made, "\udce9\x00é🦉").values == ((4.0,),)
+        assert values_of(score(made, "\udce9\x00é🦉")) == ((4.0,),)

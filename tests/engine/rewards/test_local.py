@@ -14,6 +14,7 @@ from grpo_engine.rewards.client import RewardClient
 from grpo_engine.rewards.load import load_reward
 from grpo_engine.rewards.outcome import ScoredRewards
 from grpo_engine.tasks.base import RewardSpec
+from tests.engine.rewards.scored import pid_of, values_of
 
 TEXTS = ["no", "one two", "three"]
 FILE = """
@@ -42,9 +43,9 @@ def test_a_local_function_runs_here_and_needs_no_other_process(tmp_path: Path) -
 
     specs = [RewardSpec(name="python:mine")]
     with RewardClient(specs, tmp_path, 1.0, local={"python:mine": mine}) as worker:
-        assert (worker.pid, worker.names) == (None, ("mine",))
+        assert (pid_of(worker), worker.names) == (None, ("mine",))
         found = worker.score(["p"] * 3, TEXTS, [[1]] * 3, {"answer": ["1", "2", "3"]}, {})
-    assert found.values == ((2.0, 7.0, 5.0),)
+    assert values_of(found) == ((2.0, 7.0, 5.0),)
     assert seen == [(os.getpid(), threading.current_thread(), ["1", "2", "3"])]
 
 
@@ -69,13 +70,18 @@ def test_local_and_other_functions_keep_their_order_and_their_sides(tmp_path: Pa
     ]
     local = {"python:here": here, "python:also": also}
     with RewardClient(specs, tmp_path, 20.0, local=local) as worker:
-        pid = worker.pid
+        pid = pid_of(worker)
         for _ in range(2):  # async functions keep their loop between calls
             found = worker.score(["p"] * 3, TEXTS, [[1]] * 3, {}, {"global_step": 1})
     assert found.names == ("slow", "here", "words", "also")
     assert pid not in (None, os.getpid())
     here_pid = float(os.getpid())
-    assert found.values == ((float(pid or 0),) * 3, (here_pid,) * 3, (1.0, 2.0, 1.0), (1.0,) * 3)
+    assert values_of(found) == (
+        (float(pid or 0),) * 3,
+        (here_pid,) * 3,
+        (1.0, 2.0, 1.0),
+        (1.0,) * 3,
+    )
 
 
 def test_a_loop_that_already_runs_in_this_thread_does_not_matter(tmp_path: Path) -> None:
@@ -85,7 +91,7 @@ def test_a_loop_that_already_runs_in_this_thread_does_not_matter(tmp_path: Path)
     async def cell() -> ScoredRewards:
         return score({"python:here": here}, tmp_path)
 
-    assert asyncio.run(cell()).values == ((0.5, 0.5, 0.5),)
+    assert values_of(asyncio.run(cell())) == ((0.5, 0.5, 0.5),)
 
 
 def test_one_bad_completion_is_found_and_named(tmp_path: Path) -> None:
@@ -94,7 +100,7 @@ def test_one_bad_completion_is_found_and_named(tmp_path: Path) -> None:
 
     found = score({"python:picky": picky}, tmp_path)
     # lengths 2, 7, 5: 1/-3, 1/2, and a division by zero
-    assert found.values == ((-1 / 3, 0.5, None),)
+    assert values_of(found) == ((-1 / 3, 0.5, None),)
     (problem,) = found.problems
     assert (problem.completion, problem.cause) == (2, "exception")
     assert problem.line.startswith(f"{__file__}:")
@@ -115,8 +121,8 @@ def test_a_local_function_cannot_change_what_another_one_gets(tmp_path: Path) ->
         return [float(len(completions.pop())) for _ in range(3)]
 
     found = score({"python:greedy": greedy}, tmp_path, "length")
-    assert found.values[0] == (5.0, 7.0, 2.0)
-    assert None not in found.values[1]
+    assert values_of(found)[0] == (5.0, 7.0, 2.0)
+    assert None not in values_of(found)[1]
 
 
 def test_without_its_process_a_local_function_says_how_to_resume() -> None:

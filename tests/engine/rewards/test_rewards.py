@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_engine.errors import RewardError
+from grpo_engine.events import RewardValue
 from grpo_engine.rewards import correctness, shape
 from grpo_engine.rewards.builtins import BUILT_IN
 from grpo_engine.rewards.endpoint import Endpoint
@@ -219,12 +220,14 @@ def test_outcome_scores_are_a_step_at_the_end_of_the_completion() -> None:
         )
         for length in (9, 4)
     )  # fmt: skip
-    steps = steps_of(
-        [[0.5, None], [1.0, 0.0]],
-        [[[(3, 1.0), (99, 0.0)], None], [None, None]],
-        [2.0, 1.0],
-        [long, short],
-    )
+    rewards = [
+        [
+            RewardValue(name="steps", value=by_steps, weight=2.0),
+            RewardValue(name="outcome", value=outcome, weight=1.0),
+        ]
+        for by_steps, outcome in ((0.5, 1.0), (None, 0.0))
+    ]
+    steps = steps_of(rewards, [[[(3, 1.0), (99, 0.0)], None], [None, None]], [long, short])
     assert steps == (((2, 2.0), (8, 0.0), (8, 1.0)), ((3, 0.0),))
 
 

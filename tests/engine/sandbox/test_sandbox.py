@@ -10,6 +10,7 @@ import pytest
 
 from grpo_engine.control import StopNow
 from grpo_engine.sandbox.client import Call, Sandbox
+from tests.engine.sandbox.processes import pids_of
 
 SERVICE = "tests.engine.sandbox.service:Service"
 
@@ -21,7 +22,7 @@ def call(method: str, worker: int = 0, limit: float = 60.0, **arguments: Any) ->
 def test_a_hang_in_one_process_never_ends_the_calls_of_another(tmp_path: Path) -> None:
     with Sandbox(SERVICE, tmp_path, "two", processes=2) as sandbox:
         before = {sandbox.ask(call("pid", worker)).value for worker in (0, 1)}
-        assert set(sandbox.pids) == before
+        assert set(pids_of(sandbox)) == before
         sandbox.submit(call("hang", 0, limit=0.5))
         other = call("echo", 1, text="a")
         sandbox.submit(other)
@@ -50,7 +51,7 @@ def test_calls_fail_with_the_setup_of_their_process(tmp_path: Path) -> None:
         assert result.setup is setup[1]
         assert result.failure is not None
         assert result.failure.message == "ValueError: nothing to load"
-        assert sandbox.pids == []
+        assert pids_of(sandbox) == []
 
 
 @pytest.mark.parametrize("in_child", [False, True])

@@ -99,7 +99,9 @@ def test_eight_wrong_answers_of_which_one_is_long_give_nothing_to_learn_from() -
     # a limit of 8 tokens, of which the last 4 cost: penalties 0 seven times and (4 - 8)/4 = -1;
     # mean -.125, sample std √((7·.125² + .875²)/7) = .35355: -.875/.35365 = -2.474
     found = scored([0.0] * 8, [1] * 7 + [8])
-    pushed = advantages(found.values, [0] * 8, "grpo", [1.0, 1.0]).values
+    pushed = advantages(
+        [[reward.value for reward in row] for row in found.rewards], [0] * 8, "grpo", [1.0, 1.0]
+    ).values
     assert pushed[7].item() == pytest.approx(-2.474, abs=1e-3)
     assert alike_in(found, "accuracy", "exact") == "exact"
     assert alike_in(found, "accuracy", "") == "total"
