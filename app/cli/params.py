@@ -40,7 +40,7 @@ def complete_presets(incomplete: str) -> Found:
 
 
 def complete_recipes(incomplete: str) -> Found:
-    from grpo_engine.config.recipe_cards import CARDS
+    from grpo_tui.app.text.recipe_cards import CARDS
 
     yield from _matching(incomplete, *((name, card.summary) for name, card in CARDS.items()))
 

@@ -5,10 +5,10 @@ from typing import Annotated, Any
 
 import typer
 
-from grpo_engine.config.recipe_cards import card_of
-from grpo_engine.config.recipe_text import answers, around, formula, sentence
 from grpo_engine.config.recipes import Recipe, available, recipe, settings_read
 from grpo_tui.app.cli.params import Json, complete_recipes
+from grpo_tui.app.text.recipe_cards import card_of
+from grpo_tui.app.text.recipe_text import answers, around, formula, sentence
 from grpo_tui.app.text.stderr import say
 
 app = typer.Typer(help="List the algorithms; show one.", invoke_without_command=True)

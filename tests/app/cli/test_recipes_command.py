@@ -5,9 +5,9 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from grpo_engine.config.recipe_cards import CARDS
 from grpo_engine.config.recipes import RECIPES, settings_read
 from grpo_tui.app.cli.verbs.recipes import app
+from grpo_tui.app.text.recipe_cards import CARDS
 
 RUN = CliRunner()
 

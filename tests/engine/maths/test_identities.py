@@ -9,7 +9,6 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from grpo_engine.config.recipe_text import formula
 from grpo_engine.config.recipes import RECIPES, SETTINGS, Recipe, recipe
 from grpo_engine.errors import RecipeError
 from grpo_engine.maths.advantage import advantages
@@ -18,6 +17,7 @@ from grpo_engine.maths.loss import policy_loss
 from grpo_engine.maths.metrics import metrics
 from grpo_engine.maths.trust import clip
 from grpo_engine.maths.weight import Totals, totals_of
+from grpo_tui.app.text.recipe_text import formula
 from tests.engine.maths.helpers import (
     assert_close,
     gradient_of,

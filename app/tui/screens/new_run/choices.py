@@ -7,11 +7,11 @@ from types import NoneType
 from typing import Final
 
 from grpo_engine.config.declaration import Setting, as_text
-from grpo_engine.config.recipe_cards import card_of
-from grpo_engine.config.recipe_text import values_of
 from grpo_engine.config.recipes import SETTINGS, Recipe, available, recipe, settings_read
 from grpo_engine.errors import ConfigError
 from grpo_engine.presets import names, preset
+from grpo_tui.app.text.recipe_cards import card_of
+from grpo_tui.app.text.recipe_text import values_of
 from grpo_tui.app.tui.looks.colours import Palette, style
 from grpo_tui.app.tui.screens.new_run.facts import fact, recipe_lines
 from grpo_tui.app.tui.screens.new_run.form import FormField, RunForm

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from grpo_engine.config.recipe_text import answers, formula
 from grpo_engine.config.settings import RunConfig
 from grpo_tui.app.text.numbers import seconds, share, short, signed, tokens
+from grpo_tui.app.text.recipe_text import answers, formula
 from grpo_tui.app.text.safe_text import cell_len, clip, pad, wrap
 from grpo_tui.app.tui.looks.colours import Palette, style
 from grpo_tui.app.tui.screens.new_run.form import cost

@@ -2,12 +2,12 @@
 
 from grpo_engine.config.declaration import Setting, as_text
 from grpo_engine.config.mismatch import CORRECTION_TEXT, can_agree
-from grpo_engine.config.recipe_cards import card_of
-from grpo_engine.config.recipe_text import ASKS
 from grpo_engine.config.recipes import SETTINGS
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.platform.device import uses_gpu
 from grpo_engine.platform.formats import auto_format, auto_text
+from grpo_tui.app.text.recipe_cards import card_of
+from grpo_tui.app.text.recipe_text import ASKS
 from grpo_tui.app.text.safe_text import cell_len, clip, pad, safe, wrap
 from grpo_tui.app.tui.looks.colours import Palette, style
 from grpo_tui.app.tui.screens.new_run.completion import completions, functions_in

@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 from grpo_engine.config.declaration import Setting, as_text
 from grpo_engine.config.parse import flatten, settings
-from grpo_engine.config.recipe_text import ASKS
 from grpo_engine.config.recipes import SETTINGS, Recipe, available, recipe, settings_read
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError
+from grpo_tui.app.text.recipe_text import ASKS
 from grpo_tui.app.tui.screens.new_run.form import FormField, RunForm, matches
 from grpo_tui.experiments.values import RunSummary
 

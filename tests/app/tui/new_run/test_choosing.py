@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from textual.widgets import OptionList
 
 from grpo_engine import events as ev
-from grpo_engine.config.recipe_cards import card_of
 from grpo_engine.config.recipes import RECIPES
+from grpo_tui.app.text.recipe_cards import card_of
 from grpo_tui.app.tui.screens.new_run.choices import choices_of, meaning_of, next_number
 from grpo_tui.app.tui.screens.new_run.completion import completions, functions_in
 from grpo_tui.app.tui.screens.new_run.panels import SettingsPanel

@@ -13,11 +13,11 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.reactive import reactive
 
-from grpo_engine.config.recipe_cards import card_of
 from grpo_engine.config.recipes import SETTINGS, Recipe
 from grpo_engine.errors import EngineError
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.inspector.lab import KNOBS, changed, turn, typed
+from grpo_tui.app.text.recipe_cards import card_of
 from grpo_tui.app.text.safe_text import wrap
 from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.dialogs.help.topics import setting_part

@@ -2,9 +2,9 @@
 
 import pytest
 
-from grpo_engine.config.recipe_cards import CARDS
-from grpo_engine.config.recipe_text import answers, around, formula, sentence
 from grpo_engine.config.recipes import RECIPES, recipe, settings_read
+from grpo_tui.app.text.recipe_cards import CARDS
+from grpo_tui.app.text.recipe_text import answers, around, formula, sentence
 
 
 def test_every_recipe_has_a_card() -> None:
