@@ -99,9 +99,8 @@ def sample_and_score(
     """Sample completions of every prompt and score them."""
     with run.clock.phase(request.phase):
         prompts = _rendered(run, request)
-    prompt_rows = rows_to_sample(request, prompts)
-    assigned = run.ranks.assigned(prompt_rows)
-    with run.clock.phase(request.phase):
+        prompt_rows = rows_to_sample(request, prompts)
+        assigned = run.ranks.assigned(prompt_rows)
         yield from _announced(step, request, prompts)
         rollouts = yield from _sampled(run, step, request, [row for _, row in assigned])
     free_cache()
