@@ -198,11 +198,9 @@ def _by_format(groups: Sequence[SampledGroup]) -> dict[str, float]:
             right.append(sum(map(group.right.holds, compress(scores, row))))
     if not sum(counts):
         return metrics
-    is_bootstrapped = max(counts) > 1
-    interval = (
-        bootstrap_ratio(right, counts) if is_bootstrapped else wilson(sum(right), sum(counts))
-    )
-    return metrics | _with_interval("accuracy_of_formatted", sum(right) / sum(counts), interval)
+    successes, trials = sum(right), sum(counts)
+    interval = bootstrap_ratio(right, counts) if max(counts) > 1 else wilson(successes, trials)
+    return metrics | _with_interval("accuracy_of_formatted", successes / trials, interval)
 
 
 def _well_formed(group: SampledGroup) -> list[bool]:
