@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from grpo_engine.config.declaration import as_text
 from grpo_engine.config.recipes import Recipe, recipe
 
 # as in TRL: an answer whose probability ratio exceeds the cap is left out of the loss
 CORRECTION: dict[str, Any] = {"importance_cap": 3.0, "importance_mode": "sequence_mask"}
 CORRECTION_TEXT = ", ".join(
-    f"algorithm.{name} {value:g}" if isinstance(value, float) else f"algorithm.{name} {value}"
-    for name, value in CORRECTION.items()
+    f"algorithm.{name} {as_text(value)}" for name, value in CORRECTION.items()
 )
 
 

@@ -478,7 +478,6 @@ def _of_package(name: str) -> Recipe:
     return replace(result, name=name)
 
 
-_GRPO = Recipe(name="grpo")
 _NO_ANCHOR: dict[str, Any] = {"anchor": "none", "beta": 0.0}
 _NO_TRUST: dict[str, Any] = {"trust": "none", "weight": "per_completion", **_NO_ANCHOR}
 
@@ -488,9 +487,9 @@ RECIPES: dict[str, Recipe] = {
         Recipe(name="reinforce", signal="return", ratio="none", **_NO_TRUST),
         Recipe(name="reinforce-baseline", signal="minus_batch_mean", ratio="none", **_NO_TRUST),
         Recipe(name="off-policy", signal="minus_batch_mean", passes=4, **_NO_TRUST),
-        _GRPO,
-        replace(_GRPO, name="grpo-iterative", ref_refresh_every=50),
-        replace(_GRPO, name="grpo-process", signal="process"),
+        Recipe(name="grpo"),
+        Recipe(name="grpo-iterative", ref_refresh_every=50),
+        Recipe(name="grpo-process", signal="process"),
         Recipe(name="grpo-sequence", std="population", signal_eps=1e-8, ratio="sequence_sum",
                beta=0.01, anchor_level="sequence", sampler_sync_every=10),
         Recipe(name="dr-grpo", signal="group_mean", weight="constant", **_NO_ANCHOR),

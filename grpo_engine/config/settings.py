@@ -257,6 +257,11 @@ class RolloutConfig(Section):
     max_rows: int = setting(0, "Rows decoded at a time; 0 for all of the step.")
     ignore_end: bool = setting(False, "Sample past end tokens, for benchmarks.")
 
+    @property
+    def rows(self) -> int:
+        """Answers of a step."""
+        return self.prompts * self.group_size
+
     @field_validator("stop")
     @classmethod
     def _stop_texts_have_characters(cls, texts: tuple[str, ...]) -> tuple[str, ...]:
@@ -449,10 +454,9 @@ class RunConfig(Section):
                 "algorithm.signal",
                 "algorithm.recipe",
             )
-        rows = rollout.prompts * rollout.group_size
-        if chosen.minibatches > rows:
+        if chosen.minibatches > rollout.rows:
             raise ConfigError(
-                f"algorithm.minibatches must be at most the answers of a step ({rows}), "
+                f"algorithm.minibatches must be at most the answers of a step ({rollout.rows}), "
                 f"got {chosen.minibatches}",
                 "algorithm.minibatches",
                 "rollout.prompts",

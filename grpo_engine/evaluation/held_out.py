@@ -102,7 +102,7 @@ def _evaluate_mode(
     sampling = sampling_of(run, mode)
     problems = [e for part in run.parts for e in part.held_out(run.config.evaluation.problems)]
     begun = run.clock.now()
-    rows = max(AT_A_TIME, run.config.rollout.prompts * run.config.rollout.group_size)
+    rows = max(AT_A_TIME, run.config.rollout.rows)
     batch = max(1, rows // samples)
     # greedy groups are numbered from 0, sampled ones follow
     first = len(problems) if mode == "sampled" and run.config.evaluation.greedy else 0

@@ -65,16 +65,17 @@ def open_run(
     config = RunConfig.model_validate(ranks.broadcast(config.model_dump(mode="json")))
     newest, problems = checkpoint.latest(folder) if ranks.leads else (None, [])
     saved = persist.share_checkpoint(ranks, newest)
-    if saved is not None and not resume:
-        raise CheckpointError(
-            f"{folder} holds a run at step {saved.step}; resume it, or choose another folder"
-        )
+    step, state = 0, None
     if saved is not None:
+        step, state = saved.step, saved.state
+        if not resume:
+            raise CheckpointError(
+                f"{folder} holds a run at step {step}; resume it, or choose another folder"
+            )
         persist.check_same_settings(config, saved)
-    step = saved.step if saved is not None else 0
     optimizer.build(config.optimizer)  # validates settings before anything slow
     tasks = load_tasks(config, objects)
-    threads = _threads(saved.state["threads"] if saved is not None else None)
+    threads = _threads(state["threads"] if state else None)
     replaced = patched()
     yield RunStarted(
         step=step,
@@ -99,8 +100,10 @@ def open_run(
         yield raised(step, "slow_products", Alert(
             severity="warning", explanation=multiplies.problem, remedy=multiplies.remedy,
         ))  # fmt: skip
-    for text in (*(text for loaded in tasks for text in loaded.task.notes), *problems):
-        yield NoteWritten(step=step, text=text, severity="warning" if text in problems else "info")
+    for text in (text for loaded in tasks for text in loaded.task.notes):
+        yield NoteWritten(step=step, text=text)
+    for text in problems:
+        yield NoteWritten(step=step, text=text, severity="warning")
     if ranks.size > 1:
         yield NoteWritten(
             step=step,
@@ -108,7 +111,7 @@ def open_run(
         )
     run = yield from load_run(
         config, control, folder, stack, tasks, step, threads=threads, ranks=ranks,
-        saved=None if saved is None else saved.state, objects=objects,
+        saved=state, objects=objects,
     )  # fmt: skip
     if run.recipe != config.algorithm.resolved():
         yield NoteWritten(step=step, text=CORRECTED)
@@ -152,9 +155,8 @@ def load_run(
         tasks, renders, folder, control, objects, stack.enter_context,
         None if environments is None else environments.client.rewards,
     )  # fmt: skip
-    for text in dict.fromkeys(part.scorer.form_note for part in parts):
-        if text:
-            yield NoteWritten(step=step, text=text)
+    for text in dict.fromkeys(filter(None, (part.scorer.form_note for part in parts))):
+        yield NoteWritten(step=step, text=text)
     lengths = preflight.longest_of([
         preflight.longest(
             loaded.config, render.task, policy.context_length,
@@ -239,7 +241,7 @@ def _planned(
     _, *smallest = min(ranks.gather([limit, *local]))
     plan = MemoryPlan(*smallest)
     # all ranks split the rollouts equally, so that each gets some of the batches
-    rank_rows = -(-config.rollout.prompts * config.rollout.group_size // ranks.size)
+    rank_rows = -(-config.rollout.rows // ranks.size)
     plan = plan._replace(micro_rows=min(rank_rows, plan.micro_rows))
     if saved is not None:
         before = persist.saved_plan(config, saved)

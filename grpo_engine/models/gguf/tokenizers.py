@@ -22,6 +22,7 @@ from grpo_engine.errors import ModelError
 from grpo_engine.models.gguf.reader import GgufFile
 
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = range(1, 7)
+ENDS = ("eos", "eot", "eom")  # of a text, a turn and a message
 LLAMA3_SPLIT: Final = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -80,8 +81,7 @@ def build(file: GgufFile) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def end_ids(file: GgufFile) -> list[int]:
     """Tokens that end an answer: end of text, of turn, of message."""
-    keys = ("eos_token_id", "eot_token_id", "eom_token_id")
-    ids = [file.metadata.get(f"tokenizer.ggml.{key}") for key in keys]
+    ids = [file.metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ENDS]
     return list(dict.fromkeys(index for index in ids if index is not None))
 
 
@@ -246,12 +246,8 @@ def _pre(content: Mapping[str, Any], folder: Path) -> str:
 def _add_ends(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     """The tokens that begin a text, end an answer and fill up."""
     ends = config.get("eos_token_id")
-    ids = [*(ends if isinstance(ends, list) else [ends]), None, None, None][:3]
-    setters = (
-        writer.add_eos_token_id, writer.add_eot_token_id, writer.add_eom_token_id,
-        writer.add_bos_token_id, writer.add_pad_token_id,
-    )  # fmt: skip
-    ids += [config.get("bos_token_id"), config.get("pad_token_id")]
-    for add_id, index in zip(setters, ids, strict=True):
+    ids = dict(zip(ENDS, ends if isinstance(ends, list) else [ends], strict=False))
+    ids |= {"bos": config.get("bos_token_id"), "padding": config.get("pad_token_id")}
+    for name, index in ids.items():
         if index is not None:
-            add_id(int(index))
+            writer.add_uint32(f"tokenizer.ggml.{name}_token_id", index)
