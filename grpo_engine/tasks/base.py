@@ -198,12 +198,15 @@ def permuted(index: int, size: int, key: str) -> int:
     while True:
         left, right = index >> half, index & mask
         for turn in range(4):
-            text = f"{key}/{turn}/{right}".encode()
-            digest = hashlib.blake2b(text, digest_size=8).digest()
-            left, right = right, left ^ (int.from_bytes(digest, "big") & mask)
+            left, right = right, left ^ (number_of(f"{key}/{turn}/{right}") & mask)
         index = left << half | right
         if index < size:
             return index
+
+
+def number_of(text: str) -> int:
+    """A hash of the text, of 64 bits."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
 def prompt_hash(prompt: Prompt) -> str:
@@ -306,8 +309,10 @@ def is_code(name: str) -> bool:
     path = Path(name).expanduser()
     if name.endswith(".py"):
         return True
+    if path.exists():
+        return False
     module, colon, _ = name.rpartition(":")
     if colon:  # a hub id may end in :configuration, and a data file have a colon in its name
         is_module = all(part.isidentifier() for part in module.split("."))
-        return (module.endswith(".py") or is_module) and not path.exists()
-    return not path.suffix and not path.exists() and name in names.installed("tasks")
+        return module.endswith(".py") or is_module
+    return not path.suffix and name in names.installed("tasks")

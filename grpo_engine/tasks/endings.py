@@ -10,7 +10,7 @@ Stories are generated here, or taken from HellaSwag if `options.path` has its fi
 import random
 from collections.abc import Sequence
 from importlib.resources import files
-from typing import Any, Final
+from typing import Final
 
 from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError
@@ -75,10 +75,10 @@ def _example(key: str, context: str, endings: Sequence[str], right: int, locatio
     listed = "\n".join(f"({letter}) {e}" for letter, e in zip(LETTERS, endings, strict=False))
     text = f"{context}\n\nWhich ending fits?\n{listed}"
     answer = f"({LETTERS[right]})"
-    columns: dict[str, Any] = {"answer": answer, "context": context, "endings": list(endings)}
     return Example(
-        key=key, prompt=user_message(text), target=answer, columns=columns, where=location
-    )
+        key=key, prompt=user_message(text), target=answer, where=location,
+        columns={"answer": answer, "context": context, "endings": list(endings)},
+    )  # fmt: skip
 
 
 def _hellaswag(split: str, index: int, row: Row) -> Example:

@@ -29,12 +29,11 @@ from grpo_engine.tasks.base import (
     user_message,
 )
 from grpo_engine.tasks.options import read_options
-from grpo_engine.tasks.rows import SUFFIXES, BadRows, Row, not_json, read_rows
+from grpo_engine.tasks.rows import HELD_OUT, SUFFIXES, BadRows, Row, not_json, read_rows
 
 # Other names for the expected answer, tried if the target column has its default name.
 TARGETS: Final = ("solution", "completion", "target", "label")
 PROMPTS: Final = ("question", "problem", "instruction", "query", "input", "text")
-HELD_OUT: Final = ("valid", "validation", "test", "dev", "eval")
 OPTIONS: Final[Mapping[str, Any]] = {"chat": None, "seed": 0}
 
 

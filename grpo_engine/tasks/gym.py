@@ -60,8 +60,7 @@ def build(config: TaskConfig) -> Task:
     size = config.train_size or SIZES.get(name, SIZE)
     spare = 8 * config.held_out_size + 64
     make = _maker(name, options, size)
-    spare_options = {**options, "seed": options["seed"] + HELD_OUT_SEED}
-    make_spare = _maker(name, spare_options, spare)
+    make_spare = _maker(name, options | {"seed": options["seed"] + HELD_OUT_SEED}, spare)
     make(0)  # an invalid option value fails here, before anything else is made
     return generated_task(
         config,
