@@ -53,7 +53,7 @@ from grpo_engine.training.advantages import (
     step_advantages,
 )
 from grpo_engine.training.logprobs import score_tokens
-from grpo_engine.training.report import UpdatedScores, groups_scored, tokens_scored
+from grpo_engine.training.report import groups_scored, tokens_scored
 from grpo_engine.training.samples import Experience, OldScores, Samples, gather
 from grpo_engine.training.sampling import sample_step
 from grpo_engine.training.step import begin_step, finish_step, why_skipped
@@ -206,19 +206,20 @@ def score_after_update(
     run: Run, step: int, experience: Experience, result: UpdateResult | None
 ) -> Iterator[Event]:
     """Score some groups again with the updated policy, and yield the numbers of every token."""
-    samples, trained, updated = experience.samples, set(experience.trained_rows), UpdatedScores()
-    if result is not None and result.updated_logprobs_BT is not None:
-        updated = UpdatedScores(result.updated_logprobs_BT, frozenset(trained))
-    elif result is not None and result.updates:
-        groups = experience.first_trained_groups(run.config.record.after_groups)
-        rows = [row for group in groups for row in samples.rows_of(group)]
+    samples, trained = experience.samples, set(experience.trained_rows)
+    updated_BT = None if result is None else result.updated_logprobs_BT
+    scored_groups: Sequence[int] = range(len(samples.groups))
+    if result is not None and result.updates and updated_BT is None:
+        scored_groups = experience.first_trained_groups(run.config.record.after_groups)
+        rows = [row for group in scored_groups for row in samples.rows_of(group)]
         if rows:
             with run.clock.phase("logprobs"):
                 scored = yield from score_tokens(run, step, samples.rollouts, rows=rows)
-            updated = UpdatedScores(scored.logprobs, frozenset(rows))
+            updated_BT = scored.logprobs
     for index in range(len(samples.groups)):
         if experience.old.logprobs_BT is not None and trained.issuperset(samples.rows_of(index)):
-            yield tokens_scored(step, index, experience, result, updated)
+            after_BT = updated_BT if index in scored_groups else None
+            yield tokens_scored(step, index, experience, result, after_BT)
 
 
 def control_entropy(run: Run, result: UpdateResult | None) -> None:

@@ -88,7 +88,7 @@ class Limits:
     weights: Mapping[str, float] = field(default_factory=dict)
     sampler_gap: Gap = ROUNDING["float32"]
     corrected: bool = False
-    memory_gb: float | None = None
+    memory_gb: float = math.inf
     processors: int = os.cpu_count() or 1
     thresholds: AlertsConfig = field(default_factory=AlertsConfig)
 
@@ -148,13 +148,9 @@ class RunState(Limits):
         return first.change(later[-1]) if first and later else None
 
     @property
-    def best(self) -> tuple[int, Change] | None:
-        """The step of the best earlier evaluation, and the change since."""
-        if len(self.evaluations) < 2:
-            return None
-        *earlier, last = self.evaluations
-        best = max(earlier, key=lambda evaluation: evaluation.accuracy)
-        return best.step, best.change(last)
+    def best(self) -> Evaluation | None:
+        """The best evaluation before the last one."""
+        return max(self.evaluations[:-1], key=lambda earlier: earlier.accuracy, default=None)
 
     @property
     def right(self) -> list[Change]:
@@ -189,7 +185,7 @@ class RunState(Limits):
         held_out, best, progress = self.held_out, self.best, self.progress
         fell = any(change.fell() for change in self.right[:1])
         if held_out and best and (age := self.step - self.evaluations[-1].step) < 2 * SPAN:
-            if held_out.fell(LIKELY) or best[1].fell():
+            if held_out.fell(LIKELY) or best.change(self.evaluations[-1]).fell():
                 return False
             if held_out.rose(LIKELY) and (age < SPAN or not fell):
                 return True
@@ -239,6 +235,10 @@ def _mean(values: Sequence[float]) -> float:
 def _variance(values: Sequence[float]) -> float:
     middle = _mean(values)
     return sum((value - middle) * (value - middle) for value in values) / (len(values) - 1)
+
+
+def _usual(values: Sequence[float], default: float = 0.0) -> float:
+    return statistics.median(values) if values else default
 
 
 def change_of(early: Sequence[float], late: Sequence[float]) -> Change:
@@ -363,17 +363,17 @@ def reward_fell(run: RunState) -> Alert | None:
 
 def nothing_learned(run: RunState) -> Alert | None:
     """The policy stays at its reference, and the reward where it was."""
-    kl, (*_, change) = run.last("kl", SPAN), (None, *run.changes("reward"))
-    if not kl or statistics.median(kl) >= AT_REFERENCE or len(run.history) < 3 * SPAN:
+    kl, (*_, change) = _usual(run.last("kl", SPAN), math.inf), (None, *run.changes("reward"))
+    if kl >= AT_REFERENCE or len(run.history) < 3 * SPAN:
         return None
     if change is None or change.rose(LIKELY):
         return None
     return Alert(
         "info",
-        f"After {run.step} steps the policy is {statistics.median(kl):.2g} nats per "
+        f"After {run.step} steps the policy is {kl:.2g} nats per "
         f"token from its reference, and reward went {change}: hardly anything is learned.",
         "Raise optimizer.learning_rate or lower algorithm.beta.",
-        statistics.median(kl),
+        kl,
         AT_REFERENCE,
     )
 
@@ -403,7 +403,7 @@ def reward_saturated(run: RunState) -> Alert | None:
 
 def kl_above_limit(run: RunState) -> Alert | None:
     """The median of a few steps: some odd tokens can raise the mean of one step tenfold."""
-    kl = statistics.median(run.last("kl", COMPARED["kl"]) or [0.0])
+    kl = _usual(run.last("kl", COMPARED["kl"]))
     limit = run.excused(run.thresholds.kl)
     if kl <= limit:
         return None
@@ -421,7 +421,7 @@ def kl_exploding(run: RunState) -> Alert | None:
     """KL far above the usual: in two steps, or so far that it cannot be a few odd tokens."""
     now, jump = run.last("kl", 2), run.thresholds.kl_jump
     for values, floor in (now, 0.05), (now[1:], jump * run.thresholds.kl):
-        usual = statistics.median(run.last("kl", 5, skip=len(values)) or [math.inf])
+        usual = _usual(run.last("kl", 5, skip=len(values)), math.inf)
         limit = max(floor, jump * usual)
         if values and min(values) > limit:
             return Alert(
@@ -531,8 +531,7 @@ def clip_never(run: RunState) -> Alert | None:
 
 def gradient_spike(run: RunState) -> Alert | None:
     now, before = run.last("grad_norm", 1), run.last("grad_norm", 20, skip=1)
-    usual = statistics.median(before) if before else 0.0
-    times = run.excused(run.thresholds.grad_norm)
+    usual, times = _usual(before), run.excused(run.thresholds.grad_norm)
     if not now or not before or now[0] <= times * usual:
         return None
     return Alert(
@@ -546,18 +545,18 @@ def gradient_spike(run: RunState) -> Alert | None:
 
 def sampler_disagrees(run: RunState) -> Alert | None:
     """Report a gap that rounding does not explain; a corrected gap is judged by the first step."""
-    keys = (MEAN_GAP, MAX_GAP)
-    now = {key: run.history[-1][key] for key in keys if key in run.history[-1]}
-    limits = dict(zip(keys, run.sampler_gap, strict=True))
+    mean, largest = now = [run.history[-1].get(key, 0.0) for key in (MEAN_GAP, MAX_GAP)]
+    limits: Sequence[float] = run.sampler_gap
     if run.corrected:
-        first = next((row for row in run.start if MEAN_GAP in row), {})
-        for (key, usual), max_ratio in zip(limits.items(), MAX_RATIO, strict=True):
-            grown = GROWN * first.get(key, 0.0)
-            limits[key] = min(max(usual, grown), max_ratio * usual)
-    beyond = [key for key in keys if now.get(key, 0.0) > limits[key]]
+        row = next((row for row in run.start if MEAN_GAP in row), {})
+        first = (row.get(key, 0.0) for key in (MEAN_GAP, MAX_GAP))
+        limits = [
+            min(max(usual, GROWN * before), max_ratio * usual)
+            for usual, before, max_ratio in zip(limits, first, MAX_RATIO, strict=True)
+        ]
+    beyond = [pair for pair in zip(now, limits, strict=True) if pair[0] > pair[1]]
     if not beyond:
         return None
-    mean, largest = (now.get(key, 0.0) for key in keys)
     sizes = f"{mean:.2g} nats per token on average, {largest:.2g} at most"
     problem = f"Sampler and trainer give the same tokens different log-probabilities: {sizes}. "
     if run.corrected:
@@ -568,7 +567,7 @@ def sampler_disagrees(run: RunState) -> Alert | None:
         remedy = "Set algorithm.importance_cap 3 to correct for it, or model.dtype float32."
     return Alert(
         "warning" if run.corrected else "error", problem + reason,
-        remedy, now[beyond[0]], limits[beyond[0]],
+        remedy, *beyond[0],
     )  # fmt: skip
 
 
@@ -633,15 +632,15 @@ def duplicates(run: RunState) -> Alert | None:
 
 
 def memory_near_limit(run: RunState) -> Alert | None:
-    peak = run.last("memory/peak_gb", 1)
-    if not peak or run.memory_gb is None or peak[0] <= run.thresholds.memory * run.memory_gb:
+    peak, limit = run.last("memory/peak_gb", 1), run.thresholds.memory * run.memory_gb
+    if not peak or peak[0] <= limit:
         return None
     return Alert(
         "error",
         f"The step used {peak[0]:.1f} of {run.memory_gb:.1f} GB of memory.",
         "Lower optimizer.micro_rows or rollout.max_new_tokens, or set model.grad_checkpoint on.",
         peak[0],
-        run.thresholds.memory * run.memory_gb,
+        limit,
     )
 
 
@@ -671,10 +670,6 @@ def step_time_doubled(run: RunState) -> Alert | None:
 
 
 STEP_TIMES = (3, 0), (20, 3)  # steps that are compared: how many, before how many others
-
-
-def _usual(values: Sequence[float]) -> float:
-    return statistics.median(values) if values else 0.0
 
 
 def _is_slow_itself(run: RunState) -> bool:
@@ -715,12 +710,12 @@ def held_out_flat(run: RunState) -> Alert | None:
 
 def held_out_fell(run: RunState) -> Alert | None:
     """Held-out accuracy is below the best of an earlier evaluation."""
-    step, change = run.best or (0, None)
-    if change is None or not change.fell():
+    best = run.best
+    if best is None or not (change := best.change(run.evaluations[-1])).fell():
         return None
     return Alert(
         "error",
-        f"Held-out accuracy fell {change} since step {step}: the model gets "
+        f"Held-out accuracy fell {change} since step {best.step}: the model gets "
         "worse at the task, whatever the reward says.",
         "Go back to the best checkpoint; check what scores high, and lower "
         "optimizer.learning_rate or raise algorithm.beta.",

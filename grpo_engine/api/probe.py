@@ -40,7 +40,7 @@ def probe(
     with ExitStack() as stack:
         tasks = load_tasks(config, NO_OBJECTS)
         count = min(prompts, sum(len(task.task.train) for task in tasks))
-        size = max(1, config.rollout.prompts * config.rollout.group_size // samples)
+        size = max(1, config.rollout.rows // samples)
         run = yield from load_run(config, control, folder, stack, tasks, 0)
         yield from take_rates(run)
         examples = list({example.key: example for example in Drawing(run).take(count)}.values())
@@ -71,11 +71,8 @@ def merged(parts: Sequence[PromptsProbed]) -> list[PromptsProbed]:
         before = result.get(part.temperature)
         result[part.temperature] = part if before is None else replace(
             before,
-            keys=before.keys + part.keys,
-            rewards=before.rewards + part.rewards,
-            right=before.right + part.right,
-            tokens=before.tokens + part.tokens,
-            seconds=before.seconds + part.seconds,
+            **{name: getattr(before, name) + getattr(part, name)
+               for name in ("keys", "rewards", "right", "tokens", "seconds")},
         )  # fmt: skip
     return list(result.values())
 
@@ -113,9 +110,8 @@ def signals(probed: PromptsProbed, sizes: Sequence[int], prompts: int) -> list[S
 
 
 def recommended(results: Sequence[SignalAt]) -> SignalAt | None:
-    """The smallest group size at which enough prompts have a signal; None if none reaches that."""
-    enough = [signal for signal in results if signal.share >= ENOUGH]
-    return min(enough, key=lambda signal: signal.group_size, default=None)
+    """The first, so smallest, group size where enough prompts have a signal; None without one."""
+    return next((signal for signal in results if signal.share >= ENOUGH), None)
 
 
 def pass_rates(probed: PromptsProbed) -> dict[str, float]:

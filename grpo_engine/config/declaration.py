@@ -255,11 +255,9 @@ def read_list(text: str) -> list[Any]:
     is_list = text.lstrip().startswith(("[", "- "))
     try:
         value = parse_yaml(text)
-    except RefusedError:
-        if is_list:
-            raise
-        value = text
     except yaml.YAMLError as error:
+        if is_list and isinstance(error, RefusedError):
+            raise
         if is_list:
             problem = " ".join(str(getattr(error, "problem", error)).split())
             raise ValueError(f"is no list: {problem}; write [one, two] or one,two") from None

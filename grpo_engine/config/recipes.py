@@ -32,7 +32,7 @@ NORMALISING = equals(
     "signal", "minus_batch_mean", "group_mean", "group_standard", "leave_one_out", "batch_standard"
 )
 CORRECTED = above("importance_cap", 0)
-VESPO = equals("trust", "vespo")
+CLIP, SAPO, VESPO = (equals("trust", rule) for rule in ("clip", "sapo", "vespo"))
 REWEIGHTABLE = Condition(
     lambda r: r.anchor != "none" and r.anchor_place == "loss" and r.ratio != "none",
     "an anchor in the loss and a ratio",
@@ -86,15 +86,15 @@ class Recipe:
     )  # fmt: skip
     clip_low: float = setting(
         0.2, "Lower bound of the ratio is 1 - this.", le=1, belongs="trust",
-        condition=equals("trust", "clip"), steps=(0.0003, 0.05, 0.1, 0.2, 0.3, 0.5),
+        condition=CLIP, steps=(0.0003, 0.05, 0.1, 0.2, 0.3, 0.5),
     )  # fmt: skip
     clip_high: float = setting(
         0.2, "Upper bound of the ratio is 1 + this.", belongs="trust",
-        condition=equals("trust", "clip"), steps=(0.0004, 0.05, 0.1, 0.2, 0.28, 0.3, 0.5, 1.0),
+        condition=CLIP, steps=(0.0004, 0.05, 0.1, 0.2, 0.28, 0.3, 0.5, 1.0),
     )  # fmt: skip
     delta: float | None = setting(
         None, "Ceiling of the raw ratio for negative advantages.", gt=1, off=None,
-        belongs="trust", condition=equals("trust", "clip"), label="ceiling δ",
+        belongs="trust", condition=CLIP, label="ceiling δ",
         steps=(None, 1.5, 2.0, 4.0), phrase=", and no ratio counts above {delta:g}",
     )  # fmt: skip
     cispo_cap: float = setting(
@@ -103,11 +103,11 @@ class Recipe:
     )  # fmt: skip
     sapo_tau_pos: float = setting(
         1.0, "SAPO's gate temperature, advantage > 0.", gt=0, belongs="trust",
-        condition=equals("trust", "sapo"),
+        condition=SAPO,
     )  # fmt: skip
     sapo_tau_neg: float = setting(
         1.05, "SAPO's gate temperature, advantage < 0.", gt=0, belongs="trust",
-        condition=equals("trust", "sapo"),
+        condition=SAPO,
     )  # fmt: skip
     vespo_k_pos: float = setting(
         2.0, "VESPO's power of the ratio, advantage >= 0.", belongs="trust", condition=VESPO,
@@ -304,6 +304,14 @@ SETTINGS: Mapping[str, Setting] = {
 }
 
 
+def changes(base: Recipe, changed: Recipe) -> dict[str, Any]:
+    """The settings of a recipe that differ from another's."""
+    return {
+        name: value for name in SETTINGS
+        if (value := getattr(changed, name)) != getattr(base, name)
+    }  # fmt: skip
+
+
 def settings_read(recipe: Recipe) -> tuple[str, ...]:
     """The settings that have an effect on a recipe, in the order of the declaration."""
     return tuple(name for name, setting in SETTINGS.items() if setting.is_read(recipe))
@@ -478,7 +486,6 @@ def _of_package(name: str) -> Recipe:
     return replace(result, name=name)
 
 
-_GRPO = Recipe(name="grpo")
 _NO_ANCHOR: dict[str, Any] = {"anchor": "none", "beta": 0.0}
 _NO_TRUST: dict[str, Any] = {"trust": "none", "weight": "per_completion", **_NO_ANCHOR}
 
@@ -488,9 +495,9 @@ RECIPES: dict[str, Recipe] = {
         Recipe(name="reinforce", signal="return", ratio="none", **_NO_TRUST),
         Recipe(name="reinforce-baseline", signal="minus_batch_mean", ratio="none", **_NO_TRUST),
         Recipe(name="off-policy", signal="minus_batch_mean", passes=4, **_NO_TRUST),
-        _GRPO,
-        replace(_GRPO, name="grpo-iterative", ref_refresh_every=50),
-        replace(_GRPO, name="grpo-process", signal="process"),
+        Recipe(name="grpo"),
+        Recipe(name="grpo-iterative", ref_refresh_every=50),
+        Recipe(name="grpo-process", signal="process"),
         Recipe(name="grpo-sequence", std="population", signal_eps=1e-8, ratio="sequence_sum",
                beta=0.01, anchor_level="sequence", sampler_sync_every=10),
         Recipe(name="dr-grpo", signal="group_mean", weight="constant", **_NO_ANCHOR),

@@ -257,6 +257,11 @@ class RolloutConfig(Section):
     max_rows: int = setting(0, "Rows decoded at a time; 0 for all of the step.")
     ignore_end: bool = setting(False, "Sample past end tokens, for benchmarks.")
 
+    @property
+    def rows(self) -> int:
+        """Answers of a step."""
+        return self.prompts * self.group_size
+
     @field_validator("stop")
     @classmethod
     def _stop_texts_have_characters(cls, texts: tuple[str, ...]) -> tuple[str, ...]:
@@ -290,8 +295,10 @@ class AlgorithmConfig(
     def differences(self) -> dict[str, tuple[Any, Any]]:
         """The settings that differ from the recipe as defined: this run's value, the recipe's."""
         defined = recipe(self.recipe)
-        pairs = {name: (value, getattr(defined, name)) for name, value in self._set().items()}
-        return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+        return {
+            name: (value, usual) for name, value in self._set().items()
+            if value != (usual := getattr(defined, name))
+        }  # fmt: skip
 
     def _set(self) -> dict[str, Any]:
         return dict(self.model_dump(exclude={"recipe"}, exclude_none=True))
@@ -449,10 +456,9 @@ class RunConfig(Section):
                 "algorithm.signal",
                 "algorithm.recipe",
             )
-        rows = rollout.prompts * rollout.group_size
-        if chosen.minibatches > rows:
+        if chosen.minibatches > rollout.rows:
             raise ConfigError(
-                f"algorithm.minibatches must be at most the answers of a step ({rows}), "
+                f"algorithm.minibatches must be at most the answers of a step ({rollout.rows}), "
                 f"got {chosen.minibatches}",
                 "algorithm.minibatches",
                 "rollout.prompts",

@@ -90,8 +90,7 @@ def _python(text: str, path: Path) -> Tree:
             return _keywords(node, path)
     for node in nodes:
         if isinstance(node, ast.Dict):
-            value = ast.literal_eval(node)
-            return value if isinstance(value, dict) else {}
+            return Tree(ast.literal_eval(node))
     return {}
 
 

@@ -24,8 +24,8 @@ from grpo_engine.metrics import spec
 from grpo_engine.rewards.shape import well_formed
 from grpo_engine.rollouts.types import Sampling
 from grpo_engine.run.session import Run, is_stopping
-from grpo_engine.training.report import groups_scored
-from grpo_engine.training.samples import SampledGroup
+from grpo_engine.training.report import groups_by_task, groups_scored
+from grpo_engine.training.samples import SampledGroup, mean_scores
 from grpo_engine.training.sampling import SampleRequest, sample_and_score
 from grpo_engine.training.step import end_if_met
 
@@ -102,7 +102,7 @@ def _evaluate_mode(
     sampling = sampling_of(run, mode)
     problems = [e for part in run.parts for e in part.held_out(run.config.evaluation.problems)]
     begun = run.clock.now()
-    rows = max(AT_A_TIME, run.config.rollout.prompts * run.config.rollout.group_size)
+    rows = max(AT_A_TIME, run.config.rollout.rows)
     batch = max(1, rows // samples)
     # greedy groups are numbered from 0, sampled ones follow
     first = len(problems) if mode == "sampled" and run.config.evaluation.greedy else 0
@@ -143,11 +143,9 @@ def sampling_of(run: Run, mode: Mode) -> Sampling:
 def _by_task(run: Run, groups: Sequence[SampledGroup]) -> dict[str, float]:
     """The metrics of each of several tasks, as `eval/task/LABEL/…`."""
     metrics: dict[str, float] = {}
-    for part in run.parts if len(run.parts) > 1 else ():
-        evaluated = [group for group in groups if run.part_of(group.example) is part]
-        if evaluated:
-            for name, value in summarise(evaluated).items():
-                metrics[name.replace("eval", f"eval/task/{part.label}", 1)] = value
+    for label, of_task in groups_by_task(run, groups).items():
+        for name, value in summarise(of_task).items() if of_task else ():
+            metrics[name.replace("eval", f"eval/task/{label}", 1)] = value
     return metrics
 
 
@@ -157,26 +155,19 @@ def summarise(groups: Sequence[SampledGroup]) -> dict[str, float]:
     means = [statistics.fmean(values) for values in totals if values]
     mean = statistics.fmean(means) if means else float("nan")
     metrics = _with_interval("reward", mean, bootstrap(means))
-    for name in dict.fromkeys(name for group in groups for name in group.scores.names):
-        columns = [group.scores.column(name) for group in groups if name in group.scores.names]
-        known = [value for column in columns for value in column if value is not None]
-        if known:
-            metrics[f"eval/rewards/{name}"] = statistics.fmean(known)
+    metrics |= {f"eval/rewards/{name}": mean for name, mean in mean_scores(groups).items()}
     lengths = [rollout.length for group in groups for rollout in group.rollouts]
     truncated = [rollout.finish in CUT for group in groups for rollout in group.rollouts]
-    metrics["eval/mean_length"] = statistics.fmean(lengths) if lengths else 0.0
-    metrics["eval/truncated"] = statistics.fmean(truncated) if truncated else 0.0
+    metrics["eval/mean_length"] = statistics.fmean(lengths)
+    metrics["eval/truncated"] = statistics.fmean(truncated)
     metrics |= _turns(groups)
     if counts := [c for group in groups if (c := group.right.count(group.scores)) is not None]:
-        metrics |= _accuracy(counts, len(groups[0].rollouts))
+        samples = len(groups[0].rollouts)
+        metrics |= _with_interval("accuracy", *share_with_interval(counts, samples))
+        metrics |= pass_at_ks(counts, samples)
     if formatted := [group for group in groups if group.format in group.scores.names]:
         metrics |= _by_format(formatted)
     return metrics
-
-
-def _accuracy(counts: Sequence[int], samples: int) -> dict[str, float]:
-    metrics = _with_interval("accuracy", *share_with_interval(counts, samples))
-    return metrics | dict(pass_at_ks(counts, samples))
 
 
 def _with_interval(name: str, value: float, interval: Interval) -> dict[str, float]:
@@ -207,11 +198,9 @@ def _by_format(groups: Sequence[SampledGroup]) -> dict[str, float]:
             right.append(sum(map(group.right.holds, compress(scores, row))))
     if not sum(counts):
         return metrics
-    is_bootstrapped = max(counts) > 1
-    interval = (
-        bootstrap_ratio(right, counts) if is_bootstrapped else wilson(sum(right), sum(counts))
-    )
-    return metrics | _with_interval("accuracy_of_formatted", sum(right) / sum(counts), interval)
+    successes, trials = sum(right), sum(counts)
+    interval = bootstrap_ratio(right, counts) if max(counts) > 1 else wilson(successes, trials)
+    return metrics | _with_interval("accuracy_of_formatted", successes / trials, interval)
 
 
 def _well_formed(group: SampledGroup) -> list[bool]:
@@ -222,14 +211,9 @@ def _well_formed(group: SampledGroup) -> list[bool]:
 
 
 def _row(group: SampledGroup) -> EvaluationSample:
-    means: Mapping[str, float] = {
-        name: statistics.fmean(scores)
-        for name in group.scores.names
-        if (scores := [score for score in group.scores.column(name) if score is not None])
-    }
     return EvaluationSample(
         example_key=group.example.key,
         correct=group.right.count(group.scores),
         samples=len(group.rollouts),
-        rewards=means,
+        rewards=mean_scores([group]),
     )

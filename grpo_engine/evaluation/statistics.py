@@ -9,6 +9,7 @@ from grpo_engine.events import rewards_differ
 
 Interval = tuple[float, float]
 Z = 1.959964  # two-sided 95 %
+DRAWS = 2000  # of a bootstrap
 
 
 def wilson(successes: int, trials: int) -> Interval:
@@ -16,8 +17,6 @@ def wilson(successes: int, trials: int) -> Interval:
 
     ``(p + z²/2n ± z·sqrt(p(1-p)/n + z²/4n²)) / (1 + z²/n)``
     """
-    if trials == 0:
-        return 0.0, 1.0
     share, z2n = successes / trials, Z * Z / trials
     middle = share + z2n / 2
     half = Z * sqrt(share * (1 - share) / trials + z2n / (4 * trials))
@@ -25,22 +24,20 @@ def wilson(successes: int, trials: int) -> Interval:
     return max(0.0, (middle - half) / (1 + z2n)), min(1.0, (middle + half) / (1 + z2n))
 
 
-def bootstrap(values: Sequence[float], *, draws: int = 2000, seed: int = 0) -> Interval:
+def bootstrap(values: Sequence[float]) -> Interval:
     """95 % percentile interval of the mean of `values`, one value per problem.
 
     Resamples problems, not samples, because samples of one problem are not independent.
     """
-    return bootstrap_ratio(values, [1] * len(values), draws=draws, seed=seed)
+    return bootstrap_ratio(values, [1] * len(values))
 
 
-def bootstrap_ratio(
-    counts: Sequence[float], totals: Sequence[float], *, draws: int = 2000, seed: int = 0
-) -> Interval:
+def bootstrap_ratio(counts: Sequence[float], totals: Sequence[float]) -> Interval:
     """95 % percentile interval of Σ counts / Σ totals, resampling problems."""
     size = len(counts)
     if size == 0:
         return 0.0, 1.0
-    chosen = np.random.default_rng(seed).integers(0, size, size=(draws, size))
+    chosen = np.random.default_rng(0).integers(0, size, size=(DRAWS, size))
     sums, divisors = (
         np.asarray(row, dtype=np.float64)[chosen].sum(axis=1) for row in (counts, totals)
     )
@@ -75,8 +72,6 @@ def signal_at_k(rewards: Sequence[float], k: int) -> float:
 def share_with_interval(correct: Sequence[int], samples: int) -> tuple[float, Interval]:
     """Mean share of right samples over problems; Wilson interval for one each, else bootstrap."""
     problems = len(correct)
-    if problems == 0:
-        return float("nan"), (0.0, 1.0)
     share = sum(correct) / (problems * samples)
     if samples == 1:
         return share, wilson(sum(correct), problems)
@@ -85,11 +80,9 @@ def share_with_interval(correct: Sequence[int], samples: int) -> tuple[float, In
 
 def pass_at_ks(correct: Sequence[int], samples: int) -> Mapping[str, float]:
     """pass@k for k = 2, 4, 8, ... and for all samples."""
-    ks = {2**power for power in range(1, 11) if 2**power <= samples}
-    if samples > 1:
-        ks.add(samples)
+    ks = {samples, *(2**power for power in range(1, 11))}
     return {
         f"eval/pass@{k}": float(np.mean([pass_at_k(samples, count, k) for count in correct]))
         for k in sorted(ks)
-        if correct
+        if 1 < k <= samples
     }

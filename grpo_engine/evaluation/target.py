@@ -24,7 +24,7 @@ class Target:
 
 def find_target(
     target: str, base: RunConfig, over: Mapping[str, Any], *, step: int | None,
-    folder: Callable[[str], Path], adapter_model: bool = True,
+    folder: Callable[[str], Path], adapter_model: bool,
 ) -> Target:  # fmt: skip
     """Resolve a run's folder, an adapter or model folder, a hub id, or a run by its name.
 
@@ -79,7 +79,7 @@ def with_adapter(tree: Mapping[str, Any], adapter: Path, over: Mapping[str, Any]
 
 def of_model(target: str, base: RunConfig, over: Mapping[str, Any]) -> Target:
     """Return a model without an adapter."""
-    if "/" in target and not Path(target).expanduser().is_dir() and target.startswith((".", "/")):
+    if target.startswith((".", "/")) and not Path(target).expanduser().is_dir():
         raise ModelError(f"there is no folder {target}; give a run, a folder or a hub id")
     model = {"path": target, "adapter": None}
     tree = merge(base.model_dump(mode="json"), {"model": model})

@@ -97,7 +97,8 @@ def claim_engine() -> None:
 
 def local_engines() -> int:
     """Number of engines on this host, including this process."""
-    return locked_count(ENGINE) + (not _claims)
+    parent = temporary_folder()  # another one than at the claim, if a script has changed TMPDIR
+    return locked_count(ENGINE) + (not any(folder.parent == parent for folder, _ in _claims))
 
 
 def requested(env: Mapping[str, str] = os.environ) -> int | None:

@@ -65,16 +65,17 @@ def open_run(
     config = RunConfig.model_validate(ranks.broadcast(config.model_dump(mode="json")))
     newest, problems = checkpoint.latest(folder) if ranks.leads else (None, [])
     saved = persist.share_checkpoint(ranks, newest)
-    if saved is not None and not resume:
-        raise CheckpointError(
-            f"{folder} holds a run at step {saved.step}; resume it, or choose another folder"
-        )
+    step, state = 0, None
     if saved is not None:
+        step, state = saved.step, saved.state
+        if not resume:
+            raise CheckpointError(
+                f"{folder} holds a run at step {step}; resume it, or choose another folder"
+            )
         persist.check_same_settings(config, saved)
-    step = saved.step if saved is not None else 0
     optimizer.build(config.optimizer)  # validates settings before anything slow
     tasks = load_tasks(config, objects)
-    threads = _threads(saved.state["threads"] if saved is not None else None)
+    threads = _threads(state["threads"] if state else None)
     replaced = patched()
     yield RunStarted(
         step=step,
@@ -99,8 +100,10 @@ def open_run(
         yield raised(step, "slow_products", Alert(
             severity="warning", explanation=multiplies.problem, remedy=multiplies.remedy,
         ))  # fmt: skip
-    for text in (*(text for loaded in tasks for text in loaded.task.notes), *problems):
-        yield NoteWritten(step=step, text=text, severity="warning" if text in problems else "info")
+    for text in (text for loaded in tasks for text in loaded.task.notes):
+        yield NoteWritten(step=step, text=text)
+    for text in problems:
+        yield NoteWritten(step=step, text=text, severity="warning")
     if ranks.size > 1:
         yield NoteWritten(
             step=step,
@@ -108,7 +111,7 @@ def open_run(
         )
     run = yield from load_run(
         config, control, folder, stack, tasks, step, threads=threads, ranks=ranks,
-        saved=None if saved is None else saved.state, objects=objects,
+        saved=state, objects=objects,
     )  # fmt: skip
     if run.recipe != config.algorithm.resolved():
         yield NoteWritten(step=step, text=CORRECTED)
@@ -152,17 +155,17 @@ def load_run(
         tasks, renders, folder, control, objects, stack.enter_context,
         None if environments is None else environments.client.rewards,
     )  # fmt: skip
-    for text in dict.fromkeys(part.scorer.form_note for part in parts):
-        if text:
-            yield NoteWritten(step=step, text=text)
-    lengths = preflight.longest_of([
+    for text in dict.fromkeys(filter(None, (part.scorer.form_note for part in parts))):
+        yield NoteWritten(step=step, text=text)
+    lengths = [
         preflight.longest(
             loaded.config, render.task, policy.context_length,
             render if environments is None else environments.render,
         )
         for loaded, render in zip(tasks, renders, strict=True)
-    ])  # fmt: skip
-    plan = yield from _planned(config, policy, lengths, ranks, step, saved)
+    ]  # fmt: skip
+    longest = preflight.Lengths(*map(max, zip(*lengths, strict=True)))
+    plan = yield from _planned(config, policy, longest, ranks, step, saved)
     sampling = Sampling.of(config.rollout)
     if sampling.truncated:
         yield NoteWritten(step=step, severity="warning", text=TRUNCATED)
@@ -185,18 +188,24 @@ def load_run(
 def _model(
     config: RunConfig, ranks: Ranks, saved: Mapping[str, Any] | None, step: int
 ) -> Generator[Event, None, tuple[Policy, Recipe]]:
-    """Load the model, and settle the recipe for its number format."""
+    """Load the model, and turn importance correction on in its recipe if the model needs it."""
     begun = time.perf_counter()
     preflight.set_limits()
     yield PhaseStarted(step=step, phase="load", detail=config.model.path)
-    critic = config.algorithm.resolved().signal == "gae"
-    policy = load_policy(config.model, seed=config.seed, critic=critic)
-    recipe = _recipe(config, policy, ranks, saved)
+    chosen = config.algorithm.resolved()
+    policy = load_policy(config.model, seed=config.seed, critic=chosen.signal == "gae")
+    if saved is not None:
+        recipe = mismatch.corrected(chosen, saved.get("settled", {}))
+    else:
+        packed = mismatch.is_quantized(flatten(policy.model.parameters()))
+        # ranks on other devices may use other formats, but all must train the same way
+        agree = all(ranks.gather(mismatch.can_agree(policy.dtype, quantized=packed)))
+        recipe = mismatch.with_correction(chosen, config.algorithm.importance_cap, agree=agree)
     yield ModelLoaded(
         step=step, path=config.model.path, parameters=policy.parameters,
         trainable=policy.trainable_parameters, dtype=policy.dtype, notes=policy.notes,
         seconds=time.perf_counter() - begun,
-        settled=mismatch.correction(config.algorithm.resolved(), recipe),
+        settled=mismatch.correction(chosen, recipe),
     )  # fmt: skip
     return policy, recipe
 
@@ -213,19 +222,6 @@ def _renderer(config: RunConfig, task: Task, policy: Policy) -> PromptRenderer:
     )
 
 
-def _recipe(
-    config: RunConfig, policy: Policy, ranks: Ranks, saved: Mapping[str, Any] | None
-) -> Recipe:
-    """The recipe from the settings, with importance correction if this model needs it."""
-    chosen = config.algorithm.resolved()
-    if saved is not None:
-        return mismatch.corrected(chosen, saved.get("settled", {}))
-    packed = mismatch.is_quantized(flatten(policy.model.parameters()))
-    # ranks on other devices may use other formats, but all must train the same way
-    agree = all(ranks.gather(mismatch.can_agree(policy.dtype, quantized=packed)))
-    return mismatch.with_correction(chosen, config.algorithm.importance_cap, agree=agree)
-
-
 def _planned(
     config: RunConfig, policy: Policy, lengths: preflight.Lengths, ranks: Ranks, step: int,
     saved: Mapping[str, Any] | None,
@@ -239,7 +235,7 @@ def _planned(
     _, *smallest = min(ranks.gather([limit, *local]))
     plan = MemoryPlan(*smallest)
     # all ranks split the rollouts equally, so that each gets some of the batches
-    rank_rows = -(-config.rollout.prompts * config.rollout.group_size // ranks.size)
+    rank_rows = -(-config.rollout.rows // ranks.size)
     plan = plan._replace(micro_rows=min(rank_rows, plan.micro_rows))
     if saved is not None:
         before = persist.saved_plan(config, saved)

@@ -1,6 +1,6 @@
 """Checks before a run that a step fits in memory, and plans its backward passes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import mlx.core as mx
@@ -77,16 +77,11 @@ def longest(
     return Lengths(prompt, answer)
 
 
-def longest_of(lengths: Sequence[Lengths]) -> Lengths:
-    """The longest prompt and the longest answer of several tasks."""
-    return Lengths(*map(max, zip(*lengths, strict=True)))
-
-
 def plan_memory(config: RunConfig, policy: Policy, lengths: Lengths, budget: int) -> MemoryPlan:
     """How backward passes use memory: as set, else as fast as `budget` bytes allow."""
     return choose_plan(
         policy,
-        rows=config.rollout.prompts * config.rollout.group_size,
+        rows=config.rollout.rows,
         prompt_tokens=lengths.prompt,
         new_tokens=lengths.answer,
         prompts=config.rollout.prompts,
@@ -100,10 +95,9 @@ def estimated(
 ) -> MemoryEstimate:
     """The memory of a step under a plan."""
     rollout = config.rollout
-    rows = rollout.prompts * rollout.group_size
     return estimate_memory(
         plan.tried_on(policy),
-        rows=min(rows, rollout.max_rows or rows),
+        rows=min(rollout.rows, rollout.max_rows or rollout.rows),
         micro_rows=plan.micro_rows,
         prompt_tokens=lengths.prompt,
         new_tokens=lengths.answer,
@@ -131,14 +125,13 @@ def check_memory(
 def remedy(config: RunConfig, estimate: MemoryEstimate, plan: MemoryPlan, lengths: Lengths) -> str:
     """The three most effective settings to change, with values."""
     rollout = config.rollout
-    rows = rollout.prompts * rollout.group_size
     shorter = f"rollout.max_new_tokens={max(1, rollout.max_new_tokens // 2)}"
     if lengths.answer > rollout.max_new_tokens:  # of a dialogue
         shorter = f"rollout.max_context={lengths.prompt + lengths.answer // 2}"
     if estimate.weights + estimate.optimizer > max(estimate.sampling, estimate.update):
         return "Try model.tuning=lora, model.quantized=keep, or a smaller model."
     if estimate.sampling > estimate.update:
-        at_a_time = max(1, min(rows, rollout.max_rows or rows) // 2)
+        at_a_time = max(1, min(rollout.rows, rollout.max_rows or rollout.rows) // 2)
         size = rollout.group_size // 2 or 1
         return f"Try rollout.max_rows={at_a_time}, {shorter}, or rollout.group_size={size}."
     micro_rows = max(1, plan.micro_rows // 2)

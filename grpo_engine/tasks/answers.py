@@ -72,8 +72,8 @@ def final_answer(text: str) -> str:
 
 def numbers_in(text: str) -> list[Fraction]:
     """All numbers in the text, as exact fractions."""
-    numbers = map(to_number, NUMBER.findall(text.translate(MINUSES)))
-    return [number for number in numbers if number is not None]
+    parts = NUMBER.findall(text.translate(MINUSES))
+    return [number for part in parts if (number := to_number(part)) is not None]
 
 
 def last_number(text: str) -> Fraction | None:

@@ -60,14 +60,11 @@ class Problem:
         low, high = sorted((self.a, self.b))
         return _digest(f"{self.operation} {low} {high}") % 100
 
-    @property
-    def wording(self) -> int:
-        return _digest(self.text) % len(WORDINGS)
-
 
 def question(problem: Problem, wording: int | None = None) -> str:
     """The user's message, in the problem's own wording or the one given."""
-    return WORDINGS[problem.wording if wording is None else wording].format(problem.text)
+    chosen = _digest(problem.text) % len(WORDINGS) if wording is None else wording
+    return WORDINGS[chosen].format(problem.text)
 
 
 def working(problem: Problem) -> str:

@@ -102,10 +102,8 @@ class Generated(Sequence[Example]):
     def __getitem__(self, index: slice) -> list[Example]: ...
     def __getitem__(self, index: int | slice) -> Example | list[Example]:
         if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(self._size))]
-        if not -self._size <= index < self._size:
-            raise IndexError(index)
-        index %= self._size
+            return [self[i] for i in range(self._size)[index]]
+        index = range(self._size)[index]
         for attempt in range(REDRAWS):
             chosen = permuted(index, self._size, f"redraw/{attempt}") if attempt else index
             example = self._make(chosen)
@@ -118,44 +116,39 @@ class Generated(Sequence[Example]):
         )
 
 
-def generated(
-    make: Callable[[int], Example], *, size: int, held_out_size: int, start: int = 1 << 40
-) -> tuple[Sequence[Example], Sequence[Example]]:
-    """Return (train, held out); held-out problems are distinct, generated from index `start` on."""
+def generated_task(
+    config: TaskConfig, name: str, make: Callable[[int], Example], identity: Sequence[str],
+    *, size: int = SIZE, start: int = 1 << 40, system_prompt: str = "", prefill: str = "",
+    **more: Any,
+) -> Task:  # fmt: skip
+    """A task without data: its held-out problems are distinct, made from index `start` on.
+
+    The texts of `identity` differ between generators that make different problems.
+    """
     held_out: dict[str, Example] = {}
-    for index in range(start, start + max(64, 8 * held_out_size)):
-        if len(held_out) == held_out_size:
+    for index in range(start, start + max(64, 8 * config.held_out_size)):
+        if len(held_out) == config.held_out_size:
             break
         example = make(index)
         held_out.setdefault(prompt_hash(example.prompt), example)
-    return Generated(make, size, held_out), tuple(held_out.values())
-
-
-def generated_task(
-    config: TaskConfig, name: str, make: Callable[[int], Example], options: Mapping[str, Any],
-    *, system_prompt: str, **more: Any,
-) -> Task:  # fmt: skip
-    train, held_out = generated(
-        make, size=config.train_size or SIZE, held_out_size=config.held_out_size
-    )
     return Task(
         name=name,
-        train=train,
-        held_out=held_out,
-        fingerprint=digest_of([f"{name} 1", str(sorted(options.items())), str(len(held_out))]),
-        **prompt_settings(config, system_prompt),
+        train=Generated(make, config.train_size or size, held_out),
+        held_out=tuple(held_out.values()),
+        fingerprint=digest_of([*identity, str(len(held_out))]),
+        **prompt_settings(config, system_prompt, prefill),
         **more,
     )
 
 
 def prompt_settings(
-    config: TaskConfig, system_prompt: str = "", prefill: str = ""
+    config: TaskConfig, system_prompt: str = "", prefill: str = "", *, shuffle: bool = True
 ) -> dict[str, Any]:
     """How a task's problems are put to the model: by the settings, else by the task."""
     return {
         "system_prompt": system_prompt if config.system_prompt is None else config.system_prompt,
         "prefill": config.prefill or prefill,
-        "shuffle": config.shuffle,
+        "shuffle": shuffle and config.shuffle,
     }
 
 
@@ -205,12 +198,15 @@ def permuted(index: int, size: int, key: str) -> int:
     while True:
         left, right = index >> half, index & mask
         for turn in range(4):
-            text = f"{key}/{turn}/{right}".encode()
-            digest = hashlib.blake2b(text, digest_size=8).digest()
-            left, right = right, left ^ (int.from_bytes(digest, "big") & mask)
+            left, right = right, left ^ (number_of(f"{key}/{turn}/{right}") & mask)
         index = left << half | right
         if index < size:
             return index
+
+
+def number_of(text: str) -> int:
+    """A hash of the text, of 64 bits."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
 def prompt_hash(prompt: Prompt) -> str:
@@ -256,27 +252,43 @@ def user_message(text: str) -> tuple[Message, ...]:
 
 # The module and description of each built-in task; imported on demand.
 BUILT_IN: Final[Mapping[str, tuple[str, str]]] = {
-    name: (f"grpo_engine.tasks.{target}", words)
-    for name, target, words in (
-        ("arithmetic", "arithmetic:build",
-         "Two-number sums, differences and small products; the embedded starter's task."),
-        ("countdown", "countdown:build", "Reach a target number from given numbers with + - * /."),
-        ("gsm8k", "gsm8k:build",
-         "Grade-school word problems; from the hub, a cache or a local file."),
-        ("endings", "endings:build",
-         "Choose the ending that fits out of four; the answer's start is prefilled."),
-        ("guess", "guess:build",
-         "Find a number in several guesses; the environment says higher or lower."),
-        ("calculator", "calculator:build",
-         "Arithmetic with large numbers and a calculator as a tool."),
-        ("countdown-turns", "countdown:build_with_turns",
-         "Countdown with several tries; the environment says what each gives."),
-        ("verifiers", "verifiers:build",
-         "`verifiers:<package>`: an environment for verifiers 0.1, with its data and its rubric."),
-        ("reasoning-gym", "gym:build",
-         "`reasoning-gym:<name>`: any of its hundred generators, with its own scorer."),
-    )
-}  # fmt: skip
+    "arithmetic": (
+        "grpo_engine.tasks.arithmetic:build",
+        "Two-number sums, differences and small products; the embedded starter's task.",
+    ),
+    "countdown": (
+        "grpo_engine.tasks.countdown:build",
+        "Reach a target number from given numbers with + - * /.",
+    ),
+    "gsm8k": (
+        "grpo_engine.tasks.gsm8k:build",
+        "Grade-school word problems; from the hub, a cache or a local file.",
+    ),
+    "endings": (
+        "grpo_engine.tasks.endings:build",
+        "Choose the ending that fits out of four; the answer's start is prefilled.",
+    ),
+    "guess": (
+        "grpo_engine.tasks.guess:build",
+        "Find a number in several guesses; the environment says higher or lower.",
+    ),
+    "calculator": (
+        "grpo_engine.tasks.calculator:build",
+        "Arithmetic with large numbers and a calculator as a tool.",
+    ),
+    "countdown-turns": (
+        "grpo_engine.tasks.countdown:build_with_turns",
+        "Countdown with several tries; the environment says what each gives.",
+    ),
+    "verifiers": (
+        "grpo_engine.tasks.verifiers:build",
+        "`verifiers:<package>`: an environment for verifiers 0.1, with its data and its rubric.",
+    ),
+    "reasoning-gym": (
+        "grpo_engine.tasks.gym:build",
+        "`reasoning-gym:<name>`: any of its hundred generators, with its own scorer.",
+    ),
+}
 
 
 def load_task(config: TaskConfig) -> Task:
@@ -297,8 +309,10 @@ def is_code(name: str) -> bool:
     path = Path(name).expanduser()
     if name.endswith(".py"):
         return True
+    if path.exists():
+        return False
     module, colon, _ = name.rpartition(":")
     if colon:  # a hub id may end in :configuration, and a data file have a colon in its name
         is_module = all(part.isidentifier() for part in module.split("."))
-        return (module.endswith(".py") or is_module) and not path.exists()
-    return not path.suffix and not path.exists() and name in names.installed("tasks")
+        return module.endswith(".py") or is_module
+    return not path.suffix and name in names.installed("tasks")

@@ -12,7 +12,7 @@ from typing import Any
 from grpo_engine import names
 from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError
-from grpo_engine.tasks.base import Task, digest_of, digest_of_examples
+from grpo_engine.tasks.base import Task, digest_of, digest_of_examples, prompt_settings
 from grpo_engine.tasks.files import OPTIONS, task_of_splits
 from grpo_engine.tasks.options import read_options
 from grpo_engine.tasks.rows import BadRows, Row
@@ -104,7 +104,5 @@ def _with_settings(config: TaskConfig, task: Task) -> Task:
         held_out=held_out,
         fingerprint=task.fingerprint
         or digest_of([digest_of_examples(train), digest_of_examples(held_out)]),
-        system_prompt=task.system_prompt if config.system_prompt is None else config.system_prompt,
-        prefill=config.prefill or task.prefill,
-        shuffle=task.shuffle and config.shuffle,
+        **prompt_settings(config, task.system_prompt, task.prefill, shuffle=task.shuffle),
     )

@@ -48,7 +48,8 @@ def build(config: TaskConfig) -> Task:
     if problem:
         raise DataError(f"task.options.{problem}", "task.options")
     return generated_task(
-        config, "countdown", lambda index: example(index, options), options, system_prompt=SYSTEM,
+        config, "countdown", lambda index: example(index, options),
+        ["countdown 1", str(sorted(options.items()))], system_prompt=SYSTEM,
         description="Reach a target number from given numbers.",
         default_rewards=REWARDS, accuracy="countdown",
     )  # fmt: skip

@@ -10,22 +10,14 @@ Stories are generated here, or taken from HellaSwag if `options.path` has its fi
 import random
 from collections.abc import Sequence
 from importlib.resources import files
-from typing import Any, Final
+from typing import Final
 
 from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError
-from grpo_engine.tasks.base import (
-    Example,
-    RewardSpec,
-    Task,
-    digest_of,
-    generated,
-    prompt_settings,
-    user_message,
-)
-from grpo_engine.tasks.files import load_splits, task_of_splits
+from grpo_engine.tasks.base import Example, RewardSpec, Task, generated_task, user_message
+from grpo_engine.tasks.files import task_of_data
 from grpo_engine.tasks.options import read_options
-from grpo_engine.tasks.rows import BadRows, Row
+from grpo_engine.tasks.rows import Row
 
 PREFILL: Final = "The ending that fits is"
 REWARDS: Final = (RewardSpec(name="contains"),)
@@ -43,34 +35,17 @@ STORIES: Final = tuple(zip(_LINES[::2], map(str.strip, _LINES[1::2]), strict=Tru
 def build(config: TaskConfig) -> Task:
     """Build the task from generated stories, or from HellaSwag if `options.path` is set."""
     options = read_options(config, {"path": "", "seed": 0})
-    if options["path"]:
-        source, bad = str(options["path"]), BadRows(config)
-        return task_of_splits(
-            config,
-            load_splits(config, source, bad),
-            "endings",
-            bad,
-            make=_hellaswag,
-            description=f"Choose the ending that fits out of four ({source}).",
-            seed=options["seed"],
-            prefill=PREFILL,
-            rewards=REWARDS,
-        )
-    train, held_out = generated(
-        lambda index: story(index, options["seed"]),
-        size=config.train_size or SIZE,
-        held_out_size=config.held_out_size,
-    )
-    return Task(
-        name="endings",
+    path, seed = options["path"], options["seed"]
+    if path:
+        return task_of_data(
+            config, path, "endings", make=_hellaswag, seed=seed, prefill=PREFILL,
+            rewards=REWARDS, description=f"Choose the ending that fits out of four ({path}).",
+        )  # fmt: skip
+    return generated_task(
+        config, "endings", lambda index: story(index, seed), ["endings 1", str(seed)],
+        size=SIZE, prefill=PREFILL, default_rewards=REWARDS, accuracy="contains",
         description="Choose the ending that fits out of four; the answer's start is prefilled.",
-        train=train,
-        held_out=held_out,
-        fingerprint=digest_of(["endings 1", str(options["seed"]), str(len(held_out))]),
-        default_rewards=REWARDS,
-        accuracy="contains",
-        **prompt_settings(config, prefill=PREFILL),
-    )
+    )  # fmt: skip
 
 
 def story(index: int, seed: int) -> Example:
@@ -100,10 +75,10 @@ def _example(key: str, context: str, endings: Sequence[str], right: int, locatio
     listed = "\n".join(f"({letter}) {e}" for letter, e in zip(LETTERS, endings, strict=False))
     text = f"{context}\n\nWhich ending fits?\n{listed}"
     answer = f"({LETTERS[right]})"
-    columns: dict[str, Any] = {"answer": answer, "context": context, "endings": list(endings)}
     return Example(
-        key=key, prompt=user_message(text), target=answer, columns=columns, where=location
-    )
+        key=key, prompt=user_message(text), target=answer, where=location,
+        columns={"answer": answer, "context": context, "endings": list(endings)},
+    )  # fmt: skip
 
 
 def _hellaswag(split: str, index: int, row: Row) -> Example:

@@ -29,12 +29,11 @@ from grpo_engine.tasks.base import (
     user_message,
 )
 from grpo_engine.tasks.options import read_options
-from grpo_engine.tasks.rows import SUFFIXES, BadRows, Row, not_json, read_rows
+from grpo_engine.tasks.rows import HELD_OUT, SUFFIXES, BadRows, Row, not_json, read_rows
 
 # Other names for the expected answer, tried if the target column has its default name.
 TARGETS: Final = ("solution", "completion", "target", "label")
 PROMPTS: Final = ("question", "problem", "instruction", "query", "input", "text")
-HELD_OUT: Final = ("valid", "validation", "test", "dev", "eval")
 OPTIONS: Final[Mapping[str, Any]] = {"chat": None, "seed": 0}
 
 
@@ -45,25 +44,31 @@ Make = Callable[[str, int, Row], Example]
 def build(config: TaskConfig) -> Task:
     """Build a task from the data that the task's name points to."""
     options = read_options(config, OPTIONS)
+    return task_of_data(config, config.name, Path(config.name).name or config.name, **options)
+
+
+def task_of_data(config: TaskConfig, data: str, name: str, **settings: Any) -> Task:
+    """The task of a file, folder or hub data set; for `settings` see `task_of_splits`."""
     bad = BadRows(config)
-    label = Path(config.name).name or config.name
-    return task_of_splits(config, load_splits(config, config.name, bad), label, bad, **options)
+    return task_of_splits(config, load_splits(config, data, bad), name, bad, **settings)
 
 
 def task_of_splits(
     config: TaskConfig, splits: Mapping[str, Sequence[Row]], name: str, bad: BadRows,
     *, chat: bool | None = None, seed: int = 0, make: Make | None = None, description: str = "",
-    system_prompt: str = "", prefill: str = "", rewards: Sequence[RewardSpec] | None = None,
+    system_prompt: str = "", prefill: str = "", rewards: tuple[RewardSpec, ...] | None = None,
 ) -> Task:  # fmt: skip
     """Make the rows' problems, split them, limit both parts to their sizes, and remove overlap."""
     notes: list[str] = []
     train, held_out = (
-        _examples(split, splits[split], make or _maker(config, splits[split], chat, notes), bad)
+        tuple(bad.good(
+            splits[split], partial(make or _maker(config, splits[split], chat, notes), split)
+        ))
         if split else ()
         for split in _pick_splits(config, splits)
     )  # fmt: skip
     description = description or f"{config.name}: {len(train)} rows"
-    rewards = default_rewards(train) if rewards is None else tuple(rewards)
+    rewards = default_rewards(train) if rewards is None else rewards
     notes = [*filter(None, [bad.note(len(train) + len(held_out))]), *notes]
     train, held_out = _parts(config, train, held_out, seed, notes)
     if not train:
@@ -84,10 +89,6 @@ def task_of_splits(
         notes=tuple(notes),
         skipped=bad.count,
     )
-
-
-def _examples(split: str, rows: Sequence[Row], make: Make, bad: BadRows) -> tuple[Example, ...]:
-    return tuple(bad.good(rows, partial(make, split)))
 
 
 def default_rewards(examples: Sequence[Example]) -> tuple[RewardSpec, ...]:

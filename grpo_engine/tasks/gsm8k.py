@@ -18,9 +18,9 @@ from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError
 from grpo_engine.tasks.answers import texts_of, to_number
 from grpo_engine.tasks.base import Example, RewardSpec, Task, user_message
-from grpo_engine.tasks.files import load_splits, task_of_splits
+from grpo_engine.tasks.files import task_of_data
 from grpo_engine.tasks.options import read_options
-from grpo_engine.tasks.rows import BadRows, Row
+from grpo_engine.tasks.rows import Row
 
 HUB: Final = "openai/gsm8k:main"
 SYSTEM: Final = (
@@ -36,15 +36,13 @@ def build(config: TaskConfig) -> Task:
     `options.prefix` comes before every question.
     """
     options = read_options(config, {"path": "", "prefix": "", "seed": 0})
-    source = str(options["path"]) or HUB
+    source = options["path"] or HUB
     if options["path"] and not Path(source).expanduser().exists() and source.count("/") != 1:
         raise DataError(f"task.options.path: there is no file or folder {source}", "task.options")
-    bad = BadRows(config)
-    return task_of_splits(
+    return task_of_data(
         config,
-        load_splits(config, source, bad),
+        source,
         "gsm8k",
-        bad,
         make=partial(example, options["prefix"]),
         description="Grade-school word problems with a whole number as the answer.",
         seed=options["seed"],

@@ -15,20 +15,14 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import lru_cache
+from importlib.metadata import version
 from typing import Any, Final
 
 from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError, MissingPackageError, nearest
 from grpo_engine.tasks.answers import final_answer, texts_of
-from grpo_engine.tasks.base import (
-    Example,
-    RewardSpec,
-    Task,
-    digest_of,
-    generated,
-    prompt_settings,
-    user_message,
-)
+from grpo_engine.tasks.base import Example, RewardSpec, Task, generated_task, user_message
+from grpo_engine.tasks.options import read_options
 
 SYSTEM: Final = (
     "Think inside <think> and </think>, then give the final answer, and nothing else, inside "
@@ -60,31 +54,25 @@ def build(config: TaskConfig) -> Task:
             f"reasoning-gym has no generator {name!r}{nearest(name, available)}; "
             "`grpo-tui tasks list --gym` shows all"
         )
-    options = _options(config, name)
+    settings = [field.name for field in fields(available[name][1]) if field.name != "size"]
+    read_options(config, dict.fromkeys(settings))
+    options: dict[str, Any] = {"seed": 0, **config.options}
     size = config.train_size or SIZES.get(name, SIZE)
     spare = 8 * config.held_out_size + 64
     make = _maker(name, options, size)
-    spare_options = {**options, "seed": options["seed"] + HELD_OUT_SEED}
-    make_spare = _maker(name, spare_options, spare)
+    make_spare = _maker(name, options | {"seed": options["seed"] + HELD_OUT_SEED}, spare)
     make(0)  # an invalid option value fails here, before anything else is made
-    train, held_out = generated(
+    return generated_task(
+        config,
+        config.name,
         lambda index: make(index) if index < HELD_OUT_SEED else make_spare(index - HELD_OUT_SEED),
+        [name, version("reasoning-gym"), json.dumps(options, sort_keys=True)],
         size=size,
-        held_out_size=config.held_out_size,
         start=HELD_OUT_SEED,
-    )
-    from importlib.metadata import version
-
-    parts = [name, version("reasoning-gym"), json.dumps(options, sort_keys=True)]
-    return Task(
-        name=config.name,
-        description=_summary(name),
-        train=train,
-        held_out=held_out,
-        fingerprint=digest_of([*parts, str(len(held_out))]),
+        system_prompt=SYSTEM,
+        description=(inspect.getdoc(available[name][0]) or name).splitlines()[0],
         default_rewards=REWARDS,
         accuracy="gym_score",
-        **prompt_settings(config, SYSTEM),
         notes=_notes(name),
     )
 
@@ -112,19 +100,6 @@ def _registry() -> Mapping[str, Any]:
         ) from error
     registry: Mapping[str, Any] = DATASETS
     return registry
-
-
-def _options(config: TaskConfig, name: str) -> dict[str, Any]:
-    """The options, with names checked against the generator's configuration."""
-    available = [f.name for f in fields(_registry()[name][1]) if f.name != "size"]
-    for option in config.options:
-        if option not in available:
-            raise DataError(
-                f"task.options: {config.name} has no option {option!r}; it takes "
-                f"{', '.join(available)}",
-                "task.options",
-            )
-    return {"seed": 0, **config.options}
 
 
 def _maker(name: str, options: Mapping[str, Any], size: int) -> Any:
@@ -170,11 +145,6 @@ def _dataset(name: str, options: str, size: int) -> Any:
 @lru_cache(maxsize=4096)
 def _entry(name: str, options: str, size: int, index: int) -> Any:
     return _dataset(name, options, size)[index]
-
-
-def _summary(name: str) -> str:
-    doc = inspect.getdoc(_registry()[name][0]) or name
-    return doc.splitlines()[0]
 
 
 def gym_score(

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError, MissingPackageError, NotFetchedError
-from grpo_engine.tasks.rows import Row
+from grpo_engine.tasks.rows import HELD_OUT, Row
 
 
 def hub_splits(config: TaskConfig, name: str) -> dict[str, list[Row]]:
@@ -38,11 +38,11 @@ def hub_splits(config: TaskConfig, name: str) -> dict[str, list[Row]]:
         raise NotFetchedError(
             f"data set {name} is neither on the hub nor in the cache ({reason}); {remedy}"
         ) from error
-    splits = {config.split, config.held_out_split}
+    used = {config.split, config.held_out_split, *HELD_OUT}
     return {
         split: [Row(row, f"{name}: {split} row {number}") for number, row in enumerate(part, 1)]
         for split, part in loaded.items()
-        if split in splits or split in ("valid", "validation", "test", "dev", "eval")
+        if split in used
     }
 
 

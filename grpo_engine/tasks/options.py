@@ -12,7 +12,7 @@ def read_options(config: TaskConfig, defaults: Mapping[str, Any]) -> dict[str, A
     chosen = dict(defaults)
     for name, value in config.options.items():
         if name not in defaults:
-            available = ", ".join(sorted(defaults)) or "no options"
+            available = ", ".join(defaults) or "no options"
             raise DataError(
                 f"task.options: {config.name} has no option {quoted(name)}"
                 f"{nearest(name, defaults, 1)}; it takes {available}",

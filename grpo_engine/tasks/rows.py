@@ -14,6 +14,8 @@ from grpo_engine.errors import DataError, MissingPackageError
 
 # A CSV field may be a whole document.
 LONGEST_FIELD = 1 << 26
+# Names of splits that are held out.
+HELD_OUT: Final = ("valid", "validation", "test", "dev", "eval")
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -223,7 +225,7 @@ def not_json(value: Any) -> str:
     if isinstance(value, Mapping):
         if any(not isinstance(key, str) for key in value):
             return "a dictionary whose keys are not text"
-        return next(filter(None, map(not_json, value.values())), "")
+        value = list(value.values())
     if isinstance(value, list | tuple):
         return next(filter(None, map(not_json, value)), "")
     return type(value).__name__

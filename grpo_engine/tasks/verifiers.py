@@ -30,8 +30,6 @@ def build(config: TaskConfig) -> Task:
     }
     if "train" not in splits:
         splits = {"train": splits["eval"]}
-    if "eval" in splits and not config.held_out_split:
-        config = config.model_copy(update={"held_out_split": "eval"})
     task = task_of_splits(config, splits, config.name, bad, rewards=())
     return replace(task, environment=config.name)
 

@@ -50,16 +50,16 @@ def pinned_advantages(groups: Sequence[SampledGroup], recipe: Recipe) -> list[fl
     totals_B1 = [[total] for group in groups for total in group.totals]
     group_ids_B = [place for place, group in enumerate(groups) for _ in group.rollouts]
     advantages_B = advantages(totals_B1, group_ids_B, shown).values
-    return [float(value) for value in np.array(advantages_B)]
+    return list(map(float, np.array(advantages_B)))
 
 
 def scalar_advantages(samples: Samples, advantages: Advantages) -> list[float]:
     """One advantage per rollout; the mean over its tokens if each token has its own."""
     values = np.array(advantages.values)
-    if values.ndim == 1:
-        return [float(value) for value in values]
-    mask_BT = np.array(samples.mask_BT)
-    return [float(v) for v in (values * mask_BT).sum(axis=1) / np.maximum(mask_BT.sum(axis=1), 1)]
+    if values.ndim == 2:
+        mask_BT = np.array(samples.mask_BT)
+        values = (values * mask_BT).sum(axis=1) / np.maximum(mask_BT.sum(axis=1), 1)
+    return list(map(float, values))
 
 
 def rows_to_train(

@@ -3,7 +3,6 @@
 Everything that it depends on is in `run.progress`, which changes only when a step is complete.
 """
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from grpo_engine.config.safe_yaml import parse_json
 from grpo_engine.errors import ConfigError, DataError
 from grpo_engine.events import Event, NoteWritten
 from grpo_engine.run.session import Part, Run
-from grpo_engine.tasks.base import Example, Generated, draw
+from grpo_engine.tasks.base import Example, Generated, draw, number_of
 from grpo_engine.training.samples import SampledGroup
 
 MAX_UNUSABLE = 10_000  # generated problems in a row that cannot be used, before the run gives up
@@ -90,9 +89,7 @@ class Drawing:
         curriculum = self._run.config.task.curriculum
         if curriculum == "off":
             return True
-        text = f"{self._run.config.seed}/curriculum/{part.label}/{position}"
-        digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
-        draw = int.from_bytes(digest, "big") / 2**64
+        draw = number_of(f"{self._run.config.seed}/curriculum/{part.label}/{position}") / 2**64
         return draw < chance(curriculum, *self._run.progress.rates.get(example.key, (0, 0)))
 
 

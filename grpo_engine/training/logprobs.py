@@ -35,7 +35,7 @@ def score_tokens(
     values: bool = False,
 ) -> Generator[Event, None, ScoredTokens]:
     """Score completions with the policy, or with what it is `under` a method such as `using`."""
-    chosen = list(range(len(rollouts)) if rows is None else rows)
+    chosen = range(len(rollouts)) if rows is None else rows
     assigned = run.ranks.assigned(batches_of(run, rollouts, chosen))
     scored: list[tuple[TokenBatch, TokenScores]] = []
     for done, (_, batch) in enumerate(assigned, 1):

@@ -4,7 +4,6 @@ import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
 
 import mlx.core as mx
 import numpy as np
@@ -27,19 +26,11 @@ from grpo_engine.metrics import PHASES, time_of
 from grpo_engine.rollouts.types import Rollout, Sampling
 from grpo_engine.run.session import Run
 from grpo_engine.tasks.base import prompt_hash
-from grpo_engine.training.samples import Experience, SampledGroup, row_values
-from grpo_engine.training.sampling import StepGroups
+from grpo_engine.training.samples import Experience, SampledGroup, mean_scores, row_values
 from grpo_engine.training.update import UpdateResult, mean
 
 # what a recorded group says of how it was sampled
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_new_tokens")
-
-
-class UpdatedScores(NamedTuple):
-    """Log-probabilities of some rows by the updated policy, [B, T]."""
-
-    logprobs_BT: mx.array | None = None
-    rows: frozenset[int] = frozenset()
 
 
 def groups_scored(
@@ -116,12 +107,15 @@ def _no_signal(group: SampledGroup, totals: Sequence[float], *, has_signal: bool
 
 def tokens_scored(
     step: int, group: int, experience: Experience, result: UpdateResult | None,
-    updated: UpdatedScores,
+    updated_BT: mx.array | None,
 ) -> TokensScored:  # fmt: skip
-    """The event with the numbers of every token of a group."""
+    """The event with the numbers of every token of a group.
+
+    `updated_BT` are log-probabilities by the updated policy, if it scored the group.
+    """
     samples = experience.samples
     numbers = tuple(
-        _token_numbers(row, experience, result, updated) for row in samples.rows_of(group)
+        _token_numbers(row, experience, result, updated_BT) for row in samples.rows_of(group)
     )
     return TokensScored(
         step=step, group=samples.groups[group].index, origin="train", numbers=numbers
@@ -129,7 +123,7 @@ def tokens_scored(
 
 
 def _token_numbers(
-    row: int, experience: Experience, result: UpdateResult | None, updated: UpdatedScores
+    row: int, experience: Experience, result: UpdateResult | None, updated_BT: mx.array | None
 ) -> TokenNumbers:
     samples, old, advantages = experience.samples, experience.old, experience.advantages
     rollout = samples.rollouts[row]
@@ -152,7 +146,7 @@ def _token_numbers(
         old=of(old.logprobs_BT),
         reference=of(old.reference_logprobs_BT),
         passes=of_passes("logprobs"),
-        after=of(updated.logprobs_BT) if row in updated.rows else (),
+        after=of(updated_BT),
         entropy=of(old.entropy_BT),
         advantages=of(advantages.values) if advantages.values.ndim == 2 else (),
         sampled=() if rollout.logprobs == rollout.raw_logprobs else rollout.logprobs,
@@ -168,7 +162,7 @@ def _token_numbers(
 
 
 def step_metrics(
-    experience: Experience, sampled: StepGroups, result: UpdateResult | None, entropy_bonus: float
+    experience: Experience, result: UpdateResult | None, entropy_bonus: float
 ) -> dict[str, float]:
     """Every metric of the step except token counts, times and memory."""
     samples = experience.samples
@@ -190,22 +184,30 @@ def step_metrics(
         metrics |= _loss_metrics(experience, result)
     if entropy_bonus:
         metrics["entropy_bonus"] = entropy_bonus
-    first_of_tasks = {group.example.task: group for group in reversed(sampled.groups)}
+    first_of_tasks = {group.example.task: group for group in reversed(samples.groups)}
     for group in first_of_tasks.values():
         metrics |= dict(group.scores.logged)
     return metrics
 
 
+def groups_by_task(run: Run, groups: Sequence[SampledGroup]) -> dict[str, list[SampledGroup]]:
+    """The groups of each task by its label, if the run has several tasks."""
+    parts = run.parts if len(run.parts) > 1 else ()
+    return {
+        part.label: [group for group in groups if run.part_of(group.example) is part]
+        for part in parts
+    }
+
+
 def task_metrics(run: Run, groups: Sequence[SampledGroup]) -> dict[str, float]:
     """How each of several tasks did, over all answers that were sampled to its prompts."""
     metrics: dict[str, float] = {}
-    for part in run.parts if len(run.parts) > 1 else ():
-        of_part = [group for group in groups if run.part_of(group.example) is part]
-        values = {"sampled/groups": float(len(of_part)), **sampled_metrics(of_part)}
-        if of_part:
-            values["frac_reward_zero_std"] = statistics.fmean(not g.scores.differ for g in of_part)
+    for label, of_task in groups_by_task(run, groups).items():
+        values = {"sampled/groups": float(len(of_task)), **sampled_metrics(of_task)}
+        if of_task:
+            values["frac_reward_zero_std"] = statistics.fmean(not g.scores.differ for g in of_task)
         for name, value in values.items():
-            metrics[f"task/{part.label}/{name.removeprefix('sampled/')}"] = value
+            metrics[f"task/{label}/{name.removeprefix('sampled/')}"] = value
     return metrics
 
 
@@ -214,18 +216,10 @@ def sampled_metrics(groups: Sequence[SampledGroup]) -> dict[str, float]:
 
     Only groups whose answers differ are kept, so the means of the kept ones say little.
     """
-    columns = {"sampled/reward": [total for group in groups for total in group.totals]}
-    for name in dict.fromkeys(name for group in groups for name in group.scores.names):
-        columns[f"sampled/rewards/{name}/mean"] = [
-            value
-            for group in groups if name in group.scores.names
-            for value in group.scores.column(name)
-        ]  # fmt: skip
-    return {
-        key: statistics.fmean(values)
-        for key, column in columns.items()
-        if (values := [value for value in column if value is not None])
-    }
+    totals = [total for group in groups for total in group.totals if total is not None]
+    metrics = {"sampled/reward": statistics.fmean(totals)} if totals else {}
+    means = mean_scores(groups)
+    return metrics | {f"sampled/rewards/{name}/mean": mean for name, mean in means.items()}
 
 
 def _loss_metrics(experience: Experience, result: UpdateResult) -> dict[str, float]:

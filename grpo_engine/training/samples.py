@@ -4,7 +4,9 @@ Axes: P prompts, B all rollouts in the order they were sampled, T tokens of the 
 F reward functions.
 """
 
-from collections.abc import Sequence
+import itertools
+import statistics
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,6 +112,19 @@ class Experience:
         trained, samples = set(self.trained_rows), self.samples
         groups = [n for n in range(len(samples.groups)) if trained & set(samples.rows_of(n))]
         return groups[:count]
+
+
+def mean_scores(groups: Iterable[SampledGroup]) -> dict[str, float]:
+    """The mean score of each reward function that applies to any answer of the groups."""
+    columns: dict[str, list[float | None]] = {}
+    for group in groups:
+        for reward in itertools.chain.from_iterable(group.scores.rewards):
+            columns.setdefault(reward.name, []).append(reward.value)
+    return {
+        name: statistics.fmean(known)
+        for name, column in columns.items()
+        if (known := [value for value in column if value is not None])
+    }
 
 
 def gather(groups: Sequence[SampledGroup], recipe: Recipe) -> Samples:

@@ -1,12 +1,11 @@
 """Samples and scores a step's groups; refills replace groups whose answers are equally good."""
 
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from grpo_engine.distributed.ranks import Ranks
 from grpo_engine.events import (
-    AlertRaised,
     Event,
     Origin,
     Phase,
@@ -99,9 +98,8 @@ def sample_and_score(
     """Sample completions of every prompt and score them."""
     with run.clock.phase(request.phase):
         prompts = _rendered(run, request)
-    prompt_rows = rows_to_sample(request, prompts)
-    assigned = run.ranks.assigned(prompt_rows)
-    with run.clock.phase(request.phase):
+        prompt_rows = rows_to_sample(request, prompts)
+        assigned = run.ranks.assigned(prompt_rows)
         yield from _announced(step, request, prompts)
         rollouts = yield from _sampled(run, step, request, [row for _, row in assigned])
     free_cache()
@@ -113,11 +111,11 @@ def sample_and_score(
             index: rollouts[n * request.rows : (n + 1) * request.rows]
             for n, (index, _) in enumerate(assigned)
         }
-        scores = _scored(run, step, request, prompts, local)
+        scores_by_index = _scored(run, step, request, prompts, local)
         scored = all_rollouts(
-            run.ranks, [(index, (local[index], scores[index])) for index in local]
+            run.ranks, [(index, (local[index], scores_by_index[index])) for index in local]
         )
-    yield from distinct_alerts(scored)
+    yield from dict.fromkeys(alert for _, scores in scored for alert in scores.alerts)
     yield from answer_requests(run)
     groups = []
     for row, prompt, example, (completions, group_scores) in zip(
@@ -176,14 +174,6 @@ def all_rollouts(ranks: Ranks, local: Sequence[tuple[int, ScoredRollouts]]) -> l
     items = [(index, encode(scored)) for index, scored in local]
     kind = tuple[list[Rollout], Scores]
     return [decode(kind, scored) for scored in ranks.gather_indexed(items)]
-
-
-def distinct_alerts(scored: Sequence[ScoredRollouts]) -> Iterable[AlertRaised]:
-    alerts: dict[tuple[str, str], AlertRaised] = {}
-    for _, scores in scored:
-        for alert in scores.alerts:
-            alerts.setdefault((alert.rule, alert.explanation), alert)
-    return alerts.values()
 
 
 def alike_in(scores: Scores, refill_on: str, accuracy: str) -> str:

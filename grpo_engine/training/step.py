@@ -49,7 +49,7 @@ def finish_step(
     prompt_tokens = sum(len(group.prompt_ids) for group in sampled.all)
     metrics: dict[str, float] = {}
     if experience is not None:
-        metrics |= report.step_metrics(experience, sampled, result, progress.entropy_bonus)
+        metrics |= report.step_metrics(experience, result, progress.entropy_bonus)
     metrics["groups/refilled"] = float(len(sampled.replaced))
     if sampled.replaced:
         metrics |= report.sampled_metrics(sampled.all)
@@ -104,10 +104,10 @@ def check_finite(run: Run, result: UpdateResult | None) -> Iterator[Event]:
         run.progress.bad_updates = 0
         return
     run.progress.bad_updates += 1
-    group = None
+    group, culprit = None, ""
     if result.culprit is not None:
         group = result.experience.samples.groups[result.culprit].index
-    culprit = "" if group is None else f" It came from group {group}."
+        culprit = f" It came from group {group}."
     remedy = "Lower optimizer.learning_rate; on a GPU try model.dtype float32."
     if run.policy.dtype == "float16":
         remedy = "Set model.dtype to bfloat16: float16 holds nothing above 65504."

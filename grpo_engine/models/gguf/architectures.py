@@ -1,6 +1,7 @@
 """Maps the llama family's weights and settings from GGUF names to those of mlx-lm."""
 
 import re
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -89,15 +90,15 @@ def gguf_name(name: str) -> str:
 
 def interleaved(array: Floats, heads: int) -> Floats:
     """The rotary halves of q or k as the llama architecture's files have them: in pairs."""
-    halves = array.reshape(heads, 2, array.shape[0] // heads // 2, *array.shape[1:])
-    return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(array.shape)
+    halves = array.reshape(heads, 2, -1, *array.shape[1:])
+    return halves.swapaxes(1, 2).reshape(array.shape)
 
 
 def weight(file: GgufFile, name: str) -> Floats:
     """A tensor in mlx-lm's layout, with the rotary halves of q and k de-interleaved."""
     array = file.tensor(name)
     match = LAYER.fullmatch(name)
-    permuted = ARCHITECTURES[str(file.metadata["general.architecture"])].permuted
+    permuted = ARCHITECTURES[architecture_of(file)].permuted
     if not (match and permuted and match[2] in ("attn_q", "attn_k")):
         return array
     heads = setting(file, "attention.head_count")
@@ -105,8 +106,8 @@ def weight(file: GgufFile, name: str) -> Floats:
         heads = setting(file, "attention.head_count_kv", heads)
     if array.shape[0] % (2 * heads):
         raise ModelError(f"{file.path} is damaged: {name} has {array.shape[0]} rows, {heads} heads")
-    pairs = array.reshape(heads, array.shape[0] // heads // 2, 2, *array.shape[1:])
-    return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(array.shape)
+    pairs = array.reshape(heads, -1, 2, *array.shape[1:])
+    return pairs.swapaxes(1, 2).reshape(array.shape)
 
 
 def setting(file: GgufFile, name: str, default: Any = None) -> Any:
@@ -160,20 +161,27 @@ def rope_scaling(file: GgufFile) -> dict[str, Any] | None:
 
 
 def _llama3_scaling(file: GgufFile) -> dict[str, Any]:
-    """Find the llama 3 settings that reproduce the file's factors, or raise.
-
-    With wavelength w = 2π / frequency and original length L: factor 1 below w = L / 4, the full
-    factor above w = L, and interpolated in between.
-    """
+    """Find the llama 3 settings that reproduce the file's factors, or raise."""
     factors = file.tensor(ROPE_FACTORS).astype(np.float64)
-    base, size = setting(file, "rope.freq_base", 10000.0), 2 * len(factors)
-    waves = 2 * np.pi * base ** (np.arange(0, size, 2) / size)
-    full, original = float(factors.max()), 8192.0
-    smooth = np.clip((original / waves - 1) / 3, 0, 1)
-    expected = 1 / ((1 - smooth) / full + smooth)
-    if not np.allclose(factors, expected, rtol=1e-3):
-        raise ModelError(f"{file.path} has rotary factors of its own, which cannot be imported")
-    return {
-        "rope_type": "llama3", "factor": full, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 8192,
+    scaling = {
+        "rope_type": "llama3", "factor": float(factors.max()),
+        "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
     }  # fmt: skip
+    base = setting(file, "rope.freq_base", 10000.0)
+    if not np.allclose(factors, llama3_factors(scaling, base, 2 * len(factors)), rtol=1e-3):
+        raise ModelError(f"{file.path} has rotary factors of its own, which cannot be imported")
+    return scaling
+
+
+def llama3_factors(scaling: Mapping[str, Any], base: float, size: int) -> npt.NDArray[np.float64]:
+    """Llama 3's factor of each rotary frequency of a head of this size.
+
+    With wavelength w and original length L: 1 below w = L / high, the full factor above L / low,
+    and interpolated in between.
+    """
+    waves = 2 * np.pi * base ** (np.arange(0, size, 2) / size)
+    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+    turns = scaling["original_max_position_embeddings"] / waves
+    smooth = np.clip((turns - low) / (high - low), 0, 1)
+    factors: npt.NDArray[np.float64] = 1 / ((1 - smooth) / scaling["factor"] + smooth)
+    return factors

@@ -19,9 +19,11 @@ from tokenizers import (
 )
 
 from grpo_engine.errors import ModelError
+from grpo_engine.models.folders import read_json
 from grpo_engine.models.gguf.reader import GgufFile
 
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = range(1, 7)
+ENDS = ("eos", "eot", "eom")  # of a text, a turn and a message
 LLAMA3_SPLIT: Final = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -80,8 +82,7 @@ def build(file: GgufFile) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def end_ids(file: GgufFile) -> list[int]:
     """Tokens that end an answer: end of text, of turn, of message."""
-    keys = ("eos_token_id", "eot_token_id", "eom_token_id")
-    ids = [file.metadata.get(f"tokenizer.ggml.{key}") for key in keys]
+    ids = [file.metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ENDS]
     return list(dict.fromkeys(index for index in ids if index is not None))
 
 
@@ -176,7 +177,7 @@ def _settings(file: GgufFile, tokens: list[str]) -> dict[str, Any]:
 
 
 def add(writer: GGUFWriter, folder: Path, config: Mapping[str, Any]) -> None:
-    content = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    content = read_json(folder / "tokenizer.json")
     model, rows = content["model"], int(config["vocab_size"])
     if model.get("type") != "BPE":
         raise ModelError(
@@ -197,7 +198,7 @@ def add(writer: GGUFWriter, folder: Path, config: Mapping[str, Any]) -> None:
     begins = content.get("post_processor") or {}
     writer.add_add_bos_token(bool(begins.get("special_tokens")))
     _add_ends(writer, config)
-    settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    settings = read_json(folder / "tokenizer_config.json")
     template = folder / "chat_template.jinja"
     text = template.read_text(encoding="utf-8") if template.is_file() else None
     if text or isinstance(text := settings.get("chat_template"), str):
@@ -246,12 +247,8 @@ def _pre(content: Mapping[str, Any], folder: Path) -> str:
 def _add_ends(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     """The tokens that begin a text, end an answer and fill up."""
     ends = config.get("eos_token_id")
-    ids = [*(ends if isinstance(ends, list) else [ends]), None, None, None][:3]
-    setters = (
-        writer.add_eos_token_id, writer.add_eot_token_id, writer.add_eom_token_id,
-        writer.add_bos_token_id, writer.add_pad_token_id,
-    )  # fmt: skip
-    ids += [config.get("bos_token_id"), config.get("pad_token_id")]
-    for add_id, index in zip(setters, ids, strict=True):
+    ids = dict(zip(ENDS, ends if isinstance(ends, list) else [ends], strict=False))
+    ids |= {"bos": config.get("bos_token_id"), "padding": config.get("pad_token_id")}
+    for name, index in ids.items():
         if index is not None:
-            add_id(int(index))
+            writer.add_uint32(f"tokenizer.ggml.{name}_token_id", index)

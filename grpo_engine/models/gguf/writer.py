@@ -1,16 +1,16 @@
 """Writes a model folder of the llama or qwen2 family as one GGUF file, with its tokenizer."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import mlx.core as mx
 import numpy as np
-from gguf import GGMLQuantizationType, GGUFWriter, LlamaFileType
+from gguf import GGMLQuantizationType, GGUFWriter, LlamaFileType, RopeScalingType
 from gguf.quants import quantize
 
 from grpo_engine.errors import ModelError
+from grpo_engine.models.folders import read_json
 from grpo_engine.models.gguf import tokenizers
 from grpo_engine.models.gguf.architectures import (
     ARCHITECTURES,
@@ -18,6 +18,7 @@ from grpo_engine.models.gguf.architectures import (
     Floats,
     gguf_name,
     interleaved,
+    llama3_factors,
 )
 
 Precision = Literal["float32", "float16", "q8_0"]
@@ -33,7 +34,7 @@ def write_gguf(
     folder: Path, file: Path, weights: Mapping[str, mx.array], precision: Precision, name: str
 ) -> None:
     """Write `weights`, by their names in mlx-lm, with settings and tokenizer of `folder`."""
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config = read_json(folder / "config.json")
     architecture = str(config.get("model_type"))
     if architecture not in ARCHITECTURES:
         raise ModelError(
@@ -48,14 +49,12 @@ def write_gguf(
     writer.add_file_type(FORMATS[precision][1])
     _add_settings(writer, config)
     tokenizers.add(writer, folder, config)
-    factors = _rope_factors(config)
-    if factors is not None:
-        writer.add_tensor(ROPE_FACTORS, factors)
-    permuted = ("q_proj", "k_proj") if ARCHITECTURES[architecture].permuted else ()
+    heads = {"q_proj": config["num_attention_heads"], "k_proj": _kv_heads(config)}
     for weight, value in weights.items():
         array = np.array(value.astype(mx.float32))
-        if weight.rpartition(".")[0].endswith(permuted):
-            array = interleaved(array, _heads(config, weight))
+        layer = weight.split(".")[-2]
+        if ARCHITECTURES[architecture].permuted and layer in heads:
+            array = interleaved(array, heads[layer])
         written = _format(array, precision)
         writer.add_tensor(gguf_name(weight), quantize(array, written), raw_dtype=written)
     writer.write_header_to_file()
@@ -70,55 +69,32 @@ def _format(array: Floats, precision: Precision) -> GGMLQuantizationType:
     return FORMATS[precision][0] if array.ndim > 1 and fits else GGMLQuantizationType.F32
 
 
-def _heads(config: Mapping[str, Any], weight: str) -> int:
-    heads = int(config["num_attention_heads"])
-    return int(config.get("num_key_value_heads") or heads) if ".k_proj" in weight else heads
+def _kv_heads(config: Mapping[str, Any]) -> int:
+    return int(config.get("num_key_value_heads") or config["num_attention_heads"])
 
 
 def _add_settings(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
-    heads, width = int(config["num_attention_heads"]), int(config["hidden_size"])
-    size = int(config.get("head_dim") or width // heads)
-    writer.add_context_length(int(config["max_position_embeddings"]))
+    heads, width = config["num_attention_heads"], config["hidden_size"]
+    size, base = config.get("head_dim") or width // heads, config.get("rope_theta", 10000.0)
+    writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(width)
-    writer.add_block_count(int(config["num_hidden_layers"]))
-    writer.add_feed_forward_length(int(config["intermediate_size"]))
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(heads)
-    writer.add_head_count_kv(int(config.get("num_key_value_heads") or heads))
+    writer.add_head_count_kv(_kv_heads(config))
     writer.add_key_length(size)
     writer.add_value_length(size)
     writer.add_rope_dimension_count(size)
-    writer.add_layer_norm_rms_eps(float(config["rms_norm_eps"]))
-    writer.add_rope_freq_base(float(config.get("rope_theta", 10000.0)))
-    writer.add_vocab_size(int(config["vocab_size"]))
-    scaling = _scaling(config)
-    if scaling.get("rope_type") == "linear":
-        from gguf import RopeScalingType
-
-        writer.add_rope_scaling_type(RopeScalingType.LINEAR)
-        writer.add_rope_scaling_factor(float(scaling["factor"]))
-
-
-def _scaling(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    scaling = dict(config.get("rope_scaling") or {})
-    rope_type = scaling.setdefault("rope_type", scaling.get("type", "default"))
-    if rope_type not in ("default", "linear", "llama3"):
-        raise ModelError(f"the rope scaling {rope_type!r} cannot be written as GGUF")
-    return scaling
-
-
-def _rope_factors(config: Mapping[str, Any]) -> Floats | None:
-    """Llama 3's factor of each rotary frequency; None for models without them.
-
-    With wavelength w and original length L: 1 below w = L / high, the full factor above L / low,
-    and interpolated in between.
-    """
-    scaling = _scaling(config)
-    if scaling["rope_type"] != "llama3":
-        return None
-    size = int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
-    waves = 2 * np.pi * float(config["rope_theta"]) ** (np.arange(0, size, 2) / size)
-    low, high = float(scaling["low_freq_factor"]), float(scaling["high_freq_factor"])
-    length = float(scaling["original_max_position_embeddings"])
-    smooth = np.clip((length / waves - low) / (high - low), 0, 1)
-    factors = 1 / ((1 - smooth) / float(scaling["factor"]) + smooth)
-    return factors.astype(np.float32)
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(base)
+    writer.add_vocab_size(config["vocab_size"])
+    scaling = config.get("rope_scaling") or {}
+    match scaling.get("rope_type", scaling.get("type", "default")):
+        case "linear":
+            writer.add_rope_scaling_type(RopeScalingType.LINEAR)
+            writer.add_rope_scaling_factor(scaling["factor"])
+        case "llama3":
+            factors = llama3_factors(scaling, base, size)
+            writer.add_tensor(ROPE_FACTORS, factors.astype(np.float32))
+        case rope_type if rope_type != "default":
+            raise ModelError(f"the rope scaling {rope_type!r} cannot be written as GGUF")

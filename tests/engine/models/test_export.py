@@ -15,7 +15,7 @@ from grpo_engine.config.settings import ModelConfig
 from grpo_engine.errors import ModelError
 from grpo_engine.models import export as exports
 from grpo_engine.models.export import BOUNDS, TARGETS, export
-from grpo_engine.models.gguf import architectures, writer
+from grpo_engine.models.gguf import architectures
 from grpo_engine.policy import adapters
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.trees import flatten
@@ -151,9 +151,7 @@ def test_llama_3s_rotary_factors_are_those_that_reading_finds_again() -> None:
         "rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
         "original_max_position_embeddings": 8192,
     }  # fmt: skip
-    config = {"rope_scaling": scaling, "head_dim": 64, "rope_theta": 500000.0}
-    factors = writer._rope_factors(config)
-    assert factors is not None
+    factors = architectures.llama3_factors(scaling, 500000.0, 64)
     # wavelengths run from 2 pi to 2 pi 500000^(31/32): short ones stay, long ones are stretched
     assert (factors[0], factors[-1]) == (1.0, 32.0)
     assert np.all(np.diff(factors) >= 0)

@@ -83,9 +83,11 @@ def test_ranks_at_this_ranks_address_share_the_host(tmp_path: Path) -> None:
     assert threads.local_ranks({"MLX_HOSTFILE": str(tmp_path / "none"), "MLX_RANK": "0"}) == 1
 
 
+@pytest.mark.parametrize("claims", [[], [(Path("/another/folder"), 0)]])
 def test_engines_divide_the_cores_and_one_that_ended_counts_no_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, claims: list[tuple[Path, int]]
 ) -> None:
+    monkeypatch.setattr(threads, "_claims", claims)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(threads, "cores", lambda: 4)
     monkeypatch.setattr(threads, "requested", lambda: None)

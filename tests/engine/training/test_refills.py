@@ -135,5 +135,5 @@ def test_the_recipe_says_what_refills_judge_by() -> None:
     assert recipe("grpo", refill_rounds=1, refill_on="letters").refill_on == "letters"
     with pytest.raises(ValueError, match="read only with refill_rounds above 0"):
         recipe("grpo", refill_on="letters")
-    with pytest.raises(ValueError, match="refill_on must be a name, got 3"):
+    with pytest.raises(ValueError, match='refill_on must be text, such as "3"; got 3'):
         recipe("dapo", refill_on=3)
