@@ -91,11 +91,11 @@ class Episodes:
     """Episodes of one rollout after the other; also the client that the package's loop asks."""
 
     environment: Any
-    prompt: list[Any] = field(default_factory=list)  # of the answer that is awaited
+    prompt: list[Any] = field(init=False)  # of the answer that is awaited
     state: Any = None  # of the package, once the episode has ended
     loop: asyncio.Task[Any] | None = None
-    prompts: asyncio.Queue[list[Any] | None] = field(default_factory=asyncio.Queue)  # None: the end
-    answers: asyncio.Queue[str | None] = field(default_factory=asyncio.Queue)
+    prompts: asyncio.Queue[list[Any] | None] = field(init=False)  # None: the end
+    answers: asyncio.Queue[str | None] = field(init=False)
 
     async def reset(self, row: Mapping[str, Any], seed: int, index: int, wait: Await) -> Any:  # noqa: ARG002 - it takes no seed
         """Begin an episode; return the messages that the environment adds to the row's."""

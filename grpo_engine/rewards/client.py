@@ -137,7 +137,7 @@ class RewardClient:
         for group in self._groups:
             group.sandbox.close(grace)
 
-    def check(self, columns: Sequence[str], task: str = "the task") -> None:
+    def check(self, columns: Sequence[str], task: str) -> None:
         """Raise RewardError if a function needs a column that the data lacks."""
         for function in self.functions:
             available = {*GIVEN, *columns, *function.options}
