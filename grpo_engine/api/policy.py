@@ -34,10 +34,9 @@ class LoadedPolicy:
         temperature: float = 0.0, seed: int = 0,
     ) -> str:  # fmt: skip
         """Answer a prompt: text, or chat messages; greedily at temperature 0."""
-        (answer,) = self.sample(
+        return self.sample(
             prompt, 1, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed
-        )
-        return answer
+        )[0]
 
     def sample(
         self, prompt: str | Iterable[Mapping[str, Any]], count: int, *,
@@ -64,11 +63,10 @@ class LoadedPolicy:
             prompt = tuple(dict(message) for message in prompt)
         elif self.chat:
             prompt = user_message(prompt)
-        rollout = self.config.rollout
         changes: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature}
         requested = {name: value for name, value in changes.items() if value is not None}
         # not through RolloutConfig: temperature 0 is for looking, not for training
-        sampling = replace(Sampling.of(rollout), **requested)
+        sampling = replace(Sampling.of(self.config.rollout), **requested)
         render = PromptRenderer(
             self.policy.tokenizer, self.task, self.config.task, self.config.model.path,
             self.policy.context_length, sampling.max_new_tokens,

@@ -110,9 +110,8 @@ def signals(probed: PromptsProbed, sizes: Sequence[int], prompts: int) -> list[S
 
 
 def recommended(results: Sequence[SignalAt]) -> SignalAt | None:
-    """The smallest group size at which enough prompts have a signal; None if none reaches that."""
-    enough = [signal for signal in results if signal.share >= ENOUGH]
-    return min(enough, key=lambda signal: signal.group_size, default=None)
+    """The first, so smallest, group size where enough prompts have a signal; None without one."""
+    return next((signal for signal in results if signal.share >= ENOUGH), None)
 
 
 def pass_rates(probed: PromptsProbed) -> dict[str, float]:

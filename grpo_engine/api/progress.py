@@ -15,7 +15,10 @@ class Bar:
     """One bar over the steps of a run; without a notebook or a terminal only the lines."""
 
     def __init__(self, total: int, visible: bool | None) -> None:
-        hidden = not (sys.stderr.isatty() or in_notebook()) if visible is None else not visible
+        if visible is None:
+            hidden = not (sys.stderr.isatty() or "ipykernel.kernelapp" in sys.modules)
+        else:
+            hidden = not visible
         self._silent = visible is False
         self._begun = False  # whether the first step or evaluation has
         self._bar: Any = tqdm(total=total, unit="step", disable=hidden)
@@ -56,8 +59,3 @@ class Bar:
 
 def _numbers(metrics: Mapping[str, float]) -> dict[str, str]:
     return {label: f"{metrics[key]:.3f}" for key, label in SHOWN if key in metrics}
-
-
-def in_notebook() -> bool:
-    """Whether this process is the kernel of a notebook."""
-    return "ipykernel.kernelapp" in sys.modules

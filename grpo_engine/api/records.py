@@ -18,21 +18,10 @@ from grpo_engine.events import Event, Group
 class Record(Protocol):
     """The record of a run that is in progress or has ended."""
 
-    @property
-    def id(self) -> str:
-        """The run's id in the store."""
-
-    @property
-    def name(self) -> str:
-        """The run's name, which is unique in the store."""
-
-    @property
-    def folder(self) -> Path:
-        """Where its checkpoints go."""
-
-    @property
-    def store(self) -> Path:
-        """The store's file."""
+    id: str  # in the store
+    name: str  # unique in the store
+    folder: Path  # where its checkpoints go
+    store: Path  # the store's file
 
     def put(self, event: Event) -> None:
         """Record an event."""

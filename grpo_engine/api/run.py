@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -79,11 +80,10 @@ class Run(Iterator[ev.Event]):
         self._summary = _Summary()
         self._loaded: tuple[int, LoadedPolicy] | None = None
         self._interrupts = Interrupts(control, lambda text: self.write(text))
-        path = self.folder  # not self, which then would live as long as its events
-
-        def play() -> Iterator[ev.Event]:
-            return trainer.run(config, control, folder=path, resume=resume, objects=objects)
-
+        # not of self, which then would live as long as its events
+        play = partial(
+            trainer.run, config, control, folder=self.folder, resume=resume, objects=objects
+        )
         self._events = _events(play, self._summary, record, callbacks)
         if record is not None:
             weakref.finalize(self, record.close, "the run was dropped before its end")

@@ -5,7 +5,6 @@ import inspect
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from pydantic import BaseModel
 
 from grpo_engine import names
 from grpo_engine.config.parse import assign, build, merge, read_yaml
-from grpo_engine.config.recipes import SETTINGS, Recipe, recipe
+from grpo_engine.config.recipes import Recipe, changes, recipe
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError
 from grpo_engine.platform.interpreter import command
@@ -89,9 +88,7 @@ def _are_settings(value: Mapping[str, Any]) -> bool:
 
 def _of_recipe(changed: Recipe) -> dict[str, Any]:
     """The recipe's name, and the settings in which it differs from the recipe of that name."""
-    values, base = asdict(changed), asdict(recipe(changed.name))
-    changes = {name: values[name] for name in SETTINGS if values[name] != base[name]}
-    return {"recipe": changed.name, **changes}
+    return {"recipe": changed.name, **changes(recipe(changed.name), changed)}
 
 
 def _tree(config: Settings) -> tuple[dict[str, Any], str]:

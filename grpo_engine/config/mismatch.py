@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from grpo_engine.config.declaration import as_text
-from grpo_engine.config.recipes import Recipe, recipe
+from grpo_engine.config.recipes import Recipe, changes, recipe
 
 # as in TRL: an answer whose probability ratio exceeds the cap is left out of the loss
 CORRECTION: dict[str, Any] = {"importance_cap": 3.0, "importance_mode": "sequence_mask"}
@@ -48,11 +48,7 @@ def with_correction(chosen: Recipe, requested: float | None, *, agree: bool) -> 
 
 def correction(chosen: Recipe, changed: Recipe) -> dict[str, Any]:
     """The settings that `with_correction` changed, by path."""
-    return {
-        f"algorithm.{name}": getattr(changed, name)
-        for name in CORRECTION
-        if getattr(changed, name) != getattr(chosen, name)
-    }
+    return {f"algorithm.{name}": value for name, value in changes(chosen, changed).items()}
 
 
 def corrected(chosen: Recipe, settings: Mapping[str, Any]) -> Recipe:

@@ -32,7 +32,7 @@ NORMALISING = equals(
     "signal", "minus_batch_mean", "group_mean", "group_standard", "leave_one_out", "batch_standard"
 )
 CORRECTED = above("importance_cap", 0)
-VESPO = equals("trust", "vespo")
+CLIP, SAPO, VESPO = (equals("trust", rule) for rule in ("clip", "sapo", "vespo"))
 REWEIGHTABLE = Condition(
     lambda r: r.anchor != "none" and r.anchor_place == "loss" and r.ratio != "none",
     "an anchor in the loss and a ratio",
@@ -86,15 +86,15 @@ class Recipe:
     )  # fmt: skip
     clip_low: float = setting(
         0.2, "Lower bound of the ratio is 1 - this.", le=1, belongs="trust",
-        condition=equals("trust", "clip"), steps=(0.0003, 0.05, 0.1, 0.2, 0.3, 0.5),
+        condition=CLIP, steps=(0.0003, 0.05, 0.1, 0.2, 0.3, 0.5),
     )  # fmt: skip
     clip_high: float = setting(
         0.2, "Upper bound of the ratio is 1 + this.", belongs="trust",
-        condition=equals("trust", "clip"), steps=(0.0004, 0.05, 0.1, 0.2, 0.28, 0.3, 0.5, 1.0),
+        condition=CLIP, steps=(0.0004, 0.05, 0.1, 0.2, 0.28, 0.3, 0.5, 1.0),
     )  # fmt: skip
     delta: float | None = setting(
         None, "Ceiling of the raw ratio for negative advantages.", gt=1, off=None,
-        belongs="trust", condition=equals("trust", "clip"), label="ceiling δ",
+        belongs="trust", condition=CLIP, label="ceiling δ",
         steps=(None, 1.5, 2.0, 4.0), phrase=", and no ratio counts above {delta:g}",
     )  # fmt: skip
     cispo_cap: float = setting(
@@ -103,11 +103,11 @@ class Recipe:
     )  # fmt: skip
     sapo_tau_pos: float = setting(
         1.0, "SAPO's gate temperature, advantage > 0.", gt=0, belongs="trust",
-        condition=equals("trust", "sapo"),
+        condition=SAPO,
     )  # fmt: skip
     sapo_tau_neg: float = setting(
         1.05, "SAPO's gate temperature, advantage < 0.", gt=0, belongs="trust",
-        condition=equals("trust", "sapo"),
+        condition=SAPO,
     )  # fmt: skip
     vespo_k_pos: float = setting(
         2.0, "VESPO's power of the ratio, advantage >= 0.", belongs="trust", condition=VESPO,
@@ -302,6 +302,14 @@ SETTINGS: Mapping[str, Setting] = {
     for field in fields(Recipe)
     if (item := field.metadata.get("setting"))
 }
+
+
+def changes(base: Recipe, changed: Recipe) -> dict[str, Any]:
+    """The settings of a recipe that differ from another's."""
+    return {
+        name: value for name in SETTINGS
+        if (value := getattr(changed, name)) != getattr(base, name)
+    }  # fmt: skip
 
 
 def settings_read(recipe: Recipe) -> tuple[str, ...]:

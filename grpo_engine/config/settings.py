@@ -295,8 +295,10 @@ class AlgorithmConfig(
     def differences(self) -> dict[str, tuple[Any, Any]]:
         """The settings that differ from the recipe as defined: this run's value, the recipe's."""
         defined = recipe(self.recipe)
-        pairs = {name: (value, getattr(defined, name)) for name, value in self._set().items()}
-        return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+        return {
+            name: (value, usual) for name, value in self._set().items()
+            if value != (usual := getattr(defined, name))
+        }  # fmt: skip
 
     def _set(self) -> dict[str, Any]:
         return dict(self.model_dump(exclude={"recipe"}, exclude_none=True))

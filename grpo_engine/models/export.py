@@ -3,7 +3,6 @@
 The weights are put together in float32 and rounded once, at the end.
 """
 
-import json
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -20,6 +19,7 @@ from grpo_engine.config.settings import ModelConfig
 from grpo_engine.errors import ModelError
 from grpo_engine.models.folders import (
     appearing,
+    read_json,
     require_space,
     write_json,
     write_weights,
@@ -135,7 +135,7 @@ def _copy_settings(base: Path, draft: Path, dtype: str) -> None:
     for file in sorted(base.iterdir()):
         if file.is_file() and adapters.belongs(file.name) and file.name != "README.md":
             shutil.copyfile(file, draft / file.name)
-    settings = json.loads((base / "config.json").read_text(encoding="utf-8"))
+    settings = read_json(base / "config.json")
     for name in ("quantization", "quantization_config", "dtype"):
         settings.pop(name, None)
     write_json(draft / "config.json", settings | {"torch_dtype": dtype})
@@ -143,11 +143,10 @@ def _copy_settings(base: Path, draft: Path, dtype: str) -> None:
 
 def _require_hub_names(base: Path, weights: Mapping[str, mx.array]) -> None:
     """Refuse a model whose weights mlx-lm renames: transformers would not find them."""
-    packed = (".scales", ".biases")
     stored: set[str] = set()
     for file in base.glob("*.safetensors"):
         arrays: dict[str, mx.array] = mx.load(str(file))  # type: ignore[assignment]  # a file of arrays
-        stored |= {name for name in arrays if not name.endswith(packed)}
+        stored |= arrays.keys()
     unknown = sorted(weights.keys() - stored)
     if unknown:
         raise ModelError(
@@ -221,7 +220,7 @@ def _write_peft(
 def _opened_peft(draft: Path, config: ModelConfig) -> nn.Module:
     """The base model with the written adapter added to its weights: W + alpha / r * B A."""
     model, *_ = load_parts(config.model_copy(update={"adapter": None}))
-    settings = json.loads((draft / "adapter_config.json").read_text(encoding="utf-8"))
+    settings = read_json(draft / "adapter_config.json")
     arrays: dict[str, mx.array] = mx.load(str(draft / PEFT_FILE))  # type: ignore[assignment]  # a file of arrays
     scale = settings["lora_alpha"] / settings["r"]
     weights = flatten(model.parameters())

@@ -45,6 +45,10 @@ def _flush(path: Path) -> None:
         os.close(descriptor)
 
 
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
 def write_json(path: Path, content: Any) -> None:
     """Write JSON as other programs of the field do, with texts as they are."""
     path.write_text(json.dumps(content, indent=1, ensure_ascii=False), "utf-8", "surrogateescape")

@@ -53,7 +53,7 @@ def import_gguf(source: Path, folder: Path, *, dtype: Dtype = "float32") -> Impo
         })  # fmt: skip
         _test(draft, source)
         return Imported(
-            folder=folder, architecture=architectures.architecture_of(file), bytes=size,
+            folder=folder, architecture=config["model_type"], bytes=size,
             parameters=sum(tensor.n_elements for tensor in file.tensors.values()),
             formats=tuple(sorted({tensor.tensor_type.name for tensor in file.tensors.values()})),
         )  # fmt: skip

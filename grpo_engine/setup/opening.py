@@ -157,14 +157,15 @@ def load_run(
     )  # fmt: skip
     for text in dict.fromkeys(filter(None, (part.scorer.form_note for part in parts))):
         yield NoteWritten(step=step, text=text)
-    lengths = preflight.longest_of([
+    lengths = [
         preflight.longest(
             loaded.config, render.task, policy.context_length,
             render if environments is None else environments.render,
         )
         for loaded, render in zip(tasks, renders, strict=True)
-    ])  # fmt: skip
-    plan = yield from _planned(config, policy, lengths, ranks, step, saved)
+    ]  # fmt: skip
+    longest = preflight.Lengths(*map(max, zip(*lengths, strict=True)))
+    plan = yield from _planned(config, policy, longest, ranks, step, saved)
     sampling = Sampling.of(config.rollout)
     if sampling.truncated:
         yield NoteWritten(step=step, severity="warning", text=TRUNCATED)
@@ -187,18 +188,24 @@ def load_run(
 def _model(
     config: RunConfig, ranks: Ranks, saved: Mapping[str, Any] | None, step: int
 ) -> Generator[Event, None, tuple[Policy, Recipe]]:
-    """Load the model, and settle the recipe for its number format."""
+    """Load the model, and turn importance correction on in its recipe if the model needs it."""
     begun = time.perf_counter()
     preflight.set_limits()
     yield PhaseStarted(step=step, phase="load", detail=config.model.path)
-    critic = config.algorithm.resolved().signal == "gae"
-    policy = load_policy(config.model, seed=config.seed, critic=critic)
-    recipe = _recipe(config, policy, ranks, saved)
+    chosen = config.algorithm.resolved()
+    policy = load_policy(config.model, seed=config.seed, critic=chosen.signal == "gae")
+    if saved is not None:
+        recipe = mismatch.corrected(chosen, saved.get("settled", {}))
+    else:
+        packed = mismatch.is_quantized(flatten(policy.model.parameters()))
+        # ranks on other devices may use other formats, but all must train the same way
+        agree = all(ranks.gather(mismatch.can_agree(policy.dtype, quantized=packed)))
+        recipe = mismatch.with_correction(chosen, config.algorithm.importance_cap, agree=agree)
     yield ModelLoaded(
         step=step, path=config.model.path, parameters=policy.parameters,
         trainable=policy.trainable_parameters, dtype=policy.dtype, notes=policy.notes,
         seconds=time.perf_counter() - begun,
-        settled=mismatch.correction(config.algorithm.resolved(), recipe),
+        settled=mismatch.correction(chosen, recipe),
     )  # fmt: skip
     return policy, recipe
 
@@ -213,19 +220,6 @@ def _renderer(config: RunConfig, task: Task, policy: Policy) -> PromptRenderer:
         max_new_tokens=config.rollout.max_new_tokens,
         vocabulary=policy.vocabulary,
     )
-
-
-def _recipe(
-    config: RunConfig, policy: Policy, ranks: Ranks, saved: Mapping[str, Any] | None
-) -> Recipe:
-    """The recipe from the settings, with importance correction if this model needs it."""
-    chosen = config.algorithm.resolved()
-    if saved is not None:
-        return mismatch.corrected(chosen, saved.get("settled", {}))
-    packed = mismatch.is_quantized(flatten(policy.model.parameters()))
-    # ranks on other devices may use other formats, but all must train the same way
-    agree = all(ranks.gather(mismatch.can_agree(policy.dtype, quantized=packed)))
-    return mismatch.with_correction(chosen, config.algorithm.importance_cap, agree=agree)
 
 
 def _planned(

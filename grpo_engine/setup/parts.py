@@ -71,16 +71,14 @@ def open_parts(
     objects: UserObjects, enter: Callable[[Scorer], Scorer], environments: Sequence[str] | None,
 ) -> list[Part]:  # fmt: skip
     """Start each task's reward process; `enter` sees to it that they end."""
-    parts = []
-    for index, (loaded, render) in enumerate(zip(tasks, renders, strict=True)):
-        scorer = Scorer(
-            loaded.config, render.task, folder / f"task-{index}" if index else folder, control,
-            local=objects.rewards, environments=environments,
-        )  # fmt: skip
-        parts.append(
-            Part(
-                label=loaded.label, weight=loaded.weight, task=render.task, render=render,
-                scorer=enter(scorer), further=bool(index),
-            )
-        )  # fmt: skip
-    return parts
+    return [
+        Part(
+            label=loaded.label, weight=loaded.weight, task=render.task, render=render,
+            scorer=enter(Scorer(
+                loaded.config, render.task, folder / f"task-{index}" if index else folder, control,
+                local=objects.rewards, environments=environments,
+            )),
+            further=bool(index),
+        )
+        for index, (loaded, render) in enumerate(zip(tasks, renders, strict=True))
+    ]  # fmt: skip

@@ -1,6 +1,6 @@
 """Checks before a run that a step fits in memory, and plans its backward passes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import mlx.core as mx
@@ -75,11 +75,6 @@ def longest(
         total = config.rollout.max_context or prompt + answer + REPLY * (config.task.max_turns - 1)
         answer = max(1, min(context, total) - prompt)
     return Lengths(prompt, answer)
-
-
-def longest_of(lengths: Sequence[Lengths]) -> Lengths:
-    """The longest prompt and the longest answer of several tasks."""
-    return Lengths(*map(max, zip(*lengths, strict=True)))
 
 
 def plan_memory(config: RunConfig, policy: Policy, lengths: Lengths, budget: int) -> MemoryPlan:

@@ -98,7 +98,7 @@ def weight(file: GgufFile, name: str) -> Floats:
     """A tensor in mlx-lm's layout, with the rotary halves of q and k de-interleaved."""
     array = file.tensor(name)
     match = LAYER.fullmatch(name)
-    permuted = ARCHITECTURES[str(file.metadata["general.architecture"])].permuted
+    permuted = ARCHITECTURES[architecture_of(file)].permuted
     if not (match and permuted and match[2] in ("attn_q", "attn_k")):
         return array
     heads = setting(file, "attention.head_count")

@@ -19,6 +19,7 @@ from tokenizers import (
 )
 
 from grpo_engine.errors import ModelError
+from grpo_engine.models.folders import read_json
 from grpo_engine.models.gguf.reader import GgufFile
 
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = range(1, 7)
@@ -176,7 +177,7 @@ def _settings(file: GgufFile, tokens: list[str]) -> dict[str, Any]:
 
 
 def add(writer: GGUFWriter, folder: Path, config: Mapping[str, Any]) -> None:
-    content = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    content = read_json(folder / "tokenizer.json")
     model, rows = content["model"], int(config["vocab_size"])
     if model.get("type") != "BPE":
         raise ModelError(
@@ -197,7 +198,7 @@ def add(writer: GGUFWriter, folder: Path, config: Mapping[str, Any]) -> None:
     begins = content.get("post_processor") or {}
     writer.add_add_bos_token(bool(begins.get("special_tokens")))
     _add_ends(writer, config)
-    settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    settings = read_json(folder / "tokenizer_config.json")
     template = folder / "chat_template.jinja"
     text = template.read_text(encoding="utf-8") if template.is_file() else None
     if text or isinstance(text := settings.get("chat_template"), str):

@@ -1,6 +1,5 @@
 """Writes a model folder of the llama or qwen2 family as one GGUF file, with its tokenizer."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -11,6 +10,7 @@ from gguf import GGMLQuantizationType, GGUFWriter, LlamaFileType, RopeScalingTyp
 from gguf.quants import quantize
 
 from grpo_engine.errors import ModelError
+from grpo_engine.models.folders import read_json
 from grpo_engine.models.gguf import tokenizers
 from grpo_engine.models.gguf.architectures import (
     ARCHITECTURES,
@@ -34,7 +34,7 @@ def write_gguf(
     folder: Path, file: Path, weights: Mapping[str, mx.array], precision: Precision, name: str
 ) -> None:
     """Write `weights`, by their names in mlx-lm, with settings and tokenizer of `folder`."""
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config = read_json(folder / "config.json")
     architecture = str(config.get("model_type"))
     if architecture not in ARCHITECTURES:
         raise ModelError(
