@@ -58,8 +58,6 @@ def signal_at_k(rewards: Sequence[float], k: int) -> float:
 
     ``1 - Σ_v C(n_v, k) / C(n, k)`` over the distinct scores v.
     """
-    if not 1 <= k <= len(rewards):
-        raise ValueError(f"k must be from 1 to the number of answers ({len(rewards)}), got {k}")
     same: list[list[float]] = []
     for reward in sorted(rewards):
         if same and not rewards_differ((same[-1][0], reward)):

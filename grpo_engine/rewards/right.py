@@ -45,7 +45,7 @@ class Right:
 
     def count(self, scores: "Scores") -> int | None:
         """How many answers of a group are right; None if none of them was judged."""
-        judged = scores.column(self.function) if self.function in scores.names else []
+        judged = scores.column(self.function)
         if all(score is None for score in judged):
             return None
         return sum(map(self.holds, judged))

@@ -41,8 +41,8 @@ class Scores:
         return rewards_differ(self.totals()) or rewards_differ(steps)
 
     def column(self, name: str) -> list[float | None]:
-        place = self.names.index(name)
-        return [row[place].value for row in self.rewards]
+        """A function's scores of all rollouts; empty for another group's function."""
+        return [reward.value for row in self.rewards for reward in row if reward.name == name]
 
     def part(self, start: int, end: int) -> "Scores":
         return replace(

@@ -136,8 +136,10 @@ def build(config: TaskConfig) -> Task:
             "task.options",
         )
     operations = tuple(operation for operation in SYMBOLS if operation in chosen)
-    train = [example(problem) for problem in mixed(operations, "train")]
-    held_out = [example(problem) for problem in mixed(operations, "held_out")]
+    train, held_out = (
+        [example(problem) for problem in mixed(operations, split)]
+        for split in ("train", "held_out")
+    )
     held_out = held_out[: config.held_out_size]
     return Task(
         name="arithmetic",

@@ -6,10 +6,10 @@ are evaluated on the same problems. The run's seed orders the training problems;
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, Final, overload
 
 from grpo_engine import names
@@ -81,6 +81,7 @@ class Task:
         return {"text" if isinstance(e.prompt, str) else "messages" for e in examples}
 
 
+@dataclass(frozen=True, eq=False)
 class Generated(Sequence[Example]):
     """Problems generated on demand: item i is `make(i)`, or a replacement if that is held out.
 
@@ -88,13 +89,12 @@ class Generated(Sequence[Example]):
     in 0..size-1 that depends only on i, so that an item is a function of its index.
     """
 
-    def __init__(
-        self, make: Callable[[int], Example], size: int, excluded: Iterable[str] = ()
-    ) -> None:
-        self._make, self._size, self._excluded = make, size, frozenset(excluded)
+    make: Callable[[int], Example]
+    size: int
+    excluded: Collection[str] = ()
 
     def __len__(self) -> int:
-        return self._size
+        return self.size
 
     @overload
     def __getitem__(self, index: int) -> Example: ...
@@ -102,16 +102,16 @@ class Generated(Sequence[Example]):
     def __getitem__(self, index: slice) -> list[Example]: ...
     def __getitem__(self, index: int | slice) -> Example | list[Example]:
         if isinstance(index, slice):
-            return [self[i] for i in range(self._size)[index]]
-        index = range(self._size)[index]
+            return [self[i] for i in range(self.size)[index]]
+        index = range(self.size)[index]
         for attempt in range(REDRAWS):
-            chosen = permuted(index, self._size, f"redraw/{attempt}") if attempt else index
-            example = self._make(chosen)
-            if prompt_hash(example.prompt) not in self._excluded:
+            chosen = permuted(index, self.size, f"redraw/{attempt}") if attempt else index
+            example = self.make(chosen)
+            if prompt_hash(example.prompt) not in self.excluded:
                 return example
         raise DataError(
             f"problem {index} was held out {REDRAWS} times in a row ({example.key}): the task "
-            f"has too few distinct problems; lower task.held_out_size ({len(self._excluded)} now)",
+            f"has too few distinct problems; lower task.held_out_size ({len(self.excluded)} now)",
             "task.held_out_size",
         )
 
@@ -133,7 +133,7 @@ def generated_task(
         held_out.setdefault(prompt_hash(example.prompt), example)
     return Task(
         name=name,
-        train=Generated(make, config.train_size or size, held_out),
+        train=Generated(make, config.train_size or size, held_out.keys()),
         held_out=tuple(held_out.values()),
         fingerprint=digest_of([*identity, str(len(held_out))]),
         **prompt_settings(config, system_prompt, prefill),
@@ -299,8 +299,7 @@ def load_task(config: TaskConfig) -> Task:
     target, _ = BUILT_IN.get(config.name.partition(":")[0], ("", ""))
     if not target:
         target = f"grpo_engine.tasks.{'code' if is_code(config.name) else 'files'}:build"
-    module, _, attribute = target.partition(":")
-    task: Task = getattr(import_module(module), attribute)(config)
+    task: Task = resolve_name(target)(config)
     return task
 
 

@@ -31,12 +31,6 @@ class BadRows:
         self.count = 0
         self._first: list[DataError] = []
 
-    def add(self, error: DataError) -> None:
-        """Count a row; the error says where it is and what is wrong."""
-        self.count += 1
-        if len(self._first) < self.LISTED:
-            self._first.append(error)
-
     def good(self, items: Iterable[T], make: Callable[[int, T], R]) -> list[R]:
         """What `make` returns for each item and its index; counts those that it refuses."""
         results = []
@@ -44,7 +38,9 @@ class BadRows:
             try:
                 results.append(make(index, item))
             except DataError as error:
-                self.add(error)
+                self.count += 1
+                if len(self._first) < self.LISTED:
+                    self._first.append(error)
         return results
 
     def note(self, good: int) -> str:

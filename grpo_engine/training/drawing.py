@@ -60,8 +60,6 @@ class Drawing:
         """The next problem of a task that is not passed over."""
         train, unusable = part.task.train, 0
         limit = min(len(train), MAX_UNUSABLE) if isinstance(train, Generated) else len(train)
-        if not train:
-            raise DataError(f"task {part.label} has no training problems")
         while unusable < limit:
             position = self._cursors[part.label]
             self._cursors[part.label] += 1

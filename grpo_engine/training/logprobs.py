@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 
 import mlx.core as mx
 
@@ -15,15 +14,6 @@ from grpo_engine.run.session import Run
 from grpo_engine.training.samples import assembled
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScoredTokens:
-    """[B, T] each; rows that were not scored are 0."""
-
-    logprobs: mx.array
-    entropy: mx.array | None = None
-    values: mx.array | None = None
-
-
 def score_tokens(
     run: Run,
     step: int,
@@ -33,8 +23,11 @@ def score_tokens(
     under: Callable[[], AbstractContextManager[None]] = nullcontext,
     entropy: bool = False,
     values: bool = False,
-) -> Generator[Event, None, ScoredTokens]:
-    """Score completions with the policy, or with what it is `under` a method such as `using`."""
+) -> Generator[Event, None, TokenScores]:
+    """Score completions with the policy, or with what it is `under` a method such as `using`.
+
+    Rows that are not scored are 0.
+    """
     chosen = range(len(rollouts)) if rows is None else rows
     assigned = run.ranks.assigned(batches_of(run, rollouts, chosen))
     scored: list[tuple[TokenBatch, TokenScores]] = []
@@ -56,7 +49,7 @@ def score_tokens(
         for name, is_read in (("logprobs", True), ("entropy", entropy), ("values", values))
         if is_read
     }
-    return ScoredTokens(**run.ranks.sum(arrays))
+    return TokenScores(**run.ranks.sum(arrays))
 
 
 def batches_of(run: Run, rollouts: Sequence[Rollout], rows: Sequence[int]) -> list[TokenBatch]:

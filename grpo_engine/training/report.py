@@ -88,11 +88,10 @@ def _no_signal(group: SampledGroup, totals: Sequence[float], *, has_signal: bool
 
     It may have one by functions whose total is equal.
     """
-    scores, accuracy = group.scores, group.right.function
+    scores = group.scores
     if len(group.rollouts) < 2 or ((has_signal or scores.differ) and not group.alike_in):
         return ""
-    column = scores.column(accuracy) if accuracy in scores.names else []
-    judged = [value for value in column if value is not None]
+    judged = [value for value in scores.column(group.right.function) if value is not None]
     all_equal = bool(judged) and not rewards_differ(judged)
     if not totals:
         reason = "no reward function applies"
