@@ -87,15 +87,18 @@ def test_a_call_that_hangs_in_this_process_does_not_keep_it_from_ending(
 ) -> None:
     """One at a time the caller waits as well, so an interrupt has to end both."""
     code = f"""
-import os, signal, threading
+import os, signal, threading, time
 from pathlib import Path
 from tests.engine.sandbox.test_sandbox import SERVICE, call
 from grpo_engine.sandbox.client import Sandbox
 folder, objects = Path({str(tmp_path)!r}), {{"a": 1}}
+def interrupt():
+    while not os.path.exists({str(tmp_path / "begun")!r}): time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGINT)
 with Sandbox(SERVICE, folder, "x", at_a_time={side_by_side}, objects=objects) as s:
     s.submit(call("hang", file={str(tmp_path / "begun")!r}))
     if {side_by_side} == 1:
-        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+        threading.Thread(target=interrupt, daemon=True).start()
     try:
         s.poll(0.1)
         while not os.path.exists({str(tmp_path / "begun")!r}): pass
