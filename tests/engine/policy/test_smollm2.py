@@ -65,7 +65,8 @@ def test_batched_sampling_equals_one_row_at_a_time(policy: Policy) -> None:
     expected = sample_one_by_one(policy, PROMPTS, sampling, seed=3, step=1)
     assert [rollout.ids for rollout in found] == [rollout.ids for rollout in expected]
     for one, other in zip(found, expected, strict=True):
-        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+        # prompts that are run together are rounded otherwise, by kernels of OpenBLAS differently
+        assert one.logprobs == pytest.approx(other.logprobs, abs=2e-4)
 
 
 def test_the_chance_of_another_token_is_that_of_races() -> None:
