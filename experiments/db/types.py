@@ -1,15 +1,14 @@
 """Column types: what a row holds in the values that Python uses."""
 
-import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from sqlalchemy.types import Float, TypeDecorator
 from sqlmodel.sql.sqltypes import AutoString
 
-from grpo_engine.events import Span
 from grpo_tui.experiments.db.numbers import dumps, known, loads, number
+from grpo_tui.experiments.db.spans import read_spans, spans_json
 from grpo_tui.experiments.db.texts import escape, unescape
 
 Convert = Callable[[Any], Any]
@@ -49,21 +48,6 @@ class Numbers(Text):
 
     cache_ok = True
     write, read = staticmethod(dumps), staticmethod(loads)
-
-
-def spans_json(spans: Sequence[Span]) -> str:
-    """The spans of a completion as JSON without fields that have their default."""
-    usual = {f.name: f.default for f in dataclasses.fields(Span)} | {"info": {}}
-    if not spans:
-        return ""
-    return json.dumps([
-        {name: value for name, value in dataclasses.asdict(span).items() if value != usual[name]}
-        for span in spans
-    ])  # fmt: skip
-
-
-def read_spans(text: str) -> tuple[Span, ...]:
-    return tuple(Span(**span) for span in json.loads(text)) if text else ()
 
 
 class Spans(Text):

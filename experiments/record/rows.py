@@ -1,13 +1,11 @@
 """The rows of one transaction, and the conversion of groups to rows."""
 
-import dataclasses
-import json
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from grpo_engine import events as ev
 from grpo_tui.experiments.db.numbers import dumps, known, nan_names
+from grpo_tui.experiments.db.spans import spans_json
 from grpo_tui.experiments.db.statements import Row
 from grpo_tui.experiments.db.texts import escape
 
@@ -115,17 +113,6 @@ class GroupRows:
                 "nonfinite": nan_names(value=reward.value),
             })  # fmt: skip
             rows.sizes += 30 + len(reason)
-
-
-def spans_json(spans: Sequence[ev.Span]) -> str:
-    """The spans of a completion as JSON without fields that have their default."""
-    usual = {f.name: f.default for f in dataclasses.fields(ev.Span)} | {"info": {}}
-    if not spans:
-        return ""
-    return json.dumps([
-        {name: value for name, value in dataclasses.asdict(span).items() if value != usual[name]}
-        for span in spans
-    ])  # fmt: skip
 
 
 def of_numbers(completion: ev.Completion, numbers: ev.TokenNumbers | None) -> Row:

@@ -1,7 +1,7 @@
 """Opens a run from settings or a checkpoint: loads task, model, rewards, optimiser."""
 
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -77,6 +77,7 @@ def open_run(
     tasks = load_tasks(config, objects)
     threads = _threads(state["threads"] if state else None)
     replaced = patched()
+    recipe = f"patched {config.algorithm.recipe}" if replaced else config.algorithm.recipe
     yield RunStarted(
         step=step,
         config=config.model_dump(mode="json"),
@@ -86,14 +87,33 @@ def open_run(
         device=str(mx.default_device()),
         threads=threads,
         dataset_fingerprint=fingerprint_of([loaded.task for loaded in tasks]),
-        recipe=f"patched {config.algorithm.recipe}" if replaced else config.algorithm.recipe,
+        recipe=recipe,
     )
+    yield from _notes(step, tasks, problems, replaced, recipe, ranks)
+    run = yield from load_run(
+        config, control, folder, stack, tasks, step, threads=threads, ranks=ranks,
+        saved=state, objects=objects,
+    )  # fmt: skip
+    if run.recipe != config.algorithm.resolved():
+        yield NoteWritten(step=step, text=CORRECTED)
+    if saved is not None:
+        yield from persist.restore(run, saved)
+    else:
+        yield from take_rates(run)
+    return run
+
+
+def _notes(
+    step: int, tasks: Sequence[LoadedTask], problems: Sequence[str], replaced: Mapping[str, str],
+    recipe: str, ranks: Ranks,
+) -> Iterator[Event]:  # fmt: skip
+    """What a user should know before the first step."""
     if replaced:
         listed = ", ".join(f"{name} ({location})" for name, location in replaced.items())
         yield NoteWritten(
             step=step, severity="warning",
             text=f"functions of grpo_engine.maths are replaced in this process: {listed}. The "
-            f"run's recipe is recorded as patched {config.algorithm.recipe}",
+            f"run's recipe is recorded as {recipe}",
         )  # fmt: skip
     multiplies = blas.state()
     if multiplies is not None and multiplies.problem:
@@ -109,17 +129,6 @@ def open_run(
             step=step,
             text=f"{ranks.size} ranks split the prompts; progress shows rank 0's prompts",
         )
-    run = yield from load_run(
-        config, control, folder, stack, tasks, step, threads=threads, ranks=ranks,
-        saved=state, objects=objects,
-    )  # fmt: skip
-    if run.recipe != config.algorithm.resolved():
-        yield NoteWritten(step=step, text=CORRECTED)
-    if saved is not None:
-        yield from persist.restore(run, saved)
-    else:
-        yield from take_rates(run)
-    return run
 
 
 def _threads(before: int | None) -> int:

@@ -13,7 +13,7 @@ from grpo_engine import names
 from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError
 from grpo_engine.tasks.base import Task, digest_of, digest_of_examples, prompt_settings
-from grpo_engine.tasks.files import OPTIONS, task_of_splits
+from grpo_engine.tasks.files import OPTIONS, Problems, task_of_splits
 from grpo_engine.tasks.options import read_options
 from grpo_engine.tasks.rows import BadRows, Row
 
@@ -42,7 +42,7 @@ def task_of(config: TaskConfig, source: Any) -> Task:
     label = config.name.removeprefix(names.IN_PROCESS)
     bad = BadRows(config)
     rows = {name: _rows(part, f"{label} ({name})", bad) for name, part in splits.items()}
-    return task_of_splits(config, rows, label, bad, **options)
+    return task_of_splits(config, rows, label, bad, Problems(**options))
 
 
 def has_rows(source: Any) -> bool:

@@ -15,7 +15,7 @@ from typing import Final
 from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError
 from grpo_engine.tasks.base import Example, RewardSpec, Task, generated_task, user_message
-from grpo_engine.tasks.files import task_of_data
+from grpo_engine.tasks.files import Problems, task_of_data
 from grpo_engine.tasks.options import read_options
 from grpo_engine.tasks.rows import Row
 
@@ -37,10 +37,11 @@ def build(config: TaskConfig) -> Task:
     options = read_options(config, {"path": "", "seed": 0})
     path, seed = options["path"], options["seed"]
     if path:
-        return task_of_data(
-            config, path, "endings", make=_hellaswag, seed=seed, prefill=PREFILL,
-            rewards=REWARDS, description=f"Choose the ending that fits out of four ({path}).",
+        problems = Problems(
+            make=_hellaswag, seed=seed, prefill=PREFILL, rewards=REWARDS,
+            description=f"Choose the ending that fits out of four ({path}).",
         )  # fmt: skip
+        return task_of_data(config, path, "endings", problems)
     return generated_task(
         config, "endings", lambda index: story(index, seed), ["endings 1", str(seed)],
         size=SIZE, prefill=PREFILL, default_rewards=REWARDS, accuracy="contains",

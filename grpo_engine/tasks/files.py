@@ -6,6 +6,7 @@ messages; a folder holds `train.jsonl`, `valid.jsonl` and `test.jsonl`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -41,36 +42,49 @@ OPTIONS: Final[Mapping[str, Any]] = {"chat": None, "seed": 0}
 Make = Callable[[str, int, Row], Example]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problems:
+    """How rows become problems, and what a task says of itself where the settings say nothing."""
+
+    make: Make | None = None  # else by the columns
+    chat: bool | None = None  # whether text prompts become messages; else by the columns
+    seed: int = 0  # of what is held out
+    description: str = ""
+    system_prompt: str = ""
+    prefill: str = ""
+    rewards: tuple[RewardSpec, ...] | None = None  # else by the answers
+
+
 def build(config: TaskConfig) -> Task:
     """Build a task from the data that the task's name points to."""
-    options = read_options(config, OPTIONS)
-    return task_of_data(config, config.name, Path(config.name).name or config.name, **options)
+    problems = Problems(**read_options(config, OPTIONS))
+    return task_of_data(config, config.name, Path(config.name).name or config.name, problems)
 
 
-def task_of_data(config: TaskConfig, data: str, name: str, **settings: Any) -> Task:
-    """The task of a file, folder or hub data set; for `settings` see `task_of_splits`."""
+def task_of_data(config: TaskConfig, data: str, name: str, problems: Problems) -> Task:
+    """The task of a file, folder or hub data set."""
     bad = BadRows(config)
-    return task_of_splits(config, load_splits(config, data, bad), name, bad, **settings)
+    return task_of_splits(config, load_splits(config, data, bad), name, bad, problems)
 
 
 def task_of_splits(
     config: TaskConfig, splits: Mapping[str, Sequence[Row]], name: str, bad: BadRows,
-    *, chat: bool | None = None, seed: int = 0, make: Make | None = None, description: str = "",
-    system_prompt: str = "", prefill: str = "", rewards: tuple[RewardSpec, ...] | None = None,
+    problems: Problems,
 ) -> Task:  # fmt: skip
     """Make the rows' problems, split them, limit both parts to their sizes, and remove overlap."""
     notes: list[str] = []
-    train, held_out = (
-        tuple(bad.good(
-            splits[split], partial(make or _maker(config, splits[split], chat, notes), split)
-        ))
-        if split else ()
-        for split in _pick_splits(config, splits)
-    )  # fmt: skip
-    description = description or f"{config.name}: {len(train)} rows"
-    rewards = default_rewards(train) if rewards is None else rewards
+
+    def examples_of(split: str) -> tuple[Example, ...]:
+        if not split:
+            return ()
+        make = problems.make or _maker(config, splits[split], problems.chat, notes)
+        return tuple(bad.good(splits[split], partial(make, split)))
+
+    train, held_out = map(examples_of, _pick_splits(config, splits))
+    description = problems.description or f"{config.name}: {len(train)} rows"
+    rewards = default_rewards(train) if problems.rewards is None else problems.rewards
     notes = [*filter(None, [bad.note(len(train) + len(held_out))]), *notes]
-    train, held_out = _parts(config, train, held_out, seed, notes)
+    train, held_out = _parts(config, train, held_out, problems.seed, notes)
     if not train:
         raise DataError(
             f"task {config.name} has no training rows left after {len(held_out)} were held out; "
@@ -85,7 +99,7 @@ def task_of_splits(
         fingerprint=digest_of([digest_of_examples(train), digest_of_examples(held_out)]),
         default_rewards=rewards,
         accuracy=rewards[0].name if rewards else "",
-        **prompt_settings(config, system_prompt, prefill),
+        **prompt_settings(config, problems.system_prompt, problems.prefill),
         notes=tuple(notes),
         skipped=bad.count,
     )

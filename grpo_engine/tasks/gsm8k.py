@@ -18,7 +18,7 @@ from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError
 from grpo_engine.tasks.answers import texts_of, to_number
 from grpo_engine.tasks.base import Example, RewardSpec, Task, user_message
-from grpo_engine.tasks.files import task_of_data
+from grpo_engine.tasks.files import Problems, task_of_data
 from grpo_engine.tasks.options import read_options
 from grpo_engine.tasks.rows import Row
 
@@ -43,11 +43,13 @@ def build(config: TaskConfig) -> Task:
         config,
         source,
         "gsm8k",
-        make=partial(example, options["prefix"]),
-        description="Grade-school word problems with a whole number as the answer.",
-        seed=options["seed"],
-        system_prompt=SYSTEM,
-        rewards=REWARDS,
+        Problems(
+            make=partial(example, options["prefix"]),
+            description="Grade-school word problems with a whole number as the answer.",
+            seed=options["seed"],
+            system_prompt=SYSTEM,
+            rewards=REWARDS,
+        ),
     )
 
 

@@ -12,7 +12,7 @@ from grpo_engine.errors import DataError
 from grpo_engine.platform.scratch import scratch
 from grpo_engine.sandbox.client import Call, Sandbox
 from grpo_engine.tasks.base import Task
-from grpo_engine.tasks.files import task_of_splits
+from grpo_engine.tasks.files import Problems, task_of_splits
 from grpo_engine.tasks.rows import BadRows, Row
 
 SERVICE: Final = "grpo_engine.environments.verifiers:Rows"
@@ -30,7 +30,7 @@ def build(config: TaskConfig) -> Task:
     }
     if "train" not in splits:
         splits = {"train": splits["eval"]}
-    task = task_of_splits(config, splits, config.name, bad, rewards=())
+    task = task_of_splits(config, splits, config.name, bad, Problems(rewards=()))
     return replace(task, environment=config.name)
 
 
