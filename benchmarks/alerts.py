@@ -193,8 +193,8 @@ def config_of(case: Case, seed: int) -> RunConfig:
         "evaluation": {
             "every": EVERY, "problems": PROBLEMS, "greedy": False, "pinned": 0,
         },
-        "checkpoint": {"every": 0, "best": False},
-        "record": {"tokens": "none", "after_groups": 0},
+        "checkpoint": {"every": 0, "best_by": "none"},
+        "record": {"tokens": "none"},
     })  # fmt: skip
     return build(merge(tree, case.changes))
 
@@ -362,7 +362,7 @@ def replay(
     *, between: bool = True,
 ) -> dict[str, int]:  # fmt: skip
     """Return the first step of every alert; without `between`, only the ends are evaluated."""
-    config = build(head["config"])
+    config = RunConfig.model_validate(head["config"])
     sampled = sampled_rewards(config, lines)
     events = [from_json(line) for line in lines if line["event"] != "Group"
               and (between or line.get("moment") != "during")]  # fmt: skip
@@ -457,7 +457,7 @@ def recordings(*, between: bool) -> Iterator[Judged]:
                 tried = [event.metrics["eval/accuracy"] for event in events
                          if isinstance(event, EvaluationFinished)
                          and event.mode == "sampled"]  # fmt: skip
-                config = build(dict(r.run(run.key).config))
+                config = RunConfig.model_validate(r.run(run.key).config)
                 yield Judged(
                     case=f"recorded, beta {config.algorithm.resolved().beta:g}",
                     seed=config.seed, wrong="", rules=(), fired=first_steps(config, events),

@@ -58,7 +58,7 @@ def settings(tuning: str, dtype: str, seed: int, **changes: Any) -> RunConfig:
             "before_and_after": False, "every": STEPS, "problems": PROBLEMS, "greedy": False,
             "pinned": 0,
         },
-        "checkpoint": {"every": 0}, "record": {"tokens": "none", "after_groups": 0},
+        "checkpoint": {"every": 0}, "record": {"tokens": "none"},
     }  # fmt: skip
     return build(merge(merge(preset("starter").tree, base), changes))
 

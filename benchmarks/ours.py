@@ -50,7 +50,7 @@ def config_of(chosen: Work, model: str, folder: Path, **changes: Any) -> RunConf
         "evaluation.before_and_after": False,
         "evaluation.pinned": 0,
         "checkpoint.every": 0,
-        "record.after_groups": 0,
+        "record.tokens": "none",
         **changes,
     }
     return RunConfig.model_validate(nested(settings))

@@ -208,9 +208,7 @@ def rollouts(folder: Path) -> Iterator[Result]:
 
 def _write_rollouts(path: Path) -> None:
     recorder = Recorder(path)
-    handle = recorder.start_run(
-        data.config(record={"tokens": "none", "tokens_every": 10, "rollouts": True})
-    )
+    handle = recorder.start_run(data.config(record={"tokens": "none", "rollouts": True}))
     handle.put(data.started())
     chance = random.Random(0)
     number, step = 0, 0

@@ -50,7 +50,7 @@ SEVERAL = Path(__file__).parent / "several.tar.xz"
 RUNS = (("calm-otter", 0.04, 0), ("wide-newt", 0.4, 0), ("quick-heron", 0.04, 1),
         ("shy-mole", 0.4, 1))  # fmt: skip
 # token numbers would be most of the file, and nothing that needs several runs shows them
-LEAN = ("record.tokens=none", "record.after_groups=0", "evaluation.every=20")
+LEAN = ("record.tokens=none", "evaluation.every=20")
 
 
 @dataclass(frozen=True, slots=True)

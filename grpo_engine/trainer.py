@@ -210,7 +210,8 @@ def score_after_update(
     updated_BT = None if result is None else result.updated_logprobs_BT
     scored_groups: Sequence[int] = range(len(samples.groups))
     if result is not None and result.updates and updated_BT is None:
-        scored_groups = experience.first_trained_groups(run.config.record.after_groups)
+        is_recorded = run.config.record.tokens != "none"
+        scored_groups = experience.first_trained_group if is_recorded else ()
         rows = [row for group in scored_groups for row in samples.rows_of(group)]
         if rows:
             with run.clock.phase("logprobs"):

@@ -119,7 +119,6 @@ def recorded_parts(config: Mapping[str, Any]) -> RecordedParts:
     record = config.get("record") or {}
     return RecordedParts(
         tokens=str(record.get("tokens", "all")),
-        every=int(record.get("tokens_every", 10)),
         rollouts=bool(record.get("rollouts", True)),
         trackers=tuple(map(str, record.get("trackers") or ())),
     )

@@ -26,7 +26,6 @@ class RecordedParts:
     """Which parts of the rollouts are recorded, and by which trackers besides."""
 
     tokens: str = "all"
-    every: int = 10
     rollouts: bool = True
     trackers: tuple[str, ...] = ()
 
@@ -36,7 +35,7 @@ class RecordedParts:
         return (
             self.tokens == "all"
             or origin == "pinned"
-            or (self.tokens == "every" and step % max(1, self.every) == 0)
+            or (self.tokens == "every" and step % 10 == 0)
         )
 
 

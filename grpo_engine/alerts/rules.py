@@ -25,6 +25,12 @@ GROWN, MAX_RATIO = 5.0, Gap(20.0, 4.0)
 FAR = 5.0  # multiple of a limit beyond which right answers are no excuse
 UNKNOWN = 2.0  # multiple while it cannot be told whether answers get better
 EARLY = 3  # steps that tell how a run began
+KL_JUMP, GRAD_NORM, STEP_TIME = 10.0, 10.0, 2.0  # multiples of the usual
+ENTROPY_LEAST, LENGTH_LEAST = 0.1, 0.5  # shares of the first steps
+LENGTH = 1.25  # growth of answers in 20 steps, as a factor
+CLIP, CLIP_LEAST = 0.3, 1e-4  # shares of tokens at their bound: too many, and as good as none
+REWARD_TIME = 0.5  # share of a step
+MEMORY = 0.9  # share of the memory limit
 SATURATED = 0.1  # spread of a reward as a share of that in the first steps
 AT_REFERENCE = 1e-3  # KL in nats per token of a policy that has hardly moved
 MASKED = 0.25  # share of tokens that the correction may mask
@@ -419,10 +425,10 @@ def kl_above_limit(run: RunState) -> Alert | None:
 
 def kl_exploding(run: RunState) -> Alert | None:
     """KL far above the usual: in two steps, or so far that it cannot be a few odd tokens."""
-    now, jump = run.last("kl", 2), run.thresholds.kl_jump
-    for values, floor in (now, 0.05), (now[1:], jump * run.thresholds.kl):
+    now = run.last("kl", 2)
+    for values, floor in (now, 0.05), (now[1:], KL_JUMP * run.thresholds.kl):
         usual = _usual(run.last("kl", 5, skip=len(values)), math.inf)
-        limit = max(floor, jump * usual)
+        limit = max(floor, KL_JUMP * usual)
         if values and min(values) > limit:
             return Alert(
                 "error",
@@ -449,7 +455,7 @@ def entropy_collapse(run: RunState) -> Alert | None:
     return _collapse(
         run,
         "entropy",
-        run.thresholds.entropy,
+        ENTROPY_LEAST,
         "Entropy fell to {now:.3f} from {start:.3f} at the start: the answers to a prompt become "
         "the same, and groups lose their signal.",
         "Raise rollout.temperature, algorithm.clip_high or algorithm.entropy_bonus, or "
@@ -461,7 +467,7 @@ def length_collapse(run: RunState) -> Alert | None:
     return _collapse(
         run,
         "completions/mean_length",
-        run.thresholds.length_least,
+        LENGTH_LEAST,
         f"Answers shrank from {{start:.0f}} to {{now:.0f}} tokens{run.no_gain}: the model gives up "
         "or is rewarded for being short.",
         "Read the shortest answers of this step; drop or lower a reward that pays for "
@@ -474,7 +480,7 @@ def length_growth(run: RunState) -> Alert | None:
     reward = next(run.changes("reward"), None)
     if length is None or reward is None or reward.rose(LIKELY) or run.learns:
         return None
-    limit = run.thresholds.length * length.before
+    limit = LENGTH * length.before
     if length.after <= limit:
         return None
     return Alert(
@@ -507,7 +513,7 @@ def clip_too_much(run: RunState) -> Alert | None:
         run,
         "clip_ratio/region_mean",
         COMPARED["clip"],
-        run.thresholds.clip,
+        CLIP,
         "{:.0%} of the tokens were at their bound over the last "
         f"{COMPARED['clip']} steps: later passes have little effect.",
         "Lower optimizer.learning_rate or algorithm.passes.",
@@ -516,8 +522,7 @@ def clip_too_much(run: RunState) -> Alert | None:
 
 def clip_never(run: RunState) -> Alert | None:
     shares = run.last("clip_ratio/region_mean", 10)
-    limit = run.thresholds.clip_least
-    if run.updates_per_step < 2 or not run.has_bounds or not shares or max(shares) > limit:
+    if run.updates_per_step < 2 or not run.has_bounds or not shares or max(shares) > CLIP_LEAST:
         return None
     return Alert(
         "info",
@@ -525,13 +530,13 @@ def clip_never(run: RunState) -> Alert | None:
         f"{run.updates_per_step} updates: the bounds have no effect.",
         "The learning rate may be raised, or passes lowered to save time.",
         max(shares),
-        limit,
+        CLIP_LEAST,
     )
 
 
 def gradient_spike(run: RunState) -> Alert | None:
     now, before = run.last("grad_norm", 1), run.last("grad_norm", 20, skip=1)
-    usual, times = _usual(before), run.excused(run.thresholds.grad_norm)
+    usual, times = _usual(before), run.excused(GRAD_NORM)
     if not now or not before or now[0] <= times * usual:
         return None
     return Alert(
@@ -587,15 +592,14 @@ def many_masked(run: RunState) -> Alert | None:
 
 def reward_slow(run: RunState) -> Alert | None:
     score, step = sum(run.last("time/score", 3)), sum(run.last("step_time", 3))
-    limit = run.thresholds.reward_time
-    if not step or score < max(1.0, limit * step):
+    if not step or score < max(1.0, REWARD_TIME * step):
         return None
     return Alert(
         "warning",
         f"Reward functions took {score / step:.0%} of the last 3 steps.",
         "Make the slow function faster or async, or lower rewards.time_limit.",
         score / step,
-        limit,
+        REWARD_TIME,
     )
 
 
@@ -632,7 +636,7 @@ def duplicates(run: RunState) -> Alert | None:
 
 
 def memory_near_limit(run: RunState) -> Alert | None:
-    peak, limit = run.last("memory/peak_gb", 1), run.thresholds.memory * run.memory_gb
+    peak, limit = run.last("memory/peak_gb", 1), MEMORY * run.memory_gb
     if not peak or peak[0] <= limit:
         return None
     return Alert(
@@ -647,11 +651,11 @@ def memory_near_limit(run: RunState) -> Alert | None:
 def step_time_doubled(run: RunState) -> Alert | None:
     """A step takes much longer, and not because other programs use the processors."""
     now, before = (_usual(run.last("step_time", *span)) for span in STEP_TIMES)
-    limit = max(run.thresholds.step_time * before, 0.5)
+    limit = max(STEP_TIME * before, 0.5)
     if not before or now <= limit or not _is_slow_itself(run):
         return None
     length, was = (_usual(run.last("completions/mean_length", *span)) for span in STEP_TIMES)
-    if length > run.thresholds.length * was:
+    if length > LENGTH * was:
         reason = f"answers went from {was:.0f} to {length:.0f} tokens"
         remedy = "Lower rollout.max_new_tokens if answers need not be so long."
     else:
@@ -679,7 +683,7 @@ def _is_slow_itself(run: RunState) -> bool:
     take longer in processor time that they left to it.
     """
     (now, left), (before, left_before) = (_other_load(run, *span) for span in STEP_TIMES)
-    return now - before <= BUSIER and left > run.thresholds.step_time * left_before
+    return now - before <= BUSIER and left > STEP_TIME * left_before
 
 
 def _other_load(run: RunState, count: int, skip: int) -> tuple[float, float]:

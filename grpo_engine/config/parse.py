@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 import yaml
 from pydantic import ValidationError
 
-from grpo_engine.config.aliases import REMOVED, meant, without_removed
+from grpo_engine.config.aliases import meant
 from grpo_engine.config.declaration import Setting, as_text
+from grpo_engine.config.removed import REMOVED, without_removed
 from grpo_engine.config.safe_yaml import RefusedError, dump_yaml, parse_yaml, read_text
 from grpo_engine.config.settings import RunConfig, Section
 from grpo_engine.errors import ConfigError, RecipeError, quoted
@@ -47,8 +48,10 @@ def changed(flat: Mapping[str, Any]) -> dict[str, Any]:
     """The settings by dotted path that are not the defaults."""
     usual = flatten(RunConfig())
     return {
-        path: value for path, value in flat.items() if path not in usual or value != usual[path]
-    }
+        path: value for path, value in flat.items()
+        if (value not in (None, *REMOVED[path].usual) if path in REMOVED
+            else path not in usual or value != usual[path])
+    }  # fmt: skip
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -189,7 +192,7 @@ class Problem(NamedTuple):
 def build(tree: Mapping[str, Any], source: str = "the configuration") -> RunConfig:
     """Build the config from a tree; raise one ConfigError that lists every problem.
 
-    A warning names settings of earlier versions, which are left out.
+    A warning names settings of earlier versions that have no effect.
     """
     current, notes = without_removed(tree)
     for note in notes.values():

@@ -21,9 +21,9 @@ from pydantic import (
     model_validator,
 )
 
-from grpo_engine.config.aliases import without_removed
 from grpo_engine.config.declaration import Setting, as_text, declared
 from grpo_engine.config.recipes import SETTINGS, Recipe, recipe
+from grpo_engine.config.removed import without_removed
 from grpo_engine.config.stop_when import StopRule
 from grpo_engine.errors import ConfigError, quoted
 from grpo_engine.metrics import is_metric, spec
@@ -362,10 +362,10 @@ class CheckpointConfig(Section):
 
     every: int = setting(20, "Write a checkpoint every N steps; 0 for only at the end.")
     keep: int = setting(2, "Checkpoints kept beside the best one.", ge=1, le=1000)
-    best: bool = setting(True, "Keep the best checkpoint.")
     best_by: str = setting(
-        "", "Held-out metric that decides which is best, such as eval/rewards/length; empty for "
-        "accuracy, or the reward where nothing says what is right.",
+        "", "Held-out metric that decides which checkpoint is best and kept, such as "
+        "eval/rewards/length; empty for accuracy, or the reward where nothing says what is right; "
+        "none to keep no best one.",
     )  # fmt: skip
 
 
@@ -373,15 +373,11 @@ class RecordConfig(Section):
     """What of a run is written down."""
 
     tokens: Literal["all", "every", "pinned", "none"] = setting(
-        "all", "Whose token numbers are recorded: all groups, every N steps, pinned ones, none."
+        "all", "Whose token numbers are recorded: all groups, every 10 steps, pinned ones, none."
     )
-    tokens_every: int = setting(10, "N for `every`.", ge=1, unit="steps")
     rollouts: bool = setting(True, "Record the answers themselves.")
     kl: bool = setting(
         False, "Measure KL to the reference even if beta is 0; one more forward per answer."
-    )
-    after_groups: int = setting(
-        1, "Training groups per step that are scored again after the update.", le=1024
     )
     trackers: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = setting(
         (), "Log live to these as well, each in a process of its own.", example="[tensorboard]"
@@ -389,26 +385,14 @@ class RecordConfig(Section):
 
 
 class AlertsConfig(Section):
-    """The thresholds of alerts; training does not depend on them."""
+    """The thresholds of alerts that depend on the task; training does not depend on them."""
 
     no_signal: float = setting(0.5, "Share of prompts without signal over 5 steps.", gt=0, le=1)
     kl: float = setting(0.1, "KL to the reference over 5 steps.", gt=0, unit="nats/token")
-    kl_jump: float = setting(10.0, "A step's KL as a multiple of the usual.", gt=1)
-    entropy: float = setting(0.1, "Entropy as a share of that in the first steps.", gt=0, lt=1)
-    length: float = setting(1.25, "Growth of answers in 20 steps, as a factor.", gt=1)
-    length_least: float = setting(
-        0.5, "Length of answers as a share of that in the first steps.", gt=0, lt=1
-    )
     cut: float = setting(0.5, "Share of answers cut at the length limit over 3 steps.", gt=0, le=1)
-    clip: float = setting(0.3, "Share of tokens at their bound over 5 steps.", gt=0, le=1)
-    clip_least: float = setting(1e-4, "Share of clipped tokens that counts as none.", lt=1)
-    grad_norm: float = setting(10.0, "A step's gradient norm as a multiple of the usual.", gt=1)
-    reward_time: float = setting(0.5, "Share of a step that rewards may take.", gt=0, le=1)
     duplicates: float = setting(
         0.5, "Share of answers that repeat an earlier one of their group.", gt=0, le=1
     )
-    memory: float = setting(0.9, "Share of the memory limit that a step may use.", gt=0, le=1)
-    step_time: float = setting(2.0, "A step's time as a multiple of the usual.", gt=1)
 
 
 class RunConfig(Section):
@@ -502,9 +486,9 @@ class RunConfig(Section):
                 )
         best_by = self.checkpoint.best_by
         known = best_by.startswith("eval/") and is_metric(best_by)
-        if best_by and not (known and spec(best_by).direction != "none"):
+        if best_by not in ("", "none") and not (known and spec(best_by).direction != "none"):
             raise ConfigError(
-                f"checkpoint.best_by must be a held-out metric of which more or less is better, "
-                f"such as eval/accuracy or eval/rewards/NAME, got {quoted(best_by)}",
+                f"checkpoint.best_by must be none, or a held-out metric of which more or less is "
+                f"better, such as eval/accuracy or eval/rewards/NAME, got {quoted(best_by)}",
                 "checkpoint.best_by",
             )

@@ -78,7 +78,7 @@ def evaluate(run: Run, step: int, moment: Moment) -> Generator[Event, None, bool
 def _remember_best(run: Run, step: int, measured: Mapping[str, float]) -> None:
     """Remember the step if its policy is the best so far; the untrained one is not among them."""
     metric = run.config.checkpoint.best_by
-    if not metric:
+    if metric in ("", "none"):
         metric = "eval/accuracy" if "eval/accuracy" in measured else "eval/reward"
     if metric not in measured:
         raise ConfigError(

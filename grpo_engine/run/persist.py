@@ -69,7 +69,7 @@ def save_checkpoint(run: Run) -> Iterator[Event]:
     begun = run.clock.now()
     tensors = run.step_state or _tensors(run)
     progress = run.progress
-    best = progress.best_step if run.config.checkpoint.best else None
+    best = progress.best_step if run.config.checkpoint.best_by != "none" else None
     try:
         saved = checkpoint.save(
             run.folder, step, write=partial(run.policy.save_adapter, weights=tensors["trained"]),
@@ -96,7 +96,7 @@ def save_if_due(run: Run) -> Iterator[Event]:
     config, step = run.config.checkpoint, run.step
     is_requested = run.control.pop_checkpoint()
     is_scheduled = config.every and step % config.every == 0
-    is_best = config.best and run.progress.best_step == step
+    is_best = config.best_by != "none" and run.progress.best_step == step
     if is_requested or is_scheduled or is_best or run.unsaved or run.is_complete:
         yield from save_checkpoint(run)
 

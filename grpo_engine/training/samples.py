@@ -107,11 +107,12 @@ class Experience:
     advantages: Advantages  # its values are [B] or [B, T]
     trained_rows: list[int]  # rows that can have a gradient
 
-    def first_trained_groups(self, count: int) -> list[int]:
-        """Indices of the first groups with trained rows."""
+    @property
+    def first_trained_group(self) -> list[int]:
+        """The index of the first group with trained rows."""
         trained, samples = set(self.trained_rows), self.samples
         groups = [n for n in range(len(samples.groups)) if trained & set(samples.rows_of(n))]
-        return groups[:count]
+        return groups[:1]
 
 
 def mean_scores(groups: Iterable[SampledGroup]) -> dict[str, float]:

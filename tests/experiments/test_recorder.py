@@ -144,20 +144,20 @@ def test_resuming_hides_what_came_after_the_checkpoint_under_the_old_attempt(
 
 
 @pytest.mark.parametrize(
-    ("wanted", "kept"), [("all", [1, 2]), ("every", [2]), ("pinned", []), ("none", [])]
+    ("wanted", "kept"), [("all", [9, 10]), ("every", [10]), ("pinned", []), ("none", [])]
 )
 def test_the_size_setting_decides_whose_tokens_are_kept(
     recorder: Recorder, wanted: str, kept: list[int]
 ) -> None:
-    handle = recorder.start_run(config(record={"tokens": wanted, "tokens_every": 2}))
-    for step in (1, 2):
+    handle = recorder.start_run(config(record={"tokens": wanted}))
+    for step in (9, 10):
         put_all(handle, ev.GroupScored(step=step, group=group()), numbers(step=step))
         handle.put(finished(step))
     handle.close()
     with closing(StoreReader(recorder.path)) as reader:
         found = [view.step for view in reader.groups(handle.key, None) if view.has_tokens]
-        view = reader.groups(handle.key, 2)[0]
-        assert (reader.tokens(handle.key, view.key) is not None) == (2 in kept)
+        view = reader.groups(handle.key, 10)[0]
+        assert (reader.tokens(handle.key, view.key) is not None) == (10 in kept)
         assert view.rollouts[0].clip_fraction == 0.25
     assert found == kept
 

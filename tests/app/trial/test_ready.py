@@ -237,7 +237,7 @@ def choices(draw: st.DrawFn) -> dict[str, Any]:
     tree: dict[str, Any] = {
         "steps": 1, "rollout": {"prompts": 2, "group_size": 2, "max_new_tokens": 4},
         "evaluation": {"before_and_after": False, "pinned": 0}, "optimizer": {"weight_decay": 0.0},
-        "record": {"after_groups": 0},
+        "record": {"tokens": "none"},
     }  # fmt: skip
     for path, good in GOOD.items():
         # bad values are rare, so that half of the runs begin

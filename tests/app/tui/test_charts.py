@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from grpo_engine import events as ev
-from grpo_engine.config.settings import AlertsConfig
 from grpo_engine.metrics import METRICS
 from grpo_tui.app.feed.series import Series, SeriesView, series_of
 from grpo_tui.app.feed.snapshot import Head, Snapshot
@@ -14,7 +13,6 @@ from grpo_tui.app.tui.looks.colours import PALETTES
 from grpo_tui.app.tui.looks.themes import number_of
 from grpo_tui.app.tui.widgets.charts.chart import (
     FIXED,
-    GUIDES,
     LABELS,
     Chart,
     chart_lines,
@@ -92,7 +90,6 @@ def test_a_run_has_the_charts_of_its_metrics_with_reward_and_its_functions_first
 
 def test_guide_lines_are_the_runs_thresholds_of_alerts() -> None:
     chart = {one.title: one for one in FIXED}
-    assert set(GUIDES.values()) <= set(AlertsConfig.model_fields)
     plain = snapshot()
     assert guides_of(chart["KL to reference"], plain) == (0.1,)
     assert guides_of(chart["clipped"], plain) == (0.3,)

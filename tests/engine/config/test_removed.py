@@ -1,13 +1,25 @@
-"""Settings of earlier versions are read and ignored, with a note where they were set."""
+"""Settings of earlier versions are read: what they did stays, or a note says that it cannot."""
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from grpo_engine.config.parse import build, merge, parse_sets, read_yaml
+from grpo_engine.config.parse import build, changed, flatten, merge, parse_sets, read_yaml, settings
+from grpo_engine.config.removed import REMOVED
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError
+
+# what is kept: a value that was not the default, and today's settings with the same effect
+KEPT: dict[str, tuple[Any, dict[str, Any]]] = {
+    "checkpoint.best": (False, {"checkpoint.best_by": "none"}),
+}
+
+
+def nested(path: str, value: Any) -> dict[str, Any]:
+    section, _, name = path.partition(".")
+    return {section: {name: value}}
 
 
 def test_a_removed_setting_in_a_file_or_on_the_command_line_is_ignored_with_a_note(
@@ -15,18 +27,43 @@ def test_a_removed_setting_in_a_file_or_on_the_command_line_is_ignored_with_a_no
 ) -> None:
     file = tmp_path / "old.yaml"
     file.write_text("seed: 3\nrun:\n  workers: 4\n")
-    note = "has no effect: one process computes, with all the cores that it may use; leave it out"
+    note = "has no effect: one process computes, with all the cores it may use; leave it out"
     with pytest.warns(UserWarning, match=f"^run.workers 4 {note}$"):
         assert build(read_yaml(file)) == build({"seed": 3})
     with pytest.warns(UserWarning, match=f"^run.workers 2 {note}$"):
         assert build(merge(read_yaml(file), parse_sets(["run.workers=2"]))) == build({"seed": 3})
 
 
-@pytest.mark.parametrize("value", [0, "auto"])
-def test_a_removed_setting_that_was_left_to_the_program_needs_no_note(value: object) -> None:
+@pytest.mark.parametrize("path", REMOVED)
+def test_a_removed_setting_that_was_not_changed_needs_no_note(path: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert build({"run": {"workers": value}}) == RunConfig()
+        for value in (*REMOVED[path].usual, None):
+            assert build(nested(path, value)) == RunConfig()
+            assert changed({path: value}) == {}
+
+
+@pytest.mark.parametrize("path", [path for path in REMOVED if path not in KEPT])
+def test_what_has_no_effect_any_more_is_said(path: str) -> None:
+    with pytest.warns(UserWarning, match=rf"^{path} 77 has no effect: .+; leave it out$"):
+        assert build(nested(path, 77)) == RunConfig()
+    assert changed({path: 77}) == {path: 77}
+
+
+@pytest.mark.parametrize("path", KEPT)
+def test_what_a_removed_setting_did_is_kept(path: str) -> None:
+    value, today = KEPT[path]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made = build(nested(path, value))
+        # an old run has every setting of its time, those that are still there with their defaults
+        stored = merge(RunConfig().model_dump(mode="json"), nested(path, value))
+        assert RunConfig.model_validate(stored) == made
+    assert changed(flatten(made)) == today
+
+
+def test_no_removed_setting_is_one_of_today() -> None:
+    assert not set(REMOVED) & set(settings())
 
 
 def test_a_stored_configuration_with_a_removed_setting_is_read() -> None:

@@ -105,8 +105,8 @@ def test_a_condition_that_cannot_be_read_says_what_is_wrong(text: str, words: st
     [
         ({"stop_when": "eval/accuracy > .9"}, "set evaluation.every"),
         ({"stop_when": "kl > .3", "algorithm": {"recipe": "dapo"}}, "set record.kl true"),
-        ({"checkpoint": {"best_by": "reward"}}, "must be a held-out metric"),
-        ({"checkpoint": {"best_by": "eval/mean_length"}}, "must be a held-out metric"),
+        ({"checkpoint": {"best_by": "reward"}}, "must be none, or a held-out metric"),
+        ({"checkpoint": {"best_by": "eval/mean_length"}}, "must be none, or a held-out metric"),
     ],
 )
 def test_a_metric_that_the_run_does_not_measure_is_refused(

@@ -152,23 +152,23 @@ ALERTS: Mapping[str, tuple[str, str]] = {
         "answers get better.",
         "kl",
     ),
-    "kl_exploding": ("One update moved the policy too far.", "kl_jump"),
+    "kl_exploding": ("One update moved the policy too far.", ""),
     "entropy_collapse": (
         "Answers to a prompt are nearly all alike, and no more of them are right.",
-        "entropy",
+        "",
     ),
     "length_collapse": (
         "Answers are a fraction of their first length, and no more of them are right.",
-        "length_least",
+        "",
     ),
-    "length_growth": ("Answers grow while the reward does not: padding.", "length"),
+    "length_growth": ("Answers grow while the reward does not: padding.", ""),
     "most_truncated": ("Most answers are cut at the length limit.", "cut"),
-    "clip_too_much": ("Many tokens are at their bound; later passes do little.", "clip"),
-    "clip_never": ("No token reaches its bound: the bounds have no effect.", "clip_least"),
+    "clip_too_much": ("Many tokens are at their bound; later passes do little.", ""),
+    "clip_never": ("No token reaches its bound: the bounds have no effect.", ""),
     "gradient_spike": (
         "The gradient is many times as large as usual; five times more is allowed while answers "
         "get better.",
-        "grad_norm",
+        "",
     ),
     "sampler_disagrees": (
         "Sampler and trainer give the same token different probabilities, more than rounding does.",
@@ -179,7 +179,7 @@ ALERTS: Mapping[str, tuple[str, str]] = {
     "refills_exhausted": ("New prompts were drawn, and too few of them gave a signal.", ""),
     "slow_products": ("Matrix products are slow here: a fast BLAS is missing.", ""),
     "busy_machine": ("Other programs use the processor; training uses one core less.", ""),
-    "reward_slow": ("Reward functions take most of a step.", "reward_time"),
+    "reward_slow": ("Reward functions take most of a step.", ""),
     "reward_exception": ("A reward function failed with an error.", ""),
     "reward_crash": ("A reward function crashed its process.", ""),
     "reward_timeout": ("A reward function took longer than rewards.time_limit.", ""),
@@ -191,11 +191,14 @@ ALERTS: Mapping[str, tuple[str, str]] = {
         "Many answers repeat another of their group, and no more of them are right.",
         "duplicates",
     ),
-    "memory_near_limit": ("A step needs nearly all available memory.", "memory"),
-    "step_time_doubled": ("Steps take much longer than before.", "step_time"),
+    "memory_near_limit": ("A step needs nearly all available memory.", ""),
+    "step_time_doubled": ("Steps take much longer than before.", ""),
     "held_out_flat": ("More answers are right in training and no more on held-out problems.", ""),
     "held_out_fell": ("Held-out accuracy is lower than at an earlier evaluation.", ""),
 }
+
+# the rules whose value and limit are shares
+SHARES = ("no_signal", "most_truncated", "clip_too_much", "reward_slow", "duplicates")
 
 SCREENS: Mapping[str, str] = {
     "runs": "All runs in the store. Mark some with space, or a whole sweep with *, and press d to "
@@ -258,7 +261,7 @@ def alert_part(rule: str, snapshot: Snapshot) -> Part:
         if alert.rule == rule:
             paragraphs = [("", alert.explanation), ("try", alert.remedy)]
             if alert.value is not None and alert.limit is not None:
-                unit = _unit_of(rule)
+                unit = "share" if rule in SHARES else ""
                 limit = with_unit(alert.limit, unit)
                 paragraphs.append(("value", f"{with_unit(alert.value, unit)}, limit {limit}"))
             paragraphs.append(("raised", _raised(alert)))
@@ -282,14 +285,6 @@ def _raised(alert: AlertView) -> str:
     if alert.count == 1:
         return f"at step {alert.last_step}"
     return f"{alert.count} times, first at step {alert.first_step}, last at step {alert.last_step}"
-
-
-def _unit_of(rule: str) -> str:
-    """The unit of an alert's value: a share if its threshold is at most 1."""
-    from grpo_engine.config.parse import settings
-
-    info = settings().get(f"alerts.{ALERTS.get(rule, ('', ''))[1]}")
-    return "share" if info is not None and info.le == 1 else ""
 
 
 def topic_parts(topic: str, snapshot: Snapshot) -> list[Part]:

@@ -99,7 +99,7 @@ MEANS: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "record.tokens": {
         "all": "every group: the lab and token views work everywhere",
-        "every": "every group of every N-th step (record.tokens_every)",
+        "every": "every group of every 10th step",
         "pinned": "pinned prompts only",
         "none": "nothing: least disk space",
     },

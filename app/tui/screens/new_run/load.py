@@ -5,8 +5,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from grpo_engine.config.aliases import without_removed
 from grpo_engine.config.parse import build, settings
+from grpo_engine.config.removed import without_removed
 from grpo_engine.config.settings import RunConfig
 from grpo_tui.experiments.errors import QueryError
 from grpo_tui.experiments.values import RunSummary

@@ -45,21 +45,18 @@ def load_sparks(reader: "StoreReader", runs: Sequence[RunSummary]) -> dict[int, 
 def load_preview(reader: "StoreReader", run: RunSummary) -> Preview:
     """Curves, changed settings, the last alert; for a lost run, what is known of its end."""
     # pydantic takes as long to load as the screen's first frame takes to draw
-    from grpo_engine.config.parse import flatten
-    from grpo_engine.config.settings import RunConfig
+    from grpo_engine.config.parse import changed
 
     detail = reader.run(run.key)
-    defaults = flatten(RunConfig())
-    changed = tuple(
-        (path, ", ".join(map(str, value)) if isinstance(value, list) else value_text(value))
-        for path, value in detail.settings.items()
-        if value != defaults.get(path) and value is not None and path != "name"
-    )
     alerts = reader.alerts(run.key)
     keys = set(reader.metric_keys(run.key))
     return Preview(
         detail=detail,
-        changed=changed,
+        changed=tuple(
+            (path, ", ".join(map(str, value)) if isinstance(value, list) else value_text(value))
+            for path, value in changed(detail.settings).items()
+            if value is not None and path != "name"
+        ),
         series=tuple(reader.metric_series(run.key, key) for key in PREVIEWED if key in keys),
         alert=next((alert for alert in alerts if not alert.muted), None),
         evaluations=reader.evaluations(run.key),

@@ -59,7 +59,7 @@ FIXED = (
     Chart("peak memory", ("memory/peak_gb",), family=("memory",)),
 )  # fmt: skip
 
-# The settings behind the guide lines: the thresholds of alerts.
+# The thresholds of alerts behind the guide lines.
 GUIDES = {"kl": "kl", "clip_ratio/low_mean": "clip", "completions/clipped_ratio": "cut"}
 
 
@@ -132,11 +132,12 @@ def guides_of(chart: Chart, snapshot: Snapshot) -> tuple[float, ...]:
 
 def limit_of(key: str, snapshot: Snapshot) -> float:
     """The run's limit of a metric; an alert compares several steps with it."""
-    from grpo_engine.config.settings import AlertsConfig  # the first screen does without pydantic
+    # the first screen does without pydantic
+    from grpo_engine.alerts.rules import CLIP
+    from grpo_engine.config.settings import AlertsConfig
 
     chosen = snapshot.head.config.get("alerts", {}).get(GUIDES[key])
-    default: float = AlertsConfig.model_fields[GUIDES[key]].default
-    return float(chosen) if chosen is not None else default
+    return float(chosen if chosen is not None else getattr(AlertsConfig(), GUIDES[key], CLIP))
 
 
 def steps_of(key: str) -> int:

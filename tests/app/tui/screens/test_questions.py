@@ -301,4 +301,4 @@ async def test_the_settings_that_differ_are_a_table_within_five_keys_on_a_small_
         assert " differ, " in frames.text(app)
         # the same key shows the equal ones too
         await pilot.press("s")
-        await until(app, lambda: "alerts.clip" in frames.text(app), app.frame_now)
+        await until(app, lambda: "alerts.cut" in frames.text(app), app.frame_now)

@@ -240,8 +240,8 @@ async def test_help_finds_metrics_alerts_and_settings(store: Path) -> None:
         walk = Walk(app, pilot)
         await walk.press("question_mark")
         assert isinstance(app.screen, HelpScreen)
-        await walk.press("slash", *"alerts.kl")
-        await walk.see("alert: kl above limit", "threshold", "alerts.kl_jump")
+        await walk.press("slash", *"kl_above")
+        await walk.see("alert: kl above limit", "threshold", "alerts.kl")
         await walk.press("escape")
         await walk.see("now", "stored as")
 
