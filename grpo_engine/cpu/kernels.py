@@ -13,7 +13,6 @@ from grpo_engine.cpu import passes
 from grpo_engine.cpu.draw import draw
 from grpo_engine.cpu.passes import Scores, Sequences, TrunkPass
 from grpo_engine.cpu.rows import Rows
-from grpo_engine.cpu.weights import HeadWeights, TrunkWeights
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -27,7 +26,7 @@ class Kernels:
 
     def rows(self) -> Rows:
         """An empty batch of rows, to be decoded with the weights of this moment."""
-        return Rows(TrunkWeights(self.trunk), HeadWeights(self.head))
+        return Rows(self.trunk, self.head)
 
     def draw(
         self, logits: np.ndarray, temperature: float, keys: np.ndarray,

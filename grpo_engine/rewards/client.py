@@ -275,7 +275,7 @@ class RewardClient:
         elif cause == "exception":
             message += hint(message, self._batch["columns"]["completions"][row or 0])
         else:
-            message += f"; scored None{failure.remedy}"
+            message += "; scored None"
         return RewardProblem(
             function=function.name,
             completion=row,

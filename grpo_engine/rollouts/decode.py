@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 from mlx.utils import tree_map
+from mlx_lm.models.cache import make_prompt_cache
 
 from grpo_engine.control import Control, StopNow
 from grpo_engine.errors import DataError
@@ -304,7 +305,7 @@ class _Decoding:
                 continue
             caches, piece = item.caches, (*item.unread, *tokens)
             if not piece:  # a template that adds nothing: its last token gives the logits
-                caches = self.batch.empty()
+                caches = make_prompt_cache(self.policy.model)
                 piece = (*row.prompt.ids, *row.ids)
             self.returning.append((row, caches, piece))
 

@@ -32,8 +32,9 @@ class Local:
         wait_for_any([self], 0)
         return [self._replies.popleft() for _ in range(len(self._replies))]
 
-    def has_more(self, memory: float) -> bool:  # noqa: ARG002 - this process has no limit
-        return False
+    def memory(self) -> int:
+        """Nothing: this process has no limit."""
+        return 0
 
     def hung_at(self) -> str:
         """Where a call is, is not known."""

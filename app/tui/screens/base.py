@@ -119,11 +119,6 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
     # -- shared -----------------------------------------------------------------------------
 
     @cached_property
-    def key_bar(self) -> KeyBar:
-        """The bar of keys; still there for a read that ends after the screen was taken down."""
-        return KeyBar()
-
-    @cached_property
     def arrangement(self) -> Arrangement:
         """The sizes of the panels and which are hidden."""
         return Arrangement(self, self.mode, self.workbench.preferences)
@@ -157,7 +152,7 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
             yield TourLine()
         yield from self.body()
         yield FindBar(self.find_hint)
-        yield self.key_bar
+        yield KeyBar()
 
     def on_mount(self) -> None:
         """Mark the active tab."""
