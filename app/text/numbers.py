@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 MINUS = "−"
+MEGABYTES_BELOW = 0.0995  # GB
 
 
 def short(value: float | None, digits: int = 2) -> str:
@@ -60,7 +61,7 @@ def with_unit(value: float | None, unit: str, digits: int = 2) -> str:
         return share(value)
     if unit == "s":
         return seconds(value)
-    if unit == "GB" and value is not None and abs(value) < 0.0995:
+    if unit == "GB" and value is not None and abs(value) < MEGABYTES_BELOW:
         return f"{short(value * 1e3, digits)} MB"
     text = short(value, digits)
     return f"{text} {unit}" if unit in ("GB", "tok/s") and value is not None else text
