@@ -35,6 +35,18 @@ def short(value: float | None, digits: int = 2) -> str:
     return f"{sign}{mantissa.removesuffix('.0')}e{MINUS}{abs(int(exponent))}"
 
 
+def narrow(value: float | None, room: int) -> str:
+    """Like `short`, with fewer digits where it would not fit."""
+    text = short(value)
+    if value is None or len(text) <= room:
+        return text
+    power = math.floor(math.log10(abs(value)))
+    texts = [short(value, 1), f"{round(value / 10.0**power)}e{power}", f"{value:.0f}"]
+    if power >= 0:
+        texts[1:1] = [f"{value:.0f}", f"{value / 1e3:.0f}k"]
+    return next((text for text in texts if len(text) <= room), text).replace("-", MINUS)
+
+
 def signed(value: float | None, digits: int = 2) -> str:
     """Like `short`, with a `+` for numbers above 0."""
     text = short(value, digits)
