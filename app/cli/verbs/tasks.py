@@ -108,7 +108,7 @@ def play(
     from grpo_tui.app.text.safe_text import safe
     from grpo_tui.app.trial.episode import Episode, Update
 
-    def show(update: Update) -> Update:
+    def print_update(update: Update) -> Update:
         for kind, text in update.lines:
             typer.echo((dim if kind == "hint" else str)(safe(text, "\n")))
         return update
@@ -117,9 +117,9 @@ def play(
     with scratch("episode") as folder:
         episode = Episode(config, folder, _row(row))
         with episode.client:
-            update = show(episode.begin())
+            update = print_update(episode.begin())
             while not update.over and (line := sys.stdin.readline()):
-                update = show(episode.answer(line.rstrip("\n").replace("\\n", "\n")))
+                update = print_update(episode.answer(line.rstrip("\n").replace("\\n", "\n")))
             for text in () if update.over else episode.end():
                 typer.echo(safe(text, "\n"))
     if update.failed:
