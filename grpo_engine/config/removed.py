@@ -17,12 +17,26 @@ class Removed(NamedTuple):
     becomes: Callable[[Any, Tree], dict[str, Any]] | None = None
 
 
+def _option(name: str) -> Removed:
+    return Removed((None,), becomes=lambda value, _: {f"algorithm.options.{name}": value})
+
+
+OPTIONS = (
+    "std", "signal_eps", "cispo_cap", "sapo_tau_pos", "sapo_tau_neg", "vespo_k_pos",
+    "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg", "target_tolerance", "anchor_level",
+    "ref_mix", "stop_share", "stop_kl", "stop_plateau", "gamma", "lam", "value_clip",
+    "value_coefficient", "whiten",
+)  # fmt: skip
+
+
 def _threshold(default: float) -> Removed:
     return Removed((default,), f"the alert is raised from {default:g} on, and can be muted")
 
 
 REMOVED: Final[Mapping[str, Removed]] = {
     "run.workers": Removed((0, "auto"), "one process computes, with all the cores it may use"),
+    **{f"algorithm.{name}": _option(name) for name in OPTIONS},
+    "algorithm.drop_at_bound": Removed((None, False), "the KL penalty of tokens stays"),
     "checkpoint.best": Removed((True,), becomes=lambda _, __: {"checkpoint.best_by": "none"}),
     "record.tokens_every": Removed((10,), "`every` records the tokens of every 10th step"),
     "record.after_groups": Removed(
@@ -66,5 +80,7 @@ def _take(
         notes[path] = f"{path} {value} has no effect: {reason}; leave it out"
         return
     for target, item in becomes(value, gone).items():
-        section, _, name = target.partition(".")
-        current[section] = {**current.get(section, {}), name: item}
+        section, name, *entry = target.split(".")
+        inner = current.get(section) or {}
+        value = {**inner.get(name, {}), entry[0]: item} if entry else item
+        current[section] = {**inner, name: value}

@@ -25,7 +25,7 @@ from grpo_engine.config.declaration import Setting, as_text, declared
 from grpo_engine.config.recipes import SETTINGS, Recipe, recipe
 from grpo_engine.config.removed import without_removed
 from grpo_engine.config.stop_when import StopRule
-from grpo_engine.errors import ConfigError, quoted
+from grpo_engine.errors import ConfigError, nearest, quoted
 from grpo_engine.metrics import is_metric, spec
 
 LONGEST_NAME = 500  # characters of a run's name
@@ -276,7 +276,9 @@ _FIELDS: dict[str, Any] = {
         _field(replace(item, default=None, example=as_text(item.default))),
     )
     for name, item in SETTINGS.items()
+    if not item.option
 }
+OPTIONS = [name for name, item in SETTINGS.items() if item.option]
 
 
 class AlgorithmConfig(
@@ -285,6 +287,15 @@ class AlgorithmConfig(
         __base__=Section,
         recipe=(str, setting("grpo", "The named algorithm; see `grpo-tui recipes`.", main=True)),
         **_FIELDS,
+        options=(
+            Mapping[str, JsonValue],
+            setting(
+                {},
+                f"Options of the recipe's rules, which papers fix: {', '.join(OPTIONS)}; "
+                "`grpo-tui recipes NAME` lists those that it reads.",
+                example="{lam: 0.9}",
+            ),
+        ),
     )
 ):
     """The recipe, and the settings that differ from it."""
@@ -300,13 +311,36 @@ class AlgorithmConfig(
             if value != (usual := getattr(defined, name))
         }  # fmt: skip
 
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_removed(cls, section: Any) -> Any:
+        if not isinstance(section, Mapping):
+            return section
+        return without_removed({"algorithm": section})[0].get("algorithm", {})
+
     def _set(self) -> dict[str, Any]:
-        return dict(self.model_dump(exclude={"recipe"}, exclude_none=True))
+        set_here = self.model_dump(exclude={"recipe", "options"}, exclude_none=True)
+        return {**set_here, **self.options}
+
+    @field_validator("options")
+    @classmethod
+    def _options_are_of_rules(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: _checked_option(name, value) for name, value in options.items()}
 
     @model_validator(mode="after")
     def _check(self) -> "AlgorithmConfig":
         self.resolved()
         return self
+
+
+def _checked_option(name: str, value: Any) -> Any:
+    if name not in OPTIONS:
+        where = f"; it is algorithm.{name}" if name in SETTINGS else nearest(name, OPTIONS)
+        raise ValueError(f"there is no option {quoted(name)}{where}")
+    try:
+        return SETTINGS[name].checked(value)
+    except ValueError as error:
+        raise ValueError(f"{name} {error}") from error
 
 
 class OptimizerConfig(Section):
@@ -451,9 +485,9 @@ class RunConfig(Section):
             )
         if chosen.ref_mix < 1 and self.model.tuning != "full":
             raise ConfigError(
-                f"algorithm.ref_mix {chosen.ref_mix} needs model.tuning full: mixing LoRA's "
+                f"ref_mix {chosen.ref_mix} needs model.tuning full: mixing LoRA's "
                 "A and B is not mixing BA; use 1 to copy the adapter",
-                "algorithm.ref_mix",
+                "algorithm.options",
                 "model.tuning",
             )
         if rewards.weights and len(rewards.weights) != len(rewards.functions):

@@ -100,7 +100,7 @@ def test_rewards_and_data_of_trls_command_line_carry_over() -> None:
 def test_a_reference_that_follows_is_mixed_for_full_tuning_and_copied_for_lora() -> None:
     given = {"beta": 0.04, "sync_ref_model": True, "ref_model_sync_steps": 64}
     full, lora = config(**given), config(**given, use_peft=True)
-    assert (full.algorithm.ref_refresh_every, full.algorithm.ref_mix) == (64, 0.6)
+    assert (full.algorithm.ref_refresh_every, full.algorithm.options) == (64, {"ref_mix": 0.6})
     assert lora.algorithm.resolved().ref_mix == 1.0
 
 

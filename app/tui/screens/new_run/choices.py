@@ -7,6 +7,7 @@ from types import NoneType
 from typing import Final
 
 from grpo_engine.config.declaration import Setting, as_text
+from grpo_engine.config.parse import settings
 from grpo_engine.config.recipes import SETTINGS, Recipe, available, recipe, settings_read
 from grpo_engine.errors import ConfigError
 from grpo_engine.presets import names, preset
@@ -182,7 +183,7 @@ def with_recipe(form: RunForm, name: str) -> RunForm:
             own = path.startswith("algorithm.") and path != RECIPE
             text = made.edits.get(path, as_text(values[path]))
             if own and text and (clear_all or leaf not in read):
-                made = made.type(path, "")
+                made = made.type(path, as_text(settings()[path].default))
     return made
 
 

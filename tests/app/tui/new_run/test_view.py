@@ -103,7 +103,7 @@ def test_each_recipe_can_be_taken_with_its_own_answers(start: str, name: str) ->
 def test_settings_that_the_recipe_does_not_read_are_said_to_be_unread() -> None:
     view = preset_view("starter")
     fields = view.checked.fields
-    assert is_unread(view, fields["algorithm.cispo_cap"])
+    assert is_unread(view, fields["algorithm.importance_mode"])
     assert not is_unread(view, fields["algorithm.clip_low"])
     assert not is_unread(view, fields["rollout.prompts"])
 
@@ -112,7 +112,7 @@ def test_a_list_offers_its_values_and_leaving_it_to_the_recipe() -> None:
     fields = preset_view("starter").checked.fields
     assert choices_of(fields["algorithm.anchor"]) == ("", "none", "k1", "k2", "k3")
     assert choices_of(fields["model.tuning"]) == ("lora", "dora", "full")
-    assert choices_of(fields["algorithm.whiten"]) == ("", "true", "false")
+    assert choices_of(fields["algorithm.mask_truncated"]) == ("", "true", "false")
     assert choices_of(fields["seed"]) == ()
 
 
