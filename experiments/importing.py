@@ -21,8 +21,7 @@ from grpo_tui.experiments.db.texts import now_iso, seconds
 from grpo_tui.experiments.errors import ImportRefusedError, OutsideStoreError, StoreError
 from grpo_tui.experiments.purge import purge
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.record.leftovers import recorded_parts
-from grpo_tui.experiments.record.rows import Item
+from grpo_tui.experiments.record.rows import Item, recorded_parts
 from grpo_tui.experiments.record.writer import RunWriter
 from grpo_tui.experiments.store import ExperimentStore
 from grpo_tui.experiments.values import ENDED, RunDetail, RunSummary

@@ -47,7 +47,7 @@ def reading(db: str | None) -> Iterator["StoreReader"]:
 def writing(db: str | None, *, must: bool = True) -> Iterator["ExperimentStore"]:
     """Open the store for writing; import what earlier processes spilled."""
     from grpo_tui.experiments.errors import StoreReadOnlyError
-    from grpo_tui.experiments.record.leftovers import take_in_leftovers
+    from grpo_tui.experiments.record.spill import read_in_all
     from grpo_tui.experiments.store import ExperimentStore
 
     store = ExperimentStore(store_path(db))
@@ -59,7 +59,7 @@ def writing(db: str | None, *, must: bool = True) -> Iterator["ExperimentStore"]
                 raise StoreReadOnlyError(store.read_only)
             say(store.read_only)
         else:
-            count, complaints = take_in_leftovers(store)
+            count, complaints = read_in_all(store)
             if count:
                 say(f"imported {count} events that could not be written earlier")
             for text in complaints:

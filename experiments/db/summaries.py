@@ -1,12 +1,11 @@
 """Summaries of the metrics of a run, updated with every value."""
 
 import math
-import sqlite3
 from dataclasses import dataclass, fields
+from typing import Any
 
 from sqlalchemy import Connection, func, select
 
-from grpo_tui.experiments.db.statements import Row
 from grpo_tui.experiments.db.tables import METRIC, METRIC_SUMMARY
 
 
@@ -42,18 +41,18 @@ class Summary:
         finite = self.count - self.nonfinite
         self.mean = (self.mean or 0.0) + (value - (self.mean or 0.0)) / finite
 
-    def row(self, run: int, key: int) -> Row:
+    def row(self, run: int, key: int) -> dict[str, Any]:
         return {"run_id": run, "key_id": key, **{name: getattr(self, name) for name in NAMES}}
 
 
 NAMES = tuple(field.name for field in fields(Summary))
 
 
-def load(conn: sqlite3.Connection, run: int) -> dict[int, Summary]:
-    rows = conn.execute(
-        f"SELECT key_id, {', '.join(NAMES)} FROM metric_summary WHERE run_id = ?", (run,)
-    )
-    return {key: Summary(*numbers) for key, *numbers in rows}
+def load(conn: Connection, run: int) -> dict[int, Summary]:
+    columns = METRIC_SUMMARY.c
+    numbers = (columns[name] for name in NAMES)
+    rows = conn.execute(select(columns.key_id, *numbers).where(columns.run_id == run))
+    return {key: Summary(*values) for key, *values in rows}
 
 
 def rebuild(conn: Connection, run: int, from_step: int) -> None:

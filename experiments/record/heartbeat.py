@@ -1,16 +1,13 @@
 """The heartbeat of an attempt, on its own thread so that work cannot delay it."""
 
-import contextlib
-import sqlite3
 import threading
 import time
-
-from sqlalchemy.exc import SQLAlchemyError
+from contextlib import suppress
 
 from grpo_tui.experiments.db.machine import memory_now
 from grpo_tui.experiments.db.tables import ATTEMPT
 from grpo_tui.experiments.db.texts import now_iso
-from grpo_tui.experiments.errors import StoreError
+from grpo_tui.experiments.record.spill import STORE_ERRORS
 from grpo_tui.experiments.store import ExperimentStore
 
 PERIOD_S = 2.0
@@ -34,7 +31,7 @@ class Heartbeat(threading.Thread):
             if moved > 5.0:
                 self._slept += moved
             drift += moved
-            with contextlib.suppress(SQLAlchemyError, sqlite3.Error, StoreError, OSError):
+            with suppress(*STORE_ERRORS):
                 self._beat()
 
     def _beat(self) -> None:

@@ -1,14 +1,16 @@
 """Exchange between a run and viewers in other processes: the board out, requests in."""
 
-import json
-import sqlite3
 import time
+
+from sqlalchemy import select
 
 from grpo_engine import events as ev
 from grpo_engine.control import Control
 from grpo_tui.experiments.board import Board, board_json
 from grpo_tui.experiments.db.connection import begin
-from grpo_tui.experiments.db.texts import now_iso, seconds, unescape
+from grpo_tui.experiments.db.tables import CONTROL, RUN_LIVE
+from grpo_tui.experiments.db.texts import now_iso, seconds
+from grpo_tui.experiments.record.writer import RunWriter
 
 BOARD_PERIOD_S = 0.25
 EXPIRE_S = 60.0
@@ -23,77 +25,68 @@ _ANSWERS: dict[str, tuple[type, ...]] = {
 
 
 class LiveBoard:
-    def __init__(self, run: int, board: Board) -> None:
-        self.run, self.board = run, board
+    def __init__(self, writer: RunWriter, board: Board) -> None:
+        self.writer, self.board = writer, board
         self._written = -1
         self._at = 0.0
 
-    def poll(self, conn: sqlite3.Connection) -> None:
+    def poll(self) -> None:
         """Write a changed board while a viewer's lease is fresh, at most once a period."""
         now = time.time()
         if self.board.version == self._written or now - self._at < BOARD_PERIOD_S:
             return
-        row = conn.execute(
-            "SELECT lease_until FROM run_live WHERE run_id = ?", (self.run,)
-        ).fetchone()
-        (lease_until,) = row or (0.0,)
-        if lease_until < now:
+        of_run = RUN_LIVE.c.run_id == self.writer.run
+        lease = self.writer.conn.scalar(select(RUN_LIVE.c.lease_until).where(of_run))
+        if lease is None or lease < now:
             return
         view = self.board.snapshot()
-        begin(conn, limit=0.05)
-        conn.execute(
-            "UPDATE run_live SET version = ?, updated_at = ?, board = ? WHERE run_id = ?",
-            (view.version, now, json.dumps(board_json(view), separators=(",", ":")), self.run),
-        )
-        conn.execute("COMMIT")
+        live = RUN_LIVE.update().where(of_run)
+        begin(self.writer.file, limit=0.05)
+        with self.writer.file:
+            self.writer.conn.execute(
+                live.values(version=view.version, updated_at=now, board=board_json(view))
+            )
         self._written, self._at = view.version, now
 
 
 class Requests:
     """Takes requests of other processes for one attempt and records their outcomes."""
 
-    def __init__(self, run: int, attempt: int, control: Control) -> None:
-        self.run, self.attempt, self.control = run, attempt, control
+    def __init__(self, writer: RunWriter, control: Control) -> None:
+        self.writer, self.control = writer, control
         self._taken: list[tuple[int, str]] = []
         self._done: list[int] = []
 
-    def poll(self, conn: sqlite3.Connection) -> None:
+    def poll(self) -> None:
         """Take new requests; those for other attempts or older than a minute expire."""
         if self._done:
-            self._outcome(conn, self._done, "done")
+            self._set(self._done, outcome="done")
             self._done = []
-        rows = conn.execute(
-            "SELECT id, attempt, verb, argument, asked_at FROM control "
-            "WHERE run_id = ? AND outcome = '' AND taken_at IS NULL ORDER BY id",
-            (self.run,),
-        ).fetchall()
-        old = [
-            key
-            for key, attempt, _, _, asked in rows
-            if attempt != self.attempt or time.time() - seconds(asked) > EXPIRE_S
-        ]
-        if old:
-            self._outcome(conn, old, "expired")
-        for key, _, verb, argument, _ in rows:
-            if key not in old:
-                self._take(conn, key, verb, unescape(argument))
+        columns = CONTROL.c
+        query = select(CONTROL).where(
+            columns.run_id == self.writer.run, columns.outcome == "", columns.taken_at.is_(None)
+        )
+        for row in self.writer.conn.execute(query.order_by(columns.id)).all():
+            late = time.time() - seconds(row.asked_at) > EXPIRE_S
+            if late or row.attempt != self.writer.attempt:
+                self._set([row.id], outcome="expired")
+            else:
+                self._take(row.id, row.verb, row.argument)
 
-    def _take(self, conn: sqlite3.Connection, key: int, verb: str, argument: str) -> None:
-        holds = self.control.paused
-        begin(conn, limit=0.2)
-        conn.execute("UPDATE control SET taken_at = ? WHERE id = ?", (now_iso(), key))
-        conn.execute("COMMIT")
+    def _take(self, key: int, verb: str, argument: str) -> None:
+        paused = self.control.paused
+        self._set([key], taken_at=now_iso())
         if verb == "pin":
             self.control.pin(argument)
             self._done.append(key)
         elif verb in _ANSWERS:
             self.control.ask(verb)  # type: ignore[arg-type]
-            if (verb == "pause" and holds) or (verb == "continue" and not holds):
+            if (verb == "pause" and paused) or (verb == "continue" and not paused):
                 self._done.append(key)
             else:
                 self._taken.append((key, verb))
         else:
-            self._outcome(conn, [key], "refused")
+            self._set([key], outcome="refused")
 
     def saw(self, event: ev.Event) -> None:
         """Mark the requests that an event answers."""
@@ -101,15 +94,13 @@ class Requests:
         self._done += answered
         self._taken = [pair for pair in self._taken if pair[0] not in answered]
 
-    def finish(self, conn: sqlite3.Connection) -> None:
+    def finish(self) -> None:
         """Write the remaining outcomes at the end; a request that stopped the run is done."""
         stops = [key for key, verb in self._taken if verb.startswith("stop")]
         if self._done or stops:
-            self._outcome(conn, self._done + stops, "done")
+            self._set(self._done + stops, outcome="done")
 
-    def _outcome(self, conn: sqlite3.Connection, keys: list[int], outcome: str) -> None:
-        begin(conn, limit=0.2)
-        conn.executemany(
-            "UPDATE control SET outcome = ? WHERE id = ?", [(outcome, key) for key in keys]
-        )
-        conn.execute("COMMIT")
+    def _set(self, keys: list[int], **values: str) -> None:
+        begin(self.writer.file, limit=0.2)
+        with self.writer.file:
+            self.writer.conn.execute(CONTROL.update().where(CONTROL.c.id.in_(keys)).values(values))

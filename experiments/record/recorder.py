@@ -16,8 +16,8 @@ from grpo_engine.control import Control
 from grpo_tui.experiments.db.machine import network_file_system
 from grpo_tui.experiments.errors import StoreError, StoreReadOnlyError
 from grpo_tui.experiments.record import tracking
-from grpo_tui.experiments.record.leftovers import take_in_leftovers
 from grpo_tui.experiments.record.recording import Recording, RunHandle
+from grpo_tui.experiments.record.spill import read_in_all
 from grpo_tui.experiments.record.store_file import StoreFile
 from grpo_tui.experiments.store import ExperimentStore
 
@@ -35,7 +35,7 @@ class Recorder:
         if self.store.read_only:
             raise StoreReadOnlyError(self.store.read_only)
         remote = network_file_system(path.parent)
-        _, complaints = take_in_leftovers(self.store)
+        _, complaints = read_in_all(self.store)
         if remote:
             complaints.append(
                 f"{path} is on a network file system ({remote}): "
@@ -45,7 +45,7 @@ class Recorder:
         self._file = StoreFile(self.store)
         self._queue: Queue[tuple[Recording | None, Any]] = Queue(maxsize=4096)
         self._recordings: list[Recording] = []
-        self._stop = threading.Event()
+        self._stop, self._closed = threading.Event(), threading.Event()
         self._checked = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
         self._thread.start()
@@ -91,8 +91,7 @@ class Recorder:
     def _begin(
         self, run: int, from_step: int, control: Control | None, config: Any = None
     ) -> RunHandle:
-        recording = Recording(self._file, run, control or Control())
-        recording.begin(self.store.start_attempt(run, from_step, config))
+        recording = Recording(self._file, run, control or Control(), from_step, config)
         self._recordings.append(recording)
         handle = RunHandle(recording, self._queue)
         if self.warning:
@@ -108,12 +107,12 @@ class Recorder:
         return handle
 
     def close(self) -> None:
+        """End all runs; while events of one wait for the store, the thread goes on trying."""
         if not self._stop.is_set():
             self._stop.set()
             with suppress(Full):
                 self._queue.put_nowait((None, None))
-            self._thread.join()
-            self._file.close()
+            self._closed.wait()
 
     @property
     def path(self) -> Path:
@@ -143,7 +142,14 @@ class Recorder:
                 next_poll = time.monotonic() + POLL_S
                 self._poll()
         for recording in list(self._recordings):
-            recording.end("the recorder was closed")
+            self._guarded(recording, partial(recording.end, "the recorder was closed"))
+        self._poll()
+        while self._recordings:
+            self._closed.set()
+            time.sleep(POLL_S)
+            self._poll()
+        self._file.close()
+        self._closed.set()
 
     def _poll(self) -> None:
         if time.monotonic() - self._checked >= FILE_CHECK_S:
@@ -152,10 +158,10 @@ class Recorder:
                 for recording in self._recordings:
                     recording.note(note)
         for recording in list(self._recordings):
-            if recording.ended:
-                self._recordings.remove(recording)
-            else:
+            if not recording.closed:
                 self._guarded(recording, recording.poll)
+            if recording.closed:
+                self._recordings.remove(recording)
 
     def _guarded(self, recording: Recording, act: Callable[[], None]) -> None:
         """Catch any error in recording one run: it must end neither this thread nor the run."""

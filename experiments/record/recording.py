@@ -1,10 +1,9 @@
 """One attempt at a run while it is recorded: pending events, failures, subscribers."""
 
-import contextlib
-import sqlite3
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 from queue import Queue, SimpleQueue
 from typing import Any
@@ -12,15 +11,12 @@ from typing import Any
 from grpo_engine import events as ev
 from grpo_engine.control import Control
 from grpo_tui.experiments.board import Board
-from grpo_tui.experiments.db.paths import run_folder
+from grpo_tui.experiments.db.paths import run_folder, spill_file
 from grpo_tui.experiments.db.spilled import room, spilled
-from grpo_tui.experiments.db.texts import iso
-from grpo_tui.experiments.errors import StoreError
+from grpo_tui.experiments.record import spill
 from grpo_tui.experiments.record.heartbeat import Heartbeat
-from grpo_tui.experiments.record.leftovers import drain, may_pass, recorded_parts, take_in_later
 from grpo_tui.experiments.record.live import LiveBoard, Requests
-from grpo_tui.experiments.record.rows import PROGRESS, Item
-from grpo_tui.experiments.record.spill import Spill, taking_in
+from grpo_tui.experiments.record.rows import PROGRESS, Item, recorded_parts
 from grpo_tui.experiments.record.store_file import StoreFile
 from grpo_tui.experiments.record.writer import RunWriter
 
@@ -112,7 +108,9 @@ class _Flush:
 class Recording:
     """One attempt as the recorder's thread sees it."""
 
-    def __init__(self, file: StoreFile, run: int, control: Control) -> None:
+    def __init__(
+        self, file: StoreFile, run: int, control: Control, from_step: int, config: Any = None
+    ) -> None:
         self.file, self.store, self.run = file, file.store, run
         row = self.store.run_row(run)
         self.short, self.name, self.seq = row.short, row.name, row.last_seq
@@ -124,23 +122,22 @@ class Recording:
         self.lock_waits: deque[float] = deque(maxlen=100_000)
         self.progress_at = 0.0
         self.trouble = ""
-        self.left = ""  # at the end: what could not be written to the store
+        self.left = ""  # at the end: what is not in the store
         self.ended = False
+        self.closed = False  # ended, with everything in the store
+        self._cause = ""
         self._progress_written = 0.0
         self._pending: list[Item] = []
         self._failing_since = 0.0
-        self._retried = 0.0
-        self._spill = Spill(self.store.path, row.short)
         self._spilling = False
+        self._retried = 0.0
         self._control = control
-
-    def begin(self, attempt: int) -> None:
-        self.attempt = attempt
-        self.seq = self.store.run_row(self.run).last_seq
-        self.writer = RunWriter(self.file.connection, self.run, attempt, self.folder, self.parts)
-        self.requests = Requests(self.run, attempt, self._control)
-        self.live = LiveBoard(self.run, self.board)
-        self.heart = Heartbeat(self.store, self.run, attempt)
+        self._spill_file = spill_file(self.store.path, self.short)
+        self.attempt = self.store.start_attempt(run, from_step, config)
+        self.writer = RunWriter(file.connection, run, self.attempt, self.folder, self.parts)
+        self.requests = Requests(self.writer, control)
+        self.live = LiveBoard(self.writer, self.board)
+        self.heart = Heartbeat(self.store, run, self.attempt)
         self.heart.start()
 
     # -- on the recorder's thread -----------------------------------------------------------
@@ -170,32 +167,30 @@ class Recording:
 
     def note(self, text: str) -> None:
         """Record a warning about the store."""
+        self._add_note(text)
+        self._commit()
+
+    def _add_note(self, text: str) -> None:
         step = self._pending[-1].event.step if self._pending else self.board.snapshot().step
         self._add(time.time(), ev.NoteWritten(step=step, text=text, severity="warning"))
-        self._commit()
 
     def _add(self, at: float, event: ev.Event) -> None:
         self.seq += 1
         self._pending.append(Item(self.seq, at, event))
 
     def _commit(self) -> None:
+        """Write pending events to the store, or to the run's file if the store fails for long."""
         if not self._pending:
             return
         if self._spilling:
-            self._spill_pending()
+            self._spill()
             return
         try:
             self.writer.use(self.file.connection)
             self.lock_waits.append(self.writer.write(self._pending, limit=LOCK_LIMIT_S))
             self.file.checkpoint_if_long()
         except Exception as error:  # events are kept, whatever the store's error
-            if not may_pass(error):
-                self._set_aside(error)
-                return
-            now = time.monotonic()
-            self._failing_since = self._failing_since or now
-            if now - self._failing_since >= SPILL_AFTER_S:
-                self._start_spilling(error)
+            self._set_aside(error)
             return
         self._failing_since = 0.0
         self._deliver()
@@ -222,109 +217,108 @@ class Recording:
 
     # -- when the store fails -------------------------------------------------------------------
 
-    def _start_spilling(self, error: Exception) -> None:
-        self._spilling = True
-        text = (
-            f"the store {self.store.path} cannot be written ({error}); training continues, "
-            f"events are kept in {self._spill.path} and imported later"
-        )
-        step = self._pending[-1].event.step
-        self._add(time.time(), ev.NoteWritten(step=step, text=text, severity="warning"))
-        self._set_trouble(text)
-        self._spill_pending()
-
-    def _spill_pending(self) -> None:
-        try:
-            self._spill.append(self._pending)
-        except OSError as error:
-            count = len(self._pending)
+    def _set_aside(self, error: Exception) -> None:
+        """Spill what the store refuses, or all events once it has failed for `SPILL_AFTER_S`."""
+        if not spill.may_pass(error):
             self._set_trouble(
-                f"neither {self.store.path} nor {self._spill.path} can be written "
-                f"({error.strerror or error}; {room(self._spill.path)}); {count} events wait in "
-                "memory, and the run waits before its next step: free some disk space"
+                f"{len(self._pending)} events were rejected by the store ({error}) and stay in "
+                f"{self._spill_file}"
+            )
+            self._spill()
+            return
+        now = time.monotonic()
+        self._failing_since = self._failing_since or now
+        if now - self._failing_since >= SPILL_AFTER_S:
+            self._spilling = True
+            text = (
+                f"the store {self.store.path} cannot be written ({error}); training continues, "
+                f"events are kept in {self._spill_file} and imported later"
+            )
+            self._add_note(text)
+            self._set_trouble(text)
+            self._spill()
+
+    def _spill(self) -> None:
+        try:
+            spill.append(self.store.path, self.short, self._pending)
+        except OSError as error:
+            self._set_trouble(
+                f"neither {self.store.path} nor {self._spill_file} can be written "
+                f"({error.strerror or error}; {room(self._spill_file)}); {len(self._pending)} "
+                "events wait in memory, and the run waits before its next step: free some disk "
+                "space"
             )
             self._control.block(self.trouble)
             return
         self._control.block("")
         self._deliver()
 
-    def _set_aside(self, error: Exception) -> None:
-        """Write events that the store rejects permanently to a separate file, and continue."""
-        Spill(self.store.path, f"{self.short}.refused").append(self._pending)
-        self._set_trouble(f"{len(self._pending)} events were rejected by the store: {error}")
-        self._deliver()
-
-    def _take_in(self) -> None:
-        """Move spilled events into the store; events already there are skipped."""
-        with contextlib.suppress(sqlite3.Error, StoreError, OSError):
+    def _read_in(self) -> None:
+        """Move spilled events into the store, if it can be written again."""
+        with suppress(*spill.STORE_ERRORS):
             self.file.reopen()
             # the next commit starts the write-ahead log again, which may be all that a full disk
             # needs
             self.file.checkpoint()
             self.writer.use(self.file.connection)
-            with taking_in(self.store.path):
-                count = drain(self._spill, self.writer)
+            count, complaint = spill.read_in(self.writer, self.store.path, self.short)
             self._spilling = False
             self._failing_since = 0.0
             self._control.block("")
             self._set_trouble("")
             self.note(f"the store can be written again; {count} spilled events were imported")
-            if text := self._spill.complaint():
-                self.note(text)
+            if complaint:
+                self.note(complaint)
 
     # -- five times a second --------------------------------------------------------------------
 
     def poll(self) -> None:
         """Retry failed writes, poll requests, write the board for viewers."""
-        now = time.monotonic()
         if self._spilling:
             if self._pending:
-                self._spill_pending()
-            if now - self._retried >= RETRY_S:
-                self._take_in()
+                self._spill()
+            if time.monotonic() - self._retried >= RETRY_S:
+                self._read_in()
                 self._retried = time.monotonic()
-            return
-        if self._pending and (self._failing_since or self._is_late()):
+        elif self.ended:
+            self._close()
+        elif self._pending and (self._failing_since or self._is_late()):
             self._commit()
-        if self._failing_since:
+        if self._spilling or self._failing_since or self.ended:
             return
-        with contextlib.suppress(sqlite3.Error):
-            conn = self.file.connection
-            self.requests.poll(conn)
-            self.live.poll(conn)
-            self._write_progress(conn)
+        with suppress(*spill.STORE_ERRORS):
+            self.requests.poll()
+            self.live.poll()
+            if self.progress_at - self._progress_written >= 2.0:
+                self.writer.progress(self.progress_at)
+                self._progress_written = self.progress_at
 
     def _is_late(self) -> bool:
         """Return whether facts wait too long for their step to end: viewers do not see them yet."""
         return time.time() - self._pending[0].at > LATEST_S
 
-    def _write_progress(self, conn: sqlite3.Connection) -> None:
-        if self.progress_at - self._progress_written < 2.0:
-            return
-        conn.execute(
-            "UPDATE attempt SET progress_at = ? WHERE run_id = ? AND n = ?",
-            (iso(self.progress_at), self.run, self.attempt),
-        )
-        self._progress_written = self.progress_at
-
     def end(self, cause: str) -> None:
-        """End the attempt; what the store cannot take stays in the spill file."""
+        """End the attempt, in the store once that has all of its events."""
         if self.ended:
             return
-        self.ended = True
+        self.ended, self._cause = True, cause
         self._settle()
         if self._spilling:
-            self._take_in()
+            self._read_in()
         self.heart.stop()
-        if self._spilling:  # its end is among the events that wait
-            lost = f", {len(self._pending)} are lost" if self._pending else ""
-            self.left = f"run {self.name}: {spilled(self.store.path, self.short)}{lost}"
-            take_in_later(self.store.path, self.short, self.attempt, cause, RETRY_S)
-        else:
-            with contextlib.suppress(sqlite3.Error, StoreError):
-                self.requests.finish(self.file.connection)
-            with contextlib.suppress(Exception):
-                self.store.end_attempt(self.run, self.attempt, cause)
-        self.writer.close()
+        waiting = spilled(self.store.path, self.short)
+        if waiting.places or self._pending:
+            memory = f", {len(self._pending)} only in memory" if self._pending else ""
+            self.left = f"run {self.name}: {waiting}{memory}"
+        if not self._spilling:
+            self._close()
         for queue in self.listeners:
             queue.put(None)
+
+    def _close(self) -> None:
+        self.closed = True
+        with suppress(*spill.STORE_ERRORS):
+            self.requests.finish()
+        with suppress(*spill.STORE_ERRORS):
+            self.store.end_attempt(self.run, self.attempt, self._cause)
+        self.writer.close()

@@ -1,15 +1,25 @@
-"""The rows of one transaction, and the conversion of groups to rows."""
+"""Events as rows of the tables."""
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from sqlalchemy import Table, column, table
 
 from grpo_engine import events as ev
-from grpo_tui.experiments.db.numbers import dumps, known, nan_names
-from grpo_tui.experiments.db.spans import spans_json
-from grpo_tui.experiments.db.statements import Row
-from grpo_tui.experiments.db.texts import escape
+from grpo_tui.experiments.db.numbers import nan_names
+from grpo_tui.experiments.db.tables import ROLLOUT, ROLLOUT_GROUP, ROLLOUT_REWARD
+from grpo_tui.experiments.db.tokens import encode
+from grpo_tui.experiments.db.types import Text
+from grpo_tui.experiments.values import TokenRow
 
 PROGRESS = (ev.PhaseStarted, ev.PhaseAdvanced, ev.PromptsStarted, ev.RolloutsAdvanced)
+PROMPT_WORDS = table("prompt_words", column("rowid"), column("prompt_text", Text()))
+ROLLOUT_WORDS = table("rollout_words", column("rowid"), column("text", Text()))
+
+Row = dict[str, Any]
+Rows = defaultdict[Any, list[Row]]  # by table, in the order in which they are inserted
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,86 +49,86 @@ class RecordedParts:
         )
 
 
+def recorded_parts(config: Mapping[str, Any]) -> RecordedParts:
+    record = config.get("record") or {}
+    return RecordedParts(
+        tokens=str(record.get("tokens", "all")),
+        rollouts=bool(record.get("rollouts", True)),
+        trackers=tuple(map(str, record.get("trackers") or ())),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """A group of the current step, with its token numbers once they arrive."""
+    """A group, with its token numbers once they arrive."""
 
     seq: int
+    step: int
     group: ev.Group
     numbers: ev.TokensScored | None = None
     numbers_seq: int | None = None
 
-
-@dataclass(slots=True)
-class Rows:
-    """Rows by their table, in the order in which they are inserted."""
-
-    tables: dict[str, list[Row]] = field(default_factory=lambda: defaultdict(list))
-    sizes: int = 0
+    def by_index(self) -> dict[int, ev.TokenNumbers]:
+        return {row.index: row for row in self.numbers.numbers} if self.numbers else {}
 
 
-def recorded(run: int, attempt: int, step: int, seq: int) -> Row:
-    """Return the columns of everything that is recorded in its order."""
-    return {"run_id": run, "attempt": attempt, "step": step, "seq": seq, "hidden": 0}
-
-
-@dataclass(frozen=True, slots=True)
-class GroupRows:
-    run: int
-    attempt: int
-    parts: RecordedParts
-
-    def add(self, rows: Rows, step: int, pair: Scored, last_group: int, last_rollout: int) -> None:
-        """Append a group with its completions; ids continue from the last stored ones."""
-        group = pair.group
-        key = last_group + len(rows.tables["rollout_group"]) + 1
-        prompt, target = escape(group.prompt_text), escape(group.target)
-        rows.tables["rollout_group"].append({
-            "id": key, **recorded(self.run, self.attempt, step, pair.seq),
-            "tokens_seq": pair.numbers_seq, "idx": group.index, "origin": group.origin,
-            "example_key": escape(group.example_key), "prompt_hash": escape(group.prompt_hash),
-            "prompt_text": prompt, "target": target, "sampling": dumps(group.sampling),
-            "reward_mean": known(group.reward_mean), "reward_std": known(group.reward_std),
-            "no_signal": escape(group.no_signal), "refill": group.refill,
-            "has_tokens": int(self.parts.tokens_of(step, group.origin)),
-            "nonfinite": nan_names(reward_mean=group.reward_mean, reward_std=group.reward_std),
+def add_group(
+    rows: Rows, scored: Scored, common: Row, parts: RecordedParts, last: tuple[int, int]
+) -> None:
+    """Add a group and its rollouts; ids continue from the `last` stored ones of both."""
+    group, numbers = scored.group, scored.by_index()
+    key = last[0] + len(rows[ROLLOUT_GROUP]) + 1
+    rows[ROLLOUT_GROUP].append({
+        "id": key, **common, **of_event(ROLLOUT_GROUP, group),
+        "tokens_seq": scored.numbers_seq, "idx": group.index,
+        "has_tokens": parts.tokens_of(scored.step, group.origin),
+        "nonfinite": nan_names(reward_mean=group.reward_mean, reward_std=group.reward_std),
+    })  # fmt: skip
+    rows[PROMPT_WORDS].append({"rowid": key, "prompt_text": group.prompt_text})
+    for item in group.rollouts:
+        number = last[1] + len(rows[ROLLOUT]) + 1
+        text = item.text if parts.rollouts else ""
+        rows[ROLLOUT].append({
+            "id": number, "group_id": key, "run_id": common["run_id"], "idx": item.index,
+            "text": text, "reward": item.reward, "advantage": item.advantage,
+            "tokens": ev.model_tokens(item.ids, item.spans), "finish": item.finish,
+            "spans": item.spans, **of_numbers(item, numbers.get(item.index)),
         })  # fmt: skip
-        rows.tables["prompt_words"].append({"rowid": key, "prompt_text": prompt})
-        rows.sizes += 200 + 2 * len(prompt) + len(target)
-        by_index = {row.index: row for row in pair.numbers.numbers} if pair.numbers else {}
-        for completion in group.rollouts:
-            number = last_rollout + len(rows.tables["rollout"]) + 1
-            self._rollout(rows, number, key, completion, by_index.get(completion.index))
-
-    def _rollout(
-        self, rows: Rows, key: int, group: int, completion: ev.Completion,
-        numbers: ev.TokenNumbers | None,
-    ) -> None:  # fmt: skip
-        text = escape(completion.text) if self.parts.rollouts else ""
-        rows.tables["rollout"].append({
-            "id": key, "group_id": group, "run_id": self.run, "idx": completion.index, "text": text,
-            "reward": known(completion.reward), "advantage": known(completion.advantage),
-            "tokens": ev.model_tokens(completion.ids, completion.spans),
-            "finish": completion.finish, "spans": spans_json(completion.spans),
-            **of_numbers(completion, numbers),
-        })  # fmt: skip
-        rows.tables["rollout_words"].append({"rowid": key, "text": text})
-        rows.sizes += 120 + 2 * len(text)
-        for position, reward in enumerate(completion.rewards):
-            reason = escape(reward.reason)
-            rows.tables["rollout_reward"].append({
-                "rollout_id": key, "position": position, "function": escape(reward.name),
-                "value": known(reward.value), "weight": known(reward.weight), "reason": reason,
+        rows[ROLLOUT_WORDS].append({"rowid": number, "text": text})
+        rows[ROLLOUT_REWARD] += [
+            {
+                "rollout_id": number, "position": position, "function": reward.name,
+                "value": reward.value, "weight": reward.weight, "reason": reward.reason,
                 "nonfinite": nan_names(value=reward.value),
-            })  # fmt: skip
-            rows.sizes += 30 + len(reason)
+            }
+            for position, reward in enumerate(item.rewards)
+        ]  # fmt: skip
 
 
-def of_numbers(completion: ev.Completion, numbers: ev.TokenNumbers | None) -> Row:
+def of_numbers(item: ev.Completion, numbers: ev.TokenNumbers | None) -> Row:
     """Return the columns of a rollout that depend on its token numbers."""
     clip = numbers.clip_fraction if numbers else None
     kl = numbers.kl if numbers else None
-    nonfinite = nan_names(
-        reward=completion.reward, advantage=completion.advantage, clip_fraction=clip, kl=kl
-    )
-    return {"clip_fraction": known(clip), "kl": known(kl), "nonfinite": nonfinite}
+    nonfinite = nan_names(reward=item.reward, advantage=item.advantage, clip_fraction=clip, kl=kl)
+    return {"clip_fraction": clip, "kl": kl, "nonfinite": nonfinite}
+
+
+def of_event(target: Table, event: Any) -> Row:
+    """Return the columns of a table that are fields of the event, too."""
+    return {
+        field.name: getattr(event, field.name) for field in fields(event) if field.name in target.c
+    }
+
+
+def token_blob(scored: Scored) -> bytes:
+    numbers = scored.by_index()
+    rows = []
+    for rollout in scored.group.rollouts:
+        row = numbers.get(rollout.index) or ev.TokenNumbers(index=rollout.index, old=())
+        rows.append(
+            TokenRow(
+                **{field.name: getattr(row, field.name) for field in fields(row)},
+                ids=rollout.ids, ends=rollout.ends, sampler=rollout.sampler_logprobs,
+            )
+        )  # fmt: skip
+    return encode(scored.group.prompt_ids, rows)

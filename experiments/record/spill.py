@@ -1,108 +1,119 @@
-"""The spill: events as JSON lines next to the run while the store cannot take them."""
+"""Events that could not be committed: a file for each run, read in later, each event once."""
 
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import select
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
 from grpo_engine import events as ev
-from grpo_tui.experiments.db.paths import spill_file, spill_folder
-from grpo_tui.experiments.db.spilled import places, second_place
-from grpo_tui.experiments.record.rows import Item
+from grpo_tui.experiments.db.connection import open_writer
+from grpo_tui.experiments.db.machine import host_name, is_alive
+from grpo_tui.experiments.db.paths import run_folder, spill_file, spill_folder
+from grpo_tui.experiments.db.spilled import places, runs_waiting, spilled
+from grpo_tui.experiments.db.tables import ATTEMPT
+from grpo_tui.experiments.errors import RunNotFoundError, StoreError
+from grpo_tui.experiments.record.rows import Item, recorded_parts
+from grpo_tui.experiments.record.writer import RunWriter
+from grpo_tui.experiments.store import ExperimentStore
 
 CHUNK = 200
+LOCK_LIMIT_S = 2.0
+STORE_ERRORS = (StoreError, SQLAlchemyError, sqlite3.Error, OSError)
 
 
-class Spill:
-    """The spill file of one run, in its folder, or in the temporary folder if that disk is full."""
+def may_pass(error: Exception) -> bool:
+    """Return whether a failure may be temporary (file, disk) and is not caused by the data."""
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    lasting = type(cause) is sqlite3.DatabaseError  # damaged, or not a database at all
+    return lasting or isinstance(cause, sqlite3.OperationalError | OSError)
 
-    def __init__(self, store: Path, run: str) -> None:
-        self.store, self.run = store, run
-        self.path, self.second = spill_file(store, run), second_place(run)
-        self.kept: list[bytes] = []  # lines that the store cannot take
 
-    @property
-    def places(self) -> tuple[Path, ...]:
-        """The existing files, oldest first."""
-        return places(self.store, self.run)
+def append(store: Path, run: str, items: Sequence[Item]) -> None:
+    """Append events to a run's file durably, or leave it unchanged and raise OSError."""
+    _append(spill_file(store, run), map(_line, items))
 
-    def append(self, items: Sequence[Item]) -> Path:
-        """Append the events durably and return the file; OSError if no place accepts them."""
-        text = "".join(_line(item) for item in items).encode()
-        # once the second place holds events, later ones follow them there
-        places = (self.second,) if self.second.exists() else (self.path, self.second)
-        failure = OSError("no place to spill to")
-        for place in places:
+
+def read_in(writer: RunWriter, store: Path, run: str) -> tuple[int, str]:
+    """Move a run's events into the store; return their number and what stays, in words.
+
+    Events that the store has already are skipped. Lines that this version does not know, or that
+    the store refuses, stay in the file.
+    """
+    count = 0
+    rest: list[bytes] = []
+    with _lock(store):
+        files = places(store, run)
+        for items in _batches(files, rest):
+            stored = writer.stored([item.seq for item in items])
+            new = [item for item in items if item.seq not in stored]
             try:
-                _append(place, text)
-            except OSError as error:
-                failure = error
+                if new:
+                    writer.write(new, limit=LOCK_LIMIT_S)
+            except Exception as error:  # whatever the store refuses
+                if may_pass(error):
+                    raise
+                rest += map(_line, new)
             else:
-                return place
-        raise failure
+                count += len(new)
+        if rest:
+            writer.reserve(max(_number(_fields(line)) for line in rest))
+        _replace(files, spill_file(store, run), dict.fromkeys(rest))
+    return count, _complaint(rest, spill_file(store, run))
 
-    def read(self) -> Iterator[list[Item]]:
-        """Yield the events in batches that end with a step; other lines are added to `kept`.
 
-        An incomplete last line is ignored: the process was killed while writing it.
-        """
-        self.kept = []
-        part: list[Item] = []
-        for place in self.places:
-            with place.open("rb") as lines:
-                for line in lines:
-                    item = _item(line)
-                    if item is None:
-                        if line.endswith(b"\n"):
-                            self.kept.append(line)
-                        continue
-                    part.append(item)
-                    if isinstance(item.event, ev.StepFinished) or len(part) >= CHUNK:
-                        yield part
-                        part = []
-        if part:
-            yield part
+def read_in_all(store: ExperimentStore) -> tuple[int, list[str]]:
+    """Read in the events of runs that no process records; return their number and complaints.
 
-    def keep(self, items: Sequence[Item]) -> None:
-        """Keep events in the file that the store rejects."""
-        self.kept += [_line(item).encode() for item in items]
+    What still fails stays in its file.
+    """
+    count, complaints = 0, []
+    for short in runs_waiting(store.path):
+        with suppress(RunNotFoundError):
+            run = store.key_of(short)
+            try:
+                if _is_recorded(store, run):
+                    continue
+                added, text = _read_in(store, run)
+            except STORE_ERRORS as error:
+                text = f"{spilled(store.path, short)} ({error})"
+            else:
+                count += added
+            if text:
+                complaints.append(f"run {short}: {text}")
+    return count, complaints
 
-    def clear(self) -> None:
-        """Remove what was read, once it is in the store; lines to keep stay."""
-        places = self.places
-        if self.kept:
-            rest = places[0].with_suffix(".partial")
-            rest.unlink(missing_ok=True)
-            _append(rest, b"".join(self.kept))
-            rest.replace(places[0])
-        for place in places[1 if self.kept else 0 :]:
-            place.unlink()
 
-    @property
-    def last_kept(self) -> int:
-        """Return the highest sequence number of the lines to keep; 0 if there are none."""
-        numbers = (_field(line, "seq") for line in self.kept)
-        return max((seq for seq in numbers if _is_number(seq)), default=0)
+def _read_in(store: ExperimentStore, run: int) -> tuple[int, str]:
+    row = store.run_row(run)
+    folder, parts = run_folder(store.path, row.short), recorded_parts(row.config)
+    with (
+        closing(open_writer(store.path)) as file,
+        closing(RunWriter(file, run, store.last_attempt(run), folder, parts)) as writer,
+    ):
+        return read_in(writer, store.path, row.short)
 
-    def complaint(self) -> str:
-        """Say which lines are kept, where, and what to do about them; empty if none are."""
-        if not self.kept:
-            return ""
-        events = (_field(line, "event") for line in self.kept)
-        kinds = {str(event.get("event")) if isinstance(event, dict) else "?" for event in events}
-        return (
-            f"{len(self.kept)} spilled events cannot be imported by this version "
-            f"({', '.join(sorted(kinds))}) and stay in {self.places[0]}: "
-            "upgrade grpo-tui, or delete the file to give them up"
-        )
+
+def _is_recorded(store: ExperimentStore, run: int) -> bool:
+    """Return whether a process still records the run; one on another host may."""
+    columns = ATTEMPT.c
+    query = select(columns.host, columns.pid, columns.pid_start).where(
+        columns.run_id == run, columns.ended_at.is_(None)
+    )
+    with store.session() as session:
+        attempts = session.connection().execute(query).all()
+    return any(host != host_name() or is_alive(pid, start) for host, pid, start in attempts)
 
 
 @contextmanager
-def taking_in(store: Path) -> Iterator[None]:
-    """Hold the lock under which spilled events are moved into the store, so that one does it."""
+def _lock(store: Path) -> Iterator[None]:
+    """Hold the lock under which events are read in, so that one process does it."""
     folder = spill_folder(store)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("ab") as file:
@@ -110,52 +121,92 @@ def taking_in(store: Path) -> Iterator[None]:
         yield
 
 
-def _line(item: Item) -> str:
+# -- lines --------------------------------------------------------------------------------------
+
+
+def _batches(files: Iterable[Path], rest: list[bytes]) -> Iterator[list[Item]]:
+    """Yield the events in batches that end with a step; add lines that are none to `rest`.
+
+    An incomplete last line is ignored: the process was killed while writing it.
+    """
+    batch: list[Item] = []
+    for file in files:
+        with file.open("rb") as lines:
+            for line in lines:
+                if item := _item(line):
+                    batch.append(item)
+                    if isinstance(item.event, ev.StepFinished) or len(batch) >= CHUNK:
+                        yield batch
+                        batch = []
+                elif line.endswith(b"\n"):
+                    rest.append(line)
+    if batch:
+        yield batch
+
+
+def _line(item: Item) -> bytes:
     data = {"seq": item.seq, "at": item.at, "event": ev.to_json(item.event)}
-    return json.dumps(data, separators=(",", ":"), allow_nan=False) + "\n"
-
-
-def _append(place: Path, text: bytes) -> None:
-    """Append the data completely and fsync it, or leave the file unchanged."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with place.open("ab") as out:
-        size = out.tell()
-        try:
-            # terminate a line that a killed process left incomplete
-            if size and not _ends_a_line(place):
-                out.write(b"\n")
-            out.write(text)
-            out.flush()
-            os.fsync(out.fileno())
-        except OSError:
-            os.truncate(place, size)
-            raise
-
-
-def _ends_a_line(place: Path) -> bool:
-    with place.open("rb") as lines:
-        lines.seek(-1, os.SEEK_END)
-        return lines.read(1) == b"\n"
+    return json.dumps(data, separators=(",", ":"), allow_nan=False).encode() + b"\n"
 
 
 def _item(line: bytes) -> Item | None:
+    data = _fields(line)
     try:
-        data = json.loads(line)
-        if not _is_number(data["seq"]):
-            return None
-        return Item(data["seq"], float(data["at"]), ev.from_json(data["event"]))
+        seq, event = _number(data), ev.from_json(data["event"])
+        return Item(seq, float(data["at"]), event) if seq else None
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return None
 
 
-def _is_number(seq: Any) -> bool:
-    """Return whether SQLite accepts this as a sequence number."""
-    return isinstance(seq, int) and 0 <= seq < 2**62
-
-
-def _field(line: bytes, name: str) -> Any:
-    """Return a field of a line that is not an event of this version; None if it is missing."""
+def _fields(line: bytes) -> dict[str, Any]:
+    """Return the fields of a line; none if it is no JSON object."""
     try:
-        return dict(json.loads(line)).get(name)
-    except (ValueError, TypeError):
-        return None
+        data = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def _number(fields: Mapping[str, Any]) -> int:
+    """Return the sequence number of a line; 0 if it has none that SQLite accepts."""
+    seq = fields.get("seq")
+    return seq if isinstance(seq, int) and 0 < seq < 2**62 else 0
+
+
+def _complaint(rest: Sequence[bytes], file: Path) -> str:
+    if not rest:
+        return ""
+    events = (_fields(line).get("event") for line in rest)
+    kinds = {str(event.get("event")) if isinstance(event, dict) else "?" for event in events}
+    return (
+        f"{len(rest)} spilled events cannot be imported by this version "
+        f"({', '.join(sorted(kinds))}) and stay in {file}: "
+        "upgrade grpo-tui, or delete the file to give them up"
+    )
+
+
+def _replace(files: Iterable[Path], file: Path, rest: Iterable[bytes]) -> None:
+    """Leave only these lines of a run's files, in one of them."""
+    partial = file.with_suffix(".partial")
+    partial.unlink(missing_ok=True)
+    if lines := list(rest):
+        _append(partial, lines)
+        partial.replace(file)
+    for old in files:
+        if not lines or old != file:
+            old.unlink()
+
+
+def _append(file: Path, lines: Iterable[bytes]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("ab+") as out:
+        size = out.tell()
+        try:
+            if size and os.pread(out.fileno(), 1, size - 1) != b"\n":
+                out.write(b"\n")  # after a line that a killed process left incomplete
+            out.writelines(lines)
+            out.flush()
+            os.fsync(out.fileno())
+        except OSError:
+            os.truncate(file, size)
+            raise

@@ -13,6 +13,7 @@ from grpo_engine.cpu import passes
 from grpo_engine.cpu.draw import draw
 from grpo_engine.cpu.passes import Scores, Sequences, TrunkPass
 from grpo_engine.cpu.rows import Rows
+from grpo_engine.cpu.weights import HeadWeights, TrunkWeights
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -26,7 +27,7 @@ class Kernels:
 
     def rows(self) -> Rows:
         """An empty batch of rows, to be decoded with the weights of this moment."""
-        return Rows(self.trunk, self.head)
+        return Rows(TrunkWeights(self.trunk), HeadWeights(self.head))
 
     def draw(
         self, logits: np.ndarray, temperature: float, keys: np.ndarray,

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Final
 
 import mlx.core as mx
-import mlx.nn as nn
 import numpy as np
 
 from grpo_engine.cpu import passes
@@ -17,28 +16,29 @@ from grpo_engine.cpu.weights import HeadWeights, TrunkWeights
 
 GROWTH: Final = 64  # positions by which each row's storage grows
 
-Layers = Sequence[tuple[np.ndarray, np.ndarray]]
+Layers = list[tuple[np.ndarray, np.ndarray]]
 """The keys and values of one row at each layer, [H, L, W]."""
 
 
 class Rows:
     """The rows, and the weights that they are decoded with."""
 
-    def __init__(self, trunk: nn.Module, head: nn.Module) -> None:
-        self._trunk, self._head = TrunkWeights(trunk), HeadWeights(head)
-        model = self._trunk.model
-        empty = np.empty((model.kv_heads, 0, model.head_dim), np.float32)
-        # for each layer keys and values, [H, T, W]
-        self._storage: list[tuple[np.ndarray, ...]] = [(empty, empty)] * model.layers
+    def __init__(self, trunk: TrunkWeights, head: HeadWeights) -> None:
+        self._trunk, self._head = trunk, head
+        self._storage = self.empty()  # for each layer keys and values, [H, T, W]
         # each row's start and length of its prompt, and of its new tokens
         self._spans = np.empty((4, 0), np.int32)
         self._capacity = 0
 
-    @property
-    def head_dim(self) -> int:
-        """The width of a head's keys and values."""
-        head_dim: int = self._trunk.model.head_dim
-        return head_dim
+    def others(self) -> "Rows":
+        """An empty batch with the same weights."""
+        return Rows(self._trunk, self._head)
+
+    def empty(self) -> Layers:
+        """The keys and values of a row without tokens."""
+        model = self._trunk.model
+        none = np.empty((model.kv_heads, 0, model.head_dim), np.float32)
+        return [(none, none)] * model.layers
 
     def add(self, rows: Sequence[Layers]) -> None:
         """Append rows to be continued; a row may occur many times."""
@@ -47,42 +47,61 @@ class Rows:
         if rows:
             self._arrange(list(distinct.values()), [indices[id(row)] for row in rows])
 
-    def _arrange(self, prompts: Sequence[Layers] = (), prompt_of: Sequence[int] = ()) -> None:
-        """Make storage for the rows and for new ones, that continue some of these prompts."""
+    def _arrange(
+        self, prompts: Sequence[Layers] = (), prompt_of: Sequence[int] = (), *, room: int = 1
+    ) -> None:
+        """Make storage for the rows and for new ones, that continue some of these prompts.
+
+        Every row has room for so many more tokens.
+        """
         old_prompts, old_prompt_of = np.unique(self._spans[:2], axis=1, return_inverse=True)
         old_count = old_prompts.shape[1]
         indices = np.array([*old_prompt_of.reshape(-1), *(old_count + i for i in prompt_of)])
         lengths = np.array([*old_prompts[1], *(prompt[0][0].shape[1] for prompt in prompts)])
         starts = np.cumsum(lengths) - lengths
         new_tokens = np.array([*self._spans[3], *(0 for _ in prompt_of)])
-        self._capacity = GROWTH * (1 + new_tokens.max() // GROWTH)
+        self._capacity = GROWTH * -(-(new_tokens.max() + room) // GROWTH)
         row_starts = lengths.sum() + self._capacity * np.arange(len(indices))
         positions = lengths.sum() + self._capacity * len(indices)
         moves = [*zip(old_prompts[0], starts, old_prompts[1], strict=False),
                  *zip(self._spans[2], row_starts, self._spans[3], strict=False)]  # fmt: skip
-        for index, layer in enumerate(self._trunk.layers):  # one at a time, to save memory
+        for index, layer in enumerate(self._storage):  # one at a time, to save memory
             arrays = (self._zeros(positions), self._zeros(positions))
-            for old, new in zip(self._storage[index], arrays, strict=True):
+            for old, new in zip(layer, arrays, strict=True):
                 for source, target, length in moves:
                     new[:, target : target + length] = old[:, source : source + length]
             for start, prompt in zip(starts[old_count:], prompts, strict=True):
                 for new, values in zip(arrays, prompt[index], strict=True):
                     new[:, start : start + values.shape[1]] = values
             self._storage[index] = arrays
-            layer.key_cache, layer.value_cache = (array.ctypes.data for array in arrays)
         spans = [starts[indices], lengths[indices], row_starts, new_tokens]
         self._spans = np.array(spans, np.int32)
 
     def step(self, tokens: Sequence[int]) -> np.ndarray:
-        """Append one token per row, and return the logits after it, [n, V]."""
-        trunk = self._trunk
-        if self._spans[3].max() == self._capacity:
-            self._arrange()
-        self._spans[3] += 1
-        batch = trunk.batch(self._storage[0][0].shape[1], self._spans, row_wise=True)
-        states = trunk.embedded(np.array(tokens))
+        """Append one token per row, and return the logits after it, [n, V].
+
+        A row's logits have the same bits in any number of rows.
+        """
+        return self._append([(token,) for token in tokens], row_wise=True)
+
+    def extend(self, pieces: Sequence[tuple[int, ...]]) -> np.ndarray:
+        """Append a piece of tokens to each row, and return the logits after its last, [n, V]."""
+        return self._append(pieces, row_wise=False)
+
+    def _append(self, pieces: Sequence[tuple[int, ...]], *, row_wise: bool) -> np.ndarray:
+        trunk, lengths = self._trunk, np.array([len(piece) for piece in pieces])
+        if (self._spans[3] + lengths).max() > self._capacity:
+            self._arrange(room=lengths.max())
+        ends = np.cumsum(lengths)
+        spans = np.repeat(self._spans, lengths, axis=1)
+        spans[3] += 1 + np.arange(ends[-1]) - np.repeat(ends - lengths, lengths)
+        self._spans[3] += lengths
+        for layer, (keys, values) in zip(trunk.layers, self._storage, strict=True):
+            layer.key_cache, layer.value_cache = keys.ctypes.data, values.ctypes.data
+        batch = trunk.batch(self._storage[0][0].shape[1], spans, row_wise=row_wise)
+        states = trunk.embedded(np.concatenate(pieces))
         passes.run_pass(trunk.library.forward_pass, trunk, batch, states)
-        return passes.next_logits(self._head, states)
+        return passes.next_logits(self._head, states[ends - 1])
 
     def keep(self, indices: Sequence[int]) -> None:
         """Drop all rows but these; the new row i is the old row indices[i]."""

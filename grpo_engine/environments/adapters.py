@@ -48,6 +48,8 @@ class ToolEpisodes:
             if not error:
                 try:
                     result = str(wait(self.tools[call.name], **call.arguments))
+                except MemoryError:
+                    raise
                 except Exception as raised:
                     failed = f"{type(raised).__name__}: {raised}".removesuffix(": ")
                     error = str(raised)

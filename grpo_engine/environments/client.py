@@ -220,7 +220,7 @@ class EnvironmentClient:
                 episode.end = result.value
 
     def _failed(self, episode: _Episode, method: str, failure: Failure, seconds: float) -> None:
-        message = failure.message
+        message = failure.message + failure.remedy
         if failure.cause == "timeout":
             message = f"took longer than task.environment_time_limit {self._time_limit:g} s"
         reply = EnvironmentReply(

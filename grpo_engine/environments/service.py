@@ -52,6 +52,7 @@ class EnvironmentService:
                 )
             package = verifiers.load(name, options)
             self._make[key] = lambda: verifiers.Episodes(package)
+            self._server.allow_memory(package)
             title, tools = name.removeprefix(verifiers.PREFIX), verifiers.tools(package)
             return {"name": title, "has_reward": True, "tools": tools}
         if name:
@@ -99,7 +100,9 @@ class EnvironmentService:
             return self._server.objects[name]
         names.refuse_missing(name, what)
         wanted = names.Purpose(f"{what} {name}", BrokenEnvironmentError, FORMS)
-        return (names.find_installed("environments", name, wanted) or names.find(name, wanted))[0]
+        found = names.find_installed("environments", name, wanted) or names.find(name, wanted)
+        self._server.allow_memory(found[0])
+        return found[0]
 
     def _new(self, factory: Any) -> ProtocolEpisodes | ToolEpisodes:
         """A new instance; of what is one already, each rollout gets a copy."""

@@ -83,16 +83,15 @@ def _working(policy: Policy) -> Kernels | None:
 
 
 def _decodes(policy: Policy, kernels: Kernels) -> bool:
-    """Whether decode steps give the graph's logits."""
-    assert policy.parts is not None
-    tokens = np.array([[7 * i % policy.vocabulary, 3 * i % policy.vocabulary] for i in range(1, 6)])
+    """Whether a prompt and decode steps after it give the graph's logits."""
+    # not the first ids: some models amplify rounding a hundredfold after many special tokens
+    tokens = np.random.default_rng(0).integers(policy.vocabulary, size=(2, 5)).tolist()
     rows = kernels.rows()
-    attention = policy.model.layers[0].self_attn
-    empty = np.zeros((attention.n_kv_heads, 0, rows.head_dim), np.float32)
-    rows.add([[(empty, empty)] * len(policy.model.layers)] * 2)
-    logits = [rows.step(step) for step in tokens.tolist()]
+    rows.add([rows.empty()] * 2)
+    rows.extend([tuple(row[:2]) for row in tokens])
+    logits = [rows.step(step) for step in zip(*(row[2:] for row in tokens), strict=True)]
     with lora.applied_together(policy.model):
-        expected = policy.model(mx.array(tokens.T))[:, -1]
+        expected = policy.model(mx.array(tokens))[:, -1]
     return agrees(mx.array(logits[-1]), expected, TOLERANCE[policy.dtype])
 
 

@@ -28,6 +28,8 @@ class Classifier:
                 f"reward model:{path}: {self.path} has no config.json; give the folder of a "
                 "sequence-classification model (`hf download` fetches one)"
             )
+        size = sum(file.stat().st_size for file in self.path.glob("*.safetensors"))
+        self.memory_gb = 4 + 3 * size / (1 << 30)
         self.__name__ = self.path.name.replace(":", "_") or "model"
 
     def __call__(

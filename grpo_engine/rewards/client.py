@@ -275,7 +275,7 @@ class RewardClient:
         elif cause == "exception":
             message += hint(message, self._batch["columns"]["completions"][row or 0])
         else:
-            message += "; scored None"
+            message += f"; scored None{failure.remedy}"
         return RewardProblem(
             function=function.name,
             completion=row,

@@ -62,7 +62,7 @@ class Rewards:
     """The functions and the current batch."""
 
     def __init__(self, server: Server) -> None:
-        self._objects = server.objects
+        self._server = server
         self._functions: list[tuple[LoadedReward, float]] = []  # with their weights
         self._batch: Mapping[str, Any] = {}
         self._state: Mapping[str, Any] = {}
@@ -73,12 +73,13 @@ class Rewards:
 
     def load(self, name: str, options: Mapping[str, Any], weight: float) -> dict[str, Any]:
         """Load one more function."""
-        if name in self._objects:
-            function = self._objects[name]
+        if name in self._server.objects:
+            function = self._server.objects[name]
             code = getattr(inspect.unwrap(function), "__code__", None)
             reward = as_reward(name, function, code.co_filename if code else "", options)
         else:
             reward = load_reward(name, options)
+        self._server.allow_memory(reward.function)
         self._functions.append((reward, weight))
         return {
             "name": reward.name, "file": reward.file, "is_async": reward.is_async,
@@ -107,6 +108,8 @@ class Rewards:
             try:
                 output = await limited(self._begin(index, slice(None), journal), limit)
                 reply = {"value": self._checked(index, slice(None), output, journal)}
+            except MemoryError:  # another function may hold what is missing
+                raise
             except Exception as error:
                 reply = {"failure": describe(error)}
             return {**reply, "seconds": time.monotonic() - begun}

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 from mlx.utils import tree_map
-from mlx_lm.models.cache import make_prompt_cache
 
 from grpo_engine.control import Control, StopNow
 from grpo_engine.errors import DataError
@@ -305,7 +304,7 @@ class _Decoding:
                 continue
             caches, piece = item.caches, (*item.unread, *tokens)
             if not piece:  # a template that adds nothing: its last token gives the logits
-                caches = make_prompt_cache(self.policy.model)
+                caches = self.batch.empty()
                 piece = (*row.prompt.ids, *row.ids)
             self.returning.append((row, caches, piece))
 

@@ -26,10 +26,6 @@ class Prefilled(NamedTuple):
     row: int
     logits: mx.array
 
-    def extract(self) -> Caches:
-        """The row's own caches."""
-        return [cache.extract(self.row) for cache in self.caches]
-
 
 class GraphBatch:
     """Rows decoded together over mlx-lm's batch caches.
@@ -45,9 +41,13 @@ class GraphBatch:
         self.policy = policy
         self.caches: Caches = []
 
+    def empty(self) -> Caches:
+        """The caches of a row without tokens."""
+        return make_prompt_cache(self.policy.model)
+
     def prefill(self, prompts: Sequence[tuple[int, ...]]) -> list[Prefilled]:
         """Run the prompts."""
-        return self.extend([make_prompt_cache(self.policy.model) for _ in prompts], prompts)
+        return self.extend([self.empty() for _ in prompts], prompts)
 
     def extend(self, rows: Sequence[Caches], pieces: Sequence[tuple[int, ...]]) -> list[Prefilled]:
         """Run a piece of tokens on top of each row's caches, which stay as they are."""

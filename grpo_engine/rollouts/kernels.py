@@ -1,14 +1,11 @@
-"""Rows decoded by compiled kernels, whose prompts run by MLX's graph."""
+"""Rows decoded by compiled kernels."""
 
 from collections.abc import Sequence
 
 import mlx.core as mx
-import numpy as np
-from mlx_lm.models.cache import KVCache
 
-from grpo_engine.cpu.rows import Layers
 from grpo_engine.policy.policy import Policy
-from grpo_engine.rollouts.graph import Caches, GraphBatch, Prefilled
+from grpo_engine.rollouts.graph import PREFILL_TOKENS, Caches, GraphBatch, Prefilled
 
 
 class KernelBatch(GraphBatch):
@@ -21,10 +18,21 @@ class KernelBatch(GraphBatch):
         assert policy.kernels is not None
         self.rows = policy.kernels.rows()
 
+    def empty(self) -> Caches:
+        return self.rows.empty()
+
+    def _run(self, rows: Sequence[Caches], pieces: Sequence[tuple[int, ...]]) -> list[Prefilled]:
+        extended = self.rows.others()
+        extended.add(rows)
+        for start in range(0, max(map(len, pieces)), PREFILL_TOKENS):  # several have one part
+            logits = extended.extend([piece[start : start + PREFILL_TOKENS] for piece in pieces])
+        return [
+            Prefilled(extended.take(index), 0, mx.array(logits[index]))
+            for index in range(len(pieces))
+        ]
+
     def add(self, rows: Sequence[Prefilled]) -> None:
-        distinct = {id(row): row for row in rows}
-        layers = {key: _layers(row.extract()) for key, row in distinct.items()}
-        self.rows.add([layers[id(row)] for row in rows])
+        self.rows.add([row.caches for row in rows])
 
     def step(self, tokens: mx.array) -> mx.array:
         ids: list[int] = tokens.tolist()  # type: ignore[assignment]
@@ -34,19 +42,4 @@ class KernelBatch(GraphBatch):
         self.rows.keep(indices)
 
     def copies(self, indices: Sequence[int]) -> list[Caches]:
-        return [_caches(self.rows.take(index)) for index in indices]
-
-
-def _layers(caches: Sequence[KVCache]) -> Layers:
-    arrays = [cache.keys_and_values() for cache in caches]
-    mx.eval(arrays)
-    return [(np.asarray(keys)[0], np.asarray(values)[0]) for keys, values in arrays]
-
-
-def _caches(layers: Layers) -> Caches:
-    caches = []
-    for keys, values in layers:
-        cache = KVCache()
-        cache.state = mx.array(keys[None]), mx.array(values[None]), keys.shape[1]
-        caches.append(cache)
-    return caches
+        return [self.rows.take(index) for index in indices]

@@ -5,13 +5,14 @@ new process. If several calls run in a process that is lost, they are made again
 find the one at fault. A hang in one process never ends the calls of another.
 """
 
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from grpo_engine.control import StopNow
 from grpo_engine.sandbox.local import Local
@@ -21,6 +22,9 @@ from grpo_engine.sandbox.report import Failure
 SLACK = 2.0  # seconds after its limit in which a call may still report by itself
 TICK = 0.05
 MEMORY_TICK = 0.1  # seconds between measurements of memory
+MEMORY: Final = 4 << 30  # bytes, unless what is called declares that it needs more
+# What loads may need more: what takes over half of the machine cannot be used beside training.
+LOADING: Final = max(MEMORY, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
 
 
 @dataclass(slots=True, eq=False)
@@ -67,6 +71,8 @@ class _Worker:
     name: str
     process: Process | Local | None = None
     number: int = 0  # of the process
+    memory: float = inf  # the limit of the calls that were sent last
+    declared: float = 0.0  # the memory that what it has loaded may need
     measured: float = 0.0  # when its memory was
     setup: deque[Call] = field(default_factory=deque)
     queue: deque[Call] = field(default_factory=deque)
@@ -102,8 +108,8 @@ class Sandbox:
     `service` is `module:class`. Each process makes the calls of `setup` first, and `at_a_time`
     calls side by side, in threads if that is more than one. With `objects`, which only this process
     has, calls are made in this process without limits. `memory` bounds the bytes of a process with
-    all that it started. `interrupted` is polled while results are awaited; if it returns true,
-    `StopNow` is raised.
+    all that it started, unless what it loads declares more. `interrupted` is polled while results
+    are awaited; if it returns true, `StopNow` is raised.
     """
 
     def __init__(
@@ -116,7 +122,7 @@ class Sandbox:
         processes: int = 1,
         at_a_time: int = 1,
         interpreter: str = "",
-        memory: float = inf,
+        memory: float = MEMORY,
         interrupted: Callable[[], bool] = lambda: False,
         objects: Mapping[str, Any] | None = None,
     ) -> None:
@@ -200,7 +206,8 @@ class Sandbox:
                 f"{what} was not loaded within {limit:g} s{failure.at}; make its file quicker to "
                 f"import, or raise {setting}"
             )
-        return f"loading {what} {failure.message}{failure.at}; see {self.log}"
+        remedy = failure.remedy or f"; see {self.log}"
+        return f"loading {what} {failure.message}{failure.at}{remedy}"
 
     def _begin(self, worker: _Worker) -> None:
         """Start a process, whose setup comes before all other calls."""
@@ -222,19 +229,21 @@ class Sandbox:
         if worker.process is None and worker.queue:
             self._begin(worker)
         while worker.process and (worker.setup or worker.queue):
-            is_loading = worker.setup or any(s.call in self._setup for s in worker.sent.values())
+            calls = (*worker.setup, *(sent.call for sent in worker.sent.values()))
+            is_loading = any(call in self._setup for call in calls)
             if len(worker.sent) >= (1 if is_loading or worker.suspects else self._at_a_time):
                 return
             call = (worker.setup or worker.queue).popleft()
             arguments, limit = call.prepare(worker.number)
             self._calls += 1
+            worker.memory = max(self._memory, worker.declared, LOADING if is_loading else 0)
             begun = time.monotonic()
             deadline = inf if self._objects else begun + limit + SLACK
             worker.sent[self._calls] = _Sent(call, begun, deadline)
             in_thread = self._at_a_time > 1 and call not in self._setup
             frame = {
                 "id": self._calls, "method": call.method, "arguments": arguments, "limit": limit,
-                "in_thread": in_thread,
+                "in_thread": in_thread, "memory": worker.memory,
             }  # fmt: skip
             try:
                 worker.process.post(frame)
@@ -249,11 +258,21 @@ class Sandbox:
         except DiedError as error:
             self._died(worker, error)
             return
+        too_large = None
         for frame in frames:
-            if (sent := worker.sent.pop(frame["id"], None)) is not None:
-                self._settle(worker, Result.of(sent.call, frame))
-                if frame.get("hangs"):
-                    worker.restart()
+            if (sent := worker.sent.get(frame["id"])) is None:
+                continue
+            result = Result.of(sent.call, frame)
+            worker.declared = max(worker.declared, frame["declared"])
+            if result.failure and result.failure.cause == "memory":
+                too_large = result.failure
+                continue
+            del worker.sent[frame["id"]]
+            self._settle(worker, result)
+            if frame.get("hangs"):
+                worker.restart()
+        if too_large and worker.sent:
+            self._lost(worker, _needs_more(worker, too_large.location))
 
     def _settle(self, worker: _Worker, result: Result) -> None:
         self._results.append(result)
@@ -273,15 +292,16 @@ class Sandbox:
         process, now = worker.process, time.monotonic()
         if process is None or not worker.sent:
             return
-        if self._memory < inf and now - worker.measured > MEMORY_TICK:
+        failure = None
+        if worker.memory < inf and now - worker.measured > MEMORY_TICK:
             worker.measured = now
-            if process.memory() > self._memory:
-                message = f"needs more than {self._memory / (1 << 20):.0f} MB of memory"
-                self._lost(worker, Failure(cause="memory", message=message))
-                return
+            if process.has_more(worker.memory):
+                failure = _needs_more(worker)
         if any(now > sent.deadline for sent in worker.sent.values()):
+            failure = Failure(cause="timeout")
+        if failure:
             location = process.hung_at() if len(worker.sent) == 1 else ""
-            self._lost(worker, Failure(cause="timeout", location=location))
+            self._lost(worker, replace(failure, location=location))
 
     def _died(self, worker: _Worker, error: DiedError) -> None:
         message = f"ended its process, which {error}"
@@ -295,3 +315,8 @@ class Sandbox:
             self._settle(worker, Result(call=sent.call, failure=failure, seconds=seconds))
         worker.suspects.update(sent.call for sent in worker.sent.values())
         worker.restart()
+
+
+def _needs_more(worker: _Worker, location: str = "") -> Failure:
+    message = f"needs more than {worker.memory / (1 << 30):.3g} GB of memory"
+    return Failure(cause="memory", message=message, location=location)

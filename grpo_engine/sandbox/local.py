@@ -32,9 +32,8 @@ class Local:
         wait_for_any([self], 0)
         return [self._replies.popleft() for _ in range(len(self._replies))]
 
-    def memory(self) -> int:
-        """Nothing: this process has no limit."""
-        return 0
+    def has_more(self, memory: float) -> bool:  # noqa: ARG002 - this process has no limit
+        return False
 
     def hung_at(self) -> str:
         """Where a call is, is not known."""

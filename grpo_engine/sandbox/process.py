@@ -6,7 +6,7 @@ import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
@@ -120,17 +120,28 @@ class Process:
             raise self._died()
         return replies
 
-    def memory(self) -> int:
-        """Resident bytes of the process and its descendants."""
+    def has_more(self, memory: float) -> bool:
+        """Whether the process and its descendants hold more than so many bytes."""
         import psutil
 
-        total = 0
-        with suppress(psutil.Error):
-            root = psutil.Process(self._process.pid)
-            for process in (root, *root.children(recursive=True)):
+        def total(measure: Callable[[psutil.Process], float]) -> float:
+            result = 0.0
+            for process in processes:
                 with suppress(psutil.Error):
-                    total += process.memory_info().rss
-        return total
+                    result += measure(process)
+            return result
+
+        def share(process: psutil.Process) -> float:
+            """Without what it shares with others; takes longer to measure."""
+            info = process.memory_full_info()
+            return float(getattr(info, "pss", info.uss))
+
+        try:
+            root = psutil.Process(self._process.pid)
+            processes = [root, *root.children(recursive=True)]
+        except psutil.Error:
+            return False
+        return total(lambda process: process.memory_info().rss) > memory and total(share) > memory
 
     def register(self, selector: selectors.BaseSelector) -> None:
         """Have the selector wait for what the process writes, and send what waits."""

@@ -8,6 +8,7 @@ process. Standard output belongs to users' code; frames use separate pipes.
 
 import faulthandler
 import os
+import resource
 import select
 import signal
 import sys
@@ -18,13 +19,15 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
+from math import inf
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+from grpo_engine.errors import EngineError
 from grpo_engine.sandbox.descendants import MARK, adopt_orphans, end_all
 from grpo_engine.sandbox.frames import read_frame, write_frame
-from grpo_engine.sandbox.report import TooLateError, describe, line_of
+from grpo_engine.sandbox.report import MEMORY_GB, TooLateError, describe, line_of
 
 TICK = 0.1  # seconds between checks of time limits
 
@@ -74,11 +77,21 @@ class Server:
     ) -> None:
         module, _, name = service.partition(":")
         self.objects = objects or {}
+        self._declared = 0.0
         self.main = main
         self.service = getattr(import_module(module), name)(self)
         self._send = send
         self.sending = threading.Lock()
         self._calls: dict[int, _Call] = {}
+
+    def allow_memory(self, user_object: Any) -> None:
+        """Let the process hold what a function or a class declares that it may need."""
+        gigabytes = getattr(user_object, MEMORY_GB, 0)
+        if not isinstance(gigabytes, int | float) or not gigabytes >= 0:
+            raise EngineError(
+                f"{MEMORY_GB} of {user_object!r} must be a number of gigabytes, got {gigabytes!r}"
+            )
+        self._declared = max(self._declared, gigabytes * 2.0**30)
 
     def accept(self, frame: Mapping[str, Any]) -> None:
         """Make a call, or begin it in a thread."""
@@ -104,7 +117,8 @@ class Server:
         number, seconds = call.frame["id"], time.monotonic() - call.begun
         if self._calls.pop(number, None) is not None:
             with self.sending:
-                self._send({"id": number, "seconds": seconds, **reply})
+                frame = {"id": number, "seconds": seconds, "declared": self._declared}
+                self._send({**frame, **reply})
 
     def report_late(self) -> None:
         """Report the calls that hang, each with its line."""
@@ -117,6 +131,16 @@ class Server:
     def close(self) -> None:
         if hasattr(self.service, "close"):
             self.service.close()
+
+
+def limit_memory(limit: float) -> None:
+    """Make allocations beyond a limit raise MemoryError, where the system can."""
+    if sys.platform == "linux":
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        soft = hard if limit == inf else int(limit)
+        if hard != resource.RLIM_INFINITY:
+            soft = min(soft, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 def end_with_the_engine(lifeline: int) -> None:
@@ -167,4 +191,5 @@ def _serve(request: int, reply: int, service: str) -> None:
             frame = read_frame(request)
             if frame is None:
                 return
+            limit_memory(frame["memory"])
             server.accept(frame)

@@ -13,6 +13,10 @@ from grpo_engine.platform.interpreter import ROOT
 PACKAGE = str(ROOT / "grpo_engine")
 
 
+MEMORY_GB = "memory_gb"  # of a function or class of the user: what it may need
+MORE_MEMORY = f"; make it need less, or set its attribute {MEMORY_GB} to what it may need"
+
+
 class TooLateError(Exception):
     """An awaitable took longer than its limit."""
 
@@ -31,6 +35,11 @@ class Failure:
     def at(self) -> str:
         """Where it happened, for the end of a message."""
         return f" (at {self.location})" if self.location else ""
+
+    @property
+    def remedy(self) -> str:
+        """What to do about it, for the end of a message; empty if that is not known."""
+        return MORE_MEMORY if self.cause == "memory" else ""
 
     @property
     def trace(self) -> str:
@@ -62,7 +71,8 @@ def describe(error: BaseException) -> dict[str, Any]:
         message = f"{type(error).__name__}: {error}".removesuffix(": ")
     lines = traceback.format_exception(type(error), error, trace)
     failure = Failure(
-        cause="exception", message=message[:4000], location=location,
+        cause="memory" if isinstance(error, MemoryError) else "exception",
+        message=message[:4000], location=location,
         source=last.line or "" if last else "", traceback="".join(lines)[-20_000:],
     )  # fmt: skip
     return asdict(failure)

@@ -5,6 +5,7 @@ has the package.
 """
 
 from dataclasses import replace
+from math import inf
 from typing import Any, Final
 
 from grpo_engine.config.settings import TaskConfig
@@ -39,7 +40,7 @@ def _splits(config: TaskConfig) -> dict[str, list[dict[str, Any]]]:
     call = Call("read", lambda _: (arguments, LIMIT_S))
     with (
         scratch("verifiers") as folder,
-        Sandbox(SERVICE, folder, "rows", interpreter=config.interpreter) as sandbox,
+        Sandbox(SERVICE, folder, "rows", interpreter=config.interpreter, memory=inf) as sandbox,
     ):
         result = sandbox.ask(call)
         output = sandbox.log.read_text(errors="replace").strip() if sandbox.log.exists() else ""

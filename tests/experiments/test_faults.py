@@ -20,10 +20,9 @@ from grpo_tui.experiments.db.paths import spill_file
 from grpo_tui.experiments.errors import StoreError
 from grpo_tui.experiments.purge import purge
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.record.leftovers import take_in_leftovers
 from grpo_tui.experiments.record.recorder import Recorder
 from grpo_tui.experiments.record.rows import Item
-from grpo_tui.experiments.record.spill import Spill
+from grpo_tui.experiments.record.spill import append, read_in_all
 from grpo_tui.experiments.store import ExperimentStore
 from grpo_tui.experiments.values import AttemptView
 from tests.disks import fill, small_disk
@@ -223,7 +222,7 @@ def test_spilled_events_are_taken_in_once_by_many_processes_and_guard_their_run(
         Item(1000 + place, time.time(), event)
         for place, event in enumerate([*step_events(2), *step_events(3), ended(3)])
     ]
-    Spill(path, run.id).append(items)
+    append(path, run.id, items)
     with (
         closing(ExperimentStore(path)) as store,
         pytest.raises(StoreError, match=f"{len(items)} events wait in"),
@@ -231,10 +230,10 @@ def test_spilled_events_are_taken_in_once_by_many_processes_and_guard_their_run(
         purge(store, run.key)
     code = (
         "import sys\nfrom pathlib import Path\n"
-        "from grpo_tui.experiments.record.leftovers import take_in_leftovers\n"
+        "from grpo_tui.experiments.record.spill import read_in_all\n"
         "from grpo_tui.experiments.store import ExperimentStore\n"
         "sys.stdin.readline()\n"
-        "print(take_in_leftovers(ExperimentStore(Path(sys.argv[1])))[0])"
+        "print(read_in_all(ExperimentStore(Path(sys.argv[1])))[0])"
     )
     children = [
         subprocess.Popen(
@@ -324,7 +323,7 @@ def test_a_half_written_spill_file_is_taken_in_up_to_the_break(tmp_path: Path) -
     # incomplete
     doubled = json.dumps({"seq": last, "at": 1.0, "event": ev.to_json(finished(2, reward=9.0))})
     spill.write_text("\n".join([doubled, *lines]) + "\n" + lines[0][:50])
-    assert take_in_leftovers(store) == (len(lines), [])
+    assert read_in_all(store) == (len(lines), [])
     assert not spill.exists()
     store.close()
     assert steps_of(path) == [1, 2, 3, 4]
@@ -364,7 +363,7 @@ def test_a_spilled_event_that_this_version_does_not_know_is_named_and_kept(
     events.insert(0 if unknown == 0 else 2, note(3))
     spill, line = spilled(path, short, *events, unknown=unknown)
     with closing(ExperimentStore(path)) as store:
-        count, complaints = take_in_leftovers(store)
+        count, complaints = read_in_all(store)
     assert count == 2
     assert [text for text in complaints if "(WeatherTurned)" in text and str(spill) in text]
     assert spill.read_bytes() == line
@@ -384,8 +383,8 @@ def test_a_spilled_event_that_this_version_does_not_know_is_named_and_kept(
     # a version that knows the kind reads it in, and the run stays at its last step
     monkeypatch.setitem(ev.EVENT_TYPES, "WeatherTurned", ev.NoteWritten)
     with closing(ExperimentStore(path)) as store:
-        assert take_in_leftovers(store) == (1, [])
-        assert take_in_leftovers(store) == (0, [])
+        assert read_in_all(store) == (1, [])
+        assert read_in_all(store) == (0, [])
     assert not spill.exists()
     with closing(StoreReader(path)) as reader:
         run = reader.resolve(short)
@@ -403,10 +402,10 @@ def test_a_spilled_step_that_is_taken_in_late_leaves_the_run_at_its_last_one(
     short = record_run(path, steps=2)
     spilled(path, short, finished(3), finished(4), kind="StepFinished", unknown=0)
     with closing(ExperimentStore(path)) as store:
-        assert take_in_leftovers(store)[0] == 1
+        assert read_in_all(store)[0] == 1
         before = store.run_row(store.key_of(short))
         monkeypatch.setitem(ev.EVENT_TYPES, "WeatherTurned", ev.StepFinished)
-        assert take_in_leftovers(store) == (1, [])
+        assert read_in_all(store) == (1, [])
         after = store.run_row(store.key_of(short))
     assert (after.step, after.tokens, after.last_seq) == (4, before.tokens, before.last_seq)
     assert sorted(steps_of(path)) == [1, 2, 3, 4]
@@ -421,7 +420,7 @@ def test_a_spilled_event_that_the_store_refuses_is_kept_and_the_rest_taken_in(
     spill, line = spilled(path, short, note(3), large, finished(4), unknown=0)
     refused = spill.read_bytes().splitlines(keepends=True)[1]
     with closing(ExperimentStore(path)) as store:
-        count, complaints = take_in_leftovers(store)
+        count, complaints = read_in_all(store)
     assert count == 1
     assert [text for text in complaints if "2 spilled events" in text and "StepFinished" in text]
     kept = spill.read_bytes().splitlines(keepends=True)
@@ -442,7 +441,7 @@ def test_a_spilled_line_that_is_no_event_is_kept_and_the_rest_taken_in(
     spill, later = spilled(path, short, finished(3), note(3), finished(4), unknown=1)
     spill.write_bytes(spill.read_bytes().replace(later, line + b"\n"))
     with closing(ExperimentStore(path)) as store:
-        count, complaints = take_in_leftovers(store)
+        count, complaints = read_in_all(store)
         assert (count, len(complaints)) == (2, 1)
         assert store.run_row(store.key_of(short)).last_seq < 1000
     assert spill.read_bytes() == line + b"\n"
@@ -474,7 +473,9 @@ def test_events_that_the_store_refuses_for_good_do_not_stop_the_rest(tmp_path: P
     assert handle.close()
     recorder.close()
     assert steps_of(path) == [2]
-    assert spill_file(path, f"{handle.id}.refused").exists()
+    (line,) = spill_file(path, handle.id).read_text().splitlines()
+    assert json.loads(line)["event"]["step"] == 1
+    assert re.match(rf"run {handle.name}: 1 events wait in ", handle.left)
 
 
 @pytest.mark.parametrize(

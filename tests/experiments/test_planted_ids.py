@@ -12,8 +12,8 @@ from grpo_tui.experiments.errors import ExportError, OutsideStoreError, StoreErr
 from grpo_tui.experiments.export.trackers import export_to
 from grpo_tui.experiments.purge import purge
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.record.leftovers import take_in_leftovers
 from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.record.spill import read_in_all
 from grpo_tui.experiments.store import ExperimentStore
 from tests.experiments.made import record_run
 
@@ -109,5 +109,5 @@ def test_events_that_wait_in_a_linked_folder_are_left_alone(tmp_path: Path) -> N
     (victim / "victim.jsonl").write_text("mine\n")
     (path.parent / RUNS / "spilled").symlink_to(victim)
     with closing(ExperimentStore(path)) as store:
-        assert take_in_leftovers(store) == (0, [])
+        assert read_in_all(store) == (0, [])
     assert (victim / "victim.jsonl").read_text() == "mine\n"

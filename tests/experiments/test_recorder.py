@@ -13,7 +13,6 @@ from grpo_engine import events as ev
 from grpo_engine.control import Control
 from grpo_tui.experiments.board import Board
 from grpo_tui.experiments.db.connection import begin
-from grpo_tui.experiments.db.statements import insert
 from grpo_tui.experiments.db.texts import iso
 from grpo_tui.experiments.errors import StoreUnusableError
 from grpo_tui.experiments.read.status import LifeSigns, derive
@@ -272,8 +271,8 @@ def test_the_board_is_written_only_while_someone_looks(
     polls: list[LiveBoard] = []
     poll = LiveBoard.poll
 
-    def noted(live: LiveBoard, conn: sqlite3.Connection) -> None:
-        poll(live, conn)
+    def noted(live: LiveBoard) -> None:
+        poll(live)
         polls.append(live)
 
     monkeypatch.setattr(LiveBoard, "poll", noted)
@@ -395,15 +394,3 @@ def test_rows_made_ready_before_another_recorder_wrote_get_ids_of_their_own(
                 assert [[item.text for item in view.rollouts] for view in views] == [
                     ["yes", "no"], ["yes", "no"],
                 ]  # fmt: skip
-
-
-@pytest.mark.parametrize("most", [32766, 999, 40])
-def test_many_rows_are_inserted_once_each_and_in_order(most: int) -> None:
-    with closing(sqlite3.connect(":memory:")) as conn:
-        conn.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, most)
-        conn.execute("CREATE TABLE t (place INTEGER PRIMARY KEY, square INTEGER)")
-        numbers = range(256 + 2 * 64 + 3 * 4 + 2)
-        rows = [{"place": None, "square": number * number} for number in numbers]
-        insert(conn, "t", rows)
-        stored = conn.execute("SELECT square FROM t ORDER BY place").fetchall()
-    assert [row[0] for row in stored] == [row["square"] for row in rows]

@@ -119,6 +119,11 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
     # -- shared -----------------------------------------------------------------------------
 
     @cached_property
+    def key_bar(self) -> KeyBar:
+        """The bar of keys; still there for a read that ends after the screen was taken down."""
+        return KeyBar()
+
+    @cached_property
     def arrangement(self) -> Arrangement:
         """The sizes of the panels and which are hidden."""
         return Arrangement(self, self.mode, self.workbench.preferences)
@@ -152,7 +157,7 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
             yield TourLine()
         yield from self.body()
         yield FindBar(self.find_hint)
-        yield KeyBar()
+        yield self.key_bar
 
     def on_mount(self) -> None:
         """Mark the active tab."""

@@ -82,6 +82,7 @@ MISDEEDS: dict[str, Any] = {
     "sys.exit": lambda: sys.exit(4),
     "crashes": crash,
     "raises": fail,
+    "5 GB": lambda: Reply(user("a"), info={"length": len(bytes(5 << 30))}),
     "100 MB": lambda: Reply(user("x" * 100_000_000)),
     "a number": lambda: 42,
     "a text for messages": lambda: Reply("text"),  # type: ignore[arg-type]

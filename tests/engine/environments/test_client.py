@@ -25,6 +25,8 @@ SAID = {
     "sys.exit": "step: called sys.exit(4) (at ",
     "crashes": "step: ended its process, which was killed by SIGSEGV (at ",
     "raises": "step: RuntimeError: broke (at ",
+    "5 GB": "step: needs more than 4 GB of memory; make it need less, or set its attribute "
+    "memory_gb to what it may need (at ",
     "100 MB": "step: a reply has 100000000 characters; at most 1048576 are taken",
     "a number": "step: step returned int '42', not a Reply",
     "a text for messages": "step: step returned str 'text', not a list of messages",
@@ -154,6 +156,38 @@ def test_an_instance_serves_one_rollout_and_is_reset_for_the_next(tmp_path: Path
     assert {state["instances"] for state in states} == {3, 4}
     assert [state["index"] for state in states] == [0, 1, 2, 3, 4, 5]
     assert {state["seed"] for state in states} == {3}
+
+
+LARGE = '''
+def large(gigabytes: int) -> int:
+    """Fill memory.
+
+    Args:
+        gigabytes: How much.
+    """
+    return len(bytes(gigabytes << 30))
+'''
+
+
+def test_a_tool_that_needs_too_much_memory_fails_its_episode_and_one_that_may_does_not(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "large.py").write_text(LARGE)
+    call = '<tool_call>{"name": "large", "arguments": {"gigabytes": 5}}</tool_call>'
+    for declared in ("", "large.memory_gb = 6\n"):
+        (tmp_path / "large.py").write_text(LARGE + declared)
+        with pool(tmp_path, "", tools=[f"{tmp_path}/large.py:large"], limit=20) as environments:
+            environments.begin([Job(environment="", row={}, seed=0, index=0)])
+            environments.ask(0, call)
+            while not (replies := environments.replies(0.1)):
+                pass
+        ((_, reply),) = replies
+        if declared:
+            assert reply.error == ""
+            assert reply.text == f"⚙ large(5) → {5 << 30}"
+        else:
+            assert reply.error.startswith("step: needs more than 4 GB of memory")
+            assert reply.error.endswith(f"(at {tmp_path}/large.py:8)")
 
 
 WAITING = '''

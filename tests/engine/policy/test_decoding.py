@@ -1,5 +1,6 @@
 """Decode steps by compiled code equal MLX's, for every kind of layer that it takes on."""
 
+import copy
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -195,17 +196,40 @@ def test_prompts_that_wait_are_not_written_to(tmp_path: Path) -> None:
     policy = policy_of(tmp_path / "model", {})
     with policy.for_sampling():
         batch = KernelBatch(policy)
-        [ran] = batch.prefill([(1, 2, 3, 4)])
-        before = [np.array(cache.state[0]) for cache in ran.extract()]
-        batch.add([ran])
+        [prompt] = batch.prefill([(1, 2, 3, 4)])
+        before = copy.deepcopy(prompt.caches)
+        batch.add([prompt])
         first = np.array(batch.step(mx.array([5])))
-        [kept] = batch.copies([0])
-        kept_before = [np.array(cache.state[0]) for cache in kept]
+        [row] = batch.copies([0])
+        row_before = copy.deepcopy(row)
+        batch.extend([row], [(7, 8)])
         batch.step(mx.array([6]))
         other = KernelBatch(policy)
-        other.add([ran])
+        other.add([prompt])
         assert np.array_equal(np.array(other.step(mx.array([5]))), first)
-    after = [np.array(cache.state[0]) for cache in ran.extract()]
-    kept_after = [np.array(cache.state[0]) for cache in kept]
-    assert all(map(np.array_equal, before, after))
-    assert all(map(np.array_equal, kept_before, kept_after))
+    for layers, layers_before in ((prompt.caches, before), (row, row_before)):
+        for arrays, arrays_before in zip(layers, layers_before, strict=True):
+            assert all(map(np.array_equal, arrays, arrays_before))
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    lengths=st.lists(st.tuples(st.integers(1, 9), st.integers(1, 20)), min_size=1, max_size=4),
+    tokens=st.integers(3, 64),
+)
+@pytest.mark.usefixtures("instructions")
+def test_a_piece_on_top_of_a_row_equals_the_graphs(
+    sampler: Policy, lengths: list[tuple[int, int]], tokens: int
+) -> None:
+    """Also if a forward takes less than the piece, or not all rows' pieces."""
+    rows = [(some(i, before), some(9 + i, after)) for i, (before, after) in enumerate(lengths)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stored_rows, "GROWTH", 4)
+        patch.setattr("grpo_engine.rollouts.kernels.PREFILL_TOKENS", tokens)
+        patch.setattr("grpo_engine.rollouts.graph.PREFILL_TOKENS", tokens)
+        batch = KernelBatch(sampler)
+        starts = batch.prefill([tuple(start) for start, _ in rows])
+        pieces = batch.extend([start.caches for start in starts], [tuple(end) for _, end in rows])
+        for (start, end), piece in zip(rows, pieces, strict=True):
+            expected = sampler.model(mx.array([[*start, *end]]))[0, -1]
+            assert np.allclose(np.array(piece.logits), np.array(expected), rtol=0, atol=1e-4)

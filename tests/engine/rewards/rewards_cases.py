@@ -186,3 +186,22 @@ class Judge:
 
 
 judge = Judge()
+
+
+def fills_memory(completions: list[str], **kwargs: Any) -> list[float]:
+    return [len(bytes(6 << 30)) / (1 << 30) for _ in completions]
+
+
+def fills_memory_as_declared(completions: list[str], **kwargs: Any) -> list[float]:
+    return fills_memory(completions)
+
+
+fills_memory_as_declared.memory_gb = 8  # type: ignore[attr-defined]
+
+
+async def fills_memory_later(completions: list[str], **kwargs: Any) -> list[float]:
+    return fills_memory(completions)
+
+
+async def also_length_of(completions: list[str], **kwargs: Any) -> list[float]:
+    return length_of(completions)

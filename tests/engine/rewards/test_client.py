@@ -158,6 +158,36 @@ def test_a_function_that_ends_the_process_gets_none(
     assert how in scored.problems[0].message
 
 
+def test_a_function_that_needs_too_much_memory_gets_none_and_is_named_with_the_remedy(
+    tmp_path: Path,
+) -> None:
+    with worker(tmp_path, "fills_memory", "length_of") as made:
+        for step in (0, 1):
+            scored = score(made, "ab", step=step)
+            assert values_of(scored) == ((None,), (2.0,))
+    (problem,) = scored.problems
+    assert problem.cause == "crash"
+    assert str(problem).startswith(f"reward fills_memory ({CASES}:")
+    assert problem.message == (
+        "needs more than 4 GB of memory; scored None; make it need less, or set its attribute "
+        "memory_gb to what it may need"
+    )
+
+
+def test_a_function_that_declares_it_may_need_more_memory(tmp_path: Path) -> None:
+    with worker(tmp_path, "fills_memory_as_declared", "length_of") as made:
+        assert values_of(score(made, "ab")) == ((6.0,), (2.0,))
+
+
+def test_of_async_functions_the_one_that_needs_too_much_memory_gets_none(tmp_path: Path) -> None:
+    with worker(tmp_path, "fills_memory_later", "also_length_of") as made:
+        scored = score(made, "ab")
+    assert values_of(scored) == ((None,), (2.0,))
+    (problem,) = scored.problems
+    assert problem.function == "fills_memory_later"
+    assert problem.message.startswith("needs more than 4 GB of memory")
+
+
 def test_sys_exit_is_an_exception_like_any_other(tmp_path: Path) -> None:
     with worker(tmp_path, "exits") as made:
         scored = score(made, "ab")

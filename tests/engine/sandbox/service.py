@@ -3,10 +3,14 @@
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
+
+from grpo_engine.sandbox.program import Server
 
 
 class Service:
-    def __init__(self, _server: object) -> None:
+    def __init__(self, server: Server) -> None:
+        self.server = server
         self.texts: list[str] = []
 
     def load(self, text: str) -> str:
@@ -28,12 +32,22 @@ class Service:
             Path(file).touch()
         time.sleep(1000)
 
-    def fill(self, megabytes: int, in_child: bool) -> int:
-        """Hold so much memory for a second."""
-        if in_child and (child := os.fork()):
-            return os.waitpid(child, 0)[1]
-        data = b"x" * (megabytes << 20)
-        time.sleep(1000 if megabytes > 100 else 0)
-        if in_child:
-            os._exit(0)
-        return len(data)
+    def declare(self, gigabytes: object) -> None:
+        self.server.allow_memory(SimpleNamespace(memory_gb=gigabytes))
+
+    def fill(self, megabytes: int) -> int:
+        return len(b"x" * (megabytes << 20))
+
+    def fill_slowly(self, megabytes: int) -> int:
+        return len([[0] * 100 for _ in range(megabytes << 10)])
+
+    def fill_children(self, megabytes: int, children: int) -> int:
+        """Have children that hold so much each, for longer than it takes to measure it."""
+        pids = []
+        for _ in range(children):
+            if not (pid := os.fork()):
+                data = b"x" * (megabytes << 20)
+                time.sleep(1)
+                os._exit(len(data) % 2)
+            pids.append(pid)
+        return sum(os.waitpid(pid, 0)[1] for pid in pids)

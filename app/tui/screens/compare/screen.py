@@ -30,7 +30,6 @@ from grpo_tui.app.tui.screens.compare.panels import (
 from grpo_tui.app.tui.screens.compare.pick import SWEEP_HINT, Item, Picked, Picker
 from grpo_tui.app.tui.screens.compare.texts import as_csv, as_json, as_markdown, curves_csv
 from grpo_tui.app.tui.screens.compare.view import PAGES, STATS, Page, View
-from grpo_tui.app.tui.widgets.key_bar import KeyBar
 from grpo_tui.experiments.compare.runs import grid, threshold
 from grpo_tui.experiments.errors import CompareError, NoStoreError, StoreError
 from grpo_tui.experiments.values import RunSummary
@@ -144,7 +143,7 @@ class CompareScreen(ChartScreen):
         if self._awaits_run and not self.run_is_opening:
             self._awaits_run, self.opening = False, self.read_newest()
         self.query_one(RunsPanel).now = now
-        bar, view = self.query_one(KeyBar), self.view
+        bar, view = self.key_bar, self.view
         offered = not view.refs and len(view.newest) > 1
         bar.renamed = {"enter": "compare the newest"} if offered else {}
         hidden = set() if offered else {"enter"}

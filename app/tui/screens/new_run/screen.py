@@ -75,7 +75,6 @@ from grpo_tui.app.tui.screens.new_run.view import (
     members_of,
 )
 from grpo_tui.app.tui.widgets.find_bar import FindBar
-from grpo_tui.app.tui.widgets.key_bar import KeyBar
 from grpo_tui.app.tui.widgets.panel import Panel
 from grpo_tui.experiments.errors import StoreError
 
@@ -366,7 +365,7 @@ class NewRunScreen(WorkbenchScreen):
 
     def on_descendant_focus(self) -> None:
         """Show the keys of the page, or of the settings."""
-        panel, bar = self._focused_panel(), self.query_one(KeyBar)
+        panel, bar = self._focused_panel(), self.key_bar
         page = (panel.id or "") if panel is not None and panel.id != "settings" else ""
         bar.leads = "settings" if page else ""
         bar.renamed = {"open": ENTERS[page]} if page in ENTERS else {}

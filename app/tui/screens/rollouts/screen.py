@@ -45,7 +45,6 @@ from grpo_tui.app.tui.screens.rollouts.panels import (
 )
 from grpo_tui.app.tui.screens.rollouts.texts import as_csv, as_json, as_markdown, show_in_pager
 from grpo_tui.app.tui.screens.rollouts.view import View
-from grpo_tui.app.tui.widgets.key_bar import KeyBar
 from grpo_tui.experiments.errors import StoreError
 from grpo_tui.experiments.values import GroupView
 
@@ -156,7 +155,7 @@ class RolloutsScreen(WorkbenchScreen):
     def on_mount(self) -> None:
         """Focus the answer first."""
         self.query_one(AnswerPanel).focus()
-        self.query_one(KeyBar).hidden = NEED_ANSWERS | {"origin"}
+        self.key_bar.hidden = NEED_ANSWERS | {"origin"}
 
     # -- what is shown ----------------------------------------------------------------------
 
@@ -216,7 +215,7 @@ class RolloutsScreen(WorkbenchScreen):
                 key = run if run is not None else 0
                 facts = self._run = await ask(lambda reader: run_facts(reader, key), "run")
                 self.view = View(mode=self.view.mode, unfolded=self.view.unfolded)
-                self.query_one(KeyBar).renamed = {}
+                self.key_bar.renamed = {}
             known: RunFacts = facts
             found = await ask(lambda reader: load_step(reader, known, step, origin), "step")
         except (StoreError, asyncio.CancelledError) as error:
@@ -240,7 +239,7 @@ class RolloutsScreen(WorkbenchScreen):
         changes = new.diff and new.earlier is not None
         hidden = frozenset(("token(1)", "heat") if changes else ())
         hidden |= frozenset() if new.chosen is not None else NEED_ANSWERS
-        self.query_one(KeyBar).hidden = hidden if new.step is not None else hidden | {"origin"}
+        self.key_bar.hidden = hidden if new.step is not None else hidden | {"origin"}
         for panel in self.query(ViewPanel):
             panel.view = new
         if new.chosen is not None and new.shown is None:
@@ -401,7 +400,7 @@ class RolloutsScreen(WorkbenchScreen):
 
     def _set_measure(self, measure: Measure) -> None:
         self.view = replace(self.view, measure=measure, moments=None, moment=None)
-        self.query_one(KeyBar).renamed = {"moment(1)": FOUND.get(measure, measure)}
+        self.key_bar.renamed = {"moment(1)": FOUND.get(measure, measure)}
 
     def action_moment(self, by: int) -> None:
         """Go to the next moment of the step, or to the first one of the next step that has any."""

@@ -33,7 +33,6 @@ from grpo_tui.app.tui.screens.runs.texts import as_csv, as_json, as_markdown
 from grpo_tui.app.tui.screens.runs.view import GROUPS, View
 from grpo_tui.app.tui.store import writes
 from grpo_tui.app.tui.widgets.find_bar import FindBar
-from grpo_tui.app.tui.widgets.key_bar import KeyBar
 from grpo_tui.experiments.errors import NoStoreError, StoreError
 from grpo_tui.experiments.values import RunSummary
 
@@ -158,7 +157,7 @@ class RunsScreen(ControlScreen):
         if self._awaits_run and not self.run_is_opening:
             self._go_to_open_run()
         self.query_one(RunsTable).now = now
-        run, bar = self.controlled_run(), self.query_one(KeyBar)
+        run, bar = self.controlled_run(), self.key_bar
         bar.renamed = HELD if run is not None and run.held else {}
         bar.hidden = DEMO if run is not None and run.active else CONTROLS | DEMO
         if self.view.empty:

@@ -25,7 +25,6 @@ from grpo_tui.app.tui.widgets.charts.chart import (
     limit_of,
     reward_chart,
 )
-from grpo_tui.app.tui.widgets.key_bar import KeyBar
 from grpo_tui.app.tui.widgets.panel import Line, Panel
 from grpo_tui.app.tui.widgets.phase_bar import PhaseBar
 
@@ -77,7 +76,7 @@ class ExploreScreen(ChartScreen):
         self.view = replace(View().with_refs((self._run,)), metrics=keys, guides=limits)
         self.choose(self._first)
         self.query_one(CurvesPanel).focus()
-        self.query_one(KeyBar).renamed = {"zoom": "all panels"}
+        self.key_bar.renamed = {"zoom": "all panels"}
         self.reload()
         self.set_interval(POLL_S, self._poll)
 

@@ -31,7 +31,6 @@ from grpo_tui.app.tui.screens.watch import texts
 from grpo_tui.app.tui.widgets.alerts_log import AlertsLog, with_closed
 from grpo_tui.app.tui.widgets.charts.curves import Curves
 from grpo_tui.app.tui.widgets.groups import Groups
-from grpo_tui.app.tui.widgets.key_bar import KeyBar
 from grpo_tui.app.tui.widgets.lanes import Lanes
 from grpo_tui.app.tui.widgets.narrator_line import NarratorLine
 from grpo_tui.app.tui.widgets.phase_bar import PhaseBar
@@ -100,7 +99,7 @@ class WatchScreen(ControlScreen):
             self._return()
         self._shown_run = snapshot.head.id
         self.query_one(PhaseBar).snapshot = snapshot
-        bar = self.query_one(KeyBar)
+        bar = self.key_bar
         controlled = snapshot.active and not snapshot.reading
         bar.hidden = frozenset() if controlled else CONTROLS | {"freeze"}
         if snapshot.status == "empty":

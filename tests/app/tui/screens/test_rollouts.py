@@ -798,3 +798,15 @@ async def test_another_run_begins_in_the_order_of_its_prompts(tmp_path: Path) ->
         await settled(pilot, screen)
         assert (screen.view.sort, screen.view.measure) == ("prompt", "clipped")
         assert "f clipped" in frames.text(app)
+
+
+async def test_a_step_that_is_read_while_the_screen_is_taken_down_is_no_failure(
+    store: Path,
+) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot)
+        await screen.query("*").remove()  # as the end of the program does, before the screen's own
+        screen.receive(RolloutOpened(run=1, step=3, origin="train", group=0, answer=0))
+        screen._run = None  # the read began before the run was known
+        await app.workers.wait_for_complete()
