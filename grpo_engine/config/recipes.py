@@ -192,7 +192,7 @@ class Recipe:
     )  # fmt: skip
 
     # Beside the six choices
-    sampler_sync_every: int = setting(
+    sampler_sync_every: int = option(
         1, "Sample from a copy of the policy, updated every N steps.", ge=1, off=1, unit="steps",
         belongs="ratio",
         phrase=", and samples come from a copy of the policy, updated every {sampler_sync_every} "

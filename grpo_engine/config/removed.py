@@ -17,15 +17,15 @@ class Removed(NamedTuple):
     becomes: Callable[[Any, Tree], dict[str, Any]] | None = None
 
 
-def _option(name: str) -> Removed:
-    return Removed((None,), becomes=lambda value, _: {f"algorithm.options.{name}": value})
+def _moved(path: str, default: Any = None) -> Removed:
+    return Removed((default,), becomes=lambda value, _: {path: value})
 
 
 OPTIONS = (
     "std", "signal_eps", "cispo_cap", "sapo_tau_pos", "sapo_tau_neg", "vespo_k_pos",
     "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg", "target_tolerance", "anchor_level",
     "ref_mix", "stop_share", "stop_kl", "stop_plateau", "gamma", "lam", "value_clip",
-    "value_coefficient", "whiten",
+    "value_coefficient", "whiten", "sampler_sync_every",
 )  # fmt: skip
 
 
@@ -35,8 +35,16 @@ def _threshold(default: float) -> Removed:
 
 REMOVED: Final[Mapping[str, Removed]] = {
     "run.workers": Removed((0, "auto"), "one process computes, with all the cores it may use"),
-    **{f"algorithm.{name}": _option(name) for name in OPTIONS},
+    **{f"algorithm.{name}": _moved(f"algorithm.options.{name}") for name in OPTIONS},
     "algorithm.drop_at_bound": Removed((None, False), "the KL penalty of tokens stays"),
+    "optimizer.beta1": _moved("optimizer.options.beta1", 0.9),
+    "optimizer.beta2": _moved("optimizer.options.beta2", 0.999),
+    "optimizer.epsilon": _moved("optimizer.options.epsilon", 1e-8),
+    "optimizer.final_share": _moved("optimizer.options.final_share", 0.0),
+    "optimizer.warmup_from_zero": _moved("optimizer.options.warmup_from_zero", False),
+    "evaluation.temperature": _moved("evaluation.sampling.temperature", 1.0),
+    "evaluation.top_p": _moved("evaluation.sampling.top_p", 1.0),
+    "evaluation.top_k": _moved("evaluation.sampling.top_k", 0),
     "checkpoint.best": Removed((True,), becomes=lambda _, __: {"checkpoint.best_by": "none"}),
     "record.tokens_every": Removed((10,), "`every` records the tokens of every 10th step"),
     "record.after_groups": Removed(

@@ -64,6 +64,19 @@ class Section(BaseModel):
         return item.checked(value) if item else value
 
 
+def checked(options: Mapping[str, Any], known: Mapping[str, Setting]) -> dict[str, Any]:
+    """The entries of a setting that is a mapping; ValueError names one that is wrong."""
+    result = {}
+    for name, value in options.items():
+        if name not in known:
+            raise ValueError(f"there is no option {quoted(name)}{nearest(name, known)}")
+        try:
+            result[name] = known[name].checked(value)
+        except ValueError as error:
+            raise ValueError(f"{name} {error}") from error
+    return result
+
+
 class ModelConfig(Section):
     """Which model is trained, and which of its weights."""
 
@@ -278,7 +291,7 @@ _FIELDS: dict[str, Any] = {
     for name, item in SETTINGS.items()
     if not item.option
 }
-OPTIONS = [name for name, item in SETTINGS.items() if item.option]
+OPTIONS = {name: item for name, item in SETTINGS.items() if item.option}
 
 
 class AlgorithmConfig(
@@ -325,7 +338,9 @@ class AlgorithmConfig(
     @field_validator("options")
     @classmethod
     def _options_are_of_rules(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: _checked_option(name, value) for name, value in options.items()}
+        for name in options.keys() & SETTINGS.keys() - OPTIONS.keys():
+            raise ValueError(f"{name} is no option; it is algorithm.{name}")
+        return checked(options, OPTIONS)
 
     @model_validator(mode="after")
     def _check(self) -> "AlgorithmConfig":
@@ -333,14 +348,24 @@ class AlgorithmConfig(
         return self
 
 
-def _checked_option(name: str, value: Any) -> Any:
-    if name not in OPTIONS:
-        where = f"; it is algorithm.{name}" if name in SETTINGS else nearest(name, OPTIONS)
-        raise ValueError(f"there is no option {quoted(name)}{where}")
-    try:
-        return SETTINGS[name].checked(value)
-    except ValueError as error:
-        raise ValueError(f"{name} {error}") from error
+# of the optimiser, and of the schedule
+OPTIMIZER_OPTIONS: Mapping[str, Setting] = {
+    "beta1": declared(
+        0.9, "Decay of the first moment; the momentum of sgd and muon.", annotation=float, lt=1
+    ),
+    "beta2": declared(0.999, "Decay of the second moment.", annotation=float, lt=1),
+    "epsilon": declared(
+        1e-8, "Added to the root of the second moment; for adam and adamw.", annotation=float,
+        gt=0, le=1,
+    ),
+    "final_share": declared(
+        0.0, "Final rate as a share of the peak.", annotation=float, le=1
+    ),
+    "warmup_from_zero": declared(
+        False, "Begin the warm-up at 0, as transformers does, and not at peak/steps.",
+        annotation=bool,
+    ),
+}  # fmt: skip
 
 
 class OptimizerConfig(Section):
@@ -352,16 +377,7 @@ class OptimizerConfig(Section):
     learning_rate: float = setting(1e-5, "Peak learning rate.", le=10, main=True)
     schedule: Literal["constant", "linear", "cosine"] = setting("constant", "After the warm-up.")
     warmup_steps: int = setting(0, "Steps of linear warm-up.", unit="steps")
-    warmup_from_zero: bool = setting(
-        False, "Begin the warm-up at 0, as transformers does, and not at peak/steps."
-    )
-    final_share: float = setting(0.0, "Final value as a share of the peak.", le=1)
     weight_decay: float = setting(0.0, "Weight decay of matrices.", le=1)
-    beta1: float = setting(0.9, "Decay of the first moment; the momentum of sgd and muon.", lt=1)
-    beta2: float = setting(0.999, "Decay of the second moment.", lt=1)
-    epsilon: float = setting(
-        1e-8, "Added to the root of the second moment; for adam and adamw.", gt=0, le=1
-    )
     max_grad_norm: float = setting(1.0, "Gradients are clipped to this norm; 0 is off.")
     micro_rows: int = setting(
         0, "Answers per forward and backward; 0 chooses by memory and speed.", unit="answers"
@@ -370,6 +386,21 @@ class OptimizerConfig(Section):
     start: str | None = setting(
         None, "Checkpoint of another run whose optimiser's state this run begins with."
     )
+    options: Mapping[str, JsonValue] = setting(
+        {}, "beta1 (0.9), beta2 (0.999) and epsilon (1e-8) of the optimiser; final_share (0) of "
+        "the peak at the schedule's end, warmup_from_zero (false) as in transformers.",
+        example="{beta2: 0.95}",
+    )  # fmt: skip
+
+    @field_validator("options")
+    @classmethod
+    def _options_are_known(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        known = OPTIMIZER_OPTIONS
+        made = checked(options, known)
+        return {name: value for name, value in made.items() if value != known[name].default}
+
+    def option(self, name: str) -> Any:
+        return self.options.get(name, OPTIMIZER_OPTIONS[name].default)
 
 
 class EvaluationConfig(Section):
@@ -384,11 +415,20 @@ class EvaluationConfig(Section):
     problems: int = setting(128, "Held-out problems per evaluation.", ge=1, unit="problems")
     greedy: bool = setting(True, "Also one answer per problem at temperature 0.")
     samples: int = setting(1, "Sampled answers per problem; 0 for greedy only.", le=1024)
-    temperature: float = setting(1.0, "Temperature of the sampled answers.", gt=0, le=10)
-    top_p: float = setting(1.0, "Top-p of the sampled answers.", gt=0, le=1)
-    top_k: int = setting(0, "Top-k of the sampled answers; 0 for all.")
+    sampling: Mapping[str, JsonValue] = setting(
+        {}, "temperature (1), top_p (1) and top_k (0, all) of the sampled answers.",
+        example="{temperature: 0.6, top_p: 0.95}",
+    )  # fmt: skip
     pinned: int = setting(4, "Held-out prompts sampled throughout the run.", le=1024)
     pinned_every: int = setting(10, "Sample the pinned prompts every N steps.", ge=1, unit="steps")
+
+    @field_validator("sampling")
+    @classmethod
+    def _sampling_is_as_in_rollouts(cls, sampling: Mapping[str, Any]) -> dict[str, Any]:
+        rollout = RolloutConfig.settings()
+        known = {name: rollout[name] for name in ("temperature", "top_p", "top_k")}
+        made = checked(sampling, known)
+        return {name: value for name, value in made.items() if value != known[name].default}
 
 
 class CheckpointConfig(Section):

@@ -299,8 +299,8 @@ def _optimizer(values: Tree, notes: list[str]) -> Tree:
         notes.append(f"optim_args {', '.join(options)}: no equivalent for {name}")
     return {
         "optimizer.name": name,
-        "optimizer.epsilon": values["adam_epsilon"] if name == "adamw" else None,
-        "optimizer.beta1": momentum,
+        "optimizer.options.epsilon": values["adam_epsilon"] if name == "adamw" else None,
+        "optimizer.options.beta1": momentum,
     }
 
 
@@ -326,7 +326,7 @@ def _schedule(values: Tree, notes: list[str]) -> Tree:
         notes.append(f"lr_scheduler_kwargs {', '.join(options)}: no equivalent")
     return {
         "optimizer.schedule": shape,
-        "optimizer.final_share": final or None,
+        "optimizer.options.final_share": final or None,
         **_warmup(values, name, notes),
     }
 
@@ -346,7 +346,7 @@ def _warmup(values: Tree, schedule: str, notes: list[str]) -> Tree:
     if not warmup:
         return {}
     steps = _steps(values, "warmup_steps", int(warmup), notes)
-    return {"optimizer.warmup_steps": steps, "optimizer.warmup_from_zero": True}
+    return {"optimizer.warmup_steps": steps, "optimizer.options.warmup_from_zero": True}
 
 
 def _mapping(values: Tree, name: str) -> Tree:

@@ -111,7 +111,7 @@ WRONG: tuple[tuple[str, dict[str, Any]], ...] = (
     ("rollout.max_new_tokens", {"rollout": {"max_new_tokens": 131072}}),
     ("algorithm.refill_on", {"algorithm": {"recipe": "dapo", "refill_on": "nothing"}}),
     ("task.max_prompt_tokens", {"task": {"max_prompt_tokens": 1}}),
-    ("optimizer.epsilon", {"optimizer": {"name": "sgd", "epsilon": 1e-4}}),
+    ("optimizer.options", {"optimizer": {"name": "sgd", "options": {"epsilon": 1e-4}}}),
     ("optimizer.weight_decay", {"optimizer": {"name": "adam", "weight_decay": 0.1}}),
 )  # fmt: skip
 

@@ -37,7 +37,7 @@ def test_the_algorithm_section_mirrors_the_recipe() -> None:
 
 
 def test_what_is_no_option_of_a_rule_is_refused_among_them() -> None:
-    with pytest.raises(ConfigError, match=r"no option 'clip_low'; it is algorithm\.clip_low"):
+    with pytest.raises(ConfigError, match=r"clip_low is no option; it is algorithm\.clip_low"):
         build({"algorithm": {"options": {"clip_low": 0.1}}})
     with pytest.raises(ConfigError, match="no option 'lamb'; did you mean lam"):
         build({"algorithm": {"options": {"lamb": 0.1}}})
@@ -92,7 +92,7 @@ def test_set_values_take_the_settings_own_type() -> None:
         (["algorithm.iterations=2"], r"; did you mean algorithm\.passes\?"),
         (["num_iterations=2"], r"; did you mean algorithm\.passes\?"),
         (["rollout.num_generations=2"], r"; did you mean rollout\.group_size\?"),
-        (["epsilon=2"], r"; did you mean algorithm\.clip_low or optimizer\.epsilon\?"),
+        (["epsilon=2"], r"; did you mean algorithm\.clip_low\?"),
         (["algorithm.learning_rate=2"], r"; did you mean optimizer\.learning_rate\?"),
         (["algorithm.quux=2"], r"'algorithm\.quux'$"),
     ],
@@ -171,7 +171,8 @@ def test_numbers_that_yaml_reads_as_text_are_numbers(tmp_path: Path) -> None:
 
 
 def test_every_name_of_another_program_leads_to_a_setting() -> None:
-    assert set(MEANT.values()) <= set(settings())
+    paths = {".".join(path.split(".")[:2]) for path in MEANT.values()}
+    assert paths <= set(settings())
 
 
 def test_merge_lays_sections_over_each_other() -> None:

@@ -22,6 +22,16 @@ KEPT: dict[str, tuple[Any, dict[str, Any]]] = {
     "algorithm.std": ("population", {"algorithm.options": {"std": "population"}}),
     "algorithm.anchor_level": ("sequence", {"algorithm.options": {"anchor_level": "sequence"}}),
     "algorithm.whiten": (False, {"algorithm.options": {"whiten": False}}),
+    **{
+        f"optimizer.{name}": (0.5, {"optimizer.options": {name: 0.5}})
+        for name in ("beta1", "beta2", "epsilon", "final_share")
+    },
+    "optimizer.warmup_from_zero": (True, {"optimizer.options": {"warmup_from_zero": True}}),
+    **{
+        f"evaluation.{name}": (0.5, {"evaluation.sampling": {name: 0.5}})
+        for name in ("temperature", "top_p")
+    },
+    "evaluation.top_k": (5, {"evaluation.sampling": {"top_k": 5}}),
     "checkpoint.best": (False, {"checkpoint.best_by": "none"}),
 }
 

@@ -95,8 +95,8 @@ MEANS: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "optimizer.schedule": {
         "constant": "stays as it is after the warm-up",
-        "linear": "falls in a straight line to final_share of the peak",
-        "cosine": "falls along half a cosine to final_share of the peak",
+        "linear": "falls in a straight line to options.final_share of the peak",
+        "cosine": "falls along half a cosine to options.final_share of the peak",
     },
     "record.tokens": {
         "all": "every group: the lab and token views work everywhere",
