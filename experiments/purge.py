@@ -37,7 +37,7 @@ def purge(store: ExperimentStore, run: int) -> int:
     row = store.run_row(run)
     folder = run_folder(store.path, row.short)
     starts_folder(store.path)  # raises now, not when half is deleted
-    if (waiting := spilled(store.path, row.short)).places:
+    if (waiting := spilled(store.path, row.short)).files:
         raise StoreError(
             f"run {row.short} is not deleted: {waiting}; they are taken into the store when it can "
             "be written, or remove the file first"

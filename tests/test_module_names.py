@@ -135,7 +135,7 @@ def test_every_module_named_in_a_string_is_there() -> None:
         "grpo_tui.app.entry:main",  # the command
         "grpo_tui.app.cli.verbs",  # a prefix
         "grpo_tui.__main__",  # -m in a list of arguments
-        "grpo_tui.app.trial.process",
+        "grpo_tui.app.trial.service:Trials",
         "grpo_engine.sandbox.program:main",  # code for a child process
         "grpo_engine.rewards.service:Rewards",
         "benchmarks.quick",  # the Makefile

@@ -1,25 +1,28 @@
-"""The other side of the answering process, and the dialogue with both models."""
+"""A dialogue with both models, which answer in a process of their own."""
 
-import json
-import subprocess
-import sys
-import tempfile
+import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_engine.config.settings import RunConfig
+from grpo_engine.control import StopNow
 from grpo_engine.evaluation.target import of_run
+from grpo_engine.platform.scratch import scratch
+from grpo_engine.sandbox.client import Call, Sandbox
 from grpo_tui.experiments.processes import environment
 
 if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
 
+SERVICE = "grpo_tui.app.chat.service:Answers"
+
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Token:
     """A token of an answer, with its log-probability under the trained model and before."""
 
     text: str
@@ -33,7 +36,7 @@ class Turn:
 
     asked: str
     texts: list[str] = field(default_factory=lambda: ["", ""])
-    tokens: list[tuple[Said, ...]] = field(default_factory=lambda: [(), ()])
+    tokens: list[tuple[Token, ...]] = field(default_factory=lambda: [(), ()])
     problem: str = ""
     done: bool = False
 
@@ -51,10 +54,14 @@ class Pair:
 def pair_of(reader: "StoreReader", ref: str, step: int | None) -> Pair:
     """The best or the given checkpoint of a run, and the model it began with."""
     detail = reader.run(reader.resolve(ref).key)
-    found = of_run(Path(detail.folder), {}, step)
-    began = RunConfig.model_validate(detail.config).model
-    before = found.config.model_copy(update={"model": began})
-    return Pair(run=detail.summary.name, step=found.step, trained=found.config, before=before)
+    target = of_run(Path(detail.folder), {}, step)
+    model = RunConfig.model_validate(detail.config).model
+    before = target.config.model_copy(update={"model": model})
+    return Pair(run=detail.summary.name, step=target.step, trained=target.config, before=before)
+
+
+class ChatError(RuntimeError):
+    """The models did not answer; the message says why."""
 
 
 class Chat:
@@ -63,83 +70,68 @@ class Chat:
     def __init__(self, pair: Pair, *, temperature: float = 0.0, tokens: int = 200) -> None:
         self.pair, self.temperature, self.tokens = pair, temperature, tokens
         self.turns: list[Turn] = []
-        self._process: subprocess.Popen[bytes] | None = None
+        self._stopped, self._closed = threading.Event(), threading.Event()
+        self._calling = threading.Lock()
+        self._sandbox: Sandbox | None = None
+        self._stack = ExitStack()
 
-    def ask(self, text: str) -> Iterator[Turn]:
-        """Ask both models; yield the turn whenever it has grown."""
+    def send(self, text: str) -> Iterator[Turn]:
+        """Prompt both models; yield the turn whenever it has grown."""
         turn = Turn(text)
+        turns = [(former.asked, former.texts) for former in self.turns if not former.problem]
         self.turns.append(turn)
-        past = [(one.asked, one.texts) for one in self.turns[:-1] if not one.problem]
+        self._stopped.clear()
         try:
-            if self._process is None:
-                self._start()
-                yield from self._heard(turn)
-                turn.done = bool(turn.problem)
-            if not turn.problem:
-                self._write({
-                    "turns": [*past, (text, [])], "temperature": self.temperature,
-                    "seed": len(self.turns), "tokens": self.tokens,
-                })  # fmt: skip
-                yield from self._heard(turn)
-        except (OSError, ValueError) as error:
-            closed = self._process is None
-            turn.problem = turn.problem or (str(error) if closed else self._ending())
-            self.close()
+            self._call(
+                "begin", turns=[*turns, (text, [])], temperature=self.temperature,
+                seed=len(self.turns), tokens=self.tokens,
+            )  # fmt: skip
+            while not self._stopped.is_set() and (piece := self._call("next")):
+                index = piece["model"]
+                turn.texts[index] += piece.get("text", "")
+                turn.tokens[index] = tuple(
+                    Token(token["text"], *token["logprobs"]) for token in piece.get("tokens", ())
+                )
+                yield turn
+            self._call("stop")
+        except ChatError as error:
+            turn.problem = str(error)
         turn.done = True
         yield turn
 
     def stop(self) -> None:
         """Stop the answer that is being given; another thread may call this."""
-        with suppress(OSError, ValueError):
-            self._write({"stop": True})
+        self._stopped.set()
 
     def close(self) -> None:
-        """End the process."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.communicate()
-            self._errors.close()
+        """End the process; another thread may call this."""
+        self._closed.set()
+        with self._calling:
+            self._stack.close()
 
-    def _start(self) -> None:
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the process runs
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "grpo_tui.app.chat.process"], stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=self._errors, start_new_session=True,
-            env=environment(),
+    def _call(self, method: str, **arguments: Any) -> Any:
+        with self._calling:
+            if self._closed.is_set():
+                raise ChatError("the chat is closed")
+            if self._sandbox is None:
+                self._sandbox = self._start()
+            try:
+                result = self._sandbox.ask(Call(method, lambda _: (arguments, inf)))
+            except (OSError, StopNow) as error:
+                raise ChatError(str(error)) from None
+            if result.failure is not None:
+                prefix = "" if result.failure.cause == "exception" else "answering "
+                raise ChatError(prefix + self._sandbox.describe(result.failure))
+            return result.value
+
+    def _start(self) -> Sandbox:
+        folder = self._stack.enter_context(scratch("chat"))
+        sandbox = Sandbox(
+            SERVICE, folder, "chat", setup=[_load(self.pair.trained), _load(self.pair.before)],
+            memory=inf, env=environment(), interrupted=self._closed.is_set,
         )  # fmt: skip
-        self._write({
-            "config": self.pair.trained.model_dump(mode="json"),
-            "before": self.pair.before.model_dump(mode="json"),
-        })  # fmt: skip
+        return self._stack.enter_context(sandbox)
 
-    def _write(self, what: dict[str, Any]) -> None:
-        if self._process is None or self._process.stdin is None:
-            raise OSError("the process has ended")
-        self._process.stdin.write(json.dumps(what).encode() + b"\n")
-        self._process.stdin.flush()
 
-    def _heard(self, turn: Turn) -> Iterator[Turn]:
-        """Yield the turn with each piece until the question is answered."""
-        assert self._process is not None
-        assert self._process.stdout is not None
-        while line := self._process.stdout.readline():
-            piece = json.loads(line)
-            if piece.get("done"):
-                return
-            if "text" in piece:
-                turn.texts[piece["which"]] += piece["text"]
-            elif "tokens" in piece:
-                turn.tokens[piece["which"]] = tuple(
-                    Said(one["text"], *one["logprobs"]) for one in piece["tokens"]
-                )
-            turn.problem = piece.get("problem", turn.problem)
-            yield turn
-        raise OSError("the process has ended")
-
-    def _ending(self) -> str:
-        """Why the process has ended, as its last line says."""
-        self._errors.seek(0)
-        said = self._errors.read().decode(errors="replace").split("\n")
-        last = next((line for line in reversed(said) if line.strip()), "it says nothing")
-        return f"the process with the models has ended: {last}"
+def _load(config: RunConfig) -> Call:
+    return Call("load", lambda _: ({"config": config.model_dump(mode="json")}, inf))

@@ -146,7 +146,7 @@ class Player:
         self._open.close()
         self._episode = None
 
-    def tell(self, config: RunConfig, answer: str | None) -> dict[str, Any]:
+    def advance(self, config: RunConfig, answer: str | None) -> dict[str, Any]:
         """Begin an episode, or give it an answer."""
         if answer is None:
             self.close()

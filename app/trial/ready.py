@@ -3,11 +3,7 @@
 Everything that happens before the first step is tried, except that no weights are read.
 """
 
-import json
 import os
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from importlib.util import find_spec
@@ -22,7 +18,7 @@ from grpo_engine.errors import (
     MissingPackageError,
     NotFetchedError,
 )
-from grpo_tui.app.trial.client import MAY_FETCH, PATIENCE_S, TrialError, offline
+from grpo_tui.app.trial.client import MAY_FETCH, call, trial_process
 
 if TYPE_CHECKING:
     from grpo_tui.app.trial.examples import Examples
@@ -148,6 +144,8 @@ def _trackers(config: RunConfig) -> None:
 
 def refuse(found: Mapping[str, Any], *, later: bool = False) -> None:
     """Raise what a trial found; a run that starts `later` may have more memory then."""
+    if problem := found.get("problem"):
+        raise ConfigError(problem)
     words = [words for _, words in found["problems"]]
     if found["now"] and not later:
         words.append(found["now"])
@@ -176,19 +174,8 @@ def require_apart(configs: Sequence[RunConfig], *, later: bool) -> tuple[str, ..
 
     Return what the runs would download.
     """
-    questions = (
-        json.dumps({"do": "ready", "config": config.model_dump(mode="json")}) for config in configs
-    )
-    with tempfile.TemporaryFile() as errors:
-        done = subprocess.run(
-            [sys.executable, "-P", "-m", "grpo_tui.app.trial.process"],
-            input="".join(f"{question}\n" for question in questions).encode(),
-            stdout=subprocess.PIPE, stderr=errors, check=False,
-            timeout=PATIENCE_S * len(configs), env=offline(),
-        )  # fmt: skip
-    answers = [json.loads(line) for line in done.stdout.splitlines()]
-    if len(answers) < len(configs):
-        raise TrialError(f"trying the settings ended with status {done.returncode}")
-    for answer in answers:
-        refuse(answer, later=later)
-    return tuple(dict.fromkeys(words for answer in answers for words in answer["fetches"]))
+    with trial_process() as process:
+        replies = [call(process, "ready", config) for config in configs]
+    for reply in replies:
+        refuse(reply, later=later)
+    return tuple(dict.fromkeys(text for reply in replies for text in reply["fetches"]))

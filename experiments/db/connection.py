@@ -2,10 +2,7 @@
 
 import sqlite3
 import stat
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
@@ -14,8 +11,6 @@ from grpo_tui.experiments.db.machine import network_file_system
 from grpo_tui.experiments.errors import NoStoreError, StoreUnusableError
 
 APPLICATION_ID = 0x47525054
-
-_USUAL_INTERVAL = sys.getswitchinterval()
 
 # First affected and first fixed version of SQLite's corruption bugs that our use can meet. Not the
 # WAL-reset bug: `StoreFile.checkpoint` keeps clear of it.
@@ -113,20 +108,6 @@ def _words(path: Path, error: Exception | None) -> str:
     if "not a database" in str(error):
         return f"{path} is not a SQLite file; choose another --db or move it away"
     return f"cannot use the store {path}: {error}"
-
-
-@contextmanager
-def hurried() -> Iterator[None]:
-    """Shorten the thread switch interval while the write lock is held: other recorders wait for it.
-
-    SQLite releases the interpreter lock in each statement, and a busy thread would keep it for 5
-    ms.
-    """
-    sys.setswitchinterval(1e-4)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(_USUAL_INTERVAL)
 
 
 def begin(conn: sqlite3.Connection, limit: float = 5.0) -> float:

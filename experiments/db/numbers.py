@@ -13,7 +13,7 @@ def known(value: float | None) -> float | None:
 
 def nan_names(**values: float | None) -> str:
     """Return the names of the numbers that are NaN, as opposed to missing."""
-    return ",".join(name for name, value in values.items() if value is not None and value != value)
+    return ",".join([name for name, value in values.items() if value != value])
 
 
 def number(value: float | None) -> float:

@@ -9,9 +9,9 @@ from grpo_engine.events import Span
 
 def spans_json(spans: Sequence[Span]) -> str:
     """The spans of a completion as JSON without fields that have their default."""
-    usual = {f.name: f.default for f in dataclasses.fields(Span)} | {"info": {}}
     if not spans:
         return ""
+    usual = {f.name: f.default for f in dataclasses.fields(Span)} | {"info": {}}
     return json.dumps([
         {name: value for name, value in dataclasses.asdict(span).items() if value != usual[name]}
         for span in spans

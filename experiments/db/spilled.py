@@ -11,7 +11,7 @@ from pathlib import Path
 from grpo_tui.experiments.db.paths import inside_store, spill_file, spill_folder
 from grpo_tui.experiments.errors import OutsideStoreError
 
-PREFIX = "grpo-tui-spill-"
+PREFIX = "grpo-tui-spill-"  # in the temporary folder, where earlier versions wrote on a full disk
 ENDS = {"RunFinished", "RunFailed"}
 
 
@@ -22,41 +22,34 @@ class Spilled:
     events: int
     step: int
     status: str
-    places: tuple[Path, ...]
+    files: tuple[Path, ...]
 
     def __str__(self) -> str:
-        return f"{self.events} events wait in {' and '.join(map(str, self.places))}"
+        return f"{self.events} events wait in {' and '.join(map(str, self.files))}"
 
 
-def second_place(run: str) -> Path:
-    """The file in the temporary folder, for a disk that is full."""
-    return inside_store(Path(tempfile.gettempdir()), f"{PREFIX}{run}.jsonl")
-
-
-def places(store: Path, run: str) -> tuple[Path, ...]:
+def spill_files(store: Path, run: str) -> tuple[Path, ...]:
     """Return a run's existing files, oldest first."""
     try:
-        paths = spill_file(store, run), second_place(run)
+        temporary = inside_store(Path(tempfile.gettempdir()), f"{PREFIX}{run}.jsonl")
+        return tuple(path for path in (spill_file(store, run), temporary) if _is_ours(path))
     except OutsideStoreError:  # it cannot be recorded to either
         return ()
-    return tuple(path for path in paths if _is_ours(path))
 
 
 def runs_waiting(store: Path) -> list[str]:
-    here = []
+    files = [*Path(tempfile.gettempdir()).glob(f"{PREFIX}*.jsonl")]
     with suppress(OutsideStoreError):  # nothing of ours is there
-        here = [path.stem for path in spill_folder(store).glob("*.jsonl") if _is_ours(path)]
-    there = Path(tempfile.gettempdir()).glob(f"{PREFIX}*.jsonl")
-    here += [path.stem.removeprefix(PREFIX) for path in there if _is_ours(path)]
-    return list(dict.fromkeys(here))
+        files += spill_folder(store).glob("*.jsonl")
+    return sorted({path.stem.removeprefix(PREFIX) for path in files if _is_ours(path)})
 
 
 def spilled(store: Path, run: str) -> Spilled:
     """Count what waits for a run; lines that are no events are not counted."""
     events, step, status = 0, 0, ""
-    found = places(store, run)
-    for place in found:
-        with place.open("rb") as lines:
+    files = spill_files(store, run)
+    for file in files:
+        with file.open("rb") as lines:
             for line in lines:
                 try:
                     event = dict(json.loads(line)["event"])
@@ -66,7 +59,7 @@ def spilled(store: Path, run: str) -> Spilled:
                 events += 1
                 if kind in ENDS:
                     status = str(event.get("reason") or "failed")
-    return Spilled(events, step, status, found)
+    return Spilled(events, step, status, files)
 
 
 def room(path: Path) -> str:

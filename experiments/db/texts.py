@@ -53,7 +53,13 @@ def _unescape_match(match: re.Match[str]) -> str:
 
 
 _STORED = Escapes("\x00\ud800-\udfff", "x00|ud[89a-f][0-9a-f]{2}")
-escape, unescape = _STORED.escape, _STORED.unescape
+unescape = _STORED.unescape
+
+
+def escape(text: str) -> str:
+    """Escape text for the store; `unescape` restores it exactly."""
+    plain = text.isascii() and "\0" not in text and "\\" not in text  # most texts, in a tenth
+    return text if plain else _STORED.escape(text)
 
 
 class _Visible(dict[int, str]):

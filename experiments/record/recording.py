@@ -307,7 +307,7 @@ class Recording:
             self._read_in()
         self.heart.stop()
         waiting = spilled(self.store.path, self.short)
-        if waiting.places or self._pending:
+        if waiting.files or self._pending:
             memory = f", {len(self._pending)} only in memory" if self._pending else ""
             self.left = f"run {self.name}: {waiting}{memory}"
         if not self._spilling:

@@ -5,18 +5,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from sqlalchemy import Table, column, table
+from sqlalchemy import Table
 
 from grpo_engine import events as ev
 from grpo_tui.experiments.db.numbers import nan_names
 from grpo_tui.experiments.db.tables import ROLLOUT, ROLLOUT_GROUP, ROLLOUT_REWARD
 from grpo_tui.experiments.db.tokens import encode
-from grpo_tui.experiments.db.types import Text
 from grpo_tui.experiments.values import TokenRow
 
 PROGRESS = (ev.PhaseStarted, ev.PhaseAdvanced, ev.PromptsStarted, ev.RolloutsAdvanced)
-PROMPT_WORDS = table("prompt_words", column("rowid"), column("prompt_text", Text()))
-ROLLOUT_WORDS = table("rollout_words", column("rowid"), column("text", Text()))
 
 Row = dict[str, Any]
 Rows = defaultdict[Any, list[Row]]  # by table, in the order in which they are inserted
@@ -73,28 +70,25 @@ class Scored:
 
 
 def add_group(
-    rows: Rows, scored: Scored, common: Row, parts: RecordedParts, last: tuple[int, int]
+    rows: Rows, scored: Scored, common: Row, parts: RecordedParts, last: Mapping[Table, int]
 ) -> None:
-    """Add a group and its rollouts; ids continue from the `last` stored ones of both."""
+    """Add a group and its rollouts; ids continue from the last stored ones."""
     group, numbers = scored.group, scored.by_index()
-    key = last[0] + len(rows[ROLLOUT_GROUP]) + 1
+    key = last[ROLLOUT_GROUP] + len(rows[ROLLOUT_GROUP]) + 1
     rows[ROLLOUT_GROUP].append({
         "id": key, **common, **of_event(ROLLOUT_GROUP, group),
         "tokens_seq": scored.numbers_seq, "idx": group.index,
         "has_tokens": parts.tokens_of(scored.step, group.origin),
         "nonfinite": nan_names(reward_mean=group.reward_mean, reward_std=group.reward_std),
     })  # fmt: skip
-    rows[PROMPT_WORDS].append({"rowid": key, "prompt_text": group.prompt_text})
     for item in group.rollouts:
-        number = last[1] + len(rows[ROLLOUT]) + 1
-        text = item.text if parts.rollouts else ""
+        number = last[ROLLOUT] + len(rows[ROLLOUT]) + 1
         rows[ROLLOUT].append({
             "id": number, "group_id": key, "run_id": common["run_id"], "idx": item.index,
-            "text": text, "reward": item.reward, "advantage": item.advantage,
-            "tokens": ev.model_tokens(item.ids, item.spans), "finish": item.finish,
-            "spans": item.spans, **of_numbers(item, numbers.get(item.index)),
+            "text": item.text if parts.rollouts else "", "reward": item.reward,
+            "advantage": item.advantage, "tokens": ev.model_tokens(item.ids, item.spans),
+            "finish": item.finish, "spans": item.spans, **of_numbers(item, numbers.get(item.index)),
         })  # fmt: skip
-        rows[ROLLOUT_WORDS].append({"rowid": number, "text": text})
         rows[ROLLOUT_REWARD] += [
             {
                 "rollout_id": number, "position": position, "function": reward.name,

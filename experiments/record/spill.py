@@ -16,7 +16,7 @@ from grpo_engine import events as ev
 from grpo_tui.experiments.db.connection import open_writer
 from grpo_tui.experiments.db.machine import host_name, is_alive
 from grpo_tui.experiments.db.paths import run_folder, spill_file, spill_folder
-from grpo_tui.experiments.db.spilled import places, runs_waiting, spilled
+from grpo_tui.experiments.db.spilled import runs_waiting, spill_files, spilled
 from grpo_tui.experiments.db.tables import ATTEMPT
 from grpo_tui.experiments.errors import RunNotFoundError, StoreError
 from grpo_tui.experiments.record.rows import Item, recorded_parts
@@ -49,7 +49,7 @@ def read_in(writer: RunWriter, store: Path, run: str) -> tuple[int, str]:
     count = 0
     rest: list[bytes] = []
     with _lock(store):
-        files = places(store, run)
+        files = spill_files(store, run)
         for items in _batches(files, rest):
             stored = writer.stored([item.seq for item in items])
             new = [item for item in items if item.seq not in stored]

@@ -6,7 +6,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Insert, Table, bindparam, create_engine, func, select
+from sqlalchemy import (
+    Connection,
+    Insert,
+    Table,
+    bindparam,
+    column,
+    create_engine,
+    func,
+    select,
+    table,
+)
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.pool import StaticPool
 
@@ -26,6 +36,7 @@ from grpo_tui.experiments.db.tables import (
     METRIC_SUMMARY,
     ROLLOUT,
     ROLLOUT_GROUP,
+    ROLLOUT_REWARD,
     RUN,
     STEP,
     UPDATE_PASS,
@@ -47,6 +58,10 @@ from grpo_tui.experiments.record.rows import (
 
 REPLACED = (STEP, METRIC, METRIC_SUMMARY)
 VALUE_BYTES = 8  # of a number, or beside a text
+WORDS = (
+    (table("rollout_words", column("rowid"), column("text")), ROLLOUT.c.text),
+    (table("prompt_words", column("rowid"), column("prompt_text")), ROLLOUT_GROUP.c.prompt_text),
+)  # the full-text index of a column
 OF_LATEST_ALERT = ("severity", "last_step", "value", "limit", "group_index", "explanation",
                    "remedy")  # fmt: skip
 LATE_NUMBERS = (
@@ -152,7 +167,7 @@ class RunWriter:
     def _insert(self, items: Sequence[Item], scored: Mapping[int, Scored], size: int) -> None:
         rows = Rows(list)
         seqs = {item.seq for item in items}
-        last = self._last_id(ROLLOUT_GROUP), self._last_id(ROLLOUT)
+        last = {target: self._last_id(target) for target in (ROLLOUT_GROUP, ROLLOUT)}
         for item in items:
             common = self._common(item)
             match item.event:
@@ -176,13 +191,17 @@ class RunWriter:
                 self._summaries[key].row(self.run, key)
                 for key in {row["key_id"] for row in rows[METRIC]}
             ]
-        for table, values in rows.items():
+        for target, values in rows.items():
             if values:
-                self.conn.execute(_insert_into(table), values)
+                self.conn.execute(_insert_into(target), values)
+        if rows[ROLLOUT_GROUP]:
+            for words, text in WORDS:
+                new = select(text.table.c.id, text).where(text.table.c.id > last[text.table])
+                self.conn.execute(words.insert().from_select(["rowid", text.name], new))
         self._totals(items, size + _size(rows))
 
-    def _last_id(self, table: Table) -> int:
-        return int(self.conn.scalar(select(func.coalesce(func.max(table.c.id), 0))) or 0)
+    def _last_id(self, target: Table) -> int:
+        return int(self.conn.scalar(select(func.coalesce(func.max(target.c.id), 0))) or 0)
 
     def _common(self, item: Item) -> Row:
         """Return the columns of everything that is recorded in its order."""
@@ -314,28 +333,21 @@ class RunWriter:
 
 
 def _connection(file: sqlite3.Connection) -> Connection:
-    """Return SQLAlchemy's connection for the open file; transactions are begun by hand.
-
-    It inserts up to a thousand rows in a statement. Each statement yields the interpreter: with
-    one for each row, a busy thread made the lock last for seconds.
-    """
-    engine = create_engine(
+    """Return SQLAlchemy's connection for the open file; transactions are begun by hand."""
+    return create_engine(
         "sqlite://", creator=lambda: file, poolclass=StaticPool, isolation_level="AUTOCOMMIT",
         pool_reset_on_return=None,
-    )  # fmt: skip
-    engine.dialect.use_insertmanyvalues_wo_returning = True
-    return engine.connect()
+    ).connect()  # fmt: skip
 
 
-def _insert_into(table: Table) -> Insert:
-    return table.insert().prefix_with("OR REPLACE") if table in REPLACED else table.insert()
+def _insert_into(target: Table) -> Insert:
+    return target.insert().prefix_with("OR REPLACE") if target in REPLACED else target.insert()
 
 
 def _size(rows: Rows) -> int:
-    """Return roughly the bytes of rows; texts that can be searched have rows of their own."""
-    return sum(
-        VALUE_BYTES * len(row) + sum(len(value) for value in row.values() if type(value) is str)
-        for table, added in rows.items()
-        if table is not METRIC_SUMMARY
-        for row in added
+    """Return roughly the bytes of rows; a text takes as much again in its index."""
+    texts = sum(2 * len(row[text.name]) for _, text in WORDS for row in rows[text.table]) + sum(
+        len(row["reason"]) for row in rows[ROLLOUT_REWARD]
     )
+    added = (values for target, values in rows.items() if values and target is not METRIC_SUMMARY)
+    return texts + sum(VALUE_BYTES * len(values) * len(values[0]) for values in added)

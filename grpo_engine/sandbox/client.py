@@ -123,11 +123,12 @@ class Sandbox:
         at_a_time: int = 1,
         interpreter: str = "",
         memory: float = MEMORY,
+        env: Mapping[str, str] | None = None,
         interrupted: Callable[[], bool] = lambda: False,
         objects: Mapping[str, Any] | None = None,
     ) -> None:
         self._service, self._name, self._setup = service, name, setup
-        self._folder, self._interpreter = folder, interpreter
+        self._folder, self._interpreter, self._env = folder, interpreter, env
         self._at_a_time, self._memory = at_a_time, memory
         self._interrupted, self._objects = interrupted, objects
         names = [name] if processes == 1 else [f"{name}-{i + 1}" for i in range(processes)]
@@ -144,6 +145,13 @@ class Sandbox:
     @property
     def log(self) -> Path:
         return self._folder / f"{self._workers[0].name}.log"
+
+    def describe(self, failure: Failure) -> str:
+        """The failure of a call, with the last line of what its process wrote if that ended."""
+        if failure.cause == "exception" or not self.log.exists():
+            return failure.message
+        lines = self.log.read_text(errors="replace").split("\n")
+        return ": ".join([failure.message, *[line for line in lines if line.strip()][-1:]])
 
     def close(self, grace: float = 0.0) -> None:
         """Let the processes exit within so many seconds, then end all that they started."""
@@ -220,12 +228,15 @@ class Sandbox:
             else:
                 self._folder.mkdir(parents=True, exist_ok=True)
                 worker.process = Process(
-                    self._service, self._folder, worker.name, self._interpreter
+                    self._service, self._folder, worker.name, self._interpreter, self._env
                 )
         except OSError as error:
             self._fail(worker, Failure(cause="crash", message=f"could not be started: {error}"))
 
     def _send(self, worker: _Worker) -> None:
+        is_idle = not (worker.sent or worker.setup)
+        if worker.process and is_idle and worker.queue and worker.process.has_ended():
+            worker.end()
         if worker.process is None and worker.queue:
             self._begin(worker)
         while worker.process and (worker.setup or worker.queue):

@@ -32,6 +32,9 @@ class Local:
         wait_for_any([self], 0)
         return [self._replies.popleft() for _ in range(len(self._replies))]
 
+    def has_ended(self) -> bool:
+        return False
+
     def has_more(self, memory: float) -> bool:  # noqa: ARG002 - this process has no limit
         return False
 

@@ -6,7 +6,7 @@ import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
@@ -65,10 +65,14 @@ class CappedLog:
 class Process:
     """A new interpreter, this one or another, in its own process group, which serves `service`.
 
-    `name` is that of its log and trace in the folder.
+    `name` is that of its log and trace in the folder; `env` is its environment, instead of this
+    process's with one thread for each library.
     """
 
-    def __init__(self, service: str, folder: Path, name: str, interpreter: str = "") -> None:
+    def __init__(
+        self, service: str, folder: Path, name: str, interpreter: str = "",
+        env: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
         self._log = CappedLog(folder / f"{name}.log")
         self._trace = folder / f"{name}.trace"
         self._trace.write_bytes(b"")
@@ -82,7 +86,7 @@ class Process:
         lifeline, self._lifeline = os.pipe()
         trace = os.open(self._trace, os.O_WRONLY | os.O_APPEND)
         fds = (request, reply, lifeline, trace)
-        environment = {**os.environ, **dict.fromkeys(ONE_THREAD, "1")}
+        environment = dict(env or {**os.environ, **dict.fromkeys(ONE_THREAD, "1")})
         self._mark = uuid4().hex
         environment |= {"TOKENIZERS_PARALLELISM": "false", "PYTHONHASHSEED": "0"}
         environment[MARK] = self._mark
@@ -119,6 +123,9 @@ class Process:
         if not replies and (ended or not self._has_replies):
             raise self._died()
         return replies
+
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
 
     def has_more(self, memory: float) -> bool:
         """Whether the process and its descendants hold more than so many bytes."""

@@ -6,6 +6,7 @@ stopped: a call that takes too long there is reported with its line, and the cli
 process. Standard output belongs to users' code; frames use separate pipes.
 """
 
+import atexit
 import faulthandler
 import os
 import resource
@@ -135,11 +136,9 @@ class Server:
 
 def limit_memory(limit: float) -> None:
     """Make allocations beyond a limit raise MemoryError, where the system can."""
-    if sys.platform == "linux":
+    if sys.platform == "linux" and limit < inf:
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        soft = hard if limit == inf else int(limit)
-        if hard != resource.RLIM_INFINITY:
-            soft = min(soft, hard)
+        soft = int(limit) if hard == resource.RLIM_INFINITY else min(int(limit), hard)
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
@@ -174,6 +173,7 @@ def main() -> None:
     end_with_the_engine(lifeline)
     sys.path.append(str(Path.cwd()))
     _serve(request, reply, service)
+    atexit._run_exitfuncs()  # a normal exit would also wait for threads
     sys.stdout.flush()
     end_all(os.environ.get(MARK, ""), os.getpid())
     os._exit(0)
@@ -190,6 +190,7 @@ def _serve(request: int, reply: int, service: str) -> None:
         if request in ready:
             frame = read_frame(request)
             if frame is None:
+                server.close()
                 return
             limit_memory(frame["memory"])
             server.accept(frame)

@@ -43,12 +43,12 @@ def _splits(config: TaskConfig) -> dict[str, list[dict[str, Any]]]:
         Sandbox(SERVICE, folder, "rows", interpreter=config.interpreter, memory=inf) as sandbox,
     ):
         result = sandbox.ask(call)
-        output = sandbox.log.read_text(errors="replace").strip() if sandbox.log.exists() else ""
-    failure = result.failure
-    if failure is None:
-        return dict(result.value)
+        failure = result.failure
+        if failure is None:
+            return dict(result.value)
+        if failure.cause == "timeout":
+            failure = replace(failure, message=f"gave no data within {LIMIT_S:g} s")
+        message = sandbox.describe(failure)
     if failure.cause == "exception":
-        raise DataError(failure.message, "task.name", "task.interpreter")
-    message = failure.message or f"gave no data within {LIMIT_S:g} s"
-    last = f": {output.splitlines()[-1]}" if output else ""
-    raise DataError(f"{config.name}: {message}{last}", "task.interpreter")
+        raise DataError(message, "task.name", "task.interpreter")
+    raise DataError(f"{config.name}: {message}", "task.interpreter")

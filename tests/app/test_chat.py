@@ -1,7 +1,5 @@
 """The trained model and the one it began as, asked the same thing: real processes, a tiny model."""
 
-import io
-import os
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -11,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_tui.app.chat.client import Chat, Pair, Said, pair_of
-from grpo_tui.app.chat.process import Answering
+from grpo_tui.app.chat.client import Chat, Pair, Token, pair_of
 from grpo_tui.app.jobs.start import new_job
 from grpo_tui.app.text.safe_text import cell_len
 from grpo_tui.app.tui.app import Workbench
@@ -53,7 +50,7 @@ def chat(trained: Pair) -> Iterator[Chat]:
 
 
 def test_both_models_answer_and_each_token_has_its_probability_under_both(chat: Chat) -> None:
-    *grown, turn = chat.ask("ab")
+    *grown, turn = chat.send("ab")
     assert grown
     assert turn.done
     assert turn.problem == ""
@@ -72,7 +69,7 @@ def test_both_models_answer_and_each_token_has_its_probability_under_both(chat: 
 def test_a_run_that_learned_nothing_answers_as_before(tmp_path: Path) -> None:
     talk = Chat(made(tmp_path, 0.0), tokens=8)
     try:
-        *_, turn = talk.ask("ab")
+        *_, turn = talk.send("ab")
     finally:
         talk.close()
     assert turn.texts[0] == turn.texts[1]
@@ -82,45 +79,35 @@ def test_a_run_that_learned_nothing_answers_as_before(tmp_path: Path) -> None:
 
 def test_an_answer_can_be_stopped_and_the_next_question_is_answered(chat: Chat) -> None:
     chat.tokens = 100_000
-    answering = chat.ask("ab")
+    answering = chat.send("ab")
     next(answering)
     chat.stop()
     *_, turn = answering
     assert turn.done
     assert turn.problem == ""
     chat.tokens = 4
-    *_, turn = chat.ask("ab")
+    *_, turn = chat.send("ab")
     assert turn.tokens[1]
 
 
-def test_a_stop_is_heard_before_its_question_is_answered() -> None:
-    asked, ask = os.pipe()
-    with os.fdopen(asked, "rb") as questions:
-        process = Answering(questions, io.BytesIO())
-        os.write(ask, b'{"tokens": 8}\n{"stop": true}\n')
-        try:
-            found = process._questions.get(timeout=60)
-            assert found is not None
-            wait_until(lambda: found[1].stop_now)
-        finally:
-            os.close(ask)
-
-
 def test_a_process_that_dies_is_told_and_the_next_question_starts_another(chat: Chat) -> None:
-    list(chat.ask("ab"))
+    chat.tokens = 100_000
+    pieces = chat.send("ab")
+    next(pieces)
     (process,) = answering_processes()
     process.kill()
     process.wait()
-    *_, turn = chat.ask("ab")
-    assert turn.problem.startswith("the process with the models has ended: ")
-    *_, turn = chat.ask("ab")
+    *_, turn = pieces
+    assert turn.problem == "the answer was lost with its process; ask again"
+    chat.tokens = 8
+    *_, turn = chat.send("ab")
     assert turn.problem == ""
     assert turn.texts[0]
 
 
 def answering_processes() -> list[psutil.Process]:
     children = psutil.Process().children()
-    return [child for child in children if "grpo_tui.app.chat.process" in child.cmdline()]
+    return [child for child in children if "grpo_tui.app.chat.service:Answers" in child.cmdline()]
 
 
 async def test_the_screen_asks_both_and_shows_a_tokens_probabilities(trained: Pair) -> None:
@@ -156,6 +143,6 @@ async def test_the_screen_asks_both_and_shows_a_tokens_probabilities(trained: Pa
 def test_no_line_of_an_answer_is_wider_than_its_panel(
     texts: list[str], width: int, cursor: int
 ) -> None:
-    tokens = [Said(text, -1.0, -1.0 - place) for place, text in enumerate(texts)]
+    tokens = [Token(text, -1.0, -1.0 - place) for place, text in enumerate(texts)]
     for line in answer_lines(tokens, cursor, width, PALETTE):
         assert sum(cell_len(piece) for piece, _ in line) <= width

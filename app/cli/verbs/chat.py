@@ -45,7 +45,7 @@ def chat(
     talk = Chat(pair, temperature=temperature, tokens=tokens)
     try:
         for prompt in prompts:
-            *_, turn = talk.ask(prompt)
+            *_, turn = talk.send(prompt)
             if turn.problem:
                 raise typer.BadParameter(turn.problem)
             if as_json:

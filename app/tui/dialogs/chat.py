@@ -12,7 +12,7 @@ from textual.containers import Horizontal, Vertical
 from textual.reactive import reactive
 from textual.widgets import Input
 
-from grpo_tui.app.chat.client import Chat, Pair, Said, Turn
+from grpo_tui.app.chat.client import Chat, Pair, Token, Turn
 from grpo_tui.app.text.numbers import short
 from grpo_tui.app.text.safe_text import cell_len, clip, safe, wrap
 from grpo_tui.app.tui.looks.colours import Palette, style
@@ -42,7 +42,7 @@ class AnswersPanel(Panel):
         self._which, self._turns = which, turns
 
     @property
-    def tokens(self) -> tuple[Said, ...]:
+    def tokens(self) -> tuple[Token, ...]:
         """The tokens of the last answer, once it is complete."""
         return self._turns[-1].tokens[self._which] if self._turns else ()
 
@@ -91,7 +91,7 @@ class AnswersPanel(Panel):
 
 
 def answer_lines(
-    tokens: Sequence[Said], cursor: int | None, width: int, palette: Palette
+    tokens: Sequence[Token], cursor: int | None, width: int, palette: Palette
 ) -> list[Line]:
     """The tokens, wrapped; in the colours of advantages where training changed them."""
     lines: list[list[Span]] = [[]]
@@ -198,7 +198,7 @@ class ChatScreen(Dialog[None]):
             self.run_worker(lambda: self._ask(event.value), thread=True, group="chat")
 
     def _ask(self, text: str) -> None:
-        for _ in self._chat.ask(text):
+        for _ in self._chat.send(text):
             pass
         self._asking = False
 

@@ -10,7 +10,7 @@ import pytest
 
 from grpo_engine.config.parse import build
 from grpo_tui.app.trial import TrialProcess
-from grpo_tui.app.trial.process import Trials
+from grpo_tui.app.trial.service import Trials
 from grpo_tui.app.tui.screens.new_run.pages import PlayPanel
 from tests.app import frames
 from tests.app.new_run_kit import opened, workbench
@@ -49,8 +49,7 @@ async def play(
     trial: TrialProcess, name: str, answer: str | None, **task: Any
 ) -> Mapping[str, Any]:
     config = build({"task": {"name": name, **task}})
-    question = {"do": "play", "config": config.model_dump(mode="json"), "answer": answer}
-    return await trial.ask(question, "play")
+    return await trial.request("play", config, answer=answer)
 
 
 def texts(found: Mapping[str, Any]) -> list[str]:
@@ -63,8 +62,8 @@ async def test_an_episode_is_played_turn_by_turn_in_a_process_of_its_own(own: st
         found = await play(trial, own, None, max_turns=3)
         assert found["lines"][-1] == ["hint", "turn 1 of 3, your answer:"]
         (pid,) = [int(text.split()[-1]) for text in texts(found) if "process" in text]
-        assert trial._process is not None
-        assert pid not in (os.getpid(), trial._process.pid)
+        assert trial._sandbox is not None
+        assert pid not in (os.getpid(), *pids_of(trial._sandbox))
         found = await play(trial, own, "a\nb")
         assert found["lines"][0] == ["reply", "heard a\nb"]
         assert texts(found)[1].startswith("(length 3, ")
@@ -143,8 +142,7 @@ async def test_a_run_may_get_its_rewards_from_its_environment_alone_or_look_at_i
     async def problems(task: str, *functions: str) -> list[str]:
         config = build({"model": {"path": "starter"}, "task": {"name": task},
                         "rewards": {"functions": list(functions)}})  # fmt: skip
-        question = {"do": "ready", "config": config.model_dump(mode="json")}
-        return [words for _, words in (await trial.ask(question, "ready"))["problems"]]
+        return [words for _, words in (await trial.request("ready", config))["problems"]]
 
     trial = TrialProcess()
     try:
@@ -157,11 +155,11 @@ async def test_a_run_may_get_its_rewards_from_its_environment_alone_or_look_at_i
 
 
 def answering(lines: list[tuple[str, str]]) -> Callable[..., Any]:
-    async def ask(*_: Any, **__: Any) -> Mapping[str, Any]:
+    async def request(*_: Any, **__: Any) -> Mapping[str, Any]:
         await asyncio.sleep(0)
         return {"lines": [list(line) for line in lines], "over": False, "failed": False}
 
-    return ask
+    return request
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
@@ -171,7 +169,7 @@ async def test_hostile_replies_are_shown_harmlessly(size: tuple[int, int], tmp_p
         screen = await opened(app, pilot)
         kinds = ("prompt", "reply", "hint", "error")
         for text in HOSTILE:
-            screen.player.ask = answering([(kind, text) for kind in kinds])  # type: ignore[method-assign]
+            screen.player.request = answering([(kind, text) for kind in kinds])  # type: ignore[method-assign]
             await pilot.press("E") if not screen.has_class("-page-play") else None
             await pilot.press("enter")
             await pilot.pause()
@@ -179,13 +177,10 @@ async def test_hostile_replies_are_shown_harmlessly(size: tuple[int, int], tmp_p
 
 
 def test_the_trial_process_ends_its_episode() -> None:
-    from contextlib import ExitStack
-
-    with ExitStack() as stack:
-        trials = Trials(stack)
-        config = build({"task": {"name": "guess"}}).model_dump(mode="json")
-        trials.answer({"do": "play", "config": config, "answer": None})
-        episode = trials._player._episode
-        assert episode is not None
-        assert pids_of(episode.client._sandbox)
+    trials = Trials(None)
+    trials.play({"task": {"name": "guess"}}, None)
+    episode = trials._player._episode
+    assert episode is not None
+    assert pids_of(episode.client._sandbox)
+    trials.close()
     assert not pids_of(episode.client._sandbox)

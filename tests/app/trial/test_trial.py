@@ -10,6 +10,8 @@ import pytest
 from grpo_engine.config.settings import RunConfig
 from grpo_tui.app.trial import TrialProcess
 from tests.engine.runs import settings, write_world
+from tests.engine.sandbox.processes import kill
+from tests.patience import until
 
 
 @pytest.fixture(scope="module")
@@ -18,8 +20,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 async def asked(trial: TrialProcess, what: str, config: RunConfig, **more: Any) -> dict[str, Any]:
-    question = {"do": what, "config": config.model_dump(mode="json"), **more}
-    return await trial.ask(question, what)
+    return await trial.request(what, config, **more)
 
 
 async def test_prompts_memory_and_rewards_are_tried_in_a_process_of_their_own(world: Path) -> None:
@@ -88,10 +89,24 @@ async def test_an_overtaken_question_is_cancelled_and_a_dead_process_is_replaced
         with pytest.raises(asyncio.CancelledError):
             await first
         assert json.dumps(await second)
-        assert trial._process is not None
-        trial._process.kill()
-        trial._process.wait()
+        assert trial._sandbox is not None
+        kill(trial._sandbox)
         again = await asked(trial, "examples", config)
         assert again["examples"]
     finally:
         trial.close()
+
+
+async def test_nothing_is_left_in_the_temporary_folder(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    trial = TrialProcess()
+    score = await asked(trial, "score", settings(world), example=0, completion="abc")
+    assert score["rows"]
+    assert await asked(trial, "memory", settings(world))
+    folders = list(tmp_path.glob("*/*.scratch"))
+    assert folders
+    trial.close()
+    until(lambda: not any(folder.exists() for folder in folders if "engine" not in folder.name))

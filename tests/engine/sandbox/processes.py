@@ -1,5 +1,10 @@
 """The processes of a sandbox, for tests."""
 
+import os
+import signal
+
+import psutil
+
 from grpo_engine.sandbox.client import Sandbox
 from grpo_engine.sandbox.process import Process
 
@@ -8,3 +13,11 @@ def pids_of(sandbox: Sandbox) -> list[int]:
     """The ids of the processes that run."""
     processes = [worker.process for worker in sandbox._workers]
     return [process._process.pid for process in processes if isinstance(process, Process)]
+
+
+def kill(sandbox: Sandbox) -> None:
+    """Kill the processes that run, and wait for their end without collecting their status."""
+    for pid in pids_of(sandbox):
+        os.kill(pid, signal.SIGKILL)
+        while psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+            pass

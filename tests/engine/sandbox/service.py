@@ -1,5 +1,6 @@
 """A service as tests call it in the sandbox."""
 
+import atexit
 import os
 import time
 from pathlib import Path
@@ -25,6 +26,9 @@ class Service:
 
     def pid(self) -> int:
         return os.getpid()
+
+    def leave_at_exit(self, file: str) -> None:
+        atexit.register(Path(file).touch)
 
     def hang(self, file: str = "") -> None:
         """Never return; leave a file to say that it has begun."""

@@ -10,7 +10,7 @@ import pytest
 
 from grpo_engine.control import StopNow
 from grpo_engine.sandbox.client import LOADING, Call, Result, Sandbox
-from tests.engine.sandbox.processes import pids_of
+from tests.engine.sandbox.processes import kill, pids_of
 
 SERVICE = "tests.engine.sandbox.service:Service"
 
@@ -126,6 +126,20 @@ def test_calls_beside_one_that_needs_too_much_memory_are_made_again(tmp_path: Pa
             sandbox.submit(each)
         reasons = {result.call: reason(result) for result in sandbox.finish()}
         assert [reasons[each] for each in calls] == [NEEDS_MORE, None, None]
+
+
+def test_a_process_that_died_while_nothing_was_called_costs_no_call(tmp_path: Path) -> None:
+    with Sandbox(SERVICE, tmp_path, "one", setup=[call("load", text="a")]) as sandbox:
+        sandbox.start()
+        kill(sandbox)
+        assert sandbox.ask(call("echo", text="b")).value == ["a", "b"]
+
+
+def test_what_is_registered_for_the_exit_is_done_unless_it_hangs(tmp_path: Path) -> None:
+    with Sandbox(SERVICE, tmp_path, "one") as sandbox:
+        sandbox.ask(call("leave_at_exit", file=str(tmp_path / "left")))
+        sandbox.close(60.0)
+        assert (tmp_path / "left").exists()
 
 
 def test_an_interpreter_that_is_not_there_is_a_failure(tmp_path: Path) -> None:

@@ -707,9 +707,8 @@ class NewRunScreen(WorkbenchScreen):
     async def _ask(
         self, what: str, config: RunConfig, *, online: bool = False, **more: Any
     ) -> Mapping[str, Any]:
-        question = {"do": what, "config": config.model_dump(mode="json"), **more}
         try:
-            return await self.trial.ask(question, what, online=online)
+            return await self.trial.request(what, config, online=online, **more)
         except TrialError as error:
             return {"problem": str(error)}
 
@@ -822,9 +821,8 @@ class NewRunScreen(WorkbenchScreen):
 
     @work(exclusive=True, group="play")
     async def _reply(self, config: RunConfig, answer: str | None) -> None:
-        question = {"do": "play", "config": config.model_dump(mode="json"), "answer": answer}
         try:
-            found = await self.player.ask(question, "play")
+            found = await self.player.request("play", config, answer=answer)
         except TrialError as error:
             found = {"problem": str(error)}
         told = found.get("lines", [("error", found.get("problem", ""))])

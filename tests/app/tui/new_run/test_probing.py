@@ -41,9 +41,9 @@ class Answers:
         self.answers, self.asked = list(answers), list[Mapping[str, Any]]()
         self.released = asyncio.Event()
 
-    async def ask(self, question: Mapping[str, Any], key: str, **_: Any) -> Mapping[str, Any]:
-        self.asked.append({"key": key, "begin": question.get("begin")})
-        if key == "stop":
+    async def request(self, method: str, *_: Any, **arguments: Any) -> Mapping[str, Any]:
+        self.asked.append({"key": method, "begin": arguments.get("begin")})
+        if method == "stop":
             return {}
         if len(self.answers) == 1:
             await self.released.wait()

@@ -1,0 +1,86 @@
+"""Both models of a chat, in a process of their own: their answers, and what each thinks of them."""
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from typing import Any
+
+from grpo_engine.api.policy import LoadedPolicy, of_config
+from grpo_engine.config.parse import build
+from grpo_engine.errors import EngineError
+from grpo_engine.rollouts.types import Rollout
+from grpo_engine.tasks.base import Task
+
+Piece = dict[str, Any]
+
+
+class Answers:
+    """The models in the order in which they were loaded, and the answer that is being sampled."""
+
+    def __init__(self, _server: object) -> None:
+        self._models: list[LoadedPolicy] = []
+        self._pieces: Iterator[Piece] | None = None
+
+    def load(self, config: Mapping[str, Any]) -> None:
+        task = Task(name="chat", train=())
+        self._models.append(of_config(build(config, "the run"), task, chat=None))
+
+    def begin(
+        self, turns: Sequence[tuple[str, Sequence[str]]], temperature: float, seed: int, tokens: int
+    ) -> None:
+        """Begin to answer the last of the turns, each a prompt and what the models answered."""
+        self._pieces = self._answer(turns, temperature, seed, tokens)
+
+    def next(self) -> Piece | None:
+        """More text of a model, or the tokens of its whole answer; None at the end."""
+        if self._pieces is None:
+            raise EngineError("the answer was lost with its process; ask again")
+        return next(self._pieces, None)
+
+    def stop(self) -> None:
+        """Drop the answer."""
+        self._pieces = iter(())
+
+    def _answer(
+        self, turns: Sequence[tuple[str, Sequence[str]]], temperature: float, seed: int, tokens: int
+    ) -> Iterator[Piece]:
+        answers = []
+        for index, model in enumerate(self._models):
+            texts = model.answers(
+                _prompt(model, index, turns), temperature=temperature, seed=seed,
+                max_new_tokens=min(tokens, model.policy.context_length // 2),
+            )  # fmt: skip
+            answer = yield from _texts(index, texts)
+            answers.append(answer)
+        for index, answer in enumerate(answers):
+            # at the temperature of training
+            logprobs = [model.logprobs(answer) for model in self._models]
+            starts = (0, *answer.ends[:-1])
+            yield {"model": index, "tokens": [
+                {"text": answer.text[start:end], "logprobs": [row[i] for row in logprobs]}
+                for i, (start, end) in enumerate(zip(starts, answer.ends, strict=True))
+            ]}  # fmt: skip
+
+
+def _texts(
+    model: int, texts: Generator[str, None, list[Rollout]]
+) -> Generator[Piece, None, Rollout]:
+    """The text as it grows; returns the answer."""
+    while True:
+        try:
+            yield {"model": model, "text": next(texts)}
+        except StopIteration as end:
+            answers: list[Rollout] = end.value
+            return answers[0]
+
+
+def _prompt(
+    model: LoadedPolicy, index: int, turns: Sequence[tuple[str, Sequence[str]]]
+) -> str | list[dict[str, str]]:
+    """The dialogue as this model had it; without a chat template, the last text alone."""
+    if not model.chat:
+        return turns[-1][0]
+    messages = []
+    for prompt, answers in turns:
+        messages.append({"role": "user", "content": prompt})
+        if answers:
+            messages.append({"role": "assistant", "content": answers[index]})
+    return messages
