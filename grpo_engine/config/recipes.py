@@ -199,7 +199,7 @@ class Recipe:
         "steps",
     )  # fmt: skip
     refill_rounds: int = setting(0, "Rounds that replace groups without signal; 0 is off.", off=0)
-    refill_on: str = setting(
+    refill_on: str = option(
         "accuracy", "What answers of a group must differ in: accuracy, total or a reward function.",
         condition=above("refill_rounds", 0),
     )  # fmt: skip
@@ -210,7 +210,7 @@ class Recipe:
     entropy_bonus: float = setting(
         0.0, "Weight of the entropy bonus.", off=0, outside=" − {entropy_bonus:g}·mean(H)"
     )
-    entropy_target: float | None = setting(
+    entropy_target: float | None = option(
         None, "Entropy that the bonus is adjusted to reach.", ge=0, off=None
     )
     entropy_top_quantile: float = setting(

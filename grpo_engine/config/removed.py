@@ -26,6 +26,7 @@ OPTIONS = (
     "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg", "target_tolerance", "anchor_level",
     "ref_mix", "stop_share", "stop_kl", "stop_plateau", "gamma", "lam", "value_clip",
     "value_coefficient", "whiten", "sampler_sync_every",
+    "refill_on", "entropy_target",
 )  # fmt: skip
 
 
@@ -37,6 +38,10 @@ REMOVED: Final[Mapping[str, Removed]] = {
     "run.workers": Removed((0, "auto"), "one process computes, with all the cores it may use"),
     **{f"algorithm.{name}": _moved(f"algorithm.options.{name}") for name in OPTIONS},
     "algorithm.drop_at_bound": Removed((None, False), "the KL penalty of tokens stays"),
+    "rollout.min_p": _moved("rollout.options.min_p", 0.0),
+    "rollout.repetition_penalty": _moved("rollout.options.repetition_penalty", 1.0),
+    "rollout.ignore_end": _moved("rollout.options.ignore_end", False),
+    "optimizer.critic_learning_rate": _moved("optimizer.options.critic_learning_rate", 1e-4),
     "optimizer.beta1": _moved("optimizer.options.beta1", 0.9),
     "optimizer.beta2": _moved("optimizer.options.beta2", 0.999),
     "optimizer.epsilon": _moved("optimizer.options.epsilon", 1e-8),

@@ -77,6 +77,12 @@ def checked(options: Mapping[str, Any], known: Mapping[str, Setting]) -> dict[st
     return result
 
 
+def set_options(options: Mapping[str, Any], known: Mapping[str, Setting]) -> dict[str, Any]:
+    """The entries that are not the default."""
+    made = checked(options, known)
+    return {name: value for name, value in made.items() if value != known[name].default}
+
+
 class ModelConfig(Section):
     """Which model is trained, and which of its weights."""
 
@@ -251,6 +257,19 @@ class RewardsConfig(Section):
     )  # fmt: skip
 
 
+ROLLOUT_OPTIONS: Mapping[str, Setting] = {
+    "min_p": declared(
+        0.0, "Drop tokens below this share of the likeliest.", annotation=float, lt=1
+    ),
+    "repetition_penalty": declared(
+        1.0, "Divide logits of seen tokens; 1 is off.", annotation=float, ge=1, le=10
+    ),
+    "ignore_end": declared(
+        False, "Sample past end tokens, for benchmarks.", annotation=bool
+    ),
+}  # fmt: skip
+
+
 class RolloutConfig(Section):
     """How answers are sampled."""
 
@@ -260,15 +279,22 @@ class RolloutConfig(Section):
     temperature: float = setting(1.0, "Sampling temperature.", gt=0, le=10)
     top_p: float = setting(1.0, "Smallest set of tokens with this probability.", gt=0, le=1)
     top_k: int = setting(0, "Only the k likeliest tokens; 0 for all.")
-    min_p: float = setting(0.0, "Drop tokens below this share of the likeliest.", lt=1)
-    repetition_penalty: float = setting(1.0, "Divide logits of seen tokens; 1 is off.", ge=1, le=10)
     stop: tuple[str, ...] = setting((), "Texts that end an answer.", longest=UNLIMITED)
     think_budget: int = setting(0, "Most tokens before `</think>`; 0 for no cap.")
     max_context: int = setting(
         0, "Most tokens of prompt, answer and replies; 0 for the model's context."
     )
     max_rows: int = setting(0, "Rows decoded at a time; 0 for all of the step.")
-    ignore_end: bool = setting(False, "Sample past end tokens, for benchmarks.")
+    options: Mapping[str, JsonValue] = setting(
+        {}, "min_p (0): tokens below this share of the likeliest are dropped; repetition_penalty "
+        "(1): logits of seen tokens are divided by it; ignore_end (false): sample past end tokens.",
+        example="{min_p: 0.05}",
+    )  # fmt: skip
+
+    @field_validator("options")
+    @classmethod
+    def _options_are_known(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        return set_options(options, ROLLOUT_OPTIONS)
 
     @property
     def rows(self) -> int:
@@ -365,6 +391,9 @@ OPTIMIZER_OPTIONS: Mapping[str, Setting] = {
         False, "Begin the warm-up at 0, as transformers does, and not at peak/steps.",
         annotation=bool,
     ),
+    "critic_learning_rate": declared(
+        1e-4, "Learning rate of the value head.", annotation=float, le=10
+    ),
 }  # fmt: skip
 
 
@@ -382,22 +411,20 @@ class OptimizerConfig(Section):
     micro_rows: int = setting(
         0, "Answers per forward and backward; 0 chooses by memory and speed.", unit="answers"
     )
-    critic_learning_rate: float = setting(1e-4, "Learning rate of the value head.", le=10)
     start: str | None = setting(
         None, "Checkpoint of another run whose optimiser's state this run begins with."
     )
     options: Mapping[str, JsonValue] = setting(
         {}, "beta1 (0.9), beta2 (0.999) and epsilon (1e-8) of the optimiser; final_share (0) of "
-        "the peak at the schedule's end, warmup_from_zero (false) as in transformers.",
+        "the peak at the schedule's end, warmup_from_zero (false) as in transformers; "
+        "critic_learning_rate (1e-4).",
         example="{beta2: 0.95}",
     )  # fmt: skip
 
     @field_validator("options")
     @classmethod
     def _options_are_known(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        known = OPTIMIZER_OPTIONS
-        made = checked(options, known)
-        return {name: value for name, value in made.items() if value != known[name].default}
+        return set_options(options, OPTIMIZER_OPTIONS)
 
     def option(self, name: str) -> Any:
         return self.options.get(name, OPTIMIZER_OPTIONS[name].default)
@@ -427,8 +454,7 @@ class EvaluationConfig(Section):
     def _sampling_is_as_in_rollouts(cls, sampling: Mapping[str, Any]) -> dict[str, Any]:
         rollout = RolloutConfig.settings()
         known = {name: rollout[name] for name in ("temperature", "top_p", "top_k")}
-        made = checked(sampling, known)
-        return {name: value for name, value in made.items() if value != known[name].default}
+        return set_options(sampling, known)
 
 
 class CheckpointConfig(Section):

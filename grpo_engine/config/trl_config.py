@@ -188,7 +188,7 @@ def _entropy(values: Tree, notes: list[str]) -> Tree:
             "top_entropy_quantile: the quantile is that of all tokens of an update; TRL takes one "
             "of each micro-batch"
         )
-    return {"algorithm.entropy_target": values["entropy_target"] if adaptive else None}
+    return {"algorithm.options.entropy_target": values["entropy_target"] if adaptive else None}
 
 
 def _trust(values: Tree) -> Tree:

@@ -92,7 +92,7 @@ def _rule(config: OptimizerConfig) -> Any:
 
 def build_critic(config: OptimizerConfig) -> optim.Optimizer:
     """Adam for the critic, with its own constant learning rate."""
-    return optim.Adam(config.critic_learning_rate, bias_correction=True)
+    return optim.Adam(config.option("critic_learning_rate"), bias_correction=True)
 
 
 class Learner:

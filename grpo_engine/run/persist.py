@@ -42,7 +42,7 @@ OTHER_NOISE = (
 )
 OTHER_REFILLS = (
     "the version that wrote this checkpoint replaced groups by their total reward; from here on "
-    "they are judged by algorithm.refill_on"
+    "they are judged by refill_on of algorithm.options"
 )
 MAY_DIFFER = "numbers may differ from an unbroken run's"
 SAME_TO_TOLERANCE = (

@@ -17,14 +17,18 @@ KEPT: dict[str, tuple[Any, dict[str, Any]]] = {
     **{
         f"algorithm.{name}": (0.5, {"algorithm.options": {name: 0.5}})
         for name in OPTIONS
-        if name not in ("std", "anchor_level", "whiten")
+        if name not in ("std", "anchor_level", "whiten", "refill_on")
     },
     "algorithm.std": ("population", {"algorithm.options": {"std": "population"}}),
     "algorithm.anchor_level": ("sequence", {"algorithm.options": {"anchor_level": "sequence"}}),
+    "algorithm.refill_on": ("total", {"algorithm.options": {"refill_on": "total"}}),
+    "rollout.min_p": (0.5, {"rollout.options": {"min_p": 0.5}}),
+    "rollout.repetition_penalty": (2.0, {"rollout.options": {"repetition_penalty": 2.0}}),
+    "rollout.ignore_end": (True, {"rollout.options": {"ignore_end": True}}),
     "algorithm.whiten": (False, {"algorithm.options": {"whiten": False}}),
     **{
         f"optimizer.{name}": (0.5, {"optimizer.options": {name: 0.5}})
-        for name in ("beta1", "beta2", "epsilon", "final_share")
+        for name in ("beta1", "beta2", "epsilon", "final_share", "critic_learning_rate")
     },
     "optimizer.warmup_from_zero": (True, {"optimizer.options": {"warmup_from_zero": True}}),
     **{

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from grpo_engine.config.parse import build, merge, settings
-from grpo_engine.config.settings import OPTIMIZER_OPTIONS, OPTIONS, AlertsConfig
+from grpo_engine.config.settings import OPTIMIZER_OPTIONS, OPTIONS, ROLLOUT_OPTIONS, AlertsConfig
 from grpo_engine.events import (
     CheckpointSaved,
     EvaluationFinished,
@@ -26,7 +26,8 @@ from tests.engine.tiny import write_model
 
 Tree = dict[str, Any]
 ENTRIES = {
-    "algorithm.options": OPTIONS, "optimizer.options": OPTIMIZER_OPTIONS,
+    "rollout.options": ROLLOUT_OPTIONS, "algorithm.options": OPTIONS,
+    "optimizer.options": OPTIMIZER_OPTIONS,
     "evaluation.sampling": ("temperature", "top_p", "top_k"),
 }  # fmt: skip
 KINDS = (
@@ -93,8 +94,8 @@ SHOWN: dict[str, tuple[Any, Tree]] = {
     "rollout.temperature": (0.5, {}),
     "rollout.top_p": (0.3, {}),
     "rollout.top_k": (2, {}),
-    "rollout.min_p": (0.5, {}),
-    "rollout.repetition_penalty": (3.0, {}),
+    "rollout.options.min_p": (0.5, {}),
+    "rollout.options.repetition_penalty": (3.0, {}),
     "rollout.stop": (["e", "a", "o"], {}),
     "algorithm.recipe": ("rloo", {}),
     "algorithm.signal": ("group_mean", {}),
@@ -114,12 +115,12 @@ SHOWN: dict[str, tuple[Any, Tree]] = {
     "algorithm.minibatches": (2, {}),
     "algorithm.stop": ("kl", THRICE),
     "algorithm.refill_rounds": (2, {**REFILLED, **recipe("grpo")}),
-    "algorithm.refill_on": ("total", REFILLED | {"rewards": {
+    "algorithm.options.refill_on": ("total", REFILLED | {"rewards": {
         "functions": ["{world}/rewards.py:letters", "{world}/rewards.py:accuracy"]}}),
     "algorithm.overlong_buffer": (0.5, {}),
     "algorithm.mask_truncated": (True, STOPPED),
     "algorithm.entropy_bonus": (0.5, {}),
-    "algorithm.entropy_target": (9.0, {}),
+    "algorithm.options.entropy_target": (9.0, {}),
     "algorithm.entropy_top_quantile": (0.2, {}),
     "algorithm.options.std": ("population", {}),
     "algorithm.options.signal_eps": (0.5, {}),
@@ -149,7 +150,7 @@ SHOWN: dict[str, tuple[Any, Tree]] = {
     "optimizer.warmup_steps": (2, {}),
     "optimizer.weight_decay": (0.5, {}),
     "optimizer.max_grad_norm": (1e-3, {"optimizer": {"name": "sgd"}}),
-    "optimizer.critic_learning_rate": (0.1, PPO),
+    "optimizer.options.critic_learning_rate": (0.1, PPO),
     "optimizer.options.beta1": (0.1, {"steps": 3}),
     "optimizer.options.beta2": (0.5, {"steps": 3}),
     "optimizer.options.epsilon": (1.0, {}),
@@ -213,7 +214,7 @@ NAMED = {
     "test_made_up_dialogues_equal_one_row_at_a_time_from_scratch",
     "rollout.max_rows": "tests/engine/rollouts/test_rollouts.py::"
     "test_rows_of_the_same_prompt_equal_one_row_at_a_time",
-    "rollout.ignore_end": "tests/engine/rollouts/test_rollouts.py::"
+    "rollout.options.ignore_end": "tests/engine/rollouts/test_rollouts.py::"
     "test_answers_stop_where_the_context_ends",
     "algorithm.importance_cap": "tests/engine/maths/test_around.py::"
     "test_the_correction_for_the_sampler_is_truncated_and_constant",
