@@ -24,7 +24,7 @@ from benchmarks import store_data as data
 from grpo_engine import events as ev
 from grpo_tui.experiments.db import connection
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.record import recording, writer
+from grpo_tui.experiments.record import run_recorder, writer
 from grpo_tui.experiments.record.recorder import Recorder
 from grpo_tui.experiments.record.rows import Item
 
@@ -85,7 +85,7 @@ class Watched(writer.RunWriter):
 def write(path: Path, seconds: float, pace: float, seed: int) -> None:
     """Record steps until the time is up, and print the outcome as JSON."""
     writer.begin = Watched.hold.begin  # type: ignore[attr-defined]  # timed in its place
-    recording.RunWriter = Watched  # type: ignore[attr-defined]  # likewise
+    run_recorder.RunWriter = Watched  # type: ignore[attr-defined]  # likewise
     recorder = Recorder(path)
     handle = recorder.start_run(data.config(seed=seed), name=f"soak-{seed}")
     handle.put(data.started())

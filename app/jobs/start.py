@@ -24,7 +24,7 @@ from grpo_tui.experiments.db.paths import RUNS, inside_store, run_folder, store_
 
 if TYPE_CHECKING:
     from grpo_tui.experiments.record.recorder import Recorder
-    from grpo_tui.experiments.record.recording import RunHandle
+    from grpo_tui.experiments.record.run_recorder import RunHandle
 
 RECORDED_S = 10.0  # a store that is locked is given up for the spill file long before
 

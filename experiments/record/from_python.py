@@ -13,7 +13,7 @@ from grpo_engine.control import Control
 from grpo_tui.experiments.db.paths import run_folder, store_path
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder, recorded
-from grpo_tui.experiments.record.recording import RunHandle
+from grpo_tui.experiments.record.run_recorder import RunHandle
 
 
 class PythonStore:

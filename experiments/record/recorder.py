@@ -16,7 +16,7 @@ from grpo_engine.control import Control
 from grpo_tui.experiments.db.machine import network_file_system
 from grpo_tui.experiments.errors import StoreError, StoreReadOnlyError
 from grpo_tui.experiments.record import tracking
-from grpo_tui.experiments.record.recording import Recording, RunHandle
+from grpo_tui.experiments.record.run_recorder import RunHandle, RunRecorder
 from grpo_tui.experiments.record.spill import read_in_all
 from grpo_tui.experiments.record.store_file import StoreFile
 from grpo_tui.experiments.store import ExperimentStore
@@ -43,8 +43,8 @@ class Recorder:
             )
         self.warning = "\n".join(complaints)
         self._file = StoreFile(self.store)
-        self._queue: Queue[tuple[Recording | None, Any]] = Queue(maxsize=4096)
-        self._recordings: list[Recording] = []
+        self._queue: Queue[tuple[RunRecorder | None, Any]] = Queue(maxsize=4096)
+        self._runs: list[RunRecorder] = []
         self._stop, self._closed = threading.Event(), threading.Event()
         self._checked = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
@@ -56,11 +56,7 @@ class Recorder:
     ) -> RunHandle:  # fmt: skip
         """Begin a new run; `config` is a RunConfig or its tree; requests go to `control`."""
         row = self.store.create_run(
-            config,
-            name=name,
-            parent=self._parent(parent),
-            code_version=code_version,
-            tags=tags,
+            config, name=name, parent=self._parent(parent), code_version=code_version, tags=tags
         )
         assert row.id is not None
         # the queue's worker sets this for its child, whose own children must not inherit it
@@ -89,21 +85,21 @@ class Recorder:
         return self._begin(self.store.key_of(run), from_step, control, config)
 
     def _begin(
-        self, run: int, from_step: int, control: Control | None, config: Any = None
+        self, key: int, from_step: int, control: Control | None, config: Any = None
     ) -> RunHandle:
-        recording = Recording(self._file, run, control or Control(), from_step, config)
-        self._recordings.append(recording)
-        handle = RunHandle(recording, self._queue)
-        if self.warning:
-            handle.put(ev.NoteWritten(step=from_step, text=self.warning, severity="warning"))
+        run = RunRecorder(self._file, key, control or Control(), from_step, config)
+        self._runs.append(run)
+        handle = RunHandle(run, self._queue)
 
         def warn(text: str) -> None:
-            if not recording.ended:
-                step = recording.board.snapshot().step
+            if not run.ended:
+                step = run.board.snapshot().step or from_step
                 handle.put(ev.NoteWritten(step=step, text=text, severity="warning"))
 
-        for tracker in recording.parts.trackers:
-            tracking.start(tracker, self.store.path, recording.short, from_step or -1, warn)
+        if self.warning:
+            warn(self.warning)
+        for tracker in run.parts.trackers:
+            tracking.start(tracker, self.store.path, run.short, from_step or -1, warn)
         return handle
 
     def close(self) -> None:
@@ -130,21 +126,21 @@ class Recorder:
         next_poll = time.monotonic()
         while True:
             try:
-                recording, entry = self._queue.get(timeout=POLL_S)
+                run, entry = self._queue.get(timeout=POLL_S)
             except Empty:
                 if self._stop.is_set():
                     break
             else:
-                if recording is None:
+                if run is None:
                     break
-                self._guarded(recording, partial(recording.take, entry))
+                self._guarded(run, partial(run.take, entry))
             if time.monotonic() >= next_poll:
                 next_poll = time.monotonic() + POLL_S
                 self._poll()
-        for recording in list(self._recordings):
-            self._guarded(recording, partial(recording.end, "the recorder was closed"))
+        for run in list(self._runs):
+            self._guarded(run, partial(run.end, "the recorder was closed"))
         self._poll()
-        while self._recordings:
+        while self._runs:
             self._closed.set()
             time.sleep(POLL_S)
             self._poll()
@@ -155,20 +151,20 @@ class Recorder:
         if time.monotonic() - self._checked >= FILE_CHECK_S:
             self._checked = time.monotonic()
             if note := self._file.rescue():
-                for recording in self._recordings:
-                    recording.note(note)
-        for recording in list(self._recordings):
-            if not recording.closed:
-                self._guarded(recording, recording.poll)
-            if recording.closed:
-                self._recordings.remove(recording)
+                for run in self._runs:
+                    run.note(note)
+        for run in list(self._runs):
+            if not run.closed:
+                self._guarded(run, run.poll)
+            if run.closed:
+                self._runs.remove(run)
 
-    def _guarded(self, recording: Recording, act: Callable[[], None]) -> None:
+    def _guarded(self, run: RunRecorder, act: Callable[[], None]) -> None:
         """Catch any error in recording one run: it must end neither this thread nor the run."""
         try:
             act()
         except Exception as error:
-            recording.failed(error)
+            run.failed(error)
 
 
 def recorded(path: Path, begin: Callable[[Recorder], RunHandle]) -> tuple[Recorder, RunHandle]:

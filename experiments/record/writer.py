@@ -111,20 +111,27 @@ class RunWriter:
         self.tokens.close()
 
     def write(self, items: Sequence[Item], limit: float) -> float:
-        """Commit the events and return the seconds spent waiting for the lock."""
+        """Commit the events and return the seconds spent waiting for the lock.
+
+        What can be is made before taking the lock, which another recorder may be waiting for.
+        """
         before = dict(self._open)
         try:
             scored = self._pair(items)
-            # compressed before taking the lock, which another recorder may be waiting for
             blobs = [
                 (pair.seq, token_blob(pair))
                 for pair in {pair.seq: pair for pair in scored.values()}.values()
                 if self.parts.tokens_of(pair.step, pair.group.origin)
             ]
             self.tokens.write(blobs)
+            last = self._last_ids()
+            rows = self._groups(items, scored, last)
             waited = begin(self.file, limit)
             with self.file:
-                self._insert(items, scored, sum(len(blob) for _, blob in blobs))
+                if (now := self._last_ids()) != last:  # another recorder's groups
+                    rows, last = self._groups(items, scored, now), now
+                self._insert(items, scored, rows, last)
+                self._totals(items, _size(rows) + sum(len(blob) for _, blob in blobs))
         except BaseException:
             self._open = before
             self._forget()
@@ -164,22 +171,36 @@ class RunWriter:
                     pairs[old.seq] = pairs[item.seq] = self._open[key] = pair
         return pairs
 
-    def _insert(self, items: Sequence[Item], scored: Mapping[int, Scored], size: int) -> None:
+    def _last_ids(self) -> dict[Table, int]:
+        return {
+            target: self.conn.scalar(select(func.coalesce(func.max(target.c.id), 0))) or 0
+            for target in (ROLLOUT_GROUP, ROLLOUT)
+        }
+
+    def _groups(
+        self, items: Sequence[Item], scored: Mapping[int, Scored], last: Mapping[Table, int]
+    ) -> Rows:
         rows = Rows(list)
-        seqs = {item.seq for item in items}
-        last = {target: self._last_id(target) for target in (ROLLOUT_GROUP, ROLLOUT)}
         for item in items:
-            common = self._common(item)
+            if isinstance(item.event, ev.GroupScored):
+                add_group(rows, scored[item.seq], self._common(item), self.parts, last)
+        return rows
+
+    def _insert(
+        self, items: Sequence[Item], scored: Mapping[int, Scored], rows: Rows,
+        last: Mapping[Table, int],
+    ) -> None:  # fmt: skip
+        seqs = {item.seq for item in items}
+        for item in items:
             match item.event:
                 case ev.GroupScored():
-                    add_group(rows, scored[item.seq], common, self.parts, last)
+                    pass
                 case ev.TokensScored() if item.seq in scored:
                     if scored[item.seq].seq not in seqs:
                         self._late_numbers(scored[item.seq])
-                case ev.PassFinished(index=index) as event:
-                    rows[UPDATE_PASS].append(
-                        of_event(UPDATE_PASS, event) | common | {"pass": index}
-                    )
+                case ev.PassFinished() as event:
+                    row = {**of_event(UPDATE_PASS, event), **self._common(item)}
+                    rows[UPDATE_PASS].append(row | {"pass": event.index})
                 case ev.StepFinished() as event:
                     self._step(rows, item, event)
                 case ev.EvaluationFinished() as event:
@@ -198,10 +219,6 @@ class RunWriter:
             for words, text in WORDS:
                 new = select(text.table.c.id, text).where(text.table.c.id > last[text.table])
                 self.conn.execute(words.insert().from_select(["rowid", text.name], new))
-        self._totals(items, size + _size(rows))
-
-    def _last_id(self, target: Table) -> int:
-        return int(self.conn.scalar(select(func.coalesce(func.max(target.c.id), 0))) or 0)
 
     def _common(self, item: Item) -> Row:
         """Return the columns of everything that is recorded in its order."""

@@ -32,7 +32,7 @@ CASES: dict[str, dict[str, Any]] = {
 KILLED = """
 import os, signal, sys, threading
 from grpo_tui.app.cli.main import main
-from grpo_tui.experiments.record.recording import RunHandle
+from grpo_tui.experiments.record.run_recorder import RunHandle
 
 phase, times, delay = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
 put = RunHandle.put

@@ -7,7 +7,7 @@ from typing import Any
 
 from grpo_engine import events as ev
 from grpo_tui.experiments.record.recorder import Recorder
-from grpo_tui.experiments.record.recording import RunHandle
+from grpo_tui.experiments.record.run_recorder import RunHandle
 
 CONFIG = {
     "name": "", "seed": 0, "steps": 10, "model": {"path": "starter"},

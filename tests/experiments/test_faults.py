@@ -41,9 +41,9 @@ from tests.patience import PATIENCE, until
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give up on the store after 0.3 s and retry every 0.1 s; nothing else writes to it."""
-    monkeypatch.setattr("grpo_tui.experiments.record.recording.SPILL_AFTER_S", 0.3)
-    monkeypatch.setattr("grpo_tui.experiments.record.recording.RETRY_S", 0.1)
-    monkeypatch.setattr("grpo_tui.experiments.record.recording.LOCK_LIMIT_S", 0.05)
+    monkeypatch.setattr("grpo_tui.experiments.record.run_recorder.SPILL_AFTER_S", 0.3)
+    monkeypatch.setattr("grpo_tui.experiments.record.run_recorder.RETRY_S", 0.1)
+    monkeypatch.setattr("grpo_tui.experiments.record.run_recorder.LOCK_LIMIT_S", 0.05)
     monkeypatch.setattr("grpo_tui.experiments.record.heartbeat.PERIOD_S", 3600.0)
 
 
@@ -127,7 +127,7 @@ def test_a_store_locked_by_another_process_spills_and_is_caught_up(
 def test_a_run_never_waits_for_a_store_that_is_locked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("grpo_tui.experiments.record.recording.LOCK_LIMIT_S", PATIENCE)
+    monkeypatch.setattr("grpo_tui.experiments.record.run_recorder.LOCK_LIMIT_S", PATIENCE)
     path = tmp_path / "s.db"
     recorder = Recorder(path)
     handle = recorder.start_run(CONFIG)

@@ -16,7 +16,7 @@ from grpo_engine import events as ev
 from grpo_tui.experiments.db.paths import trackers_folder
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder
-from grpo_tui.experiments.record.recording import RunHandle
+from grpo_tui.experiments.record.run_recorder import RunHandle
 from tests.experiments.made import config, ended, put_all, started, step_events
 from tests.experiments.test_export import records
 from tests.patience import PATIENCE, until

@@ -73,7 +73,7 @@ def test_facts_keep_their_order_and_end_with_none(recorder: Recorder) -> None:
 def test_a_short_step_is_one_transaction(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("grpo_tui.experiments.record.recording.LATEST_S", PATIENCE)
+    monkeypatch.setattr("grpo_tui.experiments.record.run_recorder.LATEST_S", PATIENCE)
     handle = recorder.start_run(CONFIG)
     handle.put(started())
     assert handle.flush(PATIENCE)

@@ -40,7 +40,7 @@ def test_scores_show_while_the_step_goes_on_but_not_before_they_are_recorded(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # the store stays locked for the whole test
-    monkeypatch.setattr("grpo_tui.experiments.record.recording.SPILL_AFTER_S", 2 * PATIENCE)
+    monkeypatch.setattr("grpo_tui.experiments.record.run_recorder.SPILL_AFTER_S", 2 * PATIENCE)
     handle = recorder.start_run(CONFIG)
     session = Session(LiveFeed(handle, Control()))
     handle.put(started())
@@ -49,7 +49,7 @@ def test_scores_show_while_the_step_goes_on_but_not_before_they_are_recorded(
     with closing(sqlite3.connect(recorder.path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         put_all(handle, *SAMPLED, ev.GroupScored(step=1, group=group()))
-        until(lambda: handle.lock_waits and recorder._recordings[0]._failing_since)
+        until(lambda: handle.lock_waits and recorder._runs[0]._failing_since)
         shown = session.pull().groups
         assert shown == handle.board.snapshot().groups
         assert [rollout.text for rollout in shown[0].rollouts] == ["yes", "no"]

@@ -35,30 +35,30 @@ class RunHandle:
     """The engine side's handle to a run that is being recorded."""
 
     def __init__(
-        self, recording: "Recording", queue: "Queue[tuple[Recording | None, Any]]"
+        self, recorder: "RunRecorder", queue: "Queue[tuple[RunRecorder | None, Any]]"
     ) -> None:
-        self._recording, self._queue = recording, queue
+        self._recorder, self._queue = recorder, queue
         self._facts: SimpleQueue[ev.Event | None] | None = None
-        self.key, self.id, self.name = recording.run, recording.short, recording.name
-        self.attempt = recording.attempt
-        self.folder: Path = recording.folder
-        self.board: Board = recording.board
+        self.key, self.id, self.name = recorder.run, recorder.short, recorder.name
+        self.attempt = recorder.attempt
+        self.folder: Path = recorder.folder
+        self.board: Board = recorder.board
         self.waits: deque[float] = deque(maxlen=10_000)
 
     def put(self, event: ev.Event) -> None:
         """Queue the event for recording; blocks only while the queue is full."""
         self.board.apply(event)
         if isinstance(event, PROGRESS):
-            self._recording.progress_at = time.time()
+            self._recorder.progress_at = time.time()
             return
         start = time.perf_counter()
-        self._queue.put((self._recording, (time.time(), event)))
+        self._queue.put((self._recorder, (time.time(), event)))
         self.waits.append(time.perf_counter() - start)
 
     def subscribe(self) -> "SimpleQueue[ev.Event | None]":
         """Return a lossless queue of facts, each delivered after its commit; None marks the end."""
         queue: SimpleQueue[ev.Event | None] = SimpleQueue()
-        self._recording.listeners.append(queue)
+        self._recorder.listeners.append(queue)
         return queue
 
     @property
@@ -71,27 +71,27 @@ class RunHandle:
     @property
     def trouble(self) -> str:
         """The store's current problem in words; empty if there is none."""
-        return self._recording.trouble
+        return self._recorder.trouble
 
     @property
     def left(self) -> str:
         """After `close`: what is not in the store yet, in words; empty if everything is."""
-        return self._recording.left
+        return self._recorder.left
 
     @property
     def lock_waits(self) -> "deque[float]":
-        return self._recording.lock_waits
+        return self._recorder.lock_waits
 
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until everything put so far has been tried, and return whether it is stored."""
         flushed = _Flush()
-        self._queue.put((self._recording, flushed))
+        self._queue.put((self._recorder, flushed))
         return flushed.done.wait(timeout) and flushed.stored
 
     def close(self, cause: str = "") -> bool:
         """Flush, end the attempt, and return whether everything is in the store."""
         closing = _Flush(cause)
-        self._queue.put((self._recording, closing))
+        self._queue.put((self._recorder, closing))
         closing.done.wait()
         return closing.stored
 
@@ -105,7 +105,7 @@ class _Flush:
         self.stored = False
 
 
-class Recording:
+class RunRecorder:
     """One attempt as the recorder's thread sees it."""
 
     def __init__(
