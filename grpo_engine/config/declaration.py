@@ -223,10 +223,13 @@ class Setting:
 
 
 def declared(default: Any, help: str, **details: Any) -> Setting:
-    """Declare a setting; a number is not negative unless `ge` or `gt` says otherwise."""
+    """Declare a setting, of its default's type unless it is a field.
+
+    A number is not negative unless `ge` or `gt` says otherwise.
+    """
     if type(default) in (int, float) and "gt" not in details:
         details.setdefault("ge", 0)
-    return Setting(default=default, help=help, **details)
+    return Setting(default=default, help=help, **{"annotation": type(default), **details})
 
 
 def as_text(value: Any) -> str:

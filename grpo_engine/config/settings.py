@@ -83,6 +83,12 @@ def set_options(options: Mapping[str, Any], known: Mapping[str, Setting]) -> dic
     return {name: value for name, value in made.items() if value != known[name].default}
 
 
+def entries(known: Mapping[str, Setting], example: str) -> Any:
+    """A setting that is a mapping of these."""
+    texts = (f"{name} ({as_text(item.default)}): {item.help}" for name, item in known.items())
+    return setting({}, " ".join(texts), example=example)
+
+
 class ModelConfig(Section):
     """Which model is trained, and which of its weights."""
 
@@ -258,16 +264,10 @@ class RewardsConfig(Section):
 
 
 ROLLOUT_OPTIONS: Mapping[str, Setting] = {
-    "min_p": declared(
-        0.0, "Drop tokens below this share of the likeliest.", annotation=float, lt=1
-    ),
-    "repetition_penalty": declared(
-        1.0, "Divide logits of seen tokens; 1 is off.", annotation=float, ge=1, le=10
-    ),
-    "ignore_end": declared(
-        False, "Sample past end tokens, for benchmarks.", annotation=bool
-    ),
-}  # fmt: skip
+    "min_p": declared(0.0, "Drop tokens below this share of the likeliest.", lt=1),
+    "repetition_penalty": declared(1.0, "Divide logits of seen tokens; 1 is off.", ge=1, le=10),
+    "ignore_end": declared(False, "Sample past end tokens, for benchmarks."),
+}
 
 
 class RolloutConfig(Section):
@@ -285,11 +285,7 @@ class RolloutConfig(Section):
         0, "Most tokens of prompt, answer and replies; 0 for the model's context."
     )
     max_rows: int = setting(0, "Rows decoded at a time; 0 for all of the step.")
-    options: Mapping[str, JsonValue] = setting(
-        {}, "min_p (0): tokens below this share of the likeliest are dropped; repetition_penalty "
-        "(1): logits of seen tokens are divided by it; ignore_end (false): sample past end tokens.",
-        example="{min_p: 0.05}",
-    )  # fmt: skip
+    options: Mapping[str, JsonValue] = entries(ROLLOUT_OPTIONS, "{min_p: 0.05}")
 
     @field_validator("options")
     @classmethod
@@ -376,25 +372,13 @@ class AlgorithmConfig(
 
 # of the optimiser, and of the schedule
 OPTIMIZER_OPTIONS: Mapping[str, Setting] = {
-    "beta1": declared(
-        0.9, "Decay of the first moment; the momentum of sgd and muon.", annotation=float, lt=1
-    ),
-    "beta2": declared(0.999, "Decay of the second moment.", annotation=float, lt=1),
-    "epsilon": declared(
-        1e-8, "Added to the root of the second moment; for adam and adamw.", annotation=float,
-        gt=0, le=1,
-    ),
-    "final_share": declared(
-        0.0, "Final rate as a share of the peak.", annotation=float, le=1
-    ),
-    "warmup_from_zero": declared(
-        False, "Begin the warm-up at 0, as transformers does, and not at peak/steps.",
-        annotation=bool,
-    ),
-    "critic_learning_rate": declared(
-        1e-4, "Learning rate of the value head.", annotation=float, le=10
-    ),
-}  # fmt: skip
+    "beta1": declared(0.9, "Decay of the first moment; the momentum of sgd and muon.", lt=1),
+    "beta2": declared(0.999, "Decay of the second moment.", lt=1),
+    "epsilon": declared(1e-8, "Added to its root, for adam and adamw.", gt=0, le=1),
+    "critic_learning_rate": declared(1e-4, "Learning rate of the value head.", le=10),
+    "warmup_from_zero": declared(False, "Begin the warm-up at 0, as transformers does."),
+    "final_share": declared(0.0, "Final value as a share of the peak.", le=1),
+}
 
 
 class OptimizerConfig(Section):
@@ -414,12 +398,7 @@ class OptimizerConfig(Section):
     start: str | None = setting(
         None, "Checkpoint of another run whose optimiser's state this run begins with."
     )
-    options: Mapping[str, JsonValue] = setting(
-        {}, "beta1 (0.9), beta2 (0.999) and epsilon (1e-8) of the optimiser; final_share (0) of "
-        "the peak at the schedule's end, warmup_from_zero (false) as in transformers; "
-        "critic_learning_rate (1e-4).",
-        example="{beta2: 0.95}",
-    )  # fmt: skip
+    options: Mapping[str, JsonValue] = entries(OPTIMIZER_OPTIONS, "{beta2: 0.95}")
 
     @field_validator("options")
     @classmethod
@@ -428,6 +407,11 @@ class OptimizerConfig(Section):
 
     def option(self, name: str) -> Any:
         return self.options.get(name, OPTIMIZER_OPTIONS[name].default)
+
+
+EVALUATION_SAMPLING = {
+    name: RolloutConfig.settings()[name] for name in ("temperature", "top_p", "top_k")
+}
 
 
 class EvaluationConfig(Section):
@@ -442,19 +426,16 @@ class EvaluationConfig(Section):
     problems: int = setting(128, "Held-out problems per evaluation.", ge=1, unit="problems")
     greedy: bool = setting(True, "Also one answer per problem at temperature 0.")
     samples: int = setting(1, "Sampled answers per problem; 0 for greedy only.", le=1024)
-    sampling: Mapping[str, JsonValue] = setting(
-        {}, "temperature (1), top_p (1) and top_k (0, all) of the sampled answers.",
-        example="{temperature: 0.6, top_p: 0.95}",
-    )  # fmt: skip
+    sampling: Mapping[str, JsonValue] = entries(
+        EVALUATION_SAMPLING, "{temperature: 0.6, top_p: 0.95}"
+    )
     pinned: int = setting(4, "Held-out prompts sampled throughout the run.", le=1024)
     pinned_every: int = setting(10, "Sample the pinned prompts every N steps.", ge=1, unit="steps")
 
     @field_validator("sampling")
     @classmethod
     def _sampling_is_as_in_rollouts(cls, sampling: Mapping[str, Any]) -> dict[str, Any]:
-        rollout = RolloutConfig.settings()
-        known = {name: rollout[name] for name in ("temperature", "top_p", "top_k")}
-        return set_options(sampling, known)
+        return set_options(sampling, EVALUATION_SAMPLING)
 
 
 class CheckpointConfig(Section):

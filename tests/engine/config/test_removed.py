@@ -8,35 +8,24 @@ import pytest
 
 from grpo_engine.config.parse import build, changed, flatten, merge, parse_sets, read_yaml, settings
 from grpo_engine.config.recipes import recipe
-from grpo_engine.config.removed import OPTIONS, REMOVED, without_removed
+from grpo_engine.config.removed import MOVED, REMOVED, without_removed
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError
 
 # what is kept: a value that was not the default, and today's settings with the same effect
+OTHER = {
+    "std": "population", "anchor_level": "sequence", "whiten": False, "refill_on": "total",
+    "sampler_sync_every": 2, "repetition_penalty": 2.0, "ignore_end": True, "top_k": 5,
+    "warmup_from_zero": True,
+}  # fmt: skip
 KEPT: dict[str, tuple[Any, dict[str, Any]]] = {
-    **{
-        f"algorithm.{name}": (0.5, {"algorithm.options": {name: 0.5}})
-        for name in OPTIONS
-        if name not in ("std", "anchor_level", "whiten", "refill_on")
-    },
-    "algorithm.std": ("population", {"algorithm.options": {"std": "population"}}),
-    "algorithm.anchor_level": ("sequence", {"algorithm.options": {"anchor_level": "sequence"}}),
-    "algorithm.refill_on": ("total", {"algorithm.options": {"refill_on": "total"}}),
-    "rollout.min_p": (0.5, {"rollout.options": {"min_p": 0.5}}),
-    "rollout.repetition_penalty": (2.0, {"rollout.options": {"repetition_penalty": 2.0}}),
-    "rollout.ignore_end": (True, {"rollout.options": {"ignore_end": True}}),
-    "algorithm.whiten": (False, {"algorithm.options": {"whiten": False}}),
-    **{
-        f"optimizer.{name}": (0.5, {"optimizer.options": {name: 0.5}})
-        for name in ("beta1", "beta2", "epsilon", "final_share", "critic_learning_rate")
-    },
-    "optimizer.warmup_from_zero": (True, {"optimizer.options": {"warmup_from_zero": True}}),
-    **{
-        f"evaluation.{name}": (0.5, {"evaluation.sampling": {name: 0.5}})
-        for name in ("temperature", "top_p")
-    },
-    "evaluation.top_k": (5, {"evaluation.sampling": {"top_k": 5}}),
     "checkpoint.best": (False, {"checkpoint.best_by": "none"}),
+    **{
+        f"{path.partition('.')[0]}.{name}": (value, {path: {name: value}})
+        for path, entries in MOVED.items()
+        for name in entries
+        for value in [OTHER.get(name, 0.5)]
+    },
 }
 
 

@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 
 from grpo_engine.config.parse import build, merge, settings
-from grpo_engine.config.settings import OPTIMIZER_OPTIONS, OPTIONS, ROLLOUT_OPTIONS, AlertsConfig
+from grpo_engine.config.settings import (
+    EVALUATION_SAMPLING,
+    OPTIMIZER_OPTIONS,
+    OPTIONS,
+    ROLLOUT_OPTIONS,
+    AlertsConfig,
+)
 from grpo_engine.events import (
     CheckpointSaved,
     EvaluationFinished,
@@ -28,7 +34,7 @@ Tree = dict[str, Any]
 ENTRIES = {
     "rollout.options": ROLLOUT_OPTIONS, "algorithm.options": OPTIONS,
     "optimizer.options": OPTIMIZER_OPTIONS,
-    "evaluation.sampling": ("temperature", "top_p", "top_k"),
+    "evaluation.sampling": EVALUATION_SAMPLING,
 }  # fmt: skip
 KINDS = (
     CheckpointSaved, EvaluationFinished, GroupScored, PassFinished, RunFailed, StepFinished,

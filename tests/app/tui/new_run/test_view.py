@@ -131,7 +131,7 @@ def test_the_suggested_name_says_what_is_changed_and_is_free() -> None:
 def test_search_shows_settings_of_closed_sections_and_the_cursor_follows() -> None:
     view = preset_view("starter").searched("warm-up")
     assert [row.id for row in view.rows if row.field] == [
-        "optimizer.schedule", "optimizer.warmup_steps",
+        "optimizer.schedule", "optimizer.warmup_steps", "optimizer.options",
     ]  # fmt: skip
     assert view.cursor == "optimizer.schedule"
     assert [row.id for row in view.searched("nothing of the kind").rows] == []
