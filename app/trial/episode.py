@@ -24,7 +24,7 @@ Line = tuple[Literal["prompt", "hint", "reply", "error"], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Update:
     """What an episode tells the person, and whether it is over or has even failed."""
 
     lines: tuple[Line, ...]
@@ -61,7 +61,7 @@ class Episode:
                 "task.tools",
             )
         self.row = dict(row or {})
-        self._turns, self._most_turns = 0, config.task.max_turns
+        self._turns, self._max_turns = 0, config.task.max_turns
         self._prompt = prompt
         self._system = "" if task is None else task.system_prompt
         self._name = str(self.row.get("environment", "")) if "" not in names else ""
@@ -75,45 +75,46 @@ class Episode:
             interpreter=config.task.interpreter, options=config.task.options,
         )  # fmt: skip
 
-    def begin(self) -> Told:
+    def begin(self) -> Update:
         """The prompt, what the environment adds, and its tools; needs the open client."""
         job = Job(environment=self._name, row=self.row, seed=self._seed, index=0)
         (opening,) = self.client.begin([job])
         prompt = opening.after(self._prompt)
         system = [{"role": "system", "content": self._system}] if self._system else []
-        asked = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+        user = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
         lines: list[Line] = [
-            ("prompt", f"{one.get('role')}: {one.get('content')}") for one in (*system, *asked)
+            ("prompt", f"{message.get('role')}: {message.get('content')}")
+            for message in (*system, *user)
         ]
-        described = (tool["function"] for tool in self.client.described[self._name].tools)
+        schemas = (tool["function"] for tool in self.client.described[self._name].tools)
         tools = [
-            f"{one['name']}({', '.join(one.get('parameters', {}).get('properties', {}))})"
-            for one in described
+            f"{schema['name']}({', '.join(schema.get('parameters', {}).get('properties', {}))})"
+            for schema in schemas
         ]
         if tools:
             call = '<tool_call>{"name": …, "arguments": {…}}</tool_call>'
             lines.append(("hint", f"tools: {', '.join(tools)}; call one by {call}"))
         failure = self.client.failure(0)
         if failure is not None:
-            return Told((*lines, ("error", failure.error)), over=True, failed=True)
-        return Told((*lines, self._turn()))
+            return Update((*lines, ("error", failure.error)), over=True, failed=True)
+        return Update((*lines, self._turn()))
 
-    def answer(self, text: str) -> Told:
+    def answer(self, text: str) -> Update:
         """Give an answer and wait for the reply."""
         self.client.ask(0, text)
-        while not (found := self.client.replies(0.1)):
+        while not (replies := self.client.replies(0.1)):
             pass
-        reply = found[0][1]
+        reply = replies[0][1]
         self._turns += 1
         if reply.error:
-            return Told((("error", f"the environment failed: {reply.error}"),), True, True)
-        lines = tuple(told(reply))
-        if reply.done or self._turns >= self._most_turns:
-            return Told((*lines, *(("reply", text) for text in self.end())), over=True)
-        return Told((*lines, self._turn()))
+            return Update((("error", f"the environment failed: {reply.error}"),), True, True)
+        lines = tuple(reply_lines(reply))
+        if reply.done or self._turns >= self._max_turns:
+            return Update((*lines, *(("reply", text) for text in self.end())), over=True)
+        return Update((*lines, self._turn()))
 
     def _turn(self) -> Line:
-        return "hint", f"turn {self._turns + 1} of {self._most_turns}, your answer:"
+        return "hint", f"turn {self._turns + 1} of {self._max_turns}, your answer:"
 
     def end(self) -> Iterator[str]:
         """What the environment says at its end."""
@@ -124,14 +125,14 @@ class Episode:
             yield f"attributes: {json.dumps(dict(outcome.state), ensure_ascii=False)}"
 
 
-def told(reply: EnvironmentReply) -> Iterator[Line]:
+def reply_lines(reply: EnvironmentReply) -> Iterator[Line]:
     """A reply for people: its text, its reward, what it told, and how long it took."""
     if reply.text:
         yield "reply", reply.text
-    facts = [f"reward {reply.reward:g}"] if reply.reward is not None else []
-    facts += [f"{name} {value}" for name, value in reply.info.items()]
-    facts += ["the episode is over"] if reply.done else []
-    yield "hint", f"({', '.join([*facts, f'{reply.ms:.0f} ms'])})"
+    parts = [f"reward {reply.reward:g}"] if reply.reward is not None else []
+    parts += [f"{name} {value}" for name, value in reply.info.items()]
+    parts += ["the episode is over"] if reply.done else []
+    yield "hint", f"({', '.join([*parts, f'{reply.ms:.0f} ms'])})"
 
 
 class Player:
@@ -154,12 +155,12 @@ class Player:
                 folder = opening.enter_context(scratch("episode"))
                 episode = Episode(config, folder)
                 opening.enter_context(episode.client)
-                found, self._open = episode.begin(), opening.pop_all()
+                update, self._open = episode.begin(), opening.pop_all()
             self._episode = episode
         elif self._episode is None:
             return {"problem": "this episode has ended, for nobody answered for a while"}
         else:
-            found = self._episode.answer(answer)
-        if found.over:
+            update = self._episode.answer(answer)
+        if update.over:
             self.close()
-        return asdict(found)
+        return asdict(update)

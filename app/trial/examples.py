@@ -37,8 +37,8 @@ class Examples:
     def task_key(self, config: RunConfig) -> str:
         """Return a key of the task's settings and the time of its file."""
         file, _, _ = config.task.name.rpartition(":")
-        place = Path(file if file.endswith(".py") else config.task.name).expanduser()
-        changed = place.stat().st_mtime_ns if place.exists() else 0
+        path = Path(file if file.endswith(".py") else config.task.name).expanduser()
+        changed = path.stat().st_mtime_ns if path.exists() else 0
         return f"{changed} {config.task.model_dump_json()}"
 
     def tokenizer(self, config: RunConfig) -> Any:
@@ -61,7 +61,7 @@ class Examples:
             self._usable = key, render.usable()
         return self._usable[1]
 
-    def drawn(self, config: RunConfig) -> list[Example]:
+    def first(self, config: RunConfig) -> list[Example]:
         """Return the first problems of the run's first step."""
         try:
             task = self.usable(config)[0].task
@@ -71,15 +71,17 @@ class Examples:
 
     def describe(self, config: RunConfig) -> dict[str, Any]:
         """Return the task's statistics and its first problems."""
-        task, some = self.task(config), self.drawn(config)
+        task, examples = self.task(config), self.first(config)
         lacking, rendered, notes = "", [], task.notes
         try:
-            render, found = self.usable(config)
-            task, notes = render.task, (*notes, *found)
+            render, skipped = self.usable(config)
+            task, notes = render.task, (*notes, *skipped)
             pairs = [
-                (one, shown) for one in some if (shown := render.usable_prompt(one)) is not None
+                (example, prompt)
+                for example in examples
+                if (prompt := render.usable_prompt(example)) is not None
             ]
-            some, rendered = [one for one, _ in pairs], [shown for _, shown in pairs]
+            examples, rendered = [example for example, _ in pairs], [prompt for _, prompt in pairs]
         except (ModelError, MissingPackageError) as error:
             # without the tokenizer only the messages can be shown
             lacking = f"{error} Until then they are {NO_TEMPLATE}."
@@ -94,8 +96,8 @@ class Examples:
             "rewards": [[spec.name, spec.weight] for spec in task.default_rewards],
             "lacking": lacking,
             "examples": [
-                as_page(task, example, rendered[place] if rendered else None)
-                for place, example in enumerate(some)
+                as_page(task, example, rendered[index] if rendered else None)
+                for index, example in enumerate(examples)
             ],
         }
 
@@ -132,8 +134,8 @@ def model_folder(path: str) -> Path:
     if local := local_folder(path):
         return local
     folder = Path(path).expanduser()
-    elsewhere = path.count("/") != 1 or path.startswith((".", "~", "/")) or folder.suffix == ".gguf"
-    if elsewhere or is_online():
+    is_path = path.count("/") != 1 or path.startswith((".", "~", "/")) or folder.suffix == ".gguf"
+    if is_path or is_online():
         require_mlx()
         from grpo_engine.policy.source import find_folder
 

@@ -26,19 +26,20 @@ class Estimates:
         longest = preflight.longest(config, render.task, policy.context_length, render)
         limit = preflight.memory_limit()
         plan = preflight.plan_memory(config, policy, longest, limit)
-        found: dict[str, Any] = {
+        result: dict[str, Any] = {
             "limit": limit, "rows": plan.micro_rows, "recomputed": plan.grad_checkpoint,
             "prompt_tokens": longest.prompt,
             "parameters": policy.parameters, "trained": policy.trainable_parameters,
             "dtype": policy.dtype,
         }  # fmt: skip
         try:
-            made = preflight.check_memory(config, policy, longest, plan)
+            estimate = preflight.check_memory(config, policy, longest, plan)
         except MemoryLimitError as error:
-            return {**found, "peak": None, "refused": str(error)}
+            return {**result, "peak": None, "refused": str(error)}
         return {
-            **found, "peak": made.peak, "weights": made.weights, "optimizer": made.optimizer,
-            "sampling": made.sampling, "update": made.update, "refused": "",
+            **result, "peak": estimate.peak, "weights": estimate.weights,
+            "optimizer": estimate.optimizer, "sampling": estimate.sampling,
+            "update": estimate.update, "refused": "",
         }  # fmt: skip
 
     def shapes(self, config: RunConfig) -> "Policy":

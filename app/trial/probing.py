@@ -23,7 +23,7 @@ class Probing:
     def __init__(self) -> None:
         self._stack = ExitStack()
         self._events: Iterator[Event | PromptsProbed] = iter(())
-        self._found: list[PromptsProbed] = []
+        self._results: list[PromptsProbed] = []
 
     def close(self) -> None:
         """Free the model."""
@@ -39,18 +39,18 @@ class Probing:
         until = time.monotonic() + TURN_S
         for event in self._events:
             if isinstance(event, PromptsProbed):
-                self._found.append(event)
+                self._results.append(event)
             if time.monotonic() > until:
-                return self._told(config, ended=False)
+                return self._summary(config, ended=False)
         self.close()
-        return self._told(config, ended=True)
+        return self._summary(config, ended=True)
 
     def _begin(self, config: RunConfig) -> None:
         from grpo_engine.api.probe import probe
         from grpo_engine.control import Control
 
         self.close()
-        self._found = []
+        self._results = []
         folder = self._stack.enter_context(scratch("probe"))
         events = probe(
             config, Control(), folder=folder, prompts=PROMPTS, samples=SAMPLES,
@@ -59,13 +59,13 @@ class Probing:
         self._stack.callback(events.close)  # type: ignore[attr-defined]  # a generator, typed as an iterator
         self._events = events
 
-    def _told(self, config: RunConfig, *, ended: bool) -> dict[str, Any]:
+    def _summary(self, config: RunConfig, *, ended: bool) -> dict[str, Any]:
         from grpo_engine.api.probe import ENOUGH, histogram, merged, signals, sizes_of, to_json
 
         tables = []
-        for probed in merged(self._found):
-            found = signals(probed, sizes_of(config, SAMPLES), config.rollout.prompts)
-            table = to_json(probed, found)
+        for probed in merged(self._results):
+            shares = signals(probed, sizes_of(config, SAMPLES), config.rollout.prompts)
+            table = to_json(probed, shares)
             rates = table.pop("pass_rates")
             table["histogram"] = None if rates is None else histogram(list(rates.values()))
             table["right"] = None if rates is None else sum(rates.values()) / len(rates)

@@ -5,9 +5,9 @@ Everything that happens before the first step is tried, except that no weights a
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import closing
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from grpo_engine.config.parse import flatten
 from grpo_engine.config.settings import RunConfig
@@ -20,21 +20,24 @@ from grpo_engine.errors import (
 )
 from grpo_tui.app.trial.client import MAY_FETCH, call, trial_process
 
-if TYPE_CHECKING:
-    from grpo_tui.app.trial.examples import Examples
-    from grpo_tui.app.trial.memory import Estimates
-    from grpo_tui.app.trial.scores import Scores
-
 
 class Readiness:
     """Tries settings; keeps the outcome of each part until what it depends on changes."""
 
-    def __init__(self, examples: "Examples", estimates: "Estimates", scores: "Scores") -> None:
-        self._examples, self._estimates, self._scores = examples, estimates, scores
+    def __init__(self) -> None:
+        from grpo_tui.app.trial.examples import Examples
+        from grpo_tui.app.trial.memory import Estimates
+        from grpo_tui.app.trial.scores import Scores
+
+        self.examples = Examples()
+        self.estimates, self.scores = Estimates(self.examples), Scores(self.examples)
         self._before: dict[str, tuple[str, Exception | None]] = {}
 
+    def close(self) -> None:
+        self.scores.close()
+
     def of(self, config: RunConfig) -> dict[str, Any]:
-        """Return what would fail as pairs (setting, words), and what a run would download.
+        """Return what would fail as pairs (setting, text), and what a run would download.
 
         `now` is what fails on this machine at this moment: too little memory, or no MLX.
         """
@@ -47,28 +50,28 @@ class Readiness:
                 value = flatten(config)[setting]
                 fetches.append(f"{setting} {value} is not on this machine: a run downloads it.")
             elif error is not None:
-                problems.append(told(error, setting))
+                problems.append(explain(error, setting))
             return error is None
 
-        task, model = self._examples.task_key(config), config.model.model_dump_json()
-        has_task = passes("task.name", "", lambda: self._examples.task(config))
+        task, model = self.examples.task_key(config), config.model.model_dump_json()
+        has_task = passes("task.name", "", lambda: self.examples.task(config))
         now = _without_mlx()
         passes("record.trackers", "", lambda: _trackers(config))
         has_config = bool(now) or passes("model.path", "", lambda: _model_config(config))
         if has_task and has_config and not now:
             scored = config.rewards.model_dump_json(), config.algorithm.model_dump_json()
-            key = f"{task} {scored} {self._scores.stamps(config)}"
-            passes("rewards.functions", key, lambda: self._scores.rehearse(config))
+            key = f"{task} {scored} {self.scores.stamps(config)}"
+            passes("rewards.functions", key, lambda: self.scores.rehearse(config))
             if config.task.others:
                 passes("task.others", config.task.model_dump_json(), lambda: _tasks(config))
         # custom code of a model runs only in a run
         if has_config and not now and not config.model.trust_remote_code:
             passes("optimizer.name", config.optimizer.model_dump_json(), lambda: _rule(config))
-            has_model = passes("model.path", model, lambda: self._estimates.shapes(config))
+            has_model = passes("model.path", model, lambda: self.estimates.shapes(config))
             if has_task and has_model:
                 key = f"{task} {model} {config.rollout.max_new_tokens}"
-                if passes("task.name", key, lambda: self._examples.usable(config)):
-                    now = str(self._estimates.estimate(config)["refused"])
+                if passes("task.name", key, lambda: self.examples.usable(config)):
+                    now = str(self.estimates.estimate(config)["refused"])
         return {"problems": problems, "now": now, "fetches": fetches}
 
     def _outcome(self, part: str, key: str, call: Callable[[], Any]) -> Exception | None:
@@ -88,13 +91,13 @@ class Readiness:
         return error
 
 
-def told(error: Exception, part: str) -> tuple[str, str]:
-    """The setting to change, and words that name it: the error's own, or that of the part."""
-    words, setting = f"{type(error).__name__}: {error}", part
+def explain(error: Exception, part: str) -> tuple[str, str]:
+    """The setting to change, and a text that names it."""
+    text, setting = f"{type(error).__name__}: {error}", part
     if isinstance(error, EngineError):
-        words, setting = str(error), next(iter(error.settings), part)
-    words = " ".join(words.split("\n", 1)[0].split())
-    return setting, words if setting in words else f"{setting}: {words}"
+        text, setting = str(error), next(iter(error.settings), part)
+    text = " ".join(text.split("\n", 1)[0].split())
+    return setting, text if setting in text else f"{setting}: {text}"
 
 
 def _without_mlx() -> str:
@@ -142,15 +145,15 @@ def _trackers(config: RunConfig) -> None:
             )
 
 
-def refuse(found: Mapping[str, Any], *, later: bool = False) -> None:
-    """Raise what a trial found; a run that starts `later` may have more memory then."""
-    if problem := found.get("problem"):
+def refuse(result: Mapping[str, Any], *, later: bool = False) -> None:
+    """Raise what a run would fail at; one that starts `later` may have more memory then."""
+    if problem := result.get("problem"):
         raise ConfigError(problem)
-    words = [words for _, words in found["problems"]]
-    if found["now"] and not later:
-        words.append(found["now"])
-    if words:
-        raise ConfigError("; ".join(words), *(setting for setting, _ in found["problems"]))
+    texts = [text for _, text in result["problems"]]
+    if result["now"] and not later:
+        texts.append(result["now"])
+    if texts:
+        raise ConfigError("; ".join(texts), *(setting for setting, _ in result["problems"]))
 
 
 def require(config: RunConfig) -> None:
@@ -158,15 +161,8 @@ def require(config: RunConfig) -> None:
 
     What is missing here is downloaded, as the run would do.
     """
-    from grpo_tui.app.trial.examples import Examples
-    from grpo_tui.app.trial.memory import Estimates
-    from grpo_tui.app.trial.scores import Scores
-
-    with ExitStack() as stack:
-        examples = Examples()
-        scores = Scores(examples)
-        stack.callback(scores.close)
-        refuse(Readiness(examples, Estimates(examples), scores).of(config))
+    with closing(Readiness()) as readiness:
+        refuse(readiness.of(config))
 
 
 def require_apart(configs: Sequence[RunConfig], *, later: bool) -> tuple[str, ...]:

@@ -52,11 +52,11 @@ class Scores:
             self._client = None
         self._stack.close()
 
-    def score(self, config: RunConfig, place: int, completion: str) -> dict[str, Any]:
+    def score(self, config: RunConfig, index: int, completion: str) -> dict[str, Any]:
         """Return each function's score and reason, and the weighted sum."""
         from grpo_engine.rewards.scorer import check_functions
 
-        task, example = self._examples.task(config), self._examples.drawn(config)[place]
+        task, example = self._examples.task(config), self._examples.first(config)[index]
         client = self._started(config)
         client.check(list(example.columns), f"task {task.name}")
         check_functions(config, task, client.names)
@@ -90,28 +90,28 @@ class Scores:
         """
         from grpo_engine.rewards.scorer import Scorer, check_functions, specs_of
 
-        task, example = self._examples.task(config), self._examples.drawn(config)[0]
-        specs, own = specs_of(config, task), {s.name: s.options for s in task.default_rewards}
+        task, example = self._examples.task(config), self._examples.first(config)[0]
+        specs, defaults = specs_of(config, task), {s.name: s.options for s in task.default_rewards}
         has_environment = bool(environments_of(config, task)[1])
         if not specs and has_environment:
             return  # whether it gives a reward is known once it is loaded
-        if specs and all(spec.name in own and spec.options == own[spec.name] for spec in specs):
+        if specs and all(spec.options == defaults.get(spec.name) for spec in specs):
             check_functions(config, task, [spec.name for spec in specs])
             return
-        asked = for_rewards(example, conversation(task, example))
-        prompt = RenderedPrompt(ids=(), text="", prompt=asked)
+        prompt = for_rewards(example, conversation(task, example))
+        rendered = RenderedPrompt(ids=(), text="", prompt=prompt)
         texts = (f"<answer>{example.target or 42}</answer>", "I do not know.")
         rollouts = [
             Rollout(
-                key=example.key, group=0, index=place, attempt=0, prompt_ids=(), text=text,
+                key=example.key, group=0, index=index, attempt=0, prompt_ids=(), text=text,
                 ids=tuple(self._ids(config, text)), logprobs=(), raw_logprobs=(), finish="stop",
             )
-            for place, text in enumerate(texts)
+            for index, text in enumerate(texts)
         ]  # fmt: skip
         names = () if has_environment else None
         with Scorer(config, task, self._folder, Control(), environments=names) as scorer:
             if not has_environment:  # made-up answers have no environment to look at
-                scorer.score([example] * 2, [prompt] * 2, rollouts, step=1)
+                scorer.score([example] * 2, [rendered] * 2, rollouts, step=1)
 
     def stamps(self, config: RunConfig) -> list[int]:
         """Return the modification times of the functions' files."""

@@ -106,23 +106,23 @@ def play(
     from grpo_engine.platform.scratch import scratch
     from grpo_tui.app.cli.output import dim
     from grpo_tui.app.text.safe_text import safe
-    from grpo_tui.app.trial.episode import Episode, Told
+    from grpo_tui.app.trial.episode import Episode, Update
 
-    def show_told(found: Told) -> Told:
-        for kind, text in found.lines:
+    def print_update(update: Update) -> Update:
+        for kind, text in update.lines:
             typer.echo((dim if kind == "hint" else str)(safe(text, "\n")))
-        return found
+        return update
 
     config = build(merge({"task": {"name": name}}, parse_sets(sets or [])), "the command line")
     with scratch("episode") as folder:
         episode = Episode(config, folder, _row(row))
         with episode.client:
-            found = show_told(episode.begin())
-            while not found.over and (line := sys.stdin.readline()):
-                found = show_told(episode.answer(line.rstrip("\n").replace("\\n", "\n")))
-            for text in () if found.over else episode.end():
+            update = print_update(episode.begin())
+            while not update.over and (line := sys.stdin.readline()):
+                update = print_update(episode.answer(line.rstrip("\n").replace("\\n", "\n")))
+            for text in () if update.over else episode.end():
                 typer.echo(safe(text, "\n"))
-    if found.failed:
+    if update.failed:
         raise typer.Exit(1)
 
 

@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,7 @@ from grpo_engine.events import NoteWritten, RunFailed, RunFinished
 from grpo_engine.presets import preset
 from grpo_engine.rewards.client import RewardClient
 from grpo_tui.app.trial.client import MAY_FETCH
-from grpo_tui.app.trial.examples import Examples
-from grpo_tui.app.trial.memory import Estimates
-from grpo_tui.app.trial.ready import Readiness, refuse, require, require_apart, told
-from grpo_tui.app.trial.scores import Scores
+from grpo_tui.app.trial.ready import Readiness, explain, refuse, require, require_apart
 from tests.engine.runs import events_of, settings, write_world
 from tests.engine.tiny import write_model
 
@@ -55,11 +52,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def ready() -> Iterator[Readiness]:
-    with ExitStack() as stack:
-        examples = Examples()
-        scores = Scores(examples)
-        stack.callback(scores.close)
-        yield Readiness(examples, Estimates(examples), scores)
+    with closing(Readiness()) as readiness:
+        yield readiness
 
 
 def test_rows_that_cannot_be_used_are_refused_or_skipped_and_noted(
@@ -136,9 +130,9 @@ def test_a_setting_that_fails_at_the_first_step_is_refused_by_its_name(
 
 def test_the_setting_to_change_is_what_the_error_says_and_not_a_name_in_its_words() -> None:
     words = "`rollout.max_new_tokens` is a bad name for a file"
-    assert told(DataError(words), "task.name") == ("task.name", f"task.name: {words}")
-    assert told(DataError(words, "task.options"), "task.name")[0] == "task.options"
-    assert told(OSError("no task.options"), "task.name")[0] == "task.name"
+    assert explain(DataError(words), "task.name") == ("task.name", f"task.name: {words}")
+    assert explain(DataError(words, "task.options"), "task.name")[0] == "task.options"
+    assert explain(OSError("no task.options"), "task.name")[0] == "task.name"
 
 
 def test_weights_that_do_not_match_the_functions_are_refused(world: Path) -> None:
