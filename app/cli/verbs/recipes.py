@@ -95,7 +95,7 @@ def page(made: Recipe) -> list[str]:
     lines += ["", "Formula", *(f"  {line}" for line in formula(made))]
     lines += ["", "Paper", f"  {card.paper}", "", "Settings it reads, and their defaults"]
     for group in (*(answer.settings for answer in answers(made)), around(made)):
-        lines += [f"  {path_of(name):<36}{shown(value)}" for name, value in group.items()]
+        lines += [f"  {path_of(name):<37}{shown(value)}" for name, value in group.items()]
     return [*lines, "", "Good at", f"  {card.good}", "", "Bad at", f"  {card.bad}"]
 
 
