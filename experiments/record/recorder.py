@@ -139,8 +139,7 @@ class Recorder:
                 self._poll()
         for run in list(self._runs):
             self._guarded(run, partial(run.end, "the recorder was closed"))
-        self._poll()
-        while self._runs:
+        while not all(run.closed for run in self._runs):
             self._closed.set()
             time.sleep(POLL_S)
             self._poll()

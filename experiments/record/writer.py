@@ -194,7 +194,7 @@ class RunWriter:
         for item in items:
             match item.event:
                 case ev.GroupScored():
-                    pass
+                    pass  # its rows are there
                 case ev.TokensScored() if item.seq in scored:
                     if scored[item.seq].seq not in seqs:
                         self._late_numbers(scored[item.seq])
