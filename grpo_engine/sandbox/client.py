@@ -129,7 +129,7 @@ class Sandbox:
     ) -> None:
         self._service, self._name, self._setup = service, name, setup
         self._folder, self._interpreter, self._env = folder, interpreter, env
-        self._at_a_time, self._memory = at_a_time, memory
+        self._at_a_time, self._memory = at_a_time, inf if objects else memory
         self._interrupted, self._objects = interrupted, objects
         names = [name] if processes == 1 else [f"{name}-{i + 1}" for i in range(processes)]
         self._workers = [_Worker(name) for name in names]
@@ -329,5 +329,6 @@ class Sandbox:
 
 
 def _needs_more(worker: _Worker, location: str = "") -> Failure:
-    message = f"needs more than {worker.memory / (1 << 30):.3g} GB of memory"
+    limit = f"{worker.memory / (1 << 30):.3g} GB of memory"
+    message = f"needs more {'memory than there is' if worker.memory == inf else f'than {limit}'}"
     return Failure(cause="memory", message=message, location=location)

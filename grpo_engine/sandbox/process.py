@@ -5,6 +5,7 @@ import re
 import selectors
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -138,17 +139,18 @@ class Process:
                     result += measure(process)
             return result
 
-        def share(process: psutil.Process) -> float:
-            """Without what it shares with others; takes longer to measure."""
-            info = process.memory_full_info()
-            return float(getattr(info, "pss", info.uss))
-
         try:
             root = psutil.Process(self._process.pid)
             processes = [root, *root.children(recursive=True)]
         except psutil.Error:
             return False
-        return total(lambda process: process.memory_info().rss) > memory and total(share) > memory
+        if total(lambda process: process.memory_info().rss) <= memory:
+            return False
+        # What they share counts once; it takes longer to measure, and elsewhere needs privileges.
+        return (
+            sys.platform != "linux"
+            or total(lambda process: process.memory_full_info().pss) > memory
+        )
 
     def register(self, selector: selectors.BaseSelector) -> None:
         """Have the selector wait for what the process writes, and send what waits."""

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,17 @@ def test_memory_is_bounded_with_that_of_children(
         assert result.failure.location.startswith(f"{Path(__file__).parent}/service.py:")
         assert sandbox.ask(call("echo", text="a")).value == ["a"]
         assert pids_of(sandbox) != before
+
+
+@pytest.mark.parametrize("objects", [None, {"a": 1}])
+def test_without_a_limit_memory_may_still_run_out(
+    tmp_path: Path, objects: dict[str, int] | None
+) -> None:
+    with Sandbox(
+        SERVICE, tmp_path, "one", objects=objects, memory=inf if objects is None else LIMIT
+    ) as sandbox:
+        result = sandbox.ask(call("fill", megabytes=1 << 40))
+        assert reason(result) == ("memory", "needs more memory than there is")
 
 
 def test_what_children_share_is_counted_once(tmp_path: Path) -> None:
