@@ -1,5 +1,6 @@
 """Results of queries: frozen values of plain Python, never rows of a session."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -92,7 +93,7 @@ class RunSummary:
     config_hash: str
     waiting: str = ""  # which events of the run are not in the store yet
     metrics: Mapping[str, MetricSummary] = field(default_factory=dict)
-    columns: Mapping[str, Any] = field(default_factory=dict)
+    columns: Mapping[str, Any] = field(default_factory=dict)  # by `column_label`
 
     @property
     def active(self) -> bool:
@@ -401,3 +402,15 @@ class SweepView:
     created_at: str
     axes: Mapping[str, tuple[Any, ...]]
     items: tuple[QueueItemView, ...]
+
+
+def column_label(text: str) -> str:
+    """The name of a column in the column language of `read.columns`."""
+    body, _, label = text.partition(" as ")
+    return label.strip() or setting_path(body) or body.strip()
+
+
+def setting_path(body: str) -> str:
+    """The path in `=path` or `cfg.path`; empty if it is neither."""
+    path = re.match(r"\s*(?:=|cfg\.)(.*)", body)
+    return path[1].strip() if path else ""

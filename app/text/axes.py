@@ -9,13 +9,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from grpo_tui.app.text.numbers import MINUS
+from grpo_tui.app.text.numbers import MEGABYTES_BELOW, MINUS
 
 ROOM = 6
 ANY = (-math.inf, math.inf)
 NOISE = 1e-9  # relative; averages of equal values differ by less
 LEAST, MOST = 1e-45, 1e60  # smaller sizes are drawn as 0, larger ones not at all
 DECADE = (1, 2, 5)
+SHIFTS = {"share": 2, "MB": 3}  # powers of ten from a value to its label
 
 Decimal = tuple[int, int]
 """A number as n and e: n * 10^e."""
@@ -58,6 +59,8 @@ def axis(
     if not known:
         return Axis(0.0, 1.0)
     low, high = min(known), max(known)
+    if unit == "GB" and max(abs(low), abs(high)) < MEGABYTES_BELOW:
+        unit = "MB"
     if equal(low, high):
         return _constant(high, unit, natural, log)
     if log:
@@ -197,7 +200,7 @@ def text(value: Decimal, unit: str = "", room: int = ROOM) -> str:
     while digits and digits % 10 == 0:
         digits, exponent = digits // 10, exponent + 1
     sign, tail = (MINUS if digits < 0 else ""), ("%" if unit == "share" else "")
-    exponent = 0 if not digits else exponent + 2 * (unit == "share")
+    exponent = 0 if not digits else exponent + SHIFTS.get(unit, 0)
     figures = str(abs(digits))
     size = len(figures) + exponent  # figures before the point
     plain = _point(figures, size)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 MINUS = "−"
+MEGABYTES_BELOW = 0.0995  # GB
 
 
 def short(value: float | None, digits: int = 2) -> str:
@@ -34,6 +35,18 @@ def short(value: float | None, digits: int = 2) -> str:
     return f"{sign}{mantissa.removesuffix('.0')}e{MINUS}{abs(int(exponent))}"
 
 
+def narrow(value: float | None, room: int) -> str:
+    """Like `short`, with fewer digits where it would not fit."""
+    text = short(value)
+    if value is None or len(text) <= room:
+        return text
+    power = math.floor(math.log10(abs(value)))
+    texts = [short(value, 1), f"{round(value / 10.0**power)}e{power}", f"{value:.0f}"]
+    if power >= 0:
+        texts[1:1] = [f"{value:.0f}", f"{value / 1e3:.0f}k"]
+    return next((text for text in texts if len(text) <= room), text).replace("-", MINUS)
+
+
 def signed(value: float | None, digits: int = 2) -> str:
     """Like `short`, with a `+` for numbers above 0."""
     text = short(value, digits)
@@ -60,7 +73,7 @@ def with_unit(value: float | None, unit: str, digits: int = 2) -> str:
         return share(value)
     if unit == "s":
         return seconds(value)
-    if unit == "GB" and value is not None and abs(value) < 0.0995:
+    if unit == "GB" and value is not None and abs(value) < MEGABYTES_BELOW:
         return f"{short(value * 1e3, digits)} MB"
     text = short(value, digits)
     return f"{text} {unit}" if unit in ("GB", "tok/s") and value is not None else text

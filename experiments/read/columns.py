@@ -15,6 +15,7 @@ from grpo_engine.errors import nearest, quoted
 from grpo_engine.metrics import METRICS, spec
 from grpo_tui.experiments.db.tables import METRIC_KEY, METRIC_SUMMARY, RUN, RUN_PARAM
 from grpo_tui.experiments.errors import QueryError
+from grpo_tui.experiments.values import column_label, setting_path
 
 STATS = ("best", "last", "first", "min", "max", "mean", "count")
 FIELDS: Mapping[str, ColumnElement[Any]] = {
@@ -89,24 +90,22 @@ def parse_columns(text: str | Sequence[str], known: "Known") -> tuple[Column, ..
 
 
 def parse_column(text: str, known: "Known") -> Column:
-    body, _, label = text.partition(" as ")
-    body, label = body.strip(), label.strip()
+    body, label = text.partition(" as ")[0].strip(), column_label(text)
     words = body.split()
-    if body.startswith("=") or body.startswith("cfg."):
-        path = body.removeprefix("=").removeprefix("cfg.").strip()
+    if path := setting_path(body):
         if path not in known.settings:
             raise QueryError(f"there is no setting {quoted(path)}{nearest(path, known.settings)}")
-        return Column(label or path, "setting", path)
+        return Column(label, "setting", path)
     if len(words) == 2 and words[0] in STATS:
-        return Column(label or body, "metric", _metric(words[1], known), words[0])
+        return Column(label, "metric", _metric(words[1], known), words[0])
     if body in FIELDS:
-        return Column(label or body, "field", body)
+        return Column(label, "field", body)
     if body in known.settings:
-        return Column(label or body, "setting", body)
+        return Column(label, "setting", body)
     dotted = re.fullmatch(rf"({'|'.join(STATS)})\.(.+)", body)
     if dotted:
-        return Column(label or body, "metric", _metric(dotted[2], known), dotted[1])
-    return Column(label or body, "metric", _metric(body, known), "best")
+        return Column(label, "metric", _metric(dotted[2], known), dotted[1])
+    return Column(label, "metric", _metric(body, known), "best")
 
 
 def _metric(name: str, known: "Known") -> str:

@@ -24,7 +24,7 @@ def chat(
 
     Without a prompt a screen opens. With --json, each token has its log-probability under both.
 
-    Example: grpo-tui chat @last "12 + 30 ="
+    Example: grpo-tui chat @last "What is 47 + 38?"
     """
     import dataclasses
     import json

@@ -112,7 +112,8 @@ def counted(snapshot: Snapshot) -> str:
     if snapshot.reading:
         return "reading the run"
     count, muted = len(snapshot.open_alerts), len(snapshot.muted_alerts)
-    shown = f"{count} open" if count else "all quiet"
+    quiet = f"run {snapshot.status}" if snapshot.status in ("failed", "lost") else "all quiet"
+    shown = f"{count} open" if count else quiet
     return f"{shown} · {muted} muted" if muted else shown
 
 

@@ -12,7 +12,7 @@ from textual.reactive import reactive
 from grpo_engine.events import REPLACED, Group
 from grpo_tui.app.feed.snapshot import ShownGroup, ShownRollout, Snapshot
 from grpo_tui.app.inspector.groups import letter
-from grpo_tui.app.text.numbers import share, short, signed, sparkline
+from grpo_tui.app.text.numbers import narrow, share, signed, sparkline
 from grpo_tui.app.text.prompt_text import asked
 from grpo_tui.app.text.safe_text import cell_len, clip, pad, wrap
 from grpo_tui.app.tui.looks.colours import Palette, style
@@ -63,7 +63,7 @@ def group_line(
         text = _counts(group)
         spans.append((clip(text, width - number - MEAN - 1), bright))
         used += min(len(text), width - number - MEAN - 1)
-    mean = short(group.reward_mean) if isinstance(group, Group) else ""
+    mean = narrow(group.reward_mean, MEAN) if isinstance(group, Group) else ""
     spans.append((" " * max(0, width - used - MEAN), None))
     spans.append((f"{mean:>{MEAN}}", bright))
     return spans

@@ -261,3 +261,10 @@ def test_the_middle_label_is_round_and_in_the_middle(
     assert [place for place, _ in found.labels] == expected
     above = axis([0.0, 9.0], natural=(0.0, 1.0), labels=3)
     assert [label for _, label in above.labels] == ["0", "5", "10"]
+
+
+def test_an_axis_of_less_than_a_tenth_of_a_gigabyte_is_in_the_unit_of_its_title() -> None:
+    scale = axis([0.0782, 0.0952], unit="GB")
+    assert [label for _, label in scale.labels] == ["78", "96"]  # MB, as "95.2 MB" in the title
+    assert [value for value, _ in scale.labels] == pytest.approx([0.078, 0.096])
+    assert [label for _, label in axis([0.5, 1.5], unit="GB").labels] == ["0", "1.5"]

@@ -8,6 +8,7 @@ import yaml
 
 from grpo_engine.config.declaration import Setting, as_text
 from grpo_engine.config.parse import (
+    OWNER,
     OWNERS,
     build,
     flatten,
@@ -97,12 +98,13 @@ class RunForm:
 
     def fields(self, errors: Mapping[str, str]) -> dict[str, FormField]:
         """Every setting's row by its path."""
-        start, rows = self.start, {}
+        base, start, rows = flatten(self.base), self.start, {}
         for path, info in settings().items():
-            was = as_text(start[path])
-            text = self.edits.get(path, was)
+            text = self.edits.get(path, as_text(start[path]))
+            # weights and options that went with what they belonged to are a change, too
+            changed = text != as_text((base if path in OWNER else start)[path])
             rows[path] = FormField(
-                info=info, text=text, changed=text != was, error=errors.get(path, "")
+                info=info, text=text, changed=changed, error=errors.get(path, "")
             )
         return rows
 

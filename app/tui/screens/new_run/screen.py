@@ -194,7 +194,7 @@ class NewRunScreen(WorkbenchScreen):
         self.trial = TrialProcess()  # its process starts with the first request
         self.player = TrialProcess()  # an environment takes its time, and others' questions do not
         self._delays: dict[str, Timer] = {}
-        self._known = {"examples": "", "memory": ""}
+        self._known = {"examples": "", "memory": "", "rewards": ""}
         self._answer = ""
 
     def body(self) -> ComposeResult:
@@ -688,7 +688,10 @@ class NewRunScreen(WorkbenchScreen):
     @work(exclusive=True, group="try_settings")
     async def _look(self, config: RunConfig, *, online: bool) -> None:
         prompts, memory = key_of(config, for_memory=False), key_of(config, for_memory=True)
-        checked = self.view.checked
+        checked, rewards = self.view.checked, config.rewards.model_dump_json()
+        if rewards != self._known["rewards"] or "problem" in self.view.scores:
+            self._known["rewards"] = rewards
+            self._score_again()
         if prompts != self._known["examples"] or online:
             self.view = replace(self.view, busy="fetching…" if online else "reading the task…")
             found = await self._ask("examples", config, online=online)

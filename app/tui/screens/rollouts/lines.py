@@ -11,7 +11,7 @@ from grpo_tui.app.inspector.groups import (
     measure_of,
     visits,
 )
-from grpo_tui.app.text.numbers import BARS, short, signed
+from grpo_tui.app.text.numbers import BARS, narrow, short, signed
 from grpo_tui.app.text.prompt_text import asked
 from grpo_tui.app.text.safe_text import cell_len, clip, excerpt, pad, safe, wrap
 from grpo_tui.app.tui.looks.colours import Palette, style
@@ -63,8 +63,8 @@ def group_line(
         (f"{group.index + 1:>2}", label),
         ("▸" if chosen else " ", style(palette.focus, back)),
         (pad(asked(group.prompt_text), max(1, width - 15)), front),
-        (pad(short(group.reward_mean), 5, ">"), front),
-        (pad(short(second), 5, ">"), label),
+        (pad(narrow(group.reward_mean, 4), 5, ">"), front),
+        (pad(narrow(second, 4), 5, ">"), label),
         (" =" if group.no_signal or group.reward_std == 0 else "  ", label),
     ]
 

@@ -12,7 +12,7 @@ from grpo_tui.app.tui.looks.colours import Palette, style
 from grpo_tui.app.tui.screens.runs.load import SPARK
 from grpo_tui.app.tui.widgets.panel import Line, Span
 from grpo_tui.app.tui.widgets.top_bar import status_mark
-from grpo_tui.experiments.values import MetricSummary, RunSummary
+from grpo_tui.experiments.values import MetricSummary, RunSummary, column_label
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,9 +121,10 @@ def _spark(run: RunSummary, cell: Cell, width: int) -> Line:
 
 def _custom(expression: str) -> Drawer:
     unit = next(filter(None, (spec(word).unit for word in expression.split())), "")
+    label = column_label(expression)
 
     def draw(run: RunSummary, cell: Cell, width: int) -> Line:
-        value = run.columns.get(expression)
+        value = run.columns.get(label)
         is_number = value is None or isinstance(value, float)
         text = with_unit(value, unit) if is_number else str(value)
         return [(pad(text, width, ">"), style(cell.palette.text, cell.back))]
@@ -177,19 +178,19 @@ def fitting(
 ) -> tuple[Column, ...]:
     """The columns that fit, in display order.
 
-    What the runs are sorted by comes first, then tags if there are any, the user's own, the others.
+    What the runs are sorted by comes first, then the user's own, tags if there are any, the others.
     """
     tags, rest = ((TAGS,), COLUMNS[3:]) if tagged else ((), (*COLUMNS[3:], TAGS))
     own = tuple(
-        Column(title=text, width=max(8, min(18, len(text))), sort=text, draw=_custom(text),
+        Column(title=label, width=max(8, min(18, len(label) + 1)), sort=text, draw=_custom(text),
                right=True)
-        for text in custom
+        for text in custom for label in (column_label(text),)
     )  # fmt: skip
     chosen: list[Column] = []
     room = width - 2
     key = sort.removeprefix("-")
     order = sorted(
-        (*COLUMNS[:3], *tags, *own, *rest), key=lambda c: c is not NAME and c.sort != key
+        (NAME, *own, *COLUMNS[1:3], *tags, *rest), key=lambda c: c is not NAME and c.sort != key
     )
     for column in order:
         if column.width + 1 <= room:

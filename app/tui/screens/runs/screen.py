@@ -550,12 +550,24 @@ class RunsScreen(ControlScreen):
         self.app.push_screen(ask, lambda text: self._ask_done("columns", text))
 
     def _ask_done(self, what: str, text: str | None) -> None:
-        if text is None:
+        if text is not None:
+            self._choose(what, tuple(part.strip() for part in text.split(",") if part.strip()))
+
+    @work(exclusive=True, group="columns")
+    async def _choose(self, what: str, columns: tuple[str, ...]) -> None:
+        """Group by or show these columns, if the store has them."""
+        fixed = what == "group" and columns[:1] and columns[0] in GROUPS
+        try:
+            if columns and not fixed:
+                await self.workbench.reader.ask(
+                    lambda reader: reader.runs(columns=columns, limit=0), "columns"
+                )
+        except StoreError as error:
+            self.notify(str(error), severity="error", markup=False)
             return
         if what == "group":
-            self._relist(group=text.strip(), folded=frozenset())
+            self._relist(group=columns[0] if columns else "", folded=frozenset())
             return
-        columns = tuple(part.strip() for part in text.split(",") if part.strip())
         self.workbench.preferences.remember(**{"runs.columns": list(columns)})
         self._relist(columns=columns)
 

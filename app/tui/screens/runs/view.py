@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from grpo_tui.app.tui.screens.runs.load import Preview
-from grpo_tui.experiments.values import RunSummary
+from grpo_tui.experiments.values import RunSummary, column_label
 
 GROUPS = ("", "recipe", "task", "model", "sweep", "seed", "status")
 
@@ -70,8 +70,9 @@ class View:
 
     def _group_of(self, run: RunSummary) -> Any:
         if self.group in GROUPS:
-            return getattr(run, self.group) or "–"
-        return run.columns.get(self.group, "–")
+            value = getattr(run, self.group)
+            return "–" if value in (None, "") else value
+        return run.columns.get(column_label(self.group), "–")
 
     @property
     def row(self) -> Row | None:

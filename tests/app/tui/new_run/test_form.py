@@ -118,6 +118,13 @@ def test_an_error_of_several_fields_stands_at_the_one_that_was_edited_last() -> 
     assert "at most the answers of a step (16)" in form.errors()["rollout.prompts"]
 
 
+def test_weights_that_go_with_the_old_rewards_are_a_change() -> None:
+    base = build({"rewards": {"functions": ["accuracy", "format"], "weights": [1.0, 0.1]}})
+    checked = check(RunForm(base).type("rewards.functions", "accuracy, length"))
+    assert set(checked.changed) == {"rewards.functions", "rewards.weights"}
+    assert not check(RunForm(base)).changed
+
+
 def test_search_reads_path_and_help() -> None:
     rows = RunForm(BASE).fields({}).values()
     assert [row.info.path for row in rows if matches(row.info, "learning peak")] == [

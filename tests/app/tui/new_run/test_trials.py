@@ -163,6 +163,10 @@ async def test_example_prompts_memory_and_rewards_show_what_the_trial_gave(
         # three letters of twelve
         assert screen.view.scores["total"] == 0.25
         frames.check(app)
+        screen.change(screen.view.with_form(form.type("rewards.functions", "no/such.py:letters")))
+        await until(app, lambda: "problem" in screen.view.scores)
+        screen.change(screen.view.with_form(form))
+        await until(app, lambda: screen.view.scores.get("total") == 0.25)
 
 
 async def test_only_settings_that_were_tried_are_ready_and_others_are_not_launched(

@@ -498,3 +498,45 @@ def test_the_last_alert_of_a_run_has_its_step(tmp_path: Path) -> None:
     assert any(
         text.startswith(f"▲ step {preview.alert.last_step}: ") for line in lines for text, _ in line
     )
+
+
+async def test_the_example_of_the_columns_dialog_shows_values(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await ready(app, pilot)
+
+        def row(word: str) -> str:
+            return next(line for line in frames.frame(app) if word in line)
+
+        screen._ask_done("columns", "=algorithm.beta as trust, =algorithm.beta")
+        await until(app, lambda: row("otter-0").count(" .1 ") == 2)
+        assert "trust" in row(" steps")
+        assert "algorithm.beta" in row(" steps")
+
+
+async def test_a_column_that_the_store_lacks_leaves_the_list_as_it_is(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40), notifications=True) as pilot:
+        screen = await ready(app, pilot)
+        screen._ask_done("columns", "best rewrd")
+        await until(app, lambda: "there is no" in " ".join(n.message for n in app._notifications))
+        assert "otter-2" in frames.text(app)
+        assert not screen.view.columns
+        assert not app.preferences.get("runs.columns")
+
+
+async def test_seed_0_is_a_seed_to_group_by(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await ready(app, pilot)
+        screen._ask_done("group", "seed")
+        await until(app, lambda: "seed 0  (1)" in frames.text(app))
+        assert "no seed" not in frames.text(app)
+
+
+async def test_runs_are_grouped_by_a_setting_that_is_written_with_a_sign(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await ready(app, pilot)
+        screen._ask_done("group", "=algorithm.beta")
+        await until(app, lambda: ".04  (2)" in frames.text(app))

@@ -14,7 +14,7 @@ from textual.pilot import Pilot
 from grpo_engine import events as ev
 from grpo_tui.app.feed.replay import ReplayFeed
 from grpo_tui.app.feed.series import series_of
-from grpo_tui.app.feed.snapshot import LogLine, Snapshot
+from grpo_tui.app.feed.snapshot import LogLine, Snapshot, Status
 from grpo_tui.app.feed.stored import StoreFeed
 from grpo_tui.app.text.prompt_text import asked, question
 from grpo_tui.app.tui.app import Workbench
@@ -23,7 +23,7 @@ from grpo_tui.app.tui.looks.colours import PALETTES
 from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.screens.rollouts import RolloutsScreen
 from grpo_tui.app.tui.screens.watch import WatchScreen
-from grpo_tui.app.tui.widgets.alerts_log import AlertsLog, alert_lines
+from grpo_tui.app.tui.widgets.alerts_log import AlertsLog, alert_lines, counted
 from grpo_tui.app.tui.widgets.charts.curves import Curves
 from grpo_tui.app.tui.widgets.groups import Groups, signal_line, why_line
 from grpo_tui.app.tui.widgets.lanes import LEAD, Lanes, lane_lines
@@ -326,6 +326,19 @@ async def test_a_run_that_has_ended_cannot_be_frozen(tmp_path: Path) -> None:
         await settle(pilot, app)
         assert app.said[-1].text == "The run has ended: there is nothing to freeze."
         assert "Only the view is frozen" not in frames.text(app)
+
+
+@pytest.mark.parametrize(
+    ("status", "note"),
+    [
+        ("running", "all quiet"),
+        ("failed", "run failed"),
+        ("lost", "run lost"),
+        ("completed", "all quiet"),
+    ],
+)
+def test_a_run_that_failed_is_not_called_quiet(status: Status, note: str) -> None:
+    assert counted(Snapshot(status=status)) == note
 
 
 async def test_an_alert_is_counted_at_the_top_and_told_in_full(tmp_path: Path) -> None:

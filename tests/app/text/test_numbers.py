@@ -1,0 +1,26 @@
+"""Numbers that fit their columns."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grpo_tui.app.text.numbers import narrow, short
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (2.2e-6, "2e−6"), (0.0022, ".002"), (-0.0022, "−0"), (0.12, ".12"), (-12.34, "−12"),
+        (-1234.0, "−1k"), (-123456789.0, "−1e8"), (12.34, "12.3"), (None, "–"), (0.0, "0"),
+    ],
+)  # fmt: skip
+def test_a_number_in_four_cells_has_fewer_digits_and_no_dots(
+    value: float | None, shown: str
+) -> None:
+    assert narrow(value, 4) == shown
+
+
+@given(st.floats(-1e9, 1e9))
+def test_a_number_that_fits_is_shown_as_elsewhere(value: float) -> None:
+    assert len(narrow(value, 5)) <= 5
+    assert narrow(value, 12) == short(value)
