@@ -206,6 +206,24 @@ def test_a_reader_sees_that_something_was_committed(recorder: Recorder) -> None:
         assert reader.changed()
 
 
+def test_a_run_whose_first_attempt_never_began_can_be_resumed(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as killed:
+        killed.setattr(recorder.store, "start_attempt", None)
+        with pytest.raises(TypeError):
+            recorder.start_run(CONFIG, name="early")
+    with closing(StoreReader(recorder.path)) as reader:
+        run = reader.resumable("early").summary
+        assert run.status == "lost"
+        assert reader.post_mortem(run.key).cause == "no process ever started it"
+        handle = recorder.resume_run("early", from_step=0)
+        assert reader.resolve("early").status == "running"
+        put_all(handle, started(), *step_events(1), ended(1))
+        assert handle.close()
+        assert reader.resolve("early").status == "completed"
+
+
 def test_a_run_that_is_closed_without_a_word_is_aborted(recorder: Recorder) -> None:
     handle = recorder.start_run(CONFIG)
     handle.put(finished(1))
