@@ -47,6 +47,7 @@ from grpo_tui.experiments.db.tables import (
     RunTagRow,
 )
 from grpo_tui.experiments.db.texts import now_iso
+from grpo_tui.experiments.db.types import any_text
 from grpo_tui.experiments.errors import (
     NothingStoredError,
     QueryError,
@@ -96,9 +97,12 @@ class ExperimentStore:
             self.read_only = str(error)
 
     def _make_engine(self) -> Engine:
-        engine = create_engine(
-            "sqlite://", creator=lambda: open_writer(self.path), poolclass=NullPool
-        )
+        def connect() -> sqlite3.Connection:
+            connection = open_writer(self.path)
+            connection.text_factory = any_text
+            return connection
+
+        engine = create_engine("sqlite://", creator=connect, poolclass=NullPool)
 
         @event.listens_for(engine, "begin")
         def take_lock(connection: Any) -> None:

@@ -284,7 +284,7 @@ class RunWriter:
                 self._update_run(status="failed", error=error, ended_at=iso(item.at))
         rows[EVENT].append({
             **self._common(item), "at": item.at, "kind": ev.kind_of(item.event),
-            "payload": ev.to_json(item.event),
+            "payload": item.event,
         })  # fmt: skip
 
     def _alert(self, event: ev.AlertRaised) -> None:
