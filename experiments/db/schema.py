@@ -103,11 +103,12 @@ def _columns(
 def _indices(conn: sqlite3.Connection, declared: Table, version: int) -> Iterator[str]:
     """What differs in the unique indices, and those that compute; others only cost time."""
     table = declared.name
-    unique_indices = (
-        *(one for one in declared.constraints if isinstance(one, UniqueConstraint)),
-        *(one for one in declared.indexes if one.unique),
-    )
-    ours = {frozenset(column.name for column in one.columns) for one in unique_indices}
+    ours = {
+        frozenset(column.name for column in one.columns)
+        for one in declared.constraints
+        if isinstance(one, UniqueConstraint)
+    }
+    ours |= {frozenset(c.name for c in one.columns) for one in declared.indexes if one.unique}
     conditions = {
         index.name
         for index in declared.indexes

@@ -161,6 +161,19 @@ def test_the_size_setting_decides_whose_tokens_are_kept(
     assert found == kept
 
 
+def test_answers_are_left_out_of_the_record_on_request(recorder: Recorder) -> None:
+    texts = {}
+    for recorded in (True, False):
+        handle = recorder.start_run(config(record={"rollouts": recorded}))
+        put_all(handle, ev.GroupScored(step=1, group=group()), finished(1))
+        handle.close()
+        with closing(StoreReader(recorder.path)) as reader:
+            (view,) = reader.groups(handle.key, 1)
+            texts[recorded] = [rollout.text for rollout in view.rollouts]
+    assert all(texts[True])
+    assert not any(texts[False])
+
+
 def test_token_numbers_that_come_after_an_interruption_complete_their_group(
     recorder: Recorder,
 ) -> None:
