@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sqlmodel import SQLModel, select
+from sqlmodel import select
 
 from grpo_engine import events as ev
 from grpo_tui.experiments.db.connection import open_writer
@@ -84,15 +84,9 @@ def import_store(
 
 def _other(path: Path) -> StoreReader:
     try:
-        reader = StoreReader(path)
+        return StoreReader(path)
     except StoreError as error:
         raise ImportRefusedError(f"{path} cannot be imported: {error}") from error
-    if odd := reader.odd_tables(list(SQLModel.metadata.tables)):
-        reader.close()
-        raise ImportRefusedError(
-            f"{path} cannot be imported: {', '.join(odd)} must be plain tables"
-        )
-    return reader
 
 
 def _runs(other: StoreReader) -> tuple[RunSummary, ...]:

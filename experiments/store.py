@@ -28,6 +28,7 @@ from grpo_tui.experiments.db.migration_sql import CURRENT
 from grpo_tui.experiments.db.migrations import migrate, too_new, version
 from grpo_tui.experiments.db.names import free_name, new_uid, short_id
 from grpo_tui.experiments.db.paths import run_folder
+from grpo_tui.experiments.db.schema import check_schema
 from grpo_tui.experiments.db.summaries import rebuild
 from grpo_tui.experiments.db.tables import (
     EVALUATION,
@@ -88,6 +89,7 @@ class ExperimentStore:
         self._engine = self._make_engine()
 
     def _prepare(self, conn: sqlite3.Connection) -> None:
+        check_schema(conn, self.path)
         if version(conn) > CURRENT:
             self.read_only = too_new(version(conn), self.path)
             return

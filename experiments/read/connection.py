@@ -33,6 +33,7 @@ from grpo_tui.experiments.db.configs import in_force, json_text, number_of
 from grpo_tui.experiments.db.connection import open_reader
 from grpo_tui.experiments.db.migration_sql import CURRENT
 from grpo_tui.experiments.db.migrations import too_new, version
+from grpo_tui.experiments.db.schema import check_schema
 from grpo_tui.experiments.db.tables import RUN
 from grpo_tui.experiments.db.texts import visible
 from grpo_tui.experiments.db.types import BadText, Damage, any_text, noting
@@ -66,6 +67,11 @@ class Reading:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file = open_reader(path)
+        try:
+            check_schema(self._file, path)
+        except StoreUnusableError:
+            self._file.close()
+            raise
         for name, function in (("in_force", _as_json), ("number_in_force", _as_number)):
             self._file.create_function(name, 2, function, deterministic=True)
         self.schema = version(self._file)
@@ -96,17 +102,6 @@ class Reading:
     def integrity(self) -> str:
         """Return `ok`, or the damage that SQLite finds in the file."""
         return "; ".join(self._column(text("PRAGMA integrity_check")))
-
-    def odd_tables(self, names: Sequence[str]) -> list[str]:
-        """Return the tables that are views, virtual or computed: they may never end."""
-        return self._column(
-            text(
-                "SELECT name FROM sqlite_master WHERE name IN (SELECT value FROM json_each(:names))"
-                " AND (type <> 'table' OR sql LIKE 'CREATE VIRTUAL%' OR EXISTS "
-                "(SELECT 1 FROM pragma_table_xinfo(sqlite_master.name) WHERE hidden > 1)) "
-                "ORDER BY name"
-            ).bindparams(names=json_text(names))
-        )
 
     def damaged(self) -> dict[str, str]:
         """Return a line by run's id for what was read of the run and is unreadable."""

@@ -119,7 +119,8 @@ REFUSED: dict[str, Harm] = {
     "half of its bytes": cut(0.5),
 }
 HARMLESS: dict[str, Harm] = {
-    "a trigger": sql("CREATE TRIGGER t AFTER INSERT ON run BEGIN DELETE FROM run; END"),
+    "an index of theirs": sql("CREATE INDEX mine ON run (note)"),
+    "a table of theirs": sql("CREATE TABLE mine (a)"),
     "a later version": sql("PRAGMA user_version = 999"),
     "a log that is a device": instead("log.txt", zeros),
     "a log that is a FIFO": instead("log.txt", os.mkfifo),
