@@ -171,7 +171,6 @@ class Text(Readable, AutoString):
     cache_ok = True
     # static methods instead of `process_bind_param`, which costs a call more for each value
     write: Convert = staticmethod(escape)
-    read: Convert = staticmethod(lambda text: unescape(text) if "\\" in text else text)
 
     def unreadable(self, stored: Any) -> Any:
         return stored_text(stored)
@@ -179,6 +178,23 @@ class Text(Readable, AutoString):
     def bind_processor(self, dialect: Any) -> Convert:  # noqa: ARG002
         write = self.write
         return lambda value: None if value is None else write(value)
+
+    def result_processor(self, dialect: Any, coltype: Any) -> Convert:  # noqa: ARG002
+        note = self.note
+
+        def convert(value: Any) -> Any:
+            if type(value) is str:
+                return unescape(value) if "\\" in value else value
+            return None if value is None else note(value)
+
+        return convert
+
+
+class Parsed(Text):
+    """Text of a form: `read` raises for another."""
+
+    cache_ok = True
+    read: Convert
 
     def result_processor(self, dialect: Any, coltype: Any) -> Convert:  # noqa: ARG002
         read, note = self.read, self.note
@@ -194,7 +210,7 @@ class Text(Readable, AutoString):
         return convert
 
 
-class Time(Text):
+class Time(Parsed):
     """A time as ISO text, UTC."""
 
     cache_ok = True
@@ -205,7 +221,7 @@ class Time(Text):
         return text
 
 
-class StatusText(Text):
+class StatusText(Parsed):
     """The status of a run."""
 
     cache_ok = True
@@ -217,7 +233,7 @@ class StatusText(Text):
         return text
 
 
-class Json(Text):
+class Json(Parsed):
     """Any JSON, in ASCII and in its own order; an empty text is an empty object."""
 
     cache_ok = True
@@ -256,7 +272,7 @@ class JsonList(Json):
         return []
 
 
-class EventJson(Text):
+class EventJson(Parsed):
     """An event as JSON; a note of it if it cannot be read."""
 
     cache_ok = True
@@ -283,7 +299,7 @@ def _texts(kind: str) -> tuple[str, ...]:
     return tuple(name for name, hint in hints.items() if hint is str)
 
 
-class Numbers(Text):
+class Numbers(Parsed):
     """Numbers by name as JSON; those that are not finite are texts in it."""
 
     cache_ok = True
@@ -293,7 +309,7 @@ class Numbers(Text):
         return {"unreadable": UnreadableFloat.of(stored_text(stored))}
 
 
-class Spans(Text):
+class Spans(Parsed):
     """The spans of a completion as JSON; an empty text without any."""
 
     cache_ok = True
