@@ -43,7 +43,7 @@ def config_of(chosen: Work, model: str, folder: Path, **changes: Any) -> RunConf
         "rollout.prompts": len(chosen.prompts),
         "rollout.group_size": work.GROUP,
         "rollout.max_new_tokens": chosen.new_tokens,
-        "rollout.ignore_end": chosen.ignore_end,
+        "rollout.options": {"ignore_end": chosen.ignore_end},
         "algorithm.beta": work.BETA,
         "algorithm.passes": chosen.passes,
         "optimizer.learning_rate": work.LEARNING_RATE,

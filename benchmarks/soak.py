@@ -91,18 +91,19 @@ def write(path: Path, seconds: float, pace: float, seed: int) -> None:
     handle.put(data.started())
     chance = random.Random(seed)
     end = time.monotonic() + seconds
-    step, troubles = 0, set()
+    step, troubles, puts = 0, set(), []
     while time.monotonic() < end:
         begun = time.monotonic()
         step += 1
         for event in data.starter_step(step, chance):
+            start = time.perf_counter()
             handle.put(event)
+            puts.append(1e3 * (time.perf_counter() - start))
         if handle.trouble:
             troubles.add(handle.trouble)
         time.sleep(max(0.0, pace - (time.monotonic() - begun)))
     handle.put(ev.RunFinished(step=step, reason="completed", summary={}))
     stored = handle.close()
-    puts = [1e3 * value for value in handle.waits]
     recorder.close()
     hold = Watched.hold
     found = {

@@ -11,13 +11,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sqlmodel import SQLModel, select
+from sqlmodel import select
 
 from grpo_engine import events as ev
 from grpo_tui.experiments.db.connection import open_writer
 from grpo_tui.experiments.db.paths import log_file, run_folder
 from grpo_tui.experiments.db.tables import AttemptRow, RunRow
-from grpo_tui.experiments.db.texts import now_iso, seconds
+from grpo_tui.experiments.db.texts import now_iso
 from grpo_tui.experiments.errors import ImportRefusedError, OutsideStoreError, StoreError
 from grpo_tui.experiments.purge import purge
 from grpo_tui.experiments.reader import StoreReader
@@ -84,15 +84,9 @@ def import_store(
 
 def _other(path: Path) -> StoreReader:
     try:
-        reader = StoreReader(path)
+        return StoreReader(path)
     except StoreError as error:
         raise ImportRefusedError(f"{path} cannot be imported: {error}") from error
-    if odd := reader.odd_tables(list(SQLModel.metadata.tables)):
-        reader.close()
-        raise ImportRefusedError(
-            f"{path} cannot be imported: {', '.join(odd)} must be plain tables"
-        )
-    return reader
 
 
 def _runs(other: StoreReader) -> tuple[RunSummary, ...]:
@@ -131,8 +125,7 @@ def _copy_run(store: ExperimentStore, other: StoreReader, run: RunSummary) -> tu
     if not SHORT.fullmatch(run.id):
         raise ImportRefusedError(f"its id is {run.id!r}")
     detail = other.run(run.key)
-    for at in _times(detail):
-        seconds(at)  # a ValueError now, and not whenever the runs are listed
+    _refuse_damaged(other, run)
     row = store.create_run(
         detail.config, name=run.name, uid=run.uid, status="imported",
         code_version=run.code_version, tags=run.tags,
@@ -142,14 +135,9 @@ def _copy_run(store: ExperimentStore, other: StoreReader, run: RunSummary) -> tu
     return row.short, run.name
 
 
-def _times(detail: RunDetail) -> Iterator[str]:
-    """The times of a run and its attempts."""
-    run = detail.summary
-    yield run.created_at
-    yield from filter(None, (run.started_at, run.ended_at))
-    for attempt in detail.attempts:
-        yield from filter(None, (attempt.started_at, attempt.heartbeat, attempt.progress_at,
-                                 attempt.ended_at))  # fmt: skip
+def _refuse_damaged(other: StoreReader, run: RunSummary) -> None:
+    if damage := other.damaged().get(run.id):
+        raise ImportRefusedError(damage)
 
 
 def _fill(store: ExperimentStore, other: StoreReader, row: RunRow, detail: RunDetail) -> None:
@@ -162,6 +150,7 @@ def _fill(store: ExperimentStore, other: StoreReader, row: RunRow, detail: RunDe
             session.add(AttemptRow(run_id=row.id, boot="", pid_start="", **same))
     last = detail.attempts[-1].n if detail.attempts else 1
     _write(store, row, last, _pages(other, run.key))
+    _refuse_damaged(other, run)
     with store.session() as session:
         kept = session.get(RunRow, row.id)
         assert kept is not None

@@ -5,6 +5,7 @@ from contextlib import closing
 from pathlib import Path
 
 from sqlalchemy import Table, column, literal, select, table
+from sqlalchemy.exc import DatabaseError
 
 from grpo_tui.experiments.db.connection import open_writer
 from grpo_tui.experiments.db.paths import remove_run_folder, run_folder, starts_folder
@@ -43,8 +44,15 @@ def purge(store: ExperimentStore, run: int) -> int:
             "be written, or remove the file first"
         )
     freed = folder_size(folder) + row.bytes
-    while _delete_groups(store, run):
-        pass
+    try:
+        while _delete_groups(store, run):
+            pass
+    except DatabaseError as error:
+        if "malformed" not in str(error):
+            raise
+        _rebuild_search(store)
+        while _delete_groups(store, run):
+            pass
     for large, key in LARGE.items():
         while _delete_rows(store, large, key, run):
             pass
@@ -80,6 +88,14 @@ def _delete_groups(store: ExperimentStore, run: int) -> int:
             conn.execute(index.insert().from_select([*index.c], rows))
         conn.execute(ROLLOUT_GROUP.delete().where(group.id.in_(keys)))
     return len(keys)
+
+
+def _rebuild_search(store: ExperimentStore) -> None:
+    """Index all texts again: a text that was changed behind its index cannot be taken out of it."""
+    with store.session() as session:
+        for words in ("rollout_words", "prompt_words"):
+            index = table(words, column(words))
+            session.connection().execute(index.insert().values({words: "rebuild"}))
 
 
 def _delete_rows(store: ExperimentStore, large: Table, key: str, run: int) -> int:

@@ -28,6 +28,7 @@ from grpo_tui.experiments.db.migration_sql import CURRENT
 from grpo_tui.experiments.db.migrations import migrate, too_new, version
 from grpo_tui.experiments.db.names import free_name, new_uid, short_id
 from grpo_tui.experiments.db.paths import run_folder
+from grpo_tui.experiments.db.schema import check_schema
 from grpo_tui.experiments.db.summaries import rebuild
 from grpo_tui.experiments.db.tables import (
     EVALUATION,
@@ -47,6 +48,7 @@ from grpo_tui.experiments.db.tables import (
     RunTagRow,
 )
 from grpo_tui.experiments.db.texts import now_iso
+from grpo_tui.experiments.db.types import any_text
 from grpo_tui.experiments.errors import (
     NothingStoredError,
     QueryError,
@@ -87,6 +89,7 @@ class ExperimentStore:
         self._engine = self._make_engine()
 
     def _prepare(self, conn: sqlite3.Connection) -> None:
+        check_schema(conn, self.path)
         if version(conn) > CURRENT:
             self.read_only = too_new(version(conn), self.path)
             return
@@ -96,9 +99,12 @@ class ExperimentStore:
             self.read_only = str(error)
 
     def _make_engine(self) -> Engine:
-        engine = create_engine(
-            "sqlite://", creator=lambda: open_writer(self.path), poolclass=NullPool
-        )
+        def connect() -> sqlite3.Connection:
+            connection = open_writer(self.path)
+            connection.text_factory = any_text
+            return connection
+
+        engine = create_engine("sqlite://", creator=connect, poolclass=NullPool)
 
         @event.listens_for(engine, "begin")
         def take_lock(connection: Any) -> None:

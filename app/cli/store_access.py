@@ -40,6 +40,8 @@ def reading(db: str | None) -> Iterator["StoreReader"]:
     try:
         yield reader
     finally:
+        for line in reader.damaged().values():
+            say(line)
         reader.close()
 
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from grpo_engine.errors import ConfigError, RecipeError
+from grpo_engine.errors import ConfigError
 from grpo_engine.events import Group
 from grpo_tui.app.feed.series import DELTA_STEPS, SeriesView
 from grpo_tui.app.feed.snapshot import Snapshot
@@ -76,21 +76,20 @@ def _truncating(snapshot: Snapshot) -> str:
 
 def _kl_in_loss(snapshot: Snapshot) -> float | None:
     """What the KL term adds to the loss; None without one, or if its mean is not recorded."""
-    from grpo_engine.config.recipes import recipe  # the first screen does without recipes
+    # the first screen does without pydantic
+    from grpo_engine.config.settings import AlgorithmConfig
 
-    chosen = {name: value for name, value in snapshot.head.config.get("algorithm", {}).items()
-              if value is not None}  # fmt: skip
-    curve = snapshot.series.get("kl")
+    chosen, curve = snapshot.head.config.get("algorithm"), snapshot.series.get("kl")
     if curve is None or not chosen:
         return None
     try:
-        how = recipe(str(chosen.pop("recipe", "grpo")), **chosen)
-    except (RecipeError, TypeError):  # of another version
+        how = AlgorithmConfig.model_validate(chosen).resolved()
+    except ValueError:  # of another version
         return None
     # the metric is the mean over tokens of this anchor, which other weights take differently
     if not how.beta or (how.anchor, how.anchor_level, how.anchor_place) != ("k3", "token", "loss"):
         return None
-    return how.beta * curve.value
+    return float(how.beta * curve.value)
 
 
 def _why_near_zero(snapshot: Snapshot, loss: float) -> str:

@@ -6,6 +6,7 @@ rule, a log of fixed length, and only the latest step's groups.
 """
 
 import dataclasses
+import math
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -347,4 +348,6 @@ def _text(config: Mapping[str, Any], section: str, name: str) -> str:
 
 def clock(at: float | None) -> str:
     """Format a log line's wall time as hours, minutes and seconds; blank if unknown."""
-    return time.strftime("%H:%M:%S", time.localtime(at)) if at is not None else " " * 8
+    if at is None or math.isnan(at):
+        return " " * 8
+    return time.strftime("%H:%M:%S", time.localtime(at))

@@ -136,6 +136,7 @@ class StoreFeed:
         groups_from = summary.step
         last = 0
         leased = asked_status = 0.0
+        warned: set[str] = set()
         writer = _Writer(self._path, summary.key, self._say)
         while not self._stop.is_set():
             now = time.monotonic()
@@ -143,6 +144,9 @@ class StoreFeed:
                 leased = now
                 writer.hold_lease()
             last = self._read_facts(reader, last, groups_from)
+            for run in reader.damaged().keys() - warned:
+                warned.add(run)
+                self._say(reader.damaged()[run])
             if not self.caught_up.is_set():
                 self.caught_up.set()
                 continue

@@ -308,11 +308,10 @@ def _other_floor(numbers: Packed, recipe: Recipe) -> "Totals | None":
 
 
 def _parts(terms: "Terms", recipe: Recipe) -> dict[str, Array]:
-    in_loss = terms.mask & ((terms.side == 0) | (not recipe.drop_at_bound))
     parts = {
         "mask": terms.mask, "side": terms.side, "ratio": terms.ratio,
         "contribution": terms.contribution, "advantage": terms.advantage,
-        "penalty": in_loss * terms.weight * recipe.beta * terms.anchor,
+        "penalty": terms.mask * terms.weight * recipe.beta * terms.anchor,
     }  # fmt: skip
     return {name: np.array(values) for name, values in parts.items()}
 

@@ -65,8 +65,6 @@ def stopped(term: TokenTerm, recipe: Recipe) -> str:
         return "no push: its answer scored like the others of its group"
     if not term.on_policy:
         return f"left out: {_too_far(term, recipe)}"
-    if not term.updated and recipe.drop_at_bound and term.side != "free":
-        return f"left out of the loss at its bound, ratio {short(term.ratio)}"
     if not term.updated:
         return f"no push: not in the top {recipe.entropy_top_quantile:.0%} of tokens by entropy"
     if term.side == "free" or recipe.trust == "cispo":
@@ -131,8 +129,7 @@ def written_out(
     if not term.in_loss:
         return "0: not in the loss"
     push, parts = _objective(term, recipe), []
-    dropped = recipe.drop_at_bound and term.side != "free"
-    if recipe.beta and term.anchor and not dropped:
+    if recipe.beta and term.anchor:
         parts.append(f" − {_plain(recipe.beta)} × {_fixed(term.anchor).lstrip('+')}")
     if term.value_loss:
         parts.append(

@@ -3,6 +3,8 @@
 import math
 from collections.abc import Sequence
 
+from grpo_tui.experiments.values import Unreadable
+
 MINUS = "−"
 MEGABYTES_BELOW = 0.0995  # GB
 
@@ -11,6 +13,8 @@ def short(value: float | None, digits: int = 2) -> str:
     """Format to about `digits` digits, no leading zero: `.61`, `1.2`, `420`, `12k`, `3.1e−5`."""
     if value is None:
         return "–"
+    if isinstance(value, Unreadable):
+        return str(value)
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
@@ -38,8 +42,8 @@ def short(value: float | None, digits: int = 2) -> str:
 def narrow(value: float | None, room: int) -> str:
     """Like `short`, with fewer digits where it would not fit."""
     text = short(value)
-    if value is None or len(text) <= room:
-        return text
+    if value is None or len(text) <= room or not math.isfinite(value):
+        return text[:room]
     power = math.floor(math.log10(abs(value)))
     texts = [short(value, 1), f"{round(value / 10.0**power)}e{power}", f"{value:.0f}"]
     if power >= 0:
@@ -58,7 +62,7 @@ def share(value: float | None) -> str:
     if value is None:
         return "–"
     if math.isnan(value):
-        return "NaN"
+        return short(value)
     percent = 100 * value
     if percent == 0 or abs(percent) >= 9.95:
         return f"{percent:.0f}%".replace("-", MINUS)
@@ -82,7 +86,7 @@ def with_unit(value: float | None, unit: str, digits: int = 2) -> str:
 def seconds(value: float | None) -> str:
     """Format a duration: `0s`, `.2s`, `12s`, `4 min`, `2.5 h`, `3 d`."""
     if value is None or math.isnan(value):
-        return "–"
+        return str(value) if isinstance(value, Unreadable) else "–"
     if value < 9.95:
         text = f"{value:.1f}"
         return "0s" if text == "0.0" else f"{text[1:] if text.startswith('0.') else text}s"
@@ -97,7 +101,7 @@ def seconds(value: float | None) -> str:
 
 def tokens(value: float) -> str:
     """Format a count of tokens: `840`, `1,200`, `12k`, `3.4M`."""
-    return f"{value:,.0f}" if 999.5 <= value < 9_995 else short(float(value))
+    return f"{value:,.0f}" if 999.5 <= value < 9_995 else short(value)
 
 
 def change(value: float, delta: float, unit: str = "") -> str:

@@ -211,9 +211,7 @@ def loss_line(recipe: Recipe) -> str:
         of_answer += [k] if k == "kᵢ" and recipe.weight != "per_sequence" else []
     folded = recipe.trust == "vespo"  # the correction for the sampler is in W
     factors = [s.factor for s in active if not (folded and s.path == "importance_cap")]
-    terms, gate = f"{''.join(factors)}{{J}}{penalty}", "".join(s.gate for s in active)
-    if gate:
-        terms = f"{gate}({terms})" if penalty else gate + terms
+    terms = f"{''.join(factors)}{{J}}{penalty}"
     (over,) = meaning(recipe, "weight").formula
     note = "".join(f"   Σₜ {term} = |oᵢ|·{term}" for term in of_answer)
     ends = "".join(s.term for s in active)

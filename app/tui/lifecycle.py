@@ -42,7 +42,7 @@ class RunApp(ThemedApp):
     ) -> None:
         super().__init__(preferences.theme)
         self.store = store
-        self.reader = ReaderThread(store)
+        self.reader = ReaderThread(store, self._warn)
         self._writer = ThreadPoolExecutor(1, "writer")
         self.preferences = preferences
         self.read_only = read_only
@@ -55,6 +55,9 @@ class RunApp(ThemedApp):
         self.handed_over = ""
         self.terminal_lost = False
         self.capabilities = terminal.capabilities()
+
+    def _warn(self, text: str) -> None:
+        self.notify(text, severity="warning", timeout=15, markup=False)
 
     def _tell(self, message: Message) -> None:
         """Receive a message from the engine thread."""

@@ -31,7 +31,10 @@ def in_force(config: str | None, path: str) -> Any:
     section, _, name = path.partition(".")
     if section != "algorithm" or not config:
         return None
-    return _resolved(json_text(json.loads(config).get(section) or {})).get(name)
+    try:
+        return _resolved(json_text(json.loads(config).get(section) or {})).get(name)
+    except (ValueError, TypeError, AttributeError, RecursionError):  # not what was recorded
+        return None
 
 
 @lru_cache(maxsize=1024)

@@ -44,6 +44,7 @@ def open_writer(path: Path, *, create: bool = False) -> sqlite3.Connection:
         conn.execute(f"PRAGMA journal_mode = {'DELETE' if remote else 'WAL'}")
         conn.execute("PRAGMA synchronous = NORMAL")
         conn.execute("PRAGMA foreign_keys = ON")
+        conn.execute("PRAGMA trusted_schema = OFF")
         conn.execute("PRAGMA wal_autocheckpoint = 0")
         conn.execute("PRAGMA cache_size = -16000")
     except sqlite3.Error as error:

@@ -16,11 +16,6 @@ def nan_names(**values: float | None) -> str:
     return ",".join([name for name, value in values.items() if value != value])
 
 
-def number(value: float | None) -> float:
-    """Return a stored number; NULL is NaN."""
-    return math.nan if value is None else value
-
-
 def dumps(values: Mapping[str, Any]) -> str:
     """Return compact ASCII JSON, which preserves any text; NaN and infinities become strings."""
     plain = {key: str(value) if _odd(value) else value for key, value in values.items()}

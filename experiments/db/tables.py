@@ -5,19 +5,36 @@ with the result of the migrations.
 """
 
 import re
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Index, UniqueConstraint, text
+from sqlalchemy import Boolean, Float, Index, Integer, UniqueConstraint, text
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.orm import declared_attr
 from sqlalchemy.schema import CreateIndex, CreateTable, DDLElement
 from sqlmodel import Field, SQLModel
 from sqlmodel.sql.sqltypes import AutoString
 
-from grpo_engine.events import Span
+from grpo_engine.events import Event, Span
 from grpo_tui.experiments.db.migration_sql import SEARCH
-from grpo_tui.experiments.db.types import Json, Numbers, Real, Spans, Text
+from grpo_tui.experiments.db.types import (
+    EventJson,
+    Flag,
+    Json,
+    JsonList,
+    JsonObject,
+    Moment,
+    Number,
+    Numbers,
+    Readable,
+    Real,
+    Spans,
+    StatusText,
+    Text,
+    Time,
+    Whole,
+)
 
 WITHOUT_ROWID = {"sqlite_with_rowid": False}
 
@@ -85,11 +102,12 @@ class RunRow(Numbered, table=True):
     short: str = Field(unique=True, description="Eight characters to type.")
     name: str = Field(description="Generated or chosen; unique if possible.")
     status: str = Field(
-        description="As last reported; stalled, lost and unknown are derived when it is read."
+        sa_type=StatusText,
+        description="As last reported; stalled, lost and unknown are derived when it is read.",
     )
-    created_at: str = Field(description="ISO, UTC.")
-    started_at: str | None = Field(default=None, description="ISO, UTC.")
-    ended_at: str | None = Field(default=None, description="ISO, UTC.")
+    created_at: str = Field(sa_type=Time, description="ISO, UTC.")
+    started_at: str | None = Field(default=None, sa_type=Time, description="ISO, UTC.")
+    ended_at: str | None = Field(default=None, sa_type=Time, description="ISO, UTC.")
     model: str = Field(description="`model.path`.")
     task: str = Field(description="`task.name`.")
     recipe: str = Field(description="The algorithm.")
@@ -97,7 +115,7 @@ class RunRow(Numbered, table=True):
     config_hash: str = Field(description="Fingerprint of the configuration without its name.")
     code_version: str = Field(default="", description="grpo-tui's version.")
     versions: dict[str, Any] = Field(
-        default_factory=dict, sa_type=Json, description="Versions of the packages, JSON."
+        default_factory=dict, sa_type=JsonObject, description="Versions of the packages, JSON."
     )
     device: str = Field(default="", description="The device used.")
     dataset_fingerprint: str = Field(
@@ -126,7 +144,7 @@ class RunRow(Numbered, table=True):
     )
     # last, since what follows a text of several pages is slow to read
     config: dict[str, Any] = Field(
-        sa_type=Json, description="The configuration as it was given, JSON."
+        sa_type=JsonObject, description="The configuration as it was given, JSON."
     )
 
 
@@ -144,10 +162,10 @@ class AttemptRow(OfRun, table=True):
     boot: str = Field(description="The machine's boot ID; a pid is meaningless after a reboot.")
     pid: int = Field(description="The process.")
     pid_start: str = Field(description="When the process began; pids are reused.")
-    started_at: str = Field(description="ISO, UTC.")
-    heartbeat: str = Field(description="Last sign of life of the process.")
-    progress_at: str = Field(description="Last progress of the run.")
-    ended_at: str | None = Field(default=None, description="ISO, UTC.")
+    started_at: str = Field(sa_type=Time, description="ISO, UTC.")
+    heartbeat: str = Field(sa_type=Time, description="Last sign of life of the process.")
+    progress_at: str = Field(sa_type=Time, description="Last progress of the run.")
+    ended_at: str | None = Field(default=None, sa_type=Time, description="ISO, UTC.")
     cause: str = Field(default="", description="How it ended.")
     rss_gb: float = Field(default=0.0, description="Memory at the last heartbeat.")
     free_gb: float = Field(default=0.0, description="Memory that was free then.")
@@ -182,9 +200,9 @@ class EventRow(Recorded, table=True):
         Index("event_kind", "run_id", "kind", "seq"),
     )
 
-    at: float = Field(description="Seconds since 1970.")
+    at: float = Field(sa_type=Moment, description="Seconds since 1970.")
     kind: str = Field(description="Its class.")
-    payload: dict[str, Any] = Field(sa_type=Json, description="The event, JSON.")
+    payload: Event = Field(sa_type=EventJson, description="The event, JSON.")
 
 
 class AlertRow(OfRun, table=True):
@@ -208,7 +226,7 @@ class AlertRow(OfRun, table=True):
 class KeySetRow(Numbered, table=True):
     """The metric keys that a step reported, as JSON."""
 
-    keys: list[int] = Field(sa_type=Json, unique=True, description="Metric keys, JSON.")
+    keys: list[int] = Field(sa_type=JsonList, unique=True, description="Metric keys, JSON.")
 
 
 class StepRow(Recorded, table=True):
@@ -219,7 +237,7 @@ class StepRow(Recorded, table=True):
         Index("step_seq", "run_id", "seq"),
     )
 
-    at: float = Field(description="Seconds since 1970.")
+    at: float = Field(sa_type=Moment, description="Seconds since 1970.")
     elapsed: float | None = Field(sa_type=Real, description="Seconds without pauses.")
     tokens: int = Field(description="Tokens.")
     key_set: int = Field(foreign_key="key_set.id", description="Which metrics it reported.")
@@ -368,7 +386,7 @@ class EvaluationRow(Recorded, table=True):
 
     __table_args__ = (Index("evaluation_run", "run_id", "seq"),)
 
-    at: float = Field(description="Seconds since 1970.")
+    at: float = Field(sa_type=Moment, description="Seconds since 1970.")
     moment: str = Field(description="before, during or after.")
     mode: str = Field(description="sampled or greedy.")
     problems: int = Field(description="Problems asked.")
@@ -401,7 +419,7 @@ class RunLiveRow(InRun, table=True):
     lease_until: float = Field(description="Seconds since 1970; no viewer is watching after that.")
     version: int = Field(description="Grows with each change.")
     updated_at: float = Field(description="Seconds since 1970.")
-    board: dict[str, Any] = Field(sa_type=Json, description="JSON.")
+    board: dict[str, Any] = Field(sa_type=JsonObject, description="JSON.")
 
 
 class ControlRow(OfRun, table=True):
@@ -414,9 +432,11 @@ class ControlRow(OfRun, table=True):
     attempt: int = Field(description="The attempt it belongs to.")
     verb: str = Field(description="What is asked.")
     argument: str = Field(default="", description="What the verb applies to.")
-    asked_at: str = Field(description="ISO, UTC.")
+    asked_at: str = Field(sa_type=Time, description="ISO, UTC.")
     asked_by: str = Field(description="Who.")
-    taken_at: str | None = Field(default=None, description="When the run accepted it.")
+    taken_at: str | None = Field(
+        default=None, sa_type=Time, description="When the run accepted it."
+    )
     outcome: str = Field(default="", description="Empty while it is open.")
 
 
@@ -429,9 +449,9 @@ class SweepRow(Numbered, table=True):
         unique=True, description="UUIDv7; the same in every store that the row is copied to."
     )
     name: str = Field(description="For people.")
-    created_at: str = Field(description="ISO, UTC.")
+    created_at: str = Field(sa_type=Time, description="ISO, UTC.")
     spec_hash: str = Field(description="Fingerprint of the grid.")
-    axes: dict[str, list[Any]] = Field(sa_type=Json, description="Paths and values, JSON.")
+    axes: dict[str, list[Any]] = Field(sa_type=JsonObject, description="Paths and values, JSON.")
 
 
 class QueueItemRow(Numbered, table=True):
@@ -450,10 +470,12 @@ class QueueItemRow(Numbered, table=True):
     )
     name: str = Field(description="For people.")
     state: str = Field(description="queued, leased, done, failed, skipped or cancelled.")
-    created_at: str = Field(description="ISO, UTC.")
-    settings: dict[str, Any] = Field(sa_type=Json, description="Its settings in the sweep, JSON.")
+    created_at: str = Field(sa_type=Time, description="ISO, UTC.")
+    settings: dict[str, Any] = Field(
+        sa_type=JsonObject, description="Its settings in the sweep, JSON."
+    )
     config: dict[str, Any] = Field(
-        sa_type=Json, description="The configuration as it was given, JSON."
+        sa_type=JsonObject, description="The configuration as it was given, JSON."
     )
     config_hash: str = Field(description="Fingerprint of the configuration without its name.")
     lease_owner: str = Field(default="", description="Host, pid and its start, JSON.")
@@ -469,7 +491,7 @@ class MigrationRow(Table, table=True):
 
     n: int | None = Field(primary_key=True, description="Its number.")
     name: str = Field(description="Its name.")
-    at: str = Field(description="ISO, UTC.")
+    at: str = Field(sa_type=Time, description="ISO, UTC.")
 
 
 def declared() -> list[type[SQLModel]]:
@@ -498,10 +520,19 @@ def schema() -> tuple[str, ...]:
     return (*made, *SEARCH.split(";"))
 
 
+_TYPES: dict[type, Callable[[], Any]] = {
+    AutoString: Text,
+    Integer: Whole,
+    Float: Number,
+    Boolean: Flag,
+}
 for _table in SQLModel.metadata.tables.values():
     for _column in _table.columns:
-        if type(_column.type) is AutoString:  # SQLModel's for a field that is a `str`
-            _column.type = Text()
+        # SQLModel's types for what is declared as `str`, `int`, `float` or `bool`
+        if type(_column.type) in _TYPES:
+            _column.type = _TYPES[type(_column.type)]()
+        assert isinstance(_column.type, Readable)
+        _column.type.column = str(_column)
 
 (
     RUN, ATTEMPT, RUN_PARAM, RUN_TAG, EVENT, ALERT, KEY_SET, STEP, UPDATE_PASS, METRIC_KEY, METRIC,

@@ -4,6 +4,7 @@ NUL is written `\x00` and a lone surrogate `\udXXX`; backslashes before either, 
 looks like either, are doubled. All other text is stored unchanged.
 """
 
+import math
 import re
 import unicodedata
 from datetime import UTC, datetime
@@ -89,17 +90,26 @@ def now_iso() -> str:
 
 
 def iso(at: float) -> str:
-    """Format seconds as ISO text, UTC, with milliseconds."""
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    """Format seconds as ISO text, UTC, with milliseconds; a number that is no time as it is."""
+    try:
+        time = datetime.fromtimestamp(at, UTC)
+    except (ValueError, OverflowError, OSError):
+        return str(at)
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def seconds(text: str) -> float:
-    """Parse ISO text to seconds."""
-    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+    """Parse ISO text to seconds; NaN for another text."""
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
+        return math.nan
 
 
 def ago(at: float, now: float) -> str:
-    """Format an age in the largest fitting unit."""
+    """Format an age in the largest fitting unit; `?` for NaN."""
+    if math.isnan(at):
+        return "?"
     span = max(0.0, now - at)
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if span >= size:

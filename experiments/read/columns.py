@@ -41,7 +41,8 @@ class Column:
     def shown(self) -> ColumnElement[Any]:
         """The value for display: a setting as JSON."""
         if self.kind == "setting":
-            return _setting(self.path, _json(), func.in_force(RUN.c.config, self.path))
+            stored = _setting(self.path, _json(), func.in_force(RUN.c.config, self.path))
+            return type_coerce(stored, RUN_PARAM.c.value.type)
         return self.compared
 
     @property

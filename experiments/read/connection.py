@@ -12,22 +12,31 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sqlalchemy import (
     ColumnElement,
     Executable,
+    ForeignKey,
+    LargeBinary,
     Select,
     Table,
+    cast,
     column,
     create_engine,
     func,
+    literal,
     select,
     text,
+    type_coerce,
 )
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.pool import StaticPool
+from sqlalchemy.types import NullType
 
 from grpo_tui.experiments.db.configs import in_force, json_text, number_of
 from grpo_tui.experiments.db.connection import open_reader
 from grpo_tui.experiments.db.migration_sql import CURRENT
 from grpo_tui.experiments.db.migrations import too_new, version
+from grpo_tui.experiments.db.schema import check_schema
 from grpo_tui.experiments.db.tables import RUN
+from grpo_tui.experiments.db.texts import visible
+from grpo_tui.experiments.db.types import BadText, Damage, any_text, noting
 from grpo_tui.experiments.errors import (
     NoStoreError,
     NothingStoredError,
@@ -39,6 +48,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 V = TypeVar("V", bound="DataclassInstance")
+MOST_DAMAGED = 20  # values that are named, and runs for each
 COLUMNS = {"key": "id", "run": "run_id", "group": "group_id", "index": "idx"}  # of these fields
 
 
@@ -57,6 +67,11 @@ class Reading:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file = open_reader(path)
+        try:
+            check_schema(self._file, path)
+        except StoreUnusableError:
+            self._file.close()
+            raise
         for name, function in (("in_force", _as_json), ("number_in_force", _as_number)):
             self._file.create_function(name, 2, function, deterministic=True)
         self.schema = version(self._file)
@@ -71,6 +86,9 @@ class Reading:
         self._data_version = self._version()
         self._stops = 0
         self._present: dict[str, frozenset[str]] = {}  # the columns of each table
+        self._damage: set[Damage] = set()
+        self._damaged: dict[str, str] = {}
+        self._described = 0  # how much of the damage that is about
 
     def close(self) -> None:
         self._connection.close()
@@ -85,16 +103,40 @@ class Reading:
         """Return `ok`, or the damage that SQLite finds in the file."""
         return "; ".join(self._column(text("PRAGMA integrity_check")))
 
-    def odd_tables(self, names: Sequence[str]) -> list[str]:
-        """Return the tables that are views, virtual or computed: they may never end."""
-        return self._column(
-            text(
-                "SELECT name FROM sqlite_master WHERE name IN (SELECT value FROM json_each(:names))"
-                " AND (type <> 'table' OR sql LIKE 'CREATE VIRTUAL%' OR EXISTS "
-                "(SELECT 1 FROM pragma_table_xinfo(sqlite_master.name) WHERE hidden > 1)) "
-                "ORDER BY name"
-            ).bindparams(names=json_text(names))
-        )
+    def damaged(self) -> dict[str, str]:
+        """Return a line by run's id for what was read of the run and is unreadable."""
+        if len(self._damage) != self._described:
+            self._described = len(self._damage)
+            self._damaged = self._describe()
+        return self._damaged
+
+    def _describe(self) -> dict[str, str]:
+        parts: dict[tuple[str, str], list[str]] = {}
+        for damage in sorted(self._damage, key=str)[:MOST_DAMAGED]:
+            for run in self._runs_with(damage):
+                parts.setdefault(run, []).append(str(damage))
+        return {
+            run: f"{name} is damaged: {', '.join(some[:3])}{' …' if len(some) > 3 else ''}"
+            for (run, name), some in parts.items()
+        }
+
+    def _runs_with(self, damage: Damage) -> list[tuple[str, str]]:
+        """Return the runs whose rows hold this value, at most `MOST_DAMAGED`."""
+        name, _, column_name = damage.column.partition(".")
+        table = RUN.metadata.tables[name]
+        value = damage.stored
+        stored: ColumnElement[Any] = type_coerce(table.c[column_name], NullType())
+        if isinstance(value, BadText):
+            stored, value = cast(stored, LargeBinary), value.data
+        query = select(RUN.c.short, RUN.c.name).select_from(table).distinct()
+        while table is not RUN:
+            if (key := _towards_run(table)) is None:
+                return [("", "the store")]
+            parent, child = key.column.table, key.parent.table
+            table = parent if table is child else child
+            query = query.join(table, key.parent == key.column)
+        query = query.where(stored.is_(literal(value, NullType()))).limit(MOST_DAMAGED)
+        return [(run, visible(f"run {run} ({name})")) for run, name in self._all(query)]
 
     def changed(self) -> bool:
         """Return whether another connection has committed since the last call."""
@@ -106,7 +148,8 @@ class Reading:
 
     def _all(self, query: Executable) -> Sequence[Any]:
         try:
-            return self._connection.execute(query).all()
+            with noting(self._damage):
+                return self._connection.execute(query).all()
         except OverflowError as error:
             large = max(
                 (abs(v) for v in _parameters(query) if isinstance(v, int)), default=0
@@ -117,6 +160,9 @@ class Reading:
         except OperationalError as error:
             if "interrupted" in str(error.orig):
                 raise InterruptedError("the query was stopped") from error
+            if "UTF-8" in str(error.orig) and self._file.text_factory is str:
+                self._file.text_factory = any_text  # slower
+                return self._all(query)
             raise StoreUnusableError(f"cannot read {self.path}: {error.orig}") from error
         except DBAPIError as error:
             raise StoreUnusableError(
@@ -182,6 +228,18 @@ def among(column: ColumnElement[Any], numbers: Iterable[int]) -> ColumnElement[b
     return column.in_(
         select(func.json_each(json_text(list(numbers))).table_valued("value").c.value)
     )
+
+
+def _towards_run(table: Table) -> ForeignKey | None:
+    """Return the key by which a table's rows belong to a run, or to rows that do."""
+    own = sorted(table.foreign_keys, key=lambda key: key.parent.name != "run_id")
+    others = (
+        key
+        for other in RUN.metadata.tables.values()
+        for key in other.foreign_keys
+        if key.column.table is table and "run_id" in other.c
+    )
+    return next(iter((*own, *others)), None)
 
 
 @lru_cache

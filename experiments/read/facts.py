@@ -56,7 +56,7 @@ class FactQuestions(MetricQuestions, RolloutQuestions):
             if groups_from > 0 and seq.table in (ROLLOUT_GROUP, UPDATE_PASS):
                 query = query.where(columns.step >= groups_from)
             rows = self._all(query.order_by(seq).limit(limit))
-            found += [(at, number, key) for at, key in rows]
+            found += [(at, number, key) for at, key in rows if not isinstance(at, v.Unreadable)]
         found = sorted(found)[:limit]
         return self._facts(run, {
             seq: [key for _, source, key in found if source == number]
@@ -90,8 +90,8 @@ class FactQuestions(MetricQuestions, RolloutQuestions):
     def _other_facts(self, _: int, keys: Sequence[int]) -> Iterable[v.Fact]:
         columns = EVENT.c
         query = select(columns.seq, columns.at, columns.payload).where(columns.id.in_(keys))
-        for seq, at, payload in self._all(query):
-            yield v.Fact(seq=seq, at=at, event=ev.from_json(payload))
+        for seq, at, event in self._all(query):
+            yield v.Fact(seq=seq, at=at, event=event)
 
     def _step_facts(self, run: int, keys: Sequence[int]) -> Iterable[v.Fact]:
         rows = self._all(

@@ -183,10 +183,11 @@ class MetricQuestions(Reading):
         )
         return tuple(
             v.CheckpointView(
-                step=event["step"], path=event["path"], best=event["best"], at=at,
-                exists=Path(event["path"]).exists(),
+                step=event.step, path=event.path, best=event.best, at=at,
+                exists=Path(event.path).exists(),
             )
             for at, event in rows
+            if isinstance(event, ev.CheckpointSaved)
         )  # fmt: skip
 
 

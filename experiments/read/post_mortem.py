@@ -5,6 +5,7 @@ from pathlib import Path
 
 from sqlalchemy import select
 
+from grpo_engine import events as ev
 from grpo_tui.experiments import values as v
 from grpo_tui.experiments.db.machine import boot_id, host_name
 from grpo_tui.experiments.db.paths import fault_file, log_file, run_folder
@@ -57,12 +58,18 @@ class PostMortemQuestions(MetricQuestions):
             .order_by(EVENT.c.seq.desc())
             .limit(lines)
         )
-        found = []
-        for at, event in reversed(rows):
-            text = event.get("text") or event.get("explanation") or event.get("message")
-            text = text or f"checkpoint {event.get('path')}"
-            found.append(f"{iso(at)} step {event['step']}: {text}")
-        return tuple(found)
+        return tuple(f"{iso(at)} step {event.step}: {_text(event)}" for at, event in reversed(rows))
+
+
+def _text(event: ev.Event) -> str:
+    match event:
+        case ev.NoteWritten(text=text) | ev.RunFailed(message=text):
+            return text
+        case ev.AlertRaised(explanation=text):
+            return text
+        case ev.CheckpointSaved(path=path):
+            return f"checkpoint {path}"
+    return ev.kind_of(event)
 
 
 def _cause(error: str, folder: Path, attempt: Attempt) -> str:

@@ -1,6 +1,5 @@
 """Queries on runs: list them, describe one, resolve a name to one."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, String, func, or_, select, type_coerce
 
 from grpo_engine.errors import nearest, quoted
+from grpo_engine.events import ModelLoaded
 from grpo_engine.metrics import spec
 from grpo_tui.experiments import values as v
 from grpo_tui.experiments.db.configs import flat
@@ -23,7 +23,6 @@ from grpo_tui.experiments.db.tables import (
     RUN_TAG,
     SWEEP,
 )
-from grpo_tui.experiments.db.types import Json
 from grpo_tui.experiments.errors import RunActiveError, RunNotFoundError
 from grpo_tui.experiments.read.columns import FIELDS, Column, Known, parse_column, parse_columns
 from grpo_tui.experiments.read.connection import Reading, among, as_view, no_collection
@@ -126,13 +125,13 @@ class RunQuestions(Reading):
         )
 
     def _settled(self, run: int) -> dict[str, Any]:
-        payload = self._value(
+        event = self._value(
             select(EVENT.c.payload)
             .where(EVENT.c.run_id == run, EVENT.c.kind == "ModelLoaded", EVENT.c.hidden == 0)
             .order_by(EVENT.c.seq.desc())
             .limit(1)
         )
-        return dict(payload.get("settled", {})) if payload else {}
+        return dict(event.settled) if isinstance(event, ModelLoaded) else {}
 
     def ancestry(self, run: int) -> tuple[v.Ancestor, ...]:
         """Return the runs that a run began from, its parent first."""
@@ -157,7 +156,7 @@ class RunQuestions(Reading):
             stored = type_coerce(value, String)
             by_recipe = func.in_force(RUN.c.config, RUN_PARAM.c.path)
             value = type_coerce(
-                func.coalesce(func.nullif(stored, "null"), by_recipe, stored), Json()
+                func.coalesce(func.nullif(stored, "null"), by_recipe, stored), value.type
             )
         query = select(RUN_PARAM.c.path, value).join_from(RUN_PARAM, RUN).where(RUN.c.id == run)
         return self._dict(query)
@@ -265,7 +264,7 @@ class RunQuestions(Reading):
         self, rows: Sequence[Any], columns: Sequence[Column],
         statuses: Mapping[int, Derived], waiting: Mapping[int, Spilled], metrics: Sequence[str],
     ) -> tuple[v.RunSummary, ...]:  # fmt: skip
-        keys = [row.key for row in rows]
+        keys, labels = [row.key for row in rows], [column.label for column in columns]
         tags = self._tags(keys)
         summaries = self._metrics(keys, metrics)
         parents = self._dict(select(RUN.c.id, PARENT.c.short).join_from(
@@ -285,7 +284,7 @@ class RunQuestions(Reading):
                     attempts=row.attempts or 0, host=row.host or "", tags=tags.get(row.key, ()),
                     parent=parents.get(row.key), sweep=sweeps.get(row.key),
                     metrics=LazyMetrics(summaries[row.key]),
-                    columns=_cells(columns, row) if columns else NO_COLUMNS,
+                    columns=dict(zip(labels, row, strict=False)) if labels else NO_COLUMNS,
                 )
             )  # fmt: skip
         return tuple(found)
@@ -333,13 +332,3 @@ def _order(sort: str, known: Known) -> list[ColumnElement[Any]]:
     if column.kind != "field":
         return [order.nulls_last(), RUN.c.id.desc()]
     return [order, RUN.c.id.desc() if sort.startswith("-") else RUN.c.id.asc()]
-
-
-def _cells(columns: Sequence[Column], row: Any) -> dict[str, Any]:
-    """Return the first values of a row by the labels of their columns."""
-    return {
-        column.label: json.loads(value)
-        if column.kind == "setting" and isinstance(value, str)
-        else value
-        for column, value in zip(columns, row, strict=False)
-    }

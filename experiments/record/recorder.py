@@ -56,8 +56,9 @@ class Recorder:
     ) -> RunHandle:  # fmt: skip
         """Begin a new run; `config` is a RunConfig or its tree; requests go to `control`."""
         row = self.store.create_run(
-            config, name=name, parent=self._parent(parent), code_version=code_version, tags=tags
-        )
+            config, name=name, parent=self._parent(parent), code_version=code_version, tags=tags,
+            status="lost",  # if this process ends before the first attempt begins
+        )  # fmt: skip
         assert row.id is not None
         # the queue's worker sets this for its child, whose own children must not inherit it
         if item := os.environ.pop(QUEUE_ITEM, ""):

@@ -1,4 +1,4 @@
-"""One attempt at a run while it is recorded: pending events, failures, subscribers."""
+"""One attempt at a run while it is recorded: pending events and failures."""
 
 import threading
 import time
@@ -38,12 +38,10 @@ class RunHandle:
         self, recorder: "RunRecorder", queue: "Queue[tuple[RunRecorder | None, Any]]"
     ) -> None:
         self._recorder, self._queue = recorder, queue
-        self._facts: SimpleQueue[ev.Event | None] | None = None
         self.key, self.id, self.name = recorder.run, recorder.short, recorder.name
         self.attempt = recorder.attempt
         self.folder: Path = recorder.folder
         self.board: Board = recorder.board
-        self.waits: deque[float] = deque(maxlen=10_000)
 
     def put(self, event: ev.Event) -> None:
         """Queue the event for recording; blocks only while the queue is full."""
@@ -51,22 +49,14 @@ class RunHandle:
         if isinstance(event, PROGRESS):
             self._recorder.progress_at = time.time()
             return
-        start = time.perf_counter()
         self._queue.put((self._recorder, (time.time(), event)))
-        self.waits.append(time.perf_counter() - start)
-
-    def subscribe(self) -> "SimpleQueue[ev.Event | None]":
-        """Return a lossless queue of facts, each delivered after its commit; None marks the end."""
-        queue: SimpleQueue[ev.Event | None] = SimpleQueue()
-        self._recorder.listeners.append(queue)
-        return queue
 
     @property
     def facts(self) -> "SimpleQueue[ev.Event | None]":
-        """The first subscription, created on first access."""
-        if self._facts is None:
-            self._facts = self.subscribe()
-        return self._facts
+        """The events from the first access on, each after its commit; None marks the end."""
+        if self._recorder.facts is None:
+            self._recorder.facts = SimpleQueue()
+        return self._recorder.facts
 
     @property
     def trouble(self) -> str:
@@ -118,7 +108,7 @@ class RunRecorder:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.parts = recorded_parts(row.config)
         self.board = Board()
-        self.listeners: list[SimpleQueue[ev.Event | None]] = []
+        self.facts: SimpleQueue[ev.Event | None] | None = None  # of the viewer, if there is one
         self.lock_waits: deque[float] = deque(maxlen=100_000)
         self.progress_at = 0.0
         self.trouble = ""
@@ -208,8 +198,8 @@ class RunRecorder:
         items, self._pending = self._pending, []
         for item in items:
             self.requests.saw(item.event)
-            for queue in self.listeners:
-                queue.put(item.event)
+            if self.facts is not None:
+                self.facts.put(item.event)
 
     def _set_trouble(self, text: str) -> None:
         self.trouble = text
@@ -312,8 +302,8 @@ class RunRecorder:
             self.left = f"run {self.name}: {waiting}{memory}"
         if not self._spilling:
             self._close()
-        for queue in self.listeners:
-            queue.put(None)
+        if self.facts is not None:
+            self.facts.put(None)
 
     def _close(self) -> None:
         self.closed = True

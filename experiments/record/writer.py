@@ -3,12 +3,12 @@
 import math
 import sqlite3
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import (
     Connection,
-    Insert,
     Table,
     bindparam,
     column,
@@ -17,6 +17,7 @@ from sqlalchemy import (
     select,
     table,
 )
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.pool import StaticPool
 
@@ -125,13 +126,20 @@ class RunWriter:
             ]
             self.tokens.write(blobs)
             last = self._last_ids()
-            rows = self._groups(items, scored, last)
+            groups = self._groups(items, scored, last)
+            statements = _insertions(groups)
             waited = begin(self.file, limit)
             with self.file:
                 if (now := self._last_ids()) != last:  # another recorder's groups
-                    rows, last = self._groups(items, scored, now), now
-                self._insert(items, scored, rows, last)
-                self._totals(items, _size(rows) + sum(len(blob) for _, blob in blobs))
+                    groups, last = self._groups(items, scored, now), now
+                    statements = _insertions(groups)
+                self._execute(statements)
+                if groups:
+                    self._index(last)
+                rows = self._rows(items, scored)
+                self._execute(_insertions(rows))
+                size = _size(groups) + _size(rows) + sum(len(blob) for _, blob in blobs)
+                self._totals(items, size)
         except BaseException:
             self._open = before
             self._forget()
@@ -186,15 +194,24 @@ class RunWriter:
                 add_group(rows, scored[item.seq], self._common(item), self.parts, last)
         return rows
 
-    def _insert(
-        self, items: Sequence[Item], scored: Mapping[int, Scored], rows: Rows,
-        last: Mapping[Table, int],
-    ) -> None:  # fmt: skip
+    def _execute(self, statements: Sequence[tuple[str, list[tuple[Any, ...]]]]) -> None:
+        for sql, parameters in statements:
+            self.conn.exec_driver_sql(sql, parameters)
+
+    def _index(self, last: Mapping[Table, int]) -> None:
+        """Add the rows after the last ids to the full-text index."""
+        for words, text in WORDS:
+            new = select(text.table.c.id, text).where(text.table.c.id > last[text.table])
+            self.conn.execute(words.insert().from_select(["rowid", text.name], new))
+
+    def _rows(self, items: Sequence[Item], scored: Mapping[int, Scored]) -> Rows:
+        """Return the rows of all but groups; make the changes of rows that are there."""
+        rows = Rows(list)
         seqs = {item.seq for item in items}
         for item in items:
             match item.event:
                 case ev.GroupScored():
-                    pass  # its rows are there
+                    pass
                 case ev.TokensScored() if item.seq in scored:
                     if scored[item.seq].seq not in seqs:
                         self._late_numbers(scored[item.seq])
@@ -212,13 +229,7 @@ class RunWriter:
                 self._summaries[key].row(self.run, key)
                 for key in {row["key_id"] for row in rows[METRIC]}
             ]
-        for target, values in rows.items():
-            if values:
-                self.conn.execute(_insert_into(target), values)
-        if rows[ROLLOUT_GROUP]:
-            for words, text in WORDS:
-                new = select(text.table.c.id, text).where(text.table.c.id > last[text.table])
-                self.conn.execute(words.insert().from_select(["rowid", text.name], new))
+        return rows
 
     def _common(self, item: Item) -> Row:
         """Return the columns of everything that is recorded in its order."""
@@ -284,7 +295,7 @@ class RunWriter:
                 self._update_run(status="failed", error=error, ended_at=iso(item.at))
         rows[EVENT].append({
             **self._common(item), "at": item.at, "kind": ev.kind_of(item.event),
-            "payload": ev.to_json(item.event),
+            "payload": item.event,
         })  # fmt: skip
 
     def _alert(self, event: ev.AlertRaised) -> None:
@@ -357,8 +368,29 @@ def _connection(file: sqlite3.Connection) -> Connection:
     ).connect()  # fmt: skip
 
 
-def _insert_into(target: Table) -> Insert:
-    return target.insert().prefix_with("OR REPLACE") if target in REPLACED else target.insert()
+def _insertions(rows: Rows) -> list[tuple[str, list[tuple[Any, ...]]]]:
+    """Return the statements that insert the rows, with the parameters of each row."""
+    statements = []
+    for target, values in rows.items():
+        if values:
+            sql, columns = _insert_into(target, tuple(values[0]))
+            statements.append((sql, [
+                tuple([write(row[name]) if write else row[name] for name, write in columns])
+                for row in values
+            ]))  # fmt: skip
+    return statements
+
+
+@cache
+def _insert_into(target: Table, names: tuple[str, ...]) -> tuple[str, list[tuple[str, Any]]]:
+    """Return the statement for a row, and its columns with what converts their values."""
+    query = target.insert().prefix_with("OR REPLACE") if target in REPLACED else target.insert()
+    dialect = sqlite.dialect()
+    compiled = query.compile(dialect=dialect, column_keys=names)
+    types = (
+        (name, target.c[name].type.dialect_impl(dialect)) for name in compiled.positiontup or ()
+    )
+    return str(compiled), [(name, kind.bind_processor(dialect)) for name, kind in types]
 
 
 def _size(rows: Rows) -> int:

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from grpo_engine import names
 from grpo_engine.config.parse import assign, build, merge, read_yaml
-from grpo_engine.config.recipes import Recipe, changes, recipe
+from grpo_engine.config.recipes import Recipe, changes, path_of, recipe
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError
 from grpo_engine.platform.interpreter import command
@@ -88,7 +88,10 @@ def _are_settings(value: Mapping[str, Any]) -> bool:
 
 def _of_recipe(changed: Recipe) -> dict[str, Any]:
     """The recipe's name, and the settings in which it differs from the recipe of that name."""
-    return {"recipe": changed.name, **changes(recipe(changed.name), changed)}
+    tree: dict[str, Any] = {"algorithm": {"recipe": changed.name}}
+    for name, value in changes(recipe(changed.name), changed).items():
+        assign(tree, path_of(name), value)
+    return dict(tree["algorithm"])
 
 
 def _tree(config: Settings) -> tuple[dict[str, Any], str]:

@@ -67,9 +67,9 @@ class Setting:
     """One setting as it is declared; where it is declared gives its path, type and default.
 
     The settings of a recipe also say how they are worded: `phrase` is added to the sentence of the
-    choice that the setting belongs to. In the formula, `factor` comes before the objective, `gate`
-    before objective and penalty, `term` after them, `outside` after the sum over tokens. All five
-    are left out when the setting is off or not read.
+    choice that the setting belongs to. In the formula, `factor` comes before the objective, `term`
+    after objective and penalty, `outside` after the sum over tokens. All four are left out when
+    the setting is off or not read.
     """
 
     help: str
@@ -86,13 +86,13 @@ class Setting:
     example: str = ""
     label: str = ""  # in the lab
     belongs: str = ""  # which of the six choices it belongs to
+    option: bool = False  # an entry of algorithm.options, as papers fix it
     off: Any = NEVER
     condition: Condition = ALWAYS  # when it is read
     steps: tuple[Any, ...] = ()  # values that the lab steps through
     meanings: Mapping[str, Meaning] = field(default_factory=dict)
     phrase: str = ""
     factor: str = ""
-    gate: str = ""
     term: str = ""
     outside: str = ""
 
@@ -223,10 +223,13 @@ class Setting:
 
 
 def declared(default: Any, help: str, **details: Any) -> Setting:
-    """Declare a setting; a number is not negative unless `ge` or `gt` says otherwise."""
+    """Declare a setting, of its default's type unless it is a field.
+
+    A number is not negative unless `ge` or `gt` says otherwise.
+    """
     if type(default) in (int, float) and "gt" not in details:
         details.setdefault("ge", 0)
-    return Setting(default=default, help=help, **details)
+    return Setting(default=default, help=help, **{"annotation": type(default), **details})
 
 
 def as_text(value: Any) -> str:

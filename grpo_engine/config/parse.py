@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from grpo_engine.config.aliases import meant
 from grpo_engine.config.declaration import Setting, as_text
+from grpo_engine.config.recipes import path_of
 from grpo_engine.config.removed import REMOVED, without_removed
 from grpo_engine.config.safe_yaml import RefusedError, dump_yaml, parse_yaml, read_text
 from grpo_engine.config.settings import RunConfig, Section
@@ -227,7 +228,7 @@ def _problem(item: Any) -> Problem:
     if error:
         names = getattr(error, "settings", ())
         if isinstance(error, RecipeError):
-            names = tuple(f"algorithm.{name}" for name in (*names, "recipe"))
+            names = (*(_setting_of(path_of(name)) for name in names), "algorithm.recipe")
         return Problem(str(error), names)
     name, declared = next(iter(SECTIONS[path].settings().items()))
     example = f"`{name}: {as_text(declared.default)}`"

@@ -1,14 +1,15 @@
 """Recipes: an algorithm is one value for each of six choices, plus the settings they read.
 
 The choices are signal, ratio, trust, anchor, weight and reuse. Each setting is declared once, as a
-field of `Recipe`. `RECIPES` holds the algorithms that ship. `recipe` changes single settings and
-refuses those that exclude each other. The computation is in `grpo_engine.maths`.
+field of `Recipe`: what a paper fixes is an option, for `algorithm.options`. `RECIPES` holds the
+algorithms that ship. `recipe` changes single settings and refuses those that exclude each other.
+The computation is in `grpo_engine.maths`.
 """
 
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from typing import Any, Literal
 
@@ -44,6 +45,9 @@ def setting(default: Any, help: str, **details: Any) -> Any:
     return field(default=default, metadata={"setting": declared(default, help, **details)})
 
 
+option = partial(setting, option=True)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """One value for each of the six choices and their settings; the defaults are `grpo`'s."""
@@ -59,11 +63,11 @@ class Recipe:
         meanings=MEANINGS["signal"],
         steps=("group_standard", "group_mean", "leave_one_out", "batch_standard", "group_sign"),
     )  # fmt: skip
-    std: Literal["sample", "population"] = setting(
+    std: Literal["sample", "population"] = option(
         "sample", "Divide by n-1 or by n.", belongs="signal",
         condition=equals("signal", "group_standard", "batch_standard", "group_sign", "process"),
     )  # fmt: skip
-    signal_eps: float = setting(
+    signal_eps: float = option(
         1e-4, "Added to the standard deviation.", belongs="signal",
         condition=equals("signal", "group_standard", "batch_standard", "process")
         | equals("combine", "normalize_then_sum"),
@@ -97,31 +101,31 @@ class Recipe:
         belongs="trust", condition=CLIP, label="ceiling δ",
         steps=(None, 1.5, 2.0, 4.0), phrase=", and no ratio counts above {delta:g}",
     )  # fmt: skip
-    cispo_cap: float = setting(
+    cispo_cap: float = option(
         5.0, "CISPO's cap on the ratio.", gt=0, belongs="trust",
         condition=equals("trust", "cispo"),
     )  # fmt: skip
-    sapo_tau_pos: float = setting(
+    sapo_tau_pos: float = option(
         1.0, "SAPO's gate temperature, advantage > 0.", gt=0, belongs="trust",
         condition=SAPO,
     )  # fmt: skip
-    sapo_tau_neg: float = setting(
+    sapo_tau_neg: float = option(
         1.05, "SAPO's gate temperature, advantage < 0.", gt=0, belongs="trust",
         condition=SAPO,
     )  # fmt: skip
-    vespo_k_pos: float = setting(
+    vespo_k_pos: float = option(
         2.0, "VESPO's power of the ratio, advantage >= 0.", belongs="trust", condition=VESPO,
     )  # fmt: skip
-    vespo_lambda_pos: float = setting(
+    vespo_lambda_pos: float = option(
         3.0, "VESPO's rate of decay, advantage >= 0.", ge=1e-4, belongs="trust", condition=VESPO,
     )  # fmt: skip
-    vespo_k_neg: float = setting(
+    vespo_k_neg: float = option(
         3.0, "VESPO's power of the ratio, advantage < 0.", belongs="trust", condition=VESPO,
     )  # fmt: skip
-    vespo_lambda_neg: float = setting(
+    vespo_lambda_neg: float = option(
         2.0, "VESPO's rate of decay, advantage < 0.", ge=1e-4, belongs="trust", condition=VESPO,
     )  # fmt: skip
-    target_tolerance: float = setting(
+    target_tolerance: float = option(
         0.02, "Relative tolerance around the target.", gt=0, le=1, belongs="trust",
         condition=equals("trust", "target"),
     )  # fmt: skip
@@ -135,7 +139,7 @@ class Recipe:
         0.04, "Weight of the KL penalty; 0 is off.", off=0, main=True, belongs="anchor",
         condition=ANCHORED, label="beta (KL)", steps=(0.0, 0.001, 0.01, 0.02, 0.04, 0.1, 0.3),
     )  # fmt: skip
-    anchor_level: Literal["token", "sequence"] = setting(
+    anchor_level: Literal["token", "sequence"] = option(
         "token", "KL per token or per answer.", belongs="anchor", condition=ANCHORED
     )
     anchor_place: Literal["loss", "reward"] = setting(
@@ -151,7 +155,7 @@ class Recipe:
         belongs="anchor", condition=ANCHORED,
         phrase=", and the reference is refreshed every {ref_refresh_every} steps",
     )  # fmt: skip
-    ref_mix: float = setting(
+    ref_mix: float = option(
         1.0, "Share of the policy in a refresh.", gt=0, le=1, belongs="anchor",
         condition=above("ref_refresh_every", 0),
     )  # fmt: skip
@@ -174,34 +178,28 @@ class Recipe:
         "never", "When to stop the passes early.", belongs="reuse", condition=above("passes", 1),
         meanings=MEANINGS["stop"],
     )  # fmt: skip
-    stop_share: float = setting(
+    stop_share: float = option(
         0.99, "Share of tokens at their bound or target.", gt=0, le=1, belongs="reuse",
         condition=equals("stop", "all_at_bound", "target"),
     )  # fmt: skip
-    stop_kl: float = setting(
+    stop_kl: float = option(
         0.05, "KL to the sampling policy that ends passes.", gt=0, belongs="reuse",
         condition=equals("stop", "kl"),
     )  # fmt: skip
-    stop_plateau: float = setting(
+    stop_plateau: float = option(
         1e-3, "Smallest relative improvement to continue.", belongs="reuse",
         condition=equals("stop", "plateau"),
     )  # fmt: skip
-    drop_at_bound: bool = setting(
-        False, "Tokens at their bound leave the loss, and their KL penalty with them.",
-        belongs="reuse", condition=equals("trust", "clip", "target"), off=False,
-        phrase=", and tokens at their bound leave the whole loss",
-        gate="[{rho} not at its bound]·",
-    )  # fmt: skip
 
     # Beside the six choices
-    sampler_sync_every: int = setting(
+    sampler_sync_every: int = option(
         1, "Sample from a copy of the policy, updated every N steps.", ge=1, off=1, unit="steps",
         belongs="ratio",
         phrase=", and samples come from a copy of the policy, updated every {sampler_sync_every} "
         "steps",
     )  # fmt: skip
     refill_rounds: int = setting(0, "Rounds that replace groups without signal; 0 is off.", off=0)
-    refill_on: str = setting(
+    refill_on: str = option(
         "accuracy", "What answers of a group must differ in: accuracy, total or a reward function.",
         condition=above("refill_rounds", 0),
     )  # fmt: skip
@@ -212,7 +210,7 @@ class Recipe:
     entropy_bonus: float = setting(
         0.0, "Weight of the entropy bonus.", off=0, outside=" − {entropy_bonus:g}·mean(H)"
     )
-    entropy_target: float | None = setting(
+    entropy_target: float | None = option(
         None, "Entropy that the bonus is adjusted to reach.", ge=0, off=None
     )
     entropy_top_quantile: float = setting(
@@ -245,18 +243,18 @@ class Recipe:
     )  # fmt: skip
 
     # For the critic of `gae`
-    gamma: float = setting(
+    gamma: float = option(
         1.0, "Discount of later rewards.", le=1, belongs="signal", condition=CRITIC
     )
-    lam: float = setting(0.95, "GAE's lambda.", le=1, belongs="signal", condition=CRITIC)
-    value_clip: float = setting(
+    lam: float = option(0.95, "GAE's lambda.", le=1, belongs="signal", condition=CRITIC)
+    value_clip: float = option(
         0.2, "Largest move of a value in a step; 0 is off.", off=0, condition=CRITIC
     )
-    value_coefficient: float = setting(
+    value_coefficient: float = option(
         0.1, "Weight of the critic's loss.", off=0, condition=CRITIC,
         term=" − {value_coefficient:g}·½(Vᵢₜ − Rᵢₜ)²",
     )  # fmt: skip
-    whiten: bool = setting(
+    whiten: bool = option(
         True, "Standardise advantages over the update.", belongs="signal", condition=CRITIC
     )
 
@@ -302,6 +300,12 @@ SETTINGS: Mapping[str, Setting] = {
     for field in fields(Recipe)
     if (item := field.metadata.get("setting"))
 }
+
+
+def path_of(name: str) -> str:
+    """Where a recipe's setting is among those of a run."""
+    is_option = name in SETTINGS and SETTINGS[name].option
+    return f"algorithm.options.{name}" if is_option else f"algorithm.{name}"
 
 
 def changes(base: Recipe, changed: Recipe) -> dict[str, Any]:

@@ -3,45 +3,62 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-Tree = Mapping[str, Any]
-
 
 class Removed(NamedTuple):
     """A setting that is no more: the values that every run has now, the first was the default.
 
-    Another value becomes settings with the same effect, by path, or has none, for this reason.
+    Another value becomes settings with the same effect, or has none, for this reason.
     """
 
     usual: tuple[Any, ...]
     reason: str = ""
-    becomes: Callable[[Any, Tree], dict[str, Any]] | None = None
+    becomes: Callable[[Any], dict[str, Any]] | None = None
 
 
-def _threshold(default: float) -> Removed:
-    return Removed((default,), f"the alert is raised from {default:g} on, and can be muted")
+def _moved(path: str, default: Any) -> Removed:
+    return Removed((default,), becomes=lambda value: {path: value})
 
 
+# settings that are entries of another one, with their defaults
+MOVED: Final[Mapping[str, Mapping[str, Any]]] = {
+    "rollout.options": {"min_p": 0.0, "repetition_penalty": 1.0, "ignore_end": False},
+    "algorithm.options": dict.fromkeys((
+        "std", "signal_eps", "cispo_cap", "sapo_tau_pos", "sapo_tau_neg", "vespo_k_pos",
+        "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg", "target_tolerance", "anchor_level",
+        "ref_mix", "stop_share", "stop_kl", "stop_plateau", "sampler_sync_every", "refill_on",
+        "entropy_target", "gamma", "lam", "value_clip", "value_coefficient", "whiten",
+    )),
+    "optimizer.options": {
+        "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "final_share": 0.0,
+        "warmup_from_zero": False, "critic_learning_rate": 1e-4,
+    },
+    "evaluation.sampling": {"temperature": 1.0, "top_p": 1.0, "top_k": 0},
+}  # fmt: skip
+# of alerts, which can be muted
+THRESHOLDS = {
+    "kl_jump": 10.0, "entropy": 0.1, "length": 1.25, "length_least": 0.5, "clip": 0.3,
+    "clip_least": 1e-4, "grad_norm": 10.0, "reward_time": 0.5, "memory": 0.9, "step_time": 2.0,
+}  # fmt: skip
 REMOVED: Final[Mapping[str, Removed]] = {
     "run.workers": Removed((0, "auto"), "one process computes, with all the cores it may use"),
-    "checkpoint.best": Removed((True,), becomes=lambda _, __: {"checkpoint.best_by": "none"}),
+    "algorithm.drop_at_bound": Removed((None, False), "the KL penalty of tokens stays"),
+    "checkpoint.best": Removed((True,), becomes=lambda _: {"checkpoint.best_by": "none"}),
     "record.tokens_every": Removed((10,), "`every` records the tokens of every 10th step"),
     "record.after_groups": Removed(
         (1,), "one group is scored again after the update, and none if record.tokens is none"
     ),
-    "alerts.kl_jump": _threshold(10.0),
-    "alerts.entropy": _threshold(0.1),
-    "alerts.length": _threshold(1.25),
-    "alerts.length_least": _threshold(0.5),
-    "alerts.clip": _threshold(0.3),
-    "alerts.clip_least": _threshold(1e-4),
-    "alerts.grad_norm": _threshold(10.0),
-    "alerts.reward_time": _threshold(0.5),
-    "alerts.memory": _threshold(0.9),
-    "alerts.step_time": _threshold(2.0),
-}
+    **{
+        f"{path.partition('.')[0]}.{name}": _moved(f"{path}.{name}", default)
+        for path, entries in MOVED.items() for name, default in entries.items()
+    },
+    **{
+        f"alerts.{name}": Removed((usual,), f"it is {usual:g} in every run")
+        for name, usual in THRESHOLDS.items()
+    },
+}  # fmt: skip
 
 
-def without_removed(tree: Tree) -> tuple[dict[str, Any], dict[str, str]]:
+def without_removed(tree: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     """The tree in today's settings, and by path a note on each that was set and has no effect."""
     current, notes = dict(tree), dict[str, str]()
     for section in dict.fromkeys(path.partition(".")[0] for path in REMOVED):
@@ -51,13 +68,11 @@ def without_removed(tree: Tree) -> tuple[dict[str, Any], dict[str, str]]:
             if gone and not current[section]:
                 del current[section]
             for key, value in gone.items():
-                _take(current, f"{section}.{key}", value, gone, notes)
+                _take(current, f"{section}.{key}", value, notes)
     return current, notes
 
 
-def _take(
-    current: dict[str, Any], path: str, value: Any, gone: Tree, notes: dict[str, str]
-) -> None:
+def _take(current: dict[str, Any], path: str, value: Any, notes: dict[str, str]) -> None:
     """Add what a removed setting becomes, or a note."""
     usual, reason, becomes = REMOVED[path]
     if value in usual or value is None:
@@ -65,6 +80,8 @@ def _take(
     if becomes is None:
         notes[path] = f"{path} {value} has no effect: {reason}; leave it out"
         return
-    for target, item in becomes(value, gone).items():
-        section, _, name = target.partition(".")
-        current[section] = {**current.get(section, {}), name: item}
+    for target, item in becomes(value).items():
+        section, name, *entry = target.split(".")
+        inner = current.get(section) or {}
+        value = {**inner.get(name, {}), entry[0]: item} if entry else item
+        current[section] = {**inner, name: value}

@@ -25,7 +25,7 @@ from grpo_engine.config.declaration import Setting, as_text, declared
 from grpo_engine.config.recipes import SETTINGS, Recipe, recipe
 from grpo_engine.config.removed import without_removed
 from grpo_engine.config.stop_when import StopRule
-from grpo_engine.errors import ConfigError, quoted
+from grpo_engine.errors import ConfigError, nearest, quoted
 from grpo_engine.metrics import is_metric, spec
 
 LONGEST_NAME = 500  # characters of a run's name
@@ -62,6 +62,31 @@ class Section(BaseModel):
     def _checked(cls, value: Any, info: ValidationInfo) -> Any:
         item = cls.settings().get(str(info.field_name))
         return item.checked(value) if item else value
+
+
+def checked(options: Mapping[str, Any], known: Mapping[str, Setting]) -> dict[str, Any]:
+    """The entries of a setting that is a mapping; ValueError names one that is wrong."""
+    result = {}
+    for name, value in options.items():
+        if name not in known:
+            raise ValueError(f"there is no option {quoted(name)}{nearest(name, known)}")
+        try:
+            result[name] = known[name].checked(value)
+        except ValueError as error:
+            raise ValueError(f"{name} {error}") from error
+    return result
+
+
+def set_options(options: Mapping[str, Any], known: Mapping[str, Setting]) -> dict[str, Any]:
+    """The entries that are not the default."""
+    made = checked(options, known)
+    return {name: value for name, value in made.items() if value != known[name].default}
+
+
+def entries(known: Mapping[str, Setting], example: str) -> Any:
+    """A setting that is a mapping of these."""
+    texts = (f"{name} ({as_text(item.default)}): {item.help}" for name, item in known.items())
+    return setting({}, " ".join(texts), example=example)
 
 
 class ModelConfig(Section):
@@ -238,6 +263,13 @@ class RewardsConfig(Section):
     )  # fmt: skip
 
 
+ROLLOUT_OPTIONS: Mapping[str, Setting] = {
+    "min_p": declared(0.0, "Drop tokens below this share of the likeliest.", lt=1),
+    "repetition_penalty": declared(1.0, "Divide logits of seen tokens; 1 is off.", ge=1, le=10),
+    "ignore_end": declared(False, "Sample past end tokens, for benchmarks."),
+}
+
+
 class RolloutConfig(Section):
     """How answers are sampled."""
 
@@ -247,15 +279,18 @@ class RolloutConfig(Section):
     temperature: float = setting(1.0, "Sampling temperature.", gt=0, le=10)
     top_p: float = setting(1.0, "Smallest set of tokens with this probability.", gt=0, le=1)
     top_k: int = setting(0, "Only the k likeliest tokens; 0 for all.")
-    min_p: float = setting(0.0, "Drop tokens below this share of the likeliest.", lt=1)
-    repetition_penalty: float = setting(1.0, "Divide logits of seen tokens; 1 is off.", ge=1, le=10)
     stop: tuple[str, ...] = setting((), "Texts that end an answer.", longest=UNLIMITED)
     think_budget: int = setting(0, "Most tokens before `</think>`; 0 for no cap.")
     max_context: int = setting(
         0, "Most tokens of prompt, answer and replies; 0 for the model's context."
     )
     max_rows: int = setting(0, "Rows decoded at a time; 0 for all of the step.")
-    ignore_end: bool = setting(False, "Sample past end tokens, for benchmarks.")
+    options: Mapping[str, JsonValue] = entries(ROLLOUT_OPTIONS, "{min_p: 0.05}")
+
+    @field_validator("options")
+    @classmethod
+    def _options_are_known(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        return set_options(options, ROLLOUT_OPTIONS)
 
     @property
     def rows(self) -> int:
@@ -276,7 +311,9 @@ _FIELDS: dict[str, Any] = {
         _field(replace(item, default=None, example=as_text(item.default))),
     )
     for name, item in SETTINGS.items()
+    if not item.option
 }
+OPTIONS = {name: item for name, item in SETTINGS.items() if item.option}
 
 
 class AlgorithmConfig(
@@ -285,6 +322,15 @@ class AlgorithmConfig(
         __base__=Section,
         recipe=(str, setting("grpo", "The named algorithm; see `grpo-tui recipes`.", main=True)),
         **_FIELDS,
+        options=(
+            Mapping[str, JsonValue],
+            setting(
+                {},
+                f"Options of the recipe's rules, which papers fix: {', '.join(OPTIONS)}; "
+                "`grpo-tui recipes NAME` lists those that it reads.",
+                example="{lam: 0.9}",
+            ),
+        ),
     )
 ):
     """The recipe, and the settings that differ from it."""
@@ -300,13 +346,39 @@ class AlgorithmConfig(
             if value != (usual := getattr(defined, name))
         }  # fmt: skip
 
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_removed(cls, section: Any) -> Any:
+        if not isinstance(section, Mapping):
+            return section
+        return without_removed({"algorithm": section})[0].get("algorithm", {})
+
     def _set(self) -> dict[str, Any]:
-        return dict(self.model_dump(exclude={"recipe"}, exclude_none=True))
+        set_here = self.model_dump(exclude={"recipe", "options"}, exclude_none=True)
+        return {**set_here, **self.options}
+
+    @field_validator("options")
+    @classmethod
+    def _options_are_of_rules(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        for name in options.keys() & SETTINGS.keys() - OPTIONS.keys():
+            raise ValueError(f"{name} is no option; it is algorithm.{name}")
+        return checked(options, OPTIONS)
 
     @model_validator(mode="after")
     def _check(self) -> "AlgorithmConfig":
         self.resolved()
         return self
+
+
+# of the optimiser, and of the schedule
+OPTIMIZER_OPTIONS: Mapping[str, Setting] = {
+    "beta1": declared(0.9, "Decay of the first moment; the momentum of sgd and muon.", lt=1),
+    "beta2": declared(0.999, "Decay of the second moment.", lt=1),
+    "epsilon": declared(1e-8, "Added to its root, for adam and adamw.", gt=0, le=1),
+    "critic_learning_rate": declared(1e-4, "Learning rate of the value head.", le=10),
+    "warmup_from_zero": declared(False, "Begin the warm-up at 0, as transformers does."),
+    "final_share": declared(0.0, "Final value as a share of the peak.", le=1),
+}
 
 
 class OptimizerConfig(Section):
@@ -318,24 +390,28 @@ class OptimizerConfig(Section):
     learning_rate: float = setting(1e-5, "Peak learning rate.", le=10, main=True)
     schedule: Literal["constant", "linear", "cosine"] = setting("constant", "After the warm-up.")
     warmup_steps: int = setting(0, "Steps of linear warm-up.", unit="steps")
-    warmup_from_zero: bool = setting(
-        False, "Begin the warm-up at 0, as transformers does, and not at peak/steps."
-    )
-    final_share: float = setting(0.0, "Final value as a share of the peak.", le=1)
     weight_decay: float = setting(0.0, "Weight decay of matrices.", le=1)
-    beta1: float = setting(0.9, "Decay of the first moment; the momentum of sgd and muon.", lt=1)
-    beta2: float = setting(0.999, "Decay of the second moment.", lt=1)
-    epsilon: float = setting(
-        1e-8, "Added to the root of the second moment; for adam and adamw.", gt=0, le=1
-    )
     max_grad_norm: float = setting(1.0, "Gradients are clipped to this norm; 0 is off.")
     micro_rows: int = setting(
         0, "Answers per forward and backward; 0 chooses by memory and speed.", unit="answers"
     )
-    critic_learning_rate: float = setting(1e-4, "Learning rate of the value head.", le=10)
     start: str | None = setting(
         None, "Checkpoint of another run whose optimiser's state this run begins with."
     )
+    options: Mapping[str, JsonValue] = entries(OPTIMIZER_OPTIONS, "{beta2: 0.95}")
+
+    @field_validator("options")
+    @classmethod
+    def _options_are_known(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        return set_options(options, OPTIMIZER_OPTIONS)
+
+    def option(self, name: str) -> Any:
+        return self.options.get(name, OPTIMIZER_OPTIONS[name].default)
+
+
+EVALUATION_SAMPLING = {
+    name: RolloutConfig.settings()[name] for name in ("temperature", "top_p", "top_k")
+}
 
 
 class EvaluationConfig(Section):
@@ -350,11 +426,16 @@ class EvaluationConfig(Section):
     problems: int = setting(128, "Held-out problems per evaluation.", ge=1, unit="problems")
     greedy: bool = setting(True, "Also one answer per problem at temperature 0.")
     samples: int = setting(1, "Sampled answers per problem; 0 for greedy only.", le=1024)
-    temperature: float = setting(1.0, "Temperature of the sampled answers.", gt=0, le=10)
-    top_p: float = setting(1.0, "Top-p of the sampled answers.", gt=0, le=1)
-    top_k: int = setting(0, "Top-k of the sampled answers; 0 for all.")
+    sampling: Mapping[str, JsonValue] = entries(
+        EVALUATION_SAMPLING, "{temperature: 0.6, top_p: 0.95}"
+    )
     pinned: int = setting(4, "Held-out prompts sampled throughout the run.", le=1024)
     pinned_every: int = setting(10, "Sample the pinned prompts every N steps.", ge=1, unit="steps")
+
+    @field_validator("sampling")
+    @classmethod
+    def _sampling_is_as_in_rollouts(cls, sampling: Mapping[str, Any]) -> dict[str, Any]:
+        return set_options(sampling, EVALUATION_SAMPLING)
 
 
 class CheckpointConfig(Section):
@@ -451,9 +532,9 @@ class RunConfig(Section):
             )
         if chosen.ref_mix < 1 and self.model.tuning != "full":
             raise ConfigError(
-                f"algorithm.ref_mix {chosen.ref_mix} needs model.tuning full: mixing LoRA's "
+                f"ref_mix {chosen.ref_mix} needs model.tuning full: mixing LoRA's "
                 "A and B is not mixing BA; use 1 to copy the adapter",
-                "algorithm.ref_mix",
+                "algorithm.options",
                 "model.tuning",
             )
         if rewards.weights and len(rewards.weights) != len(rewards.functions):

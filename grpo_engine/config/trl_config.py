@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from grpo_engine.config.parse import assign
-from grpo_engine.config.recipes import SETTINGS
+from grpo_engine.config.recipes import SETTINGS, path_of
 from grpo_engine.config.safe_yaml import parse_json, parse_yaml, read_text
 from grpo_engine.config.trl_names import (
     DEFAULTS,
@@ -188,7 +188,7 @@ def _entropy(values: Tree, notes: list[str]) -> Tree:
             "top_entropy_quantile: the quantile is that of all tokens of an update; TRL takes one "
             "of each micro-batch"
         )
-    return {"algorithm.entropy_target": values["entropy_target"] if adaptive else None}
+    return {"algorithm.options.entropy_target": values["entropy_target"] if adaptive else None}
 
 
 def _trust(values: Tree) -> Tree:
@@ -196,17 +196,15 @@ def _trust(values: Tree) -> Tree:
     low, high = values["epsilon"], values["epsilon_high"]
     match values["loss_type"]:
         case "cispo":
-            return {"algorithm.cispo_cap": high or low}
+            return {"algorithm.options.cispo_cap": high or low}
         case "vespo":
             names = ("vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg")
             # TRL raises a smaller rate to the least that is allowed
-            return {
-                f"algorithm.{name}": max(values[name], SETTINGS[name].ge or 0) for name in names
-            }
+            return {path_of(name): max(values[name], SETTINGS[name].ge or 0) for name in names}
         case "sapo":
             return {
-                "algorithm.sapo_tau_pos": values["sapo_temperature_pos"],
-                "algorithm.sapo_tau_neg": values["sapo_temperature_neg"],
+                "algorithm.options.sapo_tau_pos": values["sapo_temperature_pos"],
+                "algorithm.options.sapo_tau_neg": values["sapo_temperature_neg"],
             }
     return {
         "algorithm.clip_low": low,
@@ -301,8 +299,8 @@ def _optimizer(values: Tree, notes: list[str]) -> Tree:
         notes.append(f"optim_args {', '.join(options)}: no equivalent for {name}")
     return {
         "optimizer.name": name,
-        "optimizer.epsilon": values["adam_epsilon"] if name == "adamw" else None,
-        "optimizer.beta1": momentum,
+        "optimizer.options.epsilon": values["adam_epsilon"] if name == "adamw" else None,
+        "optimizer.options.beta1": momentum,
     }
 
 
@@ -328,7 +326,7 @@ def _schedule(values: Tree, notes: list[str]) -> Tree:
         notes.append(f"lr_scheduler_kwargs {', '.join(options)}: no equivalent")
     return {
         "optimizer.schedule": shape,
-        "optimizer.final_share": final or None,
+        "optimizer.options.final_share": final or None,
         **_warmup(values, name, notes),
     }
 
@@ -348,7 +346,7 @@ def _warmup(values: Tree, schedule: str, notes: list[str]) -> Tree:
     if not warmup:
         return {}
     steps = _steps(values, "warmup_steps", int(warmup), notes)
-    return {"optimizer.warmup_steps": steps, "optimizer.warmup_from_zero": True}
+    return {"optimizer.warmup_steps": steps, "optimizer.options.warmup_from_zero": True}
 
 
 def _mapping(values: Tree, name: str) -> Tree:
@@ -413,7 +411,7 @@ def _reference(values: Tree, notes: list[str]) -> Tree:
     steps = _steps(values, "ref_model_sync_steps", values["ref_model_sync_steps"], notes)
     return {
         "algorithm.ref_refresh_every": steps,
-        "algorithm.ref_mix": None if _has_lora(values) else share,
+        "algorithm.options.ref_mix": None if _has_lora(values) else share,
     }
 
 

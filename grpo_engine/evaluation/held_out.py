@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import compress
-from typing import Literal
+from typing import Any, Literal
 
 from grpo_engine.config.stop_when import is_better
 from grpo_engine.errors import ConfigError
@@ -132,12 +132,13 @@ def _evaluate_mode(
 
 
 def sampling_of(run: Run, mode: Mode) -> Sampling:
-    """Sampling for evaluation: greedy, or with its own temperature, top-p and top-k."""
-    config = run.config.evaluation
+    """Sampling for evaluation: greedy, or with its own settings."""
     plain = replace(run.sampling, min_p=0.0, repetition_penalty=1.0)
+    plain = replace(plain, temperature=float(mode == "sampled"), top_p=1.0, top_k=0)
     if mode == "greedy":
-        return replace(plain, temperature=0.0, top_p=1.0, top_k=0)
-    return replace(plain, temperature=config.temperature, top_p=config.top_p, top_k=config.top_k)
+        return plain
+    own: Any = run.config.evaluation.sampling
+    return replace(plain, **own)
 
 
 def _by_task(run: Run, groups: Sequence[SampledGroup]) -> dict[str, float]:

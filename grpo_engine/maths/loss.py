@@ -96,7 +96,7 @@ def policy_loss(
 def recipe_loss(
     batch: Batch, recipe: Recipe, totals: Totals, targets: Targets | None, max_length: int | None
 ) -> Loss:
-    """The sum of contribution = w·([in loss]·(β·k - [top]·importance·J) + c_V·L^V) - bonus.
+    """The sum of contribution = w·(β·k - [top]·importance·J + c_V·L^V) - bonus.
 
     bonus = c_H·H/updated tokens.
     """
@@ -106,12 +106,11 @@ def recipe_loss(
     r = mx.broadcast_to(ratio.ratios(log_r), mask.shape)
     importance, on_policy = _importance(batch, recipe)
     push = trust.push(batch, recipe, r, importance, targets)
-    in_loss = mask & ((push.side == trust.FREE) | (not recipe.drop_at_bound))
     top = _top_entropy(batch, recipe, totals)
     distance, value = _distance(batch, recipe, r), _value_loss(batch, recipe)
     # a gate already contains the importance
     objective = push.objective if push.gate is not None else push.objective * importance
-    term = in_loss * (recipe.beta * distance - top * on_policy * objective)
+    term = mask * (recipe.beta * distance - top * on_policy * objective)
     term = term + recipe.value_coefficient * value
     bonus = _entropy_bonus(batch, recipe, top, totals)
     weight = weights(mask, recipe.weight, totals, max_length)
@@ -121,7 +120,7 @@ def recipe_loss(
         advantage=batch.advantage if targets is None else targets.sign * mask,
         low=mx.broadcast_to(push.low, r.shape), high=mx.broadcast_to(push.high, r.shape),
         side=push.side * mask, objective=push.objective * mask, gate=_gate(batch, push),
-        importance=importance, on_policy=on_policy, updated=in_loss & top & on_policy,
+        importance=importance, on_policy=on_policy, updated=mask & top & on_policy,
         weight=weight, contribution=contribution, anchor=distance * mask,
         kl=_kl(batch, recipe, r), kl_to_old=anchor.k3(batch.old - batch.new), entropy=batch.entropy,
         value_loss=value, bonus=bonus, target=None if targets is None else targets.probability,

@@ -9,11 +9,11 @@ import mlx.optimizers as optim
 import numpy as np
 from mlx.utils import tree_map, tree_map_with_path
 
-from grpo_engine.config.settings import OptimizerConfig
+from grpo_engine.config.settings import OPTIMIZER_OPTIONS, OptimizerConfig
 from grpo_engine.errors import CheckpointError, ConfigError
 from grpo_engine.policy.trees import flatten
 
-DEFAULT_EPSILON: float = OptimizerConfig.model_fields["epsilon"].default
+DEFAULT_EPSILON: float = OPTIMIZER_OPTIONS["epsilon"].default
 MASTER = "master."  # prefix of float32 copies in a checkpoint
 # float16 covers 6e-8 to 65504: the loss is scaled by a power of two, lowered after an overflow
 MOST_SCALE, SMALLER, CALM = 2.0**16, 16, 100  # doubled after 100 updates without overflow
@@ -29,7 +29,7 @@ def learning_rate(config: OptimizerConfig, step: int, total: int, share: float =
     peak, warm = config.learning_rate, config.warmup_steps
     done = step - 1 + share
     if done < warm:
-        counted = done if config.warmup_from_zero else done + 1
+        counted = done if config.option("warmup_from_zero") else done + 1
         return peak * min(1.0, counted / warm)
     x = (done - warm) / max(1, total - warm)
     match config.schedule:
@@ -39,7 +39,8 @@ def learning_rate(config: OptimizerConfig, step: int, total: int, share: float =
             shape = 1 - x
         case "cosine":
             shape = (1 + math.cos(math.pi * x)) / 2
-    return peak * (config.final_share + (1 - config.final_share) * shape)
+    final: float = config.option("final_share")
+    return peak * (final + (1 - final) * shape)
 
 
 def build(config: OptimizerConfig) -> optim.Optimizer:
@@ -59,13 +60,13 @@ def build(config: OptimizerConfig) -> optim.Optimizer:
 
 def _rule(config: OptimizerConfig) -> Any:
     """MLX's optimiser, with bias correction if it has moments."""
-    rate, decay, betas = config.learning_rate, config.weight_decay, [config.beta1, config.beta2]
-    eps = config.epsilon
+    rate, decay = config.learning_rate, config.weight_decay
+    betas, eps = [config.option("beta1"), config.option("beta2")], config.option("epsilon")
     if eps != DEFAULT_EPSILON and config.name not in ("adamw", "adam"):
         raise ConfigError(
-            f"optimizer.epsilon {eps:g} has no effect with {config.name}; use adamw or adam, or "
+            f"the epsilon {eps:g} has no effect with {config.name}; use adamw or adam, or "
             f"leave it at {DEFAULT_EPSILON:g}",
-            "optimizer.epsilon",
+            "optimizer.options",
         )
     match config.name:
         case "adamw":
@@ -78,9 +79,9 @@ def _rule(config: OptimizerConfig) -> Any:
                 )
             return optim.Adam(rate, betas=betas, eps=eps, bias_correction=True)
         case "sgd":
-            return optim.SGD(rate, momentum=config.beta1, weight_decay=decay)
+            return optim.SGD(rate, momentum=betas[0], weight_decay=decay)
         case "muon":
-            return optim.Muon(rate, momentum=config.beta1, weight_decay=decay)
+            return optim.Muon(rate, momentum=betas[0], weight_decay=decay)
         case "lion":
             return optim.Lion(rate, betas=betas, weight_decay=decay)
         case "adafactor":
@@ -91,7 +92,7 @@ def _rule(config: OptimizerConfig) -> Any:
 
 def build_critic(config: OptimizerConfig) -> optim.Optimizer:
     """Adam for the critic, with its own constant learning rate."""
-    return optim.Adam(config.critic_learning_rate, bias_correction=True)
+    return optim.Adam(config.option("critic_learning_rate"), bias_correction=True)
 
 
 class Learner:

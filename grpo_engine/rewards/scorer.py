@@ -64,9 +64,9 @@ def check_functions(config: RunConfig, task: Task, names: Sequence[str]) -> Righ
     sources = [*names, OVERLONG] if recipe.overlong_buffer else names
     if recipe.refill_rounds and recipe.refill_on not in ("accuracy", "total", *sources):
         raise ConfigError(
-            f"algorithm.refill_on {recipe.refill_on!r} is not a reward function of the run; "
+            f"refill_on {recipe.refill_on!r} is not a reward function of the run; "
             f"give accuracy, total or one of {', '.join(sources)}",
-            "algorithm.refill_on",
+            "algorithm.options",
             "rewards.functions",
         )
     watched = StopRule(config.stop_when).metrics if config.stop_when else set()

@@ -31,7 +31,8 @@ class Sampling:
     @classmethod
     def of(cls, config: RolloutConfig) -> "Sampling":
         """Take the parameters from a run's settings."""
-        return cls(**config.model_dump(exclude={"prompts", "group_size", "max_context"}))
+        own = config.model_dump(exclude={"prompts", "group_size", "max_context", "options"})
+        return cls(**{**own, **config.options})
 
     @property
     def truncated(self) -> bool:

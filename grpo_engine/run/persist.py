@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 
 from grpo_engine.config import mismatch
 from grpo_engine.config.parse import flatten
+from grpo_engine.config.removed import without_removed
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import StopNow
 from grpo_engine.cpu import blas
@@ -41,7 +42,7 @@ OTHER_NOISE = (
 )
 OTHER_REFILLS = (
     "the version that wrote this checkpoint replaced groups by their total reward; from here on "
-    "they are judged by algorithm.refill_on"
+    "they are judged by refill_on of algorithm.options"
 )
 MAY_DIFFER = "numbers may differ from an unbroken run's"
 SAME_TO_TOLERANCE = (
@@ -193,6 +194,8 @@ def restore(run: Run, saved: Checkpoint) -> Iterator[Event]:
         yield NoteWritten(
             step=run.step, severity="warning", text=f"{name} was {then} and is {now}: {effect}"
         )
+    for note in without_removed(state["config"])[1].values():
+        yield NoteWritten(step=run.step, severity="warning", text=note)
     noise = state.get("noise", 1)
     run.sampling = replace(run.sampling, noise=max(noise, 2))  # the answers of the unbroken run
     if noise < 2:

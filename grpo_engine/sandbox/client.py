@@ -269,7 +269,7 @@ class Sandbox:
         except DiedError as error:
             self._died(worker, error)
             return
-        too_large = None
+        too_large, hangs = None, False
         for frame in frames:
             if (sent := worker.sent.get(frame["id"])) is None:
                 continue
@@ -280,9 +280,10 @@ class Sandbox:
                 continue
             del worker.sent[frame["id"]]
             self._settle(worker, result)
-            if frame.get("hangs"):
-                worker.restart()
-        if too_large and worker.sent:
+            hangs |= frame.get("hangs", False)
+        if hangs:
+            worker.restart()
+        elif too_large:
             self._lost(worker, _needs_more(worker, too_large.location))
 
     def _settle(self, worker: _Worker, result: Result) -> None:

@@ -49,7 +49,8 @@ def _settings_of(config: RunConfig, further: OtherTask, task: Task) -> RunConfig
 
     Without rewards of its own in the settings or in the task, it has the run's.
     """
-    rewards = config.rewards
+    rewards, options = config.rewards, config.algorithm.options
+    options = {name: value for name, value in options.items() if name != "refill_on"}
     if further.rewards or task.default_rewards:
         functions, weights = tuple(further.rewards), tuple(further.rewards.values())
         rewards = rewards.model_copy(update={"functions": functions, "weights": weights})
@@ -59,7 +60,7 @@ def _settings_of(config: RunConfig, further: OtherTask, task: Task) -> RunConfig
             "rewards": rewards,
             "evaluation": config.evaluation.model_copy(update={"accuracy": further.accuracy}),
             # these may name rewards of another task
-            "algorithm": config.algorithm.model_copy(update={"refill_on": None}),
+            "algorithm": config.algorithm.model_copy(update={"options": options}),
             "checkpoint": CheckpointConfig(),
             "stop_when": "",
         }

@@ -161,6 +161,19 @@ def test_the_size_setting_decides_whose_tokens_are_kept(
     assert found == kept
 
 
+def test_answers_are_left_out_of_the_record_on_request(recorder: Recorder) -> None:
+    texts = {}
+    for recorded in (True, False):
+        handle = recorder.start_run(config(record={"rollouts": recorded}))
+        put_all(handle, ev.GroupScored(step=1, group=group()), finished(1))
+        handle.close()
+        with closing(StoreReader(recorder.path)) as reader:
+            (view,) = reader.groups(handle.key, 1)
+            texts[recorded] = [rollout.text for rollout in view.rollouts]
+    assert all(texts[True])
+    assert not any(texts[False])
+
+
 def test_token_numbers_that_come_after_an_interruption_complete_their_group(
     recorder: Recorder,
 ) -> None:
@@ -204,6 +217,24 @@ def test_a_reader_sees_that_something_was_committed(recorder: Recorder) -> None:
         handle.put(finished(1))
         handle.flush(PATIENCE)
         assert reader.changed()
+
+
+def test_a_run_whose_first_attempt_never_began_can_be_resumed(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as killed:
+        killed.setattr(recorder.store, "start_attempt", None)
+        with pytest.raises(TypeError):
+            recorder.start_run(CONFIG, name="early")
+    with closing(StoreReader(recorder.path)) as reader:
+        run = reader.resumable("early").summary
+        assert run.status == "lost"
+        assert reader.post_mortem(run.key).cause == "no process ever started it"
+        handle = recorder.resume_run("early", from_step=0)
+        assert reader.resolve("early").status == "running"
+        put_all(handle, started(), *step_events(1), ended(1))
+        assert handle.close()
+        assert reader.resolve("early").status == "completed"
 
 
 def test_a_run_that_is_closed_without_a_word_is_aborted(recorder: Recorder) -> None:

@@ -88,6 +88,7 @@ def check(
     Example: grpo-tui config check mine.yaml
     """
     from grpo_engine.config.parse import changed, flatten
+    from grpo_engine.config.recipes import path_of
     from grpo_tui.app.cli.run_config import assemble
 
     config = assemble(file, None, sets or [])
@@ -99,7 +100,9 @@ def check(
         return
     name = config.algorithm.recipe
     typer.echo(f"{file} is valid; recipe {name}, {config.steps} steps")
-    own = {f"algorithm.{leaf}": pair[1] for leaf, pair in other.items()}
+    own = {path_of(leaf): pair[1] for leaf, pair in other.items()}
+    options = own_settings.pop("algorithm.options", {})
+    own_settings |= {path_of(name): value for name, value in options.items()}
     for path, value in own_settings.items():
         aside = f"   ({name} has {json.dumps(own[path])})" if path in own else ""
         typer.echo(f"{path} = {json.dumps(value)}{aside}")

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from grpo_engine.config.recipes import Recipe, available, recipe, settings_read
+from grpo_engine.config.recipes import Recipe, available, path_of, recipe, settings_read
 from grpo_tui.app.cli.params import Json, complete_recipes
 from grpo_tui.app.text.recipe_cards import card_of
 from grpo_tui.app.text.recipe_text import answers, around, formula, sentence
@@ -95,7 +95,7 @@ def page(made: Recipe) -> list[str]:
     lines += ["", "Formula", *(f"  {line}" for line in formula(made))]
     lines += ["", "Paper", f"  {card.paper}", "", "Settings it reads, and their defaults"]
     for group in (*(answer.settings for answer in answers(made)), around(made)):
-        lines += [f"  algorithm.{name:<22}{shown(value)}" for name, value in group.items()]
+        lines += [f"  {path_of(name):<37}{shown(value)}" for name, value in group.items()]
     return [*lines, "", "Good at", f"  {card.good}", "", "Bad at", f"  {card.bad}"]
 
 

@@ -115,14 +115,16 @@ def gather(reader: "StoreReader", run: "RunSummary") -> dict[str, Any]:
 
 def from_recipe(settings: Any) -> list[dict[str, Any]]:
     """Return the settings that differ from the recipe's own, with its values."""
-    from grpo_engine.config.recipes import RECIPES
+    from grpo_engine.config.recipes import RECIPES, path_of
 
     own = RECIPES.get(settings.get("algorithm.recipe"))
+    options = settings.get("algorithm.options") or {}
+    flat = {**settings, **{path_of(name): value for name, value in options.items()}}
     return [
         {"setting": path, "value": value, "recipe": theirs}
-        for path, value in settings.items()
+        for path, value in flat.items()
         if path.startswith("algorithm.") and value is not None
-        and (theirs := getattr(own, path.removeprefix("algorithm."), value)) != value
+        and (theirs := getattr(own, path.rpartition(".")[2], value)) != value
     ]  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -84,15 +85,21 @@ def _line(run: "RunSummary") -> dict[str, Any]:
     reward, kl = run.metrics.get("reward"), run.metrics.get("kl")
     clip = run.metrics.get("clip_ratio/region_mean")
     speed = run.metrics.get("tokens_per_second")
+    created = seconds(run.created_at)
+    age = run.created_at if isnan(created) else ago(created, time.time())
     status = f"{run.status} since {run.status_since[:16]}" if run.status_since else run.status
     return {
         "id": run.id, "name": run.name, "status": status, "model": run.model, "task": run.task,
         "recipe": run.recipe, "step": f"{run.step}/{run.total_steps}",
         "reward": reward.best if reward else None, "@": reward.best_step if reward else None,
         "kl": kl.last if kl else None, "clip": clip.last if clip else None,
-        "tok/s": round(speed.last) if speed and speed.last is not None else None,
-        "age": ago(seconds(run.created_at), time.time()), "tags": list(run.tags), **run.columns,
+        "tok/s": _whole(speed.last) if speed else None,
+        "age": age, "tags": list(run.tags), **run.columns,
     }  # fmt: skip
+
+
+def _whole(value: float | None) -> float | None:
+    return value if value is None or isnan(value) else round(value)
 
 
 @app.command("show")

@@ -3,10 +3,13 @@
 import asyncio
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from grpo_tui.experiments.errors import StoreError
 
 if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
@@ -28,8 +31,10 @@ class _Job:
 class ReaderThread:
     """Run store queries one after another, off the UI thread."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, warn: Callable[[str], None] = lambda _: None) -> None:
         self.path = path
+        self._warn = warn  # on the loop of the query, once for each damaged run
+        self._warned: set[str] = set()
         self.first_frame = threading.Event()  # only then is the database's library loaded
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._latest: dict[str, _Job] = {}
@@ -92,8 +97,18 @@ class ReaderThread:
                 self._running = None
             if not job.loop.is_closed():
                 job.loop.call_soon_threadsafe(_settle, job.future, outcome, value)
+                self._warn_of_damage(job.loop)
         if self._reader is not None:
             self._reader.close()
+
+    def _warn_of_damage(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._reader is None:
+            return
+        with suppress(StoreError, InterruptedError):
+            damaged = self._reader.damaged()
+            for run in damaged.keys() - self._warned:
+                self._warned.add(run)
+                loop.call_soon_threadsafe(self._warn, damaged[run])
 
 
 def _settle(future: "asyncio.Future[Any]", good: bool, value: Any) -> None:

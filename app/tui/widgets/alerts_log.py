@@ -1,6 +1,7 @@
 """Active alerts, then the log, newest first; ⏎ explains an alert, m mutes its kind."""
 
 import time
+from math import isnan
 from typing import Any, ClassVar
 
 from textual import events
@@ -120,7 +121,7 @@ def counted(snapshot: Snapshot) -> str:
 def dated(snapshot: Snapshot) -> str:
     """The day of the newest line of the log, unless it is today."""
     at = next((line.at for line in reversed(snapshot.log) if line.at is not None), None)
-    day = "" if at is None else time.strftime("%Y-%m-%d", time.localtime(at))
+    day = "" if at is None or isnan(at) else time.strftime("%Y-%m-%d", time.localtime(at))
     return f" · {day}" if day and day != time.strftime("%Y-%m-%d") else ""
 
 

@@ -53,7 +53,7 @@ def completed(store: Path, shell: str, *words: str) -> list[str]:
         ("bash", ("recipes", "show", "dr"), ["dr-grpo"]),
         ("zsh", ("plot", "--metric", "kl"), ["kl", "kl_to_old"]),
         ("fish", ("train", "--set", "optimizer.w"),
-         ["optimizer.warmup_from_zero=", "optimizer.warmup_steps=", "optimizer.weight_decay="]),
+         ["optimizer.warmup_steps=", "optimizer.weight_decay="]),
     ],
 )  # fmt: skip
 def test_the_shell_is_offered_what_begins_with_the_word(

@@ -5,7 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from grpo_engine.config.recipes import RECIPES, settings_read
+from grpo_engine.config.recipes import RECIPES, path_of, settings_read
 from grpo_tui.app.cli.verbs.recipes import app
 from grpo_tui.app.text.recipe_cards import CARDS
 
@@ -57,7 +57,7 @@ def test_a_recipe_is_shown_with_answers_formula_paper_settings_and_character(nam
         assert part in text
     for setting in settings_read(made):
         if setting not in ("signal", "ratio", "trust", "anchor", "weight"):
-            assert f"algorithm.{setting} " in text
+            assert f"{path_of(setting)} " in text
 
 
 def test_grpo_is_shown_with_its_formula() -> None:

@@ -135,11 +135,12 @@ def recomputed(parts: Sequence[Sequence[Answer]], how: Recipe, was: Recipe) -> d
         )  # fmt: skip
         terms = loss.terms
         free = loss.terms.side == 0
-        in_loss = terms.mask & (free if how.drop_at_bound else mx.ones(free.shape, dtype=mx.bool_))
         sums["tokens"] += float(terms.mask.astype(mx.float32).sum())
         sums["clipped"] += float((terms.mask & ~free).astype(mx.float32).sum())
         sums["pushed"] += float(mx.abs(terms.contribution).sum())
-        sums["kl"] += float((in_loss * terms.weight * how.beta * terms.anchor).sum()) / len(parts)
+        sums["kl"] += float((terms.mask * terms.weight * how.beta * terms.anchor).sum()) / len(
+            parts
+        )
         sums["loss"] += float(loss.value) / len(parts)
     return sums
 

@@ -43,7 +43,6 @@ SWITCHES: dict[str, list[Any]] = {
     "minibatches": [1, 2, 3],
     "stop": ["all_at_bound", "plateau", "kl"],
     "stop_kl": [0.001],
-    "drop_at_bound": [True],
     "sampler_sync_every": [2],
     "refill_rounds": [1],
     "mask_truncated": [True],

@@ -39,24 +39,14 @@ BY_TOKEN = recipe("grpo", importance_cap=2.5, importance_mode="token_mask", impo
             "left out: a worse answer, more than 0.1 nats per token away from the sampler",
         ),
         (
-            {"updated": False, "side": "high"},
-            recipe("grpo", drop_at_bound=True),
-            "left out of the loss at its bound, ratio 1.35",
-        ),
-        (
             {"updated": False, "side": "free"},
-            recipe("grpo", drop_at_bound=True, entropy_top_quantile=0.2),
+            recipe("grpo", entropy_top_quantile=0.2),
             "no push: not in the top 20% of tokens by entropy",
         ),
         (
             {"updated": False, "side": "high"},
             recipe("grpo", entropy_top_quantile=0.2),
             "no push: not in the top 20% of tokens by entropy",
-        ),
-        (
-            {**UP, "side": "high"},
-            recipe("grpo", drop_at_bound=True),
-            "better answer, already beyond 1.2: clipped, no push",
         ),
         (UP | FREE, recipe("reinforce"), "better answer: pushed up, with no ratio and no bound"),
         (DOWN | FREE, recipe("reinforce"), "worse answer: pushed down, with no ratio and no bound"),
@@ -254,16 +244,10 @@ def test_a_ratio_that_is_shown_as_1_is_not_said_to_have_moved() -> None:
             recipe("grpo", beta=0.3),
             "(1.2 × +1.21 − .3 × .2500) ÷ 24 tokens ÷ 8 answers = +.0072",
         ),
-        # a token at its bound leaves the loss with its anchor
-        (
-            {"updated": False, "anchor": 0.25, "contribution": 0.0},
-            recipe("grpo", beta=0.3, drop_at_bound=True),
-            "0 ÷ 24 tokens ÷ 8 answers = 0",
-        ),
         # (0 - .3 x .25) / 192 = -.00039
         (
             {"updated": False, "side": "free", "anchor": 0.25, "contribution": -0.00039},
-            recipe("grpo", beta=0.3, drop_at_bound=True, entropy_top_quantile=0.2),
+            recipe("grpo", beta=0.3, entropy_top_quantile=0.2),
             "(0 − .3 × .2500) ÷ 24 tokens ÷ 8 answers = −.0004",
         ),
         # (1.452 - .1 x .5) / 200 = .00701

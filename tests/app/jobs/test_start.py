@@ -42,6 +42,13 @@ def test_each_event_is_recorded_before_it_is_shown(
     assert happened == ["record 0", "show 0"]
 
 
+def test_a_run_has_the_name_of_its_settings(tmp_path: Path) -> None:
+    job = new_job(RunConfig(name="calm-otter"), db=tmp_path / "s.db")
+    job.close()
+    with closing(StoreReader(tmp_path / "s.db")) as reader:
+        assert reader.resolve("calm-otter").name == job.name == "calm-otter"
+
+
 def test_a_checkpoint_is_never_ahead_of_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -73,19 +73,19 @@ def test_every_setting_that_is_read_belongs_to_one_answer_or_stands_around(name:
         ),
         (
             "grpo",
-            {"drop_at_bound": True, "importance_cap": 2.0},
+            {"importance_cap": 2.0},
             [
                 "Aᵢ = (rᵢ − mean(r)) / (std(r) + 0.0001)   over the group, std by G−1",
                 "ρᵢₜ = π(oᵢₜ) / π_old(oᵢₜ)",
                 "Jᵢₜ = min( ρᵢₜ·Aᵢ, clip(ρᵢₜ, 0.8, 1.2)·Aᵢ )",
                 "wᵢₜ = min( π_old(oᵢₜ)/π_sampler(oᵢₜ), 2 )",
                 "kᵢₜ = e⁻ˣ + x − 1   x = log π(oᵢₜ)/π_ref(oᵢₜ)",
-                "L = −1/B Σᵢ 1/|oᵢ| Σₜ ( [ρᵢₜ not at its bound]·(wᵢₜ·Jᵢₜ − 0.04·kᵢₜ) )",
+                "L = −1/B Σᵢ 1/|oᵢ| Σₜ ( wᵢₜ·Jᵢₜ − 0.04·kᵢₜ )",
             ],
         ),
         (
             "ppo",
-            {"drop_at_bound": True},
+            {},
             [
                 "sᵢₜ = [t is the last token]·rᵢ − 0.05·k(π_old/π_ref)ᵢₜ",
                 "δᵢₜ = sᵢₜ + 1·Vᵢₜ₊₁ − Vᵢₜ",
@@ -93,7 +93,7 @@ def test_every_setting_that_is_read_belongs_to_one_answer_or_stands_around(name:
                 "ρᵢₜ = π(oᵢₜ) / π_old(oᵢₜ)",
                 "Jᵢₜ = min( ρᵢₜ·Aᵢₜ, clip(ρᵢₜ, 0.8, 1.2)·Aᵢₜ )",
                 "kᵢₜ = x   x = log π_old(oᵢₜ)/π_ref(oᵢₜ)",
-                "L = −1/Σᵢ|oᵢ| Σᵢ Σₜ ( [ρᵢₜ not at its bound]·Jᵢₜ − 0.1·½(Vᵢₜ − Rᵢₜ)² )",
+                "L = −1/Σᵢ|oᵢ| Σᵢ Σₜ ( Jᵢₜ − 0.1·½(Vᵢₜ − Rᵢₜ)² )",
             ],
         ),
         (

@@ -98,6 +98,22 @@ async def test_an_environment_that_fails_says_why_and_another_episode_can_begin(
         trial.close()
 
 
+async def test_a_call_that_takes_too_long_gives_way_to_a_newer_one(
+    own: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grpo_tui.app.trial.client.REPLACED_S", 0.1)
+    trial = TrialProcess()
+    try:
+        await play(trial, own, None, environment_time_limit=600)
+        first = asyncio.ensure_future(play(trial, own, "hang"))
+        await asyncio.sleep(0.5)
+        assert "process" in texts(await play(trial, own, None))[0]
+        with pytest.raises(asyncio.CancelledError):
+            await first
+    finally:
+        trial.close()
+
+
 async def test_a_task_without_an_environment_and_a_broken_file_are_problems(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("raise ValueError('no such luck')")
     trial = TrialProcess()

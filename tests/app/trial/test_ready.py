@@ -103,9 +103,9 @@ WRONG: tuple[tuple[str, dict[str, Any]], ...] = (
                                      "name": "{world}/chat.jsonl", "held_out_size": 1},
                             "rewards": {"functions": ["numeric_answer"]}}),
     ("rollout.max_new_tokens", {"rollout": {"max_new_tokens": 131072}}),
-    ("algorithm.refill_on", {"algorithm": {"recipe": "dapo", "refill_on": "nothing"}}),
+    ("algorithm.options", {"algorithm": {"recipe": "dapo", "options": {"refill_on": "nothing"}}}),
     ("task.max_prompt_tokens", {"task": {"max_prompt_tokens": 1}}),
-    ("optimizer.epsilon", {"optimizer": {"name": "sgd", "epsilon": 1e-4}}),
+    ("optimizer.options", {"optimizer": {"name": "sgd", "options": {"epsilon": 1e-4}}}),
     ("optimizer.weight_decay", {"optimizer": {"name": "adam", "weight_decay": 0.1}}),
 )  # fmt: skip
 
@@ -153,9 +153,9 @@ def test_only_functions_that_are_not_the_tasks_own_are_tried_in_a_process(
     starter = preset("starter").tree
     assert ready.of(build(starter))["problems"] == []
     assert not started
-    wrong = {"recipe": "dapo", "refill_on": "nothing"}
+    wrong = {"recipe": "dapo", "options": {"refill_on": "nothing"}}
     found = ready.of(build({**starter, "algorithm": wrong}))["problems"]
-    assert [setting for setting, _ in found] == ["algorithm.refill_on"]
+    assert [setting for setting, _ in found] == ["algorithm.options"]
     assert not started
     for rewards in (
         {"functions": [f"{world}/rewards.py:letters"]},

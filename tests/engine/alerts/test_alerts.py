@@ -1,6 +1,5 @@
 """Numbers that call for an alert raise it; healthy ones do not."""
 
-import inspect
 import itertools
 import json
 import random
@@ -670,10 +669,18 @@ def test_a_fold_restored_from_its_state_goes_on_alike() -> None:
 
 
 def test_every_threshold_is_a_setting_that_is_obeyed() -> None:
-    rows = [healthy(n) | {"kl": 0.01, "completions/duplicates": 0.3} for n in range(1, 31)]
+    numbers = {
+        "kl": 0.01, "completions/duplicates": 0.3, "completions/clipped_ratio": 0.3,
+        "frac_reward_zero_std": 0.3,
+    }  # fmt: skip
+    rows = [healthy(n) | numbers for n in range(1, 31)]
     assert fold(rows) == []
-    strict = Limits(updates_per_step=2, thresholds=AlertsConfig(kl=0.005, duplicates=0.2))
-    found = {alert.rule: alert.limit for alert in fold(rows, strict)}
-    assert found == {"kl_above_limit": 0.005, "duplicates": 0.2}
-    rules = inspect.getsource(alert_rules)
-    assert all(f"run.thresholds.{name}" in rules for name in AlertsConfig.model_fields)
+    strict = AlertsConfig(kl=0.005, duplicates=0.2, cut=0.1, no_signal=0.2)
+    found = {
+        alert.rule: alert.limit
+        for alert in fold(rows, Limits(updates_per_step=2, thresholds=strict))
+    }
+    assert found == {
+        "kl_above_limit": 0.005, "duplicates": 0.2, "most_truncated": 0.1, "no_signal": 0.2,
+    }  # fmt: skip
+    assert len(found) == len(AlertsConfig.model_fields)

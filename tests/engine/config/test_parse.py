@@ -19,7 +19,7 @@ from grpo_engine.config.parse import (
     settings,
     write_yaml,
 )
-from grpo_engine.config.recipes import Recipe
+from grpo_engine.config.recipes import SETTINGS, Recipe
 from grpo_engine.config.settings import AlgorithmConfig, RunConfig
 from grpo_engine.errors import ConfigError
 
@@ -31,8 +31,18 @@ def test_every_setting_has_help_and_eight_matter_first() -> None:
 
 
 def test_the_algorithm_section_mirrors_the_recipe() -> None:
-    choices = [name for name in Recipe.__dataclass_fields__ if name != "name"]
-    assert list(AlgorithmConfig.model_fields) == ["recipe", *choices]
+    assert list(Recipe.__dataclass_fields__) == ["name", *SETTINGS]
+    settings = [name for name, item in SETTINGS.items() if not item.option]
+    assert list(AlgorithmConfig.model_fields) == ["recipe", *settings, "options"]
+
+
+def test_what_is_no_option_of_a_rule_is_refused_among_them() -> None:
+    with pytest.raises(ConfigError, match=r"clip_low is no option; it is algorithm\.clip_low"):
+        build({"algorithm": {"options": {"clip_low": 0.1}}})
+    with pytest.raises(ConfigError, match="no option 'lamb'; did you mean lam"):
+        build({"algorithm": {"options": {"lamb": 0.1}}})
+    with pytest.raises(ConfigError, match="lam must be a number ≥ 0 and ≤ 1"):
+        build({"algorithm": {"recipe": "ppo", "options": {"lam": 2}}})
 
 
 def test_a_setting_of_the_algorithm_is_described_as_it_is_declared() -> None:
@@ -82,7 +92,7 @@ def test_set_values_take_the_settings_own_type() -> None:
         (["algorithm.iterations=2"], r"; did you mean algorithm\.passes\?"),
         (["num_iterations=2"], r"; did you mean algorithm\.passes\?"),
         (["rollout.num_generations=2"], r"; did you mean rollout\.group_size\?"),
-        (["epsilon=2"], r"; did you mean algorithm\.clip_low or optimizer\.epsilon\?"),
+        (["epsilon=2"], r"; did you mean algorithm\.clip_low\?"),
         (["algorithm.learning_rate=2"], r"; did you mean optimizer\.learning_rate\?"),
         (["algorithm.quux=2"], r"'algorithm\.quux'$"),
     ],
@@ -151,7 +161,9 @@ def test_a_text_of_lines_is_written_as_lines() -> None:
 
 def test_numbers_that_yaml_reads_as_text_are_numbers(tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
-    path.write_text("algorithm: {signal_eps: 1e-5, passes: '2'}\noptimizer: {learning_rate: 1e-5}")
+    path.write_text(
+        "algorithm: {options: {signal_eps: 1e-5}, passes: '2'}\noptimizer: {learning_rate: 1e-5}"
+    )
     config = build(read_yaml(path))
     assert config.optimizer.learning_rate == 1e-5
     made = config.algorithm.resolved()
@@ -159,7 +171,8 @@ def test_numbers_that_yaml_reads_as_text_are_numbers(tmp_path: Path) -> None:
 
 
 def test_every_name_of_another_program_leads_to_a_setting() -> None:
-    assert set(MEANT.values()) <= set(settings())
+    paths = {".".join(path.split(".")[:2]) for path in MEANT.values()}
+    assert paths <= set(settings())
 
 
 def test_merge_lays_sections_over_each_other() -> None:

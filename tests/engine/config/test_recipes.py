@@ -235,7 +235,7 @@ def test_a_token_ratio_is_read_with_vespo_where_it_reweights_the_kl() -> None:
 
 
 def test_a_value_clip_of_nought_is_off_and_legal() -> None:
-    assert AlgorithmConfig(recipe="ppo", value_clip=0).resolved().value_clip == 0
+    assert AlgorithmConfig(recipe="ppo", options={"value_clip": 0}).resolved().value_clip == 0
     assert recipe("ppo", value_clip=0.0).value_clip == 0
 
 
@@ -366,8 +366,9 @@ def check_that_both_take_it_or_neither(base: str, name: str, value: Any) -> None
         made: Recipe | None = recipe(base, **{name: value})
     except RecipeError:
         made = None
+    given = {"options": {name: value}} if SETTINGS[name].option else {name: value}
     try:
-        config = AlgorithmConfig(recipe=base, **{name: value})
+        config = AlgorithmConfig(recipe=base, **given)
     except ValidationError:
         config = None
     assert (made is None) == (config is None), f"{base}: {name}={value!r}"

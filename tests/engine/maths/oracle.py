@@ -104,7 +104,7 @@ def value_loss(how: Settings, given: Given, i: int, t: int) -> Any:
 def freeze(how: Settings, given: Given) -> Given:
     """Everything behind a stop_gradient, evaluated at the point `given`."""
     shape = given["mask"].shape
-    names = ("cispo_weight", "vespo_weight", "importance", "in_loss", "top")
+    names = ("cispo_weight", "vespo_weight", "importance", "top")
     frozen = {name: np.ones(shape) for name in names}
     if how["entropy_top_quantile"] < 1:
         floor = np.quantile(given["entropy"][given["mask"]], 1 - how["entropy_top_quantile"])
@@ -117,11 +117,6 @@ def freeze(how: Settings, given: Given) -> Given:
             frozen["vespo_weight"][i, t] = vespo_weight(how, given, i, t)
         else:
             frozen["importance"][i, t] *= importance(how, given, i, t)
-        if how["drop_at_bound"]:
-            low, high = bounds(how, given, i, t)
-            worth = given["advantage"][i, t]
-            stopped = (ratio < low and worth < 0) or (ratio > high and worth > 0)
-            frozen["in_loss"][i, t] = float(not stopped)
     return frozen
 
 
@@ -155,7 +150,7 @@ def loss(how: Settings, given: Given, frozen: Given) -> Any:
     for i, t in np.argwhere(given["mask"]):
         pushed = frozen["top"][i, t] * frozen["importance"][i, t]
         pushed *= objective(how, given, frozen, i, t)
-        term = frozen["in_loss"][i, t] * (how["beta"] * distance(how, given, i, t) - pushed)
+        term = how["beta"] * distance(how, given, i, t) - pushed
         term += how["value_coefficient"] * value_loss(how, given, i, t)
         total += weight(how, given, i) * term
         if how["entropy_bonus"] > 0:

@@ -203,18 +203,6 @@ def test_the_correction_weighs_the_push_and_not_the_anchor() -> None:
     assert_close(gradient_of(still, anchored), gradient_of(still, recipe("off-policy", beta=0.5)))
 
 
-def test_tokens_dropped_at_their_bound_take_their_anchor_with_them() -> None:
-    batch = random_batch(5)
-    kept, dropped = recipe("grpo", beta=1.0), recipe("grpo", beta=1.0, drop_at_bound=True)
-    terms = loss_of(batch, dropped).terms
-    stopped = np.array(terms.side) != 0
-    assert stopped.any()
-    assert (np.array(gradient_of(batch, dropped))[stopped] == 0).all()
-    assert (np.array(gradient_of(batch, kept))[stopped] != 0).all()
-    assert not np.array(terms.updated)[stopped].any()
-    assert (np.array(loss_of(batch, kept).terms.updated) == np.array(batch["mask"])).all()
-
-
 def test_a_token_whose_weight_for_the_sampler_is_nought_is_not_kept() -> None:
     batch = random_batch(4)
     terms = loss_of(batch, recipe("grpo", importance_cap=1.2, importance_mode="token_mask")).terms

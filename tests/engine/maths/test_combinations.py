@@ -27,7 +27,6 @@ EXTRAS: dict[str, Any] = {
     "importance_mode": st.sampled_from(SETTINGS["importance_mode"].choices),
     "off_policy_mask": st.sampled_from([0.0, 0.1]),
     "anchor_reweighted": st.booleans(),
-    "drop_at_bound": st.booleans(),
     "vespo_k_pos": st.sampled_from([2.0, 0.5]),
     "vespo_lambda_neg": st.sampled_from([2.0, 3.5]),
 }
@@ -43,8 +42,6 @@ def asked(choices: dict[str, Any]) -> Recipe | None:
         choices = {k: v for k, v in choices.items() if not k.startswith("importance_")}
     if choices["trust"] != "vespo":
         choices = {k: v for k, v in choices.items() if not k.startswith("vespo_")}
-    if choices["trust"] not in ("clip", "target"):
-        choices = {k: v for k, v in choices.items() if k != "drop_at_bound"}
     if choices.get("anchor_place") == "reward" or choices["ratio"] == "none":
         choices = {k: v for k, v in choices.items() if k != "anchor_reweighted"}
     try:

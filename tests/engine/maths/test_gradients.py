@@ -107,13 +107,11 @@ CHANGED: dict[str, dict[str, Any]] = {
         "importance_mode": "sequence_mask",
     },
     "off-policy mask": {"off_policy_mask": 0.05, "beta": 0.3},
-    "dropped at bound": {"drop_at_bound": True, "beta": 0.3},
     "a reweighted k3": {"anchor_reweighted": True, "beta": 0.3},
-    "a reweighted k1 dropped at bound": {
+    "a reweighted k1": {
         "anchor": "k1",
         "anchor_reweighted": True,
         "beta": 0.3,
-        "drop_at_bound": True,
     },
     "a reweighted k2 of completions": {
         "anchor": "k2",

@@ -22,7 +22,7 @@ def test_warm_up_ends_at_the_peak() -> None:
 
 def test_a_warm_up_from_zero_is_that_of_transformers() -> None:
     # its k-th update, from 0, has k/4 of the peak; then (10 - k)/(10 - 4)
-    found = rates(warmup_steps=4, warmup_from_zero=True, schedule="linear")
+    found = rates(warmup_steps=4, options={"warmup_from_zero": True}, schedule="linear")
     assert found[:6] == pytest.approx([0.0, 0.25, 0.5, 0.75, 1.0, 5 / 6])
 
 
@@ -39,7 +39,7 @@ def test_the_rate_of_an_update_follows_the_schedule_within_its_step() -> None:
 def test_weight_decay_spares_norms_and_biases(name: str) -> None:
     made = optimizer.build(
         OptimizerConfig.model_validate(
-            {"name": name, "learning_rate": 0.1, "weight_decay": 0.5, "beta1": 0.0}
+            {"name": name, "learning_rate": 0.1, "weight_decay": 0.5, "options": {"beta1": 0.0}}
         )
     )
     weights = {"layer.weight": mx.ones((2, 2)), "norm.weight": mx.ones(2), "layer.bias": mx.ones(2)}
@@ -52,7 +52,7 @@ def test_weight_decay_spares_norms_and_biases(name: str) -> None:
 
 def test_linear_starts_at_the_peak_and_heads_for_the_final_share() -> None:
     assert rates(schedule="linear", total=5) == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2])
-    assert rates(schedule="linear", total=5, final_share=0.5)[-1] == pytest.approx(0.6)
+    assert rates(schedule="linear", total=5, options={"final_share": 0.5})[-1] == pytest.approx(0.6)
 
 
 def test_cosine_is_half_way_down_in_the_middle() -> None:
@@ -75,7 +75,9 @@ def test_first_adamw_step_moves_by_the_learning_rate() -> None:
 def test_epsilon_is_added_to_the_root_of_the_second_moment(name: str) -> None:
     # first step: m̂ = g = .3, √v̂ = .3; .01·.3/(.3 + .1) = .0075
     made = optimizer.build(
-        OptimizerConfig.model_validate({"name": name, "learning_rate": 0.01, "epsilon": 0.1})
+        OptimizerConfig.model_validate(
+            {"name": name, "learning_rate": 0.01, "options": {"epsilon": 0.1}}
+        )
     )
     after = made.apply_gradients({"w": mx.array([0.3])}, {"w": mx.array([1.0])})
     assert after["w"].item() == pytest.approx(1 - 0.0075, abs=1e-6)
@@ -84,7 +86,9 @@ def test_epsilon_is_added_to_the_root_of_the_second_moment(name: str) -> None:
 @pytest.mark.parametrize("name", ["sgd", "muon", "lion", "adafactor"])
 def test_an_epsilon_that_is_not_read_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="use adamw or adam"):
-        optimizer.build(OptimizerConfig.model_validate({"name": name, "epsilon": 1e-6}))
+        optimizer.build(
+            OptimizerConfig.model_validate({"name": name, "options": {"epsilon": 1e-6}})
+        )
 
 
 Weights = dict[str, mx.array]

@@ -10,6 +10,7 @@ import pytest
 
 from grpo_engine.control import StopNow
 from grpo_engine.errors import RewardError
+from grpo_engine.rewards.classifier import Classifier
 from grpo_engine.rewards.client import PATIENCE, RewardClient
 from grpo_engine.rewards.outcome import ScoredRewards
 from grpo_engine.sandbox.process import LOG_LIMIT
@@ -177,6 +178,13 @@ def test_a_function_that_needs_too_much_memory_gets_none_and_is_named_with_the_r
 def test_a_function_that_declares_it_may_need_more_memory(tmp_path: Path) -> None:
     with worker(tmp_path, "fills_memory_as_declared", "length_of") as made:
         assert values_of(score(made, "ab")) == ((6.0,), (2.0,))
+
+
+def test_a_classifier_may_need_more_memory_than_its_weights(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with (tmp_path / "model.safetensors").open("wb") as file:
+        file.truncate(6 << 30)
+    assert Classifier(str(tmp_path)).memory_gb > 12
 
 
 def test_of_async_functions_the_one_that_needs_too_much_memory_gets_none(tmp_path: Path) -> None:

@@ -306,8 +306,10 @@ def test_answers_stop_where_the_context_ends(make_policy: MakePolicy) -> None:
 
 
 def test_the_settings_of_a_run_are_all_read() -> None:
-    config = RolloutConfig(temperature=0.5, top_k=3, stop=("x",), max_rows=2, ignore_end=True)
+    options = {"ignore_end": True, "min_p": 0.1}
+    config = RolloutConfig(temperature=0.5, top_k=3, stop=("x",), max_rows=2, options=options)
     sampling = Sampling.of(config)
+    assert (sampling.ignore_end, sampling.min_p, sampling.max_rows) == (True, 0.1, 2)
     assert (sampling.temperature, sampling.top_k, sampling.stop) == (0.5, 3, ("x",))
     assert sampling.truncated
     assert not Sampling().truncated

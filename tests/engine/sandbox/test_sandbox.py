@@ -37,6 +37,15 @@ def test_a_hang_in_one_process_never_ends_the_calls_of_another(tmp_path: Path) -
         assert sandbox.ask(call("pid", 0)).value not in before
 
 
+def test_calls_that_hang_side_by_side_end_together(tmp_path: Path) -> None:
+    with Sandbox(SERVICE, tmp_path, "one", at_a_time=8) as sandbox:
+        for _ in range(6):
+            sandbox.submit(call("hang", limit=1.0))
+        results = sandbox.finish()
+        assert [result.failure and result.failure.cause for result in results] == ["timeout"] * 6
+        assert sandbox._processes < 4  # some may be reported a moment later than others
+
+
 def test_each_new_process_gets_the_setup_before_all_else(tmp_path: Path) -> None:
     setup = [call("load", text="a"), call("load", text="b")]
     with Sandbox(SERVICE, tmp_path, "one", setup=setup) as sandbox:

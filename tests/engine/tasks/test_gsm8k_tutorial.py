@@ -128,14 +128,14 @@ def test_the_preset_has_the_tutorials_numbers() -> None:
     assert (optimizer.learning_rate, optimizer.schedule, optimizer.warmup_steps) == (
         5e-5, "linear", 0,
     )  # fmt: skip
-    assert (optimizer.max_grad_norm, optimizer.weight_decay, optimizer.final_share) == (1, 0, 0)
+    assert (optimizer.max_grad_norm, optimizer.weight_decay, optimizer.options) == (1, 0, {})
     how = PRESET.algorithm.resolved()
     assert (how.beta, how.clip_low, how.clip_high, how.passes, how.signal_eps) == (
         0.04, 0.2, 0.2, 1, 1e-8,
     )  # fmt: skip
     # eight samples of every test question, before and after, and no greedy answers
     assert (evaluation.problems, evaluation.samples, evaluation.greedy) == (1319, 8, False)
-    assert (evaluation.temperature, evaluation.top_p, evaluation.top_k) == (0.7, 0.9, 50)
+    assert evaluation.sampling == {"temperature": 0.7, "top_p": 0.9, "top_k": 50}
     assert evaluation.before_and_after
     assert PRESET.task.held_out_size == 1319
 

@@ -11,7 +11,7 @@ import pytest
 
 from grpo_engine import trainer
 from grpo_engine.config import mismatch
-from grpo_engine.config.settings import RunConfig
+from grpo_engine.config.settings import AlgorithmConfig, CheckpointConfig, RunConfig
 from grpo_engine.control import Control
 from grpo_engine.events import (
     Event,
@@ -164,6 +164,30 @@ def test_a_checkpoint_with_other_noise_says_so_when_it_is_resumed(
     assert notes() == []
     file.write_text(json.dumps(state))  # as the first versions wrote it
     assert notes() == said
+
+
+def test_a_resumed_run_keeps_removed_settings_or_says_that_it_cannot(
+    world: Path, tmp_path: Path
+) -> None:
+    options = {"signal_eps": 0.1}
+    config = config_of(world, "grpo").model_copy(
+        update={
+            "algorithm": AlgorithmConfig(options=options), "steps": 2,
+            "checkpoint": CheckpointConfig(every=1),
+        }
+    )  # fmt: skip
+    events = trainer.run(config, Control(), folder=tmp_path)
+    list(itertools.takewhile(lambda event: event.step < 2, events))
+    events.close()  # type: ignore[attr-defined]
+    file = checkpoint.folder(tmp_path, 1) / checkpoint.STATE
+    state = json.loads(file.read_text())
+    algorithm = {"recipe": "grpo", "drop_at_bound": True, "stop_kl": None, **options}
+    file.write_text(json.dumps(state | {"config": {**state["config"], "algorithm": algorithm}}))
+    resumed = [*trainer.run(config, Control(), folder=tmp_path, resume=True)]
+    said = [one.text for one in resumed if isinstance(one, NoteWritten) and "no effect" in one.text]
+    assert len(said) == 1
+    assert said[0].startswith("algorithm.drop_at_bound True has no effect")
+    assert type(resumed[-1]).__name__ == "RunFinished"
 
 
 def test_a_run_that_began_without_correction_is_resumed_without_it(

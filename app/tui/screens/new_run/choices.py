@@ -7,6 +7,7 @@ from types import NoneType
 from typing import Final
 
 from grpo_engine.config.declaration import Setting, as_text
+from grpo_engine.config.parse import settings
 from grpo_engine.config.recipes import SETTINGS, Recipe, available, recipe, settings_read
 from grpo_engine.errors import ConfigError
 from grpo_engine.presets import names, preset
@@ -94,8 +95,8 @@ MEANS: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "optimizer.schedule": {
         "constant": "stays as it is after the warm-up",
-        "linear": "falls in a straight line to final_share of the peak",
-        "cosine": "falls along half a cosine to final_share of the peak",
+        "linear": "falls in a straight line to options.final_share of the peak",
+        "cosine": "falls along half a cosine to options.final_share of the peak",
     },
     "record.tokens": {
         "all": "every group: the lab and token views work everywhere",
@@ -182,7 +183,7 @@ def with_recipe(form: RunForm, name: str) -> RunForm:
             own = path.startswith("algorithm.") and path != RECIPE
             text = made.edits.get(path, as_text(values[path]))
             if own and text and (clear_all or leaf not in read):
-                made = made.type(path, "")
+                made = made.type(path, as_text(settings()[path].default))
     return made
 
 

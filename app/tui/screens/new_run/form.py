@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import isfinite
 from typing import Any
 
 import yaml
@@ -181,8 +182,11 @@ def cost(config: RunConfig, runs: Sequence[RunSummary] = ()) -> Cost:
 
 def _seconds(known: RunSummary, tokens: float) -> float | None:
     time, num = known.metrics.get("step_time"), known.metrics.get("completions/mean_length")
-    rows = known.columns.get("rollout.prompts"), known.columns.get("rollout.group_size")
-    if time is None or time.mean is None or num is None or num.mean is None or None in rows:
+    prompts = known.columns.get("rollout.prompts")
+    size = known.columns.get("rollout.group_size")
+    if not isinstance(prompts, int) or not isinstance(size, int):
         return None
-    theirs = float(rows[0]) * float(rows[1]) * num.mean  # type: ignore[arg-type]  # None is excluded above
-    return time.mean * tokens / max(theirs, 1.0)
+    if time is None or time.mean is None or num is None or num.mean is None:
+        return None
+    found = time.mean * tokens / max(prompts * size * num.mean, 1.0)
+    return found if isfinite(found) else None

@@ -133,7 +133,8 @@ def is_unread(view: View, field: FormField) -> bool:
     """Whether the recipe does not read this setting."""
     section, _, leaf = field.info.path.partition(".")
     # beta switches the anchor on
-    known = section == "algorithm" and leaf not in ("recipe", "beta") and view.checked.read
+    always = ("recipe", "beta", "options")
+    known = section == "algorithm" and leaf not in always and view.checked.read
     return bool(known) and leaf not in view.checked.read
 
 

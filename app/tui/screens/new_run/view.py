@@ -72,7 +72,7 @@ class Checked:
         if self.recipe is None:
             return {}
         named = recipe(self.recipe.name)
-        pairs = {name: getattr(named, name) for name in SETTINGS}
+        pairs = {name: getattr(named, name) for name, info in SETTINGS.items() if not info.option}
         return {
             f"algorithm.{name}": value
             for name, value in pairs.items()

@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from grpo_engine.config.recipes import Recipe, recipe
-from grpo_engine.errors import EngineError, RecipeError
+from grpo_engine.config.removed import without_removed
+from grpo_engine.config.settings import AlgorithmConfig
+from grpo_engine.errors import EngineError
 from grpo_engine.events import CUT, REPLACED, Origin, PassFinished, UpdateTotals
 from grpo_tui.app.inspector.heat import HeatMode, scales
 from grpo_tui.app.inspector.moments import Measure, Moment, moments_of
@@ -79,14 +81,13 @@ class GroupDetail:
 def run_facts(reader: "StoreReader", run: int) -> RunFacts:
     """Read the run's recipe and sampling limits."""
     detail = reader.run(run)
-    algorithm = dict(detail.config.get("algorithm", {}))
-    name = str(algorithm.pop("recipe", "grpo"))
-    changes = {key: value for key, value in algorithm.items() if value is not None}
-    changes |= {path.removeprefix("algorithm."): value for path, value in detail.settled.items()}
-    unread = ""
+    algorithm = {**detail.config.get("algorithm", {})}
+    algorithm |= {path.removeprefix("algorithm."): value for path, value in detail.settled.items()}
+    _, notes = without_removed({"algorithm": algorithm})
+    unread = "; ".join(notes.values())
     try:
-        chosen = recipe(name, **changes)
-    except (RecipeError, TypeError) as error:
+        chosen = AlgorithmConfig.model_validate(algorithm).resolved()
+    except ValueError as error:
         chosen, unread = recipe("grpo"), f"this version cannot read the run's recipe: {error}"
     rollout = detail.config.get("rollout", {})
     return RunFacts(

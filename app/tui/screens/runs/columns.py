@@ -1,9 +1,9 @@
 """The columns of the runs table: their content, width and order, and which ones fit."""
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
 from grpo_engine.metrics import spec
 from grpo_tui.app.text.numbers import change, seconds, short, sparkline, with_unit
@@ -12,6 +12,7 @@ from grpo_tui.app.tui.looks.colours import Palette, style
 from grpo_tui.app.tui.screens.runs.load import SPARK
 from grpo_tui.app.tui.widgets.panel import Line, Span
 from grpo_tui.app.tui.widgets.top_bar import status_mark
+from grpo_tui.experiments.db.texts import seconds as seconds_of
 from grpo_tui.experiments.values import MetricSummary, RunSummary, column_label
 
 
@@ -60,7 +61,7 @@ def _name(run: RunSummary, cell: Cell, width: int) -> Line:
 
 def _steps(run: RunSummary, cell: Cell, width: int) -> Line:
     share = run.step / run.total_steps if run.total_steps else 0.0
-    text = f"{short(float(run.step))}/{short(float(run.total_steps))}"
+    text = f"{short(run.step)}/{short(run.total_steps)}"
     full = round(4 * min(1.0, share))
     bar: list[Span] = [
         ("━" * full, style(cell.palette.accent, cell.back)),
@@ -94,7 +95,7 @@ def _best(key: str) -> Drawer:
             if note == "=":
                 tint = cell.palette.label
         else:
-            tint, note = cell.palette.label, f"@{short(float(found.best_step or 0))}"
+            tint, note = cell.palette.label, f"@{short(found.best_step)}"
         return [
             (pad(with_unit(found.best, unit), width - 6, ">"), style(cell.palette.text, cell.back)),
             (" " + pad(note, 5), style(tint, cell.back)),
@@ -133,12 +134,9 @@ def _custom(expression: str) -> Drawer:
 
 
 def age(run: RunSummary, now: float) -> str:
-    """How long ago the run was created."""
-    try:
-        created = datetime.fromisoformat(run.created_at).timestamp()
-    except ValueError:
-        return "–"
-    return seconds(max(0.0, now - created))
+    """How long ago the run was created; what is stored if that is no time."""
+    created = seconds_of(run.created_at)
+    return run.created_at if math.isnan(created) else seconds(max(0.0, now - created))
 
 
 NAME = Column(title="name", width=18, sort="name", draw=_name)

@@ -106,9 +106,8 @@ def test_every_value_of_every_list_has_a_line_of_its_own(name: str) -> None:
         ("optimizer.learning_rate", "0.00015", "0.0002", "0.0001"),
         ("algorithm.beta", "0.04", "0.05", "0.03"),
         ("algorithm.beta", "0", "0.01", None),
-        ("algorithm.gamma", "1", None, "0.9"),  # a discount is at most 1
+        ("rollout.top_p", "1", None, "0.9"),  # at most 1
         ("model.path", "starter", None, None),
-        ("algorithm.whiten", "true", None, None),
     ],
 )  # fmt: skip
 def test_a_number_goes_to_its_neighbour_within_its_range(

@@ -128,8 +128,8 @@ def test_weights_that_go_with_the_old_rewards_are_a_change() -> None:
 def test_search_reads_path_and_help() -> None:
     rows = RunForm(BASE).fields({}).values()
     assert [row.info.path for row in rows if matches(row.info, "learning peak")] == [
-        "optimizer.learning_rate"
-    ]
+        "optimizer.learning_rate", "optimizer.options",
+    ]  # fmt: skip
 
 
 def test_every_default_can_be_typed_as_it_is_shown() -> None:

@@ -103,7 +103,7 @@ def test_each_recipe_can_be_taken_with_its_own_answers(start: str, name: str) ->
 def test_settings_that_the_recipe_does_not_read_are_said_to_be_unread() -> None:
     view = preset_view("starter")
     fields = view.checked.fields
-    assert is_unread(view, fields["algorithm.cispo_cap"])
+    assert is_unread(view, fields["algorithm.importance_mode"])
     assert not is_unread(view, fields["algorithm.clip_low"])
     assert not is_unread(view, fields["rollout.prompts"])
 
@@ -112,7 +112,7 @@ def test_a_list_offers_its_values_and_leaving_it_to_the_recipe() -> None:
     fields = preset_view("starter").checked.fields
     assert choices_of(fields["algorithm.anchor"]) == ("", "none", "k1", "k2", "k3")
     assert choices_of(fields["model.tuning"]) == ("lora", "dora", "full")
-    assert choices_of(fields["algorithm.whiten"]) == ("", "true", "false")
+    assert choices_of(fields["algorithm.mask_truncated"]) == ("", "true", "false")
     assert choices_of(fields["seed"]) == ()
 
 
@@ -131,7 +131,7 @@ def test_the_suggested_name_says_what_is_changed_and_is_free() -> None:
 def test_search_shows_settings_of_closed_sections_and_the_cursor_follows() -> None:
     view = preset_view("starter").searched("warm-up")
     assert [row.id for row in view.rows if row.field] == [
-        "optimizer.schedule", "optimizer.warmup_steps", "optimizer.warmup_from_zero",
+        "optimizer.schedule", "optimizer.warmup_steps", "optimizer.options",
     ]  # fmt: skip
     assert view.cursor == "optimizer.schedule"
     assert [row.id for row in view.searched("nothing of the kind").rows] == []

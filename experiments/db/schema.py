@@ -1,0 +1,129 @@
+"""Whether a file has the tables, columns and indices of a store, and nothing that acts by itself.
+
+A store may come from elsewhere. A view or a computed column in a table's place may never end, a
+trigger changes what is written, and without our unique indices rows are stored twice.
+"""
+
+import re
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+from sqlalchemy import Table, UniqueConstraint
+
+from grpo_tui.experiments.db.migration_sql import CURRENT, MIGRATIONS, SEARCH
+from grpo_tui.experiments.db.tables import RUN
+from grpo_tui.experiments.errors import StoreUnusableError
+
+SEARCH_TABLES = dict(re.findall(r"(CREATE VIRTUAL TABLE (\w+).*?)\n?;", SEARCH, re.DOTALL)).items()
+ADDED = re.compile(
+    r"CREATE TABLE (\w+)|CREATE VIRTUAL TABLE (\w+)|ALTER TABLE (\w+) ADD COLUMN (\w+)"
+)
+
+
+def check_schema(conn: sqlite3.Connection, path: Path) -> None:
+    """Refuse a file whose schema is not ours, by name of what differs."""
+    try:
+        version = int(conn.execute("PRAGMA user_version").fetchone()[0])
+        differences = list(_differences(conn, version)) if version else []
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+        raise StoreUnusableError(
+            f"{path} is damaged ({error}); restore a backup, or try `sqlite3 {path} .recover`"
+        ) from error
+    if differences:
+        more = "; …" if len(differences) > 4 else ""
+        raise StoreUnusableError(
+            f"{path} is not a store of grpo-tui: {'; '.join(differences[:4])}{more}; restore a "
+            "backup, or choose another store with --db"
+        )
+
+
+def _differences(conn: sqlite3.Connection, version: int) -> Iterator[str]:
+    sql = ";".join([*MIGRATIONS.values()][version:])
+    later = {"".join(names[:2]) or f"{names[2]}.{names[3]}" for names in ADDED.findall(sql)}
+    stored = {
+        name: (kind, table, sql or "")
+        for kind, name, table, sql in conn.execute(
+            "SELECT type, name, tbl_name, sql FROM sqlite_master"
+        )
+    }
+    tables = {*RUN.metadata.tables, *(name for _, name in SEARCH_TABLES)}
+    for name, (kind, table, _) in stored.items():
+        if kind == "trigger" and table in tables:
+            yield f"there is a trigger {name} on {table}"
+    for sql, name in SEARCH_TABLES:
+        if name not in stored:
+            if name not in later:
+                yield f"{name} is missing"
+        elif _words(stored[name][2]) != _words(sql):
+            yield f"{name} is no full-text index of ours"
+    for name, declared in RUN.metadata.tables.items():
+        kind, _, sql = stored.get(name, ("", "", ""))
+        if not kind:
+            if name not in later:
+                yield f"{name} is missing"
+        elif kind != "table" or sql.upper().startswith("CREATE VIRTUAL"):
+            yield f"{name} is a {'virtual table' if kind == 'table' else kind}"
+        else:
+            if re.search(r"\bCHECK\s*\(", sql, re.IGNORECASE):
+                yield f"{name} has a check"
+            yield from _columns(conn, declared, version, later)
+            yield from _indices(conn, declared, version)
+
+
+def _words(sql: str) -> str:
+    return "".join(sql.split())
+
+
+def _columns(
+    conn: sqlite3.Connection, declared: Table, version: int, later: set[str]
+) -> Iterator[str]:
+    """What differs in the columns; an older file may lack those that have a default."""
+    table, ours = declared.name, declared.c
+    stored = {row[1]: row for row in conn.execute(f"PRAGMA table_xinfo({table})")}
+    for column in ours:
+        may_lack = column.nullable or column.default is not None
+        if column.name not in stored and not (
+            f"{table}.{column.name}" in later or (version != CURRENT and may_lack)
+        ):
+            yield f"{table}.{column.name} is missing"
+    for _, name, _, required, default, key, hidden in stored.values():
+        place = f"{table}.{name}"
+        if hidden:
+            yield f"{place} is computed"
+        elif default is not None and "(" in default:
+            yield f"{place} has a computed default"
+        elif name not in ours:
+            if required and default is None and version <= CURRENT:
+                yield f"{place} is not ours, and required"
+        elif bool(key) != ours[name].primary_key:
+            yield f"{place} is {'' if key else 'not '}in the key"
+
+
+def _indices(conn: sqlite3.Connection, declared: Table, version: int) -> Iterator[str]:
+    """What differs in the unique indices, and those that compute; others only cost time."""
+    table = declared.name
+    ours = {
+        frozenset(column.name for column in one.columns)
+        for one in declared.constraints
+        if isinstance(one, UniqueConstraint)
+    }
+    ours |= {frozenset(c.name for c in one.columns) for one in declared.indexes if one.unique}
+    conditions = {
+        index.name
+        for index in declared.indexes
+        if index.dialect_options["sqlite"]["where"] is not None
+    }
+    stored = set()
+    for _, name, unique, origin, partial in conn.execute(f"PRAGMA index_list({table})").fetchall():
+        columns = [row[2] for row in conn.execute(f'PRAGMA index_xinfo("{name}")') if row[5]]
+        if origin == "pk":
+            continue
+        if unique and not partial:
+            stored.add(frozenset(columns))
+        if None in columns or (partial and (unique or name not in conditions)) or (
+            unique and frozenset(columns) not in ours and version <= CURRENT
+        ):  # fmt: skip
+            yield f"the index {name} of {table} is not ours"
+    for missing in ours - stored if version <= CURRENT else ():
+        yield f"the unique index of {table} over {', '.join(sorted(missing))} is missing"

@@ -1,0 +1,64 @@
+"""Screens on stores that were edited by hand: nothing ends them, and damaged runs are named."""
+
+from pathlib import Path
+
+import pytest
+
+from grpo_engine import events as ev
+from grpo_engine.config.parse import build
+from grpo_tui.app.tui.app import Workbench
+from grpo_tui.app.tui.preferences import Preferences
+from grpo_tui.app.tui.screens.runs import RunsScreen
+from grpo_tui.experiments.record.recorder import Recorder
+from tests.app import frames
+from tests.app.rest import until
+from tests.app.script import CONFIG
+from tests.app.stored import run_events
+from tests.app.tui.screens.test_hostile import KEYS, OBEYED
+from tests.experiments.damage import DAMAGED, EDITED, damage, edited
+
+EDITS = {
+    "texts": EDITED["texts"],
+    "bytes": EDITED["bytes"],
+    "numbers": tuple(
+        edit for name in EDITED if name.startswith("numbers") for edit in EDITED[name]
+    ),
+    "damaged": tuple(map(damage, DAMAGED)),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("stored") / "grpo.db"
+    recorder = Recorder(path)
+    for seed in (0, 1):
+        handle = recorder.start_run(build({**CONFIG, "seed": seed}), name=f"run{seed}")
+        for event in run_events(steps=2, seed=seed):
+            if isinstance(event, ev.StepFinished):
+                handle.put(ev.AlertRaised(
+                    step=event.step, rule="kl_high", severity="warning", value=1.0, limit=0.5,
+                    explanation="why", remedy="what",
+                ))  # fmt: skip
+            handle.put(event)
+        handle.close()
+    recorder.close()
+    return path
+
+
+@pytest.mark.parametrize("name", EDITS)
+async def test_a_store_edited_by_hand_ends_no_screen(
+    store: Path, tmp_path: Path, name: str
+) -> None:
+    app = Workbench(edited(store, tmp_path, *EDITS[name]), preferences=Preferences())
+    async with app.run_test(size=(120, 40), notifications=True) as pilot:
+        screen = app.screen
+        assert isinstance(screen, RunsScreen)
+        await pilot.press("A")  # whether a run is archived cannot be read either
+        await until(app, lambda: len(screen.view.runs) == 2 and screen.view.preview is not None)
+        if name != "texts":
+            await until(app, lambda: "is damaged: " in frames.text(app))
+        for key in KEYS:
+            await pilot.press(key)
+            await pilot.pause()
+            assert not any(sign in frames.text(app) for sign in OBEYED)
+            assert not screen.view.problem

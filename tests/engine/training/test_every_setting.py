@@ -1,0 +1,346 @@
+"""Every setting has an effect: on a small run here, or in the test that is named for it."""
+
+import json
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpo_engine.config.parse import build, merge, settings
+from grpo_engine.config.settings import (
+    EVALUATION_SAMPLING,
+    OPTIMIZER_OPTIONS,
+    OPTIONS,
+    ROLLOUT_OPTIONS,
+    AlertsConfig,
+)
+from grpo_engine.events import (
+    CheckpointSaved,
+    EvaluationFinished,
+    Event,
+    GroupScored,
+    PassFinished,
+    RunFailed,
+    StepFinished,
+    TokensScored,
+)
+from tests.engine.runs import events_of, mixture, write_world
+from tests.engine.runs import settings as run_settings
+from tests.engine.tiny import write_model
+
+Tree = dict[str, Any]
+ENTRIES = {
+    "rollout.options": ROLLOUT_OPTIONS, "algorithm.options": OPTIONS,
+    "optimizer.options": OPTIMIZER_OPTIONS,
+    "evaluation.sampling": EVALUATION_SAMPLING,
+}  # fmt: skip
+KINDS = (
+    CheckpointSaved, EvaluationFinished, GroupScored, PassFinished, RunFailed, StepFinished,
+    TokensScored,
+)  # fmt: skip
+UNTIMED = ("elapsed", "path", "seconds", "traceback")
+
+
+def recipe(name: str, **changes: Any) -> Tree:
+    return {"algorithm": {"recipe": name, **changes}}
+
+
+# what the setting is compared in, where the run of two steps of GRPO does not show it
+TWICE, THRICE = recipe("grpo", passes=2), recipe("grpo", passes=3)
+PULLED = recipe("grpo", passes=2, beta=0.5)
+REFRESHED = recipe("grpo", passes=2, beta=0.5, ref_refresh_every=1)
+PPO = recipe("ppo", passes=2)
+PLAIN = {"task": {"chat_template": "plain", "system_prompt": "be brief"}}
+STOPPED = {"rollout": {"stop": ["e", "a", "o"]}}
+RATES = {"task": {"pass_rates": "{world}/rates.json", "train_size": 8}, "steps": 4}
+EVALUATED = {"evaluation": {"every": 1, "pinned": 0}}
+SPLITS = {"task": {"name": "{world}/splits"}, **EVALUATED}
+BEST = {**EVALUATED, "checkpoint": {"every": 0}, "steps": 3}
+REFILLED = {
+    **recipe("grpo", refill_rounds=2), "rollout": {"group_size": 2},
+    "rewards": {"functions": ["{world}/rewards.py:accuracy"]},
+}  # fmt: skip
+
+# a value of each setting, and the run that shows its effect
+SHOWN: dict[str, tuple[Any, Tree]] = {
+    "seed": (6, {}),
+    "steps": (3, {}),
+    "stop_when": ("reward >= 0", {}),
+    "model.path": ("{world}/other", {}),
+    "model.tuning": ("full", {}),
+    "model.lora_rank": (2, {}),
+    "model.lora_layers": (1, {}),
+    "model.lora_scale": (4.0, {}),
+    "model.lora_keys": (["self_attn.q_proj"], {}),
+    "model.dtype": ("bfloat16", {}),
+    "task.name": ("{world}/other.jsonl", {}),
+    "task.prefill": ("a", {}),
+    "task.train_size": (5, {}),
+    "task.held_out_size": (9, {}),
+    "task.prompt_column": ("question", {}),
+    "task.target_column": ("other", {"rewards": {"functions": ["contains"]}}),
+    "task.split": ("more", SPLITS),
+    "task.held_out_split": ("more", SPLITS),
+    "task.max_prompt_tokens": (3, {}),
+    "task.system_prompt": ("be good", PLAIN),
+    "task.chat_template": ("chatml", PLAIN),
+    "task.shuffle": (False, {}),
+    "task.others": ({"more": {"name": "{world}/other.jsonl", "held_out_size": 3}}, {"steps": 4}),
+    "task.curriculum": ("hardest", {"task": {"pass_rates": "{world}/rates.json"}}),
+    "task.pass_rates": ("{world}/rates.json", {"task": {"curriculum": "hardest"}}),
+    "task.lowest_pass_rate": (0.3, RATES),
+    "task.highest_pass_rate": (0.7, RATES),
+    "rewards.functions": (["{world}/rewards.py:letters"], {}),
+    "rewards.weights": ([1.0, 2.0], {}),
+    "rollout.prompts": (3, {}),
+    "rollout.group_size": (3, {}),
+    "rollout.max_new_tokens": (9, {}),
+    "rollout.temperature": (0.5, {}),
+    "rollout.top_p": (0.3, {}),
+    "rollout.top_k": (2, {}),
+    "rollout.options.min_p": (0.5, {}),
+    "rollout.options.repetition_penalty": (3.0, {}),
+    "rollout.stop": (["e", "a", "o"], {}),
+    "algorithm.recipe": ("rloo", {}),
+    "algorithm.signal": ("group_mean", {}),
+    "algorithm.combine": ("normalize_then_sum", {}),
+    "algorithm.ratio": ("sequence_mean", TWICE),
+    "algorithm.trust": ("none", THRICE),
+    "algorithm.clip_low": (1e-4, THRICE),
+    "algorithm.clip_high": (1e-4, THRICE),
+    "algorithm.delta": (1.0001, THRICE),
+    "algorithm.anchor": ("k2", PULLED),
+    "algorithm.beta": (0.5, TWICE),
+    "algorithm.anchor_place": ("reward", PULLED),
+    "algorithm.anchor_reweighted": (True, PULLED),
+    "algorithm.ref_refresh_every": (1, PULLED),
+    "algorithm.weight": ("constant", STOPPED),
+    "algorithm.passes": (2, {}),
+    "algorithm.minibatches": (2, {}),
+    "algorithm.stop": ("kl", THRICE),
+    "algorithm.refill_rounds": (2, {**REFILLED, **recipe("grpo")}),
+    "algorithm.options.refill_on": ("total", REFILLED | {"rewards": {
+        "functions": ["{world}/rewards.py:letters", "{world}/rewards.py:accuracy"]}}),
+    "algorithm.overlong_buffer": (0.5, {}),
+    "algorithm.mask_truncated": (True, STOPPED),
+    "algorithm.entropy_bonus": (0.5, {}),
+    "algorithm.options.entropy_target": (9.0, {}),
+    "algorithm.entropy_top_quantile": (0.2, {}),
+    "algorithm.options.std": ("population", {}),
+    "algorithm.options.signal_eps": (0.5, {}),
+    "algorithm.options.cispo_cap": (1.0001, recipe("cispo", passes=3)),
+    "algorithm.options.sapo_tau_pos": (3.0, recipe("sapo", passes=3)),
+    "algorithm.options.sapo_tau_neg": (3.0, recipe("sapo", passes=3)),
+    "algorithm.options.vespo_k_pos": (1.0, recipe("vespo", passes=2)),
+    "algorithm.options.vespo_lambda_pos": (1.0, recipe("vespo", passes=2)),
+    "algorithm.options.vespo_k_neg": (1.0, recipe("vespo", passes=2)),
+    "algorithm.options.vespo_lambda_neg": (1.0, recipe("vespo", passes=2)),
+    "algorithm.options.target_tolerance": (1.0, recipe("how-much")),
+    "algorithm.options.anchor_level": ("sequence", PULLED),
+    "algorithm.options.ref_mix": (0.5, {**REFRESHED, "model": {"tuning": "full"}}),
+    "algorithm.options.stop_share": (0.01, recipe("grpo", passes=3, stop="all_at_bound",
+                                                  clip_low=1e-4, clip_high=1e-4)),
+    "algorithm.options.stop_kl": (1e-9, recipe("grpo", passes=3, stop="kl")),
+    "algorithm.options.stop_plateau": (10.0, recipe("grpo", passes=3, stop="plateau")),
+    "algorithm.options.sampler_sync_every": (3, {"steps": 3}),
+    "algorithm.options.gamma": (0.5, PPO),
+    "algorithm.options.lam": (0.1, PPO),
+    "algorithm.options.value_clip": (1e-4, PPO),
+    "algorithm.options.value_coefficient": (5.0, PPO),
+    "algorithm.options.whiten": (False, PPO),
+    "optimizer.name": ("sgd", {}),
+    "optimizer.learning_rate": (1e-3, {}),
+    "optimizer.schedule": ("linear", {}),
+    "optimizer.warmup_steps": (2, {}),
+    "optimizer.weight_decay": (0.5, {}),
+    "optimizer.max_grad_norm": (1e-3, {"optimizer": {"name": "sgd"}}),
+    "optimizer.options.critic_learning_rate": (0.1, PPO),
+    "optimizer.options.beta1": (0.1, {"steps": 3}),
+    "optimizer.options.beta2": (0.5, {"steps": 3}),
+    "optimizer.options.epsilon": (1.0, {}),
+    "optimizer.options.final_share": (0.5, {"optimizer": {"schedule": "linear"}}),
+    "optimizer.options.warmup_from_zero": (True, {"optimizer": {"warmup_steps": 2}}),
+    "evaluation.accuracy": ("letters >= 0.5", EVALUATED),
+    "evaluation.every": (1, {}),
+    "evaluation.before_and_after": (True, {}),
+    "evaluation.problems": (3, EVALUATED),
+    "evaluation.greedy": (False, EVALUATED),
+    "evaluation.samples": (2, EVALUATED),
+    "evaluation.sampling.temperature": (0.3, EVALUATED),
+    "evaluation.sampling.top_p": (0.3, EVALUATED),
+    "evaluation.sampling.top_k": (2, EVALUATED),
+    "evaluation.pinned": (2, {}),
+    "evaluation.pinned_every": (1, {}),
+    "checkpoint.every": (1, {}),
+    "checkpoint.best_by": ("none", BEST),
+    "record.tokens": ("none", {}),
+    "record.kl": (True, recipe("dr-grpo")),
+}  # fmt: skip
+
+# the test of each setting whose effect is not a number of a run
+NAMED = {
+    "name": "tests/app/jobs/test_start.py::test_a_run_has_the_name_of_its_settings",
+    "model.adapter": "tests/engine/policy/test_policy.py::"
+    "test_an_adapter_to_start_from_is_the_reference",
+    "model.quantized": "tests/engine/policy/test_policy.py::"
+    "test_a_quantised_base_is_dequantised_where_that_is_faster",
+    "model.compute": "tests/engine/policy/test_passes.py::test_settings_turn_them_off",
+    "model.grad_checkpoint": "tests/engine/setup/test_memory_plan.py::"
+    "test_a_checkpoint_without_a_plan_has_layers_as_set_and_64_positions",
+    "model.shared_prefix": "tests/engine/policy/test_passes.py::test_settings_turn_them_off",
+    "model.trust_remote_code": "tests/engine/training/test_every_setting.py::"
+    "test_code_of_a_model_runs_only_if_it_is_trusted",
+    "task.options": "tests/engine/tasks/test_tasks.py::"
+    "test_a_wrong_name_or_option_is_an_error_with_a_remedy",
+    "task.chat_template_kwargs": "tests/engine/rollouts/test_prompts.py::"
+    "test_chat_template_options_are_passed",
+    "task.bad_rows": "tests/engine/tasks/test_bad_rows.py::"
+    "test_bad_rows_are_skipped_when_asked_for_and_counted",
+    "task.tools": "tests/engine/environments/test_runs.py::"
+    "test_classes_and_functions_of_trls_documentation_run_unchanged",
+    "task.environment": "tests/engine/environments/test_runs.py::"
+    "test_a_run_with_turns_trains_evaluates_and_pins",
+    "task.interpreter": "tests/engine/environments/test_verifiers.py::"
+    "test_environments_run_in_the_interpreter_that_the_settings_name",
+    "task.environment_time_limit": "tests/engine/environments/test_client.py::"
+    "test_each_hostile_environment_fails_with_its_reason_and_the_others_end",
+    "task.max_turns": "tests/engine/rollouts/test_dialogues.py::"
+    "test_made_up_dialogues_equal_one_row_at_a_time_from_scratch",
+    "rewards.time_limit": "tests/engine/rewards/test_client.py::"
+    "test_a_function_that_hangs_gets_none_and_the_others_are_scored",
+    "rewards.options": "tests/engine/rewards/test_client.py::"
+    "test_a_callable_object_and_options_work",
+    "rewards.completions": "tests/engine/rewards/test_form.py::"
+    "test_text_after_chats_is_a_setting_and_the_run_says_so",
+    "rollout.think_budget": "tests/engine/rollouts/test_rollouts.py::"
+    "test_a_think_budget_closes_the_thought_and_marks_what_it_set",
+    "rollout.max_context": "tests/engine/rollouts/test_dialogues.py::"
+    "test_made_up_dialogues_equal_one_row_at_a_time_from_scratch",
+    "rollout.max_rows": "tests/engine/rollouts/test_rollouts.py::"
+    "test_rows_of_the_same_prompt_equal_one_row_at_a_time",
+    "rollout.options.ignore_end": "tests/engine/rollouts/test_rollouts.py::"
+    "test_answers_stop_where_the_context_ends",
+    "algorithm.importance_cap": "tests/engine/maths/test_around.py::"
+    "test_the_correction_for_the_sampler_is_truncated_and_constant",
+    "algorithm.importance_floor": "tests/engine/maths/test_around.py::"
+    "test_each_mode_holds_or_leaves_out_tokens_or_completions",
+    "algorithm.importance_mode": "tests/engine/maths/test_around.py::"
+    "test_each_mode_holds_or_leaves_out_tokens_or_completions",
+    "algorithm.off_policy_mask": "tests/engine/maths/test_around.py::"
+    "test_worse_completions_far_from_their_sampler_leave_the_push_and_stay_in_the_average",
+    "optimizer.micro_rows": "tests/engine/training/test_trainer.py::"
+    "test_micro_batches_do_not_change_the_update",
+    "optimizer.start": "tests/app/jobs/test_begin_from.py::"
+    "test_a_run_begins_with_the_weights_and_on_request_with_the_optimisers_state",
+    "checkpoint.keep": "tests/engine/run/test_checkpoint.py::"
+    "test_pruning_keeps_the_newest_and_the_best",
+    "record.rollouts": "tests/experiments/test_recorder.py::"
+    "test_answers_are_left_out_of_the_record_on_request",
+    "record.trackers": "tests/experiments/test_live_trackers.py::"
+    "test_a_step_is_logged_once_the_next_has_values_and_the_last_when_the_run_ends",
+    **{f"alerts.{name}": "tests/engine/alerts/test_alerts.py::"
+       "test_every_threshold_is_a_setting_that_is_obeyed" for name in AlertsConfig.model_fields},
+}  # fmt: skip
+
+
+def put(tree: Tree, path: str, value: Any) -> Tree:
+    section, _, rest = path.partition(".")
+    return {**tree, section: put(tree.get(section) or {}, rest, value) if rest else value}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_world(tmp_path_factory.mktemp("world"))
+    mixture(folder)  # the other task, and pass rates
+    write_model(folder / "other", seed=4)
+    rows = [
+        {"prompt": f"say {n}: ", "question": f"ask {n}: ", "answer": "e", "other": "a"}
+        for n in range(40)
+    ]
+    (folder / "problems.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "splits").mkdir()
+    for name in ("train", "valid", "more"):
+        rows = [{"prompt": f"{name} {n}: ", "answer": "e"} for n in range(20)]
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (folder / "splits" / f"{name}.jsonl").write_text(text)
+    return folder
+
+
+def numbers(tree: Tree, folder: Path) -> str:
+    """What a run did, without its times, memory and paths."""
+    return json.dumps(
+        [_untimed(asdict(event)) for event in _events(tree, folder) if isinstance(event, KINDS)]
+    )
+
+
+def _events(tree: Tree, folder: Path) -> list[Event]:
+    return events_of(build(tree), folder)
+
+
+def _untimed(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {
+            name: _untimed(item) for name, item in value.items()
+            if name not in UNTIMED and not str(name).startswith(("time/", "memory/", "step_time",
+                                                                 "tokens_per_second"))
+        }  # fmt: skip
+    return [_untimed(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def test_every_setting_is_shown_here_or_names_its_test() -> None:
+    entries = {f"{path}.{name}" for path, names in ENTRIES.items() for name in names}
+    assert SHOWN.keys() | NAMED.keys() == settings().keys() - ENTRIES.keys() | entries
+    assert not SHOWN.keys() & NAMED.keys()
+
+
+@pytest.mark.parametrize("path", NAMED)
+def test_the_test_that_a_setting_names_is_there(path: str) -> None:
+    file, _, name = NAMED[path].partition("::")
+    text = Path(__file__).parents[3].joinpath(file).read_text(encoding="utf-8")
+    assert f"def {name}(" in text
+    assert path.rpartition(".")[2] in text
+
+
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What a run of these settings does; each is run once."""
+
+    @cache
+    def run(text: str) -> str:
+        return numbers(json.loads(text), tmp_path_factory.mktemp("usual"))
+
+    return run
+
+
+def test_equal_settings_give_equal_runs(world: Path, usual: Any, tmp_path: Path) -> None:
+    tree = of(world, {})
+    assert numbers(tree, tmp_path) == usual(json.dumps(tree))
+
+
+def test_code_of_a_model_runs_only_if_it_is_trusted(world: Path, tmp_path: Path) -> None:
+    model = write_model(tmp_path / "remote")
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "model_file": "custom.py"}))
+    (model / "custom.py").write_text("from mlx_lm.models.llama import Model, ModelArgs\n")
+    tree = of(world, {"steps": 1, "model": {"path": str(model)}})
+    assert "trust_remote_code" in numbers(tree, tmp_path / "refused")
+    trusted = put(tree, "model.trust_remote_code", True)
+    assert '"error"' not in numbers(trusted, tmp_path / "trusted")
+
+
+def of(world: Path, changes: Tree) -> Tree:
+    text = json.dumps(changes).replace("{world}", str(world))
+    made = run_settings(world, **{"steps": 2, "record": {"tokens": "all"}})
+    return merge(made.model_dump(mode="json", exclude_unset=True), json.loads(text))
+
+
+@pytest.mark.parametrize("path", SHOWN)
+def test_a_setting_changes_what_a_run_does(
+    path: str, world: Path, usual: Any, tmp_path: Path
+) -> None:
+    value, base = SHOWN[path]
+    before = usual(json.dumps(of(world, base)))
+    assert numbers(of(world, put(base, path, value)), tmp_path) != before
+    assert '"error"' not in before

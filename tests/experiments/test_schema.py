@@ -1,0 +1,109 @@
+"""Files whose schema is not a store's are refused by name of what differs."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from grpo_tui.experiments.errors import StoreUnusableError
+from grpo_tui.experiments.purge import purge
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.store import ExperimentStore
+from tests.experiments.made import record_run
+
+ENDLESS = "(WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT x FROM c)"
+CHANGED = {
+    "run is a view": (
+        "ALTER TABLE run RENAME TO run_",
+        f"CREATE VIEW run AS SELECT run_.* FROM run_, {ENDLESS}",
+    ),
+    "alert is a virtual table": (
+        "DROP TABLE alert", "CREATE VIRTUAL TABLE alert USING fts5(run_id)",
+    ),
+    "there is a trigger t on run": (
+        "CREATE TRIGGER t AFTER UPDATE ON run BEGIN DELETE FROM event; END",
+    ),
+    "there is a trigger t on rollout": (
+        f"CREATE TRIGGER t BEFORE DELETE ON rollout BEGIN SELECT count(*) FROM {ENDLESS}; END",
+    ),
+    "step.more is computed": (
+        "ALTER TABLE step ADD COLUMN more GENERATED ALWAYS AS (hex(zeroblob(500000000)))",
+    ),
+    "event is missing": ("DROP TABLE event",),
+    "run.note is missing": ("DROP INDEX run_list", "ALTER TABLE run DROP COLUMN note"),
+    "run_tag.run_id is missing": (
+        "DROP TABLE run_tag", "CREATE TABLE run_tag (name TEXT PRIMARY KEY, tag TEXT)",
+    ),
+    "the unique index of step over attempt, run_id, step is missing": ("DROP INDEX step_run",),
+    "the index one of rollout is not ours": (
+        "CREATE UNIQUE INDEX one ON rollout (run_id, finish) WHERE id < 0",
+    ),
+    "the index slow of step is not ours": (
+        "CREATE INDEX slow ON step (hex(zeroblob(step)))",
+    ),
+    "run_tag has a check": (
+        "DROP TABLE run_tag",
+        "CREATE TABLE run_tag (run_id INTEGER, tag TEXT CHECK (tag = ''), "
+        "PRIMARY KEY (run_id, tag)) WITHOUT ROWID",
+    ),
+    "rollout_words is no full-text index of ours": (
+        "DROP TABLE rollout_words", "CREATE VIEW rollout_words AS SELECT text FROM rollout",
+    ),
+}  # fmt: skip
+
+
+def change(path: Path, *statements: str) -> None:
+    with closing(sqlite3.connect(path)) as conn:
+        for statement in statements:
+            conn.execute(statement)
+        conn.commit()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    record_run(tmp_path / "s.db", name="theirs")
+    return tmp_path / "s.db"
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("difference", CHANGED)
+def test_a_store_of_another_schema_is_refused_by_what_differs(path: Path, difference: str) -> None:
+    change(path, *CHANGED[difference])
+    for opened in (StoreReader, ExperimentStore):
+        with pytest.raises(StoreUnusableError, match="is not a store of grpo-tui") as refusal:
+            opened(path)
+        assert difference in str(refusal.value)
+
+
+def test_indices_and_tables_that_change_nothing_are_let_be(path: Path) -> None:
+    change(
+        path, "CREATE INDEX mine ON rollout (finish)", "DROP INDEX run_status",
+        "CREATE TABLE notes (a, b)", "CREATE VIEW ideas AS SELECT * FROM notes",
+        "ALTER TABLE run ADD COLUMN mine TEXT",
+    )  # fmt: skip
+    with closing(StoreReader(path)) as reader:
+        assert reader.resolve("theirs").step == 3
+    record_run(path, name="another")
+
+
+def test_the_schema_of_a_file_calls_no_function_that_is_not_harmless(path: Path) -> None:
+    with closing(ExperimentStore(path)) as store, store.session() as session:
+        assert session.connection().exec_driver_sql("PRAGMA trusted_schema").scalar() == 0
+
+
+@pytest.mark.parametrize("edit", [
+    "UPDATE rollout SET text = 'changed behind the index ' || id",
+    "UPDATE rollout_group SET prompt_text = ''",
+    "DELETE FROM rollout_words_data WHERE id > 10",
+])  # fmt: skip
+def test_a_run_whose_texts_were_changed_behind_their_index_can_be_deleted(
+    path: Path, edit: str
+) -> None:
+    record_run(path, name="kept")
+    change(path, edit)
+    with closing(ExperimentStore(path)) as store:
+        purge(store, store.key_of("theirs"))
+    with closing(StoreReader(path)) as reader:
+        assert [run.name for run in reader.runs()] == ["kept"]
+        assert reader.integrity() == "ok"
