@@ -191,6 +191,7 @@ from pathlib import Path
 from tests.engine.sandbox.test_sandbox import SERVICE, call
 from grpo_engine.sandbox.client import Sandbox
 folder, objects = Path({str(tmp_path)!r}), {{"a": 1}}
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 def interrupt():
     while not os.path.exists({str(tmp_path / "begun")!r}): time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGINT)
