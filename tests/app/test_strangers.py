@@ -30,7 +30,7 @@ from tests.engine.tiny import write_model
 from tests.experiments.made import evaluated
 
 NAMES = ("one", "two")
-# places whose texts an import checks, the status among them, or that name a kind of event; all others are taken
+# places whose texts an import checks, or that name a kind of event; all others are taken
 TIMES = {"created_at", "started_at", "ended_at", "heartbeat", "progress_at"}
 KNOWN = {"uid", "short", "status", "payload", "nonfinite", "spans", *TIMES}
 # places that hold one of a few words, which screens look up; another word is no text for people
