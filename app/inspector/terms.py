@@ -169,6 +169,8 @@ def not_recorded(tokens: TokenView, recipe: Recipe, think_budget: int) -> str:
     """What the loss read and the run did not record, as a sentence; empty if nothing."""
     rows = tokens.rows
     older = not all(row.updates for row in rows)
+    if older and recipe.stop != "never" and recipe.minibatches > 1:
+        return "no push: the stop rule ended the step before the minibatch of these answers"
     entropies = recipe.entropy_bonus or recipe.entropy_target is not None
     unknown = {
         "which answers were in each minibatch": older and recipe.minibatches > 1,

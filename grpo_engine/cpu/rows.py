@@ -78,17 +78,14 @@ class Rows:
         self._spans = np.array(spans, np.int32)
 
     def step(self, tokens: Sequence[int]) -> np.ndarray:
-        """Append one token per row, and return the logits after it, [n, V].
-
-        A row's logits have the same bits in any number of rows.
-        """
-        return self._append([(token,) for token in tokens], row_wise=True)
+        """Append one token per row, and return the logits after it, [n, V]."""
+        return self.extend([(token,) for token in tokens])
 
     def extend(self, pieces: Sequence[tuple[int, ...]]) -> np.ndarray:
-        """Append a piece of tokens to each row, and return the logits after its last, [n, V]."""
-        return self._append(pieces, row_wise=False)
+        """Append a piece of tokens to each row, and return the logits after its last, [n, V].
 
-    def _append(self, pieces: Sequence[tuple[int, ...]], *, row_wise: bool) -> np.ndarray:
+        They have the same bits in any number of rows.
+        """
         trunk, lengths = self._trunk, np.array([len(piece) for piece in pieces])
         if (self._spans[3] + lengths).max() > self._capacity:
             self._arrange(room=lengths.max())
@@ -98,7 +95,7 @@ class Rows:
         self._spans[3] += lengths
         for layer, (keys, values) in zip(trunk.layers, self._storage, strict=True):
             layer.key_cache, layer.value_cache = keys.ctypes.data, values.ctypes.data
-        batch = trunk.batch(self._storage[0][0].shape[1], spans, row_wise=row_wise)
+        batch = trunk.batch(self._storage[0][0].shape[1], spans, row_wise=True)
         states = trunk.embedded(np.concatenate(pieces))
         passes.run_pass(trunk.library.forward_pass, trunk, batch, states)
         return passes.next_logits(self._head, states[ends - 1])

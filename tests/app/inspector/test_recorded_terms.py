@@ -232,6 +232,14 @@ def test_the_terms_of_every_recipe_and_switch_add_up_to_the_loss(
     check_case(world, tmp_path_factory.mktemp("run"), dtype, name, wanted, rollout, micro_rows)
 
 
+def test_answers_whose_minibatch_came_after_the_stop_are_said_to_have_no_push(
+    world: Path, tmp_path: Path
+) -> None:
+    switches = {"minibatches": 3, "trust": "none", "entropy_bonus": 0.1, "passes": 3,
+                "stop": "kl", "entropy_target": 5.0}  # fmt: skip
+    check_case(world, tmp_path, "bfloat16", "grpo-process", switches, {"top_p": 0.8}, 3)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", RECIPES)

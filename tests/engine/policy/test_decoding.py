@@ -221,7 +221,7 @@ def test_prompts_that_wait_are_not_written_to(tmp_path: Path) -> None:
 def test_a_piece_on_top_of_a_row_equals_the_graphs(
     sampler: Policy, lengths: list[tuple[int, int]], tokens: int
 ) -> None:
-    """Also if a forward takes less than the piece, or not all rows' pieces."""
+    """Also if a forward takes less than the piece, or not all rows' pieces; alone, to the bit."""
     rows = [(some(i, before), some(9 + i, after)) for i, (before, after) in enumerate(lengths)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stored_rows, "GROWTH", 4)
@@ -233,3 +233,5 @@ def test_a_piece_on_top_of_a_row_equals_the_graphs(
         for (start, end), piece in zip(rows, pieces, strict=True):
             expected = sampler.model(mx.array([[*start, *end]]))[0, -1]
             assert np.allclose(np.array(piece.logits), np.array(expected), rtol=0, atol=1e-4)
+            [alone] = batch.extend([batch.prefill([tuple(start)])[0].caches], [tuple(end)])
+            assert np.array_equal(np.array(piece.logits), np.array(alone.logits))

@@ -105,6 +105,9 @@ def test_the_size_of_a_batch_changes_fewer_than_one_token_in_a_hundred_thousand(
                 rows.append(np.stack(logits, axis=1))
             found[size] = np.concatenate(rows)
     for size in (8, 24):
+        if policy.kernels is not None:
+            assert np.array_equal(found[size], found[1])
+            continue
         assert not np.array_equal(found[size], found[1])  # rounded differently
         chances = np.array(
             [
