@@ -54,7 +54,9 @@ REFRESHED = recipe("grpo", passes=2, beta=0.5, ref_refresh_every=1)
 PPO = recipe("ppo", passes=2)
 PLAIN = {"task": {"chat_template": "plain", "system_prompt": "be brief"}}
 STOPPED = {"rollout": {"stop": ["e", "a", "o"]}}
-RATES = {"task": {"pass_rates": "{world}/rates.json", "train_size": 8}, "steps": 4}
+# which problems are drawn depends on the path of their file: enough that some differ
+DRAWN = {"steps": 8, "rollout": {"prompts": 6}}
+RATES = {"task": {"pass_rates": "{world}/rates.json", "train_size": 8}, **DRAWN}
 EVALUATED = {"evaluation": {"every": 1, "pinned": 0}}
 SPLITS = {"task": {"name": "{world}/splits"}, **EVALUATED}
 BEST = {**EVALUATED, "checkpoint": {"every": 0}, "steps": 3}
@@ -88,8 +90,8 @@ SHOWN: dict[str, tuple[Any, Tree]] = {
     "task.chat_template": ("chatml", PLAIN),
     "task.shuffle": (False, {}),
     "task.others": ({"more": {"name": "{world}/other.jsonl", "held_out_size": 3}}, {"steps": 4}),
-    "task.curriculum": ("hardest", {"task": {"pass_rates": "{world}/rates.json"}}),
-    "task.pass_rates": ("{world}/rates.json", {"task": {"curriculum": "hardest"}}),
+    "task.curriculum": ("hardest", {"task": {"pass_rates": "{world}/rates.json"}, **DRAWN}),
+    "task.pass_rates": ("{world}/rates.json", {"task": {"curriculum": "hardest"}, **DRAWN}),
     "task.lowest_pass_rate": (0.3, RATES),
     "task.highest_pass_rate": (0.7, RATES),
     "rewards.functions": (["{world}/rewards.py:letters"], {}),
