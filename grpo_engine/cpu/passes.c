@@ -6,9 +6,9 @@
    times as much of it for the backward pass. Only LoRA is trained. A "gradient" of an array is the
    gradient of the loss with respect to it.
 
-   A decode step is a forward pass over the next token of each row, with the keys and values of
-   earlier ones in a cache. MLX dispatches some thousand small operations for it, which takes as
-   long as the products. A row's bits depend neither on the number of other rows, nor on their
+   A prompt and a decode step are a forward pass over the next tokens of each row, with the keys and
+   values of earlier ones in a cache. MLX dispatches some thousand small operations for a step, which
+   takes as long as the products. A row's bits depend neither on the number of other rows, nor on their
    lengths, nor on whether they share their prompt. */
 
 #include "layers.c"
@@ -18,10 +18,11 @@ const char source_hash[] = "grpo-tui-sources=" SOURCE_HASH;
 #endif
 
 static const float LN_2 = 6.9314718e-1f;
+enum { FEW_TOKENS = 32 };
 
 typedef struct {
     int tokens, positions;   /* `positions` of keys and values: the tokens, or those of the cache */
-    int longest, row_wise;   /* most positions that a token attends to; 1 to decode */
+    int longest, row_wise;   /* most positions that a token attends to; 1 to sample */
     const int *prompt_starts, *prompt_lengths;    /* [tokens] positions in a key-value head */
     const int *segment_starts, *segment_lengths;  /* [tokens] up to the token itself */
     const float *cos_sin;                         /* [tokens, rotary_dims] */
@@ -92,11 +93,15 @@ typedef struct {
     float *workspace;
 } Pass;
 
-/* Products of all adapters' first matrices, each thread's own if they must be row-wise. */
+/* Products of an adapter's first matrix; each thread has its own where all compute all of it. */
 static size_t lora_size(const Model *model, const Batch *batch)
 {
     return (size_t)batch->tokens * model->max_rank;
 }
+
+/* Whether so few tokens are run that computing LoRA's first product takes a thread less time than
+   waiting for others would. */
+INLINE int repeats_lora(int tokens, int row_wise) { return row_wise && tokens <= FEW_TOKENS; }
 
 /* Attention weights of one query, and their gradients. */
 static size_t scores_size(const Batch *batch) { return 2 * ((size_t)batch->longest + SCORE_PADDING); }
@@ -110,7 +115,7 @@ size_t pass_workspace(const Pass *pass)
     return (pass->saved ? 0 : saved_size(model, pass->layers, batch->tokens))
         + batch->tokens * (2 * (size_t)s.hidden + 2 * s.q_size + 4 * s.kv_size
                            + 3 * (size_t)s.intermediate)
-        + (batch->row_wise ? MAX_THREADS : 2) * lora_size(model, batch)
+        + (repeats_lora(batch->tokens, batch->row_wise) ? MAX_THREADS : 2) * lora_size(model, batch)
         + MAX_THREADS * scores_size(batch);
 }
 
@@ -134,8 +139,9 @@ static Part pass_part(const Model *model, const Batch *batch, float **workspace,
     Part part = part_of(batch->tokens, thread, count);
     size_t lora = lora_size(model, batch), scores = scores_size(batch);
     part.row_wise = batch->row_wise;
-    part.lora = *workspace + (part.row_wise ? thread * lora : 0);
-    *workspace += (part.row_wise ? MAX_THREADS : 2) * lora;
+    int repeats = repeats_lora(batch->tokens, batch->row_wise);
+    part.lora = *workspace + (repeats ? thread * lora : 0);
+    *workspace += (repeats ? MAX_THREADS : 2) * lora;
     part.scores = *workspace + thread * scores;
     *workspace += MAX_THREADS * scores;
     return part;
@@ -155,19 +161,27 @@ static void gemm(const Part *part, int ta, int tb, int m, int n, int k, const fl
     gemm_part(&g, part->thread, part->count);
 }
 
-/* x A [tokens, rank]. With the few rows of a decode step, each thread computes all of it: that is
-   less work than to wait for another. */
+/* x A for some tokens; a token's bits depend on no other. */
+static void project_rows(const Part *part, const float *x, const Linear *layer, int first, int last)
+{
+    for (int t = first; t < last; t++)
+        for (int r = 0; r < layer->rank; r++)
+            part->lora[(size_t)t * layer->rank + r] =
+                dot(x + (size_t)t * layer->in, layer->lora_a + (size_t)r * layer->in, layer->in);
+}
+
+/* x A [tokens, rank] */
 static void project(const Part *part, const float *x, const Linear *layer)
 {
-    int n = part->tokens, in = layer->in, rank = layer->rank;
-    if (part->row_wise) {
-        for (int i = 0; i < n * rank; i++)
-            part->lora[i] = dot(x + (size_t)(i / rank) * in,
-                                layer->lora_a + (size_t)(i % rank) * in, in);
+    int n = part->tokens;
+    if (repeats_lora(n, part->row_wise)) {
+        project_rows(part, x, layer, 0, n);
         return;
     }
     barrier(part->count);  /* others may still read the product before */
-    gemm(part, NO_TRANS, TRANS, n, rank, in, x, layer->lora_a, NULL, 0, part->lora);
+    if (part->row_wise) project_rows(part, x, layer, part->first, part->last);
+    else gemm(part, NO_TRANS, TRANS, n, layer->rank, layer->in, x, layer->lora_a, NULL, 0,
+              part->lora);
     barrier(part->count);
 }
 
