@@ -30,7 +30,7 @@ class Rows:
         self._spans = np.empty((4, 0), np.int32)
         self._capacity = 0
 
-    def others(self) -> "Rows":
+    def new_batch(self) -> "Rows":
         """An empty batch with the same weights."""
         return Rows(self._trunk, self._head)
 

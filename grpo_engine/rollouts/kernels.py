@@ -22,7 +22,7 @@ class KernelBatch(GraphBatch):
         return self.rows.empty()
 
     def _run(self, rows: Sequence[Caches], pieces: Sequence[tuple[int, ...]]) -> list[Prefilled]:
-        extended = self.rows.others()
+        extended = self.rows.new_batch()
         extended.add(rows)
         for start in range(0, max(map(len, pieces)), PREFILL_TOKENS):  # several have one part
             logits = extended.extend([piece[start : start + PREFILL_TOKENS] for piece in pieces])

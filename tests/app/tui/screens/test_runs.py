@@ -525,18 +525,14 @@ async def test_a_column_that_the_store_lacks_leaves_the_list_as_it_is(store: Pat
         assert not app.preferences.get("runs.columns")
 
 
-async def test_seed_0_is_a_seed_to_group_by(store: Path) -> None:
+@pytest.mark.parametrize(
+    ("by", "heading"), [("seed", "seed 0  (1)"), ("=algorithm.beta", ".04  (2)")]
+)
+async def test_groups_are_headed_by_their_value_also_where_that_is_0(
+    store: Path, by: str, heading: str
+) -> None:
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await ready(app, pilot)
-        screen._ask_done("group", "seed")
-        await until(app, lambda: "seed 0  (1)" in frames.text(app))
-        assert "no seed" not in frames.text(app)
-
-
-async def test_runs_are_grouped_by_a_setting_that_is_written_with_a_sign(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await ready(app, pilot)
-        screen._ask_done("group", "=algorithm.beta")
-        await until(app, lambda: ".04  (2)" in frames.text(app))
+        screen._ask_done("group", by)
+        await until(app, lambda: heading in frames.text(app))
