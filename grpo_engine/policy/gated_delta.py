@@ -20,10 +20,13 @@ between sections of a few chunks, and the backward pass recomputes one section a
 Axes: B rows, T tokens, H heads, N chunks of C tokens, D channels of a key, V channels of a value.
 """
 
+from functools import cache
 from typing import Any
 
 import mlx.core as mx
 from mlx_lm.models import gated_delta
+
+from grpo_engine.policy.structure import TOLERANCE, agrees
 
 CHUNK = 64
 SECTION = 4  # chunks whose products are computed together, and of which one state is kept
@@ -46,9 +49,19 @@ def gated_delta_chunks(
     q, k [B, T, K, D] with H a multiple of K; v [B, T, H, V]; g [B, T, H] or [B, T, H, D];
     beta [B, T, H]; state [B, H, V, D]; mask [B, T] -> outputs [B, T, H, V], state [B, H, V, D].
     """
-    rows, tokens, heads, _ = v.shape
-    if tokens == 1:
+    if q.shape[1] == 1:
         return loop(q, k, v, g, beta, state, mask)
+    if g.ndim == 3 and mask is None and fused_is_smaller(k.shape[-1], v.shape[-1]):
+        outputs, last = mx.fast.gated_delta_update(q, k, v, g, beta, state)
+        return outputs, last
+    return _in_chunks(q, k, v, g, beta, state, mask)
+
+
+def _in_chunks(
+    q: mx.array, k: mx.array, v: mx.array, g: mx.array, beta: mx.array,
+    state: mx.array | None, mask: mx.array | None = None,
+) -> tuple[mx.array, mx.array]:  # fmt: skip
+    rows, tokens, heads, _ = v.shape
     log_g = mx.log(mx.maximum(g, SMALLEST_GATE))
     if mask is not None:  # a token that leaves the state as it is
         beta = mx.where(mask[..., None], beta, 0)
@@ -70,6 +83,37 @@ def gated_delta_chunks(
     last, outputs, _ = results
     outputs = outputs.flatten(2, 3)[:, :, :tokens].swapaxes(1, 2).astype(q.dtype)
     return outputs, last[:, :, 0].swapaxes(2, 3)
+
+
+@cache
+def fused_is_smaller(width: int, value_width: int) -> bool:
+    """Whether the gradient of MLX's fused rule takes no more memory than ours; a loop's takes more.
+
+    The states of narrow heads are small even in a loop.
+    """
+    if width * value_width < CHUNK**2:
+        return False
+    keys = mx.random.split(mx.random.key(0), 3)
+    q, k = mx.random.normal((2, 1, 4 * CHUNK, 1, width), key=keys[0]) * width**-0.5
+    v = mx.random.normal((1, 4 * CHUNK, 1, value_width), key=keys[1])
+    g, beta = mx.random.uniform(shape=(2, 1, 4 * CHUNK, 1), key=keys[2])
+    inputs = [q, k, v, g, beta, mx.zeros((1, 1, value_width, width))]
+    mx.eval(inputs)
+
+    def measure(rule: Any) -> tuple[int, mx.array]:
+        mx.reset_peak_memory()
+        before = mx.get_active_memory()
+        gradients = mx.grad(lambda *arrays: rule(*arrays)[0].sum(), list(range(6)))(*inputs)
+        gradient = mx.concatenate([array.flatten() for array in gradients])
+        mx.eval(gradient)
+        return mx.get_peak_memory() - before, gradient
+
+    try:
+        fused_peak, fused = measure(mx.fast.gated_delta_update)
+    except (AttributeError, RuntimeError, TypeError, ValueError):
+        return False
+    peak, expected = measure(_in_chunks)
+    return fused_peak < 2 * peak and agrees(fused, expected, TOLERANCE["float32"])
 
 
 @mx.custom_function
