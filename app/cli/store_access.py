@@ -47,8 +47,9 @@ def reading(db: str | None) -> Iterator["StoreReader"]:
 
 @contextmanager
 def writing(db: str | None, *, must: bool = True) -> Iterator["ExperimentStore"]:
-    """Open the store for writing; import what earlier processes spilled."""
+    """Open the store for writing; take in what waits for it, and remove deleted runs."""
     from grpo_tui.experiments.errors import StoreReadOnlyError
+    from grpo_tui.experiments.purge import purge_deleted
     from grpo_tui.experiments.record.spill import read_in_all
     from grpo_tui.experiments.store import ExperimentStore
 
@@ -64,7 +65,10 @@ def writing(db: str | None, *, must: bool = True) -> Iterator["ExperimentStore"]
             count, complaints = read_in_all(store)
             if count:
                 say(f"imported {count} events that could not be written earlier")
-            for text in complaints:
+            freed, kept = purge_deleted(store)
+            if freed:
+                say(f"removed deleted runs: {freed / 1e6:.1f} MB")
+            for text in (*complaints, *kept):
                 say(text)
         yield store
     finally:

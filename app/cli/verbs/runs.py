@@ -279,8 +279,6 @@ def delete(
     with reading(db) as reader:
         found = resolve_all(reader, runs)
     for run in found:
-        if run.active:
-            raise QueryError(f"{run.name} is {run.status}; `grpo-tui stop {run.id}` first")
         if not run.archived and not force:
             raise QueryError(
                 f"{run.name} is not archived; `grpo-tui runs archive {run.id}` first, or --force"
@@ -292,6 +290,7 @@ def delete(
         if not typer.confirm(f"Delete {names} with all checkpoints?", err=True):
             raise typer.Exit(exit_codes.FAILED)
     with writing(db) as store:
+        store.delete(run.key for run in found)
         for run in found:
             freed = purge(store, run.key)
             say(f"deleted {run.name}: {freed / 1e6:.1f} MB")
