@@ -8,7 +8,7 @@ import typer
 from grpo_tui.app.cli.output import print_rows
 from grpo_tui.app.cli.params import Csv, Db, Json, Raw, RunRef
 from grpo_tui.app.cli.store_access import reading
-from grpo_tui.app.text.prompt_text import question
+from grpo_tui.app.text.prompt_text import asked
 from grpo_tui.app.text.safe_text import excerpt
 from grpo_tui.app.text.stderr import print_stderr
 
@@ -76,7 +76,7 @@ def rollouts(
         {
             "step": row["step"], "group": row["group"], "answer": row["index"],
             "reward": row["reward"], "advantage": row["advantage"], "tokens": row["tokens"],
-            "prompt": question(row["prompt"])[-40:], "completion": row["completion"],
+            "prompt": asked(row["prompt"])[-40:], "completion": row["completion"],
         }
         for row in rows
     ]  # fmt: skip
