@@ -89,6 +89,9 @@ SHOTS = {
 }  # fmt: skip
 CLIPPED = (26, 10, 7)
 MARKED = ("home", *["space"] * len(RUNS), "d", "WAIT:Differ in")
+TURNED = ("right_square_bracket",) * 7
+SWEEP = ("slash", *"beta", "enter", "enter", "0", "full_stop", "0", "4", "comma", "0", "full_stop",
+         "4", "enter", "escape", "end", "up", "up", "up", "enter", "backspace", "2", "enter")
 FAILURE = ("[metal::malloc] Attempting to allocate 19327352832 bytes", "Traceback\n  in step")
 STATES = {
     "runs-none": Shot("runs", "none", (), ("No runs yet", "p recorded run")),
@@ -102,17 +105,20 @@ STATES = {
     "export": Shot("runs", "several", ("e",), ("Markdown",)),
     "leave": Shot("runs", "several", ("q",), ("Leave the workbench?",)),
     "found": Shot("watch", "one", ("ctrl+p", *"kl"), ("Metric: KL to reference",)),
-    "presets": Shot("new_run", "one", ("p",), ("start from",)),
-    "recipes": Shot("new_run", "one", ("down", "down", "enter"), ("conflicts with",)),
-    "recipe": Shot("new_run", "one", ("r",), ("six choices", "choose recipe")),
-    "prompts": Shot("new_run", "one", ("x",), ("the model sees", "1 of 3")),
-    "rewards": Shot("new_run", "one", ("t",), ("try the rewards",)),
-    "yaml": Shot("new_run", "one", ("v",), ("as YAML",)),
-    "diff": Shot("new_run", "one", ("d",), ("1 setting differs",)),
-    "costs": Shot("new_run", "one", ("o",), ("what it costs",)),
-    "play": Shot("new_run", "one", ("E",), ("play the environment",)),
-    "probe": Shot("new_run", "one", ("P",), ("probe",)),
+    "presets": Shot("new_run", "one", ("enter",), ("start from",)),
+    "recipes": Shot("new_run", "one", (*["down"] * 3, "enter"), ("conflicts with",)),
+    "recipe": Shot("new_run", "one", TURNED[:1], ("signal", "choose recipe")),
+    "prompts": Shot("new_run", "one", TURNED[:2], ("the model sees", "1 of 3")),
+    "rewards": Shot("new_run", "one", TURNED[:3], ("try rewards", "target")),
+    "probe": Shot("new_run", "one", TURNED[:4], ("start the probe",)),
+    "yaml": Shot("new_run", "one", TURNED[:5], ("what you delete",)),
+    "diff": Shot("new_run", "one", TURNED[:6], ("1 setting differs",)),
+    "play": Shot("new_run", "one", ("down", "down", "enter", "end", "ctrl+u", *"guess", "enter",
+                                    "WAIT:play", *TURNED[:7]), ("the model's place",)),
     "launch": Shot("new_run", "one", ("L",), ("into the queue",)),
+    "sweep": Shot("new_run", "one", SWEEP, ("a sweep of 4 runs", "ready")),
+    "sweep-launch": Shot("new_run", "one", (*SWEEP, "WAIT:ready", "L"), ("start the sweep",)),
+    "all-settings": Shot("new_run", "one", ("ctrl+p", *"all settings", "enter"), ("algorithm",)),
     "setting": Shot("new_run", "one", ("slash", *"beta", "enter", "enter"), ("as grpo", "done")),
     "refused": Shot("new_run", "one", ("slash", *"beta", "enter", "enter", "minus", "1", "enter"),
                     ("1 to fix",)),

@@ -18,7 +18,7 @@ from grpo_tui.app.cli.params import (
     complete_settings,
 )
 from grpo_tui.app.cli.store_access import writing
-from grpo_tui.app.text.stderr import say
+from grpo_tui.app.text.stderr import print_stderr
 
 if TYPE_CHECKING:
     from grpo_tui.experiments.queue import RunQueue
@@ -87,7 +87,7 @@ def sweep(
 def _requeue(queue: "RunQueue", sweep: int | None, *, retry: bool, again: bool) -> None:
     for state, asked in (("failed", retry), ("skipped", again)):
         if asked:
-            say(f"{queue.requeue(state, sweep)} {state} runs were requeued")
+            print_stderr(f"{queue.requeue(state, sweep)} {state} runs were requeued")
 
 
 def _plan(
@@ -100,16 +100,15 @@ def _plan(
     from grpo_tui.app.trial.ready import require_apart
     from grpo_tui.experiments.queue import points
 
-    assemble(file, preset, [], steps=steps)
     configs = [
         (point, assemble(file, preset, [f"{p}={text}" for p, text in point.items()], steps=steps))
         for point in points(dict(map(_axis, sets)))
     ]
     for download in require_apart([config for _, config in configs], later=later):
-        say(download)
+        print_stderr(download)
     sweep = sweep_of(configs, seeds)
     key, new = queue.sweep(name, sweep.axes, sweep.runs)
-    say(f"{'queued' if new else 'continuing with'} {len(sweep.runs)} runs")
+    print_stderr(f"{'queued' if new else 'continuing with'} {len(sweep.runs)} runs")
     return key
 
 
