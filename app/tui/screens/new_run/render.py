@@ -346,7 +346,7 @@ def help_lines(view: View, width: int, palette: Palette) -> list[Line]:
     field = view.row.field
     lines: list[Line] = paragraph(field.info.help.replace("`", ""), width, 3, palette.text)
     for label, text in _entries(view, field):
-        lines += labelled(label, text, width, palette, 3)
+        lines += labelled(label, text, width, palette, 6)
     return lines
 
 
@@ -400,7 +400,7 @@ def _recipe_entries(view: View, path: str) -> list[tuple[str, str]]:
         return []
     entries = []
     if leaf == "importance_cap" and form.config is not None:
-        dtype = form.config.model.dtype
+        dtype: str = form.config.model.dtype
         dtype = auto_format(on_gpu=uses_gpu()) if dtype == "auto" else dtype
         if form.config.algorithm.importance_cap is None and not can_agree(dtype):
             entries.append(

@@ -729,11 +729,12 @@ class NewRunScreen(WorkbenchScreen):
 
     def on_typing_ended(self, message: TypingEnded) -> None:
         """Edit the next setting that is typed, if it is the next line."""
-        self.end_typing()
-        self.view = self.view.moved(message.by)
+        self.view = replace(self.view, editing=False).moved(message.by)
         row = self.view.row
         if row is not None and row.path != PRESET and not choices_of(row.field):
             self._edit(row.field)
+        else:
+            self.query_one(SettingsPanel).focus()
 
     def action_switch(self) -> None:
         """Take the next value; a setting without a list is edited."""
@@ -876,7 +877,7 @@ class NewRunScreen(WorkbenchScreen):
     def _after(self, name: str, delay: float, call: Callable[[], object]) -> None:
         if name in self._delays:
             self._delays[name].stop()
-        self._delays[name] = self.set_timer(delay, call)  # type: ignore[arg-type]  # returns what it likes
+        self._delays[name] = self.set_timer(delay, call)
 
     @work(group="mlx")
     async def check_mlx(self) -> None:
@@ -1128,10 +1129,13 @@ class NewRunScreen(WorkbenchScreen):
                 question = Choice[str]("save as", f"{path} exists already.",
                                        [("", "n", "cancel", ""),  # a second ⏎ overwrites nothing
                                         ("over", "o", "overwrite it", "")])  # fmt: skip
-                write = partial(self._write, config, path)
-                self.app.push_screen(question, lambda way: write() if way == "over" else None)
+                self.app.push_screen(question, partial(self._write_over, config, path))
             else:
                 self._write(config, path)
+
+    def _write_over(self, config: RunConfig, path: Path, way: str | None) -> None:
+        if way == "over":
+            self._write(config, path)
 
     @work(group="save")
     async def _write(self, config: RunConfig, path: Path) -> None:

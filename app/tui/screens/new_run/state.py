@@ -69,7 +69,7 @@ class FormField:
 
 def can_sweep(info: Setting) -> bool:
     """Whether commas separate values to try; in lists and in free text they are part of it."""
-    is_value = info.number or info.choices or bool in info.types
+    is_value = info.number or info.choices or bool in info.types or info.path == RECIPE
     return bool(is_value) and not info.is_list and info.path not in FORM_ONLY
 
 
@@ -223,7 +223,7 @@ class RunForm:
         try:
             return replace(self, edits=edits).build().algorithm.resolved()
         except ConfigError:
-            return available()[0].get(edits.get(RECIPE, self.base.algorithm.recipe))
+            return available()[0].get(edits.get(RECIPE) or self.base.algorithm.recipe or "")
 
     @cached_property
     def settings_read(self) -> frozenset[str]:
