@@ -90,8 +90,27 @@ SHOTS = {
 CLIPPED = (26, 10, 7)
 MARKED = ("home", *["space"] * len(RUNS), "d", "WAIT:Differ in")
 TURNED = ("right_square_bracket",) * 7
-SWEEP = ("slash", *"beta", "enter", "enter", "0", "full_stop", "0", "4", "comma", "0", "full_stop",
-         "4", "enter", "escape", "end", "up", "up", "up", "enter", "backspace", "2", "enter")
+SWEEP = (
+    "slash",
+    *"beta",
+    "enter",
+    "enter",
+    "0",
+    "full_stop",
+    "0",
+    "4",
+    "comma",
+    "0",
+    "full_stop",
+    "4",
+    "enter",
+    "escape",
+    "end",
+    "enter",
+    "backspace",
+    "2",
+    "enter",
+)
 FAILURE = ("[metal::malloc] Attempting to allocate 19327352832 bytes", "Traceback\n  in step")
 STATES = {
     "runs-none": Shot("runs", "none", (), ("No runs yet", "p recorded run")),
@@ -113,7 +132,7 @@ STATES = {
     "probe": Shot("new_run", "one", TURNED[:4], ("start the probe",)),
     "yaml": Shot("new_run", "one", TURNED[:5], ("what you delete",)),
     "diff": Shot("new_run", "one", TURNED[:6], ("1 setting differs",)),
-    "play": Shot("new_run", "one", ("down", "down", "enter", "end", "ctrl+u", *"guess", "enter",
+    "play": Shot("new_run", "one", ("down", "down", "enter", "ctrl+u", *"guess", "enter",
                                     "WAIT:play", *TURNED[:7]), ("the model's place",)),
     "launch": Shot("new_run", "one", ("L",), ("into the queue",)),
     "sweep": Shot("new_run", "one", SWEEP, ("a sweep of 4 runs", "ready")),

@@ -162,11 +162,14 @@ class RunApp(ThemedApp):
             self._in_background(lambda: self._start_detached(message))
             await self._show_starting(message)
         elif message.where == "queue":
+            self.notify(f"Checking the settings of {message.config.name or 'the run'}, which then "
+                        "waits in the queue.", markup=False)  # fmt: skip
             self._in_background(lambda: self._enqueue(message))
         elif self.bridge.running:
             self.push_screen(BusyDialog(self.bridge.name), partial(self._launch_elsewhere, message))
         else:
             self.bridge.launch(message.config, message.parent)
+            await self._show_starting(message)
 
     def _launch_elsewhere(self, message: msg.LaunchRequested, where: str | None) -> None:
         if where in ("detached", "queue"):
@@ -175,7 +178,7 @@ class RunApp(ThemedApp):
             )
 
     async def _show_starting(self, message: msg.LaunchRequested) -> None:
-        """Show a run at once that will be in the store only when its process has loaded it."""
+        """Show a run at once that will be in the store only when its settings are checked."""
         config = message.config
         head = Head(name=config.name or "new run", model=config.model.path, task=config.task.name,
                     recipe=config.algorithm.recipe, total_steps=config.steps)  # fmt: skip

@@ -148,11 +148,11 @@ def header_line(view: View, width: int, palette: Palette) -> Line:
     state, colour = _state(view, palette)
     changed = f"{len(view.form.changed) or 'nothing'} changed"
     runs = f"{view.form.count} runs  " if view.form.count > 1 else ""
-    length = sum(map(len, (changed, runs, state))) + 4
+    length = sum(map(len, (changed, runs, state))) + 6
     text, text_colour = _message(view, palette)
     return [
         (pad(f" {text}", max(0, width - length)), style(text_colour)),
-        (f" {runs}", style(palette.headline, bold=True)),
+        (f"   {runs}", style(palette.headline, bold=True)),
         (changed, style(palette.accent if view.form.changed else palette.label)),
         (f"  {state} ", style(colour, bold=bool(view.error_count))),
     ]
@@ -905,16 +905,18 @@ PAGE: Final[Mapping[str, Page]] = {
 }
 
 
-def strip_line(view: View, palette: Palette) -> Line:
-    """The titles of the pages, the current one marked."""
+def strip_line(view: View, width: int, palette: Palette) -> Line:
+    """The titles of the pages, the current one marked, with gaps where they fit."""
+    titles = [PAGE[name].title for name in view.pages]
+    gap = " " * (1 + (sum(map(cell_len, titles)) + 2 * len(titles) <= width))
     line: Line = [(" ", None)]
-    for name in view.pages:
-        if name == view.page:
-            mark = style(palette.accent)
-            line[-1] = ("▌", mark)
-            line += [(PAGE[name].title, style(palette.headline, bold=True)), ("▐", mark)]
+    for title in titles:
+        if title == PAGE[view.page].title:
+            line[-1] = (f"{gap}▌"[-len(line[-1][0]) :], style(palette.accent))
+            line += [(title, style(palette.headline, bold=True)),
+                     (f"▐{gap}"[: len(gap)], style(palette.accent))]  # fmt: skip
         else:
-            line += [(PAGE[name].title, style(palette.label)), (" ", None)]
+            line += [(title, style(palette.label)), (gap, None)]
     return line
 
 
@@ -1048,7 +1050,7 @@ def launch_text(view: View, training: str) -> str:
         axes = [f"{path} {', '.join(values)}" for path, values in form.axes.items()]
         axes += [f"{form.seeds} seeds"] if form.seeds > 1 else []
         lines = [f"{' × '.join(axes)}: {form.count} runs, {sweep_cost(view)} in all. "
-                 "The first:", *lines]  # fmt: skip
+                 "The first run:", *lines]  # fmt: skip
     changed = [path for path in form.changed if path not in ("name", *FORM_ONLY, *form.axes)]
     if changed:
         more = f" and {len(changed) - 4} more" if len(changed) > 4 else ""

@@ -212,7 +212,7 @@ class PagePanel(ScrolledPanel):
         elif view.page == "prompts" and view.examples.get("name"):
             self.title = f"the model sees · {view.examples['name']}"
         self.note_first(view.activity or "[ ] turn the page", "[ ] page")
-        head: list[Line] = [strip_line(view, self.palette), []]
+        head: list[Line] = [strip_line(view, width, self.palette), []]
         if view.page == "try":
             head += prompt_end(view, width, self.palette) + [[]] * (ANSWER_LINES + 1)
         elif view.page == "yaml":
@@ -228,7 +228,7 @@ class PagePanel(ScrolledPanel):
             return
         start = 0
         titles = {page.title: name for name, page in PAGE.items()}
-        for text, _ in strip_line(self.view, self.palette):
+        for text, _ in strip_line(self.view, self.inner.width, self.palette):
             if start <= offset.x < start + len(text) and text in titles:
                 self.post_message(PageClicked(titles[text]))
             start += len(text)
