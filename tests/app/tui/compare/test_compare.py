@@ -290,7 +290,7 @@ async def test_a_live_run_keeps_moving(tmp_path: Path) -> None:
 
         def values() -> list[float]:
             curve = screen.view.curve("reward", live)
-            return list(curve.line.values) if curve is not None else []
+            return list(curve.series.values) if curve is not None else []
 
         await until(app, lambda: len(values()) == 5)
         assert values() == [event.metrics["reward"] for event in steps[:5]]

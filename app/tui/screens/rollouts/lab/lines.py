@@ -6,19 +6,18 @@ from itertools import chain
 from typing import Any
 
 from grpo_engine.config.recipes import SETTINGS, Recipe
+from grpo_tui.app.charts.axis import axis
 from grpo_tui.app.inspector.groups import letter
 from grpo_tui.app.inspector.heat import LEAST
 from grpo_tui.app.inspector.lab import KNOBS, LACKS, MEASURES, Effect, differences, undetermined
 from grpo_tui.app.inspector.layout import lay_out
-from grpo_tui.app.text.axes import axis
 from grpo_tui.app.text.numbers import BARS, share, short, signed, with_unit
 from grpo_tui.app.text.prompt_text import asked
 from grpo_tui.app.text.safe_text import cell_len, pad, wrap
 from grpo_tui.app.tui.looks.colours import Palette, style
 from grpo_tui.app.tui.screens.rollouts.lab.view import LabView, name_of, value_text
 from grpo_tui.app.tui.screens.rollouts.lines import cells, window
-from grpo_tui.app.tui.widgets.charts.braille import Canvas, polyline
-from grpo_tui.app.tui.widgets.charts.chart import LABELS
+from grpo_tui.app.tui.widgets.charts.plot import LABELS, Canvas, plot_lines
 from grpo_tui.app.tui.widgets.panel import Line
 
 MOST_NAME = 48  # cells of a variant's name or a prompt, so that the numbers are near it
@@ -124,19 +123,14 @@ def _chart(view: LabView, measure: int, width: int, height: int, palette: Palett
     for place, curve in curves:
         dots = [((step - first) * wide // max(1, last - first), scale.dot(value, tall))
                 for step, value in curve]  # fmt: skip
-        polyline(canvas, dots, colour_of(place, palette))
+        canvas.line(dots, colour_of(place, palette))
     label = style(palette.label)
-    rows: list[Line] = [
-        [(text, style(look) if look is not None else None) for text, look in row]
-        for row in canvas.rows()
-    ]
-    plot = zip(scale.margin(canvas.height), rows, strict=True)
     ends = f"step {first}".ljust(max(0, canvas.width - len(str(last)))) + str(last)
     if not view.wanted and not any(curve for _, curve in curves):
         title, ends = f"{title}: unknown", ""
     return [
         [(pad(" " + title, width), label)],
-        *([(text, label), *row] for text, row in plot),
+        *plot_lines(canvas.cells(), scale, palette),
         [(pad(" " * LABELS + ends, width), label)],
     ]
 
