@@ -25,6 +25,7 @@ from benchmarks import store_data as data
 from grpo_engine import events as ev
 from grpo_tui.app.feed.stored import StoreFeed
 from grpo_tui.experiments.compare.runs import compare
+from grpo_tui.experiments.read.search import search
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder
 
@@ -227,7 +228,7 @@ def _write_rollouts(path: Path) -> None:
 def _search(
     reader: StoreReader, text: str, count: int = 50, **how: Any
 ) -> Callable[[], list[object]]:
-    return lambda: list(islice(reader.search(text, limit=50, **how), count))
+    return lambda: list(islice(search(reader, text, limit=50, **how), count))
 
 
 def _cancelled(reader: StoreReader, text: str, **how: Any) -> Result:

@@ -5,15 +5,14 @@ always quoted, so that `<answer>` and `x = -5` are ordinary searches.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from typing import Any, Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
 
 from sqlalchemy import (
     ColumnElement,
     LargeBinary,
-    Select,
     String,
     cast,
     column,
@@ -23,67 +22,80 @@ from sqlalchemy import (
     table,
     true,
     type_coerce,
+    union_all,
 )
 
 from grpo_engine.errors import quoted
-from grpo_tui.experiments import values as v
 from grpo_tui.experiments.db.tables import ROLLOUT, ROLLOUT_GROUP
 from grpo_tui.experiments.db.texts import escape
 from grpo_tui.experiments.errors import QueryError
 from grpo_tui.experiments.read.connection import among
-from grpo_tui.experiments.read.search_order import ANSWER, GROUP, HITS, PAGE, OrderedRollouts
+from grpo_tui.experiments.values import SearchHit
+
+if TYPE_CHECKING:
+    from grpo_tui.experiments.reader import StoreReader
 
 Mode = Literal["substring", "words", "prefix"]
 MODES = ("substring", "words", "prefix")
 SORTS = {"newest": "", "reward": "reward", "advantage": "advantage", "length": "tokens", "kl": "kl",
          "clip": "clip_fraction"}  # fmt: skip
-ORIGINS = ("train", "eval", "pinned")
-FEW = 20_000
-SCANNED = 5_000  # rollouts whose texts are read at a time
+PAGE = 5_000  # rollouts whose texts are read at a time
+
+GROUP, ANSWER = ROLLOUT_GROUP.c, ROLLOUT.c
+HITS = select(
+    ANSWER.id.label("rollout"), GROUP.id.label("group"), GROUP.run_id.label("run"), GROUP.step,
+    GROUP.origin, GROUP.idx.label("group_index"), ANSWER.idx.label("index"), ANSWER.text,
+    ANSWER.reward, GROUP.prompt_text.label("prompt"),
+).join_from(ROLLOUT, ROLLOUT_GROUP)  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Query:
     """A parsed search, for SQLite and for a check of the text itself."""
 
     typed: str
-    literal: str
-    words: tuple[str, ...]
-    mode: Mode
-    exact: bool
+    words: tuple[str, ...]  # none in a search of a substring
+    prefix: bool
+    exact: bool  # whether signs and spaces between the words count
 
-    @property
-    def match(self) -> str:
-        """Return the quoted phrase for the full-text index; empty if it contains no word."""
-        if not self.words:
-            return ""
-        stored = _even(escape(self.typed)).replace('"', '""')
-        return f'"{stored}"' + ("*" if self.mode == "prefix" else "")
+    @cached_property
+    def literal(self) -> str:
+        return _folded(self.typed)
 
-    def holds(self, candidate: str) -> bool:
-        """Return whether the text contains the phrase, ignoring case and the kind of spacing."""
-        return not self.exact or self.literal in _even(candidate)
+    @cached_property
+    def phrase(self) -> str:
+        """The quoted phrase for the full-text index."""
+        stored = _folded(escape(self.typed)).replace('"', '""')
+        return f'"{stored}"' + "*" * self.prefix
 
-    def span(self, candidate: str) -> tuple[int, int]:
-        """Return where the phrase is in a text that contains it, as start and end."""
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        end = "" if self.prefix else r"(?![^\W_])"
+        words = r"[\W_]+".join(map(re.escape, self.words))
+        return re.compile(r"(?<![^\W_])" + words + end, re.IGNORECASE)
+
+    def matches(self, text: str) -> bool:
+        """Whether the text contains the words, or the literal text but for case and spacing."""
+        return (not self.exact or self.literal in _folded(text)) and (
+            not self.words or self.pattern.search(text) is not None
+        )
+
+    def span(self, text: str) -> tuple[int, int]:
+        """Return where the match is in the text, as start and end."""
         if not self.exact:
-            match = self._pattern.search(candidate)
+            match = self.pattern.search(text)
             return match.span() if match else (0, 0)
         folded: list[str] = []
-        places: list[int] = []
-        for place, char in enumerate(candidate):
+        positions: list[int] = []
+        for position, char in enumerate(text):
             for part in " " if char.isspace() else char.casefold():
                 if part != " " or folded[-1:] != [" "]:
                     folded.append(part)
-                    places.append(place)
-        at = "".join(folded).find(self.literal)
-        return (places[at], places[at + len(self.literal) - 1] + 1) if at >= 0 else (0, 0)
-
-    @property
-    def _pattern(self) -> re.Pattern[str]:
-        end = "" if self.mode == "prefix" else r"(?![^\W_])"
-        words = r"[\W_]+".join(map(re.escape, self.words))
-        return re.compile(r"(?<![^\W_])" + words + end, re.IGNORECASE)
+                    positions.append(position)
+        start = "".join(folded).find(self.literal)
+        if start < 0:
+            return 0, 0
+        return positions[start], positions[start + len(self.literal) - 1] + 1
 
     @property
     def likely(self) -> ColumnElement[bool]:
@@ -103,11 +115,22 @@ class Query:
             for stored in texts
         ))  # fmt: skip
 
-    def found_in(self, candidate: str) -> bool:
-        """Return whether the text contains the phrase word by word, without using the index."""
-        if not self.holds(candidate):
-            return False
-        return self.mode == "substring" or self._pattern.search(candidate) is not None
+    def indexed(self, low: int, high: int) -> ColumnElement[bool]:
+        """Return the condition that the full-text index has the rollout between these ids."""
+        prompts = table("prompt_words", column("rowid"), column("prompt_words"))
+        texts = table("rollout_words", column("rowid"), column("rollout_words"))
+        first = select(ANSWER.group_id).where(ANSWER.id >= low).order_by(ANSWER.id).limit(1)
+        last = select(ANSWER.group_id).where(ANSWER.id <= high).order_by(ANSWER.id.desc()).limit(1)
+        groups = select(prompts.c.rowid).where(
+            prompts.c.prompt_words.op("MATCH")(self.phrase),
+            prompts.c.rowid.between(first.scalar_subquery(), last.scalar_subquery()),
+        )
+        return ANSWER.id.in_(union_all(
+            select(texts.c.rowid).where(
+                texts.c.rollout_words.op("MATCH")(self.phrase), texts.c.rowid.between(low, high)
+            ),
+            select(ANSWER.id).where(ANSWER.group_id.in_(groups), ANSWER.id.between(low, high)),
+        ))  # fmt: skip
 
 
 def make_query(typed: str, mode: str) -> Query:
@@ -116,239 +139,108 @@ def make_query(typed: str, mode: str) -> Query:
         raise QueryError(f"there is no search mode {quoted(mode)}; choose from {', '.join(MODES)}")
     if not typed.strip():
         raise QueryError("the search text is empty; type a word or a phrase")
-    words = tuple(re.findall(r"[^\W_]+", typed))
-    literal = _even(typed)
-    if mode == "substring" or not words:
-        return Query(typed, literal, (), "substring", True)
+    words = tuple(re.findall(r"[^\W_]+", typed)) if mode != "substring" else ()
     # the index omits punctuation between words, so the text itself is checked for it
-    bare = re.fullmatch(r"[^\W_]+(?:\s+[^\W_]+)*", typed.strip()) is not None
-    return Query(typed, literal, words, "prefix" if mode == "prefix" else "words", not bare)
+    plain = words and re.fullmatch(r"[^\W_]+(?:\s+[^\W_]+)*", typed.strip())
+    return Query(typed, words, prefix=mode == "prefix", exact=not plain)
 
 
-def _even(candidate: str) -> str:
-    return " ".join(candidate.casefold().split())
+def _folded(text: str) -> str:
+    return " ".join(text.casefold().split())
 
 
-class SearchQuestions(OrderedRollouts):
-    """Search queries; `interrupt` from another thread stops one with InterruptedError."""
+def search(reader: "StoreReader", typed: str, **options: Any) -> Iterator[SearchHit]:
+    """Stream the hits of `searching`."""
+    return (hit for hit in searching(reader, typed, **options) if hit is not None)
 
-    def search(
-        self, typed: str, *, run: int | None = None, mode: str = "substring",
-        sort: str = "newest", limit: int = 50, before: int | None = None, step: int | None = None,
-        group: int | None = None, origin: str = "",
-    ) -> Iterator[v.SearchHit]:  # fmt: skip
-        """Stream rollouts whose completion or prompt contains the text.
 
-        `sort` is newest, or within one run reward, advantage, length, kl or clip, largest first. To
-        page through newest, pass the last hit's `rollout` as `before`. `step`, `group` (its index)
-        and `origin` restrict the search; `limit` applies after them.
-        """
-        found = self.searching(
-            typed, run=run, mode=mode, sort=sort, limit=limit, before=before, step=step,
-            group=group, origin=origin,
-        )  # fmt: skip
-        yield from (hit for hit in found if hit is not None)
+def searching(
+    reader: "StoreReader", typed: str, *, run: int | None = None, mode: str = "substring",
+    sort: str = "newest", limit: int = 50, before: int | None = None, step: int | None = None,
+    group: int | None = None, origin: str = "",
+) -> Iterator[SearchHit | None]:  # fmt: skip
+    """Stream rollouts whose completion or prompt contains the text.
 
-    def searching(
-        self, typed: str, *, run: int | None, mode: str = "substring", sort: str = "newest",
-        limit: int = 50, before: int | None = None, step: int | None = None,
-        group: int | None = None, origin: str = "",
-    ) -> Iterator[v.SearchHit | None]:  # fmt: skip
-        """Stream the same hits, and None now and then, so that a caller can pause in between."""
-        if sort not in SORTS:
-            raise QueryError(f"cannot sort hits by {quoted(sort)}; choose from {', '.join(SORTS)}")
-        if sort != "newest" and run is None:
-            raise QueryError(f"hits are sorted by {sort} within one run: name the run")
-        if step is not None and run is None:
-            raise QueryError(f"step {step} is of one run: name the run")
-        query = make_query(typed, mode)
-        bounds = self._bounds(run, step, before)
-        if bounds is None:
-            return
-        if sort != "newest":
-            hits = self._sorted(query, run, SORTS[sort], bounds)
-        elif query.match and self.schema >= 2:
-            hits = self._newest(query, run, bounds)
-        else:
-            hits = self._scan(query, run, bounds)
-        stops, count = self._stops, 0
-        for hit in hits:
-            if self._stops != stops:
-                raise InterruptedError("the search was stopped")
-            if hit is None or not (
-                step in (None, hit.step) and group in (None, hit.group_index)
-                and origin in ("", hit.origin)
-            ):  # fmt: skip
-                yield None
-                continue
-            yield hit
-            count += 1
-            if count >= limit:
-                return
-
-    def _bounds(
-        self, run: int | None, step: int | None, before: int | None
-    ) -> tuple[int, int] | None:
-        """Return the first and last id of the rollouts of a run, or of one of its steps."""
-        first, last = func.min(ANSWER.id), func.max(ANSWER.id)
-        if step is not None:
-            query = select(first, last).select_from(ROLLOUT).join(ROLLOUT_GROUP).where(
-                GROUP.run_id == run, GROUP.step == step, GROUP.origin.in_(ORIGINS)
-            )  # fmt: skip
-            ((low, high),) = self._all(query)
-        elif run is None:  # both in one query would scan the whole table
-            low, high = self._value(select(first)), self._value(select(last))
-        else:
-            low = self._value(select(first).where(ANSWER.group_id == self._group_edge(run)))
-            newest = self._group_edge(run, newest=True)
-            high = self._value(select(last).where(ANSWER.group_id == newest))
-        if low is None or high is None:
-            return None
-        return low, min(high, before - 1) if before is not None else high
-
-    # -- newest first ---------------------------------------------------------------------------
-
-    def _newest(
-        self, query: Query, run: int | None, bounds: tuple[int, int]
-    ) -> Iterator[v.SearchHit | None]:
-        """Merge hits in completions and hits in prompts by descending id."""
-        texts = self._pages(query, bounds)
-        prompts = self._prompt_pages(query, bounds)
-        one, two = next(texts, None), next(prompts, None)
-        while one is not None or two is not None:
-            key = max(page for page in (one, two) if page is not None)
-            in_text = one == key
-            if in_text:
-                one = next(texts, None)
-            if two == key:
-                two = next(prompts, None)
-            yield self._hit(key, query, run, in_text)
-
-    def _pages(self, query: Query, bounds: tuple[int, int]) -> Iterator[int]:
-        low, high = bounds
-        size = 64
-        while high >= low:
-            keys = self._column(_newest("rollout_words", query, low, high).limit(size))
-            yield from keys
-            if len(keys) < size:
-                return
-            high, size = keys[-1] - 1, PAGE
-
-    def _prompt_pages(self, query: Query, bounds: tuple[int, int]) -> Iterator[int]:
-        first, last = self._groups_of(bounds)
-        if last is None or first is None:
-            return
-        while last >= first:
-            groups = self._column(_newest("prompt_words", query, first, last).limit(16))
-            for group in groups:
-                rollouts = select(ANSWER.id).where(
-                    ANSWER.group_id == group, ANSWER.id.between(*bounds)
-                )
-                yield from self._column(rollouts.order_by(ANSWER.id.desc()))
-            if len(groups) < 16:
-                return
-            last = groups[-1] - 1
-
-    def _groups_of(self, bounds: tuple[int, int]) -> tuple[int | None, int | None]:
-        """Return the groups of the first and last rollout within the bounds."""
-        low, high = bounds
-        first = select(ANSWER.group_id).where(ANSWER.id >= low).order_by(ANSWER.id).limit(1)
-        last = select(ANSWER.group_id).where(ANSWER.id <= high).order_by(ANSWER.id.desc()).limit(1)
-        return self._value(first), self._value(last)
-
-    def _hit(self, key: int, query: Query, run: int | None, in_text: bool) -> v.SearchHit | None:
-        """Read an index hit; None if it is another run's or differs from the typed text."""
-        row = self._first(HITS.where(ANSWER.id == key))
-        if row is None or run not in (None, row.run):
-            return None
-        if query.exact:
-            in_text = query.holds(row.text)
-            if not in_text and not query.holds(row.prompt):
-                return None
-        return _as_hit(row, query, in_text)
-
-    # -- without the index, and in other orders ---------------------------------------------------
-
-    def _scan(
-        self, query: Query, run: int | None, bounds: tuple[int, int]
-    ) -> Iterator[v.SearchHit | None]:
-        """Scan the rollouts, newest first."""
-        low, high = bounds
-        hits = HITS.where(query.likely).order_by(ANSWER.id.desc())
-        size, stops = min(100, SCANNED), self._stops
-        while high >= low:
-            if self._stops != stops:
-                raise InterruptedError("the search was stopped")
-            bottom = max(low, high - size + 1)
-            rows = self._all(hits.where(ANSWER.id.between(bottom, high)))
-            yield from (hit for hit in self._among(rows, query, run) if hit is not None)
-            yield None
-            high, size = bottom - 1, SCANNED
-
-    def _among(
-        self, rows: Iterable[Any], query: Query, run: int | None
-    ) -> Iterator[v.SearchHit | None]:
+    `sort` is newest, or within one run reward, advantage, length, kl or clip, largest first. To
+    page through newest, pass the last hit's `rollout` as `before`. `step`, `group` (its index) and
+    `origin` restrict the search; `limit` applies after them. None after each page lets a caller
+    pause, and `reader.interrupt` from another thread stops the search with InterruptedError.
+    """
+    if sort not in SORTS:
+        raise QueryError(f"cannot sort hits by {quoted(sort)}; choose from {', '.join(SORTS)}")
+    if sort != "newest" and run is None:
+        raise QueryError(f"hits are sorted by {sort} within one run: name the run")
+    if step is not None and run is None:
+        raise QueryError(f"step {step} is of one run: name the run")
+    query = make_query(typed, mode)
+    conditions = [GROUP.hidden == 0]
+    if run is not None:
+        conditions.append(ANSWER.run_id + 0 == run)  # an id's page by the id, not by the run
+    for value, stored in ((step, GROUP.step), (group, GROUP.idx), (origin or None, GROUP.origin)):
+        if value is not None:
+            conditions.append(stored == value)
+    pages = _sorted if sort != "newest" else _newest
+    interrupts, count = reader.interrupts, 0
+    for rows in pages(reader, query, run, conditions, before, SORTS[sort]):
         for row in rows:
-            in_text = query.found_in(row.text)
-            mine = run is None or row.run == run
-            fits = mine and (in_text or query.found_in(row.prompt))
-            yield _as_hit(row, query, in_text) if fits else None
-
-    def _sorted(
-        self, query: Query, run: int | None, column: str, bounds: tuple[int, int]
-    ) -> Iterator[v.SearchHit | None]:
-        """Sort the hits if they are few; otherwise filter the sorted rollouts."""
-        few = self._few(query, run, bounds)
-        if few is None:
-            yield from self._among(self._ordered(run, column), query, run)
-        else:
-            yield from self._sort_few(few, query, run, column)
-
-    def _few(
-        self, query: Query, run: int | None, bounds: tuple[int, int]
-    ) -> dict[int, bool] | None:
-        """Return all hits by id, and whether each is in the completion; None if many."""
-        if not query.match or self.schema < 2:
-            hits = (hit for hit in self._scan(query, run, bounds) if hit is not None)
-            most = FEW // 10  # a text that more rollouts contain is soon met in any order
-            few = {hit.rollout: hit.where == "completion" for hit in islice(hits, most + 1)}
-            return few if len(few) <= most else None
-        first, last = self._groups_of(bounds)
-        texts = self._column(_newest("rollout_words", query, *bounds).limit(FEW + 1))
-        groups = self._column(_newest("prompt_words", query, first, last).limit(FEW // 8 + 1))
-        if len(texts) > FEW or len(groups) > FEW // 8:
-            return None
-        by_prompt = self._column(select(ANSWER.id).where(among(ANSWER.group_id, groups)))
-        return dict.fromkeys(by_prompt, False) | dict.fromkeys(texts, True)
-
-    def _sort_few(
-        self, found: dict[int, bool], query: Query, run: int | None, column: str
-    ) -> Iterator[v.SearchHit | None]:
-        rows = self._column(
-            select(ANSWER.id)
-            .where(among(ANSWER.id, found), ANSWER.run_id == run)
-            .order_by(ANSWER[column].desc().nulls_last(), ANSWER.id.desc())
-        )
-        for key in rows:
-            yield self._hit(key, query, run, found[key])
+            if reader.interrupts != interrupts:
+                raise InterruptedError("the search was stopped")
+            if hit := _hit(row, query):
+                yield hit
+                count += 1
+                if count >= limit:
+                    return
+        yield None
+        if reader.interrupts != interrupts:
+            raise InterruptedError("the search was stopped")
 
 
-def _newest(index: str, query: Query, low: int | None, high: int | None) -> Select[Any]:
-    """Select the rows of a full-text index that match, newest first."""
-    words = table(index, column("rowid"), column(index))
-    return (
-        select(words.c.rowid)
-        .where(words.c[index].op("MATCH")(query.match), words.c.rowid.between(low, high))
-        .order_by(words.c.rowid.desc())
-    )
+def _newest(
+    reader: "StoreReader", query: Query, run: int | None, conditions: Sequence[Any],
+    before: int | None, _: str,
+) -> Iterator[Sequence[Any]]:  # fmt: skip
+    """Read what may match in growing pages, newest first."""
+    bounds = select(func.min(ANSWER.id), func.max(ANSWER.id))
+    if run is not None:
+        bounds = bounds.where(ANSWER.run_id == run)
+    ((low, high),) = reader.rows(bounds)
+    if low is None:
+        return
+    high, size = high if before is None else min(high, before - 1), min(100, PAGE)
+    in_index = query.words and reader.schema >= 2
+    while high >= low:
+        bottom = max(low, high - size + 1)
+        likely = query.indexed(bottom, high) if in_index else query.likely
+        page = HITS.where(*conditions, ANSWER.id.between(bottom, high), likely)
+        yield reader.rows(page.order_by(ANSWER.id.desc()))
+        high, size = bottom - 1, 8 * size if in_index else PAGE
 
 
-def _as_hit(row: Any, query: Query, in_text: bool) -> v.SearchHit:
-    text = row.text if in_text else row.prompt
+def _sorted(
+    reader: "StoreReader",
+    query: Query,
+    run: int | None,
+    conditions: Sequence[Any],
+    _: int | None,
+    name: str,
+) -> Iterator[Sequence[Any]]:
+    """Read what may match in pages by descending value; those without one come last."""
+    keys = select(ANSWER.id).where(ANSWER.run_id == run)
+    if query.words and reader.schema >= 2:
+        keys = keys.where(query.indexed(0, 2**62))
+    order = (ANSWER[name].desc().nulls_last(), ANSWER.id.desc())
+    numbers = reader.column(keys.order_by(*order))
+    for start in range(0, len(numbers), PAGE):
+        page = among(ANSWER.id, numbers[start : start + PAGE])
+        yield reader.rows(HITS.where(*conditions, query.likely, page).order_by(*order))
+
+
+def _hit(row: Any, query: Query) -> SearchHit | None:
+    in_text = query.matches(row.text)
+    if not in_text and not query.matches(row.prompt):
+        return None
+    values = row._asdict()
+    prompt = values.pop("prompt")
+    values["text"] = text = row.text if in_text else prompt
     start, end = query.span(text)
-    return v.SearchHit(
-        rollout=row.rollout, group=row.group, run=row.run, step=row.step, origin=row.origin,
-        group_index=row.group_index, index=row.rollout_index,
-        where="completion" if in_text else "prompt", text=text, start=start, end=end,
-        reward=row.reward,
-    )  # fmt: skip
+    return SearchHit(**values, where="completion" if in_text else "prompt", start=start, end=end)

@@ -44,7 +44,7 @@ from grpo_tui.experiments.db.tables import (
 )
 from grpo_tui.experiments.db.texts import iso
 from grpo_tui.experiments.db.tokens import TokenFile
-from grpo_tui.experiments.read.facts import SOURCES
+from grpo_tui.experiments.read.events import SOURCES
 from grpo_tui.experiments.record.rows import (
     Item,
     RecordedParts,

@@ -14,6 +14,7 @@ import pytest
 
 from grpo_engine import events as ev
 from grpo_tui.experiments.db.paths import trackers_folder
+from grpo_tui.experiments.read.events import events_after
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder
 from grpo_tui.experiments.record.run_recorder import RunHandle
@@ -59,7 +60,7 @@ def logged(store: Path) -> set[int]:
 
 def notes(recorder: Recorder, handle: RunHandle) -> list[str]:
     with closing(StoreReader(recorder.path)) as reader:
-        facts = [fact.event for fact in reader.facts(handle.key)]
+        facts = [fact.event for fact in events_after(reader, handle.key)]
     return [event.text for event in facts if isinstance(event, ev.NoteWritten)]
 
 

@@ -76,6 +76,7 @@ def replayed() -> list[Any]:
     """Each moment of both runs' replays: time, event, its fields, and their values."""
     from grpo_engine import events as ev
     from grpo_tui.app.feed.replay import timed
+    from grpo_tui.experiments.read.events import events_after
     from grpo_tui.experiments.reader import StoreReader
 
     with closing(StoreReader(Path(STORE))) as reader:
@@ -84,7 +85,7 @@ def replayed() -> list[Any]:
             for name in (FIRST, SECOND)
             for moment in timed(
                 (fact.at, fact.event)
-                for fact in reader.facts(reader.resolve(name).key, after=0, limit=10_000)
+                for fact in events_after(reader, reader.resolve(name).key, after=0, limit=10_000)
             )
         ]
 

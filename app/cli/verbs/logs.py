@@ -34,13 +34,13 @@ def logs(
     if as_json and follow:
         raise typer.BadParameter("--json prints what is there now: leave --follow out")
     from grpo_tui.experiments.db.paths import log_file, run_folder
-    from grpo_tui.experiments.read.post_mortem import tail
+    from grpo_tui.experiments.read.post_mortem import log_lines, tail
 
     with reading(db) as reader:
         found = reader.resolve(run)
         path = log_file(run_folder(reader.path, found.id))
         end = path.stat().st_size if path.exists() else 0
-        shown = tail(path, lines, end) or reader.log_lines(found.key, lines)
+        shown = tail(path, lines, end) or log_lines(reader, found.key, lines)
         if as_json:
             print_json(list(shown))
             return

@@ -45,6 +45,7 @@ def rollouts(
     """
     from grpo_engine.errors import quoted
     from grpo_tui.experiments.errors import QueryError
+    from grpo_tui.experiments.read.search import search as find
 
     if sort and sort not in SORTS:
         raise QueryError(
@@ -60,8 +61,8 @@ def rollouts(
         if search:
             most = limit + 1 if limit else 2**31
             hits = list(
-                reader.search(
-                    search, run=found.key, mode=mode or "substring", sort=sort or "newest",
+                find(
+                    reader, search, run=found.key, mode=mode or "substring", sort=sort or "newest",
                     limit=most, step=step, group=group, origin=origin,
                 )
             )  # fmt: skip
