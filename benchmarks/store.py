@@ -25,9 +25,9 @@ from benchmarks import store_data as data
 from grpo_engine import events as ev
 from grpo_tui.app.feed.stored import StoreFeed
 from grpo_tui.experiments.compare.runs import compare
-from grpo_tui.experiments.read.search import search
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.search import search
 
 RUNS, STEPS, ROLLOUTS, STARTER, OPENED = 10_000, 100_000, 1_000_000, 100, 125
 

@@ -49,7 +49,7 @@ from grpo_tui.experiments.errors import (
     RunNotFoundError,
 )
 from grpo_tui.experiments.read.columns import FIELDS, Column, Names, parse_column, parse_columns
-from grpo_tui.experiments.read.connection import Connection, among, as_view
+from grpo_tui.experiments.read.connection import Connection, among, as_view, no_collection
 from grpo_tui.experiments.read.filters import compile_filter
 from grpo_tui.experiments.read.status import Derived, LifeSigns, derive
 from grpo_tui.experiments.starts import start_step
@@ -131,7 +131,8 @@ class StoreReader(Connection):
             query = query.where(RUN.c.id.in_(keys))
         waiting = self.waiting()
         statuses = self._derive_active(waiting)
-        return self._summaries(self.rows(query), extra, statuses, waiting, metrics)
+        with no_collection():
+            return self._summaries(self.rows(query), extra, statuses, waiting, metrics)
 
     def waiting(self) -> dict[int, Spilled]:
         """Return by run which events are not in the store yet."""

@@ -349,7 +349,7 @@ class ReplayFeed:
             reader.close()
 
     def _pages(self, reader: "StoreReader") -> Iterator[tuple[float | None, ev.Event]]:
-        from grpo_tui.experiments.read.events import events_after
+        from grpo_tui.experiments.recorded_events import events_after
 
         last = 0
         while True:

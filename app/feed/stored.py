@@ -27,7 +27,7 @@ ANSWER_S = 6.0
 
 def snapshot_of(reader: "StoreReader", run: int, step: int) -> Snapshot:
     """A finished step as it was once it had ended: its groups, passes and metrics."""
-    from grpo_tui.experiments.read.events import events_of_step
+    from grpo_tui.experiments.recorded_events import events_of_step
 
     state = RunState(Head())
     for fact in events_of_step(reader, run, step):
@@ -177,7 +177,7 @@ class StoreFeed:
 
     def _read_facts(self, reader: "StoreReader", last: int, groups_from: int) -> int:
         """Read everything beyond `last`, with groups only from step `groups_from` on."""
-        from grpo_tui.experiments.read.events import events_after
+        from grpo_tui.experiments.recorded_events import events_after
 
         while not self._stop.is_set():
             page = events_after(

@@ -18,13 +18,13 @@ from grpo_engine import events as ev
 from grpo_engine.control import Control
 from grpo_tui.experiments.db.paths import spill_file
 from grpo_tui.experiments.errors import StoreError
+from grpo_tui.experiments.post_mortem import log_lines, post_mortem
 from grpo_tui.experiments.purge import purge
-from grpo_tui.experiments.read.events import events_after
-from grpo_tui.experiments.read.post_mortem import log_lines, post_mortem
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder
 from grpo_tui.experiments.record.rows import Item
 from grpo_tui.experiments.record.spill import append, read_in_all
+from grpo_tui.experiments.recorded_events import events_after
 from grpo_tui.experiments.store import ExperimentStore
 from grpo_tui.experiments.values import AttemptView
 from tests.disks import fill, small_disk

@@ -10,9 +10,9 @@ import pytest
 from grpo_engine import events as ev
 from grpo_tui.experiments.errors import ImportRefusedError
 from grpo_tui.experiments.importing import import_files
-from grpo_tui.experiments.read.events import events_after
-from grpo_tui.experiments.read.search import search
 from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.recorded_events import events_after
+from grpo_tui.experiments.search import search
 from grpo_tui.experiments.store import ExperimentStore
 from tests.experiments.made import evaluated, record_run
 

@@ -14,10 +14,10 @@ import pytest
 
 from grpo_engine import events as ev
 from grpo_tui.experiments.db.paths import trackers_folder
-from grpo_tui.experiments.read.events import events_after
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder
 from grpo_tui.experiments.record.run_recorder import RunHandle
+from grpo_tui.experiments.recorded_events import events_after
 from tests.experiments.made import config, ended, put_all, started, step_events
 from tests.experiments.test_export import records
 from tests.patience import PATIENCE, until

@@ -12,10 +12,10 @@ from grpo_tui.experiments.db.migration_sql import CURRENT, MIGRATIONS
 from grpo_tui.experiments.db.migrations import version
 from grpo_tui.experiments.db.texts import now_iso
 from grpo_tui.experiments.errors import StoreReadOnlyError, StoreUnusableError
-from grpo_tui.experiments.read.post_mortem import post_mortem
-from grpo_tui.experiments.read.search import search
+from grpo_tui.experiments.post_mortem import post_mortem
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.search import search
 from grpo_tui.experiments.store import ExperimentStore
 from tests.experiments.made import CONFIG, finished, put_all, record_run, started
 

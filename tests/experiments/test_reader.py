@@ -13,7 +13,7 @@ from grpo_engine.config.recipes import RECIPES, SETTINGS
 from grpo_engine.config.settings import AlgorithmConfig
 from grpo_engine.events import CheckpointSaved
 from grpo_tui.experiments.errors import NoStoreError, QueryError, RunNotFoundError
-from grpo_tui.experiments.read.post_mortem import post_mortem
+from grpo_tui.experiments.post_mortem import post_mortem
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.store import ExperimentStore
 from tests.experiments.made import config, evaluated, finished, record_run

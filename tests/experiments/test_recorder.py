@@ -15,12 +15,12 @@ from grpo_tui.experiments.board import Board
 from grpo_tui.experiments.db.connection import begin
 from grpo_tui.experiments.db.texts import iso
 from grpo_tui.experiments.errors import StoreUnusableError
-from grpo_tui.experiments.read.events import events_after
-from grpo_tui.experiments.read.post_mortem import post_mortem
+from grpo_tui.experiments.post_mortem import post_mortem
 from grpo_tui.experiments.read.status import LifeSigns, derive
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.live import LiveBoard
 from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.recorded_events import events_after
 from grpo_tui.experiments.store import ExperimentStore
 from tests.experiments.made import (
     CONFIG,

@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from grpo_engine import events as ev
-from grpo_tui.experiments.read.events import events_after
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.recorded_events import events_after
 from tests.experiments.made import CONFIG, same
 
 TEXT = st.text(st.characters(exclude_categories=()), max_size=12) | st.sampled_from(

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from grpo_engine import events as ev
 from grpo_tui.experiments.errors import QueryError
-from grpo_tui.experiments.read.search import search, searching
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.search import search, searching
 from tests.experiments.made import CONFIG, finished, group, put_all, started, step_events
 
 TEXTS = [
@@ -100,7 +100,7 @@ def test_walking_the_sorted_rollouts_gives_what_sorting_the_hits_gives(
     reader: StoreReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = found(reader, "problem", sort="reward")
-    monkeypatch.setattr("grpo_tui.experiments.read.search.PAGE", 1)
+    monkeypatch.setattr("grpo_tui.experiments.search.PAGE", 1)
     assert found(reader, "problem", sort="reward") == wanted
     assert found(reader, "problem", sort="reward", mode="words") == wanted
     by_length = found(reader, "problem", sort="length")
@@ -183,7 +183,7 @@ def test_the_answers_that_contain_a_text_are_found_and_the_match_is_in_its_place
 def test_a_search_pauses_after_every_few_thousand_texts(
     reader: StoreReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("grpo_tui.experiments.read.search.PAGE", 2)
+    monkeypatch.setattr("grpo_tui.experiments.search.PAGE", 2)
     run = reader.resolve("one").key
     steps = list(searching(reader, "cat", run=run))
     assert [hit.text for hit in steps if hit] == ["the cat sat"]
@@ -239,7 +239,7 @@ def recorded(folder: Path, *events: ev.Event) -> Path:
 def test_every_order_gives_each_hit_once_over_all_pages(
     tmp_path: Path, sort: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("grpo_tui.experiments.read.search.PAGE", 2)
+    monkeypatch.setattr("grpo_tui.experiments.search.PAGE", 2)
     last = ev.GroupScored(step=3, group=group(0, ("yes", "yes", "no")))
     path = recorded(tmp_path, *step_events(1), *step_events(2), last, finished(3))
     with closing(StoreReader(path)) as reader:
@@ -254,7 +254,7 @@ def test_every_order_gives_each_hit_once_over_all_pages(
 def test_the_highest_come_first_whether_they_are_old_or_new_and_the_newer_of_equals(
     tmp_path: Path, column: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("grpo_tui.experiments.read.search.PAGE", 3)
+    monkeypatch.setattr("grpo_tui.experiments.search.PAGE", 3)
     path = recorded(tmp_path, *(event for step in range(1, 41) for event in step_events(step)))
     with closing(sqlite3.connect(path)) as file, file:
         # Five values, each in both old and new groups.

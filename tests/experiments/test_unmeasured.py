@@ -11,9 +11,9 @@ from grpo_engine import events as ev
 from grpo_tui.app.text.comparison import run_verdict
 from grpo_tui.experiments.compare.runs import compare, progress
 from grpo_tui.experiments.export.rows import evaluation_rows
-from grpo_tui.experiments.read.events import events_after
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.recorded_events import events_after
 from tests.experiments.made import CONFIG, ended, evaluated, finished, put_all, started
 
 REWARDS = {"eval/reward": 0.5, "eval/rewards/format_parts": 0.5}

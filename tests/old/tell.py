@@ -76,8 +76,8 @@ def replayed() -> list[Any]:
     """Each moment of both runs' replays: time, event, its fields, and their values."""
     from grpo_engine import events as ev
     from grpo_tui.app.feed.replay import timed
-    from grpo_tui.experiments.read.events import events_after
     from grpo_tui.experiments.reader import StoreReader
+    from grpo_tui.experiments.recorded_events import events_after
 
     with closing(StoreReader(Path(STORE))) as reader:
         return [

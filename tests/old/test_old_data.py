@@ -17,9 +17,9 @@ from grpo_tui.app.feed import demo
 from grpo_tui.experiments.db.machine import host_name
 from grpo_tui.experiments.db.migration_sql import CURRENT
 from grpo_tui.experiments.db.paths import spill_file
-from grpo_tui.experiments.read.events import events_after
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.recorded_events import events_after
 from tests.e2e.test_processors import CPUS, EMULATOR, HERE, emulated
 from tests.old.tell import EXPECTED, FIRST, SPILL, SPILLED, STORE, told, unpack
 

@@ -34,7 +34,7 @@ def logs(
     if as_json and follow:
         raise typer.BadParameter("--json prints what is there now: leave --follow out")
     from grpo_tui.experiments.db.paths import log_file, run_folder
-    from grpo_tui.experiments.read.post_mortem import log_lines, tail
+    from grpo_tui.experiments.post_mortem import log_lines, tail
 
     with reading(db) as reader:
         found = reader.resolve(run)

@@ -45,7 +45,7 @@ def rollouts(
     """
     from grpo_engine.errors import quoted
     from grpo_tui.experiments.errors import QueryError
-    from grpo_tui.experiments.read.search import search as find
+    from grpo_tui.experiments.search import search as find
 
     if sort and sort not in SORTS:
         raise QueryError(

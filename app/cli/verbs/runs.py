@@ -118,7 +118,7 @@ def show(
     Example: grpo-tui runs show @last --json
     """
     from grpo_tui.experiments.export.rows import run_row
-    from grpo_tui.experiments.read.post_mortem import post_mortem
+    from grpo_tui.experiments.post_mortem import post_mortem
 
     with reading(db) as reader:
         summary = reader.resolve(run)

@@ -248,7 +248,7 @@ class Searcher:
 
     def look(self, reader: "StoreReader") -> Hits:
         """Look further and return what is found so far."""
-        from grpo_tui.experiments.read.search import searching
+        from grpo_tui.experiments.search import searching
 
         if self._stream is None:
             self._stream = searching(reader, self.hits.text, run=self._run.key, limit=MOST_HITS + 1)

@@ -46,7 +46,7 @@ def load_preview(reader: "StoreReader", run: RunSummary) -> Preview:
     """Curves, changed settings, the last alert; for a lost run, what is known of its end."""
     # pydantic takes as long to load as the screen's first frame takes to draw
     from grpo_engine.config.parse import changed
-    from grpo_tui.experiments.read.post_mortem import post_mortem
+    from grpo_tui.experiments.post_mortem import post_mortem
 
     detail = reader.run(run.key)
     alerts = reader.alerts(run.key)
