@@ -49,7 +49,13 @@ from grpo_tui.experiments.errors import (
     RunNotFoundError,
 )
 from grpo_tui.experiments.read.columns import FIELDS, Column, Names, parse_column, parse_columns
-from grpo_tui.experiments.read.connection import Connection, among, as_view, no_collection
+from grpo_tui.experiments.read.connection import (
+    DELETED_SCHEMA,
+    Connection,
+    among,
+    as_view,
+    no_collection,
+)
 from grpo_tui.experiments.read.filters import compile_filter
 from grpo_tui.experiments.read.status import Derived, LifeSigns, derive
 from grpo_tui.experiments.starts import start_step
@@ -121,7 +127,7 @@ class StoreReader(Connection):
                 ATTEMPT.c.host, ATTEMPT.c.heartbeat, ATTEMPT.c.n.label("attempts"), id="short",
             )
             .outerjoin_from(RUN, ATTEMPT, IS_LAST)
-            .where(compile_filter(filter, names))
+            .where(self.not_deleted(), compile_filter(filter, names))
             .order_by(*_order(sort, names))
             .limit(limit)
         )  # fmt: skip
@@ -137,7 +143,7 @@ class StoreReader(Connection):
     def waiting(self) -> dict[int, Spilled]:
         """Return by run which events are not in the store yet."""
         files = {short: spilled(self.path, short) for short in runs_waiting(self.path)}
-        query = select(RUN.c.id, RUN.c.short).where(RUN.c.short.in_(files))
+        query = select(RUN.c.id, RUN.c.short).where(RUN.c.short.in_(files), self.not_deleted())
         return {run: files[short] for run, short in self.rows(query) if files[short].events}
 
     def names(self) -> Names:
@@ -173,7 +179,9 @@ class StoreReader(Connection):
         tags = grouped(self.rows(query))
         metric_rows = self._metric_rows(keys, metrics)
         parents = self.pairs(
-            select(RUN.c.id, PARENT.c.short).join(PARENT, PARENT.c.id == RUN.c.parent_id)
+            select(RUN.c.id, PARENT.c.short)
+            .join_from(RUN, PARENT, PARENT.c.id == RUN.c.parent_id)
+            .where(self.not_deleted(PARENT))
         )
         sweeps = {}
         if self.schema >= 3:
@@ -221,7 +229,7 @@ class StoreReader(Connection):
             versions=row.versions,
             attempts=self.attempts(run),
             folder=str(run_folder(self.path, summaries[0].id)),
-            ancestry=self._ancestry(run),
+            ancestry=self.ancestry(run),
         )
 
     def _settled(self, run: int) -> dict[str, Any]:
@@ -233,14 +241,14 @@ class StoreReader(Connection):
         )
         return dict(event.settled) if isinstance(event, ev.ModelLoaded) else {}
 
-    def _ancestry(self, run: int) -> tuple[v.Ancestor, ...]:
+    def ancestry(self, run: int) -> tuple[v.Ancestor, ...]:
         """Return the runs that a run began from, its parent first."""
         ancestors: dict[int, v.Ancestor] = {}
         while len(ancestors) < MAX_ANCESTORS:
             row = self.row(
                 select(PARENT.c.id, PARENT.c.short, PARENT.c.name)
                 .join_from(RUN, PARENT, PARENT.c.id == RUN.c.parent_id)
-                .where(RUN.c.id == run)
+                .where(RUN.c.id == run, self.not_deleted(PARENT))
             )
             if row is None or row.id in ancestors:  # only a damaged store has a circle
                 break
@@ -281,10 +289,11 @@ class StoreReader(Connection):
         if ref.startswith("@"):
             return self._special(ref)
         for condition in (or_(RUN.c.short == ref, RUN.c.uid == ref), RUN.c.name == ref):
-            keys = self.column(select(RUN.c.id).where(condition))
+            keys = self.column(select(RUN.c.id).where(condition, self.not_deleted()))
             if len(keys) == 1:
                 return self._summary(keys[0])
-        rows = self.rows(select(RUN.c.id, RUN.c.short, RUN.c.uid, RUN.c.name))
+        query = select(RUN.c.id, RUN.c.short, RUN.c.uid, RUN.c.name)
+        rows = self.rows(query.where(self.not_deleted()))
         matches = {
             row.id: f"{row.short} ({row.name})"
             for row in rows
@@ -308,9 +317,8 @@ class StoreReader(Connection):
     def _special(self, ref: str) -> v.RunSummary:
         if ref not in ("@last", "@best"):
             raise RunNotFoundError(f"{quoted(ref)} is no run; there are @last and @best")
-        last = self.row(
-            select(RUN.c.id, RUN.c.task).order_by(RUN.c.created_at.desc(), RUN.c.id.desc()).limit(1)
-        )
+        query = select(RUN.c.id, RUN.c.task).where(self.not_deleted())
+        last = self.row(query.order_by(RUN.c.created_at.desc(), RUN.c.id.desc()).limit(1))
         if last is None:
             raise RunNotFoundError(f"{ref} is no run yet: {self.path} holds none")
         best = self._best(last.task) if ref == "@best" else None
@@ -325,6 +333,7 @@ class StoreReader(Connection):
                 .join_from(METRIC_SUMMARY, RUN)
                 .join(METRIC_KEY, METRIC_KEY.c.id == METRIC_SUMMARY.c.key_id)
                 .where(METRIC_KEY.c.name == key, RUN.c.task == task, highest.is_not(None))
+                .where(self.not_deleted())
                 .order_by(highest.desc(), RUN.c.id.desc())
                 .limit(1)
             )
@@ -334,6 +343,13 @@ class StoreReader(Connection):
 
     def _summary(self, run: int) -> v.RunSummary:
         return self.runs(archived=True, keys=[run])[0]
+
+    def deleted(self) -> tuple[str, ...]:
+        """Return the names of the runs that are deleted and can be brought back, newest first."""
+        if self.schema < DELETED_SCHEMA:
+            return ()
+        query = select(RUN.c.name).where(RUN.c.deleted_at.is_not(None), RUN.c.purging == 0)
+        return tuple(self.column(query.order_by(RUN.c.deleted_at.desc())))
 
     # -- metrics and steps ----------------------------------------------------------------------
 
@@ -650,7 +666,7 @@ class StoreReader(Connection):
         query = (
             self.select(v.QueueItemView, QUEUE_ITEM, *names, run=None)
             .outerjoin_from(QUEUE_ITEM, SWEEP)
-            .outerjoin(RUN, RUN.c.id == QUEUE_ITEM.c.run_id)
+            .outerjoin(RUN, (RUN.c.id == QUEUE_ITEM.c.run_id) & self.not_deleted())
         )
         return tuple(
             as_view(v.QueueItemView, row, lease_until=row.lease_until or None)

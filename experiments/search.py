@@ -17,6 +17,7 @@ from sqlalchemy import (
     cast,
     column,
     func,
+    not_,
     or_,
     select,
     table,
@@ -26,7 +27,7 @@ from sqlalchemy import (
 )
 
 from grpo_engine.errors import quoted
-from grpo_tui.experiments.db.tables import ROLLOUT, ROLLOUT_GROUP
+from grpo_tui.experiments.db.tables import ROLLOUT, ROLLOUT_GROUP, RUN
 from grpo_tui.experiments.db.texts import escape
 from grpo_tui.experiments.errors import QueryError
 from grpo_tui.experiments.read.connection import among
@@ -173,7 +174,8 @@ def searching(
     if step is not None and run is None:
         raise QueryError(f"step {step} is of one run: name the run")
     query = make_query(typed, mode)
-    conditions = [GROUP.hidden == 0]
+    deleted = select(RUN.c.id).where(not_(reader.not_deleted()))
+    conditions = [GROUP.hidden == 0, ANSWER.run_id.not_in(deleted)]
     if run is not None:
         conditions.append(ANSWER.run_id + 0 == run)  # an id's page by the id, not by the run
     for value, stored in ((step, GROUP.step), (group, GROUP.idx), (origin or None, GROUP.origin)):

@@ -13,6 +13,7 @@ from sqlalchemy import (
     ColumnElement,
     Executable,
     ForeignKey,
+    FromClause,
     LargeBinary,
     Select,
     Table,
@@ -21,6 +22,7 @@ from sqlalchemy import (
     literal,
     select,
     text,
+    true,
     type_coerce,
 )
 from sqlalchemy.exc import DBAPIError, OperationalError
@@ -29,7 +31,7 @@ from sqlalchemy.types import NullType
 from grpo_tui.experiments.db.configs import in_force, json_text, number_of
 from grpo_tui.experiments.db.connection import open_reader, sql_connection
 from grpo_tui.experiments.db.migration_sql import CURRENT
-from grpo_tui.experiments.db.migrations import too_new
+from grpo_tui.experiments.db.migrations import too_new, version
 from grpo_tui.experiments.db.schema import check_schema
 from grpo_tui.experiments.db.tables import RUN
 from grpo_tui.experiments.db.texts import visible
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 V = TypeVar("V", bound="DataclassInstance")
+DELETED_SCHEMA = 8  # the first that has deleted runs
 MAX_DAMAGED = 20  # values that are named, and runs for each
 COLUMNS = {"key": "id", "run": "run_id", "group": "group_id", "index": "idx"}  # of these fields
 
@@ -66,8 +69,7 @@ class Connection:
         self.path = path
         self.file = open_reader(path)
         try:
-            self.schema = check_schema(self.file, path)
-            if self.schema == 0:
+            if check_schema(self.file, path) == 0:
                 raise NoStoreError(f"{path} is empty; the first run will create the store")
         except StoreError:
             self.file.close()
@@ -81,6 +83,11 @@ class Connection:
         self._damage: set[Damage] = set()
         self._damaged: dict[str, str] = {}
         self._described = 0  # how much of the damage that is about
+
+    @property
+    def schema(self) -> int:
+        """The number of migrations of the file, which a writer may upgrade at any time."""
+        return version(self.file)
 
     def close(self) -> None:
         self._connection.close()
@@ -174,6 +181,9 @@ class Connection:
         if self.schema == CURRENT:
             return set(table.c.keys())
         return {row[1] for row in self.file.execute(f"PRAGMA table_info({table.name})")}
+
+    def not_deleted(self, runs: FromClause = RUN) -> ColumnElement[bool]:
+        return runs.c.deleted_at.is_(None) if self.schema >= DELETED_SCHEMA else true()
 
     def short_id(self, run: int) -> str:
         short = self.value(select(RUN.c.short).where(RUN.c.id == run))
