@@ -12,6 +12,7 @@ from textual.binding import Binding
 
 from grpo_tui import app
 from grpo_tui.app.tui.key_actions import key_name
+from grpo_tui.app.tui.keys import is_bound
 
 PAGE = Path(__file__).with_name("keys.md")
 HEAD = """\
@@ -21,7 +22,8 @@ Letters never fire while a field has the focus; `esc` leaves the field and keeps
 are also `h j k l`. `tab` and `shift+tab` go from panel to panel, `ctrl+o` puts a letter on each
 panel and field, `ctrl+p` finds everything by its name. The last line of each screen shows the
 keys that matter there, `?` explains the focused panel and lists all keys. `(` `)` resize the
-focused panel, `X` hides it and `Z` undoes that; it is remembered.
+focused panel, `X` hides it and `Z` undoes that; it is remembered. A key means the same on every
+screen; what has a dash for a key is in the palette, `ctrl+p`.
 
 Keys can be changed: `settings.json` in the configuration folder (Linux `~/.config/grpo-tui`, macOS
 `~/Library/Application Support/grpo-tui`) maps the names in the last column to keys, as in
@@ -29,7 +31,7 @@ Keys can be changed: `settings.json` in the configuration folder (Linux `~/.conf
 """
 # Classes whose keys belong together, in the order of the page; others follow by themselves.
 SECTIONS = {
-    "Everywhere": ("Workbench", "WorkbenchScreen"),
+    "Everywhere": ("Workbench", "WorkbenchScreen", "Panel"),
     "Runs": ("RunsScreen", "QueueScreen"),
     "New run": ("NewRunScreen",),
     "Watch": ("WatchScreen", "Curves", "Lanes", "Groups", "AlertsLog"),
@@ -62,8 +64,9 @@ def classes() -> dict[str, list[Binding]]:
 
 
 def keys_of(binding: Binding) -> str:
-    """The keys of a binding as code: `→` `l`."""
-    return " ".join(f"`{key_name(key)}`" for key in binding.key.split(","))
+    """The keys of a binding as code: `→` `l`; a dash if it has none."""
+    keys = (f"`{key_name(key)}`" for key in binding.key.split(",") if is_bound(key))
+    return " ".join(keys) or "–"
 
 
 def page() -> str:

@@ -8,7 +8,7 @@ from math import inf, isfinite
 from typing import Any, NamedTuple
 
 from grpo_engine.metrics import natural_range, spec
-from grpo_tui.app.cli.output import cut, wants_colour
+from grpo_tui.app.cli.output import cut, uses_colour
 from grpo_tui.app.feed.series import SeriesView, series_of
 from grpo_tui.app.text.axes import axis
 from grpo_tui.app.text.numbers import short
@@ -37,7 +37,7 @@ def terminal() -> Canvas:
     plain = os.environ.get("TERM") in ("dumb", "linux") and sys.stdout.isatty()
     return Canvas(
         width=max(LEAST_WIDTH, shutil.get_terminal_size().columns),
-        colour=wants_colour() and os.environ.get("TERM") != "dumb",
+        colour=uses_colour() and os.environ.get("TERM") != "dumb",
         unicode=encoding == "utf8" and not plain,
     )
 
@@ -68,17 +68,17 @@ def chart(
     """
     import plotext
 
-    drawn = [(name, view, lines_of(view, smooth)) for name, view in curves if view.count]
-    if not drawn:
+    visible = [(name, view, lines_of(view, smooth)) for name, view in curves if view.count]
+    if not visible:
         return [f"{safe(title)}: no numbers"]
-    lettered = len(drawn) > (len(COLOURS) if canvas.colour else 1)
+    lettered = len(visible) > (len(COLOURS) if canvas.colour else 1)
     plotext.clear_figure()
     plotext.limit_size(False, False)
     plotext.plot_size(canvas.width, height)
     plotext.theme("clear")
     head = [cut(safe(title), canvas.width)]
-    for place, (name, view, lines) in enumerate(drawn):
-        letter, colour = LETTERS[place % len(LETTERS)], COLOURS[place % len(COLOURS)]
+    for index, (name, view, lines) in enumerate(visible):
+        letter, colour = LETTERS[index % len(LETTERS)], COLOURS[index % len(COLOURS)]
         marker = letter if lettered else "braille" if canvas.unicode else "*"
         for steps, values in lines:
             plotext.plot(steps, values, marker=marker, color=colour)
@@ -86,7 +86,7 @@ def chart(
         text = f" {safe(name)}  {short(view.value if smooth else view.last, 3)}"
         mark = plotext.colorize(mark, colour) if canvas.colour else mark
         head.append(mark + cut(text, canvas.width - 1))
-    _ticks(plotext, [line for _, _, lines in drawn for line in lines], key, canvas.width)
+    _ticks(plotext, [line for _, _, lines in visible for line in lines], key, canvas.width)
     body = plotext.build() if canvas.colour else plotext.uncolorize(plotext.build())
     rows = [*head, *(row.rstrip() for row in body.splitlines())]
     return rows if canvas.unicode else [_ascii(row) for row in rows]
@@ -102,17 +102,17 @@ def lines_of(view: SeriesView, smooth: bool) -> list[Points]:
     A curve with few values, such as that of evaluations, is never smoothed; its steps without a
     value are no gaps.
     """
-    found: list[Points] = [([], [])]
+    segments: list[Points] = [([], [])]
     columns = (view.smooth,) if smooth and not view.sparse else (view.low, view.high)
-    for place, step in enumerate(view.steps()):
-        steps, values = found[-1]
-        known = [value for value in dict.fromkeys(c[place] for c in columns) if isfinite(value)]
-        is_gap = not view.sparse or view.low[place] == inf
-        if not known and is_gap and steps:
-            found.append(([], []))
-        steps += [step] * len(known)
-        values += known
-    return [line for line in found if line[0]]
+    for index, step in enumerate(view.steps()):
+        steps, values = segments[-1]
+        finite = [value for value in dict.fromkeys(c[index] for c in columns) if isfinite(value)]
+        is_gap = not view.sparse or view.low[index] == inf
+        if not finite and is_gap and steps:
+            segments.append(([], []))
+        steps += [step] * len(finite)
+        values += finite
+    return [line for line in segments if line[0]]
 
 
 def _ticks(plotext: Any, lines: Sequence[Points], key: str, width: int) -> None:

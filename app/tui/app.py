@@ -301,7 +301,8 @@ class Workbench(RunApp):
         for item in key_actions(screen):
             run = partial(self.run_action, item.action, item.node)
             name = item.name[:1].upper() + item.name[1:]
-            yield SystemCommand(name, f"{item.help}  ({item.written})", run)
+            keys = f"  ({item.written})" if item.keys else ""
+            yield SystemCommand(name, item.help + keys, run)
         for theme in THEMES:
             yield SystemCommand(f"Theme: {theme.name}", "Colours of the whole workbench",
                                 partial(self.change_theme, theme.name))  # fmt: skip

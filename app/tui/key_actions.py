@@ -8,6 +8,8 @@ from textual.binding import Binding
 from textual.dom import DOMNode
 from textual.screen import Screen
 
+from grpo_tui.app.tui.keys import is_bound
+
 NAMES = {
     "enter": "⏎", "full_stop": ".", "slash": "/", "question_mark": "?", "space": "space",
     "left": "←", "right": "→", "up": "↑", "down": "↓", "escape": "esc", "asterisk": "*",
@@ -61,10 +63,11 @@ def key_actions(screen: Screen[Any]) -> Iterator[KeyAction]:
     for active in screen.active_bindings.values():
         if active.enabled and words_of(active.binding) is not None:
             _, keys = found.setdefault((active.binding.action, active.node), (active.binding, []))
-            keys.append(key_name(active.binding.key))
+            if is_bound(active.binding.key):
+                keys.append(key_name(active.binding.key))
     for (action, node), (binding, keys) in found.items():
         words = words_of(binding)
         if words is not None:
             section = (binding.id or "").rpartition(".")[0]
-            everywhere = section in ("", "mode", "panel")
+            everywhere = section in ("", "mode", "move", "panel")
             yield KeyAction(tuple(dict.fromkeys(keys)), *words, action, node, everywhere)

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from grpo_tui.app.tui.keys import EARLIER_IDS
 from grpo_tui.app.tui.looks.colours import DARK, PALETTES
 
 
@@ -46,11 +47,12 @@ class Preferences:
 
     @property
     def keymap(self) -> dict[str, str]:
-        """Binding ids and their keys."""
+        """Binding ids and their keys; ids of earlier versions stand for those of today."""
         keys = self._values.get("keymap")
         if not isinstance(keys, dict):
             return {}
-        return {str(name): str(key) for name, key in keys.items()}
+        renamed = {EARLIER_IDS[name]: key for name, key in keys.items() if name in EARLIER_IDS}
+        return {str(name): str(key) for name, key in {**renamed, **keys}.items()}
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return a remembered value."""

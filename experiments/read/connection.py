@@ -13,6 +13,7 @@ from sqlalchemy import (
     ColumnElement,
     Executable,
     ForeignKey,
+    FromClause,
     LargeBinary,
     Select,
     Table,
@@ -23,6 +24,7 @@ from sqlalchemy import (
     literal,
     select,
     text,
+    true,
     type_coerce,
 )
 from sqlalchemy.exc import DBAPIError, OperationalError
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 V = TypeVar("V", bound="DataclassInstance")
+DELETED_SCHEMA = 8  # the first that has deleted runs
 MOST_DAMAGED = 20  # values that are named, and runs for each
 COLUMNS = {"key": "id", "run": "run_id", "group": "group_id", "index": "idx"}  # of these fields
 
@@ -74,7 +77,6 @@ class Reading:
             raise
         for name, function in (("in_force", _as_json), ("number_in_force", _as_number)):
             self._file.create_function(name, 2, function, deterministic=True)
-        self.schema = version(self._file)
         if self.schema == 0:
             self._file.close()
             raise NoStoreError(f"{path} is empty; the first run will create the store")
@@ -89,6 +91,11 @@ class Reading:
         self._damage: set[Damage] = set()
         self._damaged: dict[str, str] = {}
         self._described = 0  # how much of the damage that is about
+
+    @property
+    def schema(self) -> int:
+        """The number of migrations of the file, which a writer may upgrade at any time."""
+        return version(self._file)
 
     def close(self) -> None:
         self._connection.close()
@@ -215,6 +222,9 @@ class Reading:
 
     def _views(self, view: type[V], query: Executable) -> tuple[V, ...]:
         return tuple(as_view(view, row) for row in self._all(query))
+
+    def _not_deleted(self, runs: FromClause = RUN) -> ColumnElement[bool]:
+        return runs.c.deleted_at.is_(None) if self.schema >= DELETED_SCHEMA else true()
 
     def _short(self, run: int) -> str:
         short = self._value(select(RUN.c.short).where(RUN.c.id == run))

@@ -25,7 +25,13 @@ from grpo_tui.experiments.db.tables import (
 )
 from grpo_tui.experiments.errors import RunActiveError, RunNotFoundError
 from grpo_tui.experiments.read.columns import FIELDS, Column, Known, parse_column, parse_columns
-from grpo_tui.experiments.read.connection import Reading, among, as_view, no_collection
+from grpo_tui.experiments.read.connection import (
+    DELETED_SCHEMA,
+    Reading,
+    among,
+    as_view,
+    no_collection,
+)
 from grpo_tui.experiments.read.filters import compile_filter
 from grpo_tui.experiments.read.status import Derived, LifeSigns, derive
 from grpo_tui.experiments.starts import begun_from
@@ -83,7 +89,7 @@ class RunQuestions(Reading):
                 ATTEMPT.c.host, ATTEMPT.c.heartbeat, ATTEMPT.c.n.label("attempts"), id="short",
             )
             .outerjoin_from(RUN, ATTEMPT, IS_LAST)
-            .where(compile_filter(filter, known))
+            .where(self._not_deleted(), compile_filter(filter, known))
             .order_by(*_order(sort, known))
             .limit(limit)
         )  # fmt: skip
@@ -99,7 +105,7 @@ class RunQuestions(Reading):
     def waiting(self) -> dict[int, Spilled]:
         """Return by run which events are not in the store yet."""
         files = {short: spilled(self.path, short) for short in runs_waiting(self.path)}
-        query = select(RUN.c.id, RUN.c.short).where(RUN.c.short.in_(files))
+        query = select(RUN.c.id, RUN.c.short).where(RUN.c.short.in_(files), self._not_deleted())
         return {run: files[short] for run, short in self._all(query) if files[short].events}
 
     def known(self) -> Known:
@@ -140,7 +146,7 @@ class RunQuestions(Reading):
             row = self._first(
                 select(PARENT.c.id, PARENT.c.short, PARENT.c.name)
                 .join_from(RUN, PARENT, PARENT.c.id == RUN.c.parent_id)
-                .where(RUN.c.id == run)
+                .where(RUN.c.id == run, self._not_deleted(PARENT))
             )
             if row is None or row.id in found:  # only a damaged store has a circle
                 break
@@ -183,10 +189,11 @@ class RunQuestions(Reading):
         if ref.startswith("@"):
             return self._special(ref)
         for condition in (or_(RUN.c.short == ref, RUN.c.uid == ref), RUN.c.name == ref):
-            keys = self._column(select(RUN.c.id).where(condition))
+            keys = self._column(select(RUN.c.id).where(condition, self._not_deleted()))
             if len(keys) == 1:
                 return self._summary(keys[0])
-        rows = self._all(select(RUN.c.id, RUN.c.short, RUN.c.uid, RUN.c.name))
+        named = select(RUN.c.id, RUN.c.short, RUN.c.uid, RUN.c.name)
+        rows = self._all(named.where(self._not_deleted()))
         found = {
             row.id: f"{row.short} ({row.name})"
             for row in rows
@@ -210,9 +217,8 @@ class RunQuestions(Reading):
     def _special(self, ref: str) -> v.RunSummary:
         if ref not in ("@last", "@best"):
             raise RunNotFoundError(f"{quoted(ref)} is no run; there are @last and @best")
-        last = self._first(
-            select(RUN.c.id, RUN.c.task).order_by(RUN.c.created_at.desc(), RUN.c.id.desc()).limit(1)
-        )
+        newest = select(RUN.c.id, RUN.c.task).where(self._not_deleted())
+        last = self._first(newest.order_by(RUN.c.created_at.desc(), RUN.c.id.desc()).limit(1))
         if last is None:
             raise RunNotFoundError(f"{ref} is no run yet: {self.path} holds none")
         best = self._best(last.task) if ref == "@best" else None
@@ -227,6 +233,7 @@ class RunQuestions(Reading):
                 .join_from(METRIC_SUMMARY, RUN)
                 .join(METRIC_KEY, METRIC_KEY.c.id == METRIC_SUMMARY.c.key_id)
                 .where(METRIC_KEY.c.name == key, RUN.c.task == task, highest.is_not(None))
+                .where(self._not_deleted())
                 .order_by(highest.desc(), RUN.c.id.desc())
                 .limit(1)
             )
@@ -236,6 +243,13 @@ class RunQuestions(Reading):
 
     def _summary(self, run: int) -> v.RunSummary:
         return self.runs(archived=True, keys=[run])[0]
+
+    def deleted(self) -> tuple[str, ...]:
+        """Return the names of the runs that are deleted and can be brought back, newest first."""
+        if self.schema < DELETED_SCHEMA:
+            return ()
+        hidden = select(RUN.c.name).where(RUN.c.deleted_at.is_not(None), RUN.c.purging == 0)
+        return tuple(self._column(hidden.order_by(RUN.c.deleted_at.desc())))
 
     # -- rows to values -------------------------------------------------------------------------
 
@@ -269,7 +283,7 @@ class RunQuestions(Reading):
         summaries = self._metrics(keys, metrics)
         parents = self._dict(select(RUN.c.id, PARENT.c.short).join_from(
             RUN, PARENT, PARENT.c.id == RUN.c.parent_id
-        ))  # fmt: skip
+        ).where(self._not_deleted(PARENT)))  # fmt: skip
         sweeps = {}
         if self.schema >= 3:
             sweeps = self._dict(select(RUN.c.id, SWEEP.c.name).join_from(RUN, SWEEP))

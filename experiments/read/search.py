@@ -18,6 +18,7 @@ from sqlalchemy import (
     cast,
     column,
     func,
+    not_,
     or_,
     select,
     table,
@@ -27,7 +28,7 @@ from sqlalchemy import (
 
 from grpo_engine.errors import quoted
 from grpo_tui.experiments import values as v
-from grpo_tui.experiments.db.tables import ROLLOUT, ROLLOUT_GROUP
+from grpo_tui.experiments.db.tables import ROLLOUT, ROLLOUT_GROUP, RUN
 from grpo_tui.experiments.db.texts import escape
 from grpo_tui.experiments.errors import QueryError
 from grpo_tui.experiments.read.connection import among
@@ -172,10 +173,11 @@ class SearchQuestions(OrderedRollouts):
         else:
             hits = self._scan(query, run, bounds)
         stops, count = self._stops, 0
+        deleted = {*self._column(select(RUN.c.id).where(not_(self._not_deleted())))}
         for hit in hits:
             if self._stops != stops:
                 raise InterruptedError("the search was stopped")
-            if hit is None or not (
+            if hit is None or hit.run in deleted or not (
                 step in (None, hit.step) and group in (None, hit.group_index)
                 and origin in ("", hit.origin)
             ):  # fmt: skip

@@ -60,7 +60,7 @@ class WaitingQuestions(Reading):
             RUN.c.short.label("run"),
             run=None,
         )
-        is_run = RUN.c.id == QUEUE_ITEM.c.run_id
+        is_run = (RUN.c.id == QUEUE_ITEM.c.run_id) & self._not_deleted()
         query = query.outerjoin_from(QUEUE_ITEM, SWEEP).outerjoin(RUN, is_run)
         return query.order_by(QUEUE_ITEM.c.id)
 

@@ -12,13 +12,16 @@ from typing import Any, ClassVar, Self
 
 from rich.segment import Segment
 from rich.style import Style
+from textual.binding import BindingType
 from textual.color import Color
 from textual.geometry import Offset, Region, Size
+from textual.message import Message
 from textual.selection import Selection
 from textual.strip import Strip
 from textual.widget import Widget
 
 from grpo_tui.app.text.safe_text import cell_len, clip, safe, wrap
+from grpo_tui.app.tui.keys import NAVIGATION
 from grpo_tui.app.tui.looks.colours import Palette, palette_of, style
 
 Span = tuple[str, Style | None]
@@ -30,14 +33,37 @@ HIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\
 
 
 class Panel(Widget, can_focus=True):
-    """A framed or frameless area of lines."""
+    """A framed or frameless area of lines, whose cursor the arrows move while it has the focus."""
 
     DEFAULT_CSS = """
     Panel { width: 1fr; height: 1fr; background: $background; }
     """
     ALLOW_MAXIMIZE: ClassVar[bool | None] = True
 
+    BINDINGS: ClassVar[list[BindingType]] = [*NAVIGATION]
+
     framed: ClassVar[bool] = True
+    navigable: ClassVar[bool] = False  # whether the arrows act in it
+
+    class Moved(Message):
+        """The cursor of a panel is to move by so many rows and columns."""
+
+        def __init__(self, panel: "Panel", rows: int, columns: int) -> None:
+            super().__init__()
+            self.panel, self.rows, self.columns = panel, rows, columns
+
+        @property
+        def control(self) -> "Panel":
+            """The panel, for `@on` with a selector."""
+            return self.panel
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
+        """Leave the arrows to the screen where there is nothing to move."""
+        return action != "move" or self.navigable
+
+    def action_move(self, rows: int, columns: int) -> None:
+        """Ask the screen to move the cursor; a panel that knows its lines moves it itself."""
+        self.post_message(self.Moved(self, rows, columns))
 
     def __init__(self, title: str = "", **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -1,0 +1,136 @@
+"""One key has one meaning on every screen; what has no key is in the palette."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from textual.binding import Binding
+
+from docs.keys_page import classes
+from grpo_tui.app.tui.app import Workbench
+from grpo_tui.app.tui.key_actions import key_actions
+from grpo_tui.app.tui.keys import EARLIER_IDS, MEANINGS, NAVIGATION, is_bound, unbound
+from grpo_tui.app.tui.screens.base import WorkbenchScreen
+from grpo_tui.app.tui.widgets.panel import Line, Panel
+from tests.app.tui.screens.test_watch import SHORT, settle, workbench
+
+# Screens whose keys still have their earlier meanings.
+EARLIER = {
+    "AlertsLog", "ChartScreen", "Choice", "ChatScreen", "CompareScreen", "Curves", "ExploreScreen",
+    "Groups", "Lanes", "LabScreen", "LatestScreen", "NewRunScreen",
+    "QueueScreen", "RolloutsScreen", "RunsScreen", "WatchScreen", "AnswersPanel", "CrashScreen",
+    "HelpScreen", "WorkbenchScreen", "ControlScreen", "Ask",
+}  # fmt: skip
+
+
+def words(key: str) -> tuple[str, ...]:
+    """What a key may do; empty for one that has no meaning yet."""
+    return next((words for keys, words in MEANINGS.items() if key in keys.split(",")), ())
+
+
+def bound() -> Iterator[tuple[str, str, Binding]]:
+    """Each class of the app with each of its keys."""
+    for name, bindings in classes().items():
+        for binding in bindings:
+            for key in binding.key.split(","):
+                if is_bound(key):
+                    yield name, key, binding
+
+
+def test_a_key_means_the_same_on_every_screen() -> None:
+    for name, key, binding in bound():
+        if name not in EARLIER:
+            allowed = words(key)
+            assert allowed, (name, key, binding.description, "has no meaning in keys.MEANINGS")
+            assert binding.description.startswith(allowed), (name, key, binding.description)
+
+
+def test_no_two_keys_are_described_by_the_same_word() -> None:
+    """But for keys that end something, and those whose two directions share a word."""
+    shared = {"explain", "close", "cancel", "back", "hide", "mark", "page", "ten", "same prompt",
+              "copy", "stop"}  # fmt: skip
+    once: dict[str, str] = {}
+    for keys, meanings in MEANINGS.items():
+        for word in set(meanings) - shared:
+            assert once.setdefault(word, keys) == keys, (word, keys, once[word])
+
+
+def test_ids_of_earlier_keymaps_lead_to_bindings() -> None:
+    ids = {binding.id for bindings in classes().values() for binding in bindings}
+    ids |= {binding.id for binding in NAVIGATION}
+    assert set(EARLIER_IDS.values()) <= ids
+    assert not set(EARLIER_IDS) & ids - set(EARLIER_IDS.values()) or EARLIER
+
+
+class Lines(Panel):
+    """A panel with a cursor and one action that has no key."""
+
+    navigable = True
+    BINDINGS = [unbound("log", "log axis", "lines.log", "Logarithmic axis")]  # noqa: RUF012
+
+    def paint(self, width: int, height: int) -> list[Line]:
+        return [[("line"[:width], None)]] * height
+
+    def action_log(self) -> None:
+        """What the palette offers."""
+
+
+class Two(WorkbenchScreen):
+    """Two panels."""
+
+    mode = "two"
+
+    def body(self):  # type: ignore[no-untyped-def]
+        yield Lines("first", id="first")
+        yield Lines("second", id="second")
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        self.moves: list[tuple[str | None, int, int]] = []
+
+    def on_panel_moved(self, event: Panel.Moved) -> None:
+        self.moves.append((event.panel.id, event.rows, event.columns))
+
+
+async def test_arrows_act_in_the_panel_that_has_the_focus(tmp_path: Path) -> None:
+    app = Workbench(tmp_path / "none.db")
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = Two()
+        await app.push_screen(screen)
+        screen.query_one("#second").focus()
+        await pilot.press("down", "h", "end")
+        screen.query_one("#first").focus()
+        await pilot.press("k")
+        await pilot.pause()
+        assert screen.moves == [
+            ("second", 1, 0), ("second", 0, -1), ("second", 1_000_000, 0), ("first", -1, 0),
+        ]  # fmt: skip
+
+
+@pytest.mark.parametrize("key", ["f9", None])
+async def test_an_action_without_a_key_is_in_the_palette_and_takes_one_from_the_keymap(
+    tmp_path: Path, key: str | None
+) -> None:
+    app = Workbench(tmp_path / "none.db")
+    if key:
+        app.preferences.remember(keymap={"lines.log": key})
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = Two()
+        await app.push_screen(screen)
+        screen.query_one("#first").focus()
+        await pilot.pause()
+        actions = {item.name: item for item in key_actions(screen)}
+        assert actions["log axis"].keys == ((key,) if key else ())
+
+
+async def test_a_keymap_of_an_earlier_version_still_moves_its_keys(tmp_path: Path) -> None:
+    app = workbench(SHORT.events(), tmp_path)
+    app.preferences.remember(keymap={"runs.down": "ctrl+d"})
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot, app)
+        screen = Two()
+        await app.push_screen(screen)
+        screen.query_one("#first").focus()
+        await pilot.press("ctrl+d")
+        await pilot.pause()
+        assert screen.moves == [("first", 1, 0)]
