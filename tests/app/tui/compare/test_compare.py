@@ -13,10 +13,10 @@ import pytest
 from grpo_engine import events as ev
 from grpo_engine.config.parse import build
 from grpo_tui.app.text.numbers import short
+from grpo_tui.app.tui.dialogs.picker import Picker
 from grpo_tui.app.tui.looks.colours import PALETTES
 from grpo_tui.app.tui.screens.compare import CompareScreen
 from grpo_tui.app.tui.screens.compare.load import load_comparison
-from grpo_tui.app.tui.screens.compare.pick import Picker
 from grpo_tui.app.tui.screens.compare.view import View
 from grpo_tui.app.tui.screens.runs import RunsScreen
 from grpo_tui.experiments.reader import StoreReader
