@@ -136,6 +136,7 @@ class RunQueue:
             row = session.exec(
                 select(RunRow)
                 .where(RunRow.config_hash == fingerprint, RunRow.status == "completed")
+                .where(col(RunRow.deleted_at).is_(None))
                 .order_by(col(RunRow.id).desc())
             ).first()
             if row is not None:

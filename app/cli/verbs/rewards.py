@@ -64,7 +64,7 @@ def show(
     parameters = {}
     if loaded.required or loaded.parameters:
         parameters = dict(inspect.signature(loaded.function).parameters)
-    needs = [each for each in loaded.required if each not in GIVEN]
+    needs = [column for column in loaded.required if column not in GIVEN]
     options = {
         key: parameter.default
         for key, parameter in parameters.items()
@@ -72,9 +72,9 @@ def show(
     }
     text = inspect.getdoc(loaded.function) or "It has no docstring."
     if as_json:
-        found = {"name": loaded.name, "help": text, "needs": needs, "file": loaded.file}
+        summary = {"name": loaded.name, "help": text, "needs": needs, "file": loaded.file}
         options = {key: value if _is_json(value) else str(value) for key, value in options.items()}
-        typer.echo(json.dumps({**found, "options": options}, indent=2))
+        typer.echo(json.dumps({**summary, "options": options}, indent=2))
         return
     typer.echo(f"{loaded.name}\n\n{text}\n")
     typer.echo(f"needs    {', '.join(needs) or 'no column or option'}")
@@ -152,9 +152,13 @@ def try_(
         printed = _text_of(log)
     report(scored, completion, printed, as_json)
     if not as_json and name not in BUILT_IN:
-        got, other = ("text", "--chat") if isinstance(prompts, str) else ("messages", "--text")
-        where = "" if task is None or chat is not None else f", as a run on {task} gives them"
-        typer.echo(f"completions were passed as {got}{where}; {other} passes the other", err=True)
+        form, alternative = (
+            ("text", "--chat") if isinstance(prompts, str) else ("messages", "--text")
+        )
+        origin = "" if task is None or chat is not None else f", as a run on {task} gives them"
+        typer.echo(
+            f"completions were passed as {form}{origin}; {alternative} passes the other", err=True
+        )
     if scored.problems:
         raise typer.Exit(exit_codes.FAILED)
 
@@ -180,22 +184,22 @@ def _inputs(prompt: str, task: str | None, chat: bool | None) -> tuple[Any, dict
 
     loaded = load_task(TaskConfig(name=task, held_out_size=1))
     first = loaded.train[0]
-    asked = for_rewards(first, conversation(loaded, first))
-    if chat is not None and chat == isinstance(asked, str):
-        asked = user_message(asked) if isinstance(asked, str) else plain_text(asked)
-    return asked, dict(first.columns)
+    prompt_ = for_rewards(first, conversation(loaded, first))
+    if chat is not None and chat == isinstance(prompt_, str):
+        prompt_ = user_message(prompt_) if isinstance(prompt_, str) else plain_text(prompt_)
+    return prompt_, dict(first.columns)
 
 
-def _pairs(words: list[str] | None, flag: str) -> dict[str, Any]:
+def _pairs(arguments: list[str] | None, flag: str) -> dict[str, Any]:
     """Parse NAME=VALUE arguments; a value is JSON if it parses, otherwise text."""
     from grpo_engine.config.safe_yaml import parse_json
     from grpo_engine.errors import ConfigError, quoted
 
     pairs: dict[str, Any] = {}
-    for word in words or []:
-        name, sign, text = word.partition("=")
+    for argument in arguments or []:
+        name, sign, text = argument.partition("=")
         if not sign:
-            raise ConfigError(f"{flag} {quoted(word)} has no `=`; write {flag} NAME=VALUE")
+            raise ConfigError(f"{flag} {quoted(argument)} has no `=`; write {flag} NAME=VALUE")
         try:
             value = parse_json(text)
             # A number stays text, as a column of a JSONL file often has it.
@@ -219,9 +223,9 @@ def report(scored: Any, completions: list[str], printed: str, as_json: bool) -> 
             {"kind": p.cause, "completion": p.completion, "line": p.line, "message": p.message}
             for p in scored.problems
         ]
-        found = {"function": scored.names[0], "scores": rows, "problems": problems}
+        summary = {"function": scored.names[0], "scores": rows, "problems": problems}
         logged = {"extras": scored.extras, "metrics": scored.metrics, "printed": printed}
-        typer.echo(json.dumps({**found, **logged}, indent=2, ensure_ascii=False))
+        typer.echo(json.dumps({**summary, **logged}, indent=2, ensure_ascii=False))
         return
     from grpo_tui.app.cli.output import print_table
     from grpo_tui.app.text.safe_text import clip, safe

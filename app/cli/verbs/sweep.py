@@ -18,7 +18,7 @@ from grpo_tui.app.cli.params import (
     complete_settings,
 )
 from grpo_tui.app.cli.store_access import writing
-from grpo_tui.app.text.stderr import say
+from grpo_tui.app.text.stderr import print_stderr
 
 if TYPE_CHECKING:
     from grpo_tui.experiments.queue import RunQueue
@@ -87,7 +87,7 @@ def sweep(
 def _requeue(queue: "RunQueue", sweep: int | None, *, retry: bool, again: bool) -> None:
     for state, asked in (("failed", retry), ("skipped", again)):
         if asked:
-            say(f"{queue.requeue(state, sweep)} {state} runs were requeued")
+            print_stderr(f"{queue.requeue(state, sweep)} {state} runs were requeued")
 
 
 def _plan(
@@ -118,9 +118,9 @@ def _plan(
             seed = int(flat(one)["seed"]) + number if "seed" in texts else first + number
             planned.append((chosen | {"seed": seed}, one | {"seed": seed, "name": ""}))
     for download in require_apart(tried, later=later):
-        say(download)
+        print_stderr(download)
     key, new = queue.sweep(name, axes | {"seed": list(range(first, first + seeds))}, planned)
-    say(f"{'queued' if new else 'continuing with'} {len(planned)} runs")
+    print_stderr(f"{'queued' if new else 'continuing with'} {len(planned)} runs")
     return key
 
 

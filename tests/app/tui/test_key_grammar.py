@@ -17,7 +17,7 @@ from tests.app.tui.screens.test_watch import SHORT, settle, workbench
 # Screens whose keys still have their earlier meanings.
 EARLIER = {
     "AlertsLog", "ChartScreen", "Choice", "ChatScreen", "CompareScreen", "Curves", "ExploreScreen",
-    "Groups", "Lanes", "LabScreen", "LatestScreen", "NewRunScreen", "Pick", "Picker",
+    "Groups", "Lanes", "LabScreen", "LatestScreen", "NewRunScreen",
     "QueueScreen", "RolloutsScreen", "RunsScreen", "WatchScreen", "AnswersPanel", "CrashScreen",
     "HelpScreen", "WorkbenchScreen", "ControlScreen", "Ask",
 }  # fmt: skip

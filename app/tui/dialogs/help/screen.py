@@ -13,7 +13,6 @@ from textual.widgets import Input, Static
 
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.text.safe_text import cell_len, pad, safe, wrap
-from grpo_tui.app.tui.dialogs.choices import Filtered
 from grpo_tui.app.tui.dialogs.help.topics import (
     SCREENS,
     Part,
@@ -24,6 +23,7 @@ from grpo_tui.app.tui.dialogs.help.topics import (
     setting_parts,
     topic_parts,
 )
+from grpo_tui.app.tui.dialogs.picker import Filtered
 from grpo_tui.app.tui.key_actions import key_actions
 from grpo_tui.app.tui.widgets.field import Field
 

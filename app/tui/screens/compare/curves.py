@@ -75,6 +75,12 @@ class CurvesPanel(ViewPanel, ChartStack):
         """The width of a chart in pixel columns."""
         return max(2, 2 * (self.chart_width(len(self._metrics)) - LABELS))
 
+    @property
+    def _drawn_width(self) -> int:
+        """The cells of each chart: those for which the curves were read."""
+        data = self.view.charts
+        return data.request.wide // 2 + LABELS if data else self.chart_width(len(self._metrics))
+
     def on_resize(self) -> None:
         """Request curves for the new width."""
         self.post_message(CurvesResized())
@@ -127,7 +133,7 @@ class CurvesPanel(ViewPanel, ChartStack):
         keys, rows = self._metrics, self._rows()
         if not keys:
             return [[("No metrics are recorded yet.", style(palette.label))]]
-        width = self.chart_width(len(keys))
+        width = self._drawn_width
         lines = self.stacked(rows, width, self._chart)
         more = len(keys) - sum(len(charts) for charts, _ in rows)
         self.title = f"curves · {more} more ↕" if more > 0 else "curves"
@@ -151,7 +157,7 @@ class CurvesPanel(ViewPanel, ChartStack):
     def _pick(self, event: events.MouseEvent, zoom: int = 0) -> None:
         if (at := self.chart_at(event.offset)) and (data := self.view.charts) is not None:
             index, column = at[0], at[1] - LABELS
-            width = self.chart_width(len(self._metrics)) - LABELS
+            width = self._drawn_width - LABELS
             if column < width:
                 x = data.first + cross_position(column, data.span, width)
                 chart = self.view.chart if self.view.solo else index

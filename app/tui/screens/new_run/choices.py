@@ -13,11 +13,11 @@ from grpo_engine.errors import ConfigError
 from grpo_engine.presets import names, preset
 from grpo_tui.app.text.recipe_cards import card_of
 from grpo_tui.app.text.recipe_text import values_of
+from grpo_tui.app.tui.dialogs.picker import Item, Picker
 from grpo_tui.app.tui.looks.colours import Palette, style
 from grpo_tui.app.tui.screens.new_run.facts import fact, recipe_lines
 from grpo_tui.app.tui.screens.new_run.form import FormField, RunForm
 from grpo_tui.app.tui.screens.new_run.lines import plain
-from grpo_tui.app.tui.screens.new_run.picks import Entry, Pick
 from grpo_tui.app.tui.screens.new_run.view import View, check
 from grpo_tui.app.tui.widgets.panel import Line, paragraph
 from grpo_tui.experiments.values import CheckpointView
@@ -201,17 +201,17 @@ def would_fail(view: View, path: str, text: str) -> bool:
     return False
 
 
-def value_list(view: View, field: FormField) -> Pick:
+def value_list(view: View, field: FormField) -> Picker:
     """The values of a setting, with the conflicts of each, or the recipe's six choices with it."""
     path = field.info.path
-    entries = [
-        Entry(text or "-", text or "by the recipe",
-              meaning_of(path, text, view.checked.recipe), would_fail(view, path, text))
+    items = [
+        Item(text, (text or "by the recipe", meaning_of(path, text, view.checked.recipe)),
+             bad=would_fail(view, path, text))
         for text in choices_of(field)
     ]  # fmt: skip
 
     def about(text: str, width: int, palette: Palette) -> list[Line]:
-        then = view.with_form(view.form.type(path, "" if text == "-" else text))
+        then = view.with_form(view.form.type(path, text))
         if path.startswith("algorithm."):
             return recipe_lines(then, width, palette)
         errors = then.checked.errors
@@ -219,13 +219,15 @@ def value_list(view: View, field: FormField) -> Pick:
         colour = palette.bad if errors else palette.text
         return paragraph(words, width, 8, colour)
 
-    return Pick(path, plain(field.info.help), entries, about, field.text or "-", lines=True)
+    return Picker(
+        path, items, hint=plain(field.info.help), cursor=field.text, details=about, below=True
+    )
 
 
-def recipe_list(view: View) -> Pick:
+def recipe_list(view: View) -> Picker:
     """The recipes, with the six choices of each."""
-    entries = [
-        Entry(name, name, card_of(name).title, would_fail(view, RECIPE, name))
+    items = [
+        Item(name, (name, card_of(name).title), bad=would_fail(view, RECIPE, name))
         for name in available()[0]
     ]
 
@@ -241,16 +243,18 @@ def recipe_list(view: View) -> Pick:
         ]  # fmt: skip
 
     hint = "The six choices. ✗ conflicts with the current settings."
-    return Pick("recipe", hint, entries, about, view.checked.fields[RECIPE].text)
+    cursor = view.checked.fields[RECIPE].text
+    return Picker("recipe", items, hint=hint, cursor=cursor, details=about)
 
 
-def start_list(view: View) -> Pick:
+def start_list(view: View) -> Picker:
     """The presets and runs to start from."""
-    entries = [Entry("", "presets"), *(Entry(f"preset:{name}", name) for name in names())]
+    items = [Item(None, ("presets",)), *(Item(f"preset:{name}", (name, "")) for name in names())]
     runs = view.runs[:MOST_PARENTS]
-    entries += [Entry("", "clone a run")] if runs else []
-    entries += [
-        Entry(f"clone:{run.id}", run.name or run.id, f"{run.recipe} · {run.status}") for run in runs
+    items += [Item(None, ("clone a run",))] if runs else []
+    items += [
+        Item(f"clone:{run.id}", (run.name or run.id, f"{run.recipe} · {run.status}"))
+        for run in runs
     ]
 
     def about(value: str, width: int, palette: Palette) -> list[Line]:
@@ -271,15 +275,16 @@ def start_list(view: View) -> Pick:
 
     now = view.origin
     chosen = f"preset:{now.name}" if now.kind == "preset" else f"clone:{now.run}"
-    return Pick("start from", "ctrl+z brings back what is changed here.", entries, about, chosen)
+    hint = "ctrl+z brings back what is changed here."
+    return Picker("start from", items, hint=hint, cursor=chosen, details=about)
 
 
-def begin_list(saved: Sequence[CheckpointView]) -> Pick:
+def begin_list(saved: Sequence[CheckpointView]) -> Picker:
     """The checkpoints that a run can begin with, the newest first."""
-    entries = [Entry("none", "the model as it was", "untrained, or as the parent began")]
+    items = [Item("none", ("the model as it was", "untrained, or as the parent began"))]
     for one in reversed([one for one in saved if one.exists]):
         label = f"step {one.step}{' · best' if one.best else ''}"
-        entries += [Entry(f"weights:{one.path}", label, "with a new optimiser"),
-                    Entry(f"both:{one.path}", label, "with its optimiser's state")]  # fmt: skip
+        items += [Item(f"weights:{one.path}", (label, "with a new optimiser")),
+                  Item(f"both:{one.path}", (label, "with its optimiser's state"))]  # fmt: skip
     hint = "The run keeps its own copy; its KL penalty is towards these weights."
-    return Pick("begin with", hint, entries, lambda *_: [], lines=True)
+    return Picker("begin with", items, hint=hint)

@@ -25,6 +25,7 @@ from grpo_tui.app.trial import TrialError, TrialProcess
 from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.dialogs.choices import Choice
 from grpo_tui.app.tui.dialogs.export import free_path
+from grpo_tui.app.tui.dialogs.picker import Picked
 from grpo_tui.app.tui.messages import LaunchRequested, NewRunRequested
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
 from grpo_tui.app.tui.screens.new_run.asides import AboutPanel, CostPanel, DiffPanel, RecipePanel
@@ -583,10 +584,12 @@ class NewRunScreen(WorkbenchScreen):
     def _choose_value(self, field: FormField) -> None:
         path = field.info.path
         self.app.push_screen(value_list(self.view, field),
-                             lambda text: self._set(path, "" if text == "-" else text))  # fmt: skip
+                             lambda picked: self._set(path, picked and picked.value))  # fmt: skip
 
     def _choose_recipe(self) -> None:
-        self.app.push_screen(recipe_list(self.view), self._take_recipe)
+        self.app.push_screen(
+            recipe_list(self.view), lambda picked: self._take_recipe(picked and picked.value)
+        )
 
     def _take_recipe(self, name: str | None) -> None:
         """Switch the recipe; if it refuses settings of the user, ask what to do with them."""
@@ -637,8 +640,8 @@ class NewRunScreen(WorkbenchScreen):
             return
         self.app.push_screen(begin_list(saved), self._begin_with)
 
-    def _begin_with(self, value: str | None) -> None:
-        kind, _, path = (value or "").partition(":")
+    def _begin_with(self, picked: Picked | None) -> None:
+        kind, _, path = (picked.value if picked else "").partition(":")
         if not kind:
             return
         form = self.view.form.reset("optimizer.start")
@@ -649,8 +652,8 @@ class NewRunScreen(WorkbenchScreen):
             self.view.with_form(form.type("optimizer.start", path if kind == "both" else ""))
         )
 
-    def _start_with(self, value: str | None) -> None:
-        kind, _, name = (value or "").partition(":")
+    def _start_with(self, picked: Picked | None) -> None:
+        kind, _, name = (picked.value if picked else "").partition(":")
         if kind == "preset":
             self.take_preset(name)
         elif kind == "clone":

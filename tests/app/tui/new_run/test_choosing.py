@@ -10,10 +10,10 @@ from textual.widgets import OptionList
 from grpo_engine import events as ev
 from grpo_engine.config.recipes import RECIPES
 from grpo_tui.app.text.recipe_cards import card_of
+from grpo_tui.app.tui.dialogs.picker import Picker
 from grpo_tui.app.tui.screens.new_run.choices import choices_of, meaning_of, next_number
 from grpo_tui.app.tui.screens.new_run.completion import completions, functions_in
 from grpo_tui.app.tui.screens.new_run.panels import SettingsPanel
-from grpo_tui.app.tui.screens.new_run.picks import Pick
 from grpo_tui.app.tui.screens.new_run.screen import preset_view
 from grpo_tui.app.tui.screens.new_run.view import INFO
 from tests.app import frames
@@ -57,7 +57,7 @@ async def test_a_clone_begins_with_a_checkpoint_and_its_optimiser_on_request(
         screen = await opened(app, pilot, clone="parent")
         await until(app, lambda: screen.view.origin.run)
         await pilot.press("b")
-        await until(app, lambda: isinstance(app.screen, Pick))
+        await until(app, lambda: isinstance(app.screen, Picker))
         frames.check(app)
         shown = frames.text(app)
         assert "the model as it was" in shown
@@ -67,7 +67,7 @@ async def test_a_clone_begins_with_a_checkpoint_and_its_optimiser_on_request(
         fields = screen.view.checked.fields
         assert fields["model.adapter"].text == fields["optimizer.start"].text == str(folders[1])
         await pilot.press("b")
-        await until(app, lambda: isinstance(app.screen, Pick))
+        await until(app, lambda: isinstance(app.screen, Picker))
         await pilot.press("down", "enter")
         assert screen.view.checked.fields["model.adapter"].text == str(folders[1])
         assert screen.view.checked.fields["optimizer.start"].text == ""
@@ -78,7 +78,7 @@ async def test_a_wide_screen_lists_recipes_with_their_whole_titles(store: Path) 
     async with app.run_test(size=(200, 60)) as pilot:
         await opened(app, pilot)
         await pilot.press("down", "down", "enter")
-        await until(app, lambda: isinstance(app.screen, Pick))
+        await until(app, lambda: isinstance(app.screen, Picker))
         frames.check(app)
         shown = frames.text(app)
         assert [name for name in RECIPES if card_of(name).title not in shown] == []
@@ -185,7 +185,7 @@ async def test_a_setting_with_values_opens_a_list_with_a_line_on_each(store: Pat
         screen = await opened(app, pilot)
         await go_to(pilot, screen, "algorithm.trust")
         await pilot.press("enter")
-        assert isinstance(app.screen, Pick)
+        assert isinstance(app.screen, Picker)
         frames.check(app)
         line = next(row for row in frames.frame(app) if "cispo" in row)
         assert "the push never stops, but no token has" in line

@@ -11,10 +11,10 @@ from grpo_engine.config.parse import read_yaml
 from grpo_engine.config.recipes import RECIPES, recipe
 from grpo_engine.config.settings import AlgorithmConfig
 from grpo_tui.app.tui.app import Workbench
+from grpo_tui.app.tui.dialogs.picker import Picker
 from grpo_tui.app.tui.screens.new_run import NewRunScreen
 from grpo_tui.app.tui.screens.new_run.pages import YamlPanel
 from grpo_tui.app.tui.screens.new_run.panels import SettingsPanel, Typed
-from grpo_tui.app.tui.screens.new_run.picks import Pick
 from grpo_tui.experiments.reader import StoreReader
 from tests.app import frames
 from tests.app.frames import LOOKS
@@ -149,7 +149,7 @@ async def test_a_recipe_that_the_settings_exclude_is_refused_in_its_rules_words(
         form = screen.view.form.type("algorithm.passes", "3")
         screen.change(replace(screen.view.with_form(form), cursor="algorithm.recipe"))
         await pilot.press("enter")
-        assert isinstance(app.screen, Pick)
+        assert isinstance(app.screen, Picker)
         await pilot.press("home")
         await pilot.pause()
         text = frames.text(app)

@@ -1,4 +1,4 @@
-"""A fact about the machine, its severity, and the remedy."""
+"""A check of the machine: its result, how severe that is, and the remedy."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Level(StrEnum):
-    """The severity of a fact."""
+    """The severity of a result."""
 
     FINE = "fine"
     WARNING = "warning"
@@ -15,20 +15,21 @@ class Level(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fact:
-    """A line of the report: what was checked, what was found, and the remedy."""
+class Check:
+    """A line of the report: what was checked, the result, and the remedy."""
 
     area: str
     name: str
-    found: str
+    result: str
     level: Level = Level.FINE
     remedy: str = ""
     numbers: Mapping[str, float | str | None] = field(default_factory=dict)
     """The measured numbers, for programs."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain values for `--json`."""
-        return asdict(self)
+        """Return plain values for `--json`, where the result has been `found` from the start."""
+        values = asdict(self)
+        return {"found" if name == "result" else name: value for name, value in values.items()}
 
 
 def gib(size: float) -> str:
