@@ -640,7 +640,7 @@ async def test_rollouts_follow_to_the_earlier_step_once(tmp_path: Path) -> None:
         await pilot.press("n", "4")
         await until(app, lambda: rollouts_at(5))
         assert app.screen.view.group_at == 1  # type: ignore[attr-defined]
-        await pilot.press("H")
+        await pilot.press("less_than_sign")
         await until(app, lambda: rollouts_at(4))
         await pilot.press("3", "4")
         await until(app, lambda: rollouts_at(4))
