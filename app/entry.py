@@ -20,14 +20,16 @@ COMPLETING = "_GRPO_TUI_COMPLETE"  # set by the shell when it asks what a word m
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
     protect_terminal()
-    words = list(sys.argv[1:] if args is None else args)
-    names_store = len(words) == 2 and words[0] == "--db" and words[1][:1] not in ("", "-")
-    opens = not words or names_store
+    arguments = list(sys.argv[1:] if args is None else args)
+    names_store = (
+        len(arguments) == 2 and arguments[0] == "--db" and arguments[1][:1] not in ("", "-")
+    )
+    opens = not arguments or names_store
     if COMPLETING in os.environ or not opens:
-        return int(import_module("grpo_tui.app.cli.main").main(words))
+        return int(import_module("grpo_tui.app.cli.main").main(arguments))
     warnings.formatwarning = plain_warning
-    if words:
-        name_store(Path(words[1]))
+    if arguments:
+        name_store(Path(arguments[1]))
     try:
         return open_workbench()
     except (KeyboardInterrupt, Exception) as error:

@@ -52,7 +52,7 @@ def exit_code(error: BaseException) -> int:
 
 def brief(message: str) -> str:
     """Cut words of a message that nobody reads to their end, such as a path of 5,000 characters."""
-    return LONG_WORD.sub(lambda word: shortened(word[0]), message)
+    return LONG_WORD.sub(lambda part: shortened(part[0]), message)
 
 
 def report(error: BaseException, stream: TextIO) -> int:
@@ -63,7 +63,7 @@ def report(error: BaseException, stream: TextIO) -> int:
     if type(error) is MemoryError:
         message = f"not enough memory ({message}); close other programs, or see `ulimit -v`"
     stream.write(f"grpo-tui: {message}\n")
-    if place := os.environ.get(REFUSAL):
+    if path := os.environ.get(REFUSAL):
         with suppress(OSError):
-            Path(place).write_text(message, encoding="utf-8")
+            Path(path).write_text(message, encoding="utf-8")
     return exit_code(error)

@@ -353,7 +353,7 @@ def report(found: Sequence[Part], *, quick: bool) -> str:
         f"# Device report{', quick' * quick}", "",
         f"{verdict} ({len(found) - len(failed)} of {len(found)} parts, "
         f"{sum(part.seconds for part in found):.0f} s)", "",
-        machine.system().found, "",
+        machine.system().result, "",
         ", ".join(f"{name} {number}" for name, number in software.items()), "",
         "| part | verdict | s | what was seen |", "|---|---|---|---|",
     ]  # fmt: skip

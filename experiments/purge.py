@@ -1,15 +1,17 @@
-"""Delete runs in small transactions, so that a concurrent recorder never waits long."""
+"""Remove deleted runs in small transactions, so that a concurrent recorder never waits long.
+
+A process that is killed in the middle leaves the run hidden, and the next purge goes on.
+"""
 
 import contextlib
 from contextlib import closing
 from pathlib import Path
 
 from sqlalchemy import Table, column, literal, select, table
-from sqlalchemy.exc import DatabaseError
+from sqlalchemy.exc import DatabaseError, DBAPIError
 
 from grpo_tui.experiments.db.connection import open_writer
 from grpo_tui.experiments.db.paths import remove_run_folder, run_folder, starts_folder
-from grpo_tui.experiments.db.spilled import spilled
 from grpo_tui.experiments.db.tables import (
     EVENT,
     METRIC,
@@ -23,26 +25,34 @@ from grpo_tui.experiments.db.tables import (
 )
 from grpo_tui.experiments.errors import StoreError
 from grpo_tui.experiments.starts import PATHS, drop_unused
-from grpo_tui.experiments.store import ExperimentStore
+from grpo_tui.experiments.store import ExperimentStore, refuse_waiting
 
 GROUPS = 50
 ROWS = 2000
 LARGE = {METRIC: "step", METRIC_HIDDEN: "step", UPDATE_PASS: "id", STEP: "id", EVENT: "id"}
 
 
+def purge_deleted(store: ExperimentStore) -> tuple[int, list[str]]:
+    """Remove the runs that were deleted; return the bytes freed, and what could not be removed."""
+    freed, complaints = 0, []
+    for run in store.deleted():
+        try:
+            freed += purge(store, run)
+        except (StoreError, DBAPIError, OSError) as error:
+            complaints.append(str(error))
+    return freed, complaints
+
+
 def purge(store: ExperimentStore, run: int) -> int:
-    """Delete the run's rows and folder, and return the bytes freed.
+    """Remove the run's rows and folder, and return the bytes freed.
 
     Raises StoreError while events of the run wait to be taken into the store.
     """
     row = store.run_row(run)
     folder = run_folder(store.path, row.short)
     starts_folder(store.path)  # raises now, not when half is deleted
-    if (waiting := spilled(store.path, row.short)).files:
-        raise StoreError(
-            f"run {row.short} is not deleted: {waiting}; they are taken into the store when it can "
-            "be written, or remove the file first"
-        )
+    refuse_waiting(store.path, row.short)
+    store.begin_purge(run)
     freed = folder_size(folder) + row.bytes
     try:
         while _delete_groups(store, run):
@@ -56,6 +66,7 @@ def purge(store: ExperimentStore, run: int) -> int:
     for large, key in LARGE.items():
         while _delete_rows(store, large, key, run):
             pass
+    remove_run_folder(store.path, row.short)
     with store.session() as session:
         session.connection().execute(RUN.delete().where(RUN.c.id == run))
     named = select(RUN_PARAM.c.value).where(RUN_PARAM.c.path.in_(PATHS))
@@ -69,7 +80,6 @@ def purge(store: ExperimentStore, run: int) -> int:
             conn.execute("PRAGMA incremental_vacuum(2000)").fetchall()
             if conn.execute("PRAGMA freelist_count").fetchone()[0] >= before:
                 break
-    remove_run_folder(store.path, row.short)
     return freed
 
 

@@ -5,6 +5,7 @@ import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from grpo_tui.experiments.db.migrations import migrate, too_new, version
 from grpo_tui.experiments.db.names import free_name, new_uid, short_id
 from grpo_tui.experiments.db.paths import run_folder
 from grpo_tui.experiments.db.schema import check_schema
+from grpo_tui.experiments.db.spilled import spilled
 from grpo_tui.experiments.db.summaries import rebuild
 from grpo_tui.experiments.db.tables import (
     EVALUATION,
@@ -52,15 +54,27 @@ from grpo_tui.experiments.db.types import any_text
 from grpo_tui.experiments.errors import (
     NothingStoredError,
     QueryError,
+    RunActiveError,
     RunNotFoundError,
     StoreError,
     StoreReadOnlyError,
     StoreUnusableError,
 )
+from grpo_tui.experiments.read.status import LifeSigns, derive
 from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.values import ACTIVE
 
 VERBS = ("pause", "continue", "stop_after_step", "stop_now", "checkpoint", "pin")
 HIDING = (EVENT, STEP, UPDATE_PASS, ROLLOUT_GROUP, EVALUATION)
+
+
+def refuse_waiting(store: Path, run: str) -> None:
+    """Refuse to delete a run whose last events are not in the store yet."""
+    if (waiting := spilled(store, run)).files:
+        raise StoreError(
+            f"run {run} is not deleted: {waiting}; they are taken into the store when it can "
+            "be written, or remove the file first"
+        )
 
 
 def refuse_long_tags(tags: Iterable[str]) -> None:
@@ -250,6 +264,44 @@ class ExperimentStore:
         with self.session() as session:
             _set(session, run, archived=archived)
 
+    def delete(self, runs: Iterable[int]) -> None:
+        """Hide runs until they are purged; refuse all if one is active."""
+        with self.session() as session:
+            now = now_iso()
+            for run in runs:
+                row = _run(session, run)
+                status = _status(session, row)
+                if status in ACTIVE:
+                    raise RunActiveError(
+                        f"{row.name} is {status}: `grpo-tui stop {row.short}` first"
+                    )
+                refuse_waiting(self.path, row.short)
+                row.deleted_at = now
+
+    def restore(self) -> tuple[str, ...]:
+        """Bring back the runs that were deleted last, and return their names."""
+        can_return = (col(RunRow.deleted_at).is_not(None), col(RunRow.purging).is_(False))
+        with self.session() as session:
+            last = session.exec(select(func.max(RunRow.deleted_at)).where(*can_return)).one()
+            rows = session.exec(
+                select(RunRow).where(*can_return, col(RunRow.deleted_at) == last)
+            ).all()
+            for row in rows:
+                row.deleted_at = None
+            return tuple(row.name for row in rows)
+
+    def deleted(self) -> tuple[int, ...]:
+        """Return the runs that are to be purged."""
+        with self.session() as session:
+            query = select(RunRow.id).where(col(RunRow.deleted_at).is_not(None))
+            return tuple(key for key in session.exec(query) if key is not None)
+
+    def begin_purge(self, run: int) -> None:
+        """Hide a run for good: what was removed of it cannot be brought back."""
+        with self.session() as session:
+            values = {"deleted_at": func.coalesce(RunRow.deleted_at, now_iso()), "purging": True}
+            session.exec(update(RunRow).where(col(RunRow.id) == run).values(values))
+
     def tag(self, run: int, add: Iterable[str] = (), remove: Iterable[str] = ()) -> None:
         refuse_long_tags(add)
         with self.session() as session:
@@ -335,11 +387,26 @@ def _exists(session: Session, column: Any, value: str) -> bool:
 
 
 def _set(session: Session, run: int, **values: Any) -> None:
-    row = session.get(RunRow, run)
-    if row is None:
-        raise RunNotFoundError(f"run {run} is no longer in the store")
+    row = _run(session, run)
     for name, value in values.items():
         setattr(row, name, value)
+
+
+def _run(session: Session, run: int) -> RunRow:
+    row = session.get(RunRow, run)
+    if row is None or row.deleted_at is not None:
+        raise RunNotFoundError(f"run {run} is no longer in the store")
+    return row
+
+
+def _status(session: Session, run: RunRow) -> str:
+    """Return the true status of a run."""
+    last = select(AttemptRow).where(AttemptRow.run_id == run.id).order_by(col(AttemptRow.n).desc())
+    attempt = session.exec(last.limit(1)).first()
+    if attempt is None:
+        return run.status
+    signs = LifeSigns(**{field.name: getattr(attempt, field.name) for field in fields(LifeSigns)})
+    return derive(run.status, signs, run.elapsed / run.step if run.step else 0.0)[0]
 
 
 def _hide(conn: Connection, run: int, number: int, from_step: int) -> None:

@@ -66,7 +66,7 @@ def run_evaluations(target: Target, *, base: bool, as_json: bool) -> int:
             for event in events:
                 show.show(event)
                 if isinstance(event, RunFailed):
-                    kind = getattr(errors, event.error, RuntimeError)
-                    status = exit_codes.exit_code(kind(event.message))
+                    error_class = getattr(errors, event.error, RuntimeError)
+                    status = exit_codes.exit_code(error_class(event.message))
     show.close()
     return status

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand
 
 from grpo_tui.app import exit_codes
-from grpo_tui.app.cli.params import read_bash_words
+from grpo_tui.app.cli.params import join_bash_words
 from grpo_tui.app.cli.startup import name_store, open_workbench, plain_warning
 from grpo_tui.app.cli.strict import StrictCommand, StrictGroup
 from grpo_tui.app.cli.verb_table import VERBS, Verb
@@ -95,9 +95,9 @@ root = typer.Typer(
 )
 
 
-def show_version(wanted: bool) -> None:
+def show_version(show: bool) -> None:
     """Print the installed version and exit."""
-    if wanted:
+    if show:
         from importlib.metadata import version
 
         typer.echo(f"grpo-tui {version('grpo-tui')}")
@@ -126,7 +126,7 @@ def main(args: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
     warnings.formatwarning = plain_warning
     if "COMP_WORDS" in os.environ:
-        read_bash_words()
+        join_bash_words()
     command = typer.main.get_command(root)
     try:
         command.main(list(args) if args is not None else None, prog_name="grpo-tui")

@@ -25,18 +25,21 @@ def card_of(name: str, target: "Target", held_out: Sequence[str] = ()) -> str:
     ]  # fmt: skip
     lines += ["## Settings that differ from the defaults", ""]
     lines += ["| setting | value |", "| --- | --- |"]
-    own = changed(flatten(config)).items()
-    lines += [f"| {path} | `{value}` |" for path, value in own if path not in BESIDE]
+    changes = changed(flatten(config)).items()
+    lines += [f"| {path} | `{value}` |" for path, value in changes if path not in BESIDE]
     return "\n".join(lines) + "\n"
 
 
 def held_out_table(evaluations: Sequence[EvaluationView]) -> list[str]:
     """A run's evaluations in Markdown; nothing where none says what is right."""
     rows = []
-    for one in evaluations:
-        right = [one.metrics.get(f"eval/accuracy{end}") for end in ("", "_low", "_high")]
+    for evaluation in evaluations:
+        right = [evaluation.metrics.get(f"eval/accuracy{end}") for end in ("", "_low", "_high")]
         if right[0] is not None:
-            shown, low, high = map(share, right)
-            rows.append(f"| {one.step} | {one.mode} | {one.problems} | {shown} ({low} to {high}) |")
+            accuracy, low, high = map(share, right)
+            interval = f"{accuracy} ({low} to {high})"
+            rows.append(
+                f"| {evaluation.step} | {evaluation.mode} | {evaluation.problems} | {interval} |"
+            )
     head = ["| step | answers | problems | right (95 %) |", "| ---: | --- | ---: | --- |"]
     return ["## Held-out problems", "", *head, *rows, ""] if rows else []

@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
-from grpo_tui.app.text.stderr import say
+from grpo_tui.app.text.stderr import print_stderr
 from grpo_tui.experiments.db.texts import visible
 from grpo_tui.experiments.export.csv import header_of, write_csv
 from grpo_tui.experiments.export.json import json_text
@@ -28,16 +28,16 @@ def print_rows(
         sys.stdout.write(f"[\n{lines}\n]\n" if rows else "[]\n")
     elif as_csv:
         written = write_csv(data_stdout(), header or header_of(rows), rows, raw=raw)
-        say_escaped(written.escaped)
+        warn_of_escapes(written.escaped)
     else:
         print_table(rows if table is None else table)
 
 
-def say_escaped(cells: int) -> None:
+def warn_of_escapes(cells: int) -> None:
     """Say on stderr that cells of a CSV differ from their texts, and what writes them as is."""
     if cells:
         are = "1 cell is" if cells == 1 else f"{cells} cells are"
-        say(
+        print_stderr(
             f"{are} escaped, against spreadsheet formulas and control characters; "
             "--raw writes texts as they are"
         )
@@ -66,11 +66,11 @@ class _OnTerminal(io.StringIO):
         """Write the text with its line ends; everything else is made visible."""
         lines = re.split(r"(\r?\n)", text)
         return self._terminal.write("".join(
-            part if place % 2 else visible(part) for place, part in enumerate(lines)
+            part if index % 2 else visible(part) for index, part in enumerate(lines)
         ))  # fmt: skip
 
 
-def tell(text: str) -> None:
+def print_text(text: str) -> None:
     """Print lines for people, escaped."""
     for line in text.split("\n"):
         print(visible(line))
@@ -82,20 +82,20 @@ def print_table(rows: Sequence[Row]) -> None:
         return
     names = header_of(rows)
     heads = [visible(name) for name in names]
-    cells = [[visible(shown(row.get(name))) for name in names] for row in rows]
+    cells = [[visible(format_value(row.get(name))) for name in names] for row in rows]
     numeric = {name for name in names if _all_numbers(rows, name)}
     widths = [
-        max(width(head), *(width(line[place]) for line in cells))
-        for place, head in enumerate(heads)
+        max(width(head), *(width(line[index]) for line in cells))
+        for index, head in enumerate(heads)
     ]
     limit = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
-    widths = fit(widths, limit)
+    widths = narrow(widths, limit)
     print(dim(_line(heads, names, widths, numeric)))
     for line in cells:
         print(_line(line, names, widths, numeric))
 
 
-def fit(widths: list[int], limit: int) -> list[int]:
+def narrow(widths: list[int], limit: int) -> list[int]:
     """Narrow the widest columns until the table fits; a limit of 0 means none."""
     widths = list(widths)
     while limit and sum(widths) + 2 * (len(widths) - 1) > limit and max(widths) > 8:
@@ -108,9 +108,9 @@ def _line(
 ) -> str:
     parts = []
     for text, name, size in zip(cells, names, widths, strict=True):
-        shown_text = cut(text, size)
-        blank = " " * (size - width(shown_text))
-        parts.append(blank + shown_text if name in numeric else shown_text + blank)
+        fitting = cut(text, size)
+        blank = " " * (size - width(fitting))
+        parts.append(blank + fitting if name in numeric else fitting + blank)
     return "  ".join(parts).rstrip()
 
 
@@ -119,7 +119,7 @@ def _all_numbers(rows: Sequence[Row], name: str) -> bool:
     return all(value is None or isinstance(value, int | float) for value in values)
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Format a value for people: four significant digits, no brackets."""
     if value is None:
         return ""
@@ -128,7 +128,7 @@ def shown(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, list | tuple):
-        return ", ".join(shown(item) for item in value)
+        return ", ".join(format_value(item) for item in value)
     return str(value)
 
 
@@ -146,20 +146,20 @@ def cut(text: str, size: int) -> str:
     """Cut the text to a number of cells, ending in `…` if anything is missing."""
     if width(text) <= size:
         return text
-    kept, used = [], 0
+    characters, used = [], 0
     for character in text:
         used += width(character)
         if used > size - 1:
             break
-        kept.append(character)
-    return "".join(kept) + "…"
+        characters.append(character)
+    return "".join(characters) + "…"
 
 
 def dim(text: str) -> str:
     """Dim the text on a colour terminal."""
-    return f"\x1b[2m{text}\x1b[0m" if wants_colour() else text
+    return f"\x1b[2m{text}\x1b[0m" if uses_colour() else text
 
 
-def wants_colour() -> bool:
+def uses_colour() -> bool:
     """Return whether stdout is a terminal and NO_COLOR is not set."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR")

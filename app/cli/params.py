@@ -10,13 +10,13 @@ import typer
 
 from grpo_tui.experiments.db.paths import store_path
 
-Found = Iterator[tuple[str, str]]  # a value and its line of help
+Completions = Iterator[tuple[str, str]]  # a value and its line of help
 RECENT = 50  # runs offered
 SETTING = "_GRPO_TUI_SETTING"  # whose value bash completes
 WIDEST = 60  # characters of help: a shell may show each line as a choice
 
 
-def complete_runs(context: typer.Context, incomplete: str) -> Found:
+def complete_runs(context: typer.Context, incomplete: str) -> Completions:
     from contextlib import closing
 
     from grpo_tui.experiments.errors import StoreError
@@ -33,19 +33,19 @@ def complete_runs(context: typer.Context, incomplete: str) -> Found:
     yield from _matching(incomplete, ("@last", "the newest run"), ("@best", "the best reward"))
 
 
-def complete_presets(incomplete: str) -> Found:
+def complete_presets(incomplete: str) -> Completions:
     from grpo_engine.presets import names, preset
 
     yield from _matching(incomplete, *((name, preset(name).about) for name in names()))
 
 
-def complete_recipes(incomplete: str) -> Found:
+def complete_recipes(incomplete: str) -> Completions:
     from grpo_tui.app.text.recipe_cards import CARDS
 
     yield from _matching(incomplete, *((name, card.summary) for name, card in CARDS.items()))
 
 
-def complete_settings(incomplete: str) -> Found:
+def complete_settings(incomplete: str) -> Completions:
     """Names of settings, and after `=` what a setting with choices may be."""
     from grpo_engine.config.parse import settings
     from grpo_engine.config.recipes import RECIPES
@@ -55,35 +55,40 @@ def complete_settings(incomplete: str) -> Found:
     if SETTING in os.environ:
         path, is_named, start, prefix = os.environ[SETTING], "=", incomplete, ""
     if not is_named:
-        found = settings().values()
-        yield from _matching(incomplete, *((f"{one.path}=", one.help) for one in found))
+        candidates = settings().values()
+        yield from _matching(
+            incomplete, *((f"{setting.path}=", setting.help) for setting in candidates)
+        )
     elif path in settings():
         choices = tuple(RECIPES) if path == "algorithm.recipe" else settings()[path].choices
         yield from ((prefix + choice, "") for choice in choices if choice.startswith(start))
 
 
-def complete_metrics(incomplete: str) -> Found:
+def complete_metrics(incomplete: str) -> Completions:
     from grpo_engine.metrics import METRICS
 
     yield from _matching(incomplete, *((m.name, m.label) for m in METRICS.values()))
 
 
-def _matching(incomplete: str, *found: tuple[str, str]) -> Found:
-    for name, about in found:
+def _matching(incomplete: str, *candidates: tuple[str, str]) -> Completions:
+    for name, help in candidates:
         if name.startswith(incomplete):
-            yield name, shorten(about, WIDEST, placeholder=" …")
+            yield name, shorten(help, WIDEST, placeholder=" …")
 
 
-def read_bash_words() -> None:
+def join_bash_words() -> None:
     """Take `a.b =` out of bash's words: it splits `--set a.b=c` and completes only the `c`."""
-    words, at = os.environ["COMP_WORDS"].split("\n"), int(os.environ["COMP_CWORD"])
-    value = words[at] if at < len(words) else ""
+    arguments, at = os.environ["COMP_WORDS"].split("\n"), int(os.environ["COMP_CWORD"])
+    value = arguments[at] if at < len(arguments) else ""
     equals = at if value == "=" else at - 1
-    if equals < 2 or words[equals] != "=":
+    if equals < 2 or arguments[equals] != "=":
         return
-    os.environ[SETTING] = words[equals - 1]
-    kept = [*words[: equals - 1], "" if value == "=" else value]
-    os.environ["COMP_WORDS"], os.environ["COMP_CWORD"] = "\n".join(kept), str(len(kept) - 1)
+    os.environ[SETTING] = arguments[equals - 1]
+    joined = [*arguments[: equals - 1], "" if value == "=" else value]
+    os.environ["COMP_WORDS"], os.environ["COMP_CWORD"] = (
+        "\n".join(joined),
+        str(len(joined) - 1),
+    )
 
 
 RunRef = Annotated[

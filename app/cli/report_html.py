@@ -1,15 +1,16 @@
 """A run's report as one HTML page: no network, no scripts, light or dark as the reader prefers."""
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 from grpo_engine.metrics import natural_range, spec
+from grpo_tui.app.charts.axis import axis
+from grpo_tui.app.charts.series import SMOOTHING, Series
 from grpo_tui.app.cli.curves import lines_of
-from grpo_tui.app.cli.output import shown
-from grpo_tui.app.feed.series import SeriesView, series_of
-from grpo_tui.app.text.axes import axis
+from grpo_tui.app.cli.output import format_value
 from grpo_tui.app.text.comparison import MAIN_METRICS
 from grpo_tui.app.text.numbers import short, with_unit
 from grpo_tui.app.text.prompt_text import question
@@ -53,29 +54,30 @@ HEAD = """<!doctype html>
 
 def text(value: Any) -> str:
     """Return a value as HTML text: escaped, and with control characters made visible."""
-    return escape(safe(shown(value), "\n"))
+    return escape(safe(format_value(value), "\n"))
 
 
-def html_page(reader: "StoreReader", run: "RunSummary", facts: Mapping[str, Any]) -> str:
+def html_page(reader: "StoreReader", run: "RunSummary", content: Mapping[str, Any]) -> str:
     """Return the page: verdict, curves, differences from the recipe, times, examples, tables."""
-    row = facts["run"]
-    about = (f"{row['id']} · {row['status']} · {row['model']} · {row['task']} · {row['recipe']} · "
-             f"seed {row['seed']} · step {row['step']} of {row['total_steps']} · "
-             f"{row['tokens']:,} tokens · {row['elapsed']:.0f} s · {row['device']}")  # fmt: skip
+    row = content["run"]
+    summary = (f"{row['id']} · {row['status']} · {row['model']} · {row['task']} · "
+               f"{row['recipe']} · seed {row['seed']} · step {row['step']} of "
+               f"{row['total_steps']} · {row['tokens']:,} tokens · {row['elapsed']:.0f} s · "
+               f"{row['device']}")  # fmt: skip
     parts = [
         f"{HEAD}<title>{text(row['name'])}</title><style>{STYLE}</style></head><body>",
-        f'<h1>{text(row["name"])}</h1><p class="dim">{text(about)}</p>',
-        f'<p class="verdict">{text(facts["verdict"])}</p>',
-        *(f"<p>{text(said)}</p>" for said in (row["error"], row["note"]) if said),
+        f'<h1>{text(row["name"])}</h1><p class="dim">{text(summary)}</p>',
+        f'<p class="verdict">{text(content["verdict"])}</p>',
+        *(f"<p>{text(line)}</p>" for line in (row["error"], row["note"]) if line),
         *_section("Curves", f'<div class="curves">{"".join(_charts(reader, run))}</div>'),
-        *_section(f"Differences from the recipe {row['recipe']}", table(facts["recipe"])),
-        *_section("Phase times", table(facts["phases"])),
+        *_section(f"Differences from the recipe {row['recipe']}", table(content["recipe"])),
+        *_section("Phase times", table(content["phases"])),
         *_section("Answers before and after", "".join(_examples(reader, run))),
         *(part for title, key in (
             ("Held-out", "evaluations"), ("Alerts", "alerts"), ("Metrics", "metrics"),
-        ) for part in _section(title, table(facts[key]))),
+        ) for part in _section(title, table(content[key]))),
         *_section("Settings that are not the defaults", table(
-            [{"setting": path, "value": value} for path, value in facts["settings"].items()]
+            [{"setting": path, "value": value} for path, value in content["settings"].items()]
         )),
         "</body></html>\n",
     ]  # fmt: skip
@@ -113,16 +115,14 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 def _charts(reader: "StoreReader", run: "RunSummary") -> Iterable[str]:
     for key in MAIN_METRICS:
         stored = reader.metric_series(run.key, key)
-        series = series_of(key)
-        for step, value in zip(stored.steps, stored.values, strict=True):
-            series.push(step, value)
-        if series.view().count > 1:
-            yield chart(key, series.view())
+        if sum(map(math.isfinite, stored.values)) > 1:
+            yield chart(key, stored.steps, stored.values)
 
 
-def chart(key: str, view: SeriesView) -> str:
+def chart(key: str, stored: Sequence[int], values: Sequence[float]) -> str:
     """Return a metric's curve as SVG: recorded values faint, their moving average bright."""
-    raw, smooth = lines_of(view, False), lines_of(view, True)
+    raw, smooth = (lines_of(Series.of(key, stored, values, smoothing), 2 * WIDE)
+                   for smoothing in (0.0, SMOOTHING))  # fmt: skip
     steps = [step for line in raw for step in line[0]]
     if not steps:
         return ""
@@ -130,19 +130,19 @@ def chart(key: str, view: SeriesView) -> str:
     scale = axis([value for _, values in raw for value in values], unit=metric.unit,
                  natural=natural_range(key), labels=4)  # fmt: skip
 
-    def place(step: float, value: float) -> str:
+    def position(step: float, value: float) -> str:
         x = LEFT + (step - first) / ((last - first) or 1) * (WIDE - LEFT - 8)
         y = 8 + (scale.high - value) / (scale.high - scale.low) * (TALL - BOTTOM - 8)
         return f"{x:.1f} {y:.1f}"
 
     paths = [
-        f'<path class="{kind}" d="M{" L".join(map(place, *line))}"/>'
-        for kind, lines in (("raw", raw), ("smooth", smooth))
+        f'<path class="{css_class}" d="M{" L".join(map(position, *line))}"/>'
+        for css_class, lines in (("raw", raw), ("smooth", smooth))
         for line in lines
     ]
     ticks = []
     for value, label in scale.labels:
-        y = float(place(first, value).split()[1])
+        y = float(position(first, value).split()[1])
         ticks.append(
             f'<line x1="{LEFT}" x2="{WIDE - 8}" y1="{y}" y2="{y}"/>'
             f'<text x="{LEFT - 6}" y="{y + 4}" text-anchor="end">{text(label)}</text>'
@@ -150,7 +150,7 @@ def chart(key: str, view: SeriesView) -> str:
     ends = (f'<text x="{LEFT}" y="{TALL - 4}">step {first}</text>'
             f'<text x="{WIDE - 8}" y="{TALL - 4}" text-anchor="end">{last}</text>')  # fmt: skip
     name = metric.label if metric.label == key else f"{metric.label} ({key})"
-    last_value = text(with_unit(view.last, metric.unit, 3))
+    last_value = text(with_unit(Series.of(key, stored, values).last, metric.unit, 3))
     return (f"<figure><figcaption>{text(name)}, last {last_value}</figcaption>"
             f'<svg viewBox="0 0 {WIDE} {TALL}" role="img" aria-label="{text(name)}">'
             f"{''.join(ticks)}{''.join(paths)}{ends}</svg></figure>\n")  # fmt: skip
@@ -164,10 +164,10 @@ def _examples(reader: "StoreReader", run: "RunSummary") -> Iterable[str]:
     origin = "pinned" if reader.pinned(run.key) else "eval"
     count = 0
     for key in reader.examples(run.key, origin):
-        found = [group for group in reader.of_example(run.key, key) if group.origin == origin]
-        if count < MOST_PROMPTS and found and found[0].step < found[-1].step:
+        groups = [group for group in reader.of_example(run.key, key) if group.origin == origin]
+        if count < MOST_PROMPTS and groups and groups[0].step < groups[-1].step:
             count += 1
-            first, last = reader.group(found[0].key), reader.group(found[-1].key)
+            first, last = reader.group(groups[0].key), reader.group(groups[-1].key)
             target = f' <span class="dim">target</span> {_cut(first.target)}' * bool(first.target)
             yield (f"<p><b>{_cut(question(first.prompt_text))}</b>{target}</p>"
                    f'<div class="pair">{_answers(first)}{_answers(last)}</div>\n')  # fmt: skip
@@ -175,8 +175,8 @@ def _examples(reader: "StoreReader", run: "RunSummary") -> Iterable[str]:
 
 def _answers(group: "GroupView") -> str:
     answers = "".join(
-        f'<pre><span class="dim">{text(short(one.reward))}</span> {_cut(one.text)}</pre>'
-        for one in group.rollouts[:MOST_ANSWERS]
+        f'<pre><span class="dim">{text(short(item.reward))}</span> {_cut(item.text)}</pre>'
+        for item in group.rollouts[:MOST_ANSWERS]
     )
     mean = f"step {group.step}, mean reward {short(group.reward_mean)}"
     return f'<div><span class="dim">{text(mean)}</span>{answers}</div>'

@@ -29,23 +29,23 @@ def assemble(
     whichever is chosen.
     """
     tree: dict[str, Any] = {}
-    own = parse_sets(sets)
-    where = "the command line"
+    changes = parse_sets(sets)
+    source = "the command line"
     if start is not None:
-        tree, where = dict(start), "the run to begin from"
+        tree, source = dict(start), "the run to begin from"
     elif preset is not None or file is None:
         from grpo_engine.presets import preset as read_preset
 
         chosen = preset or DEFAULT_PRESET
-        tree, where = read_preset(chosen).tree, f"preset {chosen}"
+        tree, source = read_preset(chosen).tree, f"preset {chosen}"
     if file is not None:
-        own, where = merge(read_yaml(file), own), str(file)
-    tree = merge(tree, own)
+        changes, source = merge(read_yaml(file), changes), str(file)
+    tree = merge(tree, changes)
     options = {"steps": steps, "seed": seed, "name": name}
-    given = {key: value for key, value in options.items() if value is not None}
-    if given.keys() & own.keys():
-        build(tree, where)  # a value that an option replaces is checked as well
-    return build({**tree, **given}, where)
+    overrides = {key: value for key, value in options.items() if value is not None}
+    if overrides.keys() & changes.keys():
+        build(tree, source)  # a value that an option replaces is checked as well
+    return build({**tree, **overrides}, source)
 
 
 def checkpoint_start(ref: str, db: Path | None, *, with_optimizer: bool) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def checkpoint_start(ref: str, db: Path | None, *, with_optimizer: bool) -> dict
         folder = run_folder(path, reader.resolve(run).id)
     if step is None and (steps := checkpoint.steps(folder)):
         step = steps[-1]
-    found = of_run(folder, {"name": ""}, step)
-    tree = found.config.model_dump(mode="json")
-    place = str(checkpoint.folder(folder, found.step)) if with_optimizer else None
-    return merge(tree, {"optimizer": {"start": place}})
+    target = of_run(folder, {"name": ""}, step)
+    tree = target.config.model_dump(mode="json")
+    start = str(checkpoint.folder(folder, target.step)) if with_optimizer else None
+    return merge(tree, {"optimizer": {"start": start}})

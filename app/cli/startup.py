@@ -48,5 +48,5 @@ def leave_to_background(*, as_json: bool) -> NoReturn:
     """Run the same command in the background, and end this one."""
     from grpo_tui.app.jobs.detach import start_detached
 
-    words = [word for word in sys.argv[1:] if word != "--detach"]
-    raise SystemExit(start_detached(words, as_json=as_json))
+    arguments = [argument for argument in sys.argv[1:] if argument != "--detach"]
+    raise SystemExit(start_detached(arguments, as_json=as_json))

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from shutil import disk_usage
 from typing import TYPE_CHECKING
 
-from grpo_tui.app.text.stderr import say
+from grpo_tui.app.text.stderr import print_stderr
 from grpo_tui.experiments.db.paths import store_path
 
 if TYPE_CHECKING:
@@ -30,42 +30,48 @@ def reading(db: str | None) -> Iterator["StoreReader"]:
             pass
         reader = StoreReader(path)
     if reader.note:
-        say(reader.note)
+        print_stderr(reader.note)
     if (free := disk_usage(path.parent).free) < SCARCE:
-        say(
+        print_stderr(
             f"only {free / 1e6:.1f} MB are free in {path.parent}: runs recorded there wait for room"
         )
     for waiting in reader.waiting().values():
-        say(f"{waiting}; the next command that writes takes them in, as `grpo-tui runs tag` does")
+        print_stderr(
+            f"{waiting}; the next command that writes takes them in, as `grpo-tui runs tag` does"
+        )
     try:
         yield reader
     finally:
         for line in reader.damaged().values():
-            say(line)
+            print_stderr(line)
         reader.close()
 
 
 @contextmanager
 def writing(db: str | None, *, must: bool = True) -> Iterator["ExperimentStore"]:
-    """Open the store for writing; import what earlier processes spilled."""
+    """Open the store for writing; take in what waits for it, and remove deleted runs."""
     from grpo_tui.experiments.errors import StoreReadOnlyError
+    from grpo_tui.experiments.purge import purge_deleted
     from grpo_tui.experiments.record.spill import read_in_all
     from grpo_tui.experiments.store import ExperimentStore
 
     store = ExperimentStore(store_path(db))
     try:
         if store.copied_to is not None:
-            say(f"upgraded {store.path}; the backup is {store.copied_to}")
+            print_stderr(f"upgraded {store.path}; the backup is {store.copied_to}")
         if store.read_only:
             if must:
                 raise StoreReadOnlyError(store.read_only)
-            say(store.read_only)
+            print_stderr(store.read_only)
         else:
             count, complaints = read_in_all(store)
             if count:
-                say(f"imported {count} events that could not be written earlier")
-            for text in complaints:
-                say(text)
+                print_stderr(f"imported {count} events that could not be written earlier")
+            freed, kept = purge_deleted(store)
+            if freed:
+                print_stderr(f"removed deleted runs: {freed / 1e6:.1f} MB")
+            for text in (*complaints, *kept):
+                print_stderr(text)
         yield store
     finally:
         store.close()
@@ -73,5 +79,5 @@ def writing(db: str | None, *, must: bool = True) -> Iterator["ExperimentStore"]
 
 def resolve_all(reader: "StoreReader", refs: Sequence[str]) -> "list[RunSummary]":
     """Resolve references to runs, without duplicates, in the order given."""
-    found = [reader.resolve(ref) for ref in refs]
-    return list({run.key: run for run in found}.values())
+    runs = [reader.resolve(ref) for ref in refs]
+    return list({run.key: run for run in runs}.values())

@@ -33,14 +33,16 @@ def brief_errors() -> Iterator[None]:
 
 def check(command: Any, context: Any, args: Sequence[str]) -> None:
     """Refuse values as they were typed; typer.BadParameter names the option and the remedy."""
-    typed, rest, _ = command.make_parser(context).parse_args(list(args))
+    typed, remaining, _ = command.make_parser(context).parse_args(list(args))
     for param in command.params:
         for text in _texts(typed.get(param.name)):
             if not text and param.name not in MAY_BE_EMPTY:
                 raise typer.BadParameter(f"{_name(param)} is empty: give a value, or leave it out")
-    names = _options(command, typed) if rest and isinstance(command, StrictGroup) else []
+    names = _options(command, typed) if remaining and isinstance(command, StrictGroup) else []
     if names and not command.options_are_for_all:
-        raise typer.BadParameter(f"{names[0]} goes after `{rest[0]}`, which does not read it here")
+        raise typer.BadParameter(
+            f"{names[0]} goes after `{remaining[0]}`, which does not read it here"
+        )
 
 
 def check_values(command: Any, context: Any, args: Sequence[str]) -> None:
@@ -49,10 +51,10 @@ def check_values(command: Any, context: Any, args: Sequence[str]) -> None:
     for param in command.params:
         value, texts = context.params.get(param.name), _texts(typed.get(param.name))
         values = list(value) if isinstance(value, list | tuple) else [value]
-        if any(type(one) in (int, float) for one in values):
+        if any(type(item) in (int, float) for item in values):
             for text in texts:
                 _check_number(_name(param), text)
-        if texts and (param.name == "db" or any(isinstance(one, Path) for one in values)):
+        if texts and (param.name == "db" or any(isinstance(item, Path) for item in values)):
             for text in texts:
                 _check_path(_name(param), text)
     formats = [flag for name, flag in FORMATS.items() if context.params.get(name)]
@@ -122,9 +124,9 @@ class StrictGroup(TyperGroup):
 def _parsed(command: Any, ctx: Any, args: list[str], parse: Any) -> list[str]:
     if ctx.resilient_parsing:  # for completion
         return list(parse(ctx, args))
-    words = list(args)
+    arguments = list(args)
     with brief_errors():
-        check(command, ctx, words)
-        rest = list(parse(ctx, args))
-        check_values(command, ctx, words)
-    return rest
+        check(command, ctx, arguments)
+        remaining = list(parse(ctx, args))
+        check_values(command, ctx, arguments)
+    return remaining

@@ -1,5 +1,5 @@
-"""Checks of this machine, as facts for `grpo-tui doctor`."""
+"""Checks of this machine, for `grpo-tui doctor`."""
 
-from grpo_tui.app.health.facts import Fact, Level
+from grpo_tui.app.health.checks import Check, Level
 
-__all__ = ["Fact", "Level"]
+__all__ = ["Check", "Level"]

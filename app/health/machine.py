@@ -7,26 +7,26 @@ from pathlib import Path
 
 from grpo_engine.cpu import processor
 from grpo_engine.platform import memory, threads
-from grpo_tui.app.health.facts import Fact, Level, gib
+from grpo_tui.app.health.checks import Check, Level, gib
 
 SMALLEST = 512 << 20
 COMFORTABLE = 2 << 30
 
 
-def facts() -> list[Fact]:
+def checks() -> list[Check]:
     """Processor, cores, system, Python, memory."""
-    return [system(), cores(), python(), memory_fact()]
+    return [system(), cores(), python(), memory_check()]
 
 
-def system() -> Fact:
+def system() -> Check:
     """Report the processor or chip and the operating system."""
     name = f"{platform.system()} {platform.release()}"
     if sys.platform == "darwin":
         name = f"macOS {platform.mac_ver()[0]}"
-    words = [name, platform.machine(), processor_name()]
+    text = [name, platform.machine(), processor_name()]
     if extensions := processor.extensions():
-        words.append(" ".join(extensions))
-    return Fact(area="Machine", name="system", found=", ".join(words))
+        text.append(" ".join(extensions))
+    return Check(area="Machine", name="system", result=", ".join(text))
 
 
 def processor_name() -> str:
@@ -39,49 +39,49 @@ def processor_name() -> str:
     return names[0] if names else platform.processor() or "unknown processor"
 
 
-def cores() -> Fact:
+def cores() -> Check:
     """Report the cores available to this process, and other engines that share them."""
     processors = threads.usable_processors()
     physical, quota = threads.physical_cores(processors), threads.quota()
     usable, engines = threads.cores(), threads.local_engines()
-    words = f"{usable} usable of {physical} physical ({len(processors)} logical)"
+    text = f"{usable} usable of {physical} physical ({len(processors)} logical)"
     if quota < physical:
-        words += f", limited to {quota:g} by a control group"
+        text += f", limited to {quota:g} by a control group"
     if engines > 1:
-        words += f", shared by {engines - 1} running engine{'s' * (engines > 2)}"
+        text += f", shared by {engines - 1} running engine{'s' * (engines > 2)}"
     numbers = {"usable": usable, "physical": physical, "logical": len(processors)}
-    return Fact(
+    return Check(
         area="Machine",
         name="cores",
-        found=words,
+        result=text,
         numbers={**numbers, "other_engines": engines - 1},
     )
 
 
-def python() -> Fact:
+def python() -> Check:
     """Report the Python interpreter and its location."""
     where = "virtual environment" if sys.prefix != sys.base_prefix else "no virtual environment"
-    return Fact(
+    return Check(
         area="Machine",
         name="Python",
-        found=f"{platform.python_version()} ({where}), {sys.executable}",
+        result=f"{platform.python_version()} ({where}), {sys.executable}",
         numbers={"version": platform.python_version(), "executable": sys.executable},
     )
 
 
-def memory_fact() -> Fact:
+def memory_check() -> Check:
     """Report how much memory is available for training."""
-    found = memory.memory()
-    words = f"{gib(found.available)} free of {gib(found.total)}"
-    if found.limit is not None:
-        words += ", a control group's limit"
+    result = memory.memory()
+    text = f"{gib(result.available)} free of {gib(result.total)}"
+    if result.limit is not None:
+        text += ", a control group's limit"
     level, remedy = Level.FINE, ""
-    if found.available < COMFORTABLE:
-        level = Level.STOPS if found.available < SMALLEST else Level.WARNING
+    if result.available < COMFORTABLE:
+        level = Level.STOPS if result.available < SMALLEST else Level.WARNING
         remedy = "Close other programs, or choose a smaller model, group or completion length."
-    numbers = {"total": found.total, "available": found.available, "limit": found.limit}
-    return Fact(
-        area="Machine", name="memory", found=words, level=level, remedy=remedy, numbers=numbers
+    numbers = {"total": result.total, "available": result.available, "limit": result.limit}
+    return Check(
+        area="Machine", name="memory", result=text, level=level, remedy=remedy, numbers=numbers
     )
 
 
@@ -99,10 +99,10 @@ def environment_names() -> list[str]:
     return [name for name in names if os.environ.get(name)]
 
 
-def environment() -> list[Fact]:
+def environment() -> list[Check]:
     """Report which of these variables are set, if any are."""
-    found = environment_names()
-    if not found:
+    result = environment_names()
+    if not result:
         return []
-    words = ", ".join(f"{name}={os.environ[name]}" for name in found)
-    return [Fact(area="Machine", name="environment", found=words)]
+    text = ", ".join(f"{name}={os.environ[name]}" for name in result)
+    return [Check(area="Machine", name="environment", result=text)]

@@ -9,19 +9,19 @@ from pathlib import Path
 from grpo_engine.cpu import blas
 from grpo_engine.errors import MemoryLimitError, MissingPackageError
 from grpo_engine.platform import device, formats, kernels, private, speed
-from grpo_tui.app.health.facts import Fact, Level
+from grpo_tui.app.health.checks import Check, Level
 
 SLOW = 20.0  # GFLOP/s; MLX's own BLAS reaches 2.5-6, an optimised one 40 and more per core
 COLLAPSE = 5.0
 
 
-def facts() -> list[Fact]:
-    """Return facts on the installed MLX and, if it loads, its speed."""
-    found = [package()]
-    if found[0].level is Level.STOPS:
-        return found
+def checks() -> list[Check]:
+    """Check the installed MLX and, if it loads, its speed."""
+    result = [package()]
+    if result[0].level is Level.STOPS:
+        return result
     return [
-        *found,
+        *result,
         *builds(),
         default_device(),
         number_format(),
@@ -31,7 +31,7 @@ def facts() -> list[Fact]:
     ]
 
 
-def package() -> Fact:
+def package() -> Check:
     """Report MLX and mlx-lm, after importing both to check that they load."""
     try:
         versions = f"mlx {version('mlx')}, mlx-lm {version('mlx-lm')}"
@@ -41,75 +41,75 @@ def package() -> Fact:
             blas.ensure(check=True)
         device.require_mlx()
     except MemoryLimitError as error:
-        found, _, remedy = str(error).partition("; ")
-        return Fact(area="MLX", name="package", found=found, level=Level.STOPS, remedy=remedy)
+        result, _, remedy = str(error).partition("; ")
+        return Check(area="MLX", name="package", result=result, level=Level.STOPS, remedy=remedy)
     except (MissingPackageError, OSError, PackageNotFoundError) as error:
         extra = device.suitable_extra()
         target = f"'grpo-tui[{extra}]'" if extra else "grpo-tui"
-        return Fact(
+        return Check(
             area="MLX",
             name="package",
-            found=" ".join(str(error).split()).partition(". ")[0],
+            result=" ".join(str(error).split()).partition(". ")[0],
             level=Level.STOPS,
             remedy=f"pip install {target}",
         )
-    return Fact(area="MLX", name="package", found=versions)
+    return Check(area="MLX", name="package", result=versions)
 
 
-def builds() -> list[Fact]:
+def builds() -> list[Check]:
     """Report the installed back end, and whether it suits this machine."""
-    found, wanted = device.backends(), device.suitable_extra()
-    words = ", ".join(f"{name} {number}" for name, number in found.items()) or "unknown"
+    installed, extra = device.backends(), device.suitable_extra()
+    text = ", ".join(f"{name} {number}" for name, number in installed.items()) or "unknown"
     level, remedy = Level.FINE, ""
-    if len(found) > 1:
+    if len(installed) > 1:
         level = Level.WARNING
-        remedy = f"They overwrite each other's library; keep one: pip install 'grpo-tui[{wanted}]'"
+        remedy = f"They overwrite each other's library; keep one: pip install 'grpo-tui[{extra}]'"
         remedy += " in a fresh environment."
-    elif wanted and wanted.startswith("cuda") and "cpu" in found:
+    elif extra and extra.startswith("cuda") and "cpu" in installed:
         level = Level.WARNING
         remedy = (
-            f"An NVIDIA GPU is available: pip install 'grpo-tui[{wanted}]' in a fresh environment."
+            f"An NVIDIA GPU is available: pip install 'grpo-tui[{extra}]' in a fresh environment."
         )
-    numbers: dict[str, float | str | None] = {"wanted": wanted, **found}
+    numbers: dict[str, float | str | None] = {"wanted": extra, **installed}
     return [
-        Fact(area="MLX", name="build", found=words, level=level, remedy=remedy, numbers=numbers)
+        Check(area="MLX", name="build", result=text, level=level, remedy=remedy, numbers=numbers)
     ]
 
 
-def default_device() -> Fact:
+def default_device() -> Check:
     """Report the device that MLX computes on."""
     import mlx.core as mx
 
-    kind = str(mx.default_device().type).rpartition(".")[2]
-    words = kind
-    if kind == "gpu":
-        words = f"gpu, {mx.device_info().get('device_name', 'unnamed')}"
-    return Fact(area="MLX", name="device", found=words, numbers={"device": kind})
+    device_type = str(mx.default_device().type).rpartition(".")[2]
+    text = device_type
+    if device_type == "gpu":
+        text = f"gpu, {mx.device_info().get('device_name', 'unnamed')}"
+    return Check(area="MLX", name="device", result=text, numbers={"device": device_type})
 
 
-def number_format() -> Fact:
+def number_format() -> Check:
     """Report what `model.dtype: auto` means here."""
     on_gpu = device.uses_gpu()
-    return Fact(
+    return Check(
         area="MLX",
         name="model.dtype",
-        found=formats.auto_text(on_gpu=on_gpu),
+        result=formats.auto_text(on_gpu=on_gpu),
         numbers={"auto": formats.auto_format(on_gpu=on_gpu)},
     )
 
 
-def compiler() -> Fact:
+def compiler() -> Check:
     """Report the optional C++ compiler that MLX uses for element-wise chains on processors."""
-    found = shutil.which("g++") or shutil.which("c++") or shutil.which("clang++")
-    return Fact(
+    result = shutil.which("g++") or shutil.which("c++") or shutil.which("clang++")
+    return Check(
         area="MLX",
         name="compiler",
-        found=found or "none; not required",
-        numbers={"compiler": found},
+        result=result or "none; not required",
+        numbers={"compiler": result},
     )
 
 
-def kernel_folder() -> list[Fact]:
+def kernel_folder() -> list[Check]:
     """Report the folder that MLX loads its compiled kernels from, after compiling one."""
     import mlx.core as mx
 
@@ -119,24 +119,24 @@ def kernel_folder() -> list[Fact]:
         return []
     with mx.stream(mx.cpu):
         mx.eval(mx.compile(lambda x: x * x + 2 * x)(mx.array([1.0])))
-    level, words, remedy = Level.FINE, f"{folder}, private", ""
+    level, text, remedy = Level.FINE, f"{folder}, private", ""
     if others := kernels.loaded_elsewhere():
-        level, words = Level.STOPS, f"loaded from {Path(others[0]).parent}"
+        level, text = Level.STOPS, f"loaded from {Path(others[0]).parent}"
         remedy = "Other users may have put them there: set TMPDIR to a folder of yours."
     elif not kernels.is_shared(folder):
         level = Level.WARNING
-        words += "; kept for this process only"
+        text += "; kept for this process only"
         remedy = (
             f"{private.temporary_path()} belongs to another user or is no folder, so each start "
             "compiles for a second: remove it, or set TMPDIR to a folder of yours."
         )
     numbers: dict[str, float | str | None] = {"folder": str(folder)}
     return [
-        Fact(area="MLX", name="kernels", found=words, level=level, remedy=remedy, numbers=numbers)
+        Check(area="MLX", name="kernels", result=text, level=level, remedy=remedy, numbers=numbers)
     ]
 
 
-def products() -> list[Fact]:
+def products() -> list[Check]:
     """Report the BLAS and its speed, alone and beside a busy process."""
     done = blas.ensure()
     library = done.library or done.reason
@@ -156,8 +156,8 @@ def products() -> list[Fact]:
         "products": float(done.compiled),
         "threads": done.threads,
     }
-    first = Fact(
-        area="MLX", name="BLAS", found=library, level=level, remedy=remedy, numbers=numbers
+    first = Check(
+        area="MLX", name="BLAS", result=library, level=level, remedy=remedy, numbers=numbers
     )
     return [first, square(), skinny()]
 
@@ -167,7 +167,7 @@ def on_processor() -> bool:
     return sys.platform == "linux" and not device.uses_gpu()
 
 
-def square() -> Fact:
+def square() -> Check:
     """Measure the rate of a large product, the main cost of training."""
     alone = speed.measure(speed.SQUARE)
     with speed.busy_neighbour():
@@ -181,10 +181,10 @@ def square() -> Fact:
                 f"Slow for kernel {blas.ensure().kernel}: stop other busy programs, or set "
                 "GRPO_TUI_THREADS=1; OPENBLAS_CORETYPE names another kernel."
             )
-    return Fact(
+    return Check(
         area="MLX",
         name="1024x1024x1024",
-        found=f"{alone.gflops:.0f} GFLOP/s ({alone.milliseconds:.1f} ms); "
+        result=f"{alone.gflops:.0f} GFLOP/s ({alone.milliseconds:.1f} ms); "
         f"{beside.gflops:.0f} GFLOP/s beside one busy process",
         level=level,
         remedy=remedy,
@@ -192,7 +192,7 @@ def square() -> Fact:
     )
 
 
-def skinny() -> Fact:
+def skinny() -> Check:
     """Measure the time of a small product, the main cost of decoding."""
     alone = speed.measure(speed.SKINNY)
     used = blas.ensure().threads
@@ -203,8 +203,8 @@ def skinny() -> Fact:
             blas.set_threads(used - 1)
             fewer = speed.measure(speed.SKINNY)
             blas.set_threads(used)
-    words = f"{alone.milliseconds:.2f} ms ({alone.gflops:.0f} GFLOP/s); "
-    words += f"{beside.milliseconds:.2f} ms beside one busy process"
+    text = f"{alone.milliseconds:.2f} ms ({alone.gflops:.0f} GFLOP/s); "
+    text += f"{beside.milliseconds:.2f} ms beside one busy process"
     level, remedy = Level.FINE, ""
     if max(alone.milliseconds, beside.milliseconds) > COLLAPSE * fewer.milliseconds:
         level = Level.WARNING
@@ -212,10 +212,10 @@ def skinny() -> Fact:
             f"Beside a busy program it takes {fewer.milliseconds:.2f} ms on {used - 1} "
             f"thread{'s' * (used > 2)}: set GRPO_TUI_THREADS={used - 1} where one runs."
         )
-    return Fact(
+    return Check(
         area="MLX",
         name="8x576x1536",
-        found=words,
+        result=text,
         level=level,
         remedy=remedy,
         numbers={

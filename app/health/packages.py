@@ -3,7 +3,7 @@
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
-from grpo_tui.app.health.facts import Fact
+from grpo_tui.app.health.checks import Check
 
 OPTIONAL: Final = (
     ("reasoning-gym", "tasks", "over a hundred generated tasks, offline"),
@@ -16,16 +16,16 @@ OPTIONAL: Final = (
 )
 
 
-def facts() -> list[Fact]:
-    """Return one fact per optional package."""
-    return [fact(*row) for row in OPTIONAL]
+def checks() -> list[Check]:
+    """Check each optional package."""
+    return [check(*row) for row in OPTIONAL]
 
 
-def fact(package: str, extra: str, purpose: str) -> Fact:
+def check(package: str, extra: str, purpose: str) -> Check:
     """Report the version, or the purpose and the install command; a missing one is no problem."""
     try:
-        found: str | None = version(package)
+        result: str | None = version(package)
     except PackageNotFoundError:
-        found = None
-    words = found or f"not installed ({purpose}): pip install 'grpo-tui[{extra}]'"
-    return Fact(area="Optional", name=package, found=words, numbers={"version": found})
+        result = None
+    text = result or f"not installed ({purpose}): pip install 'grpo-tui[{extra}]'"
+    return Check(area="Optional", name=package, result=text, numbers={"version": result})

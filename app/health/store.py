@@ -6,7 +6,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from grpo_tui.app.health.facts import Fact, Level, gib
+from grpo_tui.app.health.checks import Check, Level, gib
 from grpo_tui.experiments.db.connection import open_reader, sqlite_warnings
 from grpo_tui.experiments.db.machine import network_file_system
 from grpo_tui.experiments.db.migration_sql import CURRENT
@@ -18,9 +18,9 @@ ENOUGH = 2 << 30
 HARDLY = 100 << 20
 
 
-def facts(given: str | None = None) -> list[Fact]:
+def checks(db: str | None = None) -> list[Check]:
     """Report the folder, the file, and the SQLite that reads it."""
-    path = store_path(given)
+    path = store_path(db)
     return [folder(path), *file_system(path), database(path), used(path), sqlite()]
 
 
@@ -31,32 +31,32 @@ def nearest(path: Path) -> Path:
     return path
 
 
-def folder(path: Path) -> Fact:
+def folder(path: Path) -> Check:
     """Report where runs are stored, whether it is writable, and how much space is free."""
-    place = nearest(path.parent)
-    free = shutil.disk_usage(place).free
+    parent = nearest(path.parent)
+    free = shutil.disk_usage(parent).free
     level, remedy = Level.FINE, ""
-    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
         level = Level.STOPS
-        remedy = f"{place} cannot be written: choose another file with --db or GRPO_TUI_DB."
+        remedy = f"{parent} cannot be written: choose another file with --db or GRPO_TUI_DB."
     elif free < ENOUGH:
         level = Level.STOPS if free < HARDLY else Level.WARNING
         remedy = "Free some space, or choose another file with --db or GRPO_TUI_DB."
-    return Fact(
+    return Check(
         area="Store",
         name="folder",
-        found=f"{path.parent}, {gib(free)} free",
+        result=f"{path.parent}, {gib(free)} free",
         level=level,
         remedy=remedy,
         numbers={"path": str(path.parent), "free": free},
     )
 
 
-def database(path: Path) -> Fact:
+def database(path: Path) -> Check:
     """Report the database file: absent, sound, or its problem."""
     if not path.exists():
-        return Fact(
-            area="Store", name="database", found=f"{path.name} will be created by the first run"
+        return Check(
+            area="Store", name="database", result=f"{path.name} will be created by the first run"
         )
     try:
         with closing(open_reader(path)) as connection:
@@ -67,69 +67,69 @@ def database(path: Path) -> Fact:
         return damaged(path, str(error))
     if verdict != "ok":
         return damaged(path, verdict)
-    words = f"{path.name}, {gib(path.stat().st_size)}, version {number}, journal {journal}, sound"
+    text = f"{path.name}, {gib(path.stat().st_size)}, version {number}, journal {journal}, sound"
     level, remedy = Level.FINE, ""
     if number > CURRENT:
         level = Level.STOPS
         remedy = too_new(number, path)
     elif number < CURRENT:
-        words += f"; the next run upgrades it to version {CURRENT}, after a backup"
+        text += f"; the next run upgrades it to version {CURRENT}, after a backup"
     numbers: dict[str, float | str | None] = {"path": str(path), "version": number}
     numbers |= {"journal": journal, "sound": True}
-    return Fact(
-        area="Store", name="database", found=words, level=level, remedy=remedy, numbers=numbers
+    return Check(
+        area="Store", name="database", result=text, level=level, remedy=remedy, numbers=numbers
     )
 
 
-def damaged(path: Path, error: str) -> Fact:
+def damaged(path: Path, error: str) -> Check:
     """Report a file that no run can be written to."""
-    return Fact(
+    return Check(
         area="Store",
         name="database",
-        found=error,
+        result=error,
         level=Level.STOPS,
         remedy=f"Move {path} away or restore a backup; choose another with --db.",
         numbers={"path": str(path), "sound": False},
     )
 
 
-def file_system(path: Path) -> list[Fact]:
+def file_system(path: Path) -> list[Check]:
     """Report a network file system; None on a local one."""
     remote = network_file_system(nearest(path.parent))
     if not remote:
         return []
     return [
-        Fact(
+        Check(
             area="Store",
             name="file system",
-            found="over the network",
+            result="over the network",
             level=Level.WARNING,
             remedy="Only one process may use the store there; a local disk is faster and safer.",
         )
     ]
 
 
-def used(path: Path) -> Fact:
+def used(path: Path) -> Check:
     """Return the total size of the runs' folders."""
     total = files = 0
-    for place, _, names in os.walk(runs_folder(path)):
+    for parent, _, names in os.walk(runs_folder(path)):
         for name in names:
             try:
-                total += (Path(place) / name).lstat().st_size
+                total += (Path(parent) / name).lstat().st_size
             except OSError:
                 continue  # deleted in the meantime
             files += 1
-    words = f"{gib(total)} in {files} files" if files else "none yet"
-    return Fact(area="Store", name="runs", found=words, numbers={"bytes": total, "files": files})
+    text = f"{gib(total)} in {files} files" if files else "none yet"
+    return Check(area="Store", name="runs", result=text, numbers={"bytes": total, "files": files})
 
 
-def sqlite() -> Fact:
+def sqlite() -> Check:
     """Report the SQLite library and its known bugs that can damage a file."""
     bugs = sqlite_warnings()
-    return Fact(
+    return Check(
         area="Store",
         name="SQLite",
-        found="; ".join(bugs) or sqlite3.sqlite_version,
+        result="; ".join(bugs) or sqlite3.sqlite_version,
         level=Level.WARNING if bugs else Level.FINE,
         remedy="A newer Python brings a newer SQLite." if bugs else "",
         numbers={"version": sqlite3.sqlite_version},

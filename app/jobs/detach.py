@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from grpo_engine.platform.scratch import scratch
 from grpo_tui.app import exit_codes
-from grpo_tui.app.text.stderr import say
+from grpo_tui.app.text.stderr import print_stderr
 from grpo_tui.experiments.db.texts import visible
 from grpo_tui.experiments.processes import environment
 
@@ -22,8 +22,8 @@ def start_detached(arguments: Sequence[str], *, as_json: bool) -> int:
     # options end at --, after which even a name such as --help is one
     end = arguments.index("--") if "--" in arguments else len(arguments)
     with scratch("detach") as folder:
-        ready, said = folder / "ready.json", folder / "said.txt"
-        with said.open("wb") as output:
+        ready, log = folder / "ready.json", folder / "said.txt"
+        with log.open("wb") as output:
             child = subprocess.Popen(
                 command(*arguments[:end], READY, str(ready), *arguments[end:]),
                 stdin=subprocess.DEVNULL,
@@ -36,14 +36,14 @@ def start_detached(arguments: Sequence[str], *, as_json: bool) -> int:
         while not ready.exists() and child.poll() is None and time.monotonic() < deadline:
             time.sleep(TICK)
         if not ready.exists():
-            say(said.read_text(encoding="utf-8", errors="replace").rstrip("\n"))
+            print_stderr(log.read_text(encoding="utf-8", errors="replace").rstrip("\n"))
             return child.returncode or exit_codes.FAILED
-        found = json.loads(ready.read_text(encoding="utf-8"))
-        if found["failed"]:
-            say(f"grpo-tui: {found['failed']}")
+        started = json.loads(ready.read_text(encoding="utf-8"))
+        if started["failed"]:
+            print_stderr(f"grpo-tui: {started['failed']}")
             return child.wait() or exit_codes.FAILED
     sys.stdout.write(
-        (json.dumps({**found, "pid": child.pid}) if as_json else visible(found["name"])) + "\n"
+        (json.dumps({**started, "pid": child.pid}) if as_json else visible(started["name"])) + "\n"
     )
     return exit_codes.OK
 

@@ -59,18 +59,18 @@ class Watcher:
             Silent() if job.follows else printer(job.evaluations, as_json=as_json)
         )
         self._log = RunLog(job.folder)
-        self._asked = self._step = 0
+        self._interrupts = self._step = 0
         self._deadline = float("inf")
-        self._lost_since: float | None = None
+        self._rank_lost_at: float | None = None
         self._blocked = ""
         self._ended: ev.RunFinished | ev.RunFailed | None = None
-        self._facts = job.handle.facts if job.handle else None
+        self._committed = job.handle.facts if job.handle else None
         self._noted: deque[ev.NoteWritten] = deque(maxlen=200)
 
     def watch(self, engine: EngineThread) -> int:
         """Start the engine, show events until it ends, close everything."""
         job = self._job
-        self._say(f"run {job.name} in {job.folder}")
+        self._write(f"run {job.name} in {job.folder}")
         engine.submit(self._train)
         engine.finish()
         if not engine.is_alive():
@@ -78,10 +78,10 @@ class Watcher:
         while (event := self._next()) is not None:
             self._announce(event)
             self._show(event)
-        if self._lost_since is None:
+        if self._rank_lost_at is None:
             engine.join(PATIENCE)
         self._close()
-        if engine.is_alive() and self._lost_since is not None:
+        if engine.is_alive() and self._rank_lost_at is not None:
             sys.stdout.flush()
             os._exit(self._status())  # the engine waits for a rank that will not answer
         return self._status()
@@ -99,49 +99,49 @@ class Watcher:
                 event = self._queue.get(timeout=TICK)
             except Empty:
                 self._leave_if_stuck()
-                self._tell_trouble()
-                self._give_up_lost()
+                self._report_trouble()
+                self._end_without_rank()
                 continue
-            if event is not None and self._is_shown_late(event):
+            if event is not None and self._waits_for_commit(event):
                 self._await_commit(event)
             return event
 
-    def _tell_trouble(self) -> None:
+    def _report_trouble(self) -> None:
         """Say what the recorder waits for: its own notes cannot be recorded then."""
         blocked = self._job.control.blocked
         if blocked and not self._blocked:
-            self._say(blocked)
+            self._write(blocked)
         self._blocked = blocked
 
-    def _give_up_lost(self) -> None:
+    def _end_without_rank(self) -> None:
         """Fail the run if another rank is gone and the engine cannot notice it."""
         if not self._job.control.rank_failure:
             return
-        if self._lost_since is None:
-            self._lost_since = time.monotonic()
-        elif time.monotonic() - self._lost_since > GRACE and self._ended is None:
-            lost = errors.RankLostError(self._job.control.rank_failure)
-            failed = ev.RunFailed(step=self._step, error=type(lost).__name__, message=str(lost))
+        if self._rank_lost_at is None:
+            self._rank_lost_at = time.monotonic()
+        elif time.monotonic() - self._rank_lost_at > GRACE and self._ended is None:
+            error = errors.RankLostError(self._job.control.rank_failure)
+            failed = ev.RunFailed(step=self._step, error=type(error).__name__, message=str(error))
             self._job.record(failed)
             self._queue.put(failed)
             self._queue.put(None)
-            self._lost_since = float("inf")
+            self._rank_lost_at = float("inf")
 
-    def _is_shown_late(self, event: ev.Event) -> bool:
+    def _waits_for_commit(self, event: ev.Event) -> bool:
         """Return whether an event is shown only after it is in the store."""
-        if self._facts is None or isinstance(event, PROGRESS):
+        if self._committed is None or isinstance(event, PROGRESS):
             return False
         return self._as_json or not isinstance(event, NOT_PRINTED)
 
     def _await_commit(self, event: ev.Event) -> None:
         """Wait until the recorder has stored this fact."""
-        assert self._facts is not None
+        assert self._committed is not None
         while True:
             try:
-                stored = self._facts.get(timeout=TICK)
+                stored = self._committed.get(timeout=TICK)
             except Empty:
                 self._leave_if_stuck()
-                self._tell_trouble()
+                self._report_trouble()
                 continue
             if stored is None or stored == event:
                 return
@@ -160,9 +160,9 @@ class Watcher:
         except OSError:
             self._go_dark()
 
-    def _say(self, text: str) -> None:
+    def _write(self, text: str) -> None:
         try:
-            self._printer.say(text)
+            self._printer.write(text)
         except OSError:
             self._go_dark()
 
@@ -188,12 +188,12 @@ class Watcher:
     @contextmanager
     def signals(self) -> Iterator[None]:
         """Handle SIGINT and SIGTERM: stop cleanly, then at once; SIGHUP ends only the output."""
-        wanted = {
+        handlers = {
             signal.SIGINT: self._stop,
             signal.SIGTERM: self._stop,
             signal.SIGHUP: self._hang_up,
         }
-        before = {number: signal.signal(number, handler) for number, handler in wanted.items()}
+        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         try:
             yield
         finally:
@@ -201,16 +201,18 @@ class Watcher:
                 signal.signal(number, handler)
 
     def _stop(self, _number: int, _frame: FrameType | None) -> None:
-        self._asked += 1
-        if self._job.follows and self._asked == 1:
+        self._interrupts += 1
+        if self._job.follows and self._interrupts == 1:
             return  # rank 0 got the same signal and decides for all
-        if self._asked == 1:
+        if self._interrupts == 1:
             self._job.control.ask("stop_after_step")
-            self._say("stopping after this step, with a checkpoint; press Ctrl-C again to stop now")
+            self._write(
+                "stopping after this step, with a checkpoint; press Ctrl-C again to stop now"
+            )
             return
         self._job.control.ask("stop_now")
         self._deadline = min(self._deadline, time.monotonic() + PATIENCE)
-        self._say("stopping now; the last checkpoint stays as it is")
+        self._write("stopping now; the last checkpoint stays as it is")
 
     def _hang_up(self, _number: int, _frame: FrameType | None) -> None:
         self._go_dark()
@@ -229,10 +231,10 @@ class Watcher:
         with suppress(OSError):
             self._printer.close()
         if isinstance(ended, ev.RunFailed) and ended.traceback:
-            self._say(ended.traceback.rstrip())
+            self._write(ended.traceback.rstrip())
         self._log.close()
         if self._job.handle is not None and self._job.handle.left:
-            self._say(f"not in the store yet: {self._job.handle.left}")
+            self._write(f"not in the store yet: {self._job.handle.left}")
         ring()
         if self._on_end:
             self._run_command(self._on_end)
@@ -240,11 +242,11 @@ class Watcher:
     def _status(self) -> int:
         match self._ended:
             case ev.RunFailed():
-                kind = getattr(errors, self._ended.error, RuntimeError)
-                return exit_codes.exit_code(kind(self._ended.message))
+                error_class = getattr(errors, self._ended.error, RuntimeError)
+                return exit_codes.exit_code(error_class(self._ended.message))
             case ev.RunFinished(reason="aborted"):
                 return exit_codes.INTERRUPTED
-            case ev.RunFinished(reason="stopped") if self._asked > 1:
+            case ev.RunFinished(reason="stopped") if self._interrupts > 1:
                 return exit_codes.INTERRUPTED
             case ev.RunFinished():
                 return exit_codes.OK
@@ -253,17 +255,17 @@ class Watcher:
     def _run_command(self, command: str) -> None:
         """Run the user's `on_end` command, with facts about the run in its environment."""
         ended = self._ended
-        facts: dict[str, Any] = {
+        variables: dict[str, Any] = {
             "GRPO_TUI_RUN": self._job.handle.id if self._job.handle else self._job.name,
             "GRPO_TUI_RUN_NAME": self._job.name,
             "GRPO_TUI_RUN_FOLDER": self._job.folder,
             "GRPO_TUI_STATUS": ended.reason if isinstance(ended, ev.RunFinished) else "failed",
             "GRPO_TUI_STEP": ended.step if ended else 0,
         }
-        environment = {**os.environ, **{key: str(value) for key, value in facts.items()}}
+        environment = {**os.environ, **{key: str(value) for key, value in variables.items()}}
         done = subprocess.run(command, shell=True, env=environment, check=False)
         if done.returncode:
-            self._say(f"--on-end command exited with status {done.returncode}: {command}")
+            self._write(f"--on-end command exited with status {done.returncode}: {command}")
 
 
 class Silent:
@@ -272,7 +274,7 @@ class Silent:
     def show(self, event: ev.Event) -> None:
         """Do nothing."""
 
-    def say(self, text: str) -> None:
+    def write(self, text: str) -> None:
         """Do nothing."""
 
     def close(self) -> None:
@@ -288,9 +290,9 @@ def ring() -> None:
 
 def write_ready(path: Path, job: Job, failed: str) -> None:
     """Write the run's name, or why it failed, for the process that started it."""
-    where = {"name": job.name, "folder": str(job.folder), "failed": failed}
+    details = {"name": job.name, "folder": str(job.folder), "failed": failed}
     if job.handle is not None:
-        where["id"] = job.handle.id
+        details["id"] = job.handle.id
     partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(where), encoding="utf-8")
+    partial.write_text(json.dumps(details), encoding="utf-8")
     partial.replace(path)

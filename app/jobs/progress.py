@@ -19,12 +19,12 @@ from grpo_tui.app.jobs.report_table import before_and_after
 class Printer(Protocol):
     def show(self, event: ev.Event) -> None: ...
 
-    def say(self, text: str) -> None: ...
+    def write(self, text: str) -> None: ...
 
     def close(self) -> None: ...
 
 
-class Tally:
+class RunProgress:
     """The latest step, phase, speed and remaining time of a run."""
 
     def __init__(self, evaluations: Sequence[ev.EvaluationFinished] = ()) -> None:
@@ -67,7 +67,7 @@ class Tally:
 
     def numbers(self) -> str:
         """Format reward, KL, speed and remaining time."""
-        shown = [
+        parts = [
             f"{label} {self.metrics[key]:{form}}"
             for label, key, form in (
                 ("reward", "reward", ".3f"),
@@ -77,53 +77,53 @@ class Tally:
             if key in self.metrics
         ]
         if self.speed:
-            shown.append(f"{self.speed:,.0f} tok/s")
+            parts.append(f"{self.speed:,.0f} tok/s")
         if "step_time" in self.metrics:
-            shown.append(f"{self.metrics['step_time']:.2f} s/step")
+            parts.append(f"{self.metrics['step_time']:.2f} s/step")
         if self.seconds_left is not None:
-            shown.append(f"{clock(self.seconds_left)} left")
-        return "  ".join(shown)
+            parts.append(f"{clock(self.seconds_left)} left")
+        return "  ".join(parts)
 
 
 def clock(seconds: float) -> str:
     """Format seconds as `m:ss` or `h:mm:ss`."""
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
-def sentence(event: ev.Event, tally: Tally) -> str:
+def sentence(event: ev.Event, progress: RunProgress) -> str:
     """Return the line for an event; empty for progress events."""
     match event:
         case ev.RunStarted():
-            what = "resumes after" if event.resumed else "starts at"
-            return f"run {what} step {event.step} of {event.total_steps}, recipe {event.recipe}"
+            start = "resumes after" if event.resumed else "starts at"
+            return f"run {start} step {event.step} of {event.total_steps}, recipe {event.recipe}"
         case ev.ModelLoaded():
             return (
                 f"model {event.path}: {event.parameters:,} parameters, {event.trainable:,} "
                 f"trained, {event.dtype}, {event.seconds:.1f} s"
             )
         case ev.StepFinished():
-            return f"step {event.step}/{tally.total}  {tally.numbers()}"
+            return f"step {event.step}/{progress.total}  {progress.numbers()}"
         case ev.StepSkipped():
             return f"step {event.step}: no update, {event.reason}"
         case ev.AlertRaised():
             return f"{event.severity}: {event.explanation} {event.remedy}"
         case ev.EvaluationFinished():
             accuracy = event.metrics.get("eval/accuracy")
-            known = "" if accuracy is None else f"  accuracy {accuracy:.3f}"
+            accuracy_text = "" if accuracy is None else f"  accuracy {accuracy:.3f}"
             reward = event.metrics.get("eval/reward", float("nan"))
             return (
                 f"evaluation {event.moment} step {event.step}, {event.mode}, {event.problems} "
-                f"problems{known}  reward {reward:.3f}  {event.seconds:.1f} s"
+                f"problems{accuracy_text}  reward {reward:.3f}  {event.seconds:.1f} s"
             )
         case ev.CheckpointSaved():
             return f"checkpoint {event.path}{' (best)' if event.best else ''}"
         case ev.NoteWritten():
             return f"{'' if event.severity == 'info' else event.severity + ': '}{event.text}"
         case ev.RunPaused():
-            why = f": {event.reason}" if event.reason else ""
-            return f"paused after step {event.step}{why}"
+            reason = f": {event.reason}" if event.reason else ""
+            return f"paused after step {event.step}{reason}"
         case ev.RunResumed():
             return "resumed"
         case ev.RunFinished():
@@ -142,19 +142,19 @@ class LinePrinter:
     ) -> None:  # fmt: skip
         self._narration = narration or sys.stderr
         self._data = data or sys.stdout
-        self._tally = Tally(evaluations)
+        self._run = RunProgress(evaluations)
 
     def show(self, event: ev.Event) -> None:
-        self._tally.add(event)
-        if text := sentence(event, self._tally):
-            self.say(text)
+        self._run.add(event)
+        if text := sentence(event, self._run):
+            self.write(text)
 
-    def say(self, text: str) -> None:
+    def write(self, text: str) -> None:
         self._narration.write(visible(text) + "\n")
         self._narration.flush()
 
     def close(self) -> None:
-        write_results(self._tally, self._data)
+        write_results(self._run, self._data)
 
 
 class Bar(Progress):
@@ -180,7 +180,7 @@ class BarPrinter:
     _IN_THE_BAR = ev.StepFinished | ev.CheckpointSaved
 
     def __init__(self, evaluations: Sequence[ev.EvaluationFinished] = ()) -> None:
-        self._tally = Tally(evaluations)
+        self._run = RunProgress(evaluations)
         self._console = Console(stderr=True, highlight=False)
         self._progress = Bar(
             TextColumn("{task.fields[phase]:<18}", markup=False),
@@ -193,23 +193,23 @@ class BarPrinter:
         self._progress.start()
 
     def show(self, event: ev.Event) -> None:
-        self._tally.add(event)
-        if not isinstance(event, self._IN_THE_BAR) and (text := sentence(event, self._tally)):
-            self.say(text)
-        self._progress.numbers = self._tally.numbers()
+        self._run.add(event)
+        if not isinstance(event, self._IN_THE_BAR) and (text := sentence(event, self._run)):
+            self.write(text)
+        self._progress.numbers = self._run.numbers()
         self._progress.update(
             self._task,
-            completed=self._tally.step,
-            total=self._tally.total or None,
-            phase=self._tally.phase + self._tally.share,
+            completed=self._run.step,
+            total=self._run.total or None,
+            phase=self._run.phase + self._run.share,
         )
 
-    def say(self, text: str) -> None:
+    def write(self, text: str) -> None:
         self._console.print(visible(text), markup=False)
 
     def close(self) -> None:
         self._progress.stop()
-        write_results(self._tally, sys.stdout)
+        write_results(self._run, sys.stdout)
 
 
 class JsonPrinter:
@@ -219,19 +219,19 @@ class JsonPrinter:
         sys.stdout.write(json.dumps(ev.to_json(event), ensure_ascii=True) + "\n")
         sys.stdout.flush()
 
-    def say(self, text: str) -> None:
+    def write(self, text: str) -> None:
         sys.stderr.write(text + "\n")
 
     def close(self) -> None:
         sys.stdout.flush()
 
 
-def write_results(tally: Tally, data: IO[str]) -> None:
+def write_results(progress: RunProgress, data: IO[str]) -> None:
     """Print the table of the first and last evaluation, and the adapter's path."""
-    if table := before_and_after(tally.evaluations):
+    if table := before_and_after(progress.evaluations):
         data.write(table + "\n")
-    if tally.adapter:
-        data.write(f"adapter: {tally.adapter}\n")
+    if progress.adapter:
+        data.write(f"adapter: {progress.adapter}\n")
     data.flush()
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from grpo_engine.platform.scratch import scratch
 from grpo_tui.app.exit_codes import REFUSAL
 from grpo_tui.app.jobs.detach import command
-from grpo_tui.app.text.stderr import say
+from grpo_tui.app.text.stderr import print_stderr
 from grpo_tui.experiments.processes import environment
 
 if TYPE_CHECKING:
@@ -27,10 +27,12 @@ def work(queue: "RunQueue", sweep: int | None = None, *, stop_at_failure: bool =
     failed = 0
     while (item := queue.take(sweep)) is not None:
         assert item.id is not None
-        if (known := queue.repeats(item)) is not None:
-            note = f"the same settings and seed were trained as {known.name}"
-            queue.finish(item.id, "skipped", run=known.id, note=note)
-            say(f"{item.name}: skipped, {note}; `grpo-tui sweep --queue --again` trains it anyway")
+        if (earlier := queue.repeats(item)) is not None:
+            note = f"the same settings and seed were trained as {earlier.name}"
+            queue.finish(item.id, "skipped", run=earlier.id, note=note)
+            print_stderr(
+                f"{item.name}: skipped, {note}; `grpo-tui sweep --queue --again` trains it anyway"
+            )
             continue
         try:
             state, note = run_item(queue, item)
@@ -39,7 +41,7 @@ def work(queue: "RunQueue", sweep: int | None = None, *, stop_at_failure: bool =
             queue.finish(item.id, "queued", note="interrupted")
             raise
         queue.finish(item.id, state, note=note)
-        say(f"{item.name}: {state}" + (f", {note}" if note else ""))
+        print_stderr(f"{item.name}: {state}" + (f", {note}" if note else ""))
         failed += state != "done"
         if failed and stop_at_failure:
             break
@@ -58,10 +60,10 @@ def run_item(queue: "RunQueue", item: "QueueItemRow") -> tuple[str, str]:
             return "done", ""
     with scratch("queue") as folder:
         refusal = folder / "refusal.txt"
-        words = _command(queue, item, folder)
-        say(f"{item.name}: {' '.join(words[4:5])} {json.dumps(item.settings)}")
+        arguments = _command(queue, item, folder)
+        print_stderr(f"{item.name}: {' '.join(arguments[4:5])} {json.dumps(item.settings)}")
         process = subprocess.Popen(
-            words, stdout=sys.stderr.fileno() if _has_stderr() else subprocess.DEVNULL,
+            arguments, stdout=sys.stderr.fileno() if _has_stderr() else subprocess.DEVNULL,
             env={
                 **environment(), QUEUE_ITEM: str(item.id), REFUSAL: str(refusal),
                 PARENT: str(item.settings.get(CLONE_OF, "")),
@@ -97,7 +99,7 @@ def _wait_for_orphan(queue: "RunQueue", item: int, run: int) -> None:
         renewed = 0.0
         while (now := reader.runs(archived=True, keys=[run])[0]).active:
             if not renewed:
-                say(f"{now.name} is still running without its worker: waiting for it")
+                print_stderr(f"{now.name} is still running without its worker: waiting for it")
             if time.monotonic() - renewed > RENEW_S:
                 queue.renew(item)
                 renewed = time.monotonic()

@@ -16,10 +16,10 @@ def before_and_after(evaluations: Sequence[EvaluationFinished]) -> str:
     """Tabulate the first and the last evaluation of each mode; empty if there are none."""
     lines: list[str] = []
     for mode in ("greedy", "sampled"):
-        found = [item for item in evaluations if item.mode == mode]
-        if not found:
+        of_mode = [item for item in evaluations if item.mode == mode]
+        if not of_mode:
             continue
-        ends = found if len(found) == 1 else [found[0], found[-1]]
+        ends = of_mode if len(of_mode) == 1 else [of_mode[0], of_mode[-1]]
         heads = [_head(item, alone=len(ends) == 1) for item in ends]
         if len(ends) == 2:
             heads.append("change")
@@ -43,22 +43,22 @@ def _title(item: EvaluationFinished) -> str:
 
 
 def _labelled(item: EvaluationFinished) -> list[tuple[str, str]]:
-    known = dict(_ROWS).values()
-    others = [
+    values_present = dict(_ROWS).values()
+    extra = [
         (key.removeprefix("eval/"), key)
         for key in item.metrics
-        if key.startswith(("eval/pass@", "eval/rewards/")) and key not in known
+        if key.startswith(("eval/pass@", "eval/rewards/")) and key not in values_present
     ]
-    return [*_ROWS, *others]
+    return [*_ROWS, *extra]
 
 
 def _cells(key: str, ends: Sequence[EvaluationFinished]) -> list[str]:
     values = [item.metrics.get(key) for item in ends]
-    known = [value for value in values if value is not None]
-    if len(known) < len(ends) and key != "eval/accuracy":
+    values_present = [value for value in values if value is not None]
+    if len(values_present) < len(ends) and key != "eval/accuracy":
         return []
     cells = [_with_interval(item, key) if key in item.metrics else "not measured" for item in ends]
-    change = [f"{known[1] - known[0]:+.3f}" if len(known) == 2 else ""]
+    change = [f"{values_present[1] - values_present[0]:+.3f}" if len(values_present) == 2 else ""]
     return cells if len(ends) == 1 else [*cells, *change]
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from grpo_engine.events import Event, RunFailed
-from grpo_tui.app.jobs.progress import Tally, sentence, visible
+from grpo_tui.app.jobs.progress import RunProgress, sentence, visible
 from grpo_tui.experiments.db.paths import fault_file, log_file
 
 
@@ -16,12 +16,12 @@ class RunLog:
 
     def __init__(self, folder: Path) -> None:
         self._file = log_file(folder).open("a", encoding="utf-8")
-        self._tally = Tally()
+        self._progress = RunProgress()
 
     def write(self, event: Event) -> None:
         """Write a line for the event with its time; a failure with its traceback."""
-        self._tally.add(event)
-        text = sentence(event, self._tally)
+        self._progress.add(event)
+        text = sentence(event, self._progress)
         if not text:
             return
         now = datetime.now(UTC).isoformat(timespec="seconds")

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 SURE = 0.05
 GREEDY = "eval/greedy/"
-NO_SWEEP = "{} is part of no sweep; space marks runs one by one."
 MAIN_METRICS = (
     "reward", "eval/accuracy", "eval/greedy/accuracy", "kl", "completions/mean_length", "entropy",
     "clip_ratio/region_mean",

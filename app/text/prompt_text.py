@@ -20,16 +20,16 @@ def question(prompt: str) -> str:
     asked = [text for role, text in turns if role in ASKERS]
     if asked:
         return asked[-1]
-    rest = [text for role, text in turns if role not in ANSWERERS]
-    return rest[-1] if MARK.search(prompt) and rest else prompt.strip()
+    texts = [text for role, text in turns if role not in ANSWERERS]
+    return texts[-1] if MARK.search(prompt) and texts else prompt.strip()
 
 
 def asked(prompt: str) -> str:
     """Return the question on one line; of a prompt without turns the last line, as a good guess."""
-    found = question(prompt)
-    if found == prompt.strip():
-        found = found.rsplit("\n", 1)[-1]
-    return " ".join(found.split())
+    line = question(prompt)
+    if line == prompt.strip():
+        line = line.rsplit("\n", 1)[-1]
+    return " ".join(line.split())
 
 
 def _turns(prompt: str) -> list[tuple[str, str]]:
@@ -39,9 +39,9 @@ def _turns(prompt: str) -> list[tuple[str, str]]:
         if MARK.fullmatch(part):
             role = OPENERS.get(part, role)
             continue
-        first, _, rest = part.strip().partition("\n")
+        first, _, body = part.strip().partition("\n")
         if first.strip().lower() in ASKERS | ANSWERERS | OTHERS:
-            role, part = first.strip().lower(), rest
+            role, part = first.strip().lower(), body
         if part.strip():
             turns.append((role, part.strip()))
     return turns

@@ -84,7 +84,7 @@ def cell_len(text: str) -> int:
     return len(text) if text.isascii() else _rich_cell_len(text)
 
 
-def _fit(text: str, width: int) -> int:
+def _fitting(text: str, width: int) -> int:
     """Return how many leading characters fit into `width` cells, marks kept with their base."""
     if text.isascii():
         return min(len(text), width)
@@ -104,7 +104,7 @@ def clip(text: str, width: int) -> str:
     text = safe(text[: 8 * width + 64])
     if not cut and cell_len(text) <= width:
         return text
-    return text[: _fit(text, width - 1)] + ELLIPSIS
+    return text[: _fitting(text, width - 1)] + ELLIPSIS
 
 
 def clip_middle(text: str, width: int) -> str:
@@ -123,9 +123,9 @@ def clip_start(text: str, width: int) -> str:
     text = safe(text[-(8 * width + 64) :])
     if not cut and cell_len(text) <= width:
         return text
-    room = width - 1
-    while cell_len(text) > room:
-        over = cell_len(text) - room
+    available = width - 1
+    while cell_len(text) > available:
+        over = cell_len(text) - available
         text = text[max(1, over // 2) :]
     return ELLIPSIS + text
 
@@ -133,58 +133,58 @@ def clip_start(text: str, width: int) -> str:
 def excerpt(text: str, start: int, end: int, width: int) -> tuple[str, str, str]:
     """Return what is before, in and after a part of the text, cut to `width` cells around it."""
     part = clip(text[start:end], width)
-    room = width - cell_len(part)
-    after = clip(text[end:], room - cell_len(clip_start(text[:start], room // 3)))
-    return clip_start(text[:start], room - cell_len(after)), part, after
+    available = width - cell_len(part)
+    after = clip(text[end:], available - cell_len(clip_start(text[:start], available // 3)))
+    return clip_start(text[:start], available - cell_len(after)), part, after
 
 
 def pad(text: str, width: int, align: str = "<") -> str:
     """Clip to `width` cells and pad with spaces; align is `<`, `>` or `^`."""
     text = clip(text, width)
-    room = max(0, width - cell_len(text))
-    left = {"<": 0, ">": room, "^": room // 2}[align]
-    return " " * left + text + " " * (room - left)
+    available = max(0, width - cell_len(text))
+    left = {"<": 0, ">": available, "^": available // 2}[align]
+    return " " * left + text + " " * (available - left)
 
 
-def wrap(text: str, width: int, most: int, *, keep_end: bool = False) -> list[str]:
+def wrap(text: str, width: int, max_lines: int, *, keep_end: bool = False) -> list[str]:
     """Wrap safe text into at most `most` lines of `width` cells, at spaces if possible.
 
     They do not break beside `=` or `<`, so that `p = .010` stays whole. Overflow is cut with `…`:
     at the end, or at the start if `keep_end`.
     """
-    if width <= 0 or most <= 0:
+    if width <= 0 or max_lines <= 0:
         return []
-    room = width * most
-    over = len(text) > 8 * room + 256
+    available = width * max_lines
+    over = len(text) > 8 * available + 256
     if over:
-        text = text[-(8 * room + 256) :] if keep_end else text[: 8 * room + 256]
+        text = text[-(8 * available + 256) :] if keep_end else text[: 8 * available + 256]
     lines: list[str] = []
     for paragraph in safe(text, "\n").split("\n"):
         lines.extend(_break(paragraph, width))
-        if len(lines) > most and not keep_end:
+        if len(lines) > max_lines and not keep_end:
             break
-    if len(lines) <= most and not over:
+    if len(lines) <= max_lines and not over:
         return lines
     if keep_end:
-        kept = lines[-most:]
-        first = ELLIPSIS + kept[0]
-        kept[0] = first[: _fit(first, width)]
-        return kept
-    kept = lines[:most]
-    last = kept[-1]
-    kept[-1] = last[: _fit(last, width - 1)].rstrip() + ELLIPSIS
-    return kept
+        cut = lines[-max_lines:]
+        first = ELLIPSIS + cut[0]
+        cut[0] = first[: _fitting(first, width)]
+        return cut
+    cut = lines[:max_lines]
+    last = cut[-1]
+    cut[-1] = last[: _fitting(last, width - 1)].rstrip() + ELLIPSIS
+    return cut
 
 
 def _break(text: str, width: int) -> list[str]:
     lines = []
     while cell_len(text) > width:
-        end = max(1, _fit(text, width))
-        space = whole = text.rfind(" ", 1, end + 1)
-        while whole > width // 2 and set(text[whole - 1 : whole + 2]) & {"=", "<"}:
-            whole = text.rfind(" ", 1, whole)
-        if max(space, whole) > width // 2:
-            space = whole if whole > width // 2 else space
+        end = max(1, _fitting(text, width))
+        space = unbroken = text.rfind(" ", 1, end + 1)
+        while unbroken > width // 2 and set(text[unbroken - 1 : unbroken + 2]) & {"=", "<"}:
+            unbroken = text.rfind(" ", 1, unbroken)
+        if max(space, unbroken) > width // 2:
+            space = unbroken if unbroken > width // 2 else space
             lines.append(text[:space])
             text = text[space + 1 :]
         else:

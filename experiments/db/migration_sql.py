@@ -86,6 +86,18 @@ DROP TABLE evaluation_sample;
 ALTER TABLE judged_sample RENAME TO evaluation_sample;
 """
 
+# A deleted run is hidden until it is purged.
+DELETED = """
+ALTER TABLE run ADD COLUMN deleted_at TEXT;
+ALTER TABLE run ADD COLUMN purging INTEGER NOT NULL DEFAULT 0;
+DROP INDEX IF EXISTS run_list;
+CREATE INDEX run_list ON run (
+  archived, created_at, short, uid, name, status, model, task, recipe, seed, step, total_steps,
+  tokens, elapsed, started_at, ended_at, device, dataset_fingerprint, code_version, error, note,
+  bytes, config_hash, deleted_at
+);
+"""
+
 REBUILD = """
 INSERT INTO rollout_words (rollout_words) VALUES ('rebuild');
 INSERT INTO prompt_words (prompt_words) VALUES ('rebuild');
@@ -99,5 +111,6 @@ MIGRATIONS = {
     "m005_list": LIST,
     "m006_spans": SPANS,
     "m007_unjudged": UNJUDGED,
+    "m008_deleted": DELETED,
 }
 CURRENT = len(MIGRATIONS)

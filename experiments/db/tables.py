@@ -43,6 +43,7 @@ RUN_LIST = (
     "archived", "created_at", "short", "uid", "name", "status", "model", "task", "recipe", "seed",
     "step", "total_steps", "tokens", "elapsed", "started_at", "ended_at", "device",
     "dataset_fingerprint", "code_version", "error", "note", "bytes", "config_hash",
+    "deleted_at",
 )  # fmt: skip
 
 
@@ -130,6 +131,12 @@ class RunRow(Numbered, table=True):
     error: str = Field(default="", description="Why it failed.")
     note: str = Field(default="", description="Free text.")
     archived: bool = Field(default=False, description="1 hides it from lists.")
+    deleted_at: str | None = Field(
+        default=None, sa_type=Time, description="ISO, UTC; a deleted run is hidden until its purge."
+    )
+    purging: bool = Field(
+        default=False, description="1 once its rows are being removed: it cannot be brought back."
+    )
     sweep_id: int | None = Field(
         default=None,
         foreign_key="sweep.id",

@@ -30,7 +30,7 @@ def chat(
     import json
 
     from grpo_tui.app.chat.client import Chat, pair_of
-    from grpo_tui.app.cli.output import tell
+    from grpo_tui.app.cli.output import print_text
     from grpo_tui.app.cli.store_access import reading
 
     with reading(db) as reader:
@@ -52,6 +52,6 @@ def chat(
                 typer.echo(json.dumps(dataclasses.asdict(turn), ensure_ascii=False))
                 continue
             for name, text in zip((f"step {pair.step}", "before"), turn.texts, strict=True):
-                tell(f"{name:>10}  {text}")
+                print_text(f"{name:>10}  {text}")
     finally:
         talk.close()

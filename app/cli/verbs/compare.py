@@ -10,7 +10,7 @@ import typer
 
 from grpo_engine.config.conditions import number_of
 from grpo_engine.metrics import spec
-from grpo_tui.app.cli.output import print_json, print_rows, print_table, tell
+from grpo_tui.app.cli.output import print_json, print_rows, print_table, print_text
 from grpo_tui.app.cli.params import Csv, Db, Json, Raw, complete_metrics, complete_runs
 from grpo_tui.app.cli.store_access import reading, resolve_all
 from grpo_tui.app.text.comparison import (
@@ -26,7 +26,7 @@ from grpo_tui.app.text.comparison import (
     setting_name,
     verdict,
 )
-from grpo_tui.app.text.stderr import say
+from grpo_tui.app.text.stderr import print_stderr
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -89,7 +89,7 @@ def compare(
 
     Example: grpo-tui compare calm-otter brave-fox --baseline calm-otter --reach .8
     """
-    from grpo_tui.experiments.compare.runs import compare as put_side_by_side
+    from grpo_tui.experiments.compare.runs import compare as compare_runs
 
     if example and (as_csv or as_md or grid or at or reach):
         raise typer.BadParameter("--example prints answers as text or JSON: leave the rest out")
@@ -99,16 +99,18 @@ def compare(
         )
     axis, value = _equal_work(at)
     with reading(db) as reader:
-        found, base = _resolved(reader, runs, baseline)
+        selected, base = _resolved(reader, runs, baseline)
         if example:
-            return _print_example(reader, found, example, as_json=as_json)
+            return _print_example(reader, selected, example, as_json=as_json)
         if grid:
-            return _print_grid(reader, found, grid, metric, as_json=as_json, as_csv=as_csv, raw=raw)
-        result = put_side_by_side(
-            reader, found, baseline=base, keys=metric or (), axis=axis, at=value, reach=reach
+            return _print_grid(
+                reader, selected, grid, metric, as_json=as_json, as_csv=as_csv, raw=raw
+            )
+        result = compare_runs(
+            reader, selected, baseline=base, keys=metric or (), axis=axis, at=value, reach=reach
         )
         if not (as_json or as_csv or as_md):
-            curves = _curves(reader, found, metric or ["reward"])
+            curves = _curves(reader, selected, metric or ["reward"])
             return print_page(result, all_settings, curves, metric or MAIN_METRICS)
     if as_json:
         return print_json(comparison_json(result, all_settings))
@@ -121,13 +123,13 @@ def _resolved(
     """The runs, the baseline among them, and the baseline if one is named."""
     from grpo_tui.experiments.errors import CompareError
 
-    found = resolve_all(reader, names)
+    selected = resolve_all(reader, names)
     base = reader.resolve(baseline) if baseline else None
-    if base is not None and base.key not in {run.key for run in found}:
-        found = [base, *found]
-    if len({run.key for run in found}) < 2:
+    if base is not None and base.key not in {run.key for run in selected}:
+        selected = [base, *selected]
+    if len({run.key for run in selected}) < 2:
         raise CompareError("a comparison needs two different runs")
-    return found, base
+    return selected, base
 
 
 def _print_rows(rows: list[dict[str, Any]], *, as_csv: bool, raw: bool) -> None:
@@ -169,11 +171,11 @@ def print_page(
     result: "Comparison", all_settings: bool, curves: list[str], keys: "Sequence[str]"
 ) -> None:
     """Print the comparison for people: verdict, curves, phase times, settings, metrics."""
-    tell(verdict(result) or UNKNOWN)
+    print_text(verdict(result) or UNKNOWN)
     for note in result.notes:
-        say(note)
+        print_stderr(note)
     for ranking in result.rankings:
-        tell(f"\n{ranking_title(ranking)}")
+        print_text(f"\n{ranking_title(ranking)}")
         print_table(ranking_rows(ranking, result))
     print(*curves, sep="\n", end="\n" if curves else "")
     columns = {setting_name(result, runs): [run.id in runs for run in result.runs]
@@ -187,11 +189,12 @@ def print_page(
     _print_metrics(result, columns, () if all_settings else keys)
     for group in result.seeds if all_settings else ():
         seeds = ", ".join(map(str, group.seeds))
-        tell(f"\n{setting_name(result, group.runs)} ({seeds}): mean and 95% interval")
+        print_text(f"\n{setting_name(result, group.runs)} ({seeds}): mean and 95% interval")
         pairs = zip(group.best, group.last, strict=True)
         chosen = [("best", best) if spec(best.key).best else ("last", last) for best, last in pairs]
-        print_table([{"metric": metric_name(one.key), "of": of, "mean": one.mean, "std": one.std,
-                      "low": one.low, "high": one.high} for of, one in chosen])  # fmt: skip
+        print_table([{"metric": metric_name(item.key), "of": of, "mean": item.mean,
+                      "std": item.std,
+                      "low": item.low, "high": item.high} for of, item in chosen])  # fmt: skip
 
 
 Columns = dict[str, list[bool]]  # which of the runs a column pools, by its name
@@ -221,33 +224,33 @@ def _print_metrics(result: "Comparison", columns: Columns, keys: "Sequence[str]"
     """Print best and last values of these metrics, or of all; means where seeds are pooled."""
     print()
     if result.at:
-        say(f"`at` is {result.at}")
+        print_stderr(f"`at` is {result.at}")
     rows = []
     title = "metric" if all(sum(mask) == 1 for mask in columns.values()) else "mean over seeds"
-    shown = [item for item in result.metrics if not keys or item.key in keys]
-    for item in shown:
+    listed = [item for item in result.metrics if not keys or item.key in keys]
+    for item in listed:
         arrow = {"up": "↑", "down": "↓", "none": ""}[item.direction]
         row: dict[str, Any] = {title: f"{metric_name(item.key)} {arrow}".strip()}
         for name, mask in columns.items():
             cells = list(compress(item.cells, mask))
-            one = cells[0]
+            first = cells[0]
             if spec(item.key).best:
                 row[name] = (
                     _mean([cell.best for cell in cells]) if len(cells) > 1
-                    else _best(one.best, one.best_step, one.delta_best)
+                    else _best(first.best, first.best_step, first.delta_best)
                 )  # fmt: skip
             row[f"{name} last"] = _mean([cell.last for cell in cells])
             if result.at:
                 row[f"{name} at"] = _mean([cell.at for cell in cells])
         rows.append(row)
     print_table(rows)
-    if len(shown) < len(result.metrics):
-        say(f"{len(result.metrics) - len(shown)} more metrics with --all")
+    if len(listed) < len(result.metrics):
+        print_stderr(f"{len(result.metrics) - len(listed)} more metrics with --all")
 
 
 def _mean(values: "Sequence[float | None]") -> float | None:
-    known = [value for value in values if value is not None]
-    return fsum(known) / len(known) if known else None
+    present = [value for value in values if value is not None]
+    return fsum(present) / len(present) if present else None
 
 
 def _best(value: float | None, step: int | None, delta: float | None) -> str:
@@ -278,7 +281,7 @@ def _print_example(
     print_table([{"field": "prompt", "value": view.prompt_text},
                  {"field": "target", "value": view.target}])  # fmt: skip
     for run, group in zip(runs, view.groups, strict=True):
-        tell(f"\n{run.name}" + (f", step {group.step}" if group else ": never sampled it"))
+        print_text(f"\n{run.name}" + (f", step {group.step}" if group else ": never sampled it"))
         rollouts = group.rollouts if group else ()
         print_table([{"reward": item.reward, "completion": item.text} for item in rollouts])
 
@@ -299,5 +302,5 @@ def _print_grid(
         {paths[0]: _value(row), **dict(zip(map(_value, view.columns), cells, strict=True))}
         for row, cells in zip(view.rows, view.cells, strict=True)
     ]
-    say(f"best {view.key}; {paths[1]} across")
+    print_stderr(f"best {view.key}; {paths[1]} across")
     print_rows(rows, as_json=False, as_csv=as_csv, raw=raw)

@@ -62,14 +62,14 @@ def explained(config: Any) -> str:
     from grpo_engine.config.parse import flatten, settings
     from grpo_engine.config.safe_yaml import dump_yaml
 
-    known, lines, section = settings(), [], ""
+    specs, lines, section = settings(), [], ""
     for path, value in flatten(config).items():
         head, _, leaf = path.partition(".")
         if leaf and head != section:
             lines.append(f"\n{head}:")
             section = head
         indent = "  " if leaf else ""
-        info = known[path]
+        info = specs[path]
         choices = f" One of {', '.join(info.choices)}." if info.choices else ""
         dumped = dump_yaml({leaf or head: value}, default_flow_style=None, allow_unicode=True)
         lines.append(f"{indent}# {info.help}{choices}")
@@ -92,28 +92,30 @@ def check(
     from grpo_tui.app.cli.run_config import assemble
 
     config = assemble(file, None, sets or [])
-    own_settings = changed(flatten(config))
-    other = config.algorithm.differences()
+    changes = changed(flatten(config))
+    from_recipe = config.algorithm.differences()
     if as_json:
-        said = {"valid": True, "changed": own_settings, "differs_from_recipe": other}
-        typer.echo(json.dumps(said))
+        result = {"valid": True, "changed": changes, "differs_from_recipe": from_recipe}
+        typer.echo(json.dumps(result))
         return
     name = config.algorithm.recipe
     typer.echo(f"{file} is valid; recipe {name}, {config.steps} steps")
-    own = {path_of(leaf): pair[1] for leaf, pair in other.items()}
-    options = own_settings.pop("algorithm.options", {})
-    own_settings |= {path_of(name): value for name, value in options.items()}
-    for path, value in own_settings.items():
-        aside = f"   ({name} has {json.dumps(own[path])})" if path in own else ""
+    recipe_values = {path_of(leaf): pair[1] for leaf, pair in from_recipe.items()}
+    options = changes.pop("algorithm.options", {})
+    changes |= {path_of(name): value for name, value in options.items()}
+    for path, value in changes.items():
+        aside = (
+            f"   ({name} has {json.dumps(recipe_values[path])})" if path in recipe_values else ""
+        )
         typer.echo(f"{path} = {json.dumps(value)}{aside}")
 
 
 @app.command("diff")
 def diff(
-    one: Annotated[
+    first: Annotated[
         str, typer.Argument(help="File, preset, run, or `defaults`.", autocompletion=complete_runs)
     ],
-    other: Annotated[
+    second: Annotated[
         str, typer.Argument(help="File, preset, run, or `defaults`.", autocompletion=complete_runs)
     ] = "defaults",
     as_json: Json = False,
@@ -127,7 +129,7 @@ def diff(
     """
     from grpo_tui.app.cli.output import print_rows
 
-    left, right = settings_of(one, db), settings_of(other, db)
+    left, right = settings_of(first, db), settings_of(second, db)
     paths = [*left, *(path for path in right if path not in left)]
     changed = {
         path: (left.get(path), right.get(path))
@@ -135,8 +137,10 @@ def diff(
         if left.get(path) != right.get(path)
     }
     if as_csv:
-        rows = [{"setting": path, one: pair[0], other: pair[1]} for path, pair in changed.items()]
-        print_rows(rows, as_json=False, as_csv=True, header=["setting", one, other], raw=raw)
+        rows = [
+            {"setting": path, first: pair[0], second: pair[1]} for path, pair in changed.items()
+        ]
+        print_rows(rows, as_json=False, as_csv=True, header=["setting", first, second], raw=raw)
     elif as_json:
         typer.echo(json.dumps({path: list(pair) for path, pair in changed.items()}, indent=1))
     else:
@@ -146,14 +150,14 @@ def diff(
         raise typer.Exit(exit_codes.FAILED)
 
 
-def settings_of(what: str, db: str | None) -> dict[str, Any]:
+def settings_of(name: str, db: str | None) -> dict[str, Any]:
     """Flatten the settings of a configuration to JSON values."""
     from grpo_tui.experiments.db.configs import config_tree, flat
 
-    return flat(config_tree(named(what, db)))
+    return flat(config_tree(named(name, db)))
 
 
-def named(what: str, db: str | None = None) -> Any:
+def named(name: str, db: str | None = None) -> Any:
     """Return a configuration by file, preset or run, or the defaults."""
     from grpo_engine.config.settings import RunConfig
     from grpo_engine.errors import ConfigError, quoted
@@ -161,17 +165,17 @@ def named(what: str, db: str | None = None) -> Any:
     from grpo_tui.app.cli.run_config import assemble
     from grpo_tui.experiments.errors import NoStoreError, RunNotFoundError
 
-    if what == "defaults":
+    if name == "defaults":
         return RunConfig()
-    if Path(what).is_file():
-        return assemble(Path(what), None, [])
-    if what in names():
-        return preset(what).config
+    if Path(name).is_file():
+        return assemble(Path(name), None, [])
+    if name in names():
+        return preset(name).config
     try:
         with reading(db) as reader:
-            return reader.run(reader.resolve(what).key).config
+            return reader.run(reader.resolve(name).key).config
     except (NoStoreError, RunNotFoundError) as error:
         raise ConfigError(
-            f"{quoted(what)} is neither a file nor a preset ({', '.join(names())}) nor `defaults`, "
+            f"{quoted(name)} is neither a file nor a preset ({', '.join(names())}) nor `defaults`, "
             f"and as a run: {error}"
         ) from error

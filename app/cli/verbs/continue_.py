@@ -3,7 +3,7 @@
 import typer
 
 from grpo_tui.app.cli.params import Db, Json, RunRef
-from grpo_tui.app.cli.run_requests import ask
+from grpo_tui.app.cli.run_requests import send_request
 
 
 def continue_(run: RunRef, as_json: Json = False, db: Db = None) -> None:
@@ -11,4 +11,4 @@ def continue_(run: RunRef, as_json: Json = False, db: Db = None) -> None:
 
     Example: grpo-tui continue @last
     """
-    raise typer.Exit(ask(run, "continue", as_json=as_json, db=db))
+    raise typer.Exit(send_request(run, "continue", as_json=as_json, db=db))

@@ -8,9 +8,9 @@ from typing import Annotated, Final
 import typer
 
 from grpo_tui.app import exit_codes
-from grpo_tui.app.cli.output import wants_colour
+from grpo_tui.app.cli.output import uses_colour
 from grpo_tui.app.cli.params import Json
-from grpo_tui.app.health import Fact, Level
+from grpo_tui.app.health import Check, Level
 
 MARKS: Final = {Level.FINE: "✓", Level.WARNING: "!", Level.STOPS: "✗"}
 ASCII_MARKS: Final = {Level.FINE: " ", Level.WARNING: "!", Level.STOPS: "X"}
@@ -27,58 +27,58 @@ def doctor(
 
     Example: grpo-tui doctor --json
     """
-    facts = collect(db, narrate=None if as_json else narrate)
+    checks = collect(db, narrate=None if as_json else narrate)
     if as_json:
-        typer.echo(json.dumps(report(facts), indent=2))
+        typer.echo(json.dumps(report(checks), indent=2))
     else:
         erase()
-        typer.echo(page(facts, colour=wants_colour(), ascii_only=not writes_unicode()))
-    if any(fact.level is Level.STOPS for fact in facts):
+        typer.echo(page(checks, colour=uses_colour(), ascii_only=not writes_unicode()))
+    if any(check.level is Level.STOPS for check in checks):
         raise typer.Exit(exit_codes.FAILED)
 
 
-def collect(db: str | None, narrate: Callable[[str], None] | None = None) -> list[Fact]:
-    """Collect every fact, in the order of the report."""
+def collect(db: str | None, narrate: Callable[[str], None] | None = None) -> list[Check]:
+    """Run every check, in the order of the report."""
     from grpo_tui.app.health import machine, mlx, packages, store, terminal
 
-    say = narrate or (lambda _: None)
-    found = machine.facts() + machine.environment()
-    say("measuring how fast matrix products are")
-    found += mlx.facts()
-    say("looking at the terminal and the store")
-    return found + terminal.facts() + store.facts(db) + packages.facts()
+    print_stderr = narrate or (lambda _: None)
+    result = machine.checks() + machine.environment()
+    print_stderr("measuring how fast matrix products are")
+    result += mlx.checks()
+    print_stderr("looking at the terminal and the store")
+    return result + terminal.checks() + store.checks(db) + packages.checks()
 
 
-def report(facts: Sequence[Fact]) -> dict[str, object]:
-    """Return the facts for programs."""
+def report(checks: Sequence[Check]) -> dict[str, object]:
+    """Return the checks for programs."""
     return {
-        "ok": all(fact.level is not Level.STOPS for fact in facts),
-        "warnings": sum(fact.level is Level.WARNING for fact in facts),
-        "facts": [fact.as_json() for fact in facts],
+        "ok": all(check.level is not Level.STOPS for check in checks),
+        "warnings": sum(check.level is Level.WARNING for check in checks),
+        "facts": [check.as_json() for check in checks],
     }
 
 
-def page(facts: Sequence[Fact], *, colour: bool, ascii_only: bool) -> str:
-    """Format the facts for people: one line each under its area, each remedy below its line."""
+def page(checks: Sequence[Check], *, colour: bool, ascii_only: bool) -> str:
+    """Format the checks for people: one line each under its area, each remedy below its line."""
     marks = ASCII_MARKS if ascii_only else MARKS
-    width = max(len(fact.name) for fact in facts)
+    width = max(len(check.name) for check in checks)
     lines: list[str] = []
     area = ""
-    for fact in facts:
-        if fact.area != area:
-            area = fact.area
+    for check in checks:
+        if check.area != area:
+            area = check.area
             lines += ["", paint(area, "1", colour)]
-        mark = paint(marks[fact.level], COLOURS[fact.level], colour)
-        lines.append(f"  {mark} {fact.name.ljust(width)}  {fact.found}")
-        if fact.remedy:
-            lines.append(f"    {''.ljust(width)}  {'->' if ascii_only else '→'} {fact.remedy}")
-    return "\n".join([*lines[1:], "", verdict(facts)])
+        mark = paint(marks[check.level], COLOURS[check.level], colour)
+        lines.append(f"  {mark} {check.name.ljust(width)}  {check.result}")
+        if check.remedy:
+            lines.append(f"    {''.ljust(width)}  {'->' if ascii_only else '→'} {check.remedy}")
+    return "\n".join([*lines[1:], "", verdict(checks)])
 
 
-def verdict(facts: Sequence[Fact]) -> str:
+def verdict(checks: Sequence[Check]) -> str:
     """Return the last line: whether a run can start here."""
-    stops = [fact.name for fact in facts if fact.level is Level.STOPS]
-    warnings = sum(fact.level is Level.WARNING for fact in facts)
+    stops = [check.name for check in checks if check.level is Level.STOPS]
+    warnings = sum(check.level is Level.WARNING for check in checks)
     if stops:
         return f"A run cannot start here: {', '.join(stops)}."
     noted = f", with {warnings} warning{'s' * (warnings > 1)}" if warnings else ""

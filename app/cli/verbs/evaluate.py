@@ -44,7 +44,7 @@ def evaluate(
         changes["task"] = {"name": task, "others": {}}
     counts = {"problems": problems, "samples": samples}
     changes["evaluation"] = {key: value for key, value in counts.items() if value is not None}
-    found = find_target(
+    resolved = find_target(
         target, file=file, preset=preset, sets=sets or [], changes=changes, step=step, db=db
     )
-    raise typer.Exit(run_evaluations(found, base=base, as_json=as_json))
+    raise typer.Exit(run_evaluations(resolved, base=base, as_json=as_json))

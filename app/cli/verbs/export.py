@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
-from grpo_tui.app.cli.output import data_stdout, say_escaped
+from grpo_tui.app.cli.output import data_stdout, warn_of_escapes
 from grpo_tui.app.cli.params import Db, Raw, Runs
 from grpo_tui.app.cli.store_access import reading, resolve_all
-from grpo_tui.app.text.stderr import say
+from grpo_tui.app.text.stderr import print_stderr
 
 
 def export(
@@ -55,19 +55,19 @@ def export(
     if raw and format != "csv":
         raise typer.BadParameter(f"--raw changes CSV, and {format} is written as it is")
     with reading(db) as reader:
-        found = resolve_all(reader, runs)
+        selected = resolve_all(reader, runs)
         if format in TRACKERS:
             if out is None:
                 raise typer.BadParameter(f"{format} writes a folder: give it with --out")
-            count = export_to(format, reader, found, out)
-            say(f"wrote {count} values to {out}")
+            count = export_to(format, reader, selected, out)
+            print_stderr(f"wrote {count} values to {out}")
             return
-        rows = rows_of(what, reader, found)
-        header = header_for(what, reader, found) if format != "jsonl" else None
+        rows = rows_of(what, reader, selected)
+        header = header_for(what, reader, selected) if format != "jsonl" else None
         target = out if out is not None else data_stdout()
         written = write_rows(rows, format, target, raw=raw, header=header)
-    say(f"{written.rows} rows" + (f" in {out}" if out else ""))
-    say_escaped(written.escaped)
+    print_stderr(f"{written.rows} rows" + (f" in {out}" if out else ""))
+    warn_of_escapes(written.escaped)
 
 
 def _by_ending(out: Path) -> str:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grpo_tui.app.cli.output import print_json, tell
+from grpo_tui.app.cli.output import print_json, print_text
 from grpo_tui.app.cli.params import Db, Json, RunRef
 from grpo_tui.app.cli.store_access import reading
-from grpo_tui.app.text.stderr import say
+from grpo_tui.app.text.stderr import print_stderr
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,39 +34,39 @@ def logs(
     if as_json and follow:
         raise typer.BadParameter("--json prints what is there now: leave --follow out")
     from grpo_tui.experiments.db.paths import log_file, run_folder
-    from grpo_tui.experiments.read.post_mortem import tail
+    from grpo_tui.experiments.post_mortem import log_lines, tail
 
     with reading(db) as reader:
-        found = reader.resolve(run)
-        path = log_file(run_folder(reader.path, found.id))
+        record = reader.resolve(run)
+        path = log_file(run_folder(reader.path, record.id))
         end = path.stat().st_size if path.exists() else 0
-        shown = tail(path, lines, end) or reader.log_lines(found.key, lines)
+        tail_lines = tail(path, lines, end) or log_lines(reader, record.key, lines)
         if as_json:
-            print_json(list(shown))
+            print_json(list(tail_lines))
             return
-        for line in shown:
-            tell(line)
-        if not shown:
-            say(f"{found.name} has no log output")
+        for line in tail_lines:
+            print_text(line)
+        if not tail_lines:
+            print_stderr(f"{record.name} has no log output")
         if follow:
-            _follow(reader, found.id, path, end)
+            _follow(reader, record.id, path, end)
 
 
-def _follow(reader: "StoreReader", run: str, path: "Path", place: int) -> None:
+def _follow(reader: "StoreReader", run: str, path: "Path", offset: int) -> None:
     """Print what follows `place` in the log, line by line, until the run has ended."""
-    rest = b""
+    partial_line = b""
     active = True
     while active:
         # check before reading the log: nothing is written after the end
         active = reader.resolve(run).active
         with suppress(FileNotFoundError), path.open("rb") as log:
-            log.seek(place)
-            *whole, rest = (rest + log.read()).split(b"\n")
-            place = log.tell()
+            log.seek(offset)
+            *whole, partial_line = (partial_line + log.read()).split(b"\n")
+            offset = log.tell()
             for line in whole:
-                tell(line.decode("utf-8", "replace"))
+                print_text(line.decode("utf-8", "replace"))
         sys.stdout.flush()
         if active:
             time.sleep(0.5)
-    if rest:
-        tell(rest.decode("utf-8", "replace"))
+    if partial_line:
+        print_text(partial_line.decode("utf-8", "replace"))

@@ -50,12 +50,12 @@ def show(
 
     Example: grpo-tui models show starter
     """
-    facts = describe(path)
+    details = describe(path)
     if as_json:
-        typer.echo(json.dumps(facts, indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(details, indent=2, ensure_ascii=False))
         return
-    width = max(map(len, facts))
-    for name, value in facts.items():
+    width = max(map(len, details))
+    for name, value in details.items():
         typer.echo(f"{name:{width}}  {value if value is not None else '-'}")
 
 
@@ -73,15 +73,15 @@ def import_(
     from grpo_engine.models.from_gguf import import_gguf
 
     folder = out or imported_folder() / file.stem
-    made = import_gguf(file, folder, dtype=dtype)
+    result = import_gguf(file, folder, dtype=dtype)
     if as_json:
-        facts = dataclasses.asdict(made) | {"folder": str(made.folder)}
-        typer.echo(json.dumps(facts, indent=2))
+        details = dataclasses.asdict(result) | {"folder": str(result.folder)}
+        typer.echo(json.dumps(details, indent=2))
         return
-    typer.echo(str(made.folder))
+    typer.echo(str(result.folder))
     typer.echo(
-        f"{made.parameters / 1e6:.1f} M parameters ({made.architecture}, "
-        f"{', '.join(made.formats)}) as {dtype}, {made.bytes / 1e6:.0f} MB", err=True,
+        f"{result.parameters / 1e6:.1f} M parameters ({result.architecture}, "
+        f"{', '.join(result.formats)}) as {dtype}, {result.bytes / 1e6:.0f} MB", err=True,
     )  # fmt: skip
 
 
@@ -110,22 +110,24 @@ def export_(
     from grpo_tui.app.cli.model_card import card_of, held_out_table
 
     with reading(db) as reader:
-        found = reader.resolve(run)
-        evaluations = reader.evaluations(found.key)
+        record = reader.resolve(run)
+        evaluations = reader.evaluations(record.key)
     target = find_target(
-        found.id, file=None, preset=None, sets=(), changes={}, step=step,
+        record.id, file=None, preset=None, sets=(), changes={}, step=step,
         db=Path(db) if db else None,
     )  # fmt: skip
-    card = card_of(found.name, target, held_out_table(evaluations))
-    name = re.sub(r"[^\w.-]+", "-", found.name).lstrip(".")
-    made = export(target.config.model, out or Path(f"{name}-{to}"), to, dtype, card)
+    card = card_of(record.name, target, held_out_table(evaluations))
+    name = re.sub(r"[^\w.-]+", "-", record.name).lstrip(".")
+    result = export(target.config.model, out or Path(f"{name}-{to}"), to, dtype, card)
     if as_json:
-        typer.echo(json.dumps(dataclasses.asdict(made) | {"folder": str(made.folder)}, indent=2))
+        typer.echo(
+            json.dumps(dataclasses.asdict(result) | {"folder": str(result.folder)}, indent=2)
+        )
         return
-    typer.echo(str(made.folder))
+    typer.echo(str(result.folder))
     typer.echo(
-        f"step {target.step}, {made.bytes / 1e6:.1f} MB as {dtype}; reopened: log-probabilities "
-        f"differ by {made.difference:.1g} nats a token on average", err=True,
+        f"step {target.step}, {result.bytes / 1e6:.1f} MB as {dtype}; reopened: log-probabilities "
+        f"differ by {result.difference:.1g} nats a token on average", err=True,
     )  # fmt: skip
 
 
@@ -155,7 +157,7 @@ def _cached_models() -> Iterator[dict[str, Any]]:
         repositories = scan_cache_dir().repos
     except CacheNotFound:
         return
-    for repository in sorted(repositories, key=lambda found: found.repo_id):
+    for repository in sorted(repositories, key=lambda record: record.repo_id):
         for revision in repository.revisions:
             whole = (revision.snapshot_path / "config.json").is_file() and any(
                 revision.snapshot_path.glob("*.safetensors")
@@ -167,11 +169,11 @@ def _cached_models() -> Iterator[dict[str, Any]]:
 
 def _row(path: str, folder: Path, origin: str) -> dict[str, Any]:
     size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-    kind = "damaged"
+    model_type = "damaged"
     if not irregular_file(folder):
         with suppress(OSError, ValueError, AttributeError):
-            kind = json.loads((folder / "config.json").read_text()).get("model_type", "?")
-    return {"path": path, "type": kind, "size_mb": round(size / 1e6, 1), "from": origin}
+            model_type = json.loads((folder / "config.json").read_text()).get("model_type", "?")
+    return {"path": path, "type": model_type, "size_mb": round(size / 1e6, 1), "from": origin}
 
 
 def describe(path: str) -> dict[str, Any]:
@@ -194,12 +196,12 @@ def describe(path: str) -> dict[str, Any]:
         "context": context_length(settings),
         "quantised": json.dumps(settings["quantization"]) if "quantization" in settings else None,
         "end tokens": ", ".join(f"{i} {tokenizer.decode([i])!r}" for i in ends),
-        "chat template": _about_template(path, tokenizer),
+        "chat template": _template_state(path, tokenizer),
         "notes": "; ".join(notes) or None,
     }
 
 
-def _about_template(path: str, tokenizer: Any) -> str:
+def _template_state(path: str, tokenizer: Any) -> str:
     """Return `yes` or `no`, or why the template cannot be used."""
     from grpo_engine.config.settings import TaskConfig
     from grpo_engine.errors import DataError, ModelError
@@ -208,10 +210,10 @@ def _about_template(path: str, tokenizer: Any) -> str:
 
     if not has_chat_template(tokenizer):
         return "no"
-    asked = Example(key="", prompt=user_message("2+2?"), where="2+2?")
-    task = Task(name="", description="", train=(asked,), held_out=(), fingerprint="")
+    example = Example(key="", prompt=user_message("2+2?"), where="2+2?")
+    task = Task(name="", description="", train=(example,), held_out=(), fingerprint="")
     try:
-        PromptRenderer(tokenizer, task, TaskConfig(), path)(asked)
+        PromptRenderer(tokenizer, task, TaskConfig(), path)(example)
     except (DataError, ModelError) as error:
         return f"cannot be used: {error}"
     return "yes"

@@ -3,7 +3,7 @@
 import typer
 
 from grpo_tui.app.cli.params import Db, Json, RunRef
-from grpo_tui.app.cli.run_requests import ask
+from grpo_tui.app.cli.run_requests import send_request
 
 
 def pause(run: RunRef, as_json: Json = False, db: Db = None) -> None:
@@ -11,4 +11,4 @@ def pause(run: RunRef, as_json: Json = False, db: Db = None) -> None:
 
     Example: grpo-tui pause @last
     """
-    raise typer.Exit(ask(run, "pause", as_json=as_json, db=db))
+    raise typer.Exit(send_request(run, "pause", as_json=as_json, db=db))

@@ -7,7 +7,7 @@ import typer
 from grpo_tui.app.cli.output import print_json, print_rows
 from grpo_tui.app.cli.params import Csv, Db, Json, Raw, complete_metrics, complete_runs
 from grpo_tui.app.cli.store_access import reading, resolve_all
-from grpo_tui.app.text.stderr import say
+from grpo_tui.app.text.stderr import print_stderr
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,16 +45,16 @@ def plot(
     Example: grpo-tui plot calm-otter brave-fox --metric reward --metric kl --smooth 0.9
     """
     with reading(db) as reader:
-        found = resolve_all(reader, runs)
+        series_list = resolve_all(reader, runs)
         keys = list(dict.fromkeys(metric or ["reward"]))
-        read = {key: _series(reader, found, key) for key in keys}
+        read = {key: _series(reader, series_list, key) for key in keys}
     if as_json:
-        print_json(_json(found, read))
+        print_json(_json(series_list, read))
     elif as_csv:
         header = ["run", "name", "step", *keys]
-        print_rows(_rows(found, read), as_json=False, as_csv=True, header=header, raw=raw)
+        print_rows(_rows(series_list, read), as_json=False, as_csv=True, header=header, raw=raw)
     else:
-        _draw(found, read, smooth)
+        _draw(series_list, read, smooth)
 
 
 def _series(reader: "StoreReader", runs: "Sequence[RunSummary]", key: str) -> "list[MetricSeries]":
@@ -62,32 +62,32 @@ def _series(reader: "StoreReader", runs: "Sequence[RunSummary]", key: str) -> "l
     from grpo_engine.errors import nearest, quoted
     from grpo_tui.experiments.errors import QueryError
 
-    found = [reader.metric_series(run.key, key) for run in runs]
-    if not any(series.steps for series in found):
-        known = {name for run in runs for name in reader.metric_keys(run.key)}
-        raise QueryError(f"there is no metric {quoted(key)} here{nearest(key, sorted(known))}")
-    for run, series in zip(runs, found, strict=True):
+    series_list = [reader.metric_series(run.key, key) for run in runs]
+    if not any(series.steps for series in series_list):
+        keys = {name for run in runs for name in reader.metric_keys(run.key)}
+        raise QueryError(f"there is no metric {quoted(key)} here{nearest(key, sorted(keys))}")
+    for run, series in zip(runs, series_list, strict=True):
         if not series.steps:
-            say(f"{run.name} has no {key}")
-    return found
+            print_stderr(f"{run.name} has no {key}")
+    return series_list
 
 
 def _json(runs: "Sequence[RunSummary]", read: "Read") -> list[dict[str, Any]]:
     return [
         {"metric": key, "run": run.id, "name": run.name, "steps": series.steps,
          "values": series.values}
-        for key, found in read.items() for run, series in zip(runs, found, strict=True)
+        for key, series_list in read.items() for run, series in zip(runs, series_list, strict=True)
     ]  # fmt: skip
 
 
 def _rows(runs: "Sequence[RunSummary]", read: "Read") -> list[dict[str, Any]]:
     """Return a row for each run and step, with a column for each metric."""
     rows: dict[tuple[int, int], dict[str, Any]] = {}
-    for key, found in read.items():
-        for place, (run, series) in enumerate(zip(runs, found, strict=True)):
+    for key, series_list in read.items():
+        for index, (run, series) in enumerate(zip(runs, series_list, strict=True)):
             for step, value in zip(series.steps, series.values, strict=True):
                 row = rows.setdefault(
-                    (place, step), {"run": run.id, "name": run.name, "step": step}
+                    (index, step), {"run": run.id, "name": run.name, "step": step}
                 )
                 row[key] = value
     return [rows[at] for at in sorted(rows)]
@@ -97,6 +97,6 @@ def _draw(runs: "Sequence[RunSummary]", read: "Read", smooth: float) -> None:
     from grpo_tui.app.cli.curves import metric_chart, terminal
 
     names = [run.name for run in runs]
-    for key, found in read.items():
-        pairs = zip(names, found, strict=True)
+    for key, series_list in read.items():
+        pairs = zip(names, series_list, strict=True)
         print("\n".join(metric_chart(key, pairs, terminal(), smooth=smooth)))

@@ -23,13 +23,15 @@ def list_presets(
         return
     from grpo_engine.presets import names, preset
 
-    found = [preset(name) for name in names()]
+    presets_ = [preset(name) for name in names()]
     if as_json:
-        rows = [{"name": item.name, "about": item.about, "settings": item.tree} for item in found]
+        rows = [
+            {"name": item.name, "about": item.about, "settings": item.tree} for item in presets_
+        ]
         typer.echo(json.dumps(rows, indent=1))
         return
-    width = max(len(item.name) for item in found)
-    for item in found:
+    width = max(len(item.name) for item in presets_)
+    for item in presets_:
         typer.echo(f"{item.name.ljust(width)}  {item.about}")
 
 
@@ -50,11 +52,11 @@ def show(
     from grpo_engine.config.parse import write_yaml
     from grpo_engine.presets import preset
 
-    found = preset(name)
+    presets_ = preset(name)
     if as_json:
-        tree = found.config.model_dump(mode="json") if full else found.tree
+        tree = presets_.config.model_dump(mode="json") if full else presets_.tree
         typer.echo(json.dumps(tree, indent=1))
     elif full:
-        typer.echo(write_yaml(found.config, only_changed=False), nl=False)
+        typer.echo(write_yaml(presets_.config, only_changed=False), nl=False)
     else:
-        typer.echo(found.text, nl=False)
+        typer.echo(presets_.text, nl=False)

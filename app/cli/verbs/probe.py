@@ -46,21 +46,21 @@ def probe(
     from grpo_engine.control import Control
 
     show = printer(as_json=False)
-    found: list[PromptsProbed] = []
+    results: list[PromptsProbed] = []
     with scratch("probe") as folder:
         for event in probed(
             config, Control(), folder=folder, prompts=prompts, samples=samples,
             temperatures=temperature or [config.rollout.temperature],
         ):  # fmt: skip
             if isinstance(event, PromptsProbed):
-                found.append(event)
+                results.append(event)
             elif not as_json:
                 show.show(event)
     show.close()
     sizes = sizes_of(config, samples)
-    reports = [report(one, sizes, config.rollout.prompts) for one in merged(found)]
+    reports = [report(result, sizes, config.rollout.prompts) for result in merged(results)]
     typer.echo(
-        json.dumps([facts for facts, _ in reports], indent=2)
+        json.dumps([data for data, _ in reports], indent=2)
         if as_json else "\n".join(text for _, text in reports)
     )  # fmt: skip
 
@@ -69,8 +69,8 @@ def report(probed: "PromptsProbed", sizes: list[int], prompts: int) -> tuple[dic
     """The findings at one temperature, as data and as text."""
     from grpo_engine.api.probe import ENOUGH, histogram, pass_rates, recommended, signals, to_json
 
-    found = signals(probed, sizes, prompts)
-    best = recommended(found)
+    results = signals(probed, sizes, prompts)
+    best = recommended(results)
     answers = len(probed.rewards[0])
     tried = f"{len(probed.keys)} prompts, {answers} answers each"
     lines = [f"temperature {probed.temperature:g}: {tried}"]
@@ -79,25 +79,25 @@ def report(probed: "PromptsProbed", sizes: list[int], prompts: int) -> tuple[dic
         lines += _bars(histogram(rates))
     lines += ["", "group size  prompts with a signal      a step of "
               f"{prompts} prompts, sampled and scored"]  # fmt: skip
-    lines += [_row(one) for one in found]
+    lines += [_row(result) for result in results]
     if best is not None:
         lines += ["", f"Use rollout.group_size {best.group_size}: the smallest tried at which "
                   f"{share(ENOUGH)} of the prompts have a signal."]  # fmt: skip
     else:
         lines += ["", f"No group size tried gives {share(ENOUGH)} of the prompts a signal: use "
                   "easier or harder prompts, another temperature, or more --samples."]  # fmt: skip
-    return to_json(probed, found), "\n".join([*lines, ""])
+    return to_json(probed, results), "\n".join([*lines, ""])
 
 
-def _row(one: "SignalAt") -> str:
-    low, high = one.interval
-    shown = f"{share(one.share)} ({share(low)} to {share(high)})"
-    return f"{one.group_size:>10}  {shown:<24}  {one.seconds:>8.1f} s"
+def _row(result: "SignalAt") -> str:
+    low, high = result.interval
+    interval_text = f"{share(result.share)} ({share(low)} to {share(high)})"
+    return f"{result.group_size:>10}  {interval_text:<24}  {result.seconds:>8.1f} s"
 
 
 def _bars(rows: list[tuple[str, int]]) -> list[str]:
-    most = max(count for _, count in rows)
+    largest = max(count for _, count in rows)
     return [
-        f"{label:>12}  {'█' * round(WIDE * count / most)}{' ' if count else ''}{count}"
+        f"{label:>12}  {'█' * round(WIDE * count / largest)}{' ' if count else ''}{count}"
         for label, count in rows
     ]

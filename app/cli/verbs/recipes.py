@@ -9,7 +9,7 @@ from grpo_engine.config.recipes import Recipe, available, path_of, recipe, setti
 from grpo_tui.app.cli.params import Json, complete_recipes
 from grpo_tui.app.text.recipe_cards import card_of
 from grpo_tui.app.text.recipe_text import answers, around, formula, sentence
-from grpo_tui.app.text.stderr import say
+from grpo_tui.app.text.stderr import print_stderr
 
 app = typer.Typer(help="List the algorithms; show one.", invoke_without_command=True)
 
@@ -30,11 +30,11 @@ def list_(as_json: Json = False) -> None:
 
     Example: grpo-tui recipes list --json
     """
-    found, complaints = available()
+    recipes_, complaints = available()
     for complaint in complaints:
-        say(complaint)
+        print_stderr(complaint)
     if as_json:
-        typer.echo(json.dumps([as_row(made) for made in found.values()], indent=2))
+        typer.echo(json.dumps([as_row(recipe_) for recipe_ in recipes_.values()], indent=2))
         return
     from rich.console import Console
     from rich.table import Table
@@ -42,8 +42,10 @@ def list_(as_json: Json = False) -> None:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for heading in ("recipe", "signal", "ratio", "trust", "anchor", "weight", "reuse"):
         table.add_column(heading, no_wrap=heading == "recipe", overflow="fold")
-    for made in found.values():
-        table.add_row(made.name, *(answer.choice.replace("_", " ") for answer in answers(made)))
+    for recipe_ in recipes_.values():
+        table.add_row(
+            recipe_.name, *(answer.choice.replace("_", " ") for answer in answers(recipe_))
+        )
     Console().print(table)
     typer.echo("\ngrpo-tui recipes show NAME: formula, paper, settings, what it is good and bad at")
 
@@ -59,47 +61,47 @@ def show(
 
     Example: grpo-tui recipes show dapo
     """
-    made = recipe(name)
-    typer.echo(json.dumps(as_page(made), indent=2) if as_json else "\n".join(page(made)))
+    recipe_ = recipe(name)
+    typer.echo(json.dumps(as_page(recipe_), indent=2) if as_json else "\n".join(page(recipe_)))
 
 
-def as_row(made: Recipe) -> dict[str, Any]:
+def as_row(recipe_: Recipe) -> dict[str, Any]:
     """Return a recipe's row of the list, for programs."""
-    choices = {answer.question: answer.choice for answer in answers(made)}
-    return {"name": made.name, "title": card_of(made.name).title} | choices
+    choices = {answer.question: answer.choice for answer in answers(recipe_)}
+    return {"name": recipe_.name, "title": card_of(recipe_.name).title} | choices
 
 
-def as_page(made: Recipe) -> dict[str, Any]:
+def as_page(recipe_: Recipe) -> dict[str, Any]:
     """Return everything about a recipe, for programs."""
-    card = card_of(made.name)
+    card = card_of(recipe_.name)
     return {
-        "name": made.name,
+        "name": recipe_.name,
         "title": card.title,
         "summary": card.summary,
-        "sentence": sentence(made),
-        "answers": [answer._asdict() for answer in answers(made)],
-        "formula": list(formula(made)),
+        "sentence": sentence(recipe_),
+        "answers": [answer._asdict() for answer in answers(recipe_)],
+        "formula": list(formula(recipe_)),
         "paper": card.paper,
-        "settings": {name: getattr(made, name) for name in settings_read(made)},
+        "settings": {name: getattr(recipe_, name) for name in settings_read(recipe_)},
         "good": card.good,
         "bad": card.bad,
     }
 
 
-def page(made: Recipe) -> list[str]:
+def page(recipe_: Recipe) -> list[str]:
     """Format everything about a recipe, for people."""
-    card = card_of(made.name)
-    lines = [f"{made.name} · {card.title}", card.summary, ""]
-    for answer in answers(made):
+    card = card_of(recipe_.name)
+    lines = [f"{recipe_.name} · {card.title}", card.summary, ""]
+    for answer in answers(recipe_):
         lines += [f"  {answer.asks:<31}{answer.choice}", f"      {answer.text}"]
-    lines += ["", "Formula", *(f"  {line}" for line in formula(made))]
+    lines += ["", "Formula", *(f"  {line}" for line in formula(recipe_))]
     lines += ["", "Paper", f"  {card.paper}", "", "Settings it reads, and their defaults"]
-    for group in (*(answer.settings for answer in answers(made)), around(made)):
-        lines += [f"  {path_of(name):<37}{shown(value)}" for name, value in group.items()]
+    for group in (*(answer.settings for answer in answers(recipe_)), around(recipe_)):
+        lines += [f"  {path_of(name):<37}{format_default(value)}" for name, value in group.items()]
     return [*lines, "", "Good at", f"  {card.good}", "", "Bad at", f"  {card.bad}"]
 
 
-def shown(value: object) -> str:
+def format_default(value: object) -> str:
     """Format a default as it would be written in a file; `off` for None."""
     if value is None:
         return "off"

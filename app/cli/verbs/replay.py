@@ -29,7 +29,7 @@ def replay(
     require_terminal()
     store = store_path(db)
     with closing(StoreReader(store)) as reader:
-        found = reader.resolve(run)
+        target = reader.resolve(run)
     raise typer.Exit(
-        open_workbench(store, feed=lambda: ReplayFeed(store, found.uid, speed=speed), mode="watch")
+        open_workbench(store, feed=lambda: ReplayFeed(store, target.uid, speed=speed), mode="watch")
     )

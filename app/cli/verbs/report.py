@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grpo_tui.app.cli.output import print_json, shown
+from grpo_tui.app.cli.output import format_value, print_json
 from grpo_tui.app.cli.params import Db, Json, RunRef
 from grpo_tui.app.cli.store_access import reading
 from grpo_tui.app.text.comparison import MAIN_METRICS, phase_times, run_verdict
 from grpo_tui.app.text.numbers import share
-from grpo_tui.app.text.stderr import say
+from grpo_tui.app.text.stderr import print_stderr
 
 if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
@@ -41,23 +41,25 @@ def report(
     if file is not None and not as_html:
         raise typer.BadParameter(f"{file}: use --html to write a page there, or --out")
     with reading(db) as reader:
-        found = reader.resolve(run)
-        facts = gather(reader, found)
+        target = reader.resolve(run)
+        content = gather(reader, target)
         if not (all_metrics or as_json):
-            facts["metrics"] = [row for row in facts["metrics"] if row["metric"] in MAIN_METRICS]
+            content["metrics"] = [
+                row for row in content["metrics"] if row["metric"] in MAIN_METRICS
+            ]
         if as_html:
             from grpo_tui.app.cli.report_html import html_page
 
-            text = html_page(reader, found, facts)
+            text = html_page(reader, target, content)
             out = (
                 file
                 or out
-                or Path(f"{re.sub(r'[^A-Za-z0-9_-]+', '-', found.name) or found.id}.html")
+                or Path(f"{re.sub(r'[^A-Za-z0-9_-]+', '-', target.name) or target.id}.html")
             )
         elif not as_json:
-            text = page(facts, drawn(reader, found))
+            text = page(content, plots(reader, target))
     if as_json:
-        print_json(facts)
+        print_json(content)
         return
     from grpo_tui.experiments.export.files import whole
 
@@ -66,7 +68,7 @@ def report(
     else:
         with whole(out) as part:
             part.write_text(text, encoding="utf-8", errors="backslashreplace")
-        say(f"wrote {out}")
+        print_stderr(f"wrote {out}")
 
 
 def gather(reader: "StoreReader", run: "RunSummary") -> dict[str, Any]:
@@ -117,18 +119,18 @@ def from_recipe(settings: Any) -> list[dict[str, Any]]:
     """Return the settings that differ from the recipe's own, with its values."""
     from grpo_engine.config.recipes import RECIPES, path_of
 
-    own = RECIPES.get(settings.get("algorithm.recipe"))
+    recipe = RECIPES.get(settings.get("algorithm.recipe"))
     options = settings.get("algorithm.options") or {}
     flat = {**settings, **{path_of(name): value for name, value in options.items()}}
     return [
         {"setting": path, "value": value, "recipe": theirs}
         for path, value in flat.items()
         if path.startswith("algorithm.") and value is not None
-        and (theirs := getattr(own, path.rpartition(".")[2], value)) != value
+        and (theirs := getattr(recipe, path.rpartition(".")[2], value)) != value
     ]  # fmt: skip
 
 
-def drawn(reader: "StoreReader", run: "RunSummary") -> list[str]:
+def plots(reader: "StoreReader", run: "RunSummary") -> list[str]:
     """Plot reward and held-out accuracy, as far as they exist."""
     from grpo_tui.app.cli.curves import Canvas, metric_chart
 
@@ -140,11 +142,11 @@ def drawn(reader: "StoreReader", run: "RunSummary") -> list[str]:
     return lines
 
 
-def page(facts: dict[str, Any], curves: list[str]) -> str:
+def page(content: dict[str, Any], curves: list[str]) -> str:
     """Format the page as Markdown."""
     from grpo_tui.experiments.export.markdown import md_cell
 
-    run = facts["run"]
+    run = content["run"]
     lines = [
         f"# {md_cell(run['name'])}", "",
         f"`{run['id']}` · {run['status']} · {md_cell(run['model'])} · {md_cell(run['task'])} · "
@@ -152,32 +154,32 @@ def page(facts: dict[str, Any], curves: list[str]) -> str:
         f"{run['total_steps']} · {run['tokens']:,} tokens · {run['elapsed']:.0f} s · "
         f"{md_cell(run['device'])}", "",
     ]  # fmt: skip
-    lines += [f"**{md_cell(facts['verdict'])}**", ""]
+    lines += [f"**{md_cell(content['verdict'])}**", ""]
     if run["error"]:
         lines += [f"**Ended with** {md_cell(run['error'])}", ""]
     if run["note"]:
         lines += [md_cell(run["note"]), ""]
     lines += ["## Curves", "", "```text", *curves, "```", ""] if curves else []
-    lines += _table("Phase times", facts["phases"])
-    lines += _table("Held-out", facts["evaluations"])
-    lines += _table("Metrics", facts["metrics"])
-    lines += _table(f"Differences from the recipe {md_cell(run['recipe'])}", facts["recipe"])
+    lines += _table("Phase times", content["phases"])
+    lines += _table("Held-out", content["evaluations"])
+    lines += _table("Metrics", content["metrics"])
+    lines += _table(f"Differences from the recipe {md_cell(run['recipe'])}", content["recipe"])
     lines += _table(
         "Settings that are not the defaults",
-        [{"setting": path, "value": value} for path, value in facts["settings"].items()],
+        [{"setting": path, "value": value} for path, value in content["settings"].items()],
     )
-    lines += _table("Alerts", facts["alerts"])
+    lines += _table("Alerts", content["alerts"])
     lines += _table(
         "Pinned prompts, mean reward by step",
         [
             {
                 "prompt": item["prompt"], "target": item["target"],
                 "mean reward": ", ".join(
-                    f"{step}: {shown(mean)}"
+                    f"{step}: {format_value(mean)}"
                     for step, mean in zip(item["steps"], item["reward_means"], strict=True)
                 ),
             }
-            for item in facts["pinned"]
+            for item in content["pinned"]
         ],
     )  # fmt: skip
     return "\n".join(lines) + "\n"

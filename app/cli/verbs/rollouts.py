@@ -10,7 +10,7 @@ from grpo_tui.app.cli.params import Csv, Db, Json, Raw, RunRef
 from grpo_tui.app.cli.store_access import reading
 from grpo_tui.app.text.prompt_text import asked
 from grpo_tui.app.text.safe_text import excerpt
-from grpo_tui.app.text.stderr import say
+from grpo_tui.app.text.stderr import print_stderr
 
 if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
@@ -45,6 +45,7 @@ def rollouts(
     """
     from grpo_engine.errors import quoted
     from grpo_tui.experiments.errors import QueryError
+    from grpo_tui.experiments.search import search as find
 
     if sort and sort not in SORTS:
         raise QueryError(
@@ -55,21 +56,21 @@ def rollouts(
     if origin not in ("", "train", "eval", "pinned"):
         raise QueryError(f"there is no origin {quoted(origin)}; choose train, eval or pinned")
     with reading(db) as reader:
-        found = reader.resolve(run)
+        target = reader.resolve(run)
         hits: list[SearchHit] = []
         if search:
-            most = limit + 1 if limit else 2**31
+            maximum = limit + 1 if limit else 2**31
             hits = list(
-                reader.search(
-                    search, run=found.key, mode=mode or "substring", sort=sort or "newest",
-                    limit=most, step=step, group=group, origin=origin,
+                find(
+                    reader, search, run=target.key, mode=mode or "substring",
+                    sort=sort or "newest", limit=maximum, step=step, group=group, origin=origin,
                 )
             )  # fmt: skip
-            more = len(hits) == most
+            more = len(hits) == maximum
             hits = hits[: limit or None]
-            rows = _of_hits(reader, found, hits)
+            rows = _of_hits(reader, target, hits)
         else:
-            rows = _of_step(reader, found, step, group, origin)
+            rows = _of_step(reader, target, step, group, origin)
             more = bool(limit) and len(rows) > limit
             rows = _sorted(rows, sort)[: limit or None]
     table = [
@@ -84,9 +85,9 @@ def rollouts(
         line[hit.where] = "".join(excerpt(hit.text, hit.start, hit.end, EXCERPT))
     print_rows(rows, as_json=as_json, as_csv=as_csv, table=table, raw=raw)
     if not rows:
-        say("no rollouts" + (f" with {quoted(search)}" if search else " there"))
+        print_stderr("no rollouts" + (f" with {quoted(search)}" if search else " there"))
     elif more:
-        say(f"the first {limit}; --limit 0 gives all")
+        print_stderr(f"the first {limit}; --limit 0 gives all")
 
 
 def _of_step(
@@ -97,11 +98,13 @@ def _of_step(
 
     if step is None:
         origins = [origin] if origin else ["train", "pinned", "eval"]
-        steps = [steps[-1] for one in origins if (steps := reader.group_steps(run.key, one))]
+        steps = [
+            steps[-1] for origin_ in origins if (steps := reader.group_steps(run.key, origin_))
+        ]
         if not steps:
             raise NothingStoredError(f"{run.name} has no rollouts stored")
         step = steps[0]
-        say(f"step {step}")
+        print_stderr(f"step {step}")
     groups = reader.groups(run.key, step, origin or None)
     if not groups:
         raise NothingStoredError(

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from grpo_engine.metrics import spec
-from grpo_tui.app.cli.output import print_json, print_rows, print_table, tell
+from grpo_tui.app.cli.output import print_json, print_rows, print_table, print_text
 from grpo_tui.app.cli.params import Csv, Db, Json, Raw, RunRef, Runs, complete_runs
 from grpo_tui.app.cli.store_access import reading, resolve_all, writing
-from grpo_tui.app.text.stderr import say
+from grpo_tui.app.text.stderr import print_stderr
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,23 +60,23 @@ def runs(
 
     try:
         with reading(db) as reader:
-            found = reader.runs(
+            selected = reader.runs(
                 filter, sort=sort, columns=columns, archived=all_, limit=limit or None
             )
             queued = sum(item.state == "queued" for item in reader.queue())
     except NoStoreError as error:
-        found, queued = (), 0
-        say(str(error))
+        selected, queued = (), 0
+        print_stderr(str(error))
     if as_json or as_csv:
-        rows = [run_row(run) for run in found]
+        rows = [run_row(run) for run in selected]
         header = header_of([dict.fromkeys(RUN_FIELDS), *rows]) if as_csv else None
         print_rows(rows, as_json=as_json, as_csv=as_csv, header=header, raw=raw)
     else:
-        print_table([_line(run) for run in found])
-    if not found and filter:
-        say(f"no run matches {quoted(filter)}")
+        print_table([_line(run) for run in selected])
+    if not selected and filter:
+        print_stderr(f"no run matches {quoted(filter)}")
     if queued:
-        say(f"{queued} runs are queued; run them with `grpo-tui sweep --queue`")
+        print_stderr(f"{queued} runs are queued; run them with `grpo-tui sweep --queue`")
 
 
 def _line(run: "RunSummary") -> dict[str, Any]:
@@ -93,12 +93,12 @@ def _line(run: "RunSummary") -> dict[str, Any]:
         "recipe": run.recipe, "step": f"{run.step}/{run.total_steps}",
         "reward": reward.best if reward else None, "@": reward.best_step if reward else None,
         "kl": kl.last if kl else None, "clip": clip.last if clip else None,
-        "tok/s": _whole(speed.last) if speed else None,
+        "tok/s": _rounded(speed.last) if speed else None,
         "age": age, "tags": list(run.tags), **run.columns,
     }  # fmt: skip
 
 
-def _whole(value: float | None) -> float | None:
+def _rounded(value: float | None) -> float | None:
     return value if value is None or isnan(value) else round(value)
 
 
@@ -118,13 +118,14 @@ def show(
     Example: grpo-tui runs show @last --json
     """
     from grpo_tui.experiments.export.rows import run_row
+    from grpo_tui.experiments.post_mortem import post_mortem
 
     with reading(db) as reader:
         summary = reader.resolve(run)
         detail = reader.run(summary.key)
         alerts = reader.alerts(summary.key)
-        lost = summary.status in ("lost", "stalled", "unknown", "aborted", "failed")
-        mortem = reader.post_mortem(summary.key) if lost else None
+        ended_badly = summary.status in ("lost", "stalled", "unknown", "aborted", "failed")
+        mortem = post_mortem(reader, summary.key) if ended_badly else None
     row = run_row(detail.summary)
     settings = {f"cfg.{path}": value for path, value in detail.settings.items()}
     if as_csv:
@@ -135,7 +136,7 @@ def show(
 
         print_json(
             row | {
-                "ancestry": [dataclasses.asdict(one) for one in detail.ancestry],
+                "ancestry": [dataclasses.asdict(ancestor) for ancestor in detail.ancestry],
                 "config": detail.config, "versions": detail.versions, "folder": detail.folder,
                 "attempts": [dataclasses.asdict(item) for item in detail.attempts],
                 "alerts": [{name: getattr(item, name) for name in ALERT_FIELDS} for item in alerts],
@@ -154,11 +155,11 @@ def show(
     print()
     _print_metrics(detail.summary)
     for alert in alerts:
-        tell(f"\n{alert.severity} {alert.rule} ({alert.count} x, steps {alert.first_step} to "
+        print_text(f"\n{alert.severity} {alert.rule} ({alert.count} x, steps {alert.first_step} to "
              f"{alert.last_step}{', muted' if alert.muted else ''}): {alert.explanation} "
              f"{alert.remedy}")  # fmt: skip
     if mortem is not None:
-        tell(
+        print_text(
             f"\n{summary.status}: {mortem.cause}\n"
             f"last step {mortem.last_step}, checkpoint at {mortem.checkpoint_step}, "
             f"{mortem.steps_to_redo} steps to redo: grpo-tui resume {summary.id}"
@@ -199,10 +200,10 @@ def rename(run: RunRef, name: str, db: Db = None) -> None:
     Example: grpo-tui runs rename calm-otter baseline
     """
     with reading(db) as reader:
-        found = reader.resolve(run)
+        selected = reader.resolve(run)
     with writing(db) as store:
-        store.rename(found.key, name)
-    say(f"renamed {found.id} to {name}")
+        store.rename(selected.key, name)
+    print_stderr(f"renamed {selected.id} to {name}")
 
 
 @app.command("tag")
@@ -221,11 +222,11 @@ def tag(
     if not add and not remove:
         raise typer.BadParameter("give --add TAG or --remove TAG")
     with reading(db) as reader:
-        found = resolve_all(reader, runs)
+        selected = resolve_all(reader, runs)
     with writing(db) as store:
-        for run in found:
+        for run in selected:
             store.tag(run.key, add or (), remove or ())
-    say(f"tagged {', '.join(run.name for run in found)}")
+    print_stderr(f"tagged {', '.join(run.name for run in selected)}")
 
 
 @app.command("note")
@@ -235,10 +236,10 @@ def note(run: RunRef, text: str, db: Db = None) -> None:
     Example: grpo-tui runs note @last "beta too high"
     """
     with reading(db) as reader:
-        found = reader.resolve(run)
+        selected = reader.resolve(run)
     with writing(db) as store:
-        store.set_note(found.key, text)
-    say(f"updated the note of {found.name}")
+        store.set_note(selected.key, text)
+    print_stderr(f"updated the note of {selected.name}")
 
 
 @app.command("archive")
@@ -252,11 +253,13 @@ def archive(
     Example: grpo-tui runs archive old-run
     """
     with reading(db) as reader:
-        found = resolve_all(reader, runs)
+        selected = resolve_all(reader, runs)
     with writing(db) as store:
-        for run in found:
+        for run in selected:
             store.set_archived(run.key, not undo)
-    say(f"{'shown again' if undo else 'archived'}: {', '.join(run.name for run in found)}")
+    print_stderr(
+        f"{'shown again' if undo else 'archived'}: {', '.join(run.name for run in selected)}"
+    )
 
 
 @app.command("delete")
@@ -277,24 +280,25 @@ def delete(
     from grpo_tui.experiments.purge import purge
 
     with reading(db) as reader:
-        found = resolve_all(reader, runs)
-    for run in found:
+        selected = resolve_all(reader, runs)
+    for run in selected:
         if run.active:
             raise QueryError(f"{run.name} is {run.status}; `grpo-tui stop {run.id}` first")
         if not run.archived and not force:
             raise QueryError(
                 f"{run.name} is not archived; `grpo-tui runs archive {run.id}` first, or --force"
             )
-    names = ", ".join(run.name for run in found)
+    names = ", ".join(run.name for run in selected)
     if not yes:
         if not sys.stdin.isatty():
             raise QueryError(f"deleting {names} cannot be undone; confirm with --yes")
         if not typer.confirm(f"Delete {names} with all checkpoints?", err=True):
             raise typer.Exit(exit_codes.FAILED)
     with writing(db) as store:
-        for run in found:
+        store.delete(run.key for run in selected)
+        for run in selected:
             freed = purge(store, run.key)
-            say(f"deleted {run.name}: {freed / 1e6:.1f} MB")
+            print_stderr(f"deleted {run.name}: {freed / 1e6:.1f} MB")
 
 
 @app.command("import")
@@ -311,11 +315,11 @@ def import_(
     from grpo_tui.experiments.importing import import_files
 
     with writing(db) as store:
-        taken = import_files(store, files, name=name, progress=say)
+        imported = import_files(store, files, name=name, progress=print_stderr)
     if as_json:
-        print_json([{"id": run, "name": called} for run, called in taken])
+        print_json([{"id": run, "name": called} for run, called in imported])
     else:
-        for run, called in taken:
-            tell(f"{run}  {called}")
-    if not taken:
-        say("nothing to import: all these runs are already in the store")
+        for run, called in imported:
+            print_text(f"{run}  {called}")
+    if not imported:
+        print_stderr("nothing to import: all these runs are already in the store")

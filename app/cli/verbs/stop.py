@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from grpo_tui.app.cli.params import Db, Json, RunRef
-from grpo_tui.app.cli.run_requests import ask
+from grpo_tui.app.cli.run_requests import send_request
 
 
 def stop(
@@ -20,4 +20,6 @@ def stop(
 
     Example: grpo-tui stop @last
     """
-    raise typer.Exit(ask(run, "stop_now" if now else "stop_after_step", as_json=as_json, db=db))
+    raise typer.Exit(
+        send_request(run, "stop_now" if now else "stop_after_step", as_json=as_json, db=db)
+    )

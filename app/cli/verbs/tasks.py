@@ -80,12 +80,12 @@ def show(
         render = replace(render, context=context, max_new_tokens=config.rollout.max_new_tokens)
     render, notes = render.usable()
     task = replace(render.task, notes=(*task.notes, *notes))
-    some = task.held_out[:count] if held_out else draw(task, config.seed, 0, count)
-    shown = [(example, render(example)) for example in some]
+    examples = task.held_out[:count] if held_out else draw(task, config.seed, 0, count)
+    rendered = [(example, render(example)) for example in examples]
     if as_json:
-        typer.echo(json.dumps(as_page(task, shown), indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(as_page(task, rendered), indent=2, ensure_ascii=False))
         return
-    typer.echo("\n".join(page(task, shown)))
+    typer.echo("\n".join(page(task, rendered)))
 
 
 @app.command("test")
@@ -109,8 +109,8 @@ def play(
     from grpo_tui.app.trial.episode import Episode, Update
 
     def print_update(update: Update) -> Update:
-        for kind, text in update.lines:
-            typer.echo((dim if kind == "hint" else str)(safe(text, "\n")))
+        for style, text in update.lines:
+            typer.echo((dim if style == "hint" else str)(safe(text, "\n")))
         return update
 
     config = build(merge({"task": {"name": name}}, parse_sets(sets or [])), "the command line")
@@ -133,15 +133,15 @@ def _row(text: str) -> dict[str, Any] | None:
     from grpo_engine.config.safe_yaml import parse_json
 
     try:
-        found = parse_json(text)
+        row = parse_json(text)
     except ValueError as error:
         raise typer.BadParameter(f"--row is not JSON: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(row, dict):
         raise typer.BadParameter('--row is not a JSON object, like \'{"answer": "5"}\'')
-    return found
+    return row
 
 
-def as_page(task: Any, shown: Any) -> dict[str, Any]:
+def as_page(task: Any, rendered: Any) -> dict[str, Any]:
     """Return the task and its examples, for programs."""
     return {
         "name": task.name,
@@ -165,12 +165,12 @@ def as_page(task: Any, shown: Any) -> dict[str, Any]:
                 "target": example.target,
                 "columns": dict(example.columns),
             }
-            for example, prompt in shown
+            for example, prompt in rendered
         ],
     }
 
 
-def page(task: Any, shown: Any) -> list[str]:
+def page(task: Any, rendered: Any) -> list[str]:
     """Format the task and its examples for people, with rules around what the model sees."""
     from grpo_tui.app.cli.output import dim
     from grpo_tui.app.text.safe_text import safe
@@ -181,8 +181,8 @@ def page(task: Any, shown: Any) -> list[str]:
         size += f", {task.skipped} skipped"
     lines = [task.name, task.description, "", f"problems     {size}", f"rewards      {rewards}"]
     lines += [f"fingerprint  {task.fingerprint}", *(f"note         {n}" for n in task.notes)]
-    for number, (example, prompt) in enumerate(shown, 1):
-        lines += ["", dim(f"── example {number} of {len(shown)}: {example.key} ".ljust(72, "─"))]
+    for number, (example, prompt) in enumerate(rendered, 1):
+        lines += ["", dim(f"── example {number} of {len(rendered)}: {example.key} ".ljust(72, "─"))]
         lines += [safe(prompt.text, "\n"), dim("─" * 72)]
         lines += [f"target       {safe(example.target)}", f"tokens       {len(prompt.ids)}"]
         columns = [name for name in example.columns if name != "answer"]

@@ -29,11 +29,11 @@ def watch(
     require_terminal()
     store = store_path(db)
     with closing(StoreReader(store)) as reader:
-        found = reader.resolve(run)
+        target = reader.resolve(run)
     raise typer.Exit(
         open_workbench(
             store,
-            feed=lambda: StoreFeed(store, found.uid, may_control=not read_only),
+            feed=lambda: StoreFeed(store, target.uid, may_control=not read_only),
             mode="watch",
             read_only=read_only,
         )

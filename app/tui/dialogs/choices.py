@@ -1,4 +1,4 @@
-"""Small questions, with one key for each answer; and lists that typing filters."""
+"""Small questions, with one key for each answer."""
 
 from typing import ClassVar, Generic, TypeVar
 
@@ -7,13 +7,11 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.widget import Widget
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from grpo_tui.app.text.safe_text import safe, wrap
 from grpo_tui.app.tui.textual_private.screens import Dialog
-from grpo_tui.app.tui.widgets.field import Field
 
 T = TypeVar("T")
 WIDTH, NAMES = 84, 26  # longer names do not widen the column of names
@@ -81,39 +79,6 @@ class Choice(Dialog[T | None], Generic[T]):
     def action_cancel(self) -> None:
         """Dismiss without a choice."""
         self.dismiss(None)
-
-
-class Filtered(Dialog[T | None], Generic[T]):
-    """A dialog whose content is filtered by a field: any key that is not the dialog's own types."""
-
-    DEFAULT_CSS = """
-    Filtered { align: center middle; }
-    Filtered Field { border: none; height: 1; padding: 0; background: $panel; }
-    Filtered Field:focus { border: none; }
-    """
-    content: ClassVar[type[Widget]] = OptionList  # what has the focus while nothing is typed
-
-    def on_key(self, event: events.Key) -> None:
-        """Type into the field."""
-        typed = (event.character or "").strip() if event.is_printable else ""
-        if typed and event.key not in self.active_bindings:
-            event.stop()
-            event.prevent_default()
-            self.action_filter()
-            self.query_one(Field).insert_text_at_cursor(typed)
-
-    def action_filter(self) -> None:
-        """Focus the field; at once, for a key that is typed meanwhile."""
-        self.set_focus(self.query_one(Field))
-
-    def action_leave(self) -> None:
-        """End the filter; without one, close and change nothing."""
-        field = self.query_one(Field)
-        if field.has_focus or field.value:
-            field.value = ""
-            self.query_one(self.content).focus()
-        else:
-            self.dismiss(None)
 
 
 class StopDialog(Choice[str]):

@@ -14,7 +14,7 @@ from grpo_engine.platform import device, kernels, memory, private, speed
 from grpo_tui.app import exit_codes
 from grpo_tui.app.cli.main import main
 from grpo_tui.app.cli.verbs import doctor
-from grpo_tui.app.health import Fact, Level, machine, mlx, packages, store, terminal
+from grpo_tui.app.health import Check, Level, machine, mlx, packages, store, terminal
 from grpo_tui.experiments.db.connection import open_writer
 from grpo_tui.experiments.db.migration_sql import CURRENT
 from grpo_tui.experiments.db.migrations import migrate
@@ -28,17 +28,17 @@ def test_doctor_prints_json_with_the_rate_it_measured(
     assert main(["doctor", "--json", "--db", str(tmp_path / "runs.db")]) == exit_codes.OK
     report = json.loads(capsys.readouterr().out)
     assert report["ok"] is True
-    facts = {(fact["area"], fact["name"]): fact for fact in report["facts"]}
-    assert {area for area, _ in facts} >= {"Machine", "MLX", "Terminal", "Store", "Optional"}
-    assert facts["MLX", "1024x1024x1024"]["numbers"]["gflops"] > 1
-    assert facts["MLX", "8x576x1536"]["numbers"]["milliseconds_beside_busy"] > 0
-    assert facts["Store", "folder"]["numbers"]["path"] == str(tmp_path)
+    checks = {(check["area"], check["name"]): check for check in report["facts"]}
+    assert {area for area, _ in checks} >= {"Machine", "MLX", "Terminal", "Store", "Optional"}
+    assert checks["MLX", "1024x1024x1024"]["numbers"]["gflops"] > 1
+    assert checks["MLX", "8x576x1536"]["numbers"]["milliseconds_beside_busy"] > 0
+    assert checks["Store", "folder"]["numbers"]["path"] == str(tmp_path)
 
 
 def test_a_damaged_database_stops_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(mlx, "facts", list)
+    monkeypatch.setattr(mlx, "checks", list)
     damaged = tmp_path / "runs.db"
     damaged.write_bytes(b"no database at all" * 100)
     assert main(["doctor", "--db", str(damaged)]) == exit_codes.FAILED
@@ -56,15 +56,15 @@ def made_store(path: Path, user_version: int) -> Path:
 
 
 def test_a_sound_database_says_its_version(tmp_path: Path) -> None:
-    found = store.database(made_store(tmp_path / "runs.db", CURRENT))
-    assert (found.level, found.numbers["version"]) == (Level.FINE, CURRENT)
-    assert "sound" in found.found
+    result = store.database(made_store(tmp_path / "runs.db", CURRENT))
+    assert (result.level, result.numbers["version"]) == (Level.FINE, CURRENT)
+    assert "sound" in result.result
 
 
 def test_a_database_of_a_newer_program_stops_a_run(tmp_path: Path) -> None:
-    found = store.database(made_store(tmp_path / "runs.db", CURRENT + 1))
-    assert found.level is Level.STOPS
-    assert "upgrade grpo-tui" in found.remedy
+    result = store.database(made_store(tmp_path / "runs.db", CURRENT + 1))
+    assert result.level is Level.STOPS
+    assert "upgrade grpo-tui" in result.remedy
 
 
 def test_a_database_of_another_program_stops_a_run(tmp_path: Path) -> None:
@@ -88,21 +88,21 @@ def test_a_store_over_the_network_is_a_warning(
 ) -> None:
     assert store.file_system(tmp_path / "runs.db") == []
     monkeypatch.setattr(store, "network_file_system", lambda _: "nfs4")
-    (found,) = store.file_system(tmp_path / "runs.db")
-    assert found.level is Level.WARNING
+    (result,) = store.file_system(tmp_path / "runs.db")
+    assert result.level is Level.WARNING
 
 
 def test_a_folder_that_is_a_file_stops_a_run(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    found = store.folder(tmp_path / "file" / "runs.db")
-    assert found.level is Level.STOPS
-    assert "--db" in found.remedy
+    result = store.folder(tmp_path / "file" / "runs.db")
+    assert result.level is Level.STOPS
+    assert "--db" in result.remedy
 
 
 def test_the_runs_folders_are_counted(tmp_path: Path) -> None:
     (tmp_path / "runs" / "a1").mkdir(parents=True)
     (tmp_path / "runs" / "a1" / "log.txt").write_bytes(b"x" * 2048)
-    assert store.used(tmp_path / "grpo-tui.db").found == "2.0 KiB in 1 files"
+    assert store.used(tmp_path / "grpo-tui.db").result == "2.0 KiB in 1 files"
 
 
 def test_little_memory_is_a_warning_and_hardly_any_stops_a_run(
@@ -110,9 +110,9 @@ def test_little_memory_is_a_warning_and_hardly_any_stops_a_run(
 ) -> None:
     levels = []
     for free in (8 << 30, 1 << 30, 100 << 20):
-        found = memory.Memory(total=16 << 30, available=free, process=1, limit=None)
-        monkeypatch.setattr(memory, "memory", lambda found=found: found)
-        levels.append(machine.memory_fact().level)
+        result = memory.Memory(total=16 << 30, available=free, process=1, limit=None)
+        monkeypatch.setattr(memory, "memory", lambda result=result: result)
+        levels.append(machine.memory_check().level)
     assert levels == [Level.FINE, Level.WARNING, Level.STOPS]
 
 
@@ -122,9 +122,9 @@ def test_mlx_that_does_not_load_stops_a_run_and_nothing_is_measured(
     monkeypatch.setitem(__import__("sys").modules, "mlx.core", None)
     monkeypatch.setattr(device, "nvidia_driver", lambda: None)
     monkeypatch.setattr("sys.platform", "linux")
-    found = mlx.facts()
-    assert [fact.level for fact in found] == [Level.STOPS]
-    assert "'grpo-tui[cpu]'" in found[0].remedy
+    result = mlx.checks()
+    assert [check.level for check in result] == [Level.STOPS]
+    assert "'grpo-tui[cpu]'" in result[0].remedy
 
 
 def test_a_gpu_with_a_processor_build_gets_the_extra_that_fits(
@@ -132,9 +132,9 @@ def test_a_gpu_with_a_processor_build_gets_the_extra_that_fits(
 ) -> None:
     monkeypatch.setattr(device, "backends", lambda: {"cpu": "1"})
     monkeypatch.setattr(device, "suitable_extra", lambda: "cuda13")
-    (found,) = mlx.builds()
-    assert found.level is Level.WARNING
-    assert "'grpo-tui[cuda13]'" in found.remedy
+    (result,) = mlx.builds()
+    assert result.level is Level.WARNING
+    assert "'grpo-tui[cuda13]'" in result.remedy
 
 
 @pytest.mark.parametrize(("on_gpu", "kind"), [(False, "float32"), (True, "as stored")])
@@ -142,9 +142,9 @@ def test_the_number_format_of_weights_is_told(
     on_gpu: bool, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(device, "uses_gpu", lambda: on_gpu)
-    found = mlx.number_format()
-    assert found.found.startswith(f"auto is {kind}: ")
-    assert found.numbers == {"auto": kind}
+    result = mlx.number_format()
+    assert result.result.startswith(f"auto is {kind}: ")
+    assert result.numbers == {"auto": kind}
 
 
 def test_two_builds_in_one_environment_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,10 +158,10 @@ def test_slow_products_are_a_warning_with_a_remedy(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(speed, "measure", lambda _shape: slow)
     monkeypatch.setattr(mlx, "on_processor", lambda: True)
     monkeypatch.setattr(blas, "ensure", lambda: blas.Blas(reason="none"))
-    found = mlx.square()
-    assert found.level is Level.WARNING
-    assert found.found.startswith("5 GFLOP/s")
-    assert "BLAS" in found.remedy
+    result = mlx.square()
+    assert result.level is Level.WARNING
+    assert result.result.startswith("5 GFLOP/s")
+    assert "BLAS" in result.remedy
 
 
 def test_a_collapse_beside_a_busy_process_names_the_setting(
@@ -171,9 +171,9 @@ def test_a_collapse_beside_a_busy_process_names_the_setting(
     monkeypatch.setattr(speed, "measure", lambda shape: speed.Speed(shape, next(times), 1.0))
     monkeypatch.setattr(blas, "ensure", lambda: blas.Blas(library="x", threads=2))
     monkeypatch.setattr(blas, "set_threads", lambda count: count)
-    found = mlx.skinny()
-    assert found.level is Level.WARNING
-    assert "it takes 0.35 ms on 1 thread: set GRPO_TUI_THREADS=1" in found.remedy
+    result = mlx.skinny()
+    assert result.level is Level.WARNING
+    assert "it takes 0.35 ms on 1 thread: set GRPO_TUI_THREADS=1" in result.remedy
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_a_collapse_beside_a_busy_process_names_the_setting(
     ],
 )
 def test_the_terminals_answer_says_whether_it_takes_text(answer: bytes, able: bool | None) -> None:
-    assert terminal.takes_clipboard(answer) is able
+    assert terminal.supports_clipboard(answer) is able
 
 
 def test_colours_follow_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,9 +204,9 @@ def test_colours_follow_the_environment(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_missing_optional_package_is_no_problem_and_names_its_extra() -> None:
-    found = packages.fact("no-such-package-here", "tasks", "puzzles")
-    assert found.level is Level.FINE
-    assert "pip install 'grpo-tui[tasks]'" in found.found
+    result = packages.check("no-such-package-here", "tasks", "puzzles")
+    assert result.level is Level.FINE
+    assert "pip install 'grpo-tui[tasks]'" in result.result
 
 
 def test_every_package_of_an_extra_is_named() -> None:
@@ -221,38 +221,38 @@ def test_every_package_of_an_extra_is_named() -> None:
 
 
 def test_the_page_puts_a_remedy_below_the_line_it_mends() -> None:
-    facts = [
-        Fact(area="MLX", name="BLAS", found="none", level=Level.STOPS, remedy="Install one."),
-        Fact(area="Store", name="folder", found="/data"),
+    checks = [
+        Check(area="MLX", name="BLAS", result="none", level=Level.STOPS, remedy="Install one."),
+        Check(area="Store", name="folder", result="/data"),
     ]
     expected = (
         "MLX\n  X BLAS    none\n            -> Install one.\n\n"
         "Store\n    folder  /data\n\nA run cannot start here: BLAS."
     )
-    assert doctor.page(facts, colour=False, ascii_only=True) == expected
+    assert doctor.page(checks, colour=False, ascii_only=True) == expected
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Metal's kernels are compiled in memory")
 def test_the_folder_of_mlxs_kernels_is_ours_or_doctor_says_whose(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (found,) = mlx.kernel_folder()
-    assert found.level is Level.FINE
-    assert found.numbers["folder"] == str(kernels.folder())
+    (result,) = mlx.kernel_folder()
+    assert result.level is Level.FINE
+    assert result.numbers["folder"] == str(kernels.folder())
     monkeypatch.setattr(kernels, "prepare", lambda: None)
     monkeypatch.setattr(kernels, "loaded_elsewhere", list)
     monkeypatch.setattr(kernels, "folder", lambda: tmp_path)  # another user has the usual name
-    (found,) = mlx.kernel_folder()
-    assert found.level is Level.WARNING
-    assert str(private.temporary_path()) in found.remedy
+    (result,) = mlx.kernel_folder()
+    assert result.level is Level.WARNING
+    assert str(private.temporary_path()) in result.remedy
     monkeypatch.setattr(kernels, "loaded_elsewhere", lambda: ["/tmp/mlx/1/cpu/libx.so"])
-    (found,) = mlx.kernel_folder()
-    assert (found.level, found.found) == (Level.STOPS, "loaded from /tmp/mlx/1/cpu")
+    (result,) = mlx.kernel_folder()
+    assert (result.level, result.result) == (Level.STOPS, "loaded from /tmp/mlx/1/cpu")
 
 
 def test_code_of_ours_that_fails_its_check_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     rejected = blas.Blas(library="x", threads=1, compiled_problem="computes wrong")
     monkeypatch.setattr(blas, "ensure", lambda: rejected)
-    found = mlx.products()[0]
-    assert found.level is Level.WARNING
-    assert found.remedy == "Our own compiled code is not used: it computes wrong."
+    result = mlx.products()[0]
+    assert result.level is Level.WARNING
+    assert result.remedy == "Our own compiled code is not used: it computes wrong."

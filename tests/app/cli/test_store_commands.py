@@ -11,8 +11,10 @@ import pytest
 
 from grpo_engine.control import Control
 from grpo_tui.app import exit_codes
+from grpo_tui.experiments.db.paths import run_folder
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.store import ExperimentStore
 from tests.app.calls import Cli, caller
 from tests.experiments.made import config, evaluated, finished, record_run, started
 
@@ -204,6 +206,17 @@ def test_verbs_of_runs_change_what_they_say(cli: Cli, two: tuple[str, str]) -> N
     assert cli("runs", "delete", two[0], "--yes").code == exit_codes.OK
     assert len(cli("runs", "--all", "--json").data) == 1
     assert cli("runs", "show", two[0]).code == exit_codes.NOT_FOUND
+
+
+def test_the_next_command_that_writes_removes_runs_that_were_deleted_before_a_crash(
+    cli: Cli, two: tuple[str, str], store: Path
+) -> None:
+    with closing(ExperimentStore(store)) as opened:
+        opened.delete([opened.key_of(two[0])])
+    assert [row["id"] for row in cli("runs", "--all", "--json").data] == [two[1]]
+    assert run_folder(store, two[0]).exists()
+    assert "removed deleted runs" in cli("runs", "note", two[1], "text").err
+    assert not run_folder(store, two[0]).exists()
 
 
 def test_runs_of_another_store_are_imported(cli: Cli, two: tuple[str, str], tmp_path: Path) -> None:

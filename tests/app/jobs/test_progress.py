@@ -26,7 +26,7 @@ metrics = {"reward": 0.607, "kl": 0.1186, "completions/mean_length": 10.7,
 show.show(ev.StepFinished(step=7, metrics=metrics, tokens=1, elapsed=1.0))
 show.show(ev.PhaseStarted(step=8, phase="update", total=32))
 show.show(ev.PhaseAdvanced(step=8, phase="update", done=2, total=32))
-show.say("a fact")
+show.write("a note")
 sys.stdin.readline()
 """
 
@@ -57,7 +57,7 @@ def screen(columns: int) -> list[str]:
 def test_the_bar_has_phase_step_speed_reward_kl_and_time_left(columns: int) -> None:
     lines = screen(columns)
     bar = next(place for place, line in enumerate(lines) if "7/4000" in line)
-    assert lines[bar - 1] == "a fact"
+    assert lines[bar - 1] == "a note"
     assert lines[bar].startswith("update 2/32 ")
     expected = "reward 0.607  kl 0.1186  length 10.7  33,701 tok/s  0.42 s/step  27:57 left"
     assert lines[bar + 1] == expected[: columns - 5]

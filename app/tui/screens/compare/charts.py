@@ -16,19 +16,21 @@ from textual.binding import Binding, BindingType
 from textual.reactive import reactive
 
 from grpo_engine.metrics import spec
+from grpo_tui.app.charts.series import SMOOTHINGS
+from grpo_tui.app.charts.stored import CurveLoader, CurveRequest
 from grpo_tui.app.tui.dialogs.ask import Ask
+from grpo_tui.app.tui.dialogs.picker import Item, Picked, Picker
+from grpo_tui.app.tui.keys import LAST
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
 from grpo_tui.app.tui.screens.compare.curves import ChartPicked, CurvesPanel, CurvesResized, Panned
-from grpo_tui.app.tui.screens.compare.load import CurveLoader, CurveRequest, load_comparison
+from grpo_tui.app.tui.screens.compare.load import load_comparison
 from grpo_tui.app.tui.screens.compare.panels import ViewPanel
-from grpo_tui.app.tui.screens.compare.pick import Item, Picked, Picker
-from grpo_tui.app.tui.screens.compare.tracks import SMOOTHINGS
 from grpo_tui.app.tui.screens.compare.view import AXES, View
+from grpo_tui.app.tui.widgets.panel import Panel
 from grpo_tui.experiments.errors import StoreError
 
 REST_S = 0.2
 PATIENCE = 6  # a read that took t seconds is not repeated within 6 t
-METRIC_HINT = "space mark   + all   ⏎ draw   esc cancel"
 
 
 class ChartScreen(WorkbenchScreen):
@@ -217,6 +219,14 @@ class ChartScreen(WorkbenchScreen):
         """Show an earlier or later part of the axis."""
         self.action_pan(message.by)
 
+    @on(Panel.Moved, "#curves")
+    def move_in_curves(self, message: Panel.Moved) -> None:
+        """Choose another chart; to the side, and to both ends, move the crosshair."""
+        if message.columns or abs(message.rows) == LAST:
+            self.action_cross(message.columns or message.rows)
+        else:
+            self.action_down(message.rows)
+
     # -- crosshair and curves ---------------------------------------------------------------
 
     def action_cross(self, by: int) -> None:
@@ -283,27 +293,17 @@ class ChartScreen(WorkbenchScreen):
         known = self.view.known_metrics()
         if not known:
             return
-        items = [Item(key, spec(key).label, f"{key} · {spec(key).help}") for key in known]
-
-        async def matching(text: str) -> Sequence[Item]:
-            words = text.casefold().split()
-            return [
-                one
-                for one in items
-                if all(
-                    w in f"{one.text} {one.note} {spec(one.value).also}".casefold() for w in words
-                )
-            ]
-
-        picker = Picker("metrics to draw", matching, self.view.metrics, METRIC_HINT)
+        items = [Item(key, (spec(key).label, f"{key} · {spec(key).help}"), also=spec(key).also)
+                 for key in known]  # fmt: skip
+        picker = Picker("metrics to draw", items, verb="draw", marks=self.view.metrics)
         self.app.push_screen(picker, self._draw_metrics)
 
     def _draw_metrics(self, picked: Picked | None) -> None:
         if picked is not None and picked.marks:
             marks = picked.marks
             new = [key for key in marks if key not in self.view.metrics]
-            chart = marks.index(new[-1] if new else picked.cursor
-                                if picked.cursor in marks else marks[0])  # fmt: skip
+            chart = marks.index(new[-1] if new else picked.value
+                                if picked.value in marks else marks[0])  # fmt: skip
             self.view = replace(self.view, metrics=marks, chart=chart)
             self.draw()
 

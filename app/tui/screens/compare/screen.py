@@ -14,6 +14,7 @@ from textual.message import Message
 from grpo_tui.app.text.numbers import short
 from grpo_tui.app.tui import messages as msg
 from grpo_tui.app.tui.dialogs.ask import Ask
+from grpo_tui.app.tui.dialogs.picker import Item, Picked, Picker
 from grpo_tui.app.tui.screens.compare.charts import ChartScreen
 from grpo_tui.app.tui.screens.compare.curves import CurvesPanel
 from grpo_tui.app.tui.screens.compare.load import MOST_LISTED, list_runs, load_answers, load_prompts
@@ -27,7 +28,6 @@ from grpo_tui.app.tui.screens.compare.panels import (
     SettingsPanel,
     VerdictLine,
 )
-from grpo_tui.app.tui.screens.compare.pick import SWEEP_HINT, Item, Picked, Picker
 from grpo_tui.app.tui.screens.compare.texts import as_csv, as_json, as_markdown, curves_csv
 from grpo_tui.app.tui.screens.compare.view import PAGES, STATS, Page, View
 from grpo_tui.experiments.compare.runs import grid, threshold
@@ -40,7 +40,6 @@ NEED_RUNS = frozenset(
      "log", "smooth", "run", "hide", "drop", "solo", "bands", "stat", "settings", "prompt", "grid",
      "find", "reach")
 )  # fmt: skip
-PICK_HINT = f"space mark   + all   {SWEEP_HINT}⏎ compare   esc cancel"
 
 
 class CompareScreen(ChartScreen):
@@ -223,14 +222,13 @@ class CompareScreen(ChartScreen):
         if view.loaded and not (view.refs or view.newest):
             self.notify("There are no runs yet; 2 starts one.")
         else:
-            picker = Picker("runs to compare", self._items, view.refs, PICK_HINT)
+            picker = Picker("runs to compare", self._items, verb="compare", marks=view.refs)
             self.app.push_screen(picker, self._take_runs)
 
     async def _items(self, text: str) -> Sequence[Item]:
         base = self.view.chosen
         found = await self.workbench.reader.ask(lambda r: list_runs(r, text, base), "pick")
-        return [Item(run.id, run.name or run.id, about(run, changes), run.sweep_id)
-                for run, changes in found]  # fmt: skip
+        return [Item(run.id, (run.name or run.id, about(run, changes))) for run, changes in found]
 
     @work(exclusive=True, group="sweep")
     async def action_sweep(self) -> None:

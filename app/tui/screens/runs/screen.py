@@ -16,7 +16,6 @@ from textual.reactive import reactive
 from grpo_engine.errors import EngineError
 from grpo_tui.app.feed.session import Session
 from grpo_tui.app.feed.snapshot import Asked, Snapshot
-from grpo_tui.app.text.comparison import NO_SWEEP
 from grpo_tui.app.tui import messages as msg
 from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.screens.run_keys import (
@@ -280,7 +279,7 @@ class RunsScreen(ControlScreen):
         """Mark the run's sweep in place of what was marked, or unmark it."""
         chosen = self.view.chosen
         if chosen is not None and chosen.sweep_id is None:
-            self.notify(NO_SWEEP.format(chosen.name or chosen.id))
+            self.notify(f"{chosen.name or chosen.id} is part of no sweep; space marks runs.")
         self.view = self.view.mark_sweep()
 
     def action_baseline(self) -> None:

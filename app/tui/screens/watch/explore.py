@@ -12,13 +12,13 @@ from textual.reactive import reactive
 
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.tui.dialogs.export import Maker
+from grpo_tui.app.tui.dialogs.picker import Picked
 from grpo_tui.app.tui.messages import ExplainRequested, MetricRequested
 from grpo_tui.app.tui.screens.compare.charts import ChartScreen
 from grpo_tui.app.tui.screens.compare.curves import CurvesPanel
-from grpo_tui.app.tui.screens.compare.pick import Picked
 from grpo_tui.app.tui.screens.compare.texts import curves_csv
 from grpo_tui.app.tui.screens.compare.view import View
-from grpo_tui.app.tui.widgets.charts.chart import (
+from grpo_tui.app.tui.screens.watch.charts import (
     GUIDES,
     charts_of,
     function_lines,

@@ -14,13 +14,13 @@ from grpo_engine import events as ev
 from grpo_engine.config.recipes import RECIPES
 from grpo_tui.app.text.comparison import ranking_rows
 from grpo_tui.app.text.numbers import short
+from grpo_tui.app.tui.dialogs.picker import Picker
 from grpo_tui.app.tui.looks.colours import PALETTES
 from grpo_tui.app.tui.messages import CompareRequested
 from grpo_tui.app.tui.screens.compare import CompareScreen
 from grpo_tui.app.tui.screens.compare.lines import WORK, answers_lines, fitted, ranking_lines
 from grpo_tui.app.tui.screens.compare.load import load_comparison
 from grpo_tui.app.tui.screens.compare.panels import PagePanel
-from grpo_tui.app.tui.screens.compare.pick import Picker, PickList
 from grpo_tui.app.tui.screens.compare.texts import verdict
 from grpo_tui.app.tui.screens.rollouts import RolloutsScreen
 from grpo_tui.app.tui.screens.watch import WatchScreen
@@ -59,10 +59,10 @@ async def test_metrics_are_chosen_from_a_list(store: Path) -> None:
         await pilot.press("m")
         await pilot.pause()
         assert isinstance(app.screen, Picker)
-        listed = app.screen.query_one(PickList)
+        picker = app.screen
         app.screen.query_one(Input).focus()
         await pilot.press(*"grad_norm")
-        await until(app, lambda: [one.value for one in listed.picking.shown] == ["grad_norm"])
+        await until(app, lambda: [one.value for one in picker.items] == ["grad_norm"])
         await pilot.press("enter")
         await settled(pilot, screen)
         assert screen.view.metric == "grad_norm"
@@ -136,7 +136,7 @@ async def test_intervals_over_seeds_stay_within_what_is_possible(tmp_path: Path)
                     assert 0 <= one.low <= one.mean <= one.high <= 1
         assert re.search(r"94.*  \[.*, 100%\]", frames.text(app))
         assert screen.view.charts is not None
-        (ends,) = {band.high[-1] for _, band in screen.view.charts.charts[0].bands}
+        (ends,) = {band.columns[-1].high for _, band in screen.view.charts.charts[0].bands}
         assert ends == 1
 
 

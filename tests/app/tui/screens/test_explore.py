@@ -9,9 +9,9 @@ from textual.pilot import Pilot
 from grpo_tui.app.feed.stored import StoreFeed
 from grpo_tui.app.text.numbers import BARS, short, with_unit
 from grpo_tui.app.tui.app import Workbench
+from grpo_tui.app.tui.dialogs.picker import Picker
 from grpo_tui.app.tui.messages import MetricRequested
 from grpo_tui.app.tui.preferences import Preferences
-from grpo_tui.app.tui.screens.compare.pick import Picker, PickList
 from grpo_tui.app.tui.screens.compare.view import LEAST_STEPS
 from grpo_tui.app.tui.screens.watch import WatchScreen
 from grpo_tui.app.tui.screens.watch.explore import ExploreScreen
@@ -184,14 +184,11 @@ async def test_every_metric_can_be_searched_for_and_drawn(store: Path) -> None:
         picker = app.screen
         assert isinstance(picker, Picker)
         reader = StoreReader(store)
-        assert {item.value for item in picker.query_one(PickList).picking.shown} == set(
-            reader.metric_keys(1)
-        )
+        assert {item.value for item in picker.items} == set(reader.metric_keys(1))
         reader.close()
-        listed = picker.query_one(PickList)
         await pilot.press(*"diversity")  # an everyday word
-        await until(app, lambda: "entropy" in {item.value for item in listed.picking.shown})
-        assert "reward" not in {item.value for item in listed.picking.shown}
+        await until(app, lambda: "entropy" in {item.value for item in picker.items})
+        assert "reward" not in {item.value for item in picker.items}
         await pilot.press(*["backspace"] * 9, *"max_len", "enter")
         await until(app, lambda: isinstance(app.screen, ExploreScreen))
         assert app.screen.view.metric == "completions/max_length"  # type: ignore[attr-defined]

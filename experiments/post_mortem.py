@@ -1,0 +1,118 @@
+"""What is known about a run that ended without reporting it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sqlalchemy import select
+
+from grpo_engine import events as ev
+from grpo_tui.experiments import values as v
+from grpo_tui.experiments.db.machine import boot_id, host_name
+from grpo_tui.experiments.db.paths import fault_file, log_file, run_folder
+from grpo_tui.experiments.db.tables import ATTEMPT, EVENT, RUN
+from grpo_tui.experiments.db.texts import iso
+
+if TYPE_CHECKING:
+    from grpo_tui.experiments.reader import StoreReader
+
+LINES = 20
+LOGGED = ("NoteWritten", "AlertRaised", "RunFailed", "CheckpointSaved")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt(v.AttemptView):
+    """An attempt with what tells why its process ended."""
+
+    boot: str
+    rss_gb: float
+    free_gb: float
+    slept_s: float
+
+
+def post_mortem(reader: "StoreReader", run: int) -> v.PostMortem:
+    """Return the last step, checkpoint, steps to redo, likely cause and last log lines."""
+    folder = run_folder(reader.path, reader.short_id(run))
+    ((last, error),) = reader.rows(select(RUN.c.step, RUN.c.error).where(RUN.c.id == run))
+    saved = [item for item in reader.checkpoints(run) if item.exists and item.step <= last]
+    checkpoint = max(saved, key=lambda item: item.step, default=None)
+    query = reader.select(Attempt, ATTEMPT).where(ATTEMPT.c.run_id == run)
+    attempts = reader.views(Attempt, query.order_by(ATTEMPT.c.n.desc()).limit(1))
+    attempt = attempts[0] if attempts else None
+    return v.PostMortem(
+        run=run,
+        last_step=last,
+        checkpoint_step=checkpoint.step if checkpoint else None,
+        checkpoint_path=checkpoint.path if checkpoint else None,
+        steps_to_redo=last - (checkpoint.step if checkpoint else 0),
+        last_seen=attempt.heartbeat if attempt else "",
+        cause=_cause(error, folder, attempt) if attempt else "no process ever started it",
+        log_lines=tail(log_file(folder), LINES) or log_lines(reader, run),
+    )
+
+
+def log_lines(reader: "StoreReader", run: int, lines: int = LINES) -> tuple[str, ...]:
+    """Return the last notes, alerts and errors that a run recorded, with their times."""
+    rows = reader.rows(
+        select(EVENT.c.at, EVENT.c.payload)
+        .where(EVENT.c.run_id == run, EVENT.c.kind.in_(LOGGED))
+        .order_by(EVENT.c.seq.desc())
+        .limit(lines)
+    )
+    return tuple(f"{iso(at)} step {event.step}: {_text(event)}" for at, event in reversed(rows))
+
+
+def _text(event: ev.Event) -> str:
+    match event:
+        case (
+            ev.NoteWritten(text=text)
+            | ev.RunFailed(message=text)
+            | ev.AlertRaised(explanation=text)
+        ):
+            return text
+        case ev.CheckpointSaved(path=path):
+            return f"checkpoint {path}"
+    return ev.kind_of(event)
+
+
+def _cause(error: str, folder: Path, attempt: Attempt) -> str:
+    used, free = attempt.rss_gb, attempt.free_gb
+    if error or attempt.cause or attempt.ended_at:
+        return error or attempt.cause or "its process exited without reporting an end"
+    if fault := _fault(fault_file(folder)):
+        return fault
+    if attempt.host != host_name():
+        return f"unknown: it ran on {attempt.host}, which cannot be checked from this machine"
+    if attempt.boot != boot_id():
+        return "the machine restarted while it ran"
+    parts = []
+    if 0 < free < 0.05 * (used + free):
+        parts.append(f"probably out of memory: it used {used:.1f} GB and {free:.1f} GB were free")
+    if attempt.slept_s > 0:
+        parts.append(f"the machine was suspended for {attempt.slept_s:.0f} s while it ran")
+    if not parts:
+        parts.append(
+            "its process was killed (kill -9, the terminal or the system), "
+            f"last sign of life at {attempt.heartbeat}"
+        )
+    return "; ".join(parts)
+
+
+def tail(path: Path, lines: int, end: int | None = None) -> tuple[str, ...]:
+    """Return the last lines of a file, or of its first `end` bytes; none if there is no file."""
+    try:
+        with path.open("rb") as log:
+            end = log.seek(0, 2) if end is None else end
+            start = log.seek(max(0, end - 400 * lines))
+            text = log.read(end - start).decode("utf-8", "replace")
+    except OSError:
+        return ()
+    return tuple(text.splitlines()[-lines:])
+
+
+def _fault(path: Path) -> str:
+    """Return the crash that faulthandler reported, as a phrase; empty if it reported none."""
+    for line in tail(path, 200):
+        if line.startswith("Fatal Python error"):
+            return f"its process crashed: {line.removeprefix('Fatal Python error: ')}"
+    return ""

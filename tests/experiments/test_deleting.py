@@ -1,0 +1,183 @@
+"""A deleted run is hidden at once, comes back until its purge, and survives a crash in between."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from grpo_tui.experiments import purge as purging
+from grpo_tui.experiments.db.migration_sql import CURRENT
+from grpo_tui.experiments.db.paths import run_folder
+from grpo_tui.experiments.errors import RunActiveError, RunNotFoundError
+from grpo_tui.experiments.importing import import_files
+from grpo_tui.experiments.purge import purge_deleted
+from grpo_tui.experiments.queue import RunQueue
+from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.search import search
+from grpo_tui.experiments.store import ExperimentStore
+from tests.experiments.made import CONFIG, put_all, record_run, started
+from tests.experiments.test_migrations import first_version
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    for name in ("gone", "other"):
+        record_run(tmp_path / "s.db", name=name)
+    return tmp_path / "s.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[ExperimentStore]:
+    with closing(ExperimentStore(path)) as opened:
+        yield opened
+
+
+def names(path: Path) -> list[str]:
+    with closing(StoreReader(path)) as reader:
+        return sorted(run.name for run in reader.runs(archived=True))
+
+
+def test_no_question_finds_a_deleted_run(path: Path, store: ExperimentStore) -> None:
+    gone = store.key_of("gone")
+    fingerprint = store.run_row(gone).config_hash
+    record_run(path, name="clone", tree={**CONFIG, "seed": 1})
+    with store.session() as session:
+        session.connection().exec_driver_sql(
+            f"UPDATE run SET parent_id = {gone} WHERE name = 'clone'"
+        )
+    store.delete([gone])
+    with closing(StoreReader(path)) as reader:
+        assert [run.name for run in reader.runs(archived=True)] == ["clone", "other"]
+        assert [run.name for run in reader.runs("gone", archived=True)] == []
+        for ref in ("gone", "gon", store.run_row(gone).short):
+            with pytest.raises(RunNotFoundError):
+                reader.resolve(ref)
+        with pytest.raises(RunNotFoundError):
+            reader.run(gone)
+        clone = reader.resolve("clone")
+        assert clone.parent is None
+        assert reader.ancestry(clone.key) == ()
+        for mode in ("substring", "words"):
+            assert gone not in {hit.run for hit in search(reader, "yes", mode=mode, limit=99)}
+        assert reader.deleted() == ("gone",)
+    other = store.key_of("other")
+    finished = RunQueue(store).finished_run(fingerprint)
+    assert finished is not None
+    assert finished.id == other
+
+
+def test_the_last_and_the_best_run_are_not_deleted_ones(path: Path, store: ExperimentStore) -> None:
+    record_run(path, name="last", steps=9)
+    store.delete([store.key_of("last")])
+    with closing(StoreReader(path)) as reader:
+        assert reader.resolve("@last").name == "other"
+        assert reader.resolve("@best").name == "other"
+
+
+def test_the_runs_deleted_last_come_back_with_everything(
+    path: Path, store: ExperimentStore
+) -> None:
+    folder = run_folder(path, store.run_row(store.key_of("gone")).short)
+    store.delete([store.key_of("gone")])
+    assert folder.is_dir()
+    assert store.restore() == ("gone",)
+    assert store.restore() == ()
+    with closing(StoreReader(path)) as reader:
+        run = reader.resolve("gone")
+        assert reader.metric_series(run.key, "reward").values == (0.1, 0.2, 0.3)
+        assert {hit.run for hit in search(reader, "yes", run=run.key)} == {run.key}
+
+
+def test_an_active_run_is_not_deleted_and_none_beside_it(path: Path) -> None:
+    recorder = Recorder(path)
+    handle = recorder.start_run(CONFIG, name="training")
+    put_all(handle, started())
+    assert handle.flush(60)
+    with closing(ExperimentStore(path)) as store:
+        both = [store.key_of("gone"), store.key_of("training")]
+        with pytest.raises(RunActiveError, match="training is running"):
+            store.delete(both)
+    assert handle.close()
+    recorder.close()
+    assert names(path) == ["gone", "other", "training"]
+
+
+def test_a_deleted_run_is_not_resumed_or_changed(store: ExperimentStore) -> None:
+    gone = store.key_of("gone")
+    store.delete([gone])
+    for change in (
+        lambda: store.start_attempt(gone, 3),
+        lambda: store.set_note(gone, "text"),
+        lambda: store.delete([gone]),
+    ):
+        with pytest.raises(RunNotFoundError):
+            change()
+
+
+def test_a_purge_removes_rows_and_files_of_deleted_runs_only(
+    path: Path, store: ExperimentStore
+) -> None:
+    gone = store.key_of("gone")
+    folder = run_folder(path, store.run_row(gone).short)
+    store.delete([gone])
+    freed, complaints = purge_deleted(store)
+    assert freed > 0
+    assert complaints == []
+    assert not folder.exists()
+    assert names(path) == ["other"]
+    with closing(StoreReader(path)) as reader, store.session() as session:
+        assert reader.integrity() == "ok"
+        rows = session.connection().exec_driver_sql(f"SELECT * FROM step WHERE run_id = {gone}")
+        assert rows.all() == []
+
+
+@pytest.mark.parametrize("stage", ["_delete_groups", "_delete_rows", "remove_run_folder"])
+def test_a_purge_that_is_cut_off_shows_no_half_of_a_run_and_goes_on_later(
+    path: Path, store: ExperimentStore, monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    folder = run_folder(path, store.run_row(store.key_of("gone")).short)
+    store.delete([store.key_of("gone")])
+    with monkeypatch.context() as patch:
+        patch.setattr(purging, stage, cut_off(getattr(purging, stage)))
+        with pytest.raises(KeyboardInterrupt):
+            purge_deleted(store)
+    assert names(path) == ["other"]
+    assert store.restore() == ()
+    assert purge_deleted(store)[1] == []
+    assert store.deleted() == ()
+    assert not folder.exists()
+    with closing(StoreReader(path)) as reader:
+        assert reader.integrity() == "ok"
+
+
+def cut_off(call: object) -> object:
+    def cut(*args: object) -> None:
+        assert callable(call)
+        call(*args)
+        raise KeyboardInterrupt
+
+    return cut
+
+
+def test_a_store_from_before_deletion_is_read_and_takes_part_once_it_is_written_to(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "s.db"
+    first_version(path)
+    with closing(StoreReader(path)) as reader:
+        assert [run.name for run in reader.runs()] == ["old"]
+        assert reader.deleted() == ()
+        with closing(ExperimentStore(path)) as store:
+            store.delete([reader.resolve("old").key])
+        assert reader.schema == CURRENT
+        assert reader.runs() == ()
+        assert reader.deleted() == ("old",)
+
+
+def test_a_deleted_run_is_not_imported(path: Path, store: ExperimentStore, tmp_path: Path) -> None:
+    store.delete([store.key_of("gone")])
+    with closing(ExperimentStore(tmp_path / "to" / "s.db")) as target:
+        taken = import_files(target, [path])
+    assert [name for _, name in taken] == ["other"]
