@@ -123,7 +123,6 @@ def _recurrence(state: mx.array, *arrays: mx.array) -> tuple[mx.array, mx.array,
     for section in _sections(arrays):
         states.append(state)
         state, output = _section(state, *section)
-        state = mx.depends(state, output)  # otherwise all outputs are computed at the end
         outputs.append(output)
     return state, mx.concatenate(outputs, axis=2), mx.stack(states)
 
