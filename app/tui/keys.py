@@ -41,6 +41,11 @@ MEANINGS: Final = MappingProxyType({
 
 # Ids of bindings in keymaps of earlier versions, and the ids that have their actions now.
 EARLIER_IDS: Final = MappingProxyType({
+    "compare.home": "move.first", "compare.end": "move.last",
+    "compare.grid_down": "compare.page", "compare.grid_across": "compare.page",
+    "pick.sweep": "compare.sweep", "new.pick_cancel": "pick.leave",
+    "new.pick_down": "move.down", "new.pick_up": "move.up",
+} | {
     f"{screen}.{earlier}": f"move.{action}"
     for screen in ("compare", "explore", "new", "runs", "queue", "pick", "messages", "log",
                    "curves", "groups", "lanes")

@@ -16,7 +16,7 @@ from tests.app.tui.screens.test_watch import SHORT, settle, workbench
 
 # Screens whose keys still have their earlier meanings.
 EARLIER = {
-    "AlertsLog", "ChartScreen", "Choice", "ChatScreen", "CompareScreen", "Curves", "ExploreScreen",
+    "AlertsLog", "Choice", "ChatScreen", "Curves", "ExploreScreen",
     "Groups", "Lanes", "LabScreen", "LatestScreen", "NewRunScreen",
     "QueueScreen", "RolloutsScreen", "RunsScreen", "WatchScreen", "AnswersPanel", "CrashScreen",
     "HelpScreen", "WorkbenchScreen", "ControlScreen", "Ask",

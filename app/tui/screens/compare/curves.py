@@ -47,6 +47,8 @@ class CurvesResized(Message):
 class CurvesPanel(ViewPanel):
     """Charts of the chosen metrics, stacked, with a shared crosshair."""
 
+    navigable = True
+
     def __init__(self, **kwargs: Any) -> None:
         super().__init__("curves", **kwargs)
         self._top = 0

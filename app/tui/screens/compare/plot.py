@@ -17,9 +17,9 @@ from grpo_tui.app.text.numbers import with_unit
 from grpo_tui.app.text.safe_text import cell_len, clip
 from grpo_tui.app.tui.looks.colours import Palette, style
 from grpo_tui.app.tui.screens.compare.load import ChartData
-from grpo_tui.app.tui.screens.compare.texts import place_text
+from grpo_tui.app.tui.screens.compare.render import position_text
+from grpo_tui.app.tui.screens.compare.state import Look, View
 from grpo_tui.app.tui.screens.compare.tracks import Shape
-from grpo_tui.app.tui.screens.compare.view import Look, View
 from grpo_tui.app.tui.widgets.charts.braille import GUIDE, Canvas, stroke
 from grpo_tui.app.tui.widgets.panel import Line
 
@@ -323,9 +323,9 @@ def axis_line(view: View, width: int, span: float, palette: Palette, first: floa
     """The horizontal axis below the charts, with both ends and the crosshair's position."""
     room = width - LABELS
     label = style(palette.label)
-    right = place_text(view.axis, first + span).removeprefix("step ")
-    left = place_text(view.axis, first).removeprefix("step ") if first else "0"
-    here = place_text(view.axis, view.x)
+    right = position_text(view.axis, first + span).removeprefix("step ")
+    left = position_text(view.axis, first).removeprefix("step ") if first else "0"
+    here = position_text(view.axis, view.x)
     column = cross_column(view.x - first, span, room)
     fits = column + cell_len(here) + 2 <= room
     start = column if fits else max(0, column - cell_len(here) - 1)

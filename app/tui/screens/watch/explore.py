@@ -16,8 +16,8 @@ from grpo_tui.app.tui.dialogs.picker import Picked
 from grpo_tui.app.tui.messages import ExplainRequested, MetricRequested
 from grpo_tui.app.tui.screens.compare.charts import ChartScreen
 from grpo_tui.app.tui.screens.compare.curves import CurvesPanel
-from grpo_tui.app.tui.screens.compare.texts import curves_csv
-from grpo_tui.app.tui.screens.compare.view import View
+from grpo_tui.app.tui.screens.compare.render import curves_csv
+from grpo_tui.app.tui.screens.compare.state import View
 from grpo_tui.app.tui.widgets.charts.chart import (
     GUIDES,
     charts_of,

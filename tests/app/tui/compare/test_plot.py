@@ -25,7 +25,7 @@ from grpo_tui.app.tui.screens.compare.plot import (
     readings,
     title_line,
 )
-from grpo_tui.app.tui.screens.compare.view import View
+from grpo_tui.app.tui.screens.compare.state import View
 from grpo_tui.app.tui.widgets.panel import Line
 from grpo_tui.experiments.compare.values import SettingDifference
 from grpo_tui.experiments.reader import StoreReader
