@@ -186,7 +186,10 @@ class SettingsPanel(TablePanel):
 def settings_note(view: View) -> str:
     """How many settings differ."""
     comparison = view.comparison
-    return f"{len(comparison.differing)} differ, {len(comparison.same)} equal" if comparison else ""
+    if comparison is None:
+        return ""
+    more = "" if view.everything or len(view.runs) == 1 else " (⏎)"
+    return f"{len(comparison.differing)} differ, {len(comparison.same)} equal{more}"
 
 
 class PagePanel(TablePanel):

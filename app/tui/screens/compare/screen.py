@@ -76,7 +76,7 @@ class CompareScreen(ChartScreen):
         Binding("p", "prompt(-1)", "previous prompt", id="compare.prompt_before", show=False,
                 tooltip="Answers to the previous prompt"),
         Binding("enter", "enter", "open", id="compare.open",
-                tooltip="Open the run, draw the metric, or show the answers token by token"),
+                tooltip="Open the run, draw the metric, show equal settings, or answers by token"),
         unbound("common", "common end", "compare.common",
                 "Crosshair to where the shortest run ends"),
         unbound("bands", "seeds as bands", "compare.bands",
@@ -446,14 +446,17 @@ class CompareScreen(ChartScreen):
     def action_enter(self) -> None:
         """Open the item under the cursor."""
         view, focused = self.view, self.focused
+        on_page = isinstance(focused, PagePanel)
         if not view.refs:
             if len(view.newest) > 1:
                 self.compare((view.newest[1].id, view.newest[0].id))
             else:
                 self.action_pick()
-        elif isinstance(focused, PagePanel) and view.page == "answers":
+        elif isinstance(focused, SettingsPanel) or (on_page and view.page == "settings"):
+            self.action_settings()
+        elif on_page and view.page == "answers":
             self.open_answers()
-        elif isinstance(focused, PagePanel) and view.page == "metrics":
+        elif on_page and view.page == "metrics":
             self.draw_row()
         elif isinstance(focused, CurvesPanel):
             self.post_message(msg.ExplainRequested(focused.topic()))

@@ -55,7 +55,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 KEYS = ("g", "g", "g", "g", "g", "g", "g", "down", "z", "z", "y", "t", "escape", "N", "escape", "i",
         "escape", "s", "b", "e", "escape", "space", "down", "space", "d", "right_square_bracket",
-        "right_square_bracket", "plus", "escape", "1", "c", "v", "escape", "escape", "1", "enter", "tab", "tab", "tab",
+        "right_square_bracket", "plus", "escape", "1", "c", "v", "escape", "escape", "1", "enter",
+        "tab", "tab", "tab",
         "down", "enter", "escape", "ctrl+c", "escape", "4", "v", "escape", "question_mark",
         "escape")  # fmt: skip
 
