@@ -1,6 +1,6 @@
 """Results of scoring a batch: scores, reasons and problems."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -14,11 +14,11 @@ Steps = tuple[tuple[int, float], ...]
 class RewardProblem:
     """A function's failure; `line` is `file:line`, `completion` an index into the batch."""
 
-    function: str
-    completion: int | None
-    line: str
-    message: str
     cause: Cause
+    message: str
+    completion: int | None = None
+    function: str = ""
+    line: str = ""
     traceback: str = ""
 
     def __str__(self) -> str:
@@ -27,36 +27,32 @@ class RewardProblem:
         return f"reward {self.function}{which}{where}: {self.message}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScoredRewards:
-    """The scores of a batch: `rewards[b][f]` of function f for completion b.
-
-    `steps[f][b]` has (end character, score) pairs if function f is a process reward.
-    `extras` holds the columns of `log_extra`, `metrics` the means of `log_metric`.
-    """
-
-    names: tuple[str, ...]
-    rewards: tuple[tuple[RewardValue, ...], ...]
-    steps: tuple[tuple[Steps | None, ...], ...]
-    extras: Mapping[str, tuple[Any, ...]]
-    metrics: Mapping[str, float]
-    problems: tuple[RewardProblem, ...]
-    seconds: tuple[float, ...]
-
-
 @dataclass(slots=True)
 class Outcome:
-    """The scores of one function."""
+    """What one function gave for a batch: a score or None for each completion, and what it logged.
+
+    `steps[i]` has the (end character, score) pairs of a process reward, whose mean is its score.
+    `rewards` are the scores with their reasons.
+    """
 
     values: list[float | None] = field(default_factory=list)
     steps: list[Steps | None] = field(default_factory=list)
-    extras: Mapping[str, list[Any]] = field(default_factory=dict)
-    metrics: Mapping[str, list[float]] = field(default_factory=dict)
     problems: list[RewardProblem] = field(default_factory=list)
+    extras: dict[str, list[Any]] = field(default_factory=dict)
+    metrics: dict[str, list[float]] = field(default_factory=dict)
+    rewards: list[RewardValue] = field(default_factory=list)
     seconds: float = 0.0
 
-    def extend(self, other: "Outcome") -> None:
-        """Append the scores of further completions."""
-        self.values += other.values
-        self.steps += other.steps
-        self.problems += other.problems
+    @classmethod
+    def failed(cls, count: int, problem: RewardProblem) -> "Outcome":
+        """No score for any of the completions."""
+        return cls([None] * count, [None] * count, [problem])
+
+
+def mean_metrics(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    """The means of what functions logged by `log_metric`."""
+    logged: dict[str, list[float]] = {}
+    for outcome in outcomes:
+        for name, values in outcome.metrics.items():
+            logged.setdefault(name, []).extend(values)
+    return {name: sum(values) / len(values) for name, values in logged.items()}

@@ -16,10 +16,9 @@ from tests.app.tui.screens.test_watch import SHORT, settle, workbench
 
 # Screens whose keys still have their earlier meanings.
 EARLIER = {
-    "AlertsLog", "Choice", "ChatScreen", "Curves", "ExploreScreen",
-    "Groups", "Lanes", "LabScreen", "LatestScreen", "NewRunScreen",
-    "QueueScreen", "RolloutsScreen", "RunsScreen", "WatchScreen", "AnswersPanel", "CrashScreen",
-    "HelpScreen", "WorkbenchScreen", "ControlScreen", "Ask",
+    "AlertsLog", "Curves", "Groups", "Lanes", "NewRunScreen",
+    "QueueScreen", "RunsScreen", "WatchScreen", "CrashScreen",
+    "WorkbenchScreen", "ControlScreen",
 }  # fmt: skip
 
 

@@ -46,6 +46,7 @@ def load_preview(reader: "StoreReader", run: RunSummary) -> Preview:
     """Curves, changed settings, the last alert; for a lost run, what is known of its end."""
     # pydantic takes as long to load as the screen's first frame takes to draw
     from grpo_engine.config.parse import changed
+    from grpo_tui.experiments.post_mortem import post_mortem
 
     detail = reader.run(run.key)
     alerts = reader.alerts(run.key)
@@ -60,5 +61,5 @@ def load_preview(reader: "StoreReader", run: RunSummary) -> Preview:
         series=tuple(reader.metric_series(run.key, key) for key in PREVIEWED if key in keys),
         alert=next((alert for alert in alerts if not alert.muted), None),
         evaluations=reader.evaluations(run.key),
-        post_mortem=reader.post_mortem(run.key) if run.status in ("lost", "failed") else None,
+        post_mortem=post_mortem(reader, run.key) if run.status in ("lost", "failed") else None,
     )

@@ -629,7 +629,7 @@ async def test_rollouts_follow_to_the_earlier_step_once(tmp_path: Path) -> None:
 
         def rollouts_at(step: int) -> bool:
             screen = app.screen
-            shown = isinstance(screen, RolloutsScreen) and screen.view.chosen
+            shown = isinstance(screen, RolloutsScreen) and screen.view.group
             return bool(shown) and shown.step == step  # type: ignore[union-attr]
 
         await until(app, lambda: app.screen.snapshot.step == 6)  # type: ignore[attr-defined]
@@ -639,8 +639,8 @@ async def test_rollouts_follow_to_the_earlier_step_once(tmp_path: Path) -> None:
         await until(app, lambda: getattr(app.screen, "past", None) is not None)
         await pilot.press("n", "4")
         await until(app, lambda: rollouts_at(5))
-        assert app.screen.view.group == 1  # type: ignore[attr-defined]
-        await pilot.press("H")
+        assert app.screen.view.group_at == 1  # type: ignore[attr-defined]
+        await pilot.press("less_than_sign")
         await until(app, lambda: rollouts_at(4))
         await pilot.press("3", "4")
         await until(app, lambda: rollouts_at(4))
