@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from grpo_engine.errors import ConfigError
 from grpo_engine.events import Group
-from grpo_tui.app.feed.series import DELTA_STEPS, SeriesView
+from grpo_tui.app.charts.series import DELTA_STEPS, Series
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.text.numbers import MINUS, share, short, signed
 from grpo_tui.app.text.prompt_text import asked
@@ -142,7 +142,7 @@ def _hacking(snapshot: Snapshot) -> str:
     return f"No reward hacking seen: {right} {short(curve.start)} → {short(curve.value)}."
 
 
-def _changes(curves: Mapping[str, SeriesView]) -> Iterator[tuple[str, dict[str, "Change"]]]:
+def _changes(curves: Mapping[str, Series]) -> Iterator[tuple[str, dict[str, "Change"]]]:
     """How each curve changed to its last ten steps: from the ten before, and from the first."""
     from grpo_engine.alerts.rules import SPAN, Change, change_of
 
@@ -192,7 +192,7 @@ def _ended(snapshot: Snapshot) -> list[str]:
     reward = snapshot.series.get("reward")
     change = ""
     if reward is not None and reward.count > 1:
-        best = max(filter(math.isfinite, reward.high), default=None)
+        best = max(filter(math.isfinite, reward.values), default=None)
         ends = f"{short(reward.start)} to {short(reward.value)}"
         change = f"Reward, smoothed: {ends}, highest in one step {short(best)}"
         if most := snapshot.mover:

@@ -8,10 +8,10 @@ import pytest
 from textual import events
 from textual.widgets import Input
 
+from grpo_tui.app.charts.stored import CurveLoader
 from grpo_tui.app.tui import app as workbench
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.screens.compare import CompareScreen
-from grpo_tui.app.tui.screens.compare.load import CurveLoader
 from grpo_tui.app.tui.screens.rollouts import RolloutsScreen
 from grpo_tui.app.tui.screens.watch import WatchScreen
 from grpo_tui.experiments.reader import StoreReader

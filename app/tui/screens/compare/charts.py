@@ -16,15 +16,15 @@ from textual.binding import Binding, BindingType
 from textual.reactive import reactive
 
 from grpo_engine.metrics import spec
+from grpo_tui.app.charts.series import SMOOTHINGS
+from grpo_tui.app.charts.stored import CurveLoader, CurveRequest
 from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.dialogs.picker import Item, Picked, Picker
 from grpo_tui.app.tui.keys import LAST, unbound
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
 from grpo_tui.app.tui.screens.compare.curves import ChartPicked, CurvesPanel, CurvesResized, Panned
-from grpo_tui.app.tui.screens.compare.load import CurveLoader, CurveRequest
 from grpo_tui.app.tui.screens.compare.panels import ViewPanel
 from grpo_tui.app.tui.screens.compare.state import AXES, View, load_comparison
-from grpo_tui.app.tui.screens.compare.tracks import SMOOTHINGS
 from grpo_tui.app.tui.widgets.panel import Panel
 from grpo_tui.experiments.errors import StoreError
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from grpo_engine.events import CUT
 from grpo_engine.metrics import spec
-from grpo_tui.app.feed.series import EVALUATIONS
+from grpo_tui.app.charts.series import EVALUATIONS
 from grpo_tui.app.inspector.groups import letter
 from grpo_tui.app.text.comparison import (
     ALPHA,
@@ -276,9 +276,10 @@ def run_notes(view: View) -> list[str]:
         if curve is None:
             notes.append(f"{name} never recorded {view.metric}")
             continue
-        if curve.line.gaps:
-            notes.append(f"{name}: {curve.line.gaps} of its values are NaN or infinite: gaps")
-        if view.log and curve.shape.lost:
+        series = curve.series
+        if gaps := len(series.values) - series.count:
+            notes.append(f"{name}: {gaps} of its values are NaN or infinite: gaps")
+        if view.log and any(value <= 0 for value in series.values):
             notes.append(f"{name}: values at or below 0 cannot be shown on a log scale")
         if view.end(run) < view.x:
             ended.append(name)
@@ -673,7 +674,8 @@ def curves_csv(view: View) -> str:
         for curve in chart.curves
         if curve.run in names
         for step, position, value, smooth in zip(
-            curve.line.steps, curve.positions, curve.line.values, curve.line.smooth, strict=True
+            curve.series.steps, curve.positions, curve.series.values, curve.series.average,
+            strict=True,
         )
     ]  # fmt: skip
     return csv_string(list(header), rows)

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from grpo_engine.metrics import natural_range, spec
+from grpo_tui.app.charts.series import SMOOTHINGS
+from grpo_tui.app.charts.stored import Charts, StoredCurve
 from grpo_tui.app.text.comparison import (
     GREEDY,
     MAIN_METRICS,
@@ -16,8 +18,6 @@ from grpo_tui.app.text.comparison import (
 )
 from grpo_tui.app.text.numbers import short
 from grpo_tui.app.tui.looks.colours import Palette
-from grpo_tui.app.tui.screens.compare.load import Charts, CurveData
-from grpo_tui.app.tui.screens.compare.tracks import SMOOTHINGS
 from grpo_tui.experiments.compare.runs import compare, only_recorded, side_by_side
 from grpo_tui.experiments.compare.statistics import mean_interval
 from grpo_tui.experiments.compare.values import Comparison, MetricCell, MetricComparison
@@ -342,7 +342,7 @@ class View:
         first, last = self.window
         return self.windowed(self.x - (0.0 if self.x < first else last - first), last - first)
 
-    def curve(self, key: str, run: str) -> CurveData | None:
+    def curve(self, key: str, run: str) -> StoredCurve | None:
         """One run's curve of a metric, if loaded."""
         for chart in self.charts.charts if self.charts else ():
             if chart.key == key:
@@ -352,7 +352,7 @@ class View:
     def value_at_x(self, key: str, run: str) -> tuple[float | None, int | None]:
         """The last number of a metric up to the crosshair, and its step."""
         curve = self.curve(key, run)
-        return curve.line.at(curve.positions, self.x) if curve else (None, None)
+        return curve.series.at(curve.positions, self.x) if curve else (None, None)
 
     # -- pages ------------------------------------------------------------------------------
 

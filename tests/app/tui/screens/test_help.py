@@ -15,7 +15,7 @@ from grpo_tui.app.tui.dialogs.help.screen import content_of, reference
 from grpo_tui.app.tui.dialogs.help.topics import Part, alert_part, setting_parts
 from grpo_tui.app.tui.looks.colours import PALETTES, hex_of
 from grpo_tui.app.tui.messages import ExplainRequested
-from grpo_tui.app.tui.widgets.charts.curves import Curves
+from grpo_tui.app.tui.screens.watch.panels import Curves
 from grpo_tui.experiments.values import AlertView
 from tests.app import frames
 from tests.app.rest import until

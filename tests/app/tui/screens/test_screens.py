@@ -23,8 +23,8 @@ from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
 from grpo_tui.app.tui.screens.rollouts.lab.screen import LabScreen
 from grpo_tui.app.tui.screens.watch.explore import ExploreScreen
+from grpo_tui.app.tui.screens.watch.panels import Curves
 from grpo_tui.app.tui.textual_private.screens import Dialog
-from grpo_tui.app.tui.widgets.charts.curves import Curves
 from grpo_tui.app.tui.widgets.field import Field
 from grpo_tui.app.tui.widgets.key_bar import KeyBar
 from grpo_tui.experiments.processes import environment

@@ -5,19 +5,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from grpo_engine.config.recipes import Recipe
+from grpo_tui.app.charts.axis import axis
 from grpo_tui.app.inspector.groups import letter
 from grpo_tui.app.inspector.heat import MIN_SHADE
 from grpo_tui.app.inspector.lab import MEASURES, MISSING, VARIED, differences, undetermined
 from grpo_tui.app.inspector.layout import Piece, lay_out
-from grpo_tui.app.text.axes import axis
 from grpo_tui.app.text.numbers import BARS, share, short, signed, with_unit
 from grpo_tui.app.text.prompt_text import asked as last_question
 from grpo_tui.app.text.safe_text import cell_len, pad
 from grpo_tui.app.tui.looks.colours import Palette, style
 from grpo_tui.app.tui.screens.rollouts.lab.state import LabView, name_of, value_text
 from grpo_tui.app.tui.screens.rollouts.render import filled, visible
-from grpo_tui.app.tui.widgets.charts.braille import Canvas, polyline
-from grpo_tui.app.tui.widgets.charts.chart import LABELS
+from grpo_tui.app.tui.widgets.charts.plot import LABELS, Canvas, plot_lines
 from grpo_tui.app.tui.widgets.panel import Line, paragraph
 from grpo_tui.app.tui.widgets.panel import Span as Part
 
@@ -133,18 +132,15 @@ def _chart(view: LabView, measure: int, width: int, height: int, palette: Palett
              scale.dot(value, 4 * canvas.height))
             for step, value in curve
         ]  # fmt: skip
-        polyline(canvas, dots, colour_of(index, palette))
+        canvas.line(dots, colour_of(index, palette))
     label = style(palette.label)
     ends = f"step {first}".ljust(max(0, canvas.width - len(str(last)))) + str(last)
     if not view.pending and not any(curve for _, curve in curves):
         title, ends = f"{title}: unknown", ""
-    rows: list[Line] = [
-        [(margin, label),
-         *((text, None if colour is None else style(colour)) for text, colour in row)]
-        for margin, row in zip(scale.margin(canvas.height), canvas.rows(), strict=True)
-    ]  # fmt: skip
     return [
-        [(pad(" " + title, width), label)], *rows, [(pad(" " * LABELS + ends, width), label)],
+        [(pad(" " + title, width), label)],
+        *plot_lines(canvas.cells(), scale, palette),
+        [(pad(" " * LABELS + ends, width), label)],
     ]  # fmt: skip
 
 

@@ -7,7 +7,8 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from grpo_engine.metrics import METRICS, natural_range, spec
-from grpo_tui.app.text.axes import ROOM, Axis, axis, column, equal, number, rounded, text
+from grpo_tui.app.charts.axis import LABEL_CELLS, Axis, axis, equal, number, rounded, text
+from grpo_tui.app.charts.series import column
 from tests.app.pictures import value_of
 
 ANY = (-math.inf, math.inf)
@@ -63,7 +64,7 @@ def test_labels_are_exact_in_order_and_all_different(
     assert len(set(texts)) == len(texts) >= 2
     assert (at[0], at[-1]) == (found.low, found.high)
     for place, label in found.labels:
-        assert 0 < len(label) <= ROOM
+        assert 0 < len(label) <= LABEL_CELLS
         value = 10.0**place if log else place
         assert value_of(label) == pytest.approx(value, rel=1e-9, abs=1e-300)
 

@@ -11,7 +11,7 @@ from itertools import count
 
 from grpo_tui.app.text.numbers import MEGABYTES_BELOW, MINUS
 
-ROOM = 6
+LABEL_CELLS = 6
 ANY = (-math.inf, math.inf)
 NOISE = 1e-9  # relative; averages of equal values differ by less
 LEAST, MOST = 1e-45, 1e60  # smaller sizes are drawn as 0, larger ones not at all
@@ -37,11 +37,11 @@ class Axis:
 
     def margin(self, height: int) -> list[str]:
         """The label of each row of cells, four dots each; rows without one are blank."""
-        rows = [" " * (ROOM + 1)] * height
+        rows = [" " * (LABEL_CELLS + 1)] * height
         for value, text in (*self.labels[:1], *self.labels[:0:-1]):
             row = self.dot(value, 4 * height) // 4
             if not rows[row].strip():
-                rows[row] = text.rjust(ROOM) + " "
+                rows[row] = text.rjust(LABEL_CELLS) + " "
         return rows
 
 
@@ -73,11 +73,6 @@ def axis(
     ends = _round_ends(low, high, unit, natural, halves=labels == 3)
     marks = [number(end) for end in ends]
     return Axis(marks[0], marks[-1], _labelled(ends, unit, labels))
-
-
-def column(place: float, end: float, wide: int) -> int:
-    """The dot nearest to a place on a horizontal axis from 0 to `end`, of `wide` dots."""
-    return max(0, min(wide - 1, int(place * (wide - 1) / end + 0.5))) if end > 0 else 0
 
 
 def equal(low: float, high: float) -> bool:
@@ -194,7 +189,7 @@ def rounded(value: float, unit: str) -> str:
     return next((label for label in labels if label), "")
 
 
-def text(value: Decimal, unit: str = "", room: int = ROOM) -> str:
+def text(value: Decimal, unit: str = "", room: int = LABEL_CELLS) -> str:
     """Write a number exactly: `.0032`, `12k`, `3e−5`, `87.5%`; empty if it is too long."""
     digits, exponent = value
     while digits and digits % 10 == 0:
