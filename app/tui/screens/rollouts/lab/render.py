@@ -6,6 +6,7 @@ from typing import Any
 
 from grpo_engine.config.recipes import Recipe
 from grpo_tui.app.charts.axis import axis
+from grpo_tui.app.charts.series import Series, cut
 from grpo_tui.app.inspector.groups import letter
 from grpo_tui.app.inspector.heat import MIN_SHADE
 from grpo_tui.app.inspector.lab import MEASURES, MISSING, VARIED, differences, undetermined
@@ -16,7 +17,7 @@ from grpo_tui.app.text.safe_text import cell_len, pad
 from grpo_tui.app.tui.looks.colours import Palette, style
 from grpo_tui.app.tui.screens.rollouts.lab.state import LabView, name_of, value_text
 from grpo_tui.app.tui.screens.rollouts.render import filled, visible
-from grpo_tui.app.tui.widgets.charts.plot import LABELS, Canvas, plot_lines
+from grpo_tui.app.tui.widgets.charts.plot import LABELS, Curve, plot, plot_lines
 from grpo_tui.app.tui.widgets.panel import Line, paragraph
 from grpo_tui.app.tui.widgets.panel import Span as Part
 
@@ -117,30 +118,24 @@ def chart_lines(view: LabView, width: int, height: int, palette: Palette) -> lis
 def _chart(view: LabView, measure: int, width: int, height: int, palette: Palette) -> list[Line]:
     title, unit = MEASURES[measure]
     first, last = view.steps[0], view.steps[-1]
-    canvas = Canvas(width - LABELS, height - 2)
-    curves = [
-        (index, [(step, value) for step, effect in view.curve(recipe).items()
-                 if (value := effect.measures[measure]) is not None])
-        for index, recipe in enumerate((view.base, *view.variants))
-    ]  # fmt: skip
-    curves.sort(key=lambda curve: curve[0] == view.variant + 1)
-    scale = axis((value for _, curve in curves for _, value in curve), unit=unit,
+    wide, tall = width - LABELS, height - 2
+    curves: list[Curve] = []
+    for index, recipe in enumerate((view.base, *view.variants)):
+        known = {step: value for step, effect in view.curve(recipe).items()
+                 if (value := effect.measures[measure]) is not None}  # fmt: skip
+        series = Series(few=True, smoothing=0.0).extended(known, known.values())
+        trace = cut(series, series.steps, last - first, 2 * wide, first)
+        front = index == view.variant + 1
+        curves.insert(len(curves) if front else 0, Curve(trace, colour_of(index, palette)))
+    scale = axis((value for curve in curves for value in curve.values()), unit=unit,
                  natural=(0.0, 1.0) if unit == "share" else (-math.inf, math.inf))  # fmt: skip
-    for index, curve in curves:
-        dots = [
-            ((step - first) * (2 * canvas.width - 1) // max(1, last - first),
-             scale.dot(value, 4 * canvas.height))
-            for step, value in curve
-        ]  # fmt: skip
-        canvas.line(dots, colour_of(index, palette))
     label = style(palette.label)
-    ends = f"step {first}".ljust(max(0, canvas.width - len(str(last)))) + str(last)
-    if not view.pending and not any(curve for _, curve in curves):
+    ends = f"step {first}".ljust(max(0, wide - len(str(last)))) + str(last)
+    if not view.pending and not any(curve.trace.columns for curve in curves):
         title, ends = f"{title}: unknown", ""
+    rows = plot_lines(plot(curves, scale, wide, tall, palette), scale, palette)
     return [
-        [(pad(" " + title, width), label)],
-        *plot_lines(canvas.cells(), scale, palette),
-        [(pad(" " * LABELS + ends, width), label)],
+        [(pad(" " + title, width), label)], *rows, [(pad(" " * LABELS + ends, width), label)],
     ]  # fmt: skip
 
 
