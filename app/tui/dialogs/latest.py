@@ -33,8 +33,8 @@ class LatestScreen(Dialog[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,exclamation_mark,enter", "close", "close", id="messages.close",
                 tooltip="Back to the screen"),
-        Binding("j", "scroll(1)", "down", id="move.down", show=False, tooltip="Older messages"),
-        Binding("k", "scroll(-1)", "up", id="move.up", show=False, tooltip="Newer messages"),
+        Binding("j", "move(1, 0)", "down", id="move.down", show=False, tooltip="Older messages"),
+        Binding("k", "move(-1, 0)", "up", id="move.up", show=False, tooltip="Newer messages"),
     ]  # fmt: skip
 
     def __init__(self, messages: Iterable[Said]) -> None:
@@ -59,9 +59,9 @@ class LatestScreen(Dialog[None]):
         """Focus the list, so that the arrow keys work at once."""
         self.query_one(VerticalScroll).focus()
 
-    def action_scroll(self, by: int) -> None:
-        """Scroll by one line."""
-        self.query_one(VerticalScroll).scroll_relative(y=by, animate=False)
+    def action_move(self, rows: int, _columns: int) -> None:
+        """Scroll by a line."""
+        self.query_one(VerticalScroll).scroll_relative(y=rows, animate=False)
 
     def action_close(self) -> None:
         """Close the list."""
