@@ -16,7 +16,7 @@ from tests.app.tui.screens.test_watch import SHORT, settle, workbench
 
 # Screens whose keys still have their earlier meanings.
 EARLIER = {
-    "AlertsLog", "Curves", "Groups", "Lanes", "NewRunScreen",
+    "AlertsLog", "Curves", "Groups", "Lanes",
     "QueueScreen", "RunsScreen", "WatchScreen", "CrashScreen",
     "WorkbenchScreen", "ControlScreen",
 }  # fmt: skip
