@@ -20,6 +20,7 @@ from textual.widgets import Input, TextArea
 from grpo_engine.config.declaration import as_text
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError, EngineError
+from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.trial import TrialError, TrialProcess
 from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.dialogs.choices import Choice
@@ -196,7 +197,7 @@ class PagePanel(ScrolledPanel):
             return self.area.text
         examples = view.examples.get("examples", ())
         if view.page == "prompts" and view.example < len(examples):
-            return safe(examples[view.example]["text"], "\n")
+            return safe(str(examples[view.example]["text"]), "\n")
         return plain_text(PAGE[view.page].lines(view, 100, self.palette))
 
     def paint(self, width: int, height: int) -> list[Line]:
