@@ -233,16 +233,18 @@ class AnswerPanel(ViewPanel):
         return render.token_lines(answer, view.token, step.run, width, self.palette)
 
     def _text(self, width: int, height: int) -> list[Line]:
-        view = self.view
-        rows = render.text_rows(view, width, self.palette)
-        indices = render.visible_rows(rows, view.token, height, self._top)
+        view, palette = self.view, self.palette
+        rows = render.text_rows(view, width, palette)
+        shading = view.heat(view.answer)
+        row_height = 2 if shading else 1
+        indices = render.visible_rows(rows, view.token, row_height, height, self._top)
         self._top = indices.start
         lines: list[Line] = []
         self._drawn = []
-        for index in indices:
-            drawn = render.row_lines(view, rows[index], self.palette)
+        for row in rows[indices.start : indices.stop]:
+            drawn = render.row_lines(view, row, shading, palette)
             lines += drawn
-            self._drawn += [rows[index]] * len(drawn)
+            self._drawn += [row] * len(drawn)
         return lines
 
     def on_click(self, event: events.Click) -> None:
