@@ -507,7 +507,7 @@ def token_lines(
     """
     row, recipe = answer.row, run.recipe
     assert row is not None
-    title = f"╶ token {_number(answer, token)} of {len(row.own)} {_quoted(answer, token)} ╴"
+    title = f"← token {_number(answer, token)} of {len(row.own)} {_quoted(answer, token)} →"
     lines: list[Line] = [[(clip(title, width), style(palette.headline))]]
     lines.append(probability_line(answer, token, width, palette))
     passes = [losses[token] for losses in answer.losses if token < len(losses)]
@@ -637,8 +637,6 @@ def heat_notes(view: View, changes: bool) -> list[str]:
     """What the bars show and which highlight this is, from the longest to the shortest text."""
     shade, number = HEAT_NAMES[view.mode], HEAT_MODES.index(view.mode) + 1
     texts = [f"heat {number}/{len(HEAT_MODES)}: {shade}", shade]
-    if view.mode != "clip":
-        texts = [f"{text}, group's scale" for text in texts] + texts
     if view.heat(view.answer) is None:
         texts = [f"heat {number}/{len(HEAT_MODES)}: no {shade} here", f"no {shade}"]
     texts = [] if changes else texts
