@@ -45,6 +45,7 @@ from grpo_tui.app.tui.screens.base import WorkbenchScreen
 from tests.app.script import FIRST_WALL_TIME
 
 SECONDS = 6.0  # of a replay that are shown at their own pace before a picture is taken
+KEYS = {"[": "left_square_bracket", "]": "right_square_bracket"}
 IMAGES = Path(__file__).parent / "images"
 SEVERAL = Path(__file__).parent / "several.tar.xz"
 RUNS = (("calm-otter", 0.04, 0), ("wide-newt", 0.4, 0), ("quick-heron", 0.04, 1),
@@ -88,7 +89,29 @@ SHOTS = {
     "jump": Shot("watch", "one", ("ctrl+o",), ("alerts",)),
 }  # fmt: skip
 CLIPPED = (26, 10, 7)
-MARKED = ("home", *["space"] * len(RUNS), "d", "WAIT:Differ in")
+MARKED = ("home", *["space"] * len(RUNS), "d", "WAIT:Changed settings")
+TURNED = ("right_square_bracket",) * 7
+SWEEP = (
+    "slash",
+    *"beta",
+    "enter",
+    "enter",
+    "0",
+    "full_stop",
+    "0",
+    "4",
+    "comma",
+    "0",
+    "full_stop",
+    "4",
+    "enter",
+    "escape",
+    "end",
+    "enter",
+    "backspace",
+    "2",
+    "enter",
+)
 FAILURE = ("[metal::malloc] Attempting to allocate 19327352832 bytes", "Traceback\n  in step")
 STATES = {
     "runs-none": Shot("runs", "none", (), ("No runs yet", "p recorded run")),
@@ -102,17 +125,20 @@ STATES = {
     "export": Shot("runs", "several", ("e",), ("Markdown",)),
     "leave": Shot("runs", "several", ("q",), ("Leave the workbench?",)),
     "found": Shot("watch", "one", ("ctrl+p", *"kl"), ("Metric: KL to reference",)),
-    "presets": Shot("new_run", "one", ("p",), ("start from",)),
-    "recipes": Shot("new_run", "one", ("down", "down", "enter"), ("conflicts with",)),
-    "recipe": Shot("new_run", "one", ("r",), ("six choices", "choose recipe")),
-    "prompts": Shot("new_run", "one", ("x",), ("the model sees", "1 of 3")),
-    "rewards": Shot("new_run", "one", ("t",), ("try the rewards",)),
-    "yaml": Shot("new_run", "one", ("v",), ("as YAML",)),
-    "diff": Shot("new_run", "one", ("d",), ("1 setting differs",)),
-    "costs": Shot("new_run", "one", ("o",), ("what it costs",)),
-    "play": Shot("new_run", "one", ("E",), ("play the environment",)),
-    "probe": Shot("new_run", "one", ("P",), ("probe",)),
+    "presets": Shot("new_run", "one", ("enter",), ("start from",)),
+    "recipes": Shot("new_run", "one", (*["down"] * 3, "enter"), ("conflicts with",)),
+    "recipe": Shot("new_run", "one", TURNED[:1], ("signal", "choose recipe")),
+    "prompts": Shot("new_run", "one", TURNED[:2], ("the model sees", "1 of 3")),
+    "rewards": Shot("new_run", "one", TURNED[:3], ("try rewards", "target")),
+    "probe": Shot("new_run", "one", TURNED[:4], ("start the probe",)),
+    "yaml": Shot("new_run", "one", TURNED[:5], ("what you delete",)),
+    "diff": Shot("new_run", "one", TURNED[:6], ("1 setting differs",)),
+    "play": Shot("new_run", "one", ("down", "down", "enter", "ctrl+u", *"guess", "enter",
+                                    "WAIT:play", *TURNED[:7]), ("the model's place",)),
     "launch": Shot("new_run", "one", ("L",), ("into the queue",)),
+    "sweep": Shot("new_run", "one", SWEEP, ("a sweep of 4 runs", "ready")),
+    "sweep-launch": Shot("new_run", "one", (*SWEEP, "WAIT:ready", "L"), ("start the sweep",)),
+    "all-settings": Shot("new_run", "one", ("ctrl+p", *"all settings", "enter"), ("algorithm",)),
     "setting": Shot("new_run", "one", ("slash", *"beta", "enter", "enter"), ("as grpo", "done")),
     "refused": Shot("new_run", "one", ("slash", *"beta", "enter", "enter", "minus", "1", "enter"),
                     ("1 to fix",)),
@@ -149,10 +175,9 @@ STATES = {
     "lab-range": Shot("rollouts", "one", ("WAIT:each pass", "v", "WAIT:60 steps", "at"),
                       ("range of steps",), answer=CLIPPED),
     "compare-none": Shot("compare", "none", (), ("No runs to compare yet",)),
-    "ranking": Shot("runs", "several", (*MARKED, "v:reached: "), ("reached: ",)),
-    "seeds": Shot("runs", "several", (*MARKED, "v:mean and 95%"), ("interval",)),
-    "grid": Shot("runs", "several", (*MARKED, "v:across seed"), ("down algorithm.beta",)),
-    "answers": Shot("runs", "several", (*MARKED, "v:@60 mean"), ("prompt 1 of",)),
+    "ranking": Shot("runs", "several", (*MARKED, "]:reached: "), ("reached: ",)),
+    "by-metric": Shot("runs", "several", (*MARKED, "]:means over"), ("means over seeds",)),
+    "answers": Shot("runs", "several", (*MARKED, "]:@60 mean"), ("prompt 1 of",)),
     "pick-runs": Shot("runs", "several", (*MARKED, "plus"), ("runs to compare",)),
     "threshold": Shot("runs", "several", (*MARKED, "T"), ("METRIC=VALUE",)),
     "tour": Shot("watch", "one", (), ("1/9",), at=12.0, tour=True),
@@ -247,10 +272,10 @@ async def shoot(shot: Shot, store: Path, size: tuple[int, int], theme: str) -> s
                 for _ in range(8):
                     if shows(app, words):
                         break
-                    await pilot.press(pressed)
+                    await pilot.press(KEYS.get(pressed, pressed))
                     await pilot.pause(0.5)
             else:
-                await pilot.press({"[": "left_square_bracket"}.get(key, key))
+                await pilot.press(KEYS.get(key, key))
                 await pilot.pause(0.2)
         if shot.over is not None and isinstance(app.screen, WorkbenchScreen):
             app.push_screen(shot.over(app.screen.snapshot))

@@ -16,10 +16,9 @@ from tests.app.tui.screens.test_watch import SHORT, settle, workbench
 
 # Screens whose keys still have their earlier meanings.
 EARLIER = {
-    "AlertsLog", "ChartScreen", "Choice", "CompareScreen", "Curves", "ExploreScreen",
-    "Groups", "Lanes", "LatestScreen", "NewRunScreen",
+    "AlertsLog", "Curves", "Groups", "Lanes",
     "QueueScreen", "RunsScreen", "WatchScreen", "CrashScreen",
-    "WorkbenchScreen", "ControlScreen", "Ask",
+    "WorkbenchScreen", "ControlScreen",
 }  # fmt: skip
 
 
