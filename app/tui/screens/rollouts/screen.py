@@ -535,8 +535,8 @@ class RolloutsScreen(WorkbenchScreen):
 
     def action_visit_at(self) -> None:
         """Ask for a step, and go to the same prompt there."""
-        hint = ("A step, or -50 for 50 steps earlier. The nearest one with this prompt opens; for a "
-                "prompt that was sampled once, a pinned prompt.")  # fmt: skip
+        hint = ("A step, or -50 for 50 steps earlier. The nearest one with this prompt opens; for "
+                "a prompt that was sampled once, a pinned one.")  # fmt: skip
         self.app.push_screen(Ask("this prompt at another step", hint), self._typed_step)
 
     def _typed_step(self, text: str | None) -> None:
