@@ -195,12 +195,13 @@ def resumed_job(
     step = newest_step(run_folder(path, detail.summary.id))
     config = _with_steps(build(detail.config, f"run {detail.summary.name}"), steps, step)
     refuse_python_objects(config)
+    evaluations = tuple(event for event in tried if event.step <= step)
     recorder, handle = recorded(path, lambda recorder: recorder.resume_run(
         detail.summary.id, from_step=step, control=control, config=None if steps is None else config
     ))  # fmt: skip
     return Job(
         config=config, folder=handle.folder, resume=True, recorder=recorder, handle=handle,
-        control=control, muted=muted, evaluations=tuple(event for event in tried if event.step <= step),
+        control=control, muted=muted, evaluations=evaluations,
     )  # fmt: skip
 
 
