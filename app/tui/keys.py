@@ -47,7 +47,7 @@ EARLIER_IDS: Final = MappingProxyType({
     for earlier, action in (("down", "down"), ("up", "up"), ("left", "left"), ("right", "right"),
                             ("page_down", "page_down"), ("page_up", "page_up"),
                             ("first", "first"), ("last", "last"))
-})  # fmt: skip
+} | dict.fromkeys(("runs.tags", "runs.rename", "runs.note"), "runs.describe"))  # fmt: skip
 
 NAVIGATION: Final = (
     Binding("up,k", "move(-1, 0)", "up", id="move.up", show=False, tooltip="One line up"),

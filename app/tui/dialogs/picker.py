@@ -331,9 +331,9 @@ class Picker(Filtered[Picked]):
         """Return the marked items, or the highlighted one as well if no mark was changed."""
         item, marks = self.item, self.marks
         value = (item.value if item else None) or ""
-        if item is None and not marks:
+        if item is None and set(marks) == set(self._first_marks):
             return
-        if item and self._several and (not marks or set(marks) == set(self._first_marks)):
+        if item and self._several and set(marks) == set(self._first_marks):
             marks = tuple(dict.fromkeys((*marks, value)))
         self.dismiss(Picked(value, marks))
 

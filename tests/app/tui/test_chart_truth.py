@@ -25,8 +25,8 @@ from grpo_tui.app.tui.screens.compare import plot as compare_plot
 from grpo_tui.app.tui.screens.compare.load import CurveLoader, CurveRequest
 from grpo_tui.app.tui.screens.compare.tracks import SMOOTHINGS
 from grpo_tui.app.tui.screens.compare.view import View
-from grpo_tui.app.tui.screens.runs.load import Preview, load_preview
-from grpo_tui.app.tui.screens.runs.preview import preview_lines
+from grpo_tui.app.tui.screens.runs.render import preview_lines
+from grpo_tui.app.tui.screens.runs.state import Preview, load_preview
 from grpo_tui.app.tui.widgets.charts import chart as watch
 from grpo_tui.app.tui.widgets.charts.braille import span_of
 from grpo_tui.experiments.compare.values import Comparison

@@ -18,8 +18,8 @@ from tests.app.tui.screens.test_watch import SHORT, settle, workbench
 EARLIER = {
     "AlertsLog", "ChartScreen", "Choice", "ChatScreen", "CompareScreen", "Curves", "ExploreScreen",
     "Groups", "Lanes", "LabScreen", "LatestScreen", "NewRunScreen",
-    "QueueScreen", "RolloutsScreen", "RunsScreen", "WatchScreen", "AnswersPanel", "CrashScreen",
-    "HelpScreen", "WorkbenchScreen", "ControlScreen", "Ask",
+    "RolloutsScreen", "WatchScreen", "AnswersPanel", 
+    "HelpScreen", "Ask",
 }  # fmt: skip
 
 
