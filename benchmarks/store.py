@@ -1,7 +1,7 @@
 """How fast the store is at scale: python -m benchmarks.store [PART...] [--folder F] [--out FILE].
 
-Parts are runs, steps, rollouts, starter; each makes its own store, measures, and says against
-which target. The folder needs 3 GB. Numbers are medians, with the slowest beside them.
+Parts are runs, steps, rollouts, starter, opened; each makes its own store, measures, and says
+against which target. The folder needs 3 GB. Numbers are medians, with the slowest beside them.
 """
 
 import argparse
@@ -23,11 +23,13 @@ from typing import Any
 
 from benchmarks import store_data as data
 from grpo_engine import events as ev
+from grpo_tui.app.feed.stored import StoreFeed
 from grpo_tui.experiments.compare.runs import compare
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.search import search
 
-RUNS, STEPS, ROLLOUTS, STARTER = 10_000, 100_000, 1_000_000, 100
+RUNS, STEPS, ROLLOUTS, STARTER, OPENED = 10_000, 100_000, 1_000_000, 100, 125
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +228,7 @@ def _write_rollouts(path: Path) -> None:
 def _search(
     reader: StoreReader, text: str, count: int = 50, **how: Any
 ) -> Callable[[], list[object]]:
-    return lambda: list(islice(reader.search(text, limit=50, **how), count))
+    return lambda: list(islice(search(reader, text, limit=50, **how), count))
 
 
 def _cancelled(reader: StoreReader, text: str, **how: Any) -> Result:
@@ -287,8 +289,62 @@ def starter(folder: Path) -> Iterator[Result]:
         yield Result(f"size of such a step, {label}", size / STARTER / 1e6, 0.0, "MB")
 
 
+# -- a run of many rollouts -----------------------------------------------------------------------
+
+
+def opened(folder: Path) -> Iterator[Result]:
+    """Record steps of 800 rollouts, then open the run, as Watch and Rollouts do."""
+    for tokens, record in ((16, "none"), (16, "all")):
+        path = folder / f"opened-{record}.db"
+        yield _commits(path, tokens, record)
+    count = OPENED * 800
+    yield timed(f"Watch, first screen of a run of {count:,} rollouts", partial(_watch, path),
+                target=500)  # fmt: skip
+    yield timed(f"Rollouts, first screen of a run of {count:,} rollouts", partial(_last, path),
+                target=500)  # fmt: skip
+
+
+def _commits(path: Path, tokens: int, record: str) -> Result:
+    """Record `OPENED` steps and return the median of a step's commit."""
+    recorder = Recorder(path)
+    handle = recorder.start_run(data.config(record={"tokens": record, "rollouts": True}))
+    handle.put(data.started())
+    assert handle.flush(10)
+    chance = random.Random(0)
+    spans, works = [], []
+    for step in range(1, OPENED + 1):
+        events = list(data.starter_step(step, chance, groups=100, tokens=tokens))
+        start, work = time.perf_counter(), processor()
+        for event in events:
+            handle.put(event)
+        assert handle.flush(60), handle.trouble
+        spans.append(1e3 * (time.perf_counter() - start))
+        works.append(1e3 * (processor() - work))
+    handle.put(ev.RunFinished(step=OPENED, reason="completed", summary={}))
+    assert handle.close(), handle.trouble
+    recorder.close()
+    middle = statistics.median
+    return Result(f"record a step of 800 rollouts, tokens: {record}", middle(spans), max(spans),
+                  processor=middle(works))  # fmt: skip
+
+
+def _watch(path: Path) -> None:
+    feed = StoreFeed(path, "@last")
+    assert feed.caught_up.wait(60)
+    feed.close()
+
+
+def _last(path: Path) -> None:
+    with closing(StoreReader(path)) as reader:
+        run = reader.resolve("@last")
+        reader.run(run.key)
+        step = reader.group_steps(run.key)[-1]
+        groups = reader.groups(run.key, step, "train")
+        reader.tokens(run.key, groups[0].key)
+
+
 PARTS: dict[str, Callable[[Path], Iterator[Result]]] = {
-    "runs": runs, "steps": steps, "rollouts": rollouts, "starter": starter
+    "runs": runs, "steps": steps, "rollouts": rollouts, "starter": starter, "opened": opened
 }  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from grpo_tui.experiments.purge import purge
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.rows import Item, recorded_parts
 from grpo_tui.experiments.record.writer import RunWriter
+from grpo_tui.experiments.recorded_events import events_after
 from grpo_tui.experiments.store import ExperimentStore
 from grpo_tui.experiments.values import ENDED, RunDetail, RunSummary
 
@@ -169,11 +170,11 @@ def _fill(store: ExperimentStore, other: StoreReader, row: RunRow, detail: RunDe
 
 def _pages(other: StoreReader, run: int) -> Iterator[list[Item]]:
     after = 0
-    while page := other.facts(run, after=after):
-        for fact in page:
-            if not 0 <= fact.event.step <= MOST_STEPS:
-                raise ImportRefusedError(f"it has an event of step {fact.event.step}")
-        yield [Item(fact.seq, fact.at or 0.0, fact.event) for fact in page]
+    while page := events_after(other, run, after):
+        for item in page:
+            if not 0 <= item.event.step <= MOST_STEPS:
+                raise ImportRefusedError(f"it has an event of step {item.event.step}")
+        yield [Item(item.seq, item.at or 0.0, item.event) for item in page]
         after = page[-1].seq
 
 

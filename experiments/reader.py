@@ -1,16 +1,761 @@
-"""StoreReader: every query on the store, as one class."""
+"""StoreReader: the questions that the program asks of a store."""
 
-from grpo_tui.experiments.read.facts import FactQuestions
-from grpo_tui.experiments.read.post_mortem import PostMortemQuestions
-from grpo_tui.experiments.read.runs import RunQuestions
-from grpo_tui.experiments.read.search import SearchQuestions
-from grpo_tui.experiments.read.waiting import WaitingQuestions
+import re
+import time
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, String, func, not_, null, or_, select, type_coerce
+
+from grpo_engine import events as ev
+from grpo_engine.errors import nearest, quoted
+from grpo_engine.metrics import spec
+from grpo_tui.experiments import values as v
+from grpo_tui.experiments.board import board_from_json
+from grpo_tui.experiments.db.configs import flat
+from grpo_tui.experiments.db.paths import run_folder, tokens_file
+from grpo_tui.experiments.db.spilled import Spilled, runs_waiting, spilled
+from grpo_tui.experiments.db.tables import (
+    ALERT,
+    ATTEMPT,
+    CONTROL,
+    EVALUATION,
+    EVALUATION_SAMPLE,
+    EVENT,
+    METRIC,
+    METRIC_KEY,
+    METRIC_SUMMARY,
+    QUEUE_ITEM,
+    ROLLOUT,
+    ROLLOUT_GROUP,
+    ROLLOUT_REWARD,
+    RUN,
+    RUN_LIVE,
+    RUN_PARAM,
+    RUN_TAG,
+    STEP,
+    SWEEP,
+    UPDATE_PASS,
+)
+from grpo_tui.experiments.db.texts import ago, seconds
+from grpo_tui.experiments.errors import (
+    NothingStoredError,
+    OutsideStoreError,
+    RunActiveError,
+    RunNotFoundError,
+)
+from grpo_tui.experiments.read.columns import FIELDS, Column, Names, parse_column, parse_columns
+from grpo_tui.experiments.read.connection import (
+    DELETED_SCHEMA,
+    Connection,
+    among,
+    as_view,
+    no_collection,
+)
+from grpo_tui.experiments.read.filters import compile_filter
+from grpo_tui.experiments.read.status import Derived, LifeSigns, derive
+from grpo_tui.experiments.starts import start_step
+
+DEFAULT_METRICS = (
+    "reward", "kl", "clip_ratio/region_mean", "tokens_per_second", "completions/mean_length",
+    "entropy", "eval/accuracy", "eval/greedy/accuracy",
+)  # fmt: skip
+MAX_ANCESTORS = 100
+NO_ANSWER_S = 5.0
+
+PARENT = RUN.alias("parent")
+_LATER = ATTEMPT.alias("later")
+IS_LAST = ATTEMPT.c.id == (
+    select(_LATER.c.id)
+    .where(_LATER.c.run_id == RUN.c.id)
+    .order_by(_LATER.c.n.desc())
+    .limit(1)
+    .scalar_subquery()
+)
+GROUP = ROLLOUT_GROUP.c
+OPEN = QUEUE_ITEM.c.state.in_(("queued", "leased"))
+NO_COLUMNS: Mapping[str, Any] = MappingProxyType({})
+TASK_REWARD = re.compile(r"eval/task/(?:(?!/rewards/).)+/reward")
+
+Blob = tuple[tuple[int, ...], tuple[v.TokenRow, ...]]
 
 
-class StoreReader(
-    RunQuestions, FactQuestions, SearchQuestions, PostMortemQuestions, WaitingQuestions
-):
+class LazyMetrics(Mapping[str, v.MetricSummary]):
+    """The metrics of a run as rows, converted when read: a list has ten thousand runs."""
+
+    __slots__ = ("_rows",)
+
+    def __init__(self, rows: Mapping[str, Any]) -> None:
+        self._rows = rows
+
+    def __getitem__(self, key: str) -> v.MetricSummary:
+        return as_view(v.MetricSummary, self._rows[key], key=key, direction=spec(key).direction)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+
+class StoreReader(Connection):
     """Reads the store at `path`, one thread at a time; never migrates and never writes.
 
     Runs are identified by `RunSummary.key`, groups by `GroupView.key`.
     """
+
+    # -- runs -----------------------------------------------------------------------------------
+
+    def runs(
+        self, filter: str = "", *, sort: str = "-created", columns: Sequence[str] | str = (),
+        archived: bool = False, limit: int | None = None,
+        metrics: Sequence[str] = DEFAULT_METRICS, keys: Sequence[int] | None = None,
+    ) -> tuple[v.RunSummary, ...]:  # fmt: skip
+        """List runs; `metrics` are the keys to summarise, `columns` are in the column language."""
+        names = self.names() if filter or columns or sort.lstrip("-") not in FIELDS else Names()
+        extra = parse_columns(columns, names)
+        query = (
+            self.select(
+                v.RunSummary, RUN, *(column.value.label(f"{n}") for n, column in enumerate(extra)),
+                ATTEMPT.c.host, ATTEMPT.c.heartbeat, ATTEMPT.c.n.label("attempts"), id="short",
+            )
+            .outerjoin_from(RUN, ATTEMPT, IS_LAST)
+            .where(self.not_deleted(), compile_filter(filter, names))
+            .order_by(*_order(sort, names))
+            .limit(limit)
+        )  # fmt: skip
+        if not archived:
+            query = query.where(RUN.c.archived == 0)
+        if keys is not None:
+            query = query.where(RUN.c.id.in_(keys))
+        waiting = self.waiting()
+        statuses = self._derive_active(waiting)
+        with no_collection():
+            return self._summaries(self.rows(query), extra, statuses, waiting, metrics)
+
+    def waiting(self) -> dict[int, Spilled]:
+        """Return by run which events are not in the store yet."""
+        files = {short: spilled(self.path, short) for short in runs_waiting(self.path)}
+        query = select(RUN.c.id, RUN.c.short).where(RUN.c.short.in_(files), self.not_deleted())
+        return {run: files[short] for run, short in self.rows(query) if files[short].events}
+
+    def names(self) -> Names:
+        """Return the names of settings and metrics in the store."""
+        paths = self.column(select(RUN_PARAM.c.path).distinct())
+        return Names(frozenset(paths), frozenset(self.column(select(METRIC_KEY.c.name))))
+
+    def _derive_active(self, waiting: Mapping[int, Spilled]) -> dict[int, Derived]:
+        """Derive the true status of each run that is stored as active, or whose end waits."""
+        rows = self.rows(
+            self.select(LifeSigns, ATTEMPT, RUN.c.id, RUN.c.status, RUN.c.elapsed, RUN.c.step)
+            .join_from(RUN, ATTEMPT, IS_LAST)
+            .where(RUN.c.status.in_(("running", "paused")))
+        )
+        statuses = {
+            row.id: derive(
+                row.status, as_view(LifeSigns, row), row.elapsed / row.step if row.step else 0.0
+            )
+            for row in rows
+        }
+        statuses |= {run: (spill.status, None) for run, spill in waiting.items() if spill.status}
+        self.file.create_function(
+            "derived", 2, lambda run, status: statuses.get(run, (status, None))[0]
+        )
+        return statuses
+
+    def _summaries(
+        self, rows: Sequence[Any], columns: Sequence[Column],
+        statuses: Mapping[int, Derived], waiting: Mapping[int, Spilled], metrics: Sequence[str],
+    ) -> tuple[v.RunSummary, ...]:  # fmt: skip
+        keys, labels = [row.key for row in rows], [column.label for column in columns]
+        query = select(RUN_TAG.c.run_id, RUN_TAG.c.tag).where(among(RUN_TAG.c.run_id, keys))
+        tags = grouped(self.rows(query))
+        metric_rows = self._metric_rows(keys, metrics)
+        parents = self.pairs(
+            select(RUN.c.id, PARENT.c.short)
+            .join_from(RUN, PARENT, PARENT.c.id == RUN.c.parent_id)
+            .where(self.not_deleted(PARENT))
+        )
+        sweeps = {}
+        if self.schema >= 3:
+            sweeps = self.pairs(select(RUN.c.id, SWEEP.c.name).join_from(RUN, SWEEP))
+        summaries = []
+        for row in rows:
+            status, since = statuses.get(row.key, (row.status, None))
+            spill = waiting.get(row.key)
+            summaries.append(
+                as_view(
+                    v.RunSummary, row, status=status, status_since=since,
+                    waiting=str(spill or ""), step=max(row.step, spill.step if spill else 0),
+                    attempts=row.attempts or 0, host=row.host or "",
+                    tags=tuple(tags.get(row.key, ())),
+                    parent=parents.get(row.key), sweep=sweeps.get(row.key),
+                    metrics=LazyMetrics(metric_rows.get(row.key, {})),
+                    columns=dict(zip(labels, row, strict=False)) if labels else NO_COLUMNS,
+                )
+            )  # fmt: skip
+        return tuple(summaries)
+
+    def _metric_rows(self, runs: Sequence[int], names: Sequence[str]) -> dict[int, dict[str, Any]]:
+        """Return the summaries of runs by the metric's name."""
+        keys = self.pairs(
+            select(METRIC_KEY.c.id, METRIC_KEY.c.name).where(METRIC_KEY.c.name.in_(names))
+        )
+        columns = METRIC_SUMMARY.c
+        query = self.select(v.MetricSummary, METRIC_SUMMARY, columns.run_id, columns.key_id)
+        by_run: dict[int, dict[str, Any]] = {}
+        for row in self.rows(query.where(among(columns.run_id, runs), columns.key_id.in_(keys))):
+            by_run.setdefault(row[0], {})[keys[row[1]]] = row
+        return by_run
+
+    def run(self, run: int) -> v.RunDetail:
+        summaries = self.runs(archived=True, keys=[run], metrics=self.metric_keys(run))
+        row = self.row(select(RUN.c.config, RUN.c.versions).where(RUN.c.id == run))
+        if not summaries or row is None:
+            raise RunNotFoundError(f"run {run} is no longer in the store")
+        settled = self._settled(run)
+        return v.RunDetail(
+            summary=summaries[0],
+            config=row.config,
+            settings=flat(row.config) | settled,
+            settled=settled,
+            versions=row.versions,
+            attempts=self.attempts(run),
+            folder=str(run_folder(self.path, summaries[0].id)),
+            ancestry=self.ancestry(run),
+        )
+
+    def _settled(self, run: int) -> dict[str, Any]:
+        event = self.value(
+            select(EVENT.c.payload)
+            .where(EVENT.c.run_id == run, EVENT.c.kind == "ModelLoaded", EVENT.c.hidden == 0)
+            .order_by(EVENT.c.seq.desc())
+            .limit(1)
+        )
+        return dict(event.settled) if isinstance(event, ev.ModelLoaded) else {}
+
+    def ancestry(self, run: int) -> tuple[v.Ancestor, ...]:
+        """Return the runs that a run began from, its parent first."""
+        ancestors: dict[int, v.Ancestor] = {}
+        while len(ancestors) < MAX_ANCESTORS:
+            row = self.row(
+                select(PARENT.c.id, PARENT.c.short, PARENT.c.name)
+                .join_from(RUN, PARENT, PARENT.c.id == RUN.c.parent_id)
+                .where(RUN.c.id == run, self.not_deleted(PARENT))
+            )
+            if row is None or row.id in ancestors:  # only a damaged store has a circle
+                break
+            step = start_step(self.settings(run))
+            run = row.id
+            ancestors[run] = v.Ancestor(id=row.short, name=row.name, step=step)
+        return tuple(ancestors.values())
+
+    def settings(self, run: int, *, in_force: bool = False) -> dict[str, Any]:
+        """Return a run's settings by path, on request with the values that the recipe sets."""
+        value: ColumnElement[Any] = RUN_PARAM.c.value
+        if in_force:
+            stored = type_coerce(value, String)
+            by_recipe = func.in_force(RUN.c.config, RUN_PARAM.c.path)
+            value = type_coerce(
+                func.coalesce(func.nullif(stored, "null"), by_recipe, stored), value.type
+            )
+        query = select(RUN_PARAM.c.path, value).join_from(RUN_PARAM, RUN).where(RUN.c.id == run)
+        return self.pairs(query)
+
+    def differing_settings(self, runs: Iterable[int]) -> dict[int | None, tuple[str, ...]]:
+        """Return by sweep which settings differ among these runs; None has those of no sweep."""
+        sweep = RUN.c.sweep_id if self.schema >= 3 else null()
+        query = (
+            select(sweep, RUN_PARAM.c.path)
+            .join_from(RUN_PARAM, RUN)
+            .where(among(RUN_PARAM.c.run_id, runs))
+            .group_by(sweep, RUN_PARAM.c.path)
+            .having(func.count(RUN_PARAM.c.value.distinct()) > 1)
+        )
+        differing: dict[int | None, tuple[str, ...]] = {}
+        for key, path in self.rows(query):
+            differing[key] = (*differing.get(key, ()), path)
+        return differing
+
+    def attempts(self, run: int) -> tuple[v.AttemptView, ...]:
+        """Return the attempts at a run, oldest first."""
+        query = self.select(v.AttemptView, ATTEMPT).where(ATTEMPT.c.run_id == run)
+        return self.views(v.AttemptView, query.order_by(ATTEMPT.c.n))
+
+    # -- resolving names ------------------------------------------------------------------------
+
+    def resumable(self, ref: str) -> v.RunDetail:
+        """Find a run by its name or id; raise if it is still in progress."""
+        detail = self.run(self.resolve(ref).key)
+        name, status = detail.summary.name, detail.summary.status
+        if detail.summary.active:
+            raise RunActiveError(f"run {name} is {status}: `grpo-tui stop {name}` first")
+        return detail
+
+    def resolve(self, ref: str) -> v.RunSummary:
+        """Find a run by id, name, unique prefix of either, `@last` or `@best`."""
+        if ref.startswith("@"):
+            return self._special(ref)
+        for condition in (or_(RUN.c.short == ref, RUN.c.uid == ref), RUN.c.name == ref):
+            keys = self.column(select(RUN.c.id).where(condition, self.not_deleted()))
+            if len(keys) == 1:
+                return self._summary(keys[0])
+        query = select(RUN.c.id, RUN.c.short, RUN.c.uid, RUN.c.name)
+        rows = self.rows(query.where(self.not_deleted()))
+        matches = {
+            row.id: f"{row.short} ({row.name})"
+            for row in rows
+            if ref and any(name.startswith(ref) for name in row[1:])
+        }
+        if len(matches) == 1:
+            return self._summary(*matches)
+        if matches:
+            first = ", ".join(list(matches.values())[:5])
+            raise RunNotFoundError(
+                f"{quoted(ref)} could be {len(matches)} runs: {first}; type more of it"
+            )
+        if not rows:
+            raise RunNotFoundError(f"no run is called {quoted(ref)}: {self.path} holds no runs yet")
+        names = [name for row in rows for name in (row.short, row.name)]
+        raise RunNotFoundError(
+            f"no run is called {quoted(ref)} in {self.path}{nearest(ref, names)}; "
+            "`grpo-tui runs --all` lists them"
+        )
+
+    def _special(self, ref: str) -> v.RunSummary:
+        if ref not in ("@last", "@best"):
+            raise RunNotFoundError(f"{quoted(ref)} is no run; there are @last and @best")
+        query = select(RUN.c.id, RUN.c.task).where(self.not_deleted())
+        last = self.row(query.order_by(RUN.c.created_at.desc(), RUN.c.id.desc()).limit(1))
+        if last is None:
+            raise RunNotFoundError(f"{ref} is no run yet: {self.path} holds none")
+        best = self._best(last.task) if ref == "@best" else None
+        return self._summary(last.id if best is None else best)
+
+    def _best(self, task: str) -> int | None:
+        """Return the best run of a task by held-out accuracy, else by reward."""
+        highest = METRIC_SUMMARY.c.max
+        for key in ("eval/accuracy", "eval/greedy/accuracy", "reward"):
+            best: int | None = self.value(
+                select(RUN.c.id)
+                .join_from(METRIC_SUMMARY, RUN)
+                .join(METRIC_KEY, METRIC_KEY.c.id == METRIC_SUMMARY.c.key_id)
+                .where(METRIC_KEY.c.name == key, RUN.c.task == task, highest.is_not(None))
+                .where(self.not_deleted())
+                .order_by(highest.desc(), RUN.c.id.desc())
+                .limit(1)
+            )
+            if best is not None:
+                return best
+        return None
+
+    def _summary(self, run: int) -> v.RunSummary:
+        return self.runs(archived=True, keys=[run])[0]
+
+    def deleted(self) -> tuple[str, ...]:
+        """Return the names of the runs that are deleted and can be brought back, newest first."""
+        if self.schema < DELETED_SCHEMA:
+            return ()
+        query = select(RUN.c.name).where(RUN.c.deleted_at.is_not(None), RUN.c.purging == 0)
+        return tuple(self.column(query.order_by(RUN.c.deleted_at.desc())))
+
+    # -- metrics and steps ----------------------------------------------------------------------
+
+    def metric_keys(self, run: int) -> tuple[str, ...]:
+        """Return a run's metrics in order of first appearance."""
+        query = (
+            select(METRIC_KEY.c.name)
+            .join_from(METRIC_SUMMARY, METRIC_KEY)
+            .where(METRIC_SUMMARY.c.run_id == run)
+        )
+        return tuple(self.column(query.order_by(METRIC_KEY.c.id)))
+
+    def metric_series(
+        self, run: int, key: str, *, after: int = -1, upto: int | None = None
+    ) -> v.MetricSeries:
+        query = _values(run, key).where(METRIC.c.step > after).order_by(METRIC.c.step)
+        if upto is not None:
+            query = query.where(METRIC.c.step <= upto)
+        rows = self.rows(query)
+        steps, values = zip(*rows, strict=True) if rows else ((), ())
+        return v.MetricSeries(run=run, key=key, steps=steps, values=values)
+
+    def metric_arrays(
+        self, run: int, key: str, *, after: int = -1
+    ) -> "tuple[array[int], array[float]]":
+        """Return the series as packed arrays, in a tenth of the memory."""
+        series = self.metric_series(run, key, after=after)
+        return array("q", series.steps), array("d", series.values)
+
+    def value_at(self, run: int, key: str, step: int) -> tuple[float | None, int | None]:
+        """Return a metric's last finite value up to a step, and its step."""
+        row = self.row(
+            _values(run, key)
+            .where(METRIC.c.step <= step, METRIC.c.value.is_not(None))
+            .order_by(METRIC.c.step.desc())
+            .limit(1)
+        )
+        return (row.value, row.step) if row else (None, None)
+
+    def step_within(self, run: int, axis: str, limit: float) -> int | None:
+        """Return the last step within a number of tokens, or of seconds excluding pauses."""
+        amount = {"tokens": STEP.c.tokens, "wall": STEP.c.elapsed}[axis]
+        query = select(func.max(STEP.c.step)).where(*_of_run(STEP, run), amount <= limit)
+        last: int | None = self.value(query)
+        return last
+
+    def metrics_at(self, run: int, step: int) -> dict[str, float]:
+        query = (
+            select(METRIC_KEY.c.name, METRIC.c.value)
+            .join_from(METRIC_SUMMARY, METRIC_KEY)
+            .join(METRIC, (METRIC.c.key_id == METRIC_KEY.c.id) & (METRIC.c.run_id == run))
+            .where(METRIC_SUMMARY.c.run_id == run, METRIC.c.step == step)
+        )
+        return self.pairs(query.order_by(METRIC_KEY.c.id))
+
+    def last_metric_step(self, run: int) -> int:
+        """Return the last step of any metric; evaluations may follow the last finished step."""
+        last = func.max(METRIC_SUMMARY.c.last_step)
+        return int(self.value(select(last).where(METRIC_SUMMARY.c.run_id == run)) or 0)
+
+    def max_passes(self, run: int) -> int:
+        """Return the largest number of passes over a step's rollouts."""
+        last = func.max(UPDATE_PASS.c["pass"])
+        return int(self.value(select(last).where(UPDATE_PASS.c.run_id == run)) or 0)
+
+    def steps(
+        self, run: int, *, after: int = -1, upto: int | None = None
+    ) -> tuple[v.StepView, ...]:
+        """Return the finished steps beyond `after`."""
+        query = self.select(v.StepView, STEP).where(*_of_run(STEP, run), STEP.c.step > after)
+        if upto is not None:
+            query = query.where(STEP.c.step <= upto)
+        return self.views(v.StepView, query.order_by(STEP.c.step))
+
+    def work(
+        self, run: int, *, after: int = -1
+    ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]:
+        """Return the steps beyond `after` with cumulative tokens and seconds excluding pauses."""
+        elapsed = func.coalesce(STEP.c.elapsed, 0.0)
+        rows = self.rows(
+            select(STEP.c.step, STEP.c.tokens, elapsed)
+            .where(*_of_run(STEP, run), STEP.c.step > after)
+            .order_by(STEP.c.step)
+        )
+        steps, tokens, times = zip(*rows, strict=True) if rows else ((), (), ())
+        return steps, tokens, times
+
+    def passes(self, run: int, step: int) -> tuple[ev.PassFinished, ...]:
+        query = self.select(ev.PassFinished, UPDATE_PASS, index="pass").where(
+            *_of_run(UPDATE_PASS, run), UPDATE_PASS.c.step == step
+        )
+        return self.views(ev.PassFinished, query.order_by(UPDATE_PASS.c.seq))
+
+    def alerts(self, run: int) -> tuple[v.AlertView, ...]:
+        """Return the alerts of a run, latest first."""
+        query = self.select(v.AlertView, ALERT, group="group_index", step="last_step")
+        query = query.where(ALERT.c.run_id == run)
+        return self.views(v.AlertView, query.order_by(ALERT.c.last_step.desc(), ALERT.c.id.desc()))
+
+    def muted_alerts(self, run: int) -> frozenset[str]:
+        query = select(ALERT.c.rule).where(ALERT.c.run_id == run, ALERT.c.muted)
+        return frozenset(self.column(query))
+
+    def evaluations(self, run: int, *, rows: bool = False) -> tuple[v.EvaluationView, ...]:
+        """Return the held-out evaluations of a run, oldest first."""
+        query = self.select(v.EvaluationView, EVALUATION).where(*_of_run(EVALUATION, run))
+        evaluations = self.views(v.EvaluationView, query.order_by(EVALUATION.c.seq))
+        return tuple(map(self._with_samples, evaluations)) if rows else evaluations
+
+    def evaluation(self, evaluation: int) -> v.EvaluationView:
+        query = self.select(v.EvaluationView, EVALUATION).where(EVALUATION.c.id == evaluation)
+        for view in self.views(v.EvaluationView, query):
+            return self._with_samples(view)
+        raise NothingStoredError(f"evaluation {evaluation} is not in the store")
+
+    def _with_samples(self, view: v.EvaluationView) -> v.EvaluationView:
+        return replace(view, rows=self.evaluation_samples(view.key, view.metrics))
+
+    def evaluation_samples(
+        self, evaluation: int, metrics: Mapping[str, float]
+    ) -> tuple[ev.EvaluationSample, ...]:
+        """Return the rows of an evaluation; older files have 0 right where nothing was judged."""
+        query = self.select(ev.EvaluationSample, EVALUATION_SAMPLE)
+        query = query.where(EVALUATION_SAMPLE.c.evaluation_id == evaluation)
+        rows = self.views(ev.EvaluationSample, query.order_by(EVALUATION_SAMPLE.c.position))
+        return tuple(
+            replace(row, correct=None)
+            if row.correct == 0 and not _is_judged(row.example_key, metrics)
+            else row
+            for row in rows
+        )
+
+    def checkpoints(self, run: int) -> tuple[v.CheckpointView, ...]:
+        """Return a run's saved checkpoints, oldest first, including those of hidden attempts."""
+        rows = self.rows(
+            select(EVENT.c.at, EVENT.c.payload)
+            .where(EVENT.c.run_id == run, EVENT.c.kind == "CheckpointSaved")
+            .order_by(EVENT.c.seq)
+        )
+        return tuple(
+            v.CheckpointView(
+                step=event.step, path=event.path, best=event.best, at=at,
+                exists=Path(event.path).exists(),
+            )
+            for at, event in rows
+            if isinstance(event, ev.CheckpointSaved)
+        )  # fmt: skip
+
+    # -- groups and rollouts --------------------------------------------------------------------
+
+    def group_steps(self, run: int, origin: str = "train") -> tuple[int, ...]:
+        query = select(GROUP.step).distinct()
+        query = query.where(*_of_run(ROLLOUT_GROUP, run), GROUP.origin == origin)
+        return tuple(self.column(query.order_by(GROUP.step)))
+
+    def groups(
+        self, run: int, step: int | None, origin: str | None = None, *, after: int = 0,
+        limit: int | None = None,
+    ) -> tuple[v.GroupView, ...]:  # fmt: skip
+        """Return the groups of a step, or of all, with their rollouts.
+
+        To page, pass the last group's key as `after`.
+        """
+        origins = (origin,) if origin else ("train", "eval", "pinned")
+        query = self._groups_of(run).where(GROUP.id > after, GROUP.origin.in_(origins)).limit(limit)
+        if step is None:
+            return self._with_rollouts(query.order_by(GROUP.id))
+        query = query.where(GROUP.step == step)
+        return self._with_rollouts(query.order_by(GROUP.origin.desc(), GROUP.idx, GROUP.seq))
+
+    def group(self, group: int) -> v.GroupView:
+        for view in self.groups_by_key([group]):
+            return view
+        raise NothingStoredError(f"group {group} is not in the store")
+
+    def groups_by_key(self, keys: Sequence[int]) -> tuple[v.GroupView, ...]:
+        """Return groups with their rollouts, in the order of their keys."""
+        query = self.select(v.GroupView, ROLLOUT_GROUP).where(among(GROUP.id, keys))
+        return self._with_rollouts(query.order_by(GROUP.id))
+
+    def history(self, run: int, prompt_hash: str) -> tuple[v.GroupView, ...]:
+        """Return the groups of the same prompt over the steps, oldest first."""
+        query = self._groups_of(run).where(GROUP.prompt_hash == prompt_hash)
+        return self._with_rollouts(query.order_by(GROUP.step, GROUP.seq))
+
+    def of_example(self, run: int, example_key: str) -> tuple[v.GroupView, ...]:
+        """Return the groups of one example, oldest first, without rollouts."""
+        query = self._groups_of(run).where(GROUP.example_key == example_key)
+        return self.views(v.GroupView, query.order_by(GROUP.step, GROUP.seq))
+
+    def scores(self, run: int) -> dict[str, dict[str, tuple[float | None, ...]]]:
+        """Return each function's scores of the newest answers to each training problem."""
+        last_step = func.max(GROUP.step).over(partition_by=GROUP.example_key)
+        score = ROLLOUT_REWARD.c
+        query = (
+            select(GROUP.example_key, score.function, score.value, GROUP.step == last_step)
+            .join_from(ROLLOUT_GROUP, ROLLOUT)
+            .join(ROLLOUT_REWARD)
+            .where(*_of_run(ROLLOUT_GROUP, run), GROUP.origin == "train")
+            .order_by(GROUP.id, ROLLOUT.c.idx)
+        )
+        scores: dict[str, dict[str, tuple[float | None, ...]]] = {}
+        for example, function, value, is_last in self.rows(query):
+            if is_last:
+                by_function = scores.setdefault(example, {})
+                by_function[function] = (*by_function.get(function, ()), value)
+        return scores
+
+    def examples(self, run: int, origin: str, *, since: int = 0) -> dict[str, tuple[str, str]]:
+        """Return prompt and target of each example with groups of this origin, oldest first."""
+        first = func.min(GROUP.id)  # the other columns are of its row, too
+        rows = self.rows(
+            select(GROUP.example_key, GROUP.prompt_text, GROUP.target, first)
+            .where(*_of_run(ROLLOUT_GROUP, run), GROUP.origin == origin, GROUP.step >= since)
+            .group_by(GROUP.example_key)
+            .order_by(first)
+        )
+        return {key: (prompt, target) for key, prompt, target, _ in rows}
+
+    def pinned(self, run: int) -> tuple[v.PinnedPrompt, ...]:
+        """Return the pinned prompts of a run, in the order they were pinned."""
+        query = self._groups_of(run).where(GROUP.origin == "pinned")
+        groups = self.views(v.GroupView, query.order_by(GROUP.step, GROUP.idx))
+        return tuple(
+            v.PinnedPrompt(
+                example_key=views[0].example_key, prompt_hash=key,
+                prompt_text=views[0].prompt_text, target=views[0].target,
+                steps=tuple(view.step for view in views),
+                reward_means=tuple(view.reward_mean for view in views),
+            )
+            for key, views in grouped((view.prompt_hash, view) for view in groups).items()
+        )  # fmt: skip
+
+    def tokens(self, run: int, group: int) -> v.TokenView | None:
+        """Return the token numbers of a group; None if they were not recorded."""
+        return self.tokens_of(run, [group]).get(group)
+
+    def tokens_of(self, run: int, groups: Sequence[int]) -> dict[int, v.TokenView]:
+        """Return the token numbers of groups by their keys; those not recorded are omitted."""
+        query = select(GROUP.id, GROUP.seq).where(GROUP.run_id == run, GROUP.has_tokens)
+        seqs = self.pairs(query.where(among(GROUP.id, groups)))
+        blobs = self.blobs(run, list(seqs.values()))
+        return {
+            key: v.TokenView(group=key, prompt_ids=blobs[seq][0], rows=blobs[seq][1])
+            for key, seq in seqs.items()
+            if seq in blobs
+        }
+
+    def blobs(self, run: int, seqs: Sequence[int]) -> dict[int, Blob]:
+        """The recorded token numbers; none where the store names a file elsewhere."""
+        from grpo_tui.experiments.db.tokens import read_blobs  # NumPy
+
+        try:
+            path = tokens_file(run_folder(self.path, self.short_id(run)))
+        except OutsideStoreError:
+            return {}
+        return read_blobs(path, seqs)
+
+    def _groups_of(self, run: int) -> Select[Any]:
+        return self.select(v.GroupView, ROLLOUT_GROUP).where(*_of_run(ROLLOUT_GROUP, run))
+
+    def _with_rollouts(self, query: Select[Any]) -> tuple[v.GroupView, ...]:
+        groups, columns, reward = self.rows(query), ROLLOUT.c, ROLLOUT_REWARD.c
+        query = self.select(v.RolloutView, ROLLOUT)
+        query = query.where(among(columns.group_id, [row.key for row in groups]))
+        rollouts = self.rows(query.order_by(columns.group_id, columns.idx))
+        query = self.select(ev.RewardValue, ROLLOUT_REWARD, reward.rollout_id, name="function")
+        query = query.where(among(reward.rollout_id, [row.key for row in rollouts]))
+        rewards = grouped(
+            (row.rollout_id, as_view(ev.RewardValue, row))
+            for row in self.rows(query.order_by(reward.rollout_id, reward.position))
+        )
+        views = grouped(
+            (row.group, as_view(v.RolloutView, row, rewards=tuple(rewards.get(row.key, ()))))
+            for row in rollouts
+        )
+        return tuple(
+            as_view(v.GroupView, row, rollouts=tuple(views.get(row.key, ()))) for row in groups
+        )
+
+    # -- the board, requests and the queue ------------------------------------------------------
+
+    def board(self, run: int) -> v.BoardView | None:
+        """Return the board as the run's process last wrote it for viewers."""
+        board = self.value(select(RUN_LIVE.c.board).where(RUN_LIVE.c.run_id == run))
+        return board_from_json(board) if board else None
+
+    def control(self, request: int) -> v.ControlView:
+        """Return a request and its outcome: asked, taken, done, expired, or no answer."""
+        columns = CONTROL.c
+        attempt = (ATTEMPT.c.run_id == columns.run_id) & (ATTEMPT.c.n == columns.attempt)
+        row = self.row(
+            select(CONTROL, ATTEMPT.c.heartbeat)
+            .outerjoin_from(CONTROL, ATTEMPT, attempt)
+            .where(columns.id == request)
+        )
+        if row is None:
+            raise NothingStoredError(f"there is no request {request}")
+        return _control(row)
+
+    def queue(self, *, ended: int = 0) -> tuple[v.QueueItemView, ...]:
+        """Return the waiting and active runs in order, then the last `ended` others."""
+        if self.schema < 3:
+            return ()
+        items = self._items(OPEN, QUEUE_ITEM.c.id)
+        if ended:
+            items += self._items(not_(OPEN), QUEUE_ITEM.c.id.desc(), ended)
+        return items
+
+    def _items(
+        self, condition: ColumnElement[bool], order: ColumnElement[Any], limit: int | None = None
+    ) -> tuple[v.QueueItemView, ...]:
+        names = (SWEEP.c.name.label("sweep"), RUN.c.short.label("run"))
+        query = (
+            self.select(v.QueueItemView, QUEUE_ITEM, *names, run=None)
+            .outerjoin_from(QUEUE_ITEM, SWEEP)
+            .outerjoin(RUN, (RUN.c.id == QUEUE_ITEM.c.run_id) & self.not_deleted())
+        )
+        return tuple(
+            as_view(v.QueueItemView, row, lease_until=row.lease_until or None)
+            for row in self.rows(query.where(condition).order_by(order).limit(limit))
+        )
+
+    def sweeps(self) -> tuple[v.SweepView, ...]:
+        """Return the sweeps, newest first."""
+        if self.schema < 3:
+            return ()
+        return tuple(map(self.sweep, self.column(select(SWEEP.c.id).order_by(SWEEP.c.id.desc()))))
+
+    def sweep(self, key: int) -> v.SweepView:
+        row = self.row(self.select(v.SweepView, SWEEP, id="uid").where(SWEEP.c.id == key))
+        if row is None:
+            raise NothingStoredError(f"there is no sweep {key}")
+        axes = {path: tuple(values) for path, values in row.axes.items()}
+        items = self._items(QUEUE_ITEM.c.sweep_id == key, QUEUE_ITEM.c.id)
+        return as_view(v.SweepView, row, axes=axes, items=items)
+
+
+def grouped(pairs: Iterable[Any]) -> dict[Any, list[Any]]:
+    """Return the values by key, both in their order."""
+    by_key: dict[Any, list[Any]] = {}
+    for key, value in pairs:
+        by_key.setdefault(key, []).append(value)
+    return by_key
+
+
+def _order(sort: str, names: Names) -> list[ColumnElement[Any]]:
+    """Return the order of a sort key; `-` means descending, runs without the value come last."""
+    column = parse_column(sort.removeprefix("-"), names)
+    value = column.compared
+    order = value.desc() if sort.startswith("-") else value.asc()
+    if column.kind != "field":
+        return [order.nulls_last(), RUN.c.id.desc()]
+    return [order, RUN.c.id.desc() if sort.startswith("-") else RUN.c.id.asc()]
+
+
+def _of_run(table: Any, run: int) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    """Whether a row is of the run, and no later attempt repeated its step."""
+    return table.c.run_id == run, table.c.hidden == 0
+
+
+def _values(run: int, key: str) -> Select[Any]:
+    """Select the steps and values of a metric."""
+    key_id = select(METRIC_KEY.c.id).where(METRIC_KEY.c.name == key).scalar_subquery()
+    return select(METRIC.c.step, METRIC.c.value).where(
+        METRIC.c.run_id == run, METRIC.c.key_id == key_id
+    )
+
+
+def _is_judged(example_key: str, metrics: Mapping[str, float]) -> bool:
+    """Whether an evaluation with these metrics measured the accuracy of a problem's task."""
+    tasks = [name.removesuffix("/reward") for name in metrics if TASK_REWARD.fullmatch(name)]
+    first, *more = tasks or ["eval"]
+    task = next((task for task in more if f"eval/task/{example_key}".startswith(f"{task}/")), first)
+    return f"{task}/accuracy" in metrics
+
+
+def _control(row: Any) -> v.ControlView:
+    verb, now = row.verb.replace("_", " "), time.time()
+    state: v.ControlState
+    if row.outcome == "done":
+        state, message = "done", f"{verb}: done"
+    elif row.outcome:
+        state, message = "expired", f"{verb}: not accepted, the run had ended or restarted"
+    elif row.taken_at:
+        state, message = "taken", f"{verb}: accepted, waiting for the next safe point"
+    elif now - seconds(row.asked_at) > NO_ANSWER_S:
+        sign = "it never gave a sign of life"
+        if row.heartbeat:
+            sign = f"last sign of life {ago(seconds(row.heartbeat), now)} ago"
+        state, message = "no answer", f"{verb}: no answer, {sign}"
+    else:
+        state, message = "asked", f"{verb}: asked"
+    return v.ControlView(state=state, message=message)

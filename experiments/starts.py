@@ -48,7 +48,7 @@ def _link(place: Path, kept: Path) -> None:
     partial.replace(kept)
 
 
-def begun_from(settings: Mapping[str, Any]) -> int | None:
+def start_step(settings: Mapping[str, Any]) -> int | None:
     """The step of the checkpoint that a run with these settings by path began from."""
     for section, name in SETTINGS[:2]:
         place = Path(str(settings.get(f"{section}.{name}") or "."))

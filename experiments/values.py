@@ -285,7 +285,7 @@ class SearchHit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fact:
+class RecordedEvent:
     """A recorded event and its place in the recording order."""
 
     seq: int

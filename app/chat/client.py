@@ -116,7 +116,7 @@ class Chat:
             if self._sandbox is None:
                 self._sandbox = self._start()
             try:
-                result = self._sandbox.ask(Call(method, lambda _: (arguments, inf)))
+                result = self._sandbox.ask(Call(method, arguments, inf))
             except (OSError, StopNow) as error:
                 raise ChatError(str(error)) from None
             if result.failure is not None:
@@ -134,4 +134,4 @@ class Chat:
 
 
 def _load(config: RunConfig) -> Call:
-    return Call("load", lambda _: ({"config": config.model_dump(mode="json")}, inf))
+    return Call("load", {"config": config.model_dump(mode="json")}, inf)

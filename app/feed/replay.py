@@ -349,9 +349,11 @@ class ReplayFeed:
             reader.close()
 
     def _pages(self, reader: "StoreReader") -> Iterator[tuple[float | None, ev.Event]]:
+        from grpo_tui.experiments.recorded_events import events_after
+
         last = 0
         while True:
-            page = reader.facts(self.run, after=last, limit=PAGE)
+            page = events_after(reader, self.run, last, limit=PAGE)
             if not page:
                 return
             for fact in page:

@@ -27,8 +27,10 @@ ANSWER_S = 6.0
 
 def snapshot_of(reader: "StoreReader", run: int, step: int) -> Snapshot:
     """A finished step as it was once it had ended: its groups, passes and metrics."""
+    from grpo_tui.experiments.recorded_events import events_of_step
+
     state = RunState(Head())
-    for fact in reader.facts_of(run, step):
+    for fact in events_of_step(reader, run, step):
         state.apply(fact.event, fact.at)
     return replace(state.snapshot(), status="running", step=step, series={})
 
@@ -175,9 +177,11 @@ class StoreFeed:
 
     def _read_facts(self, reader: "StoreReader", last: int, groups_from: int) -> int:
         """Read everything beyond `last`, with groups only from step `groups_from` on."""
+        from grpo_tui.experiments.recorded_events import events_after
+
         while not self._stop.is_set():
-            page = reader.facts(
-                self.run, after=last, limit=PAGE, groups_from=groups_from, tokens=False
+            page = events_after(
+                reader, self.run, last, limit=PAGE, groups_from=groups_from, tokens=False
             )
             for fact in page:
                 self._facts.put((fact.at, fact.event))

@@ -59,7 +59,7 @@ def call(
 ) -> dict[str, Any]:  # fmt: skip
     """What a call returns; an exception, as of a file of the user, becomes a `problem`."""
     arguments["config"] = config.model_dump(mode="json")
-    result = sandbox.ask(Call(method, lambda _: (arguments, limit)))
+    result = sandbox.ask(Call(method, arguments, limit))
     failure = result.failure
     if failure is None:
         return dict(result.value)

@@ -4,11 +4,15 @@ import sqlite3
 import stat
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from grpo_engine.errors import shortened
 from grpo_tui.experiments.db.machine import network_file_system
 from grpo_tui.experiments.errors import NoStoreError, StoreUnusableError
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
 
 APPLICATION_ID = 0x47525054
 
@@ -109,6 +113,16 @@ def _words(path: Path, error: Exception | None) -> str:
     if "not a database" in str(error):
         return f"{path} is not a SQLite file; choose another --db or move it away"
     return f"cannot use the store {path}: {error}"
+
+
+def sql_connection(file: sqlite3.Connection) -> "Connection":
+    """Return SQLAlchemy's connection for the open file; transactions are begun by hand."""
+    from sqlalchemy import StaticPool, create_engine  # the first frame does without
+
+    return create_engine(
+        "sqlite://", creator=lambda: file, poolclass=StaticPool, isolation_level="AUTOCOMMIT",
+        pool_reset_on_return=None,
+    ).connect()  # fmt: skip
 
 
 def begin(conn: sqlite3.Connection, limit: float = 5.0) -> float:

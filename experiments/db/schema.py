@@ -21,8 +21,8 @@ ADDED = re.compile(
 )
 
 
-def check_schema(conn: sqlite3.Connection, path: Path) -> None:
-    """Refuse a file whose schema is not ours, by name of what differs."""
+def check_schema(conn: sqlite3.Connection, path: Path) -> int:
+    """Return a file's version; refuse one whose schema is not ours, by name of what differs."""
     try:
         version = int(conn.execute("PRAGMA user_version").fetchone()[0])
         differences = list(_differences(conn, version)) if version else []
@@ -36,6 +36,7 @@ def check_schema(conn: sqlite3.Connection, path: Path) -> None:
             f"{path} is not a store of grpo-tui: {'; '.join(differences[:4])}{more}; restore a "
             "backup, or choose another store with --db"
         )
+    return version
 
 
 def _differences(conn: sqlite3.Connection, version: int) -> Iterator[str]:

@@ -45,7 +45,7 @@ _NOTED: ContextVar[set[Damage] | None] = ContextVar("damage", default=None)
 
 
 @contextmanager
-def noting(damage: set[Damage]) -> Iterator[None]:
+def collecting(damage: set[Damage]) -> Iterator[None]:
     """Add what is unreadable to a set while rows are read."""
     token = _NOTED.set(damage)
     try:

@@ -44,7 +44,7 @@ def header_for(what: str, reader: "StoreReader", runs: Sequence[RunSummary]) -> 
     if what != "tokens" or not names:
         return names
     # a step may have fewer passes than others, and evaluations have none
-    passes = max((reader.most_passes(run.key) for run in runs), default=0)
+    passes = max((reader.max_passes(run.key) for run in runs), default=0)
     rest = [name for name in names if not name.startswith("pass_")]
     at = rest.index("after")
     return [*rest[:at], *(f"pass_{number}" for number in range(1, passes + 1)), *rest[at:]]

@@ -29,6 +29,14 @@ FIELDS: Mapping[str, ColumnElement[Any]] = {
 
 
 @dataclass(frozen=True, slots=True)
+class Names:
+    """The names of settings and metrics in the store."""
+
+    settings: frozenset[str] = frozenset()
+    metrics: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class Column:
     """A value of each run."""
 
@@ -38,12 +46,12 @@ class Column:
     stat: str = ""
 
     @property
-    def shown(self) -> ColumnElement[Any]:
+    def value(self) -> ColumnElement[Any]:
         """The value for display: a setting as JSON."""
-        if self.kind == "setting":
-            stored = _setting(self.path, _json(), func.in_force(RUN.c.config, self.path))
-            return type_coerce(stored, RUN_PARAM.c.value.type)
-        return self.compared
+        if self.kind != "setting":
+            return self.compared
+        value = self._setting(_json(), func.in_force(RUN.c.config, self.path))
+        return type_coerce(value, RUN_PARAM.c.value.type)
 
     @property
     def compared(self) -> ColumnElement[Any]:
@@ -51,11 +59,11 @@ class Column:
         if self.kind == "field":
             return FIELDS[self.path]
         if self.kind == "setting":
-            return _setting(
-                self.path, func.coalesce(RUN_PARAM.c.number, _json()),
+            return self._setting(
+                func.coalesce(RUN_PARAM.c.number, _json()),
                 func.number_in_force(RUN.c.config, self.path),
                 func.in_force(RUN.c.config, self.path),
-            )  # fmt: skip
+            )
         key = select(METRIC_KEY.c.id).where(METRIC_KEY.c.name == self.path).scalar_subquery()
         return (
             select(METRIC_SUMMARY.c[stat_column(self.path, self.stat)])
@@ -64,17 +72,16 @@ class Column:
             .scalar_subquery()
         )
 
+    def _setting(
+        self, stored: ColumnElement[Any], *in_force: ColumnElement[Any]
+    ) -> ColumnElement[Any]:
+        """A setting as it is stored, or as the recipe sets it."""
+        query = select(stored).where(RUN_PARAM.c.run_id == RUN.c.id, RUN_PARAM.c.path == self.path)
+        return func.coalesce(query.correlate(RUN).scalar_subquery(), *in_force)
+
 
 def _json() -> ColumnElement[Any]:
     return func.nullif(type_coerce(RUN_PARAM.c.value, String), "null")
-
-
-def _setting(
-    path: str, stored: ColumnElement[Any], *in_force: ColumnElement[Any]
-) -> ColumnElement[Any]:
-    """A setting as it is stored, or as the recipe sets it."""
-    query = select(stored).where(RUN_PARAM.c.run_id == RUN.c.id, RUN_PARAM.c.path == path)
-    return func.coalesce(query.correlate(RUN).scalar_subquery(), *in_force)
 
 
 def stat_column(key: str, stat: str) -> str:
@@ -84,44 +91,27 @@ def stat_column(key: str, stat: str) -> str:
     return stat
 
 
-def parse_columns(text: str | Sequence[str], known: "Known") -> tuple[Column, ...]:
+def parse_columns(text: str | Sequence[str], names: Names) -> tuple[Column, ...]:
     """Parse columns, given as one text with commas or as several texts."""
     parts = text.split(",") if isinstance(text, str) else text
-    return tuple(parse_column(part, known) for part in parts if part.strip())
+    return tuple(parse_column(part, names) for part in parts if part.strip())
 
 
-def parse_column(text: str, known: "Known") -> Column:
+def parse_column(text: str, names: Names) -> Column:
     body, label = text.partition(" as ")[0].strip(), column_label(text)
-    words = body.split()
-    if path := setting_path(body):
-        if path not in known.settings:
-            raise QueryError(f"there is no setting {quoted(path)}{nearest(path, known.settings)}")
-        return Column(label, "setting", path)
-    if len(words) == 2 and words[0] in STATS:
-        return Column(label, "metric", _metric(words[1], known), words[0])
     if body in FIELDS:
         return Column(label, "field", body)
-    if body in known.settings:
-        return Column(label, "setting", body)
-    dotted = re.fullmatch(rf"({'|'.join(STATS)})\.(.+)", body)
-    if dotted:
-        return Column(label, "metric", _metric(dotted[2], known), dotted[1])
-    return Column(label, "metric", _metric(body, known), "best")
-
-
-def _metric(name: str, known: "Known") -> str:
-    if name in known.metrics or name in METRICS:
-        return name
-    everything = [*FIELDS, *known.metrics, *METRICS, *known.settings]
+    path = setting_path(body)
+    if path and path not in names.settings:
+        raise QueryError(f"there is no setting {quoted(path)}{nearest(path, names.settings)}")
+    if path or body in names.settings:
+        return Column(label, "setting", path or body)
+    stat = re.fullmatch(rf"({'|'.join(STATS)})(?:\s+|\.)(\S+)", body)
+    name = stat[2] if stat else body
+    if name in names.metrics or name in METRICS:
+        return Column(label, "metric", name, stat[1] if stat else "best")
+    everything = [*FIELDS, *names.metrics, *METRICS, *names.settings]
     raise QueryError(
         f"there is no field, setting or metric {quoted(name)}{nearest(name, everything)}; "
         "write settings as =section.name and metrics as `best reward` or `last kl`"
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """The names of settings and metrics in the store."""
-
-    settings: frozenset[str]
-    metrics: frozenset[str]

@@ -35,7 +35,7 @@ from grpo_engine.errors import nearest, quoted
 from grpo_tui.experiments.db.tables import RUN, RUN_TAG
 from grpo_tui.experiments.db.texts import escape
 from grpo_tui.experiments.errors import QueryError
-from grpo_tui.experiments.read.columns import Known, parse_column
+from grpo_tui.experiments.read.columns import Names, parse_column
 from grpo_tui.experiments.values import Status
 
 _CONTAINS = ("name", "note", "model", "task", "error", "device", "code")
@@ -43,17 +43,17 @@ _CONTAINS = ("name", "note", "model", "task", "error", "device", "code")
 Condition = ColumnElement[Any]
 
 
-def compile_filter(text: str, known: Known) -> Condition:
+def compile_filter(text: str, names: Names) -> Condition:
     if not text.strip():
         return true()
     try:
         condition = parse(text, "the filter")
     except ValueError as error:
         raise QueryError(str(error)) from None
-    return _compile(condition, known)
+    return _compile(condition, names)
 
 
-def _compile(node: Node, known: Known) -> Condition:
+def _compile(node: Node, names: Names) -> Condition:
     match node:
         case Text(text):
             return or_(
@@ -61,23 +61,23 @@ def _compile(node: Node, known: Known) -> Condition:
                 _like(RUN.c.short, text, start=True), _tagged(_like(RUN_TAG.c.tag, text)),
             )  # fmt: skip
         case Term():
-            return _condition(node, known)
+            return _condition(node, names)
         case Not(parts):
-            return not_(func.coalesce(_compile(parts[0], known), 0))
+            return not_(func.coalesce(_compile(parts[0], names), 0))
         case Every(parts):
-            return and_(*(_compile(part, known) for part in parts))
+            return and_(*(_compile(part, names) for part in parts))
         case Either(parts):
-            return or_(*(_compile(part, known) for part in parts))
+            return or_(*(_compile(part, names) for part in parts))
 
 
-def _condition(term: Term, known: Known) -> Condition:
+def _condition(term: Term, names: Names) -> Condition:
     key, value = term.key, term.value
     if key == "tag":
         if term.op not in (":", "=", "==", "!="):
             raise QueryError(f"tags are compared as tag:{value}, not with {term.op}")
         tagged = _tagged(func.lower(RUN_TAG.c.tag) == func.lower(_literal(value)))
         return not_(tagged) if term.op == "!=" else tagged
-    column = parse_column(key, known)
+    column = parse_column(key, names)
     if term.op == ":" and column.kind != "field":
         raise QueryError(f"{key}: is for fields; compare {key} with = < > <= >= != or ~")
     if column.path == "status" and term.op != "~":

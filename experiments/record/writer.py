@@ -44,7 +44,6 @@ from grpo_tui.experiments.db.tables import (
 )
 from grpo_tui.experiments.db.texts import iso
 from grpo_tui.experiments.db.tokens import TokenFile
-from grpo_tui.experiments.read.facts import SOURCES
 from grpo_tui.experiments.record.rows import (
     Item,
     RecordedParts,
@@ -56,6 +55,7 @@ from grpo_tui.experiments.record.rows import (
     of_numbers,
     token_blob,
 )
+from grpo_tui.experiments.recorded_events import SOURCES
 
 REPLACED = (STEP, METRIC, METRIC_SUMMARY)
 VALUE_BYTES = 8  # of a number, or beside a text

@@ -15,7 +15,7 @@ from grpo_engine.sandbox.report import plain
 MAX_LENGTH = 1 << 20  # characters of a reply
 MAX_STATE = 100_000  # characters of an environment's attributes as JSON
 
-Await = Callable[..., Any]  # calls a function, and waits for its value if that is awaitable
+Run = Callable[..., Any]  # calls users' code, and waits for its value if that is awaitable
 
 
 class UnusableError(EngineError):
@@ -26,20 +26,19 @@ class UnusableError(EngineError):
 class ToolEpisodes:
     """Tools, and the object that they belong to, if it is an instance of TRL's kind of class."""
 
+    run: Run
     tools: Mapping[str, Callable[..., Any]]
     instance: Any = None
 
-    def reset(self, row: Mapping[str, Any], seed: int, index: int, wait: Await) -> Any:  # noqa: ARG002 - TRL's classes take no seed
+    def reset(self, row: Mapping[str, Any], seed: int, index: int) -> dict[str, Any]:  # noqa: ARG002 - TRL's classes take no seed
         """Begin an episode; return a text for the prompt's last message, and further messages."""
         reset = getattr(self.instance, "reset", None)
-        if reset is None:
-            return "", []
-        text = wait(reset, **row)
+        text = "" if reset is None else self.run(reset, **row)
         if text is not None and not isinstance(text, str):
             raise UnusableError(f"reset returned {preview(text)}, not a text or None")
-        return checked_length(text or ""), []
+        return {"text": checked_length(text or ""), "messages": []}
 
-    def step(self, answer: str, wait: Await) -> Any:
+    def step(self, answer: str) -> dict[str, Any]:
         """Make the calls of an answer; one without calls is the last."""
         calls, messages = [], []
         for call in find_calls(answer):
@@ -47,7 +46,7 @@ class ToolEpisodes:
             result = ""
             if not error:
                 try:
-                    result = str(wait(self.tools[call.name], **call.arguments))
+                    result = str(self.run(self.tools[call.name], **call.arguments))
                 except MemoryError:
                     raise
                 except Exception as raised:
@@ -55,16 +54,13 @@ class ToolEpisodes:
                     error = str(raised)
             if failed:
                 result = str({"error": error})
-            calls.append({
-                "name": call.name, "arguments": call.written, "failed": bool(failed),
-                "result": checked_length(result), "given": dict(call.arguments),
-            })  # fmt: skip
+            calls.append(call.made(checked_length(result), failed=bool(failed)))
             messages.append({"role": "tool", "name": call.name, "content": result})
         return {"messages": messages, "done": not calls, "calls": calls}
 
-    def finish(self, wait: Await) -> Any:
+    def finish(self) -> dict[str, Any]:
         get_reward = getattr(self.instance, "get_reward", None)
-        reward = None if get_reward is None else wait(get_reward)
+        reward = None if get_reward is None else self.run(get_reward)
         return {"reward": number(reward, "get_reward"), "state": attributes(self.instance)}
 
 
@@ -72,17 +68,18 @@ class ToolEpisodes:
 class ProtocolEpisodes:
     """An instance of our protocol."""
 
+    run: Run
     instance: Any
 
-    def reset(self, row: Mapping[str, Any], seed: int, index: int, wait: Await) -> Any:
+    def reset(self, row: Mapping[str, Any], seed: int, index: int) -> dict[str, Any]:
         """Begin an episode with further messages of the prompt."""
         keywords = {"index": index} if "index" in parameters(self.instance.reset) else {}
-        messages = wait(self.instance.reset, row, seed, **keywords)
-        return "", checked_messages(messages, "reset")
+        messages = self.run(self.instance.reset, row, seed, **keywords)
+        return {"text": "", "messages": checked_messages(messages, "reset")}
 
-    def step(self, answer: str, wait: Await) -> Any:
+    def step(self, answer: str) -> dict[str, Any]:
         """Reply to an answer."""
-        reply = wait(self.instance.step, answer)
+        reply = self.run(self.instance.step, answer)
         if not isinstance(reply, Reply):
             raise UnusableError(f"step returned {preview(reply)}, not a Reply")
         messages = checked_messages(reply.messages, "step")
@@ -98,7 +95,7 @@ class ProtocolEpisodes:
             "reward": number(reply.reward, "the Reply's reward"),
         }  # fmt: skip
 
-    def finish(self, wait: Await) -> Any:  # noqa: ARG002 - as the others
+    def finish(self) -> dict[str, Any]:
         return {"state": attributes(self.instance)}
 
 

@@ -31,6 +31,13 @@ class Call:
             for name, value in self.arguments.items()
         )
 
+    def made(self, result: str, *, failed: bool) -> dict[str, Any]:
+        """The call with its result, as the fields of a `ToolCall`."""
+        return {
+            "name": self.name, "arguments": self.written, "given": dict(self.arguments),
+            "result": result, "failed": failed,
+        }  # fmt: skip
+
 
 def find_calls(answer: str) -> list[Call]:
     return [_read(text.strip()) for text in CALL.findall(answer)]

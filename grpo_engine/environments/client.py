@@ -19,7 +19,6 @@ from grpo_engine.sandbox.report import Failure
 
 SERVICE = "grpo_engine.environments.service:EnvironmentService"
 PROCESSES = 2
-AT_A_TIME = 64  # calls that a process makes side by side
 MIN_LOAD_S = 30.0  # for a new interpreter and its imports, on a busy machine
 LOAD_ELSEWHERE_S = 300.0  # for those of a package in its own interpreter
 
@@ -58,6 +57,26 @@ class _Episode:
     failure: EnvironmentReply | None = None
     end: Mapping[str, Any] = field(default_factory=dict)  # its reward and its state
 
+    @property
+    def start(self) -> dict[str, Any]:
+        """The arguments of its reset."""
+        return {"row": dict(self.job.row), "seed": self.job.seed, "index": self.job.index}
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class _EpisodeCall(Call):
+    """A call of an episode, which is repeated first in a process that has not seen it."""
+
+    episode: _Episode
+
+    def prepare(self, process: int) -> tuple[Mapping[str, Any], float]:
+        episode, repeat, calls = self.episode, None, 1
+        if self.arguments["method"] != "reset" and episode.process != process:
+            repeat = {"job": episode.start, "past": episode.past}
+            calls = 2 + len(episode.past)
+        episode.process = process
+        return {**self.arguments, "repeat": repeat}, calls * self.limit
+
 
 class EnvironmentClient:
     """The processes of a run's environments; a context manager.
@@ -79,42 +98,32 @@ class EnvironmentClient:
         interpreter: str = "",
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        self._time_limit = time_limit
+        self._time_limit, self._names = time_limit, environments
         self._load_limit = max(LOAD_ELSEWHERE_S if interpreter else MIN_LOAD_S, time_limit)
-        self._keys = list(environments)
-        self._loads = {self._load("load_tool", name=name): f"tool {name}" for name in tools}
+        setup = [self._load("load_tool", f"tool {name}", name=name) for name in tools]
         for key, name in environments.items():
-            call = self._load("load_environment", key=key, name=name, options=dict(options or {}))
-            self._loads[call] = f"environment {name}"
+            arguments = {"key": key, "name": name, "options": dict(options or {})}
+            setup.append(self._load("load_environment", f"environment {name}", **arguments))
         self._processes = 1 if objects else PROCESSES
         self._sandbox = Sandbox(
-            SERVICE, folder, "environments", setup=list(self._loads), processes=self._processes,
-            at_a_time=AT_A_TIME, interpreter=interpreter, interrupted=interrupted, objects=objects,
+            SERVICE, folder, "environments", setup=setup, processes=self._processes,
+            interpreter=interpreter, interrupted=interrupted, objects=objects,
         )  # fmt: skip
         self._episodes: list[_Episode] = []
-        self._pending: dict[Call, tuple[_Episode, str, str]] = {}  # method and a step's answer
         self._replies: dict[int, EnvironmentReply] = {}  # by slot
         self.described: dict[str, Described] = {}
 
     def __enter__(self) -> Self:
         try:
-            results = self._sandbox.start()
+            for result in self._sandbox.start():
+                result.value_or(BrokenEnvironmentError)
+            for key, name in self._names.items():
+                call = self._load("describe", f"environment {name}", key=key, name=name)
+                described = self._sandbox.ask(call).value_or(BrokenEnvironmentError)
+                self.described[key] = Described(**described)
         except BaseException:
             self.close()
             raise
-        for what, result in zip(self._loads.values(), results, strict=False):
-            if result.failure:
-                self.close()
-                raise BrokenEnvironmentError(
-                    self._sandbox.loading_error(
-                        what, result.failure, self._load_limit, "task.environment_time_limit"
-                    )
-                )
-        descriptions = results[len(results) - len(self._keys) :]
-        self.described = {
-            key: Described(**result.value)
-            for key, result in zip(self._keys, descriptions, strict=True)
-        }
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -132,11 +141,10 @@ class EnvironmentClient:
     def begin(self, jobs: Sequence[Job]) -> Sequence[Opening]:
         """Begin one episode per job; the openings of those that could not begin are empty."""
         self._sandbox.drop()  # what is left of a step that was dropped
-        self._pending.clear()
         self._replies.clear()
         self._episodes = [_Episode(slot, job) for slot, job in enumerate(jobs)]
         for episode in self._episodes:
-            self._submit(episode, "reset", **_arguments(episode.job))
+            self._submit(episode, "reset", **episode.start)
         self._receive(self._sandbox.finish())
         return [episode.opening for episode in self._episodes]
 
@@ -178,44 +186,31 @@ class EnvironmentClient:
             ))  # fmt: skip
         return outcomes
 
-    def _load(self, method: str, **arguments: Any) -> Call:
-        def prepare(process: int) -> tuple[Mapping[str, Any], float]:
-            describe = {"describe": process == 1} if method == "load_environment" else {}
-            return {**arguments, **describe}, self._load_limit
-
-        return Call(method, prepare)
+    def _load(self, method: str, loads: str, **arguments: Any) -> Call:
+        return Call(method, arguments, self._load_limit, loads=loads)
 
     def _name(self, episode: _Episode) -> str:
         return self.described[episode.job.environment].name
 
     def _submit(self, episode: _Episode, method: str, **arguments: Any) -> None:
-        def prepare(process: int) -> tuple[Mapping[str, Any], float]:
-            calls, repeat = 1, None
-            if method != "reset" and episode.process != process:
-                calls += 1 + len(episode.past)
-                repeat = {"job": _arguments(episode.job), "past": episode.past}
-            episode.process = process
-            return {
-                "method": method, "name": episode.job.environment, "slot": episode.slot,
-                "limit": self._time_limit, "repeat": repeat, **arguments,
-            }, calls * self._time_limit  # fmt: skip
-
-        call = Call("call", prepare, episode.slot % self._processes)
-        self._pending[call] = episode, method, arguments.get("answer", "")
-        self._sandbox.submit(call)
+        named = {"method": method, "name": episode.job.environment, "slot": episode.slot}
+        self._sandbox.submit(_EpisodeCall(
+            "call", {**named, **arguments}, self._time_limit, episode.slot % self._processes,
+            in_thread=True, episode=episode,
+        ))  # fmt: skip
 
     def _receive(self, results: Sequence[Result]) -> None:
         for result in results:
-            if result.call not in self._pending:  # it loads an environment again
+            if not isinstance(call := result.call, _EpisodeCall):  # it loads an environment again
                 continue
-            episode, method, answer = self._pending.pop(result.call)
+            episode, method = call.episode, call.arguments["method"]
             if result.failure:
                 self._failed(episode, method, result.failure, result.seconds)
             elif method == "reset":
-                text, messages = result.value
-                episode.opening = Opening(text=text, messages=tuple(messages))
+                messages = tuple(result.value["messages"])
+                episode.opening = Opening(text=result.value["text"], messages=messages)
             elif method == "step":
-                self._stepped(episode, answer, result)
+                self._stepped(episode, call.arguments["answer"], result)
             else:
                 episode.end = result.value
 
@@ -242,7 +237,3 @@ class EnvironmentClient:
         self._replies[episode.slot] = EnvironmentReply(
             calls=calls, ms=1000 * result.seconds, name=name, **value
         )
-
-
-def _arguments(job: Job) -> dict[str, Any]:
-    return {"row": dict(job.row), "seed": job.seed, "index": job.index}

@@ -2,14 +2,12 @@
 
 import copy
 import functools
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from grpo_engine import names
 from grpo_engine.environments import verifiers
 from grpo_engine.environments.adapters import (
-    Await,
     ProtocolEpisodes,
     ToolEpisodes,
     UnusableError,
@@ -17,11 +15,9 @@ from grpo_engine.environments.adapters import (
     tools_of,
 )
 from grpo_engine.errors import BrokenEnvironmentError
-from grpo_engine.sandbox.event_loop import EventLoop
 from grpo_engine.sandbox.program import Server
 
 FORMS = "a package's name, file.py:name or module:name"
-NEEDS_MAIN = "signal only works in main thread"  # Python's words
 
 
 class EnvironmentService:
@@ -32,102 +28,79 @@ class EnvironmentService:
         self._tools: dict[str, Callable[..., Any]] = {}
         self._make: dict[str, Callable[[], Any]] = {}
         self._episodes: dict[tuple[str, int], Any] = {}
-        self._loop = EventLoop()
-
-    def close(self) -> None:
-        self._loop.close()
 
     def load_tool(self, name: str) -> None:
         tool = self._find(name, "tool")
         self._tools[getattr(tool, "__name__", name)] = tool
 
-    def load_environment(
-        self, key: str, name: str, options: Mapping[str, Any], describe: bool
-    ) -> dict[str, Any]:
+    def load_environment(self, key: str, name: str, options: Mapping[str, Any]) -> None:
         """Load one environment after the tools; an empty name has the tools alone."""
         if name.startswith(verifiers.PREFIX):
-            if self._tools:
-                raise BrokenEnvironmentError(
-                    f"environment {name} has its own tools; empty task.tools"
-                )
             package = verifiers.load(name, options)
-            self._make[key] = lambda: verifiers.Episodes(package)
             self._server.allow_memory(package)
-            title, tools = name.removeprefix(verifiers.PREFIX), verifiers.tools(package)
-            return {"name": title, "has_reward": True, "tools": tools}
-        if name:
+            self._make[key] = lambda: verifiers.Episodes(package)
+        elif name:
             self._make[key] = functools.partial(self._new, self._find(name, "environment"))
         else:
-            self._make[key] = lambda: ToolEpisodes(self._tools)
-        return self._described(name, self._make[key]()) if describe else {}
+            self._make[key] = lambda: ToolEpisodes(self._server.run, self._tools)
+
+    def describe(self, key: str, name: str) -> dict[str, Any]:
+        """Title and tools of an environment, and which rewards it gives."""
+        episodes = self._make[key]()
+        if self._tools and not isinstance(episodes, ToolEpisodes):
+            raise BrokenEnvironmentError(
+                f"environment {name} replies to whole answers, so task.tools cannot be called "
+                "beside it; make them methods of a class without `step`"
+            )
+        if isinstance(episodes, verifiers.Episodes):
+            title = name.removeprefix(verifiers.PREFIX)
+            tools = verifiers.tools(episodes.environment)
+            return {"name": title, "has_reward": True, "tools": tools}
+        title = type(episodes.instance).__name__ if name else "tools"
+        if isinstance(episodes, ProtocolEpisodes):
+            return {"name": title, "has_reward": True, "by_turn": True}
+        if not episodes.tools:
+            raise BrokenEnvironmentError(
+                f"environment {name} has neither `reset(row, seed)` and `step(answer)` nor public "
+                "methods that could be tools"
+            )
+        has_reward = callable(getattr(episodes.instance, "get_reward", None))
+        tools = [_schema(name, tool) for name, tool in episodes.tools.items()]
+        return {"name": title, "has_reward": has_reward, "tools": tools}
 
     def call(
-        self, method: str, name: str, slot: int, limit: float, *,
-        repeat: Mapping[str, Any] | None = None, **arguments: Any,
+        self, method: str, name: str, slot: int, *, repeat: Mapping[str, Any] | None = None,
+        **arguments: Any,
     ) -> Any:  # fmt: skip
         """Reset, step or finish an episode; after a loss of its process it is repeated first."""
         if repeat is not None:
-            self.call("reset", name, slot, limit, **repeat["job"])
+            self.call("reset", name, slot, **repeat["job"])
             for answer, messages in repeat["past"]:
-                if self.call("step", name, slot, limit, answer=answer)["messages"] != messages:
+                if self.call("step", name, slot, answer=answer)["messages"] != messages:
                     raise UnusableError(
                         "its process was lost to another episode, and it does not repeat its "
                         "replies: the row and the seed must decide them"
                     )
         if (name, slot) not in self._episodes:
             self._episodes[name, slot] = self._make[name]()
-        make = getattr(self._episodes[name, slot], method)
-        value = make(**arguments, wait=self._await(limit))
-        return self._loop.wait(value, limit) if inspect.isawaitable(value) else value
-
-    def _await(self, limit: float) -> Await:
-        """A function that calls users' code, and waits for the value if that is awaitable."""
-
-        def call(function: Callable[..., Any], /, *args: Any, **keywords: Any) -> Any:
-            try:
-                value = function(*args, **keywords)
-            except ValueError as error:
-                if self._server.main is None or not str(error).startswith(NEEDS_MAIN):
-                    raise
-                value = self._server.main.make(functools.partial(function, *args, **keywords))
-            return self._loop.wait(value, limit) if inspect.isawaitable(value) else value
-
-        return call
+        return self._server.run(getattr(self._episodes[name, slot], method), **arguments)
 
     def _find(self, name: str, what: str) -> Any:
         """The object that a setting names."""
         if name in self._server.objects:
             return self._server.objects[name]
         names.refuse_missing(name, what)
-        wanted = names.Purpose(f"{what} {name}", BrokenEnvironmentError, FORMS)
-        found = names.find_installed("environments", name, wanted) or names.find(name, wanted)
-        self._server.allow_memory(found[0])
-        return found[0]
+        purpose = names.Purpose(f"{what} {name}", BrokenEnvironmentError, FORMS)
+        item, _ = names.find_installed("environments", name, purpose) or names.find(name, purpose)
+        self._server.allow_memory(item)
+        return item
 
     def _new(self, factory: Any) -> ProtocolEpisodes | ToolEpisodes:
         """A new instance; of what is one already, each rollout gets a copy."""
-        instance = factory() if callable(factory) else copy.deepcopy(factory)
+        instance, run = factory() if callable(factory) else copy.deepcopy(factory), self._server.run
         if follows_protocol(instance):
-            return ProtocolEpisodes(instance)
-        return ToolEpisodes({**self._tools, **tools_of(instance)}, instance)
-
-    def _described(self, name: str, episode: ProtocolEpisodes | ToolEpisodes) -> dict[str, Any]:
-        title = type(episode.instance).__name__ if name else "tools"
-        if isinstance(episode, ProtocolEpisodes):
-            if self._tools:
-                raise BrokenEnvironmentError(
-                    f"environment {name} replies to whole answers, so task.tools cannot be called "
-                    "beside it; make them methods of a class without `step`"
-                )
-            return {"name": title, "has_reward": True, "by_turn": True}
-        if not episode.tools:
-            raise BrokenEnvironmentError(
-                f"environment {name} has neither `reset(row, seed)` and `step(answer)` nor public "
-                "methods that could be tools"
-            )
-        has_reward = callable(getattr(episode.instance, "get_reward", None))
-        tools = [_schema(name, tool) for name, tool in episode.tools.items()]
-        return {"name": title, "has_reward": has_reward, "tools": tools}
+            return ProtocolEpisodes(run, instance)
+        return ToolEpisodes(run, {**self._tools, **tools_of(instance)}, instance)
 
 
 def _schema(name: str, tool: Callable[..., Any]) -> Any:

@@ -13,7 +13,6 @@ from types import SimpleNamespace
 from typing import Any
 
 from grpo_engine.environments.adapters import (
-    Await,
     UnusableError,
     attributes,
     checked_length,
@@ -97,7 +96,7 @@ class Episodes:
     prompts: asyncio.Queue[list[Any] | None] = field(init=False)  # None: the end
     answers: asyncio.Queue[str | None] = field(init=False)
 
-    async def reset(self, row: Mapping[str, Any], seed: int, index: int, wait: Await) -> Any:  # noqa: ARG002 - it takes no seed
+    async def reset(self, row: Mapping[str, Any], seed: int, index: int) -> dict[str, Any]:  # noqa: ARG002 - it takes no seed
         """Begin an episode; return the messages that the environment adds to the row's."""
         if self.loop is not None:
             self.loop.cancel()
@@ -109,9 +108,9 @@ class Episodes:
         self.loop.add_done_callback(lambda _: prompts.put_nowait(None))
         if (added := await self._next("its prompt")) is None:
             raise UnusableError("the episode ended before the first answer")
-        return "", checked_messages(added, "setup_state")
+        return {"text": "", "messages": checked_messages(added, "setup_state")}
 
-    async def step(self, answer: str, wait: Await) -> Any:  # noqa: ARG002 - as the others
+    async def step(self, answer: str) -> dict[str, Any]:
         """Give the answer to the package's loop; return what it asks or how it ended."""
         self.answers.put_nowait(answer)
         added = await self._next("earlier messages")
@@ -120,13 +119,10 @@ class Episodes:
         messages = checked_messages(added[1:], "env_response")  # after the answer itself
         tools_by_name = getattr(self.environment, "tool_map", {})
         calls = [
-            {
-                "name": call.name, "arguments": call.written, "given": dict(call.arguments),
-                "failed": bool(call_error(call, tools_by_name)), "result": message["content"],
-            }
+            call.made(message["content"], failed=bool(call_error(call, tools_by_name)))
             for call, message in zip(find_calls(answer), messages, strict=False)
             if message["role"] == "tool"
-        ]  # fmt: skip
+        ]
         if not messages:
             raise UnusableError("env_response returned no messages and the episode is not over")
         return {"messages": messages, "done": False, "calls": calls}
@@ -145,7 +141,7 @@ class Episodes:
             raise UnusableError(f"the environment changes {what}; a dialogue can only grow")
         return [_plain(message) for message in prompt[len(before) :]]
 
-    async def finish(self, wait: Await) -> Any:  # noqa: ARG002 - as the others
+    async def finish(self) -> dict[str, Any]:
         """The rubric's reward, and what the episode's state has that is JSON."""
         if self.state is None:  # the last answer did not end it
             assert self.loop is not None

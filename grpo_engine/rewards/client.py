@@ -7,10 +7,8 @@ function's whole call at any step, and a new process is started. A function that
 `PATIENCE` calls in a row ends the run.
 """
 
-import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -36,6 +34,8 @@ class Function:
     written: str
     weight: float
     options: Mapping[str, Any]
+    sandbox: Sandbox = field(init=False)
+    index: int = 0  # in its sandbox
     name: str = ""
     is_async: bool = False
     requires: Sequence[str] = ()
@@ -43,23 +43,12 @@ class Function:
     failures: int = 0
 
 
-@dataclass(slots=True, eq=False)
-class _Group:
-    """The functions of one sandbox; `batch_in` is the number of the process that has the batch."""
-
-    sandbox: Sandbox
-    functions: list[Function]
-    loads: dict[Call, Function]
-    batch_in: int = 0
-
-
 class RewardClient:
     """Reward functions in a process of their own; a context manager.
 
     `specs` are `RewardSpec`s. `interrupted` is polled while waiting; if it returns true, the
     process is killed and `StopNow` is raised. `local` functions, by name, are called in this
-    process. `measured` is one more function, which has no weight and is called only where `score`
-    is asked to measure.
+    process.
     """
 
     def __init__(
@@ -71,42 +60,38 @@ class RewardClient:
         *,
         local: Functions | None = None,
         may_be_empty: bool = False,
-        measured: Any = None,
     ) -> None:
         self.functions = [Function(s.name, s.weight, s.options) for s in specs]
-        self._rewards = len(self.functions)
-        if measured is not None:
-            self.functions.append(Function(measured.name, 0.0, measured.options))
-        if not self._rewards and not may_be_empty:
+        if not specs and not may_be_empty:
             raise RewardError(
                 "there is no reward function: the task has none of its own; "
                 "name one in rewards.functions"
             )
         self.time_limit = time_limit
         self._batch: dict[str, Any] = {}
+        self._sandboxes: dict[Sandbox, list[Function]] = {}
         local = local or {}
-        self._groups = []
-        for objects in ({}, local):
-            functions = [f for f in self.functions if (f.written in local) == bool(objects)]
+        for is_local in (False, True):
+            functions = [f for f in self.functions if (f.written in local) == is_local]
             if functions:
-                loads = {self._load(function): function for function in functions}
                 sandbox = Sandbox(
-                    SERVICE, folder, "rewards", setup=list(loads), interrupted=interrupted,
-                    objects=objects,
+                    SERVICE, folder, "rewards", setup=[self._load(f) for f in functions],
+                    interrupted=interrupted, objects=local if is_local else None,
                 )  # fmt: skip
-                self._groups.append(_Group(sandbox, functions, loads))
+                self._sandboxes[sandbox] = functions
+                for index, function in enumerate(functions):
+                    function.sandbox, function.index = sandbox, index
 
     def __enter__(self) -> Self:
-        with ExitStack() as on_error:
-            on_error.callback(self.close, grace=0)
-            for group in self._groups:
-                for result in group.sandbox.start():
-                    function = group.loads[result.call]
-                    if result.failure:
-                        raise self._not_loaded(group, function, result.failure)
-                    for name, value in result.value.items():  # as the service describes it
+        try:
+            for sandbox, functions in self._sandboxes.items():
+                for function, result in zip(functions, sandbox.start(), strict=True):
+                    described = result.value_or(RewardError)
+                    for name, value in described.items():
                         setattr(function, name, value)
-            on_error.pop_all()
+        except BaseException:
+            self.close(grace=0)
+            raise
         names: list[str] = []
         for function in self.functions:
             number, name = 1, function.name
@@ -116,26 +101,16 @@ class RewardClient:
             names.append(function.name)
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, *_: object) -> None:
+        self.close(grace=0 if kind else 1)
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(self.weights)
-
-    @property
-    def measured(self) -> str:
-        """The name of the function that is no reward; empty if there is none."""
-        return "".join(function.name for function in self.functions[self._rewards :])
-
-    @property
-    def weights(self) -> dict[str, float]:
-        """Of the rewards, by name."""
-        return {function.name: function.weight for function in self.functions[: self._rewards]}
+        return tuple(function.name for function in self.functions)
 
     def close(self, grace: float = 1.0) -> None:
-        for group in self._groups:
-            group.sandbox.close(grace)
+        for sandbox in self._sandboxes:
+            sandbox.close(grace)
 
     def check(self, columns: Sequence[str], task: str) -> None:
         """Raise RewardError if a function needs a column that the data lacks."""
@@ -157,133 +132,84 @@ class RewardClient:
         columns: Mapping[str, Sequence[Any]],
         trainer_state: Mapping[str, Any],
         *,
-        measure: bool = False,
+        count: int | None = None,
     ) -> ScoredRewards:
-        """Call the reward functions and, to `measure`, the one that is no reward, as the last."""
+        """Call all of the functions, or the first `count`."""
         given = {"prompts": prompts, "completions": completions, "completion_ids": completion_ids}
         self._batch = {
             "columns": {key: list(values) for key, values in {**columns, **given}.items()},
             "state": dict(trainer_state),
         }
-        called = self.functions if measure else self.functions[: self._rewards]
-        outcomes: dict[Function, Outcome] = {}
-        try:
-            for group in self._groups:
-                group.batch_in = 0
-                functions = [function for function in group.functions if function in called]
-                outcomes |= self._call_together(group, [f for f in functions if f.is_async])
-                for function in functions:
-                    if function not in outcomes:
-                        index = group.functions.index(function)
-                        result = self._ask(group, "call", self.time_limit, index=index)
-                        outcomes[function] = self._outcome(group, function, result)
-        except BaseException:
-            self.close(grace=0)
-            raise
-        results = [(function, outcomes[function]) for function in called]
-        self._judge(results, first=not trainer_state.get("global_step", 0))
-        return _gather(results, len(completions))
-
-    @property
-    def _load_limit(self) -> float:
-        return max(MIN_LOAD_S, self.time_limit)
+        called = self.functions[:count]
+        calls = {}
+        for function in sorted(called, key=lambda function: not function.is_async):
+            call = self._call("call", function)
+            function.sandbox.submit(call)
+            calls[call] = function
+        results = [result for sandbox in self._sandboxes for result in sandbox.finish()]
+        outcomes = {
+            calls[result.call]: self._outcome(calls[result.call], result)
+            for result in results if result.call in calls
+        }  # fmt: skip
+        ordered = [(function, outcomes[function]) for function in called]
+        self._judge(ordered, first=not trainer_state.get("global_step", 0))
+        return _gather(ordered, len(completions))
 
     def _load(self, function: Function) -> Call:
         arguments = {
             "name": function.written, "options": dict(function.options), "weight": function.weight,
         }  # fmt: skip
-        return Call("load", lambda _: (arguments, self._load_limit))
+        limit = max(MIN_LOAD_S, self.time_limit)
+        return Call("load", arguments, limit, loads=f"reward {function.written}")
 
-    def _not_loaded(self, group: _Group, function: Function, failure: Failure) -> RewardError:
-        return RewardError(
-            group.sandbox.loading_error(
-                f"reward {function.written}", failure, self._load_limit, "rewards.time_limit"
-            )
-        )
+    def _call(self, method: str, function: Function) -> Call:
+        arguments = {**self._batch, "index": function.index}
+        return Call(method, arguments, self.time_limit, in_thread=function.is_async)
 
-    def _ask(self, group: _Group, method: str, limit: float, **arguments: Any) -> Result:
-        """Make a call, with the batch if the process has not got it."""
-
-        def prepare(process: int) -> tuple[Mapping[str, Any], float]:
-            batch = None if process == group.batch_in else self._batch
-            group.batch_in = process
-            return {**arguments, "limit": limit, "batch": batch}, limit
-
-        result = group.sandbox.ask(Call(method, prepare))
-        if result.setup is not None and result.failure is not None:
-            raise self._not_loaded(group, group.loads[result.setup], result.failure)
-        return result
-
-    def _call_together(
-        self, group: _Group, functions: Sequence[Function]
-    ) -> dict[Function, Outcome]:
-        """Call several async functions at once; empty if the process was lost."""
-        if len(functions) < 2:
-            return {}
-        indices = [group.functions.index(function) for function in functions]
-        result = self._ask(group, "call_together", self.time_limit, indices=indices)
-        return {
-            function: self._outcome(group, function, Result.of(result.call, reply))
-            for function, reply in zip(functions, result.value or (), strict=False)
-        }
-
-    def _outcome(self, group: _Group, function: Function, result: Result) -> Outcome:
-        if result.failure is None:
-            outcome = _returned(function, result.value)
-        elif result.failure.cause == "exception":
-            outcome = self._by_row(group, function, result.failure)
+    def _outcome(self, function: Function, result: Result) -> Outcome:
+        value, failure = result.value, result.failure
+        if failure and failure.cause == "loading":
+            raise RewardError(failure.message)
+        if failure and failure.cause == "exception":
+            value = self._by_row(function)
+        if failure and not value:
+            completions = self._batch["columns"]["completions"]
+            outcome = Outcome.failed(len(completions), self._problem(failure))
         else:
-            outcome = self._failed(function, result.failure)
+            outcome = Outcome(**value)
+            outcome.problems = [RewardProblem(**problem) for problem in value["problems"]]
+        outcome.problems = [self._complete(function, problem) for problem in outcome.problems]
+        outcome.steps = [None if s is None else tuple((e, x) for e, x in s) for s in outcome.steps]
         outcome.seconds = result.seconds
         return outcome
 
-    def _by_row(self, group: _Group, function: Function, failure: Failure) -> Outcome:
-        """After an exception, call the function for one completion at a time to find the cause."""
-        index, outcome = group.functions.index(function), Outcome()
-        deadline = time.monotonic() + self.time_limit
-        for row in range(self._count):
-            left = deadline - time.monotonic()
-            result = self._ask(group, "call", left, index=index, row=row) if left > 0 else None
-            if result is None or (result.failure and result.failure.cause != "exception"):
-                break
-            if result.failure is None:
-                outcome.extend(_returned(function, result.value, row))
-            else:
-                problem = self._problem(function, result.failure, row)
-                outcome.extend(Outcome([None], [None], problems=[problem]))
-        if len(outcome.values) == self._count and any(
-            problem.cause == "exception" for problem in outcome.problems
-        ):
-            return outcome
-        return self._failed(function, failure)
+    def _by_row(self, function: Function) -> dict[str, Any] | None:
+        """What a function that fails on the batch returned for the completions one by one."""
+        result = function.sandbox.ask(self._call("call_rows", function))
+        value: dict[str, Any] = result.value or {"problems": ()}
+        is_explained = any(problem["cause"] == "exception" for problem in value["problems"])
+        return value if is_explained else None
 
-    @property
-    def _count(self) -> int:
-        return len(self._batch["columns"]["completions"])
-
-    def _failed(self, function: Function, failure: Failure) -> Outcome:
-        problem = self._problem(function, failure, None)
-        return Outcome([None] * self._count, [None] * self._count, problems=[problem])
-
-    def _problem(self, function: Function, failure: Failure, row: int | None) -> RewardProblem:
+    def _problem(self, failure: Failure) -> RewardProblem:
         message, cause = failure.message, failure.cause
         if cause == "timeout":
             message = (
                 f"gave no scores within rewards.time_limit {self.time_limit:g} s; scored None. "
                 "Make it faster or raise the limit"
             )
-        elif cause == "exception":
-            message += hint(message, self._batch["columns"]["completions"][row or 0])
-        else:
-            message += f"; scored None{failure.remedy}"
+        elif cause != "exception":
+            message, cause = f"{message}; scored None{failure.remedy}", "crash"
         return RewardProblem(
-            function=function.name,
-            completion=row,
-            line=failure.location + (f": {failure.source}" if failure.source else ""),
-            message=message,
-            cause="crash" if cause == "memory" else cause,
-            traceback=failure.traceback,
+            cause=cause, message=message, line=failure.line, traceback=failure.traceback
         )
+
+    def _complete(self, function: Function, problem: RewardProblem) -> RewardProblem:
+        """The problem with the function, where it is, and what it may have misunderstood."""
+        message = problem.message
+        if problem.cause == "exception":
+            message += hint(message, self._batch["columns"]["completions"][problem.completion or 0])
+        line = problem.line or function.file
+        return replace(problem, function=function.name, line=line, message=message)
 
     def _judge(self, results: Sequence[tuple[Function, Outcome]], *, first: bool) -> None:
         """Raise if the run should end, by the rules in the module docstring."""
@@ -300,19 +226,6 @@ class RewardClient:
                     f"reward {function.name} failed completely {PATIENCE} times in a row; the last "
                     f"time: {outcome.problems[0]}"
                 )
-
-
-def _returned(function: Function, value: Mapping[str, Any], row: int | None = None) -> Outcome:
-    """What a call on the batch, or on one row of it, returned."""
-    steps = [None if own is None else tuple((e, s) for e, s in own) for own in value["steps"]]
-    problems = [
-        RewardProblem(
-            function=function.name, completion=index if row is None else row,
-            line=function.file, message=message, cause=cause,
-        )
-        for index, cause, message in value["invalid"]
-    ]  # fmt: skip
-    return Outcome(value["values"], steps, value["extras"], value["metrics"], problems)
 
 
 def _gather(results: Sequence[tuple[Function, Outcome]], count: int) -> ScoredRewards:

@@ -14,11 +14,11 @@ Steps = tuple[tuple[int, float], ...]
 class RewardProblem:
     """A function's failure; `line` is `file:line`, `completion` an index into the batch."""
 
-    function: str
-    completion: int | None
-    line: str
-    message: str
     cause: Cause
+    message: str
+    completion: int | None = None
+    function: str = ""
+    line: str = ""
     traceback: str = ""
 
     def __str__(self) -> str:
@@ -35,28 +35,30 @@ class ScoredRewards:
     `extras` holds the columns of `log_extra`, `metrics` the means of `log_metric`.
     """
 
-    names: tuple[str, ...]
-    rewards: tuple[tuple[RewardValue, ...], ...]
-    steps: tuple[tuple[Steps | None, ...], ...]
-    extras: Mapping[str, tuple[Any, ...]]
-    metrics: Mapping[str, float]
-    problems: tuple[RewardProblem, ...]
-    seconds: tuple[float, ...]
+    names: tuple[str, ...] = ()
+    rewards: tuple[tuple[RewardValue, ...], ...] = ()
+    steps: tuple[tuple[Steps | None, ...], ...] = ()
+    extras: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    problems: tuple[RewardProblem, ...] = ()
+    seconds: tuple[float, ...] = ()
 
 
 @dataclass(slots=True)
 class Outcome:
-    """The scores of one function."""
+    """The scores of one function: a float or None for each completion, and what it logged.
+
+    `steps[i]` has the (end character, score) pairs of a process reward, whose mean is its score.
+    """
 
     values: list[float | None] = field(default_factory=list)
     steps: list[Steps | None] = field(default_factory=list)
-    extras: Mapping[str, list[Any]] = field(default_factory=dict)
-    metrics: Mapping[str, list[float]] = field(default_factory=dict)
     problems: list[RewardProblem] = field(default_factory=list)
+    extras: dict[str, list[Any]] = field(default_factory=dict)
+    metrics: dict[str, list[float]] = field(default_factory=dict)
     seconds: float = 0.0
 
-    def extend(self, other: "Outcome") -> None:
-        """Append the scores of further completions."""
-        self.values += other.values
-        self.steps += other.steps
-        self.problems += other.problems
+    @classmethod
+    def failed(cls, count: int, problem: RewardProblem) -> "Outcome":
+        """No score for any of the completions."""
+        return cls([None] * count, [None] * count, [problem])

@@ -1,66 +1,67 @@
 """Validates the return value of a reward function: one score per completion."""
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Any
 
-Steps = list[tuple[int, float]]
+from grpo_engine.rewards.outcome import Cause, Outcome, RewardProblem, Steps
 
 # The largest score times its weight: sums over a step's answers stay within float32, 3.4e38.
 LARGEST = 1e30
 
 
 class InvalidError(Exception):
-    """An item of a function's return value is no score: the kind of problem and a message."""
+    """A function's return value, or an item of it, is no score."""
+
+    def __init__(self, cause: Cause, message: str) -> None:
+        super().__init__(message)
+        self.cause = cause
 
 
-@dataclass(slots=True)
-class Scores:
-    """Valid scores of one call; `invalid` lists (completion or None, kind, message) of the others.
-
-    A score is a float or None. `steps[i]` has the (end character, score) pairs of a process reward,
-    whose score is their mean.
-    """
-
-    values: list[float | None]
-    steps: list[Steps | None]
-    invalid: list[tuple[int | None, str, str]]
-
-
-def read_scores(output: Any, count: int, weight: float = 1.0) -> Scores:
+def read_scores(output: Any, count: int, weight: float = 1.0) -> Outcome:
     """Check what a function returned; a score that float32 cannot hold or add up becomes None."""
-    if isinstance(output, str | bytes | dict) or not isinstance(output, Iterable):
-        kind = type(output).__name__
-        message = f"returned {kind}, not one score per completion; return a list of {count} numbers"
-        return Scores([None] * count, [None] * count, [(None, "type", message)])
-    items = output.tolist() if hasattr(output, "tolist") else list(output)
-    if not isinstance(items, list):
-        items = [items]
-    if len(items) != count:
-        message = (
-            f"returned {len(items)} scores for {count} completions; return exactly one each, "
-            "None where it does not apply"
-        )
-        return Scores([None] * count, [None] * count, [(None, "count", message)])
-    scores = Scores([], [], [])
+    try:
+        items = _items(output, count)
+    except InvalidError as error:
+        problem = RewardProblem(cause=error.cause, message=str(error))
+        return Outcome.failed(count, problem)
+    outcome = Outcome()
     for index, item in enumerate(items):
         value = steps = None
         try:
             value, steps = _score(item, weight)
         except InvalidError as error:
-            kind, message = error.args
-            scores.invalid.append((index, kind, message))
-        scores.values.append(value)
-        scores.steps.append(steps)
-    return scores
+            problem = RewardProblem(cause=error.cause, message=str(error), completion=index)
+            outcome.problems.append(problem)
+        outcome.values.append(value)
+        outcome.steps.append(steps)
+    return outcome
+
+
+def _items(output: Any, count: int) -> list[Any]:
+    if isinstance(output, str | bytes | dict) or not isinstance(output, Iterable):
+        raise InvalidError(
+            "type",
+            f"returned {type(output).__name__}, not one score per completion; return a list of "
+            f"{count} numbers",
+        )
+    items = output.tolist() if hasattr(output, "tolist") else list(output)
+    items = items if isinstance(items, list) else [items]
+    if len(items) != count:
+        raise InvalidError(
+            "count",
+            f"returned {len(items)} scores for {count} completions; return exactly one each, "
+            "None where it does not apply",
+        )
+    return items
 
 
 def _score(item: Any, weight: float) -> tuple[float | None, Steps | None]:
     if item is None:
         return None, None
     if isinstance(item, list | tuple):
-        return _steps(item, weight)
+        steps = tuple(sorted(_step(pair, weight) for pair in item))
+        return (sum(score for _, score in steps) / len(steps) if steps else None), steps
     value = _number(item)
     if value is None:
         kind = type(item).__name__
@@ -82,21 +83,15 @@ def _unusable(score: float, weight: float) -> str:
     return ""
 
 
-def _steps(item: Sequence[Any], weight: float) -> tuple[float | None, Steps]:
-    steps: Steps = []
-    for pair in item:
-        ok = isinstance(pair, list | tuple) and len(pair) == 2
-        end, score = (_number(pair[0]), _number(pair[1])) if ok else (None, None)
-        legal = end is not None and math.isfinite(end) and end == int(end) and end >= 0
-        if end is None or score is None or not legal:
-            message = f"gave the step {str(pair)[:80]}; a step is (end character, score)"
-            raise InvalidError("type", message)
-        if message := _unusable(score, weight):
-            raise InvalidError("value", f"{message} (step {str(pair)[:80]})")
-        steps.append((int(end), score))
-    steps.sort()
-    mean = sum(score for _, score in steps) / len(steps) if steps else None
-    return mean, steps
+def _step(pair: Any, weight: float) -> tuple[int, float]:
+    is_pair = isinstance(pair, list | tuple) and len(pair) == 2
+    end, score = map(_number, pair) if is_pair else (None, None)
+    if end is None or score is None or not (0 <= end < math.inf and end == int(end)):
+        message = f"gave the step {str(pair)[:80]}; a step is (end character, score)"
+        raise InvalidError("type", message)
+    if message := _unusable(score, weight):
+        raise InvalidError("value", f"{message} (step {str(pair)[:80]})")
+    return int(end), score
 
 
 def _number(item: Any) -> float | None:

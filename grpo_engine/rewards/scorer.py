@@ -18,9 +18,9 @@ from grpo_engine.rewards import form
 from grpo_engine.rewards.builtins import BUILT_IN
 from grpo_engine.rewards.client import RewardClient
 from grpo_engine.rewards.load import ENVIRONMENTS, Functions
-from grpo_engine.rewards.outcome import Cause, RewardProblem
+from grpo_engine.rewards.outcome import Cause, RewardProblem, ScoredRewards
 from grpo_engine.rewards.right import RIGHT_OR_WRONG, Right
-from grpo_engine.rewards.scoring import OVERLONG, Scores, Steps
+from grpo_engine.rewards.scoring import OVERLONG, Scores
 from grpo_engine.rollouts.prompts import RenderedPrompt, reward_completion, reward_prompt
 from grpo_engine.rollouts.types import Rollout
 from grpo_engine.tasks.answers import text_of
@@ -49,13 +49,13 @@ def specs_of(config: RunConfig, task: Task) -> tuple[RewardSpec, ...]:
     )
 
 
-def measured_spec(config: RunConfig, task: Task, specs: Sequence[RewardSpec]) -> RewardSpec | None:
+def measured_specs(config: RunConfig, task: Task, specs: Sequence[RewardSpec]) -> list[RewardSpec]:
     """The task's accuracy function, to measure held-out answers, if it is none of the rewards."""
     name = task.accuracy
     if not name or config.evaluation.accuracy or name in [spec.name for spec in specs]:
-        return None
+        return []
     defaults = {spec.name: spec for spec in task.default_rewards}
-    return defaults.get(name, RewardSpec(name=name))
+    return [replace(defaults.get(name, RewardSpec(name=name)), weight=0.0)]
 
 
 def check_functions(config: RunConfig, task: Task, names: Sequence[str]) -> Right:
@@ -97,15 +97,16 @@ class Scorer:
     ) -> None:
         """`environments` that give rewards, by name; None if the run has none at all."""
         specs = specs_of(config, task)
+        measured = measured_specs(config, task, specs) if specs or environments else []
         self._client = RewardClient(
-            specs,
+            [*specs, *measured],
             folder,
             config.rewards.time_limit,
             interrupted=lambda: control.stop_now,
             local=local,
             may_be_empty=bool(environments),
-            measured=measured_spec(config, task, specs),
         )
+        self._count = len(specs)  # of the client's functions; another one is no reward
         self._has_environments = environments is not None
         self._environments = tuple(environments or ())
         self._form = config.rewards.completions
@@ -122,22 +123,28 @@ class Scorer:
         try:
             self._client.check(columns, f"task {self._task.name}")
             self.right = check_functions(self._config, self._task, self.names)
-            # a reward function that is named as an accuracy takes precedence over the task's
-            by_task = self.right.function in ("", *RIGHT_OR_WRONG)
-            self._measured = self._client.measured if by_task else ""
-            self.held_out_right = Right(self._measured) if self._measured else self.right
         except EngineError:
             self._client.close()
             raise
+        self.held_out_right = self.right
+        # a reward function that is named as an accuracy takes precedence over the task's
+        if self.right.function in ("", *RIGHT_OR_WRONG):
+            self._measured = "".join(self._client.names[self._count :])
+            self.held_out_right = Right(self._measured) if self._measured else self.right
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._client.close()
+    def __exit__(self, *error: object) -> None:
+        self._client.__exit__(*error)
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """Of the sources of rewards: functions, then environments."""
+        functions = self._client.functions[: self._count]
+        return {f.name: f.weight for f in functions} | dict.fromkeys(self._environments, 1.0)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The sources of rewards: functions, then environments."""
-        return (*self._client.names, *self._environments)
+        return tuple(self.weights)
 
     @property
     def form_note(self) -> str:
@@ -160,13 +167,9 @@ class Scorer:
         return {f.name: f.written for f in functions if f.written not in BUILT_IN}
 
     @property
-    def weights(self) -> dict[str, float]:
-        return self._client.weights | dict.fromkeys(self._environments, 1.0)
-
-    @property
     def format(self) -> str:
         """The function that scores the format of an answer; empty if there is none."""
-        return next((name for name in self._client.names if "format" in name), "")
+        return next((name for name in self._client.names[: self._count] if "format" in name), "")
 
     def score(
         self,
@@ -184,25 +187,24 @@ class Scorer:
         """
         measured = self._measured if held_out else ""
         valid = [index for index, rollout in enumerate(rollouts) if not rollout.failed]
-        scores = Scores(rewards=(), measured=measured)
-        if valid:
-            scores = self._score(
-                [examples[index] for index in valid], [prompts[index] for index in valid],
-                [rollouts[index] for index in valid], step, measured,
-            )  # fmt: skip
-        if len(valid) == len(rollouts):
-            return scores
-        rewards = dict(zip(valid, scores.rewards, strict=True))
-        steps = dict(zip(valid, scores.steps or (), strict=False))
-        return replace(
-            scores,
-            rewards=tuple(
-                rewards.get(index) or self._no_rewards(rollout, measured)
+        scored = self._called(
+            [examples[index] for index in valid], [prompts[index] for index in valid],
+            [rollouts[index] for index in valid], step, None if measured else self._count,
+        )  # fmt: skip
+        rewards, steps = [self._no_rewards(rollout, measured) for rollout in rollouts], None
+        for index, row in zip(valid, scored.rewards, strict=True):
+            of_environment = self._of_environment(rollouts[index])
+            rewards[index] = (*row[: self._count], *of_environment, *row[self._count :])
+        if self._scores_steps:
+            by_index = dict(zip(valid, zip(*scored.steps, strict=True), strict=False))
+            steps = tuple(
+                steps_of(rollout, rewards[index][: self._count], by_index.get(index, ()))
                 for index, rollout in enumerate(rollouts)
-            ),
-            steps=tuple(steps.get(index, ()) for index in range(len(rollouts)))
-            if self._scores_steps else None,
-            alerts=(*scores.alerts, *environment_alerts(step, rollouts)),
+            )
+        problems = alerts_of(step, scored.problems, [rollouts[index] for index in valid])
+        return Scores(
+            rewards=tuple(rewards), measured=measured, steps=steps, logged=scored.metrics,
+            alerts=(*problems, *environment_alerts(step, rollouts)),
         )  # fmt: skip
 
     def _no_rewards(self, rollout: Rollout, measured: str) -> tuple[RewardValue, ...]:
@@ -214,21 +216,24 @@ class Scorer:
             for name, weight in weights.items()
         )
 
-    def _score(
+    def _called(
         self,
         examples: Sequence[Example],
         prompts: Sequence[RenderedPrompt],
         rollouts: Sequence[Rollout],
         step: int,
-        measured: str,
-    ) -> Scores:
-        finished = max(0, step - 1)
+        count: int | None,
+    ) -> ScoredRewards:
+        """What the functions gave, all or the first `count`."""
+        if not rollouts:
+            return ScoredRewards()
         columns = columns_of(examples)
         if self._has_environments:
             states = [rollout.environment and rollout.environment.state for rollout in rollouts]
             columns[ENVIRONMENTS] = [dict(state or {}) for state in states]
+        finished = max(0, step - 1)
         answers = finished * self._config.rollout.prompts
-        scored = self._client.score(
+        return self._client.score(
             [reward_prompt(prompt.prompt) for prompt in prompts],
             [
                 completion_of(prompt, rollout, self._form)
@@ -241,20 +246,7 @@ class Scorer:
                 "max_steps": self._config.steps,
                 "epoch": answers / max(1, len(self._task.train)),
             },
-            measure=bool(measured),
-        )
-        count = len(self._client.names)
-        return Scores(
-            rewards=tuple(
-                (*row[:count], *self._of_environment(rollout), *row[count:])
-                for row, rollout in zip(scored.rewards, rollouts, strict=True)
-            ),
-            measured=measured,
-            steps=steps_of([row[:count] for row in scored.rewards], scored.steps, rollouts)
-            if self._scores_steps
-            else None,
-            logged=scored.metrics,
-            alerts=tuple(alerts_of(step, scored.problems, rollouts)),
+            count=count,
         )
 
     def _of_environment(self, rollout: Rollout) -> tuple[RewardValue, ...]:
@@ -268,26 +260,24 @@ class Scorer:
 
 
 def steps_of(
-    rewards: Sequence[Sequence[RewardValue]],
-    steps: Sequence[Sequence[Sequence[tuple[int, float]] | None]],
-    rollouts: Sequence[Rollout],
-) -> Steps:
-    """Weighted scores of steps by their last token, from each rollout's scores.
+    rollout: Rollout,
+    rewards: Sequence[RewardValue],
+    steps: Sequence[Sequence[tuple[int, float]] | None],
+) -> tuple[tuple[int, float | None], ...]:
+    """Weighted scores of a rollout's steps by their last token; `steps` are those by function.
 
     An outcome is a step that ends with the answer.
     """
-    rows = []
-    for row, rollout in enumerate(rollouts):
-        last, scores = last_model_token(rollout), turn_rewards(rollout)
-        for reward, by_step in zip(rewards[row], steps, strict=False):
-            pairs = by_step[row]
-            if pairs is None:
-                pairs = () if reward.value is None else ((len(rollout.text), reward.value),)
-            scores += [
-                (min(rollout.token_at(end), last), reward.weight * score) for end, score in pairs
-            ]
-        rows.append(tuple(sorted(scores)) if rollout.ids else ())
-    return tuple(rows)
+    if not rollout.ids or rollout.failed:
+        return ()
+    last, scores = last_model_token(rollout), turn_rewards(rollout)
+    for reward, pairs in zip(rewards, steps, strict=False):
+        if pairs is None:
+            pairs = () if reward.value is None else ((len(rollout.text), reward.value),)
+        scores += [
+            (min(rollout.token_at(end), last), reward.weight * score) for end, score in pairs
+        ]
+    return tuple(sorted(scores))
 
 
 def completion_of(

@@ -1,19 +1,16 @@
 """The reward functions in the sandbox: loads them and calls them on a batch."""
 
-import asyncio
 import inspect
-import json
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 from typing import Any
 
 from grpo_engine.rewards.load import ENVIRONMENTS, LoadedReward, as_reward, load_reward
+from grpo_engine.rewards.outcome import Outcome, RewardProblem
 from grpo_engine.rewards.returned import read_scores
-from grpo_engine.sandbox.event_loop import EventLoop, limited
 from grpo_engine.sandbox.program import Server
-from grpo_engine.sandbox.report import describe, plain
+from grpo_engine.sandbox.report import TooLateError, describe, plain
 
 # Further fields of TRL's state; a run here has one process and no log history.
 AS_TRL = {
@@ -42,34 +39,12 @@ class EndedEnvironment(SimpleNamespace):
         )
 
 
-class Journal:
-    """Values that one call logs through `log_extra` and `log_metric`."""
-
-    def __init__(self) -> None:
-        self.extras: dict[str, list[Any]] = {}
-        self.metrics: dict[str, list[float]] = {}
-
-    def log_extra(self, column: str, values: Sequence[Any]) -> None:
-        """Log a column with one value per completion."""
-        self.extras.setdefault(str(column), []).extend(plain(value) for value in values)
-
-    def log_metric(self, name: str, value: float) -> None:
-        """Log a value of a metric that is averaged over the step."""
-        self.metrics.setdefault(str(name), []).append(float(value))
-
-
 class Rewards:
-    """The functions and the current batch."""
+    """The functions, in the order in which they were loaded."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
         self._functions: list[tuple[LoadedReward, float]] = []  # with their weights
-        self._batch: Mapping[str, Any] = {}
-        self._state: Mapping[str, Any] = {}
-        self._loop = EventLoop()
-
-    def close(self) -> None:
-        self._loop.close()
 
     def load(self, name: str, options: Mapping[str, Any], weight: float) -> dict[str, Any]:
         """Load one more function."""
@@ -87,58 +62,54 @@ class Rewards:
         }  # fmt: skip
 
     def call(
-        self, index: int, limit: float, batch: Mapping[str, Any] | None, row: int | None = None
+        self, index: int, columns: Mapping[str, Sequence[Any]], state: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Call a function on the batch, on a new one if that is given, or on one row of it."""
-        self._set_batch(batch)
-        rows, journal = slice(None) if row is None else slice(row, row + 1), Journal()
-        output = self._begin(index, rows, journal)
-        if inspect.isawaitable(output):
-            output = self._loop.wait(output, limit)
-        return self._checked(index, rows, output, journal)
+        """Call a function on a batch."""
+        return asdict(self._called(index, columns, state))
 
-    def call_together(
-        self, indices: Sequence[int], limit: float, batch: Mapping[str, Any] | None
-    ) -> list[dict[str, Any]]:
-        """Call async functions concurrently, as TRL does; each has a value or a failure."""
-        self._set_batch(batch)
-
-        async def call(index: int) -> dict[str, Any]:
-            journal, begun = Journal(), time.monotonic()
+    def call_rows(
+        self, index: int, columns: Mapping[str, Sequence[Any]], state: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Call a function on one row after the other, to find those that it fails on."""
+        result = Outcome()
+        for row in range(len(columns["completions"])):
+            batch = {name: values[row : row + 1] for name, values in columns.items()}
             try:
-                output = await limited(self._begin(index, slice(None), journal), limit)
-                reply = {"value": self._checked(index, slice(None), output, journal)}
-            except MemoryError:  # another function may hold what is missing
+                outcome = self._called(index, batch, state)
+            except (MemoryError, TooLateError):
                 raise
-            except Exception as error:
-                reply = {"failure": describe(error)}
-            return {**reply, "seconds": time.monotonic() - begun}
+            except (Exception, SystemExit) as error:
+                failure = describe(error)
+                outcome = Outcome.failed(1, RewardProblem(
+                    cause="exception", message=failure.message, line=failure.line,
+                    traceback=failure.traceback,
+                ))  # fmt: skip
+            result.values += outcome.values
+            result.steps += outcome.steps
+            result.problems += [replace(problem, completion=row) for problem in outcome.problems]
+        return asdict(result)
 
-        async def call_all() -> list[dict[str, Any]]:
-            return await asyncio.gather(*map(call, indices))
+    def _called(
+        self, index: int, columns: Mapping[str, Sequence[Any]], state: Mapping[str, Any]
+    ) -> Outcome:
+        (reward, weight), count = self._functions[index], len(columns["completions"])
+        extras: dict[str, list[Any]] = {}
+        metrics: dict[str, list[float]] = {}
 
-        replies: list[dict[str, Any]] = self._loop.wait(call_all(), limit + 1.0)
-        return replies
+        def log_extra(column: str, values: Sequence[Any]) -> None:
+            """Log a column with one value per completion."""
+            extras.setdefault(str(column), []).extend(map(plain, values))
 
-    def _set_batch(self, batch: Mapping[str, Any] | None) -> None:
-        if batch is not None:
-            self._batch, self._state = batch["columns"], batch["state"]
+        def log_metric(name: str, value: float) -> None:
+            """Log a value of a metric that is averaged over the step."""
+            metrics.setdefault(str(name), []).append(float(value))
 
-    def _begin(self, index: int, rows: slice, journal: Journal) -> Any:
-        """Call a function with copies, so that it cannot change another's input."""
-        batch = json.loads(json.dumps({k: values[rows] for k, values in self._batch.items()}))
-        if ENVIRONMENTS in batch:
-            batch[ENVIRONMENTS] = [EndedEnvironment(**state) for state in batch[ENVIRONMENTS]]
-        reward, _ = self._functions[index]
         keywords = {
-            **batch,
-            "trainer_state": TrainerState(**{**AS_TRL, **self._state}),
-            "log_extra": journal.log_extra,
-            "log_metric": journal.log_metric,
-        }
-        return reward.function(**reward.keywords(keywords))
-
-    def _checked(self, index: int, rows: slice, output: Any, journal: Journal) -> dict[str, Any]:
-        count = len(self._batch["completions"][rows])
-        scores = read_scores(output, count, weight=self._functions[index][1])
-        return {**asdict(scores), "extras": journal.extras, "metrics": journal.metrics}
+            **columns, "trainer_state": TrainerState(**{**AS_TRL, **state}),
+            "log_extra": log_extra, "log_metric": log_metric,
+        }  # fmt: skip
+        if ENVIRONMENTS in columns:
+            states = columns[ENVIRONMENTS]
+            keywords[ENVIRONMENTS] = [EndedEnvironment(**attributes) for attributes in states]
+        output = self._server.run(reward.function, **reward.keywords(keywords))
+        return replace(read_scores(output, count, weight), extras=extras, metrics=metrics)

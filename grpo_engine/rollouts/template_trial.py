@@ -44,7 +44,7 @@ def try_template(template: str, values: Mapping[str, Any]) -> None:
 def _problem(template: str, values: Mapping[str, Any]) -> str:
     """What the template needs too much of; empty if it keeps to the limits."""
     plain = json.loads(json.dumps(dict(values), default=str))
-    call = Call("render", lambda _: ({"template": template, "values": plain}, WALL_S))
+    call = Call("render", {"template": template, "values": plain}, WALL_S)
     with (
         scratch("template") as folder,
         Sandbox(SERVICE, folder, "template", memory=MEMORY) as sandbox,

@@ -21,6 +21,7 @@ from grpo_engine.sandbox.report import Failure
 
 SLACK = 2.0  # seconds after its limit in which a call may still report by itself
 TICK = 0.05
+AT_A_TIME = 64  # calls in threads that a process makes side by side
 MEMORY_TICK = 0.1  # seconds between measurements of memory
 MEMORY: Final = 4 << 30  # bytes, unless what is called declares that it needs more
 # What loads may need more: what takes over half of the machine cannot be used beside training.
@@ -31,37 +32,43 @@ LOADING: Final = max(MEMORY, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_S
 class Call:
     """A method of the service, its arguments and its limit in seconds.
 
-    `prepare` gives arguments and limit for a process; the number of that process tells whether it
-    has seen earlier calls. Of several processes, `worker` is the index of the one to call.
+    Of several processes, `worker` is the index of the one to call. Calls that are `in_thread` are
+    made side by side. `loads` names what it loads, for errors.
     """
 
     method: str
-    prepare: Callable[[int], tuple[Mapping[str, Any], float]]
+    arguments: Mapping[str, Any]
+    limit: float
     worker: int = 0
+    in_thread: bool = False
+    loads: str = ""
+
+    def prepare(self, process: int) -> tuple[Mapping[str, Any], float]:  # noqa: ARG002
+        """Arguments and limit for the process of this number."""
+        return self.arguments, self.limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What a call returned, or why it failed; `setup` is a call at the process's start that did."""
+    """What a call returned, or why it failed."""
 
     call: Call
     value: Any = None
     failure: Failure | None = None
     seconds: float = 0.0
-    setup: Call | None = None
 
-    @classmethod
-    def of(cls, call: Call, reply: Mapping[str, Any]) -> "Result":
-        failure = Failure(**reply["failure"]) if "failure" in reply else None
-        seconds = reply["seconds"]
-        return cls(call=call, value=reply.get("value"), failure=failure, seconds=seconds)
+    def value_or(self, error: type[Exception]) -> Any:
+        """What the call returned; if it failed, raises an error that says why."""
+        if self.failure:
+            raise error(self.failure.message)
+        return self.value
 
 
 @dataclass(slots=True)
 class _Sent:
     call: Call
-    begun: float
-    deadline: float
+    limit: float
+    begun: float = field(default_factory=time.monotonic)
 
 
 @dataclass(slots=True, eq=False)
@@ -74,14 +81,19 @@ class _Worker:
     memory: float = inf  # the limit of the calls that were sent last
     declared: float = 0.0  # the memory that what it has loaded may need
     measured: float = 0.0  # when its memory was
-    setup: deque[Call] = field(default_factory=deque)
     queue: deque[Call] = field(default_factory=deque)
     sent: dict[int, _Sent] = field(default_factory=dict)
     suspects: set[Call] = field(default_factory=set)  # calls of which one ended the process
 
     @property
     def is_busy(self) -> bool:
-        return bool(self.setup or self.queue or self.sent)
+        return bool(self.queue or self.sent)
+
+    def may_send(self, call: Call) -> bool:
+        """Whether a call can be made beside those that are being made."""
+        calls = [sent.call for sent in self.sent.values()]
+        are_threads = not self.suspects and all(other.in_thread for other in (call, *calls))
+        return len(calls) < (AT_A_TIME if are_threads else 1)
 
     def end(self, grace: float = 0.0) -> None:
         if self.process is not None:
@@ -91,13 +103,12 @@ class _Worker:
     def clear(self, grace: float = 0.0) -> None:
         """End the process and forget the calls."""
         self.end(grace)
-        for calls in (self.setup, self.queue, self.sent, self.suspects):
+        for calls in (self.queue, self.sent, self.suspects):
             calls.clear()
 
     def restart(self) -> None:
         """End the process; its calls are made again in a new one, before those that wait."""
         self.end()
-        self.setup.clear()
         calls = [self.sent.pop(number).call for number in sorted(self.sent)]
         self.queue.extendleft(reversed(calls))
 
@@ -105,11 +116,10 @@ class _Worker:
 class Sandbox:
     """Processes of one service, which start with their first calls; a context manager.
 
-    `service` is `module:class`. Each process makes the calls of `setup` first, and `at_a_time`
-    calls side by side, in threads if that is more than one. With `objects`, which only this process
-    has, calls are made in this process without limits. `memory` bounds the bytes of a process with
-    all that it started, unless what it loads declares more. `interrupted` is polled while results
-    are awaited; if it returns true, `StopNow` is raised.
+    `service` is `module:class`. Each process makes the calls of `setup` first. With `objects`,
+    which only this process has, calls are made in this process without limits. `memory` bounds the
+    bytes of a process with all that it started, unless what it loads declares more. `interrupted`
+    is polled while results are awaited; if it returns true, `StopNow` is raised.
     """
 
     def __init__(
@@ -120,7 +130,6 @@ class Sandbox:
         *,
         setup: Sequence[Call] = (),
         processes: int = 1,
-        at_a_time: int = 1,
         interpreter: str = "",
         memory: float = MEMORY,
         env: Mapping[str, str] | None = None,
@@ -129,7 +138,7 @@ class Sandbox:
     ) -> None:
         self._service, self._name, self._setup = service, name, setup
         self._folder, self._interpreter, self._env = folder, interpreter, env
-        self._at_a_time, self._memory = at_a_time, inf if objects else memory
+        self._memory = inf if objects else memory
         self._interrupted, self._objects = interrupted, objects
         names = [name] if processes == 1 else [f"{name}-{i + 1}" for i in range(processes)]
         self._workers = [_Worker(name) for name in names]
@@ -148,7 +157,7 @@ class Sandbox:
 
     def describe(self, failure: Failure) -> str:
         """The failure of a call, with the last line of what its process wrote if that ended."""
-        if failure.cause == "exception" or not self.log.exists():
+        if failure.cause in ("exception", "loading") or not self.log.exists():
             return failure.message
         lines = self.log.read_text(errors="replace").split("\n")
         return ": ".join([failure.message, *[line for line in lines if line.strip()][-1:]])
@@ -204,24 +213,11 @@ class Sandbox:
         results, self._results = self._results, []
         return results
 
-    def loading_error(self, what: str, failure: Failure, limit: float, setting: str) -> str:
-        """Why something that a process loads at its start could not be; `setting` is its limit."""
-        if failure.cause == "exception":
-            prefix = f"{what} cannot be loaded: " if failure.traceback else ""
-            return f"{prefix}{failure.message}{failure.at}{failure.trace}"
-        if failure.cause == "timeout":
-            return (
-                f"{what} was not loaded within {limit:g} s{failure.at}; make its file quicker to "
-                f"import, or raise {setting}"
-            )
-        remedy = failure.remedy or f"; see {self.log}"
-        return f"loading {what} {failure.message}{failure.at}{remedy}"
-
     def _begin(self, worker: _Worker) -> None:
         """Start a process, whose setup comes before all other calls."""
         self._processes += 1
         worker.number = self._processes
-        worker.setup.extend(self._setup)
+        worker.queue.extendleft(reversed(self._setup))
         try:
             if self._objects:
                 worker.process = Local(self._service, self._objects)
@@ -231,30 +227,26 @@ class Sandbox:
                     self._service, self._folder, worker.name, self._interpreter, self._env
                 )
         except OSError as error:
-            self._fail(worker, Failure(cause="crash", message=f"could not be started: {error}"))
+            message = f"the process of {self._name} could not be started: {error}"
+            self._fail(worker, Failure(cause="crash", message=message))
 
     def _send(self, worker: _Worker) -> None:
-        is_idle = not (worker.sent or worker.setup)
-        if worker.process and is_idle and worker.queue and worker.process.has_ended():
+        """Send the calls that can be made now."""
+        is_idle = worker.queue and not worker.sent and worker.queue[0] not in self._setup
+        if worker.process and is_idle and worker.process.has_ended():
             worker.end()
         if worker.process is None and worker.queue:
             self._begin(worker)
-        while worker.process and (worker.setup or worker.queue):
-            calls = (*worker.setup, *(sent.call for sent in worker.sent.values()))
-            is_loading = any(call in self._setup for call in calls)
-            if len(worker.sent) >= (1 if is_loading or worker.suspects else self._at_a_time):
-                return
-            call = (worker.setup or worker.queue).popleft()
+        while worker.process and worker.queue and worker.may_send(worker.queue[0]):
+            call = worker.queue.popleft()
             arguments, limit = call.prepare(worker.number)
             self._calls += 1
-            worker.memory = max(self._memory, worker.declared, LOADING if is_loading else 0)
-            begun = time.monotonic()
-            deadline = inf if self._objects else begun + limit + SLACK
-            worker.sent[self._calls] = _Sent(call, begun, deadline)
-            in_thread = self._at_a_time > 1 and call not in self._setup
+            is_setup = call in self._setup
+            worker.memory = max(self._memory, worker.declared, LOADING if is_setup else 0)
+            worker.sent[self._calls] = _Sent(call, inf if self._objects else limit)
             frame = {
                 "id": self._calls, "method": call.method, "arguments": arguments, "limit": limit,
-                "in_thread": in_thread, "memory": worker.memory,
+                "in_thread": call.in_thread, "memory": worker.memory,
             }  # fmt: skip
             try:
                 worker.process.post(frame)
@@ -273,30 +265,48 @@ class Sandbox:
         for frame in frames:
             if (sent := worker.sent.get(frame["id"])) is None:
                 continue
-            result = Result.of(sent.call, frame)
+            failure = Failure(**frame["failure"]) if "failure" in frame else None
             worker.declared = max(worker.declared, frame["declared"])
-            if result.failure and result.failure.cause == "memory":
-                too_large = result.failure
+            if failure and failure.cause == "memory":
+                too_large = failure
                 continue
             del worker.sent[frame["id"]]
-            self._settle(worker, result)
+            self._settle(worker, sent, failure, frame.get("value"), frame["seconds"])
             hangs |= frame.get("hangs", False)
         if hangs:
             worker.restart()
         elif too_large:
             self._lost(worker, _needs_more(worker, too_large.location))
 
-    def _settle(self, worker: _Worker, result: Result) -> None:
-        self._results.append(result)
-        worker.suspects.discard(result.call)
-        if result.failure and result.call in self._setup:
-            self._fail(worker, result.failure, result.call)
+    def _settle(
+        self, worker: _Worker, sent: _Sent, failure: Failure | None, value: Any, seconds: float
+    ) -> None:
+        call = sent.call
+        worker.suspects.discard(call)
+        if failure and call.loads:
+            message = self._not_loaded(call.loads, failure, sent.limit)
+            failure = Failure(cause="loading", message=message)
+        self._results.append(Result(call=call, value=value, failure=failure, seconds=seconds))
+        if failure and call in self._setup:
+            self._fail(worker, failure)
 
-    def _fail(self, worker: _Worker, failure: Failure, setup: Call | None = None) -> None:
+    def _not_loaded(self, what: str, failure: Failure, limit: float) -> str:
+        """Why something that a process loads at its start could not be."""
+        if failure.cause == "exception":
+            prefix = f"{what} cannot be loaded: " if failure.traceback else ""
+            return f"{prefix}{failure.message}{failure.at}{failure.trace}"
+        if failure.cause == "timeout":
+            return (
+                f"{what} was not loaded within {limit:g} s{failure.at}; make its file quicker to "
+                f"import, or raise rewards.time_limit"
+            )
+        remedy = failure.remedy or f"; see {self.log}"
+        return f"loading {what} {failure.message}{failure.at}{remedy}"
+
+    def _fail(self, worker: _Worker, failure: Failure) -> None:
         """Fail all calls of a process that cannot be started."""
-        sent = [sent.call for sent in worker.sent.values()]
-        calls = (*worker.setup, *sent, *worker.queue)
-        self._results += [Result(call=call, failure=failure, setup=setup) for call in calls]
+        calls = (*(sent.call for sent in worker.sent.values()), *worker.queue)
+        self._results += [Result(call=call, failure=failure) for call in calls]
         worker.clear()
 
     def _check_limits(self, worker: _Worker) -> None:
@@ -309,7 +319,7 @@ class Sandbox:
             worker.measured = now
             if process.has_more(worker.memory):
                 failure = _needs_more(worker)
-        if any(now > sent.deadline for sent in worker.sent.values()):
+        if any(now > sent.begun + sent.limit + SLACK for sent in worker.sent.values()):
             failure = Failure(cause="timeout")
         if failure:
             location = process.hung_at() if len(worker.sent) == 1 else ""
@@ -323,8 +333,7 @@ class Sandbox:
         """The process is lost: the only call did it; of several, each is tried alone."""
         if len(worker.sent) == 1:
             _, sent = worker.sent.popitem()
-            seconds = time.monotonic() - sent.begun
-            self._settle(worker, Result(call=sent.call, failure=failure, seconds=seconds))
+            self._settle(worker, sent, failure, None, time.monotonic() - sent.begun)
         worker.suspects.update(sent.call for sent in worker.sent.values())
         worker.restart()
 

@@ -2,29 +2,22 @@
 
 import asyncio
 import threading
-import time
 from collections.abc import Awaitable
 from typing import Any
 
 from grpo_engine.sandbox.report import TooLateError
 
 
-async def limited(awaitable: Awaitable[Any], limit: float) -> Any:
-    """Await at most `limit` seconds, then raise TooLateError."""
-
-    async def without_exit() -> Any:
-        try:
-            return await awaitable
-        except SystemExit as error:  # it would end the loop
-            raise RuntimeError(f"called sys.exit({error.code!r})") from None
-
-    begun = time.monotonic()
+async def _limited(awaitable: Awaitable[Any], limit: float) -> Any:
     try:
-        return await asyncio.wait_for(without_exit(), limit)
+        async with asyncio.timeout(limit) as timeout:
+            return await awaitable
     except TimeoutError:
-        if time.monotonic() - begun < limit:
-            raise
-        raise TooLateError from None
+        if timeout.expired():
+            raise TooLateError from None
+        raise
+    except SystemExit as error:  # it would end the loop
+        raise RuntimeError(f"called sys.exit({error.code!r})") from None
 
 
 class EventLoop:
@@ -35,13 +28,13 @@ class EventLoop:
         self._lock = threading.Lock()
 
     def wait(self, awaitable: Awaitable[Any], limit: float) -> Any:
-        """Wait for an awaitable's value in the calling thread."""
+        """Wait for an awaitable's value, or raise TooLateError after `limit` seconds."""
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
                 self._thread.start()
-        return asyncio.run_coroutine_threadsafe(limited(awaitable, limit), self._loop).result()
+        return asyncio.run_coroutine_threadsafe(_limited(awaitable, limit), self._loop).result()
 
     def close(self) -> None:
         """Cancel what is awaited, and end the thread unless it hangs."""

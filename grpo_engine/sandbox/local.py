@@ -24,8 +24,8 @@ class Local:
         self._server = Server(service, self._send, objects)
 
     def post(self, frame: Mapping[str, Any]) -> None:
-        """Make a call, or begin it in a thread."""
-        self._server.accept(frame)
+        """Make a call with copies of its arguments, or begin it in a thread."""
+        self._server.accept(json.loads(json.dumps(frame)))
 
     def collect(self) -> list[Any]:
         """The replies that have come."""

@@ -8,6 +8,7 @@ process. Standard output belongs to users' code; frames use separate pipes.
 
 import atexit
 import faulthandler
+import inspect
 import os
 import resource
 import select
@@ -17,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from math import inf
@@ -27,10 +28,12 @@ from typing import Any
 
 from grpo_engine.errors import EngineError
 from grpo_engine.sandbox.descendants import MARK, adopt_orphans, end_all
+from grpo_engine.sandbox.event_loop import EventLoop
 from grpo_engine.sandbox.frames import read_frame, write_frame
 from grpo_engine.sandbox.report import MEMORY_GB, TooLateError, describe, line_of
 
 TICK = 0.1  # seconds between checks of time limits
+NEEDS_MAIN = "signal only works in main thread"  # Python's words
 
 
 class MainThread:
@@ -61,9 +64,17 @@ class MainThread:
 
 @dataclass(slots=True)
 class _Call:
+    """A call that is being made; if it is awaited, the event loop sees to its limit."""
+
     frame: Mapping[str, Any]
     begun: float = field(default_factory=time.monotonic)
     thread: int = field(default_factory=threading.get_ident)
+    is_awaited: bool = False
+
+    @property
+    def left(self) -> float:
+        """Seconds until its limit."""
+        return self.begun + float(self.frame["limit"]) - time.monotonic()
 
 
 class Server:
@@ -79,11 +90,12 @@ class Server:
         module, _, name = service.partition(":")
         self.objects = objects or {}
         self._declared = 0.0
-        self.main = main
-        self.service = getattr(import_module(module), name)(self)
+        self._main, self._loop = main, EventLoop()
         self._send = send
         self.sending = threading.Lock()
         self._calls: dict[int, _Call] = {}
+        self._current = threading.local()
+        self._service = getattr(import_module(module), name)(self)
 
     def allow_memory(self, user_object: Any) -> None:
         """Let the process hold what a function or a class declares that it may need."""
@@ -94,23 +106,39 @@ class Server:
             )
         self._declared = max(self._declared, gigabytes * 2.0**30)
 
+    def run(self, function: Callable[..., Any], /, *args: Any, **keywords: Any) -> Any:
+        """Call users' code, and wait for the value if that is awaitable."""
+        try:
+            value = function(*args, **keywords)
+        except ValueError as error:
+            if self._main is None or not str(error).startswith(NEEDS_MAIN):
+                raise
+            value = self._main.make(partial(function, *args, **keywords))
+        if not inspect.isawaitable(value):
+            return value
+        call: _Call = self._current.call
+        call.is_awaited = True
+        try:
+            return self._loop.wait(value, call.left)
+        finally:
+            call.is_awaited = False
+
     def accept(self, frame: Mapping[str, Any]) -> None:
         """Make a call, or begin it in a thread."""
         if frame["in_thread"]:
-            name = type(self.service).__name__
+            name = type(self._service).__name__
             threading.Thread(target=self._make, args=(frame,), name=name, daemon=True).start()
         else:
             self._make(frame)
 
     def _make(self, frame: Mapping[str, Any]) -> None:
-        call = self._calls[frame["id"]] = _Call(frame)
+        call = self._calls[frame["id"]] = self._current.call = _Call(frame)
         try:
-            method = getattr(self.service, frame["method"])
-            reply = {"value": method(**frame["arguments"])}
+            reply = {"value": getattr(self._service, frame["method"])(**frame["arguments"])}
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            reply = {"failure": describe(error)}
+            reply = {"failure": asdict(describe(error))}
         self._reply(call, reply)
 
     def _reply(self, call: _Call, reply: Mapping[str, Any]) -> None:
@@ -124,14 +152,14 @@ class Server:
     def report_late(self) -> None:
         """Report the calls that hang, each with its line."""
         for call in list(self._calls.values()):
-            if time.monotonic() - call.begun > call.frame["limit"]:
-                location = line_of(call.thread)
-                failure = {**describe(TooLateError()), "location": location}
-                self._reply(call, {"failure": failure, "hangs": True})
+            if call.left < 0 and not call.is_awaited:
+                failure = replace(describe(TooLateError()), location=line_of(call.thread))
+                self._reply(call, {"failure": asdict(failure), "hangs": True})
 
     def close(self) -> None:
-        if hasattr(self.service, "close"):
-            self.service.close()
+        self._loop.close()
+        if hasattr(self._service, "close"):
+            self._service.close()
 
 
 def limit_memory(limit: float) -> None:

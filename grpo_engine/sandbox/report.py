@@ -3,7 +3,7 @@
 import json
 import sys
 import traceback
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal
 
@@ -25,11 +25,16 @@ class TooLateError(Exception):
 class Failure:
     """Why a call has no value; `location` is `file:line` and `source` that line."""
 
-    cause: Literal["exception", "timeout", "crash", "memory"]
+    cause: Literal["exception", "timeout", "crash", "memory", "loading"]
     message: str = ""
     location: str = ""
     source: str = ""
     traceback: str = ""
+
+    @property
+    def line(self) -> str:
+        """Where it happened, with the code if that is known."""
+        return f"{self.location}: {self.source}" if self.source else self.location
 
     @property
     def at(self) -> str:
@@ -53,12 +58,12 @@ def is_users(file: str) -> bool:
     return not installed and not file.startswith(PACKAGE)
 
 
-def describe(error: BaseException) -> dict[str, Any]:
-    """The fields of a failure, with the innermost line in a user's file."""
+def describe(error: BaseException) -> Failure:
+    """What an exception in a call says, with the innermost line in a user's file."""
     if isinstance(error, TooLateError):
-        return asdict(Failure(cause="timeout"))
+        return Failure(cause="timeout")
     if isinstance(error, EngineError):
-        return asdict(Failure(cause="exception", message=str(error)))
+        return Failure(cause="exception", message=str(error))
     trace = _below(error.__traceback__)
     frames = [frame for frame in traceback.extract_tb(trace) if frame.filename]
     last = next(iter([f for f in reversed(frames) if is_users(f.filename)] or frames[-1:]), None)
@@ -70,12 +75,11 @@ def describe(error: BaseException) -> dict[str, Any]:
     else:
         message = f"{type(error).__name__}: {error}".removesuffix(": ")
     lines = traceback.format_exception(type(error), error, trace)
-    failure = Failure(
+    return Failure(
         cause="memory" if isinstance(error, MemoryError) else "exception",
         message=message[:4000], location=location,
         source=last.line or "" if last else "", traceback="".join(lines)[-20_000:],
     )  # fmt: skip
-    return asdict(failure)
 
 
 def _below(trace: TracebackType | None) -> TracebackType | None:

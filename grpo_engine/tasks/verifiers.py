@@ -37,7 +37,7 @@ def build(config: TaskConfig) -> Task:
 
 def _splits(config: TaskConfig) -> dict[str, list[dict[str, Any]]]:
     arguments = {"name": config.name, "options": dict(config.options)}
-    call = Call("read", lambda _: (arguments, LIMIT_S))
+    call = Call("read", arguments, LIMIT_S)
     with (
         scratch("verifiers") as folder,
         Sandbox(SERVICE, folder, "rows", interpreter=config.interpreter, memory=inf) as sandbox,

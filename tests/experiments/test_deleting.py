@@ -15,6 +15,7 @@ from grpo_tui.experiments.purge import purge_deleted
 from grpo_tui.experiments.queue import RunQueue
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.search import search
 from grpo_tui.experiments.store import ExperimentStore
 from tests.experiments.made import CONFIG, put_all, record_run, started
 from tests.experiments.test_migrations import first_version
@@ -59,7 +60,7 @@ def test_no_question_finds_a_deleted_run(path: Path, store: ExperimentStore) -> 
         assert clone.parent is None
         assert reader.ancestry(clone.key) == ()
         for mode in ("substring", "words"):
-            assert gone not in {hit.run for hit in reader.search("yes", mode=mode, limit=99)}
+            assert gone not in {hit.run for hit in search(reader, "yes", mode=mode, limit=99)}
         assert reader.deleted() == ("gone",)
     other = store.key_of("other")
     finished = RunQueue(store).finished_run(fingerprint)
@@ -86,7 +87,7 @@ def test_the_runs_deleted_last_come_back_with_everything(
     with closing(StoreReader(path)) as reader:
         run = reader.resolve("gone")
         assert reader.metric_series(run.key, "reward").values == (0.1, 0.2, 0.3)
-        assert {hit.run for hit in reader.search("yes", run=run.key)} == {run.key}
+        assert {hit.run for hit in search(reader, "yes", run=run.key)} == {run.key}
 
 
 def test_an_active_run_is_not_deleted_and_none_beside_it(path: Path) -> None:

@@ -18,11 +18,13 @@ from grpo_engine import events as ev
 from grpo_engine.control import Control
 from grpo_tui.experiments.db.paths import spill_file
 from grpo_tui.experiments.errors import StoreError
+from grpo_tui.experiments.post_mortem import log_lines, post_mortem
 from grpo_tui.experiments.purge import purge
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder
 from grpo_tui.experiments.record.rows import Item
 from grpo_tui.experiments.record.spill import append, read_in_all
+from grpo_tui.experiments.recorded_events import events_after
 from grpo_tui.experiments.store import ExperimentStore
 from grpo_tui.experiments.values import AttemptView
 from tests.disks import fill, small_disk
@@ -276,7 +278,7 @@ def test_a_deleted_store_is_written_again(
         assert reader.resolve(before).step == 2
         run = reader.resolve(handle.id).key
         assert [view.step for view in reader.steps(run)] == [1, 2, 3]
-        assert any("deleted" in line for line in reader.log_lines(run))
+        assert any("deleted" in line for line in log_lines(reader, run))
     check(path)
 
 
@@ -399,7 +401,7 @@ def test_a_spilled_event_that_this_version_does_not_know_is_named_and_kept(
     recorder.close()
     assert spill.read_bytes() == line
     with closing(StoreReader(path)) as reader:
-        logged = reader.log_lines(reader.resolve(short).key)
+        logged = log_lines(reader, reader.resolve(short).key)
         assert [text for text in logged if "WeatherTurned" in text]
 
     # a version that knows the kind reads it in, and the run stays at its last step
@@ -411,7 +413,7 @@ def test_a_spilled_event_that_this_version_does_not_know_is_named_and_kept(
     with closing(StoreReader(path)) as reader:
         run = reader.resolve(short)
         assert run.step == 5
-        facts = [fact.event for fact in reader.facts(run.key, after=0, limit=10_000)]
+        facts = [fact.event for fact in events_after(reader, run.key, after=0, limit=10_000)]
     assert facts.count(note(3)) == 1
     assert facts.count(finished(5)) == 1
     check(path)
@@ -479,7 +481,7 @@ def test_a_run_on_a_network_file_system_says_in_its_log_what_that_means(
     path = tmp_path / "s.db"
     short = record_run(path)
     with closing(StoreReader(path)) as reader:
-        logged = reader.log_lines(reader.resolve(short).key)
+        logged = log_lines(reader, reader.resolve(short).key)
     assert [line for line in logged if "(nfs4): only one process" in line]
 
 
@@ -526,7 +528,7 @@ def test_kill_9_loses_no_step_that_was_shown(tmp_path: Path, kills: int) -> None
         with closing(StoreReader(path)) as reader:
             summary = reader.resolve(resume)
             assert summary.status == "lost"
-            assert reader.post_mortem(summary.key).last_step == summary.step
+            assert post_mortem(reader, summary.key).last_step == summary.step
             stored = {view.step for view in reader.steps(summary.key)}
             for event in (ev.from_json(json.loads(line)) for line in shown):
                 assert isinstance(event, ev.StepFinished)

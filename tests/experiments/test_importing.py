@@ -11,6 +11,8 @@ from grpo_engine import events as ev
 from grpo_tui.experiments.errors import ImportRefusedError
 from grpo_tui.experiments.importing import import_files
 from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.recorded_events import events_after
+from grpo_tui.experiments.search import search
 from grpo_tui.experiments.store import ExperimentStore
 from tests.experiments.made import evaluated, record_run
 
@@ -20,7 +22,7 @@ pq = pytest.importorskip("pyarrow.parquet")
 
 def facts(path: Path, run: str) -> list[ev.Event]:
     with closing(StoreReader(path)) as reader:
-        return [fact.event for fact in reader.facts(reader.resolve(run).key, limit=10_000)]
+        return [fact.event for fact in events_after(reader, reader.resolve(run).key, limit=10_000)]
 
 
 def test_runs_of_another_store_are_taken_in_whole_and_once(tmp_path: Path) -> None:
@@ -42,7 +44,7 @@ def test_runs_of_another_store_are_taken_in_whole_and_once(tmp_path: Path) -> No
         tokens = reader.tokens(run.key, view.key)
         assert tokens is not None
         assert tokens.rows == other.tokens(original.key, other.groups(original.key, 3)[0].key).rows  # type: ignore[union-attr]
-        assert len(list(reader.search("yes", run=run.key))) == 6
+        assert len(list(search(reader, "yes", run=run.key))) == 6
     assert facts(here, short) == facts(there, "theirs")
 
 
@@ -100,7 +102,7 @@ def test_completions_of_trl_become_a_run_to_look_at(tmp_path: Path) -> None:
             ("=3", 0.0, -0.5),
         ]
         assert [item.value for item in group.rollouts[0].rewards] == [1.0, None]
-        assert [hit.text for hit in reader.search("two")] == ["two", "two"]
+        assert [hit.text for hit in search(reader, "two")] == ["two", "two"]
 
 
 def test_what_is_no_run_is_refused_with_its_name(tmp_path: Path) -> None:

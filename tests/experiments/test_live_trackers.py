@@ -17,6 +17,7 @@ from grpo_tui.experiments.db.paths import trackers_folder
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder
 from grpo_tui.experiments.record.run_recorder import RunHandle
+from grpo_tui.experiments.recorded_events import events_after
 from tests.experiments.made import config, ended, put_all, started, step_events
 from tests.experiments.test_export import records
 from tests.patience import PATIENCE, until
@@ -59,7 +60,7 @@ def logged(store: Path) -> set[int]:
 
 def notes(recorder: Recorder, handle: RunHandle) -> list[str]:
     with closing(StoreReader(recorder.path)) as reader:
-        facts = [fact.event for fact in reader.facts(handle.key)]
+        facts = [fact.event for fact in events_after(reader, handle.key)]
     return [event.text for event in facts if isinstance(event, ev.NoteWritten)]
 
 

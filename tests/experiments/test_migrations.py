@@ -12,8 +12,10 @@ from grpo_tui.experiments.db.migration_sql import CURRENT, MIGRATIONS
 from grpo_tui.experiments.db.migrations import version
 from grpo_tui.experiments.db.texts import now_iso
 from grpo_tui.experiments.errors import StoreReadOnlyError, StoreUnusableError
+from grpo_tui.experiments.post_mortem import post_mortem
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.search import search
 from grpo_tui.experiments.store import ExperimentStore
 from tests.experiments.made import CONFIG, finished, put_all, record_run, started
 
@@ -39,7 +41,7 @@ def test_a_column_that_an_older_file_lacks_is_read_as_its_default(tmp_path: Path
     with closing(StoreReader(path)) as reader:
         run = reader.resolve("old").key
         assert [attempt.cause for attempt in reader.attempts(run)] == [""]
-        assert reader.post_mortem(run).last_seen
+        assert post_mortem(reader, run).last_seen
 
 
 def test_a_database_from_the_first_migration_opens_after_the_last_with_its_data(
@@ -49,7 +51,7 @@ def test_a_database_from_the_first_migration_opens_after_the_last_with_its_data(
     first_version(path)
     with closing(StoreReader(path)) as reader:
         assert reader.resolve("old").step == 2
-        assert len(list(reader.search("yes", mode="words"))) == 4
+        assert len(list(search(reader, "yes", mode="words"))) == 4
     store = ExperimentStore(path)
     assert store.copied_to is not None
     store.close()
@@ -57,8 +59,8 @@ def test_a_database_from_the_first_migration_opens_after_the_last_with_its_data(
         run = reader.resolve("old")
         assert reader.schema == CURRENT
         assert reader.metric_series(run.key, "reward").values == (0.1, 0.2)
-        assert len(list(reader.search("yes", run=run.key))) == 4
-        assert len(list(reader.search("1 + 1", run=run.key, limit=100))) == 8
+        assert len(list(search(reader, "yes", run=run.key))) == 4
+        assert len(list(search(reader, "1 + 1", run=run.key, limit=100))) == 8
     with closing(sqlite3.connect(store.copied_to)) as conn:
         assert version(conn) == FIRST
         assert conn.execute("SELECT name FROM run").fetchall() == [("old",)]

@@ -13,6 +13,7 @@ from grpo_engine.config.recipes import RECIPES, SETTINGS
 from grpo_engine.config.settings import AlgorithmConfig
 from grpo_engine.events import CheckpointSaved
 from grpo_tui.experiments.errors import NoStoreError, QueryError, RunNotFoundError
+from grpo_tui.experiments.post_mortem import post_mortem
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.store import ExperimentStore
 from tests.experiments.made import config, evaluated, finished, record_run
@@ -204,7 +205,7 @@ def test_a_lost_run_opens_with_what_is_known(tmp_path: Path) -> None:
                      "free_gb = 0.1")  # fmt: skip
     with closing(StoreReader(path)) as reader:
         run = reader.resolve(short)
-        mortem = reader.post_mortem(run.key)
+        mortem = post_mortem(reader, run.key)
     assert run.status == "lost"
     assert (mortem.last_step, mortem.checkpoint_step, mortem.steps_to_redo) == (6, 3, 3)
     assert "out of memory" in mortem.cause

@@ -15,10 +15,12 @@ from grpo_tui.experiments.board import Board
 from grpo_tui.experiments.db.connection import begin
 from grpo_tui.experiments.db.texts import iso
 from grpo_tui.experiments.errors import StoreUnusableError
+from grpo_tui.experiments.post_mortem import post_mortem
 from grpo_tui.experiments.read.status import LifeSigns, derive
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.live import LiveBoard
 from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.recorded_events import events_after
 from grpo_tui.experiments.store import ExperimentStore
 from tests.experiments.made import (
     CONFIG,
@@ -89,7 +91,7 @@ def test_progress_goes_to_the_board_and_not_into_the_record(recorder: Recorder) 
     assert handle.board.snapshot().phase == "generate"
     handle.close()
     with closing(StoreReader(recorder.path)) as reader:
-        assert reader.facts(handle.key) == ()
+        assert events_after(reader, handle.key) == ()
 
 
 def test_summaries_hold_extremes_with_their_steps_and_count_what_is_not_finite(
@@ -229,7 +231,7 @@ def test_a_run_whose_first_attempt_never_began_can_be_resumed(
     with closing(StoreReader(recorder.path)) as reader:
         run = reader.resumable("early").summary
         assert run.status == "lost"
-        assert reader.post_mortem(run.key).cause == "no process ever started it"
+        assert post_mortem(reader, run.key).cause == "no process ever started it"
         handle = recorder.resume_run("early", from_step=0)
         assert reader.resolve("early").status == "running"
         put_all(handle, started(), *step_events(1), ended(1))

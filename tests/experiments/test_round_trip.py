@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from grpo_engine import events as ev
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.recorded_events import events_after
 from tests.experiments.made import CONFIG, same
 
 TEXT = st.text(st.characters(exclude_categories=()), max_size=12) | st.sampled_from(
@@ -142,7 +143,7 @@ def test_any_events_written_are_read_back_equal(events: list[ev.Event]) -> None:
         assert handle.close(), handle.trouble
         recorder.close()
         reader = StoreReader(path)
-        found = [fact.event for fact in reader.facts(handle.key, limit=10_000)]
+        found = [fact.event for fact in events_after(reader, handle.key, limit=10_000)]
         reader.close()
     assert len(found) == len(events)
     for got, wanted in zip(found, events, strict=True):
@@ -155,9 +156,9 @@ def test_facts_come_in_pages_that_join_without_gap(tmp_path: Path) -> None:
     record_run(tmp_path / "s.db", steps=3)
     reader = StoreReader(tmp_path / "s.db")
     run = reader.resolve("@last").key
-    whole = [fact.seq for fact in reader.facts(run, limit=1000)]
+    whole = [fact.seq for fact in events_after(reader, run, limit=1000)]
     pages, after = [], 0
-    while page := reader.facts(run, after=after, limit=4):
+    while page := events_after(reader, run, after=after, limit=4):
         pages += [fact.seq for fact in page]
         after = page[-1].seq
     reader.close()

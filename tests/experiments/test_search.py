@@ -14,6 +14,7 @@ from grpo_engine import events as ev
 from grpo_tui.experiments.errors import QueryError
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.search import search, searching
 from tests.experiments.made import CONFIG, finished, group, put_all, started, step_events
 
 TEXTS = [
@@ -48,7 +49,7 @@ def reader(path: Path) -> Iterator[StoreReader]:
 
 def found(reader: StoreReader, text: str, **options: object) -> list[tuple[int, int]]:
     run = reader.resolve("one").key
-    hits = reader.search(text, run=run, **options)  # type: ignore[arg-type]
+    hits = search(reader, text, run=run, **options)
     return [(hit.step, hit.index) for hit in hits]
 
 
@@ -89,7 +90,8 @@ def test_prefix_and_substring_modes(reader: StoreReader) -> None:
 
 def test_hits_sort_by_reward_with_none_last(reader: StoreReader) -> None:
     rewards = [
-        hit.reward for hit in reader.search("problem", run=reader.resolve("one").key, sort="reward")
+        hit.reward
+        for hit in search(reader, "problem", run=reader.resolve("one").key, sort="reward")
     ]
     assert rewards == [0.4, 0.3, 0.2, 0.1, None, None, None, None]
 
@@ -98,7 +100,7 @@ def test_walking_the_sorted_rollouts_gives_what_sorting_the_hits_gives(
     reader: StoreReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = found(reader, "problem", sort="reward")
-    monkeypatch.setattr("grpo_tui.experiments.read.search.FEW", 1)
+    monkeypatch.setattr("grpo_tui.experiments.search.PAGE", 1)
     assert found(reader, "problem", sort="reward") == wanted
     assert found(reader, "problem", sort="reward", mode="words") == wanted
     by_length = found(reader, "problem", sort="length")
@@ -107,13 +109,13 @@ def test_walking_the_sorted_rollouts_gives_what_sorting_the_hits_gives(
 
 def test_a_search_stays_in_its_run_and_goes_on_before_a_hit(reader: StoreReader) -> None:
     run = reader.resolve("two").key
-    hits = list(reader.search("problem", run=run, limit=3))
-    more = list(reader.search("problem", run=run, before=hits[-1].rollout))
+    hits = list(search(reader, "problem", run=run, limit=3))
+    more = list(search(reader, "problem", run=run, before=hits[-1].rollout))
     assert {hit.run for hit in hits + more} == {run}
     keys = [hit.rollout for hit in hits + more]
     assert keys == sorted(keys, reverse=True)
     assert len(keys) == 8
-    assert len(list(reader.search("problem", limit=100))) == 16
+    assert len(list(search(reader, "problem", limit=100))) == 16
 
 
 @pytest.mark.parametrize("sort", ["newest", "reward"])
@@ -132,12 +134,12 @@ def test_the_limit_counts_what_the_narrowing_leaves(
 
 def test_a_step_is_searched_within_a_run(reader: StoreReader) -> None:
     with pytest.raises(QueryError, match="name the run"):
-        list(reader.search("problem", step=1))
+        list(search(reader, "problem", step=1))
 
 
 @pytest.mark.parametrize("text", ["ca", "CA", "42</ans", "x=-", "= -5 OR", "sat", "roblem 2"])
 def test_a_part_of_a_word_is_found_without_being_asked_for(reader: StoreReader, text: str) -> None:
-    hits = list(reader.search(text, run=reader.resolve("one").key))
+    hits = list(search(reader, text, run=reader.resolve("one").key))
     assert hits
     for hit in hits:
         assert hit.text[hit.start : hit.end].casefold() == text.casefold()
@@ -171,7 +173,7 @@ def test_the_answers_that_contain_a_text_are_found_and_the_match_is_in_its_place
 ) -> None:
     with closing(written(tuple(texts))) as reader:
         for typed in (part for part in (*sought, *(text[1:5] for text in texts)) if part.strip()):
-            hits = [hit for hit in reader.search(typed) if hit.where == "completion"]
+            hits = [hit for hit in search(reader, typed) if hit.where == "completion"]
             wanted = [index for index, text in enumerate(texts) if evened(typed) in evened(text)]
             assert sorted(hit.index for hit in hits) == wanted
             for hit in hits:
@@ -181,17 +183,17 @@ def test_the_answers_that_contain_a_text_are_found_and_the_match_is_in_its_place
 def test_a_search_pauses_after_every_few_thousand_texts(
     reader: StoreReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("grpo_tui.experiments.read.search.SCANNED", 2)
+    monkeypatch.setattr("grpo_tui.experiments.search.PAGE", 2)
     run = reader.resolve("one").key
-    steps = list(reader.searching("cat", run=run))
+    steps = list(searching(reader, "cat", run=run))
     assert [hit.text for hit in steps if hit] == ["the cat sat"]
-    nothing = list(reader.searching("nowhere", run=run))
+    nothing = list(searching(reader, "nowhere", run=run))
     assert nothing == [None] * len(nothing)
     assert len(nothing) >= 1
 
 
 def test_a_search_can_be_stopped(reader: StoreReader) -> None:
-    hits = reader.search("problem", limit=100)
+    hits = search(reader, "problem", limit=100)
     next(hits)
     reader.interrupt()
     with pytest.raises(InterruptedError):
@@ -213,7 +215,7 @@ def test_a_substring_is_found_beyond_ascii_and_past_the_first_pages(tmp_path: Pa
     with closing(StoreReader(path)) as reader:
 
         def found(text: str) -> list[str]:
-            return [hit.text for hit in reader.search(text, mode="substring")]
+            return [hit.text for hit in search(reader, text, mode="substring")]
 
         assert found("fine") == [odd[0]]
         assert found("5 k") == [odd[0]]
@@ -237,13 +239,12 @@ def recorded(folder: Path, *events: ev.Event) -> Path:
 def test_every_order_gives_each_hit_once_over_all_pages(
     tmp_path: Path, sort: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("grpo_tui.experiments.read.search.FEW", 0)
-    monkeypatch.setattr("grpo_tui.experiments.read.search_order.FIRST_PAGE", 2)
+    monkeypatch.setattr("grpo_tui.experiments.search.PAGE", 2)
     last = ev.GroupScored(step=3, group=group(0, ("yes", "yes", "no")))
     path = recorded(tmp_path, *step_events(1), *step_events(2), last, finished(3))
     with closing(StoreReader(path)) as reader:
         run = reader.resolve("@last").key
-        hits = [hit.rollout for hit in reader.search("1 + 1", run=run, sort=sort, limit=100)]
+        hits = [hit.rollout for hit in search(reader, "1 + 1", run=run, sort=sort, limit=100)]
     assert sorted(hits) == list(range(1, 12))
     if sort in ("kl", "clip"):
         assert hits[-3:] == [11, 10, 9]
@@ -253,8 +254,7 @@ def test_every_order_gives_each_hit_once_over_all_pages(
 def test_the_highest_come_first_whether_they_are_old_or_new_and_the_newer_of_equals(
     tmp_path: Path, column: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("grpo_tui.experiments.read.search.FEW", 0)
-    monkeypatch.setattr("grpo_tui.experiments.read.search_order.FIRST_PAGE", 3)
+    monkeypatch.setattr("grpo_tui.experiments.search.PAGE", 3)
     path = recorded(tmp_path, *(event for step in range(1, 41) for event in step_events(step)))
     with closing(sqlite3.connect(path)) as file, file:
         # Five values, each in both old and new groups.
@@ -263,5 +263,5 @@ def test_the_highest_come_first_whether_they_are_old_or_new_and_the_newer_of_equ
     with closing(StoreReader(path)) as reader:
         run = reader.resolve("@last").key
         sort = {"tokens": "length"}.get(column, column)
-        hits = [hit.rollout for hit in reader.search("1 + 1", run=run, sort=sort, limit=200)]
+        hits = [hit.rollout for hit in search(reader, "1 + 1", run=run, sort=sort, limit=200)]
     assert hits == [row[0] for row in wanted]

@@ -13,6 +13,7 @@ from grpo_tui.experiments.compare.runs import compare, progress
 from grpo_tui.experiments.export.rows import evaluation_rows
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.recorded_events import events_after
 from tests.experiments.made import CONFIG, ended, evaluated, finished, put_all, started
 
 REWARDS = {"eval/reward": 0.5, "eval/rewards/format_parts": 0.5}
@@ -49,7 +50,7 @@ def test_false_zeros_of_older_files_are_read_as_not_measured(store: Path) -> Non
     assert correct(store, "measured") == [0, 0, 1, 1, 1, 1]
     with closing(StoreReader(store)) as reader:
         run = reader.resolve("own").key
-        facts = [fact.event for fact in reader.facts(run)]
+        facts = [fact.event for fact in events_after(reader, run)]
     rows = [row for event in facts if isinstance(event, ev.EvaluationFinished)
             for row in event.rows]  # fmt: skip
     assert [row.correct for row in rows] == [None] * 6

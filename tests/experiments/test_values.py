@@ -17,7 +17,7 @@ from grpo_tui.experiments import values as v
 from grpo_tui.experiments.db import tables as t
 from grpo_tui.experiments.db.numbers import nan_names
 from grpo_tui.experiments.errors import StoreUnusableError
-from grpo_tui.experiments.read.connection import Reading, as_view
+from grpo_tui.experiments.read.connection import Connection, as_view
 from grpo_tui.experiments.store import ExperimentStore
 
 NUMBER = st.none() | st.floats().map(lambda number: number + 0.0)  # SQLite has no -0.0
@@ -86,14 +86,14 @@ def test_spans_are_read_as_they_were_stored(engine: Engine) -> None:
 
 
 def test_a_field_whose_column_the_file_lacks_has_its_default_or_is_an_error(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ExperimentStore(tmp_path / "s.db").close()
-    with closing(Reading(tmp_path / "s.db")) as reading:
-        columns = reading._columns(t.ATTEMPT)
-        reading._present["attempt"] = columns - {"cause"}
-        names = set(reading._select(v.AttemptView, t.ATTEMPT).selected_columns.keys())
+    with closing(Connection(tmp_path / "s.db")) as connection:
+        columns = set(t.ATTEMPT.c.keys())
+        monkeypatch.setattr(connection, "_columns", lambda _: columns - {"cause"})
+        names = set(connection.select(v.AttemptView, t.ATTEMPT).selected_columns.keys())
         assert names == {field.name for field in fields(v.AttemptView)} - {"cause"}
-        reading._present["attempt"] = columns - {"host"}
+        monkeypatch.setattr(connection, "_columns", lambda _: columns - {"host"})
         with pytest.raises(StoreUnusableError, match="no column for host"):
-            reading._select(v.AttemptView, t.ATTEMPT)
+            connection.select(v.AttemptView, t.ATTEMPT)

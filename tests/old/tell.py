@@ -77,6 +77,7 @@ def replayed() -> list[Any]:
     from grpo_engine import events as ev
     from grpo_tui.app.feed.replay import timed
     from grpo_tui.experiments.reader import StoreReader
+    from grpo_tui.experiments.recorded_events import events_after
 
     with closing(StoreReader(Path(STORE))) as reader:
         return [
@@ -84,7 +85,7 @@ def replayed() -> list[Any]:
             for name in (FIRST, SECOND)
             for moment in timed(
                 (fact.at, fact.event)
-                for fact in reader.facts(reader.resolve(name).key, after=0, limit=10_000)
+                for fact in events_after(reader, reader.resolve(name).key, after=0, limit=10_000)
             )
         ]
 

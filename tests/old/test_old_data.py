@@ -19,6 +19,7 @@ from grpo_tui.experiments.db.migration_sql import CURRENT
 from grpo_tui.experiments.db.paths import spill_file
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder
+from grpo_tui.experiments.recorded_events import events_after
 from tests.e2e.test_processors import CPUS, EMULATOR, HERE, emulated
 from tests.old.tell import EXPECTED, FIRST, SPILL, SPILLED, STORE, told, unpack
 
@@ -41,7 +42,7 @@ def rows(file: Path) -> list[Any]:
 def stored(store: Path) -> list[ev.Event]:
     """All facts of the run that is in both stores."""
     with closing(StoreReader(store)) as reader:
-        found = reader.facts(reader.resolve(FIRST).key, after=0, limit=10_000)
+        found = events_after(reader, reader.resolve(FIRST).key, after=0, limit=10_000)
     return [fact.event for fact in found]
 
 

@@ -34,13 +34,13 @@ def logs(
     if as_json and follow:
         raise typer.BadParameter("--json prints what is there now: leave --follow out")
     from grpo_tui.experiments.db.paths import log_file, run_folder
-    from grpo_tui.experiments.read.post_mortem import tail
+    from grpo_tui.experiments.post_mortem import log_lines, tail
 
     with reading(db) as reader:
         record = reader.resolve(run)
         path = log_file(run_folder(reader.path, record.id))
         end = path.stat().st_size if path.exists() else 0
-        tail_lines = tail(path, lines, end) or reader.log_lines(record.key, lines)
+        tail_lines = tail(path, lines, end) or log_lines(reader, record.key, lines)
         if as_json:
             print_json(list(tail_lines))
             return

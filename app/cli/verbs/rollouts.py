@@ -45,6 +45,7 @@ def rollouts(
     """
     from grpo_engine.errors import quoted
     from grpo_tui.experiments.errors import QueryError
+    from grpo_tui.experiments.search import search as find
 
     if sort and sort not in SORTS:
         raise QueryError(
@@ -60,9 +61,9 @@ def rollouts(
         if search:
             maximum = limit + 1 if limit else 2**31
             hits = list(
-                reader.search(
-                    search, run=target.key, mode=mode or "substring", sort=sort or "newest",
-                    limit=maximum, step=step, group=group, origin=origin,
+                find(
+                    reader, search, run=target.key, mode=mode or "substring",
+                    sort=sort or "newest", limit=maximum, step=step, group=group, origin=origin,
                 )
             )  # fmt: skip
             more = len(hits) == maximum

@@ -118,13 +118,14 @@ def show(
     Example: grpo-tui runs show @last --json
     """
     from grpo_tui.experiments.export.rows import run_row
+    from grpo_tui.experiments.post_mortem import post_mortem
 
     with reading(db) as reader:
         summary = reader.resolve(run)
         detail = reader.run(summary.key)
         alerts = reader.alerts(summary.key)
         ended_badly = summary.status in ("lost", "stalled", "unknown", "aborted", "failed")
-        mortem = reader.post_mortem(summary.key) if ended_badly else None
+        mortem = post_mortem(reader, summary.key) if ended_badly else None
     row = run_row(detail.summary)
     settings = {f"cfg.{path}": value for path, value in detail.settings.items()}
     if as_csv:

@@ -18,7 +18,7 @@ from tests.app.tui.screens.test_watch import SHORT, settle, workbench
 EARLIER = {
     "AlertsLog", "ChartScreen", "Choice", "ChatScreen", "CompareScreen", "Curves", "ExploreScreen",
     "Groups", "Lanes", "LabScreen", "LatestScreen", "NewRunScreen",
-    "RolloutsScreen", "WatchScreen", "AnswersPanel", 
+    "RolloutsScreen", "WatchScreen", "AnswersPanel",
     "HelpScreen", "Ask",
 }  # fmt: skip
 

@@ -203,5 +203,10 @@ async def fills_memory_later(completions: list[str], **kwargs: Any) -> list[floa
     return fills_memory(completions)
 
 
+async def blocks_the_loop(completions: list[str], **kwargs: Any) -> list[float]:
+    time.sleep(1000)
+    return []
+
+
 async def also_length_of(completions: list[str], **kwargs: Any) -> list[float]:
     return length_of(completions)

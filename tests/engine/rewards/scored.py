@@ -13,5 +13,5 @@ def values_of(scored: ScoredRewards) -> tuple[tuple[float | None, ...], ...]:
 
 def pid_of(client: RewardClient) -> int | None:
     """The id of the first process that runs."""
-    pids = [pid for group in client._groups for pid in pids_of(group.sandbox)]
+    pids = [pid for sandbox in client._sandboxes for pid in pids_of(sandbox)]
     return next(iter(pids), None)

@@ -16,6 +16,7 @@ from grpo_engine.rewards.outcome import ScoredRewards
 from grpo_engine.sandbox.process import LOG_LIMIT
 from grpo_engine.tasks.base import RewardSpec
 from tests.engine.rewards.scored import pid_of, values_of
+from tests.engine.sandbox.processes import pids_of
 from tests.patience import until
 
 CASES = Path(__file__).parent / "rewards_cases.py"
@@ -142,6 +143,20 @@ def test_a_function_that_hangs_gets_none_and_the_others_are_scored(
     assert problem.cause == "timeout"
     assert "rewards.time_limit 1 s" in problem.message
     assert "rewards_cases.py:" in problem.line
+
+
+def test_an_async_function_that_blocks_the_loop_costs_the_other_ones_nothing(
+    tmp_path: Path,
+) -> None:
+    with worker(tmp_path, "blocks_the_loop", "also_length_of", limit=1.0) as made:
+        scored = score(made, "ab", "c")
+    assert values_of(scored) == ((None, None), (2.0, 1.0))
+    assert [problem.cause for problem in scored.problems] == ["timeout"]
+
+
+def test_a_run_starts_as_many_processes_as_it_needs(tmp_path: Path) -> None:
+    with worker(tmp_path, "length_of", "also_length_of") as made:
+        assert len([pid for sandbox in made._sandboxes for pid in pids_of(sandbox)]) == 1
 
 
 @pytest.mark.parametrize(

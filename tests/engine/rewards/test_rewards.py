@@ -227,8 +227,10 @@ def test_outcome_scores_are_a_step_at_the_end_of_the_completion() -> None:
         ]
         for by_steps, outcome in ((0.5, 1.0), (None, 0.0))
     ]
-    steps = steps_of(rewards, [[[(3, 1.0), (99, 0.0)], None], [None, None]], [long, short])
-    assert steps == (((2, 2.0), (8, 0.0), (8, 1.0)), ((3, 0.0),))
+    assert steps_of(long, rewards[0], [[(3, 1.0), (99, 0.0)], None]) == (
+        (2, 2.0), (8, 0.0), (8, 1.0)
+    )  # fmt: skip
+    assert steps_of(short, rewards[1], [None, None]) == ((3, 0.0),)
 
 
 def test_arrays_and_scalars_of_other_libraries_are_scores() -> None:
@@ -237,8 +239,8 @@ def test_arrays_and_scalars_of_other_libraries_are_scores() -> None:
     assert read_scores(np.array([1, 0.5]), 2).values == [1.0, 0.5]
     assert read_scores([np.float32(1), True], 2).values == [1.0, 1.0]
     assert read_scores((x for x in (1, None)), 2).values == [1.0, None]
-    assert read_scores({"a": 1}, 1).invalid[0][1] == "type"
-    assert read_scores([[(1, 2, 3)]], 1).invalid[0][1] == "type"
+    assert read_scores({"a": 1}, 1).problems[0].cause == "type"
+    assert read_scores([[(1, 2, 3)]], 1).problems[0].cause == "type"
 
 
 @given(st.floats() | st.integers(), st.floats(-1e9, 1e9))
@@ -246,18 +248,18 @@ def test_a_score_is_kept_if_float32_can_add_it_up_and_named_if_not(
     item: float, weight: float
 ) -> None:
     read = read_scores([item, 1.0], 2, weight)
-    (value, other), odd = read.values, read.invalid
+    (value, other), odd = read.values, read.problems
     assert other == 1.0
     if value is None:
-        ((place, kind, message),) = odd
-        assert (place, kind) == (0, "value")
-        assert "scored None" in message
+        (problem,) = odd
+        assert (problem.completion, problem.cause) == (0, "value")
+        assert "scored None" in problem.message
     else:
         assert (value, odd) == (float(item), [])
         assert np.isfinite(np.float32(max(1, abs(weight)) * value) * np.float32(1e6))
     steps = read_scores([[(0, item), (1, 1.0)]], 1, weight)
     assert (steps.values[0] is None) == (value is None)
-    assert [kind for _, kind, _ in steps.invalid] == (["value"] if value is None else [])
+    assert [problem.cause for problem in steps.problems] == (["value"] if value is None else [])
 
 
 @pytest.mark.parametrize("name", sorted(BUILT_IN))

@@ -17,7 +17,11 @@ SERVICE = "tests.engine.sandbox.service:Service"
 
 
 def call(method: str, worker: int = 0, limit: float = 60.0, **arguments: Any) -> Call:
-    return Call(method, lambda _: (arguments, limit), worker)
+    return Call(method, arguments, limit, worker)
+
+
+def in_thread(method: str, limit: float = 60.0, **arguments: Any) -> Call:
+    return Call(method, arguments, limit, in_thread=True)
 
 
 def test_a_hang_in_one_process_never_ends_the_calls_of_another(tmp_path: Path) -> None:
@@ -38,9 +42,9 @@ def test_a_hang_in_one_process_never_ends_the_calls_of_another(tmp_path: Path) -
 
 
 def test_calls_that_hang_side_by_side_end_together(tmp_path: Path) -> None:
-    with Sandbox(SERVICE, tmp_path, "one", at_a_time=8) as sandbox:
+    with Sandbox(SERVICE, tmp_path, "one") as sandbox:
         for _ in range(6):
-            sandbox.submit(call("hang", limit=1.0))
+            sandbox.submit(in_thread("hang", limit=1.0))
         results = sandbox.finish()
         assert [result.failure and result.failure.cause for result in results] == ["timeout"] * 6
         assert sandbox._processes < 4  # some may be reported a moment later than others
@@ -58,7 +62,6 @@ def test_calls_fail_with_the_setup_of_their_process(tmp_path: Path) -> None:
     setup = [call("load", text="a"), call("load", text="")]
     with Sandbox(SERVICE, tmp_path, "one", setup=setup) as sandbox:
         result = sandbox.ask(call("echo", text="c"))
-        assert result.setup is setup[1]
         assert result.failure is not None
         assert result.failure.message == "ValueError: nothing to load"
         assert pids_of(sandbox) == []
@@ -141,8 +144,11 @@ def test_what_loads_may_not_need_all_of_the_memory(tmp_path: Path) -> None:
 
 
 def test_calls_beside_one_that_needs_too_much_memory_are_made_again(tmp_path: Path) -> None:
-    with Sandbox(SERVICE, tmp_path, "one", memory=LIMIT, at_a_time=4) as sandbox:
-        calls = [call("fill", megabytes=400), call("echo", text="a"), call("fill", megabytes=1)]
+    with Sandbox(SERVICE, tmp_path, "one", memory=LIMIT) as sandbox:
+        calls = [
+            in_thread("fill", megabytes=400), in_thread("echo", text="a"),
+            in_thread("fill", megabytes=1),
+        ]  # fmt: skip
         for each in calls:
             sandbox.submit(each)
         reasons = {result.call: reason(result) for result in sandbox.finish()}
@@ -185,18 +191,19 @@ def test_a_call_that_hangs_in_this_process_does_not_keep_it_from_ending(
     tmp_path: Path, side_by_side: int
 ) -> None:
     """One at a time the caller waits as well, so an interrupt has to end both."""
+    make = "call" if side_by_side == 1 else "in_thread"
     code = f"""
 import os, signal, threading, time
 from pathlib import Path
-from tests.engine.sandbox.test_sandbox import SERVICE, call
+from tests.engine.sandbox.test_sandbox import SERVICE, call, in_thread
 from grpo_engine.sandbox.client import Sandbox
 folder, objects = Path({str(tmp_path)!r}), {{"a": 1}}
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 def interrupt():
     while not os.path.exists({str(tmp_path / "begun")!r}): time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGINT)
-with Sandbox(SERVICE, folder, "x", at_a_time={side_by_side}, objects=objects) as s:
-    s.submit(call("hang", file={str(tmp_path / "begun")!r}))
+with Sandbox(SERVICE, folder, "x", objects=objects) as s:
+    s.submit({make}("hang", file={str(tmp_path / "begun")!r}))
     if {side_by_side} == 1:
         threading.Thread(target=interrupt, daemon=True).start()
     try:

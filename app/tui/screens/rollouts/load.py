@@ -248,8 +248,10 @@ class Searcher:
 
     def look(self, reader: "StoreReader") -> Hits:
         """Look further and return what is found so far."""
+        from grpo_tui.experiments.search import searching
+
         if self._stream is None:
-            self._stream = reader.searching(self.hits.text, run=self._run.key, limit=MOST_HITS + 1)
+            self._stream = searching(reader, self.hits.text, run=self._run.key, limit=MOST_HITS + 1)
         found, pauses = list(self.hits.found), 0
         for hit in self._stream:
             if hit is not None:

@@ -242,11 +242,11 @@ def column_items(reader: "StoreReader", columns: Sequence[str]) -> list[Item]:
     """The columns to choose from: those that are shown, the settings and the metrics."""
     from grpo_engine.config.parse import settings
 
-    known, declared = reader.known(), settings()
-    metrics = sorted(known.metrics, key=lambda key: (key not in METRICS, key))
+    names, declared = reader.names(), settings()
+    metrics = sorted(names.metrics, key=lambda key: (key not in METRICS, key))
     items = [
         *(Item(f"={path}", (path, declared[path].help if path in declared else "a setting"))
-          for path in sorted(known.settings)),
+          for path in sorted(names.settings)),
         *(Item(f"{stat} {key}", (f"{stat} {key}", spec(key).help), also=spec(key).also)
           for key in metrics for stat in ("best", "last")),
     ]  # fmt: skip

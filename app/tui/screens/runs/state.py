@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 GROUPS = ("", "recipe", "task", "model", "sweep", "seed", "status")
 MAX_RUNS = 5000  # in the table; a search finds the others
 MAX_DIFFERING = 6  # settings of runs that are of no sweep; with more there is nothing to compare
-COMPARED_RUNS = 200  # whose settings are compared, at most
+COMPARED_RUNS = 500  # whose settings are compared, at most
 METRICS = (
     "reward", "eval/accuracy", "eval/greedy/accuracy", "kl", "clip_ratio/region_mean",
     "tokens_per_second",
@@ -206,16 +206,9 @@ def load_list(reader: "StoreReader", view: View) -> dict[str, Any]:
 
 def differing_settings(reader: "StoreReader", runs: Sequence[RunSummary]) -> tuple[str, ...]:
     """The settings that differ within a sweep, and those of the other runs if they are few."""
-    sweeps: dict[int | None, list[Mapping[str, Any]]] = {}
-    for run in runs:
-        sweeps.setdefault(run.sweep_id, []).append(reader.settings(run.key))
     differing: dict[str, None] = {}
-    for sweep, settings in sweeps.items():
-        paths = [
-            path for path, value in settings[0].items()
-            if path != "name" and not path.startswith("record.")
-            and any(other.get(path) != value for other in settings[1:])
-        ]  # fmt: skip
+    for sweep, settings in reader.differing_settings(run.key for run in runs).items():
+        paths = [path for path in settings if path != "name" and not path.startswith("record.")]
         if sweep is not None or len(paths) <= MAX_DIFFERING:
             differing |= dict.fromkeys(paths)
     return tuple(differing)
@@ -233,6 +226,7 @@ def load_preview(reader: "StoreReader", run: RunSummary) -> Preview:
     """Curves, changed settings, the last alert; for a lost run, what is known of its end."""
     # pydantic takes as long to load as the screen's first frame takes to draw
     from grpo_engine.config.parse import changed
+    from grpo_tui.experiments.post_mortem import post_mortem
 
     detail = reader.run(run.key)
     keys = set(reader.metric_keys(run.key))
@@ -246,5 +240,5 @@ def load_preview(reader: "StoreReader", run: RunSummary) -> Preview:
         series=tuple(reader.metric_series(run.key, key) for key in PREVIEWED if key in keys),
         alert=next((alert for alert in reader.alerts(run.key) if not alert.muted), None),
         evaluations=reader.evaluations(run.key),
-        post_mortem=reader.post_mortem(run.key) if run.status in ("lost", "failed") else None,
+        post_mortem=post_mortem(reader, run.key) if run.status in ("lost", "failed") else None,
     )

@@ -365,7 +365,7 @@ async def test_a_search_waits_until_typing_pauses_and_says_nothing_before(
 async def test_a_search_leaves_the_reader_free_between_slices(
     texts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("grpo_tui.experiments.read.search.SCANNED", 5)
+    monkeypatch.setattr("grpo_tui.experiments.search.PAGE", 5)
     monkeypatch.setattr("grpo_tui.app.tui.screens.rollouts.load.SLICE", 2)
     reader = StoreReader(texts)
     searcher = Searcher(run_facts(reader, 1), "7+1")

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sqlalchemy import select
 
@@ -10,8 +11,10 @@ from grpo_tui.experiments import values as v
 from grpo_tui.experiments.db.machine import boot_id, host_name
 from grpo_tui.experiments.db.paths import fault_file, log_file, run_folder
 from grpo_tui.experiments.db.tables import ATTEMPT, EVENT, RUN
-from grpo_tui.experiments.db.texts import ago, iso, seconds
-from grpo_tui.experiments.read.metrics import MetricQuestions
+from grpo_tui.experiments.db.texts import iso
+
+if TYPE_CHECKING:
+    from grpo_tui.experiments.reader import StoreReader
 
 LINES = 20
 LOGGED = ("NoteWritten", "AlertRaised", "RunFailed", "CheckpointSaved")
@@ -27,45 +30,45 @@ class Attempt(v.AttemptView):
     slept_s: float
 
 
-class PostMortemQuestions(MetricQuestions):
-    """The last signs of a run, and what is needed to resume it."""
+def post_mortem(reader: "StoreReader", run: int) -> v.PostMortem:
+    """Return the last step, checkpoint, steps to redo, likely cause and last log lines."""
+    folder = run_folder(reader.path, reader.short_id(run))
+    ((last, error),) = reader.rows(select(RUN.c.step, RUN.c.error).where(RUN.c.id == run))
+    saved = [item for item in reader.checkpoints(run) if item.exists and item.step <= last]
+    checkpoint = max(saved, key=lambda item: item.step, default=None)
+    query = reader.select(Attempt, ATTEMPT).where(ATTEMPT.c.run_id == run)
+    attempts = reader.views(Attempt, query.order_by(ATTEMPT.c.n.desc()).limit(1))
+    attempt = attempts[0] if attempts else None
+    return v.PostMortem(
+        run=run,
+        last_step=last,
+        checkpoint_step=checkpoint.step if checkpoint else None,
+        checkpoint_path=checkpoint.path if checkpoint else None,
+        steps_to_redo=last - (checkpoint.step if checkpoint else 0),
+        last_seen=attempt.heartbeat if attempt else "",
+        cause=_cause(error, folder, attempt) if attempt else "no process ever started it",
+        log_lines=tail(log_file(folder), LINES) or log_lines(reader, run),
+    )
 
-    def post_mortem(self, run: int) -> v.PostMortem:
-        """Return the last step, checkpoint, steps to redo, likely cause and last log lines."""
-        folder = run_folder(self.path, self._short(run))
-        ((last, error),) = self._all(select(RUN.c.step, RUN.c.error).where(RUN.c.id == run))
-        saved = [item for item in self.checkpoints(run) if item.exists and item.step <= last]
-        newest = max(saved, key=lambda item: item.step, default=None)
-        query = self._select(Attempt, ATTEMPT).where(ATTEMPT.c.run_id == run)
-        attempts = self._views(Attempt, query.order_by(ATTEMPT.c.n.desc()).limit(1))
-        attempt = attempts[0] if attempts else None
-        return v.PostMortem(
-            run=run,
-            last_step=last,
-            checkpoint_step=newest.step if newest else None,
-            checkpoint_path=newest.path if newest else None,
-            steps_to_redo=last - (newest.step if newest else 0),
-            last_seen=attempt.heartbeat if attempt else "",
-            cause=_cause(error, folder, attempt) if attempt else "no process ever started it",
-            log_lines=tail(log_file(folder), LINES) or self.log_lines(run),
-        )
 
-    def log_lines(self, run: int, lines: int = LINES) -> tuple[str, ...]:
-        """Return the last notes, alerts and errors that a run recorded, with their times."""
-        rows = self._all(
-            select(EVENT.c.at, EVENT.c.payload)
-            .where(EVENT.c.run_id == run, EVENT.c.kind.in_(LOGGED))
-            .order_by(EVENT.c.seq.desc())
-            .limit(lines)
-        )
-        return tuple(f"{iso(at)} step {event.step}: {_text(event)}" for at, event in reversed(rows))
+def log_lines(reader: "StoreReader", run: int, lines: int = LINES) -> tuple[str, ...]:
+    """Return the last notes, alerts and errors that a run recorded, with their times."""
+    rows = reader.rows(
+        select(EVENT.c.at, EVENT.c.payload)
+        .where(EVENT.c.run_id == run, EVENT.c.kind.in_(LOGGED))
+        .order_by(EVENT.c.seq.desc())
+        .limit(lines)
+    )
+    return tuple(f"{iso(at)} step {event.step}: {_text(event)}" for at, event in reversed(rows))
 
 
 def _text(event: ev.Event) -> str:
     match event:
-        case ev.NoteWritten(text=text) | ev.RunFailed(message=text):
-            return text
-        case ev.AlertRaised(explanation=text):
+        case (
+            ev.NoteWritten(text=text)
+            | ev.RunFailed(message=text)
+            | ev.AlertRaised(explanation=text)
+        ):
             return text
         case ev.CheckpointSaved(path=path):
             return f"checkpoint {path}"
@@ -73,7 +76,7 @@ def _text(event: ev.Event) -> str:
 
 
 def _cause(error: str, folder: Path, attempt: Attempt) -> str:
-    held, left = attempt.rss_gb, attempt.free_gb
+    used, free = attempt.rss_gb, attempt.free_gb
     if error or attempt.cause or attempt.ended_at:
         return error or attempt.cause or "its process exited without reporting an end"
     if fault := _fault(fault_file(folder)):
@@ -83,8 +86,8 @@ def _cause(error: str, folder: Path, attempt: Attempt) -> str:
     if attempt.boot != boot_id():
         return "the machine restarted while it ran"
     parts = []
-    if 0 < left < 0.05 * (held + left):
-        parts.append(f"probably out of memory: it held {held:.1f} GB and {left:.1f} GB were left")
+    if 0 < free < 0.05 * (used + free):
+        parts.append(f"probably out of memory: it used {used:.1f} GB and {free:.1f} GB were free")
     if attempt.slept_s > 0:
         parts.append(f"the machine was suspended for {attempt.slept_s:.0f} s while it ran")
     if not parts:
@@ -113,8 +116,3 @@ def _fault(path: Path) -> str:
         if line.startswith("Fatal Python error"):
             return f"its process crashed: {line.removeprefix('Fatal Python error: ')}"
     return ""
-
-
-def last_sign(heartbeat: str, now: float) -> str:
-    """Say how long ago a run last gave a sign of life."""
-    return f"last sign of life {ago(seconds(heartbeat), now)} ago"
