@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from textual import events, on, work
 from textual.app import ComposeResult, SuspendNotSupported
@@ -56,6 +56,9 @@ from grpo_tui.app.tui.widgets.panel import Line, Panel, paragraph
 from grpo_tui.app.tui.widgets.top_bar import pulse
 from grpo_tui.experiments.errors import NoStoreError, StoreError
 from grpo_tui.experiments.values import RunSummary
+
+if TYPE_CHECKING:
+    from grpo_tui.app.tui.dialogs.picker import Picked
 
 POLL_S = 0.5
 PREVIEW_DELAY_S = 0.12
@@ -602,14 +605,17 @@ class RunsScreen(ControlScreen):
         index = GROUPS.index(self.view.group) if self.view.group in GROUPS else -1
         self._relist(group=GROUPS[(index + 1) % len(GROUPS)], folded=frozenset())
 
-    @work(exclusive=True, group="columns")
-    async def action_group_by(self) -> None:
+    def action_group_by(self) -> None:
         """Ask what to group by, and do so if the store has it."""
         hint = "A setting or a metric, such as optimizer.learning_rate. Empty for no groups."
-        text = await self.app.push_screen_wait(Ask("group by", hint, self.view.group))
-        if text is None:
-            return
-        group = text.strip()
+        self.app.push_screen(Ask("group by", hint, self.view.group), self._group_by)
+
+    def _group_by(self, text: str | None) -> None:
+        if text is not None:
+            self._try_group(text.strip())
+
+    @work(exclusive=True, group="columns")
+    async def _try_group(self, group: str) -> None:
         try:
             if group not in GROUPS:
                 await self.workbench.reader.ask(
@@ -634,7 +640,9 @@ class RunsScreen(ControlScreen):
         except (StoreError, asyncio.CancelledError):  # there is no store yet
             return
         picker = Picker("columns", items, marks=columns, verb="show")
-        picked = await self.app.push_screen_wait(picker)
+        self.app.push_screen(picker, self._show_columns)
+
+    def _show_columns(self, picked: "Picked | None") -> None:
         if picked is not None:
             self.workbench.preferences.remember(**{"runs.columns": list(picked.marks)})
             self._relist(columns=picked.marks)
