@@ -16,10 +16,8 @@ from tests.app.tui.screens.test_watch import SHORT, settle, workbench
 
 # Screens whose keys still have their earlier meanings.
 EARLIER = {
-    "AlertsLog", "ChartScreen", "Choice", "ChatScreen", "CompareScreen", "Curves", "ExploreScreen",
-    "Groups", "Lanes", "LabScreen", "LatestScreen", "NewRunScreen",
-    "RolloutsScreen", "WatchScreen", "AnswersPanel",
-    "HelpScreen", "Ask",
+    "AlertsLog", "ChartScreen", "Choice", "CompareScreen", "Curves", "ExploreScreen",
+    "Groups", "Lanes", "LatestScreen", "WatchScreen", "Ask",
 }  # fmt: skip
 
 

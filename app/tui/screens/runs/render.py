@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from grpo_engine.metrics import natural_range, spec
-from grpo_tui.app.feed.series import series_of
-from grpo_tui.app.text.axes import axis
+from grpo_engine.metrics import spec
+from grpo_tui.app.charts.series import Series, axis_end, cut
 from grpo_tui.app.text.comparison import value_text
 from grpo_tui.app.text.numbers import change, seconds, share, short, sparkline, tokens, with_unit
 from grpo_tui.app.text.safe_text import cell_len, clip, pad, safe, wrap
@@ -20,15 +19,14 @@ from grpo_tui.app.tui.screens.runs.state import (
     Row,
     View,
 )
-from grpo_tui.app.tui.widgets.charts.braille import (
-    Canvas,
+from grpo_tui.app.tui.widgets.charts.plot import (
+    LABELS,
     Curve,
-    Frame,
-    draw,
-    drawn_values,
-    span_of,
+    axis_of,
+    plot,
+    plot_lines,
+    step_axis,
 )
-from grpo_tui.app.tui.widgets.charts.chart import LABELS, step_axis
 from grpo_tui.app.tui.widgets.panel import Line, Span, paragraph
 from grpo_tui.app.tui.widgets.top_bar import status_mark
 from grpo_tui.experiments.db.texts import seconds as seconds_of
@@ -383,31 +381,25 @@ def _charts(preview: Preview, width: int, height: int, palette: Palette) -> list
     count = max(0, height - 2) // (CHART_HEIGHT + 1)
     drawn = [series for series in preview.series[:3] if len(series.values) > 1][:count]
     steps = max((series.steps[-1] for series in drawn), default=0)
-    last = span_of(steps + 1, preview.detail.summary.total_steps + 1) - 1
+    last = axis_end(steps, preview.detail.summary.total_steps)
     lines = [line for series in drawn for line in _chart(series, last, width, palette)]
     return [*lines, step_axis(last, width, palette)] if lines else []
 
 
-def _chart(series: MetricSeries, last: int, width: int, palette: Palette) -> list[Line]:
-    points = series_of(series.key)
-    for step, value in zip(series.steps, series.values, strict=True):
-        points.push(step, value)
-    about, view = spec(series.key), points.view()
-    curve = Curve(view, palette.of_series(series.key), palette.raw)
-    scale = axis(drawn_values(curve), unit=about.unit, natural=natural_range(series.key))
-    canvas = Canvas(max(4, width - LABELS), CHART_HEIGHT)
-    draw(canvas, curve, Frame(scale, 0, last))
-    last_value = with_unit(view.value, about.unit)  # where the line ends
+def _chart(series: MetricSeries, last: float, width: int, palette: Palette) -> list[Line]:
+    about, curve = spec(series.key), Series.of(series.key, series.steps, series.values)
+    columns = max(4, width - LABELS)
+    trace = Curve(cut(curve, curve.steps, last, 2 * columns), palette.of_series(series.key),
+                  range_colour=None if curve.sparse else palette.raw)  # fmt: skip
+    scale = axis_of(series.key, [trace], CHART_HEIGHT)
+    last_value = with_unit(curve.value, about.unit)  # where the line ends
     title: Line = [(f"{about.label} ", style(palette.label)),
                    (last_value, style(palette.headline))]  # fmt: skip
-    if not view.sparse:  # the table has the last step's value
+    if not curve.sparse:  # the table has the last step's value
         left = width - cell_len(about.label + last_value) - 1
         title.append((clip(" smoothed", left), style(palette.label)))
-    lines = [title]
-    for tick, row in zip(scale.margin(CHART_HEIGHT), canvas.rows(), strict=True):
-        marks: Line = [(tick, style(palette.label))]
-        lines.append(marks + [(text, style(colour) if colour else None) for text, colour in row])
-    return lines
+    cells = plot([trace], scale, columns, CHART_HEIGHT, palette)
+    return [title, *plot_lines(cells, scale, palette)]
 
 
 def _evaluations(preview: Preview, width: int, palette: Palette) -> list[Line]:
