@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from grpo_tui.experiments.queue import RunQueue
     from grpo_tui.experiments.reader import StoreReader
 
+MANY = 10_000  # more settings than are declared: those of other versions come last
 ENDED = 20  # how many runs are listed that are no longer in the queue
 AGAIN = ("skipped", "failed", "cancelled")
 EMPTY = "The queue is empty. New run (2) and `grpo-tui sweep` add runs to it."
@@ -183,11 +184,11 @@ class RemoveDialog(Choice[str]):
     def __init__(self, runs: Sequence[RunSummary]) -> None:
         names = ", ".join(run.name or run.id for run in runs[:5])
         more = f" and {len(runs) - 5} more" if len(runs) > 5 else ""
-        archive = ("archive", "a", "archive", "hide them from the list; nothing is removed")
+        archive = ("archive", "a", "archive", "hide from the list; nothing is removed")
         if all(run.archived for run in runs):
             archive = ("restore", "a", "bring back", "list them again")
-        delete = ("delete", "d", "delete", "everything recorded, checkpoints included; u brings "
-                  "them back until the workbench closes")  # fmt: skip
+        delete = ("delete", "d", "delete", "everything that was recorded, with checkpoints; u "
+                  "undoes it until the workbench closes")  # fmt: skip
         super().__init__("remove runs" if len(runs) > 1 else "remove the run", f"{names}{more}",
                          [archive, delete])  # fmt: skip
 
@@ -243,10 +244,11 @@ def column_items(reader: "StoreReader", columns: Sequence[str]) -> list[Item]:
     from grpo_engine.config.parse import settings
 
     names, declared = reader.names(), settings()
+    order = {path: index for index, path in enumerate(declared)}
     metrics = sorted(names.metrics, key=lambda key: (key not in METRICS, key))
     items = [
-        *(Item(f"={path}", (path, declared[path].help if path in declared else "a setting"))
-          for path in sorted(names.settings)),
+        *(Item(f"={path}", (path, declared[path].help.replace("`", "") if path in declared else ""))
+          for path in sorted(names.settings, key=lambda path: (order.get(path, MANY), path))),
         *(Item(f"{stat} {key}", (f"{stat} {key}", spec(key).help), also=spec(key).also)
           for key in metrics for stat in ("best", "last")),
     ]  # fmt: skip

@@ -62,8 +62,10 @@ if TYPE_CHECKING:
 
 POLL_S = 0.5
 PREVIEW_DELAY_S = 0.12
-DEMO = frozenset({"demo"})
-NEED_RUNS = frozenset({"mark", "mark_sweep", "compare", "clone", "resume", "find", "zoom"})
+DEMO, UNDO = frozenset({"demo"}), frozenset({"undo"})
+NEED_RUNS = frozenset(
+    {"mark", "mark_sweep", "compare", "clone", "resume", "remove", "find", "zoom"}
+)
 OFFERS: Final = {"open": "starter run", "demo": "recorded run"}
 REQUESTS: Final = {
     "pause": "pause", "continue": "continue", "checkpoint": "save a checkpoint",
@@ -197,9 +199,9 @@ class RunsScreen(ControlScreen):
                 tooltip="Choose columns from all settings and metrics"),
         Binding("s", "sort", "sort", id="runs.order", show=False,
                 tooltip="Sort by the next column; a click on a title sorts by it"),
-        Binding("x", "remove", "remove…", id="runs.archive", show=False,
+        Binding("x", "remove", "remove…", id="runs.archive",
                 tooltip="Archive or delete runs; u brings them back"),
-        Binding("u", "undo", "undo", id="runs.undo", show=False,
+        Binding("u", "undo", "undo", id="runs.undo",
                 tooltip="Bring back what was archived or deleted last"),
         Binding("Q", "queue", "queue", id="runs.queue", show=False,
                 tooltip="The queue of waiting runs"),
@@ -261,6 +263,8 @@ class RunsScreen(ControlScreen):
         bar.hidden = DEMO if run is not None and run.active else CONTROLS | DEMO
         if self.view.is_empty:
             bar.renamed, bar.hidden = OFFERS, CONTROLS | NEED_RUNS
+        if not (self._undo or self.view.deleted):
+            bar.hidden |= UNDO
 
     # -- reading ----------------------------------------------------------------------------
 
