@@ -643,7 +643,7 @@ class RunsScreen(ControlScreen):
             )
         except (StoreError, asyncio.CancelledError):  # there is no store yet
             return
-        picker = Picker("columns", items, marks=columns, verb="show")
+        picker = Picker("columns", items, marks=columns, verb="show", optional=True)
         self.app.push_screen(picker, self._show_columns)
 
     def _show_columns(self, picked: "Picked | None") -> None:
