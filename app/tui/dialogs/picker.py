@@ -115,7 +115,10 @@ class DetailsPanel(Panel, can_focus=False):
 
 
 class Picker(Filtered[Picked]):
-    """Return what is picked, or None if dismissed. With `marks`, several items can be marked; none if `optional`."""
+    """Return what is picked, or None if dismissed.
+
+    With `marks`, several items can be marked, and none if `optional`.
+    """
 
     DEFAULT_CSS = """
     Picker > Vertical {
