@@ -104,7 +104,7 @@ async def test_all_settings_are_listed_by_section_and_the_cursor_stays_in_view(
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await opened(app, pilot)
         assert [row.path for row in screen.view.rows] == list(MAIN)
-        screen.action_all_settings()
+        screen.action_list("all_settings")
         assert len(screen.view.rows) == len(screen.view.form.fields)
         for section in ("model", "task", "rewards"):
             screen.action_section(1)
@@ -217,7 +217,7 @@ async def test_clone_from_runs_shows_exactly_the_setting_that_differs(store: Pat
         await pilot.press("enter")
         await write(pilot, "0.2")
         await pilot.press("enter")
-        screen.action_changed()
+        screen.action_list("only_changed")
         await pilot.pause()
         assert screen.view.form.changed == ("algorithm.beta",)
         assert [row.path for row in screen.view.rows] == ["algorithm.beta"]
