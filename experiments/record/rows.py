@@ -90,8 +90,9 @@ def add_group(
         })  # fmt: skip
         for position, reward in enumerate(item.rewards):
             rows[ROLLOUT_REWARD].append({
-                **of_event(ROLLOUT_REWARD, reward), "rollout_id": number, "position": position,
-                "function": reward.name, "nonfinite": nan_names(value=reward.value),
+                "rollout_id": number, "position": position, "function": reward.name,
+                "value": reward.value, "weight": reward.weight, "reason": reward.reason,
+                "nonfinite": nan_names(value=reward.value),
             })  # fmt: skip
 
 
