@@ -11,12 +11,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sqlmodel import select
+from sqlalchemy import Row, select
 
 from grpo_engine import events as ev
 from grpo_tui.experiments.db.connection import open_writer
 from grpo_tui.experiments.db.paths import log_file, run_folder
-from grpo_tui.experiments.db.tables import AttemptRow, RunRow
+from grpo_tui.experiments.db.tables import ATTEMPT, RUN
 from grpo_tui.experiments.db.texts import now_iso
 from grpo_tui.experiments.errors import ImportRefusedError, OutsideStoreError, StoreError
 from grpo_tui.experiments.purge import purge
@@ -32,6 +32,8 @@ SHORT = re.compile("[0-9a-z]{1,32}")  # it names a folder
 MOST_STEPS = 10_000_000
 MOST_BYTES = 1 << 30  # of a Parquet file's tables in memory
 INTERRUPTED = "the import was interrupted; import the file again"
+COPIED = ("created_at", "started_at", "ended_at", "note", "archived", "error")
+ELSEWHERE = {"boot": "", "pid_start": ""}  # of an attempt: its process is of no use here
 NOT_REWARDS = ("step", "prompt", "completion", "advantage", "reward")
 
 
@@ -101,19 +103,17 @@ def _runs(other: StoreReader) -> tuple[RunSummary, ...]:
 
 def _dropped(store: ExperimentStore, uid: str) -> bool:
     """Remove what a killed import left of a run; false if the run is complete."""
-    with store.session() as session:
-        found = session.exec(select(RunRow).where(RunRow.uid == uid)).one()
-        key, note = found.id, found.note
-    if note != INTERRUPTED or key is None:
+    with store.transaction() as conn:
+        key, note = conn.execute(select(RUN.c.id, RUN.c.note).where(RUN.c.uid == uid)).one()
+    if note != INTERRUPTED:
         return False
     purge(store, key)
     return True
 
 
 @contextmanager
-def _whole(store: ExperimentStore, row: RunRow) -> Iterator[int]:
+def _whole(store: ExperimentStore, row: Row[Any]) -> Iterator[int]:
     """Fill a new run completely, or remove it; a killed import leaves it marked."""
-    assert row.id is not None
     store.set_note(row.id, INTERRUPTED)
     try:
         yield row.id
@@ -141,27 +141,19 @@ def _refuse_damaged(other: StoreReader, run: RunSummary) -> None:
         raise ImportRefusedError(damage)
 
 
-def _fill(store: ExperimentStore, other: StoreReader, row: RunRow, detail: RunDetail) -> None:
-    assert row.id is not None
+def _fill(store: ExperimentStore, other: StoreReader, row: Row[Any], detail: RunDetail) -> None:
     run = detail.summary
-    with store.session() as session:
+    with store.transaction() as conn:
         for attempt in detail.attempts:
-            ended, cause = attempt.ended_at or attempt.heartbeat, attempt.cause
-            same = asdict(attempt) | {"ended_at": ended, "cause": cause}
-            session.add(AttemptRow(run_id=row.id, boot="", pid_start="", **same))
+            same = asdict(attempt) | {"ended_at": attempt.ended_at or attempt.heartbeat}
+            conn.execute(ATTEMPT.insert(), {"run_id": row.id, **ELSEWHERE, **same})
     last = detail.attempts[-1].n if detail.attempts else 1
     _write(store, row, last, _pages(other, run.key))
     _refuse_damaged(other, run)
-    with store.session() as session:
-        kept = session.get(RunRow, row.id)
-        assert kept is not None
-        kept.status = run.status if run.status in ENDED else "imported"
-        kept.created_at, kept.started_at, kept.ended_at = (
-            run.created_at, run.started_at, run.ended_at,
-        )  # fmt: skip
-        kept.note, kept.archived, kept.error = (
-            run.note, run.archived, run.error,
-        )  # fmt: skip
+    with store.transaction() as conn:
+        values = {name: getattr(run, name) for name in COPIED}
+        values["status"] = run.status if run.status in ENDED else "imported"
+        conn.execute(RUN.update().where(RUN.c.id == row.id).values(values))
     with suppress(OutsideStoreError):  # a log from elsewhere is left out
         source = log_file(run_folder(other.path, run.id))
         if source.is_file() and not source.is_symlink():
@@ -178,8 +170,9 @@ def _pages(other: StoreReader, run: int) -> Iterator[list[Item]]:
         after = page[-1].seq
 
 
-def _write(store: ExperimentStore, row: RunRow, attempt: int, pages: Iterable[list[Item]]) -> None:
-    assert row.id is not None
+def _write(
+    store: ExperimentStore, row: Row[Any], attempt: int, pages: Iterable[list[Item]]
+) -> None:
     folder = run_folder(store.path, row.short)
     with closing(open_writer(store.path)) as conn:
         writer = RunWriter(conn, row.id, attempt, folder, recorded_parts(row.config))
@@ -217,13 +210,12 @@ def import_completions(store: ExperimentStore, files: Sequence[Path], name: str 
     row = store.create_run(config, name=title, uid=uid, status="imported", tags=["trl"])
     now = now_iso()
     with _whole(store, row) as key:
-        with store.session() as session:
-            session.add(
-                AttemptRow(
-                    run_id=key, n=1, from_step=0, host="TRL", boot="", pid=0, pid_start="",
-                    started_at=now, heartbeat=now, progress_at=now, ended_at=now, cause="imported",
-                )
-            )  # fmt: skip
+        with store.transaction() as conn:
+            conn.execute(ATTEMPT.insert(), {
+                "run_id": key, "n": 1, "from_step": 0, "host": "TRL", "pid": 0, **ELSEWHERE,
+                "started_at": now, "heartbeat": now, "progress_at": now, "ended_at": now,
+                "cause": "imported",
+            })  # fmt: skip
         _write(store, row, 1, _steps(rows))
         store.set_note(key, "")
     return [(row.short, title)]

@@ -1,4 +1,4 @@
-"""Results of queries: frozen values of plain Python, never rows of a session."""
+"""Results of queries: frozen values of plain Python."""
 
 import math
 import re

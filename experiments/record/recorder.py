@@ -59,7 +59,6 @@ class Recorder:
             config, name=name, parent=self._parent(parent), code_version=code_version, tags=tags,
             status="lost",  # if this process ends before the first attempt begins
         )  # fmt: skip
-        assert row.id is not None
         # the queue's worker sets this for its child, whose own children must not inherit it
         if item := os.environ.pop(QUEUE_ITEM, ""):
             from grpo_tui.experiments.queue import RunQueue

@@ -103,7 +103,8 @@ class RunRecorder:
     ) -> None:
         self.file, self.store, self.run = file, file.store, run
         row = self.store.run_row(run)
-        self.short, self.name, self.seq = row.short, row.name, row.last_seq
+        self.short: str = row.short
+        self.name, self.seq = row.name, row.last_seq
         self.folder = run_folder(self.store.path, row.short)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.parts = recorded_parts(row.config)

@@ -106,8 +106,8 @@ def _is_recorded(store: ExperimentStore, run: int) -> bool:
     query = select(columns.host, columns.pid, columns.pid_start).where(
         columns.run_id == run, columns.ended_at.is_(None)
     )
-    with store.session() as session:
-        attempts = session.connection().execute(query).all()
+    with store.transaction() as conn:
+        attempts = conn.execute(query).all()
     return any(host != host_name() or is_alive(pid, start) for host, pid, start in attempts)
 
 

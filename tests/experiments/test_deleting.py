@@ -43,10 +43,8 @@ def test_no_question_finds_a_deleted_run(path: Path, store: ExperimentStore) -> 
     gone = store.key_of("gone")
     fingerprint = store.run_row(gone).config_hash
     record_run(path, name="clone", tree={**CONFIG, "seed": 1})
-    with store.session() as session:
-        session.connection().exec_driver_sql(
-            f"UPDATE run SET parent_id = {gone} WHERE name = 'clone'"
-        )
+    with store.transaction() as conn:
+        conn.exec_driver_sql(f"UPDATE run SET parent_id = {gone} WHERE name = 'clone'")
     store.delete([gone])
     with closing(StoreReader(path)) as reader:
         assert [run.name for run in reader.runs(archived=True)] == ["clone", "other"]
@@ -127,9 +125,9 @@ def test_a_purge_removes_rows_and_files_of_deleted_runs_only(
     assert complaints == []
     assert not folder.exists()
     assert names(path) == ["other"]
-    with closing(StoreReader(path)) as reader, store.session() as session:
+    with closing(StoreReader(path)) as reader, store.transaction() as conn:
         assert reader.integrity() == "ok"
-        rows = session.connection().exec_driver_sql(f"SELECT * FROM step WHERE run_id = {gone}")
+        rows = conn.exec_driver_sql(f"SELECT * FROM step WHERE run_id = {gone}")
         assert rows.all() == []
 
 

@@ -88,8 +88,8 @@ def test_indices_and_tables_that_change_nothing_are_let_be(path: Path) -> None:
 
 
 def test_the_schema_of_a_file_calls_no_function_that_is_not_harmless(path: Path) -> None:
-    with closing(ExperimentStore(path)) as store, store.session() as session:
-        assert session.connection().exec_driver_sql("PRAGMA trusted_schema").scalar() == 0
+    with closing(ExperimentStore(path)) as store, store.transaction() as conn:
+        assert conn.exec_driver_sql("PRAGMA trusted_schema").scalar() == 0
 
 
 @pytest.mark.parametrize("edit", [
