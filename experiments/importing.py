@@ -27,7 +27,7 @@ from grpo_tui.experiments.recorded_events import events_after
 from grpo_tui.experiments.store import ExperimentStore
 from grpo_tui.experiments.values import ENDED, RunDetail, RunSummary
 
-Taken = list[tuple[str, str]]
+Imported = list[tuple[str, str]]
 SHORT = re.compile("[0-9a-z]{1,32}")  # it names a folder
 MOST_STEPS = 10_000_000
 MOST_BYTES = 1 << 30  # of a Parquet file's tables in memory
@@ -40,19 +40,19 @@ NOT_REWARDS = ("step", "prompt", "completion", "advantage", "reward")
 def import_files(
     store: ExperimentStore, files: Sequence[Path], *, name: str = "",
     progress: Callable[[str], None] = lambda _: None,
-) -> Taken:  # fmt: skip
+) -> Imported:  # fmt: skip
     """Import stores and Parquet files; runs that already exist are skipped."""
     for path in files:
         if not path.is_file():
             raise ImportRefusedError(f"there is no file {path}")
     tables = [path for path in files if path.suffix == ".parquet"]
-    taken: Taken = []
+    imported: Imported = []
     for path in files:
         if path not in tables:
-            taken += import_store(store, path, progress)
+            imported += import_store(store, path, progress)
     if tables:
-        taken += import_completions(store, tables, name)
-    return taken
+        imported += import_completions(store, tables, name)
+    return imported
 
 
 # -- another store ------------------------------------------------------------------------------
@@ -60,44 +60,44 @@ def import_files(
 
 def import_store(
     store: ExperimentStore, path: Path, progress: Callable[[str], None] = lambda _: None
-) -> Taken:
+) -> Imported:
     """Import every new run of another store; checkpoints are not copied.
 
     The other file may be damaged or made to harm: a run is imported whole or not at all.
     """
     if path.resolve() == store.path.resolve():
         raise ImportRefusedError(f"{path} is the current store")
-    taken: Taken = []
+    imported: Imported = []
     refused: list[str] = []
-    with closing(_other(path)) as other:
-        for run in _runs(other):
+    with closing(_opened(path)) as source:
+        for run in _runs(source):
             try:
                 if not store.has_uid(run.uid) or _dropped(store, run.uid):
                     progress(f"importing {run.name}: {run.step} steps")
-                    taken.append(_copy_run(store, other, run))
+                    imported.append(_copy_run(store, source, run))
             except Exception as error:  # whatever is wrong with it, the other runs are imported
                 refused.append(f"{run.name} ({type(error).__name__}: {str(error)[:200]})")
     if refused:
         raise ImportRefusedError(
-            f"{len(refused)} runs of {path} cannot be imported, {len(taken)} were: "
+            f"{len(refused)} runs of {path} cannot be imported, {len(imported)} were: "
             f"{', '.join(refused[:5])}"
         )
-    return taken
+    return imported
 
 
-def _other(path: Path) -> StoreReader:
+def _opened(path: Path) -> StoreReader:
     try:
         return StoreReader(path)
     except StoreError as error:
         raise ImportRefusedError(f"{path} cannot be imported: {error}") from error
 
 
-def _runs(other: StoreReader) -> tuple[RunSummary, ...]:
+def _runs(source: StoreReader) -> tuple[RunSummary, ...]:
     try:
-        return other.runs(archived=True, sort="created")
+        return source.runs(archived=True, sort="created")
     except Exception as error:  # the file is from elsewhere
         raise ImportRefusedError(
-            f"the runs of {other.path} cannot be read ({type(error).__name__}: {error})"
+            f"the runs of {source.path} cannot be read ({type(error).__name__}: {error})"
         ) from error
 
 
@@ -112,7 +112,7 @@ def _dropped(store: ExperimentStore, uid: str) -> bool:
 
 
 @contextmanager
-def _whole(store: ExperimentStore, row: Row[Any]) -> Iterator[int]:
+def _complete_or_removed(store: ExperimentStore, row: Row[Any]) -> Iterator[int]:
     """Fill a new run completely, or remove it; a killed import leaves it marked."""
     store.set_note(row.id, INTERRUPTED)
     try:
@@ -122,47 +122,47 @@ def _whole(store: ExperimentStore, row: Row[Any]) -> Iterator[int]:
         raise
 
 
-def _copy_run(store: ExperimentStore, other: StoreReader, run: RunSummary) -> tuple[str, str]:
+def _copy_run(store: ExperimentStore, source: StoreReader, run: RunSummary) -> tuple[str, str]:
     if not SHORT.fullmatch(run.id):
         raise ImportRefusedError(f"its id is {run.id!r}")
-    detail = other.run(run.key)
-    _refuse_damaged(other, run)
+    detail = source.run(run.key)
+    _refuse_damaged(source, run)
     row = store.create_run(
         detail.config, name=run.name, uid=run.uid, status="imported",
         code_version=run.code_version, tags=run.tags,
     )  # fmt: skip
-    with _whole(store, row):
-        _fill(store, other, row, detail)
+    with _complete_or_removed(store, row):
+        _fill(store, source, row, detail)
     return row.short, run.name
 
 
-def _refuse_damaged(other: StoreReader, run: RunSummary) -> None:
-    if damage := other.damaged().get(run.id):
+def _refuse_damaged(source: StoreReader, run: RunSummary) -> None:
+    if damage := source.damaged().get(run.id):
         raise ImportRefusedError(damage)
 
 
-def _fill(store: ExperimentStore, other: StoreReader, row: Row[Any], detail: RunDetail) -> None:
+def _fill(store: ExperimentStore, source: StoreReader, row: Row[Any], detail: RunDetail) -> None:
     run = detail.summary
     with store.transaction() as conn:
         for attempt in detail.attempts:
             same = asdict(attempt) | {"ended_at": attempt.ended_at or attempt.heartbeat}
             conn.execute(ATTEMPT.insert(), {"run_id": row.id, **ELSEWHERE, **same})
     last = detail.attempts[-1].n if detail.attempts else 1
-    _write(store, row, last, _pages(other, run.key))
-    _refuse_damaged(other, run)
+    _write(store, row, last, _pages(source, run.key))
+    _refuse_damaged(source, run)
     with store.transaction() as conn:
         values = {name: getattr(run, name) for name in COPIED}
         values["status"] = run.status if run.status in ENDED else "imported"
         conn.execute(RUN.update().where(RUN.c.id == row.id).values(values))
     with suppress(OutsideStoreError):  # a log from elsewhere is left out
-        source = log_file(run_folder(other.path, run.id))
-        if source.is_file() and not source.is_symlink():
-            shutil.copyfile(source, log_file(run_folder(store.path, row.short)))
+        log = log_file(run_folder(source.path, run.id))
+        if log.is_file() and not log.is_symlink():
+            shutil.copyfile(log, log_file(run_folder(store.path, row.short)))
 
 
-def _pages(other: StoreReader, run: int) -> Iterator[list[Item]]:
+def _pages(source: StoreReader, run: int) -> Iterator[list[Item]]:
     after = 0
-    while page := events_after(other, run, after):
+    while page := events_after(source, run, after):
         for item in page:
             if not 0 <= item.event.step <= MOST_STEPS:
                 raise ImportRefusedError(f"it has an event of step {item.event.step}")
@@ -184,7 +184,7 @@ def _write(
 # -- TRL's completions --------------------------------------------------------------------------
 
 
-def import_completions(store: ExperimentStore, files: Sequence[Path], name: str = "") -> Taken:
+def import_completions(store: ExperimentStore, files: Sequence[Path], name: str = "") -> Imported:
     """Make one run of TRL's completion tables: step, prompt, completion, rewards, advantage."""
     digest = hashlib.sha256()
     for path in files:
@@ -209,7 +209,7 @@ def import_completions(store: ExperimentStore, files: Sequence[Path], name: str 
     config = {"name": title, "steps": int(rows[-1]["step"]), "task": {"name": files[0].name}}
     row = store.create_run(config, name=title, uid=uid, status="imported", tags=["trl"])
     now = now_iso()
-    with _whole(store, row) as key:
+    with _complete_or_removed(store, row) as key:
         with store.transaction() as conn:
             conn.execute(ATTEMPT.insert(), {
                 "run_id": key, "n": 1, "from_step": 0, "host": "TRL", "pid": 0, **ELSEWHERE,
@@ -255,10 +255,10 @@ def _steps(rows: list[dict[str, Any]]) -> Iterator[list[Item]]:
     by_step: dict[int, list[dict[str, Any]]] = {}
     for row in rows:
         by_step.setdefault(int(row["step"]), []).append(row)
-    for step, found in by_step.items():
+    for step, step_rows in by_step.items():
         groups: dict[str, list[dict[str, Any]]] = {}
-        for row in found:
-            groups.setdefault(_words(row["prompt"]), []).append(row)
+        for row in step_rows:
+            groups.setdefault(_text(row["prompt"]), []).append(row)
         events: list[ev.Event] = [
             ev.GroupScored(step=step, group=_group(index, prompt, siblings))
             for index, (prompt, siblings) in enumerate(groups.items())
@@ -266,12 +266,12 @@ def _steps(rows: list[dict[str, Any]]) -> Iterator[list[Item]]:
         scored = [event.group for event in events if isinstance(event, ev.GroupScored)]
         metrics = _metrics(scored)
         events.append(ev.StepFinished(step=step, metrics=metrics, tokens=0, elapsed=math.nan))
-        yield [Item(seq + place, 0.0, event) for place, event in enumerate(events, start=1)]
+        yield [Item(seq + index, 0.0, event) for index, event in enumerate(events, start=1)]
         seq += len(events)
 
 
 def _group(index: int, prompt: str, rows: list[dict[str, Any]]) -> ev.Group:
-    rollouts = tuple(_completion(place, row) for place, row in enumerate(rows))
+    rollouts = tuple(_completion(index, row) for index, row in enumerate(rows))
     rewards = [item.reward for item in rollouts if item.reward is not None]
     mean, std = (math.fsum(rewards) / len(rewards) if rewards else None), ev.reward_std(rewards)
     key = hashlib.sha256(prompt.encode("utf-8", "surrogatepass")).hexdigest()[:16]
@@ -290,7 +290,7 @@ def _completion(index: int, row: dict[str, Any]) -> ev.Completion:
     )
     advantage = row.get("advantage")
     return ev.Completion(
-        index=index, ids=(), text=_words(row["completion"]), finish="stop", rewards=rewards,
+        index=index, ids=(), text=_text(row["completion"]), finish="stop", rewards=rewards,
         reward=ev.total_reward([r.value for r in rewards], [r.weight for r in rewards]),
         advantage=None if advantage is None else float(advantage), sampler_logprobs=(),
     )  # fmt: skip
@@ -301,7 +301,7 @@ def _applicable(value: float | None) -> float | None:
     return None if value is None or math.isnan(value) else float(value)
 
 
-def _words(value: Any) -> str:
+def _text(value: Any) -> str:
     """Return a prompt or completion as text; messages are joined with their roles."""
     if isinstance(value, str):
         return value

@@ -88,11 +88,11 @@ def _delete_groups(store: ExperimentStore, run: int) -> int:
     group, rollout = ROLLOUT_GROUP.c, ROLLOUT.c
     with store.transaction() as conn:
         keys = conn.scalars(select(group.id).where(group.run_id == run).limit(GROUPS)).all()
-        for words, text, of_groups in (
+        for index_name, text, of_groups in (
             ("rollout_words", rollout.text, rollout.group_id.in_(keys)),
             ("prompt_words", group.prompt_text, group.id.in_(keys)),
         ):
-            index = table(words, column(words), column("rowid"), column(text.name))
+            index = table(index_name, column(index_name), column("rowid"), column(text.name))
             rows = select(literal("delete"), text.table.c.id, text).where(of_groups)
             conn.execute(index.insert().from_select([*index.c], rows))
         conn.execute(ROLLOUT_GROUP.delete().where(group.id.in_(keys)))
@@ -102,17 +102,17 @@ def _delete_groups(store: ExperimentStore, run: int) -> int:
 def _rebuild_search(store: ExperimentStore) -> None:
     """Index all texts again: a text that was changed behind its index cannot be taken out of it."""
     with store.transaction() as conn:
-        for words in ("rollout_words", "prompt_words"):
-            index = table(words, column(words))
-            conn.execute(index.insert().values({words: "rebuild"}))
+        for index_name in ("rollout_words", "prompt_words"):
+            index = table(index_name, column(index_name))
+            conn.execute(index.insert().values({index_name: "rebuild"}))
 
 
 def _delete_rows(store: ExperimentStore, large: Table, key: str, run: int) -> int:
     """Delete some rows of a table, and return their number."""
     of_run, number = large.c.run_id == run, large.c[key]
-    some = number.in_(select(number).where(of_run).limit(ROWS))
+    batch = number.in_(select(number).where(of_run).limit(ROWS))
     with store.transaction() as conn:
-        return int(conn.execute(large.delete().where(of_run, some)).rowcount)
+        return int(conn.execute(large.delete().where(of_run, batch)).rowcount)
 
 
 def folder_size(folder: Path) -> int:

@@ -21,21 +21,21 @@ def version(conn: sqlite3.Connection) -> int:
     return int(conn.execute("PRAGMA user_version").fetchone()[0])
 
 
-def too_new(found: int, path: Path) -> str:
+def too_new(schema: int, path: Path) -> str:
     """Return the error message for a file that a newer version wrote."""
     return (
-        f"{path} was written by a newer grpo-tui (schema {found}, this one knows {CURRENT}); "
+        f"{path} was written by a newer grpo-tui (schema {schema}, this one knows {CURRENT}); "
         "it is read only: upgrade grpo-tui to write to it"
     )
 
 
 def migrate(conn: sqlite3.Connection, path: Path) -> Path | None:
     """Migrate the file and return the path of its backup; None if there was nothing to back up."""
-    found = version(conn)
-    if found > CURRENT:
-        raise StoreReadOnlyError(too_new(found, path))
+    schema = version(conn)
+    if schema > CURRENT:
+        raise StoreReadOnlyError(too_new(schema, path))
     copy = None
-    if 0 < found < CURRENT:
+    if 0 < schema < CURRENT:
         _refuse_while_running(conn, path)
         copy = backup(conn, path, f"before-schema-{CURRENT}")
     try:
@@ -45,7 +45,7 @@ def migrate(conn: sqlite3.Connection, path: Path) -> Path | None:
         if "locked" in str(error):
             raise
         raise StoreUnusableError(
-            f"{path} says that its schema is {found}, but it does not fit ({error}); restore a "
+            f"{path} says that its schema is {schema}, but it does not fit ({error}); restore a "
             f"backup, or choose another store with --db"
         ) from error
     return copy

@@ -124,15 +124,15 @@ def decode(blob: bytes, codec: int = CODEC) -> tuple[tuple[int, ...], tuple[Toke
     planes = _Planes(data, 4 + size)
     index, lengths, passes = (header.pop(name) for name in ("index", "length", "passes"))
     updates = header.pop("updates", [()] * len(index))
-    (prompt,) = planes.take(np.int32, [header.pop("prompt")])
-    ids = planes.take(np.int32, lengths)
-    rises = planes.take(np.int32, np.multiply(lengths, header.pop("ends")))
-    olds = planes.take(np.float32, np.multiply(lengths, header.pop("old")))
+    (prompt,) = planes.read(np.int32, [header.pop("prompt")])
+    ids = planes.read(np.int32, lengths)
+    rises = planes.read(np.int32, np.multiply(lengths, header.pop("ends")))
+    olds = planes.read(np.float32, np.multiply(lengths, header.pop("old")))
     columns = {}
     for name, (kind, *present) in header.items():  # in the order of their planes
         if kind:
             dtype = np.float32 if kind == 2 else np.float16
-            columns[name] = planes.take(dtype, np.multiply(lengths, present))
+            columns[name] = planes.read(dtype, np.multiply(lengths, present))
         if kind == 1:
             columns[name] = [
                 values.astype(np.float64) + old if values.size else values
@@ -170,7 +170,7 @@ class _Planes:
     def __init__(self, data: bytes, offset: int) -> None:
         self.data, self.offset = data, offset
 
-    def take(self, dtype: type[np.generic], lengths: Iterable[int]) -> list[Array]:
+    def read(self, dtype: type[np.generic], lengths: Iterable[int]) -> list[Array]:
         """Return the next arrays of these lengths."""
         lengths, size = list(lengths), np.dtype(dtype).itemsize
         total = int(sum(lengths))

@@ -34,9 +34,9 @@ class PythonStore:
 
     def resume(self, run: str, from_step: int, control: Control) -> "PythonRecord":
         with closing(StoreReader(self.path)) as reader:
-            found = reader.resumable(run).summary
+            series = reader.resumable(run).summary
         return PythonRecord(*recorded(self.path, lambda recorder: recorder.resume_run(
-            found.id, from_step=from_step, control=control
+            series.id, from_step=from_step, control=control
         )))  # fmt: skip
 
     def folder(self, run: str) -> Path:
@@ -68,8 +68,8 @@ class PythonRecord:
 
     def metrics(self) -> dict[str, dict[int, float]]:
         with closing(self._reader()) as reader:
-            found = (reader.metric_series(self._key, key) for key in reader.metric_keys(self._key))
-            return {one.key: dict(zip(one.steps, one.values, strict=True)) for one in found}
+            series = (reader.metric_series(self._key, key) for key in reader.metric_keys(self._key))
+            return {item.key: dict(zip(item.steps, item.values, strict=True)) for item in series}
 
     def rollouts(self, step: int) -> tuple[ev.Group, ...]:
         with closing(self._reader()) as reader:

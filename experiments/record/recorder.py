@@ -133,7 +133,7 @@ class Recorder:
             else:
                 if run is None:
                     break
-                self._guarded(run, partial(run.take, entry))
+                self._guarded(run, partial(run.process, entry))
             if time.monotonic() >= next_poll:
                 next_poll = time.monotonic() + POLL_S
                 self._poll()

@@ -12,7 +12,7 @@ from grpo_engine import events as ev
 from grpo_engine.control import Control
 from grpo_tui.experiments.board import Board
 from grpo_tui.experiments.db.paths import run_folder, spill_file
-from grpo_tui.experiments.db.spilled import room, spilled
+from grpo_tui.experiments.db.spilled import free_space, spilled
 from grpo_tui.experiments.record import spill
 from grpo_tui.experiments.record.heartbeat import Heartbeat
 from grpo_tui.experiments.record.live import LiveBoard, Requests
@@ -133,7 +133,7 @@ class RunRecorder:
 
     # -- on the recorder's thread -----------------------------------------------------------
 
-    def take(self, entry: Any) -> None:
+    def process(self, entry: Any) -> None:
         """Process an entry of the queue: an event with its time, or a flush."""
         if isinstance(entry, _Flush):
             try:
@@ -235,9 +235,9 @@ class RunRecorder:
         except OSError as error:
             self._set_trouble(
                 f"neither {self.store.path} nor {self._spill_file} can be written "
-                f"({error.strerror or error}; {room(self._spill_file)}); {len(self._pending)} "
-                "events wait in memory, and the run waits before its next step: free some disk "
-                "space"
+                f"({error.strerror or error}; {free_space(self._spill_file)}); "
+                f"{len(self._pending)} events wait in memory, and the run waits before its next "
+                "step: free some disk space"
             )
             self._control.block(self.trouble)
             return

@@ -173,9 +173,9 @@ class RunWriter:
 
     def _index(self, last: Mapping[Table, int]) -> None:
         """Add the rows after the last ids to the full-text index."""
-        for words, text in WORDS:
+        for index, text in WORDS:
             new = select(text.table.c.id, text).where(text.table.c.id > last[text.table])
-            self.conn.execute(words.insert().from_select(["rowid", text.name], new))
+            self.conn.execute(index.insert().from_select(["rowid", text.name], new))
 
     def _rows(
         self, items: Sequence[Item], scored: Mapping[int, Scored], last: Mapping[Table, int]
@@ -198,7 +198,7 @@ class RunWriter:
                 case ev.EvaluationFinished() as event:
                     self._evaluation(rows, item, event)
                 case _:
-                    self._other(rows, item)
+                    self._event(rows, item)
         if self._summaries is not None:
             rows[METRIC_SUMMARY] = [
                 self._summaries[key].row(self.run, key)
@@ -247,7 +247,7 @@ class RunWriter:
         ]
         self._metrics(rows, event.step, ev.evaluation_series(event))
 
-    def _other(self, rows: Rows, item: Item) -> None:
+    def _event(self, rows: Rows, item: Item) -> None:
         match item.event:
             case ev.StepSkipped() as event:
                 self._skipped[event.step] = event.reason
