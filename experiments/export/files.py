@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain, islice
 from pathlib import Path
+from types import NoneType
 from typing import IO, TYPE_CHECKING, Any
 
 from grpo_engine.errors import quoted
@@ -33,21 +34,23 @@ FORMATS = ("csv", "jsonl", "parquet", "md")
 def header_for(table_name: str, reader: "StoreReader", runs: Sequence[RunSummary]) -> list[str]:
     """Return the columns of an export, from the metadata of each run and its first rows."""
     if table_name == "metrics":
-        return header_of([dict.fromkeys((*METRIC_FIELDS, *reader.metric_keys(run.key)))
-                          for run in runs])  # fmt: skip
+        return header_of(
+            dict.fromkeys((*METRIC_FIELDS, *reader.metric_keys(run.key))) for run in runs
+        )
     if table_name == "steps":
-        return header_of([dict.fromkeys((*STEP_FIELDS, *reader.metric_keys(run.key),
-                                         *numbers_of(reader, run))) for run in runs])  # fmt: skip
+        return header_of(
+            dict.fromkeys((*STEP_FIELDS, *reader.metric_keys(run.key), *numbers_of(reader, run)))
+            for run in runs
+        )
     names = header_of(
         chain.from_iterable(islice(rows_of(table_name, reader, [run]), PAGE) for run in runs)
     )
-    if table_name != "tokens" or not names:
-        return names
-    # a step may have fewer passes than others, and evaluations have none
-    passes = max((reader.max_passes(run.key) for run in runs), default=0)
-    others = [name for name in names if not name.startswith("pass_")]
-    at = others.index("after")
-    return [*others[:at], *(f"pass_{number}" for number in range(1, passes + 1)), *others[at:]]
+    if table_name == "tokens" and names:  # a step may have fewer passes, and evaluations have none
+        passes = max(reader.max_passes(run.key) for run in runs)
+        names = [name for name in names if not name.startswith("pass_")]
+        at = names.index("after")
+        names[at:at] = [f"pass_{number}" for number in range(1, passes + 1)]
+    return names
 
 
 def write_rows(
@@ -176,22 +179,19 @@ def _arrow_table(pa: Any, page: list[Row], names: list[str], schema: Any) -> Any
     columns = {}
     for name in names:
         values = [_arrow_value(row.get(name)) for row in page]
-        if schema is None and all(value is None for value in values):
-            columns[name] = pa.array(values, _guess(pa, name))
-        elif (
-            schema is None
-            and (types := {type(value) for value in values} - {type(None)})
-            and (len(types) > 1)
-        ):
-            numeric = types == {int, float}
-            columns[name] = (
-                pa.array(values, pa.float64())
-                if numeric
-                else pa.array([None if value is None else json_text(value) for value in values])
-            )
+        types = {type(value) for value in values} - {NoneType}
+        if schema is not None:
+            arrow_type = schema.field(escape(name)).type
+        elif not types:
+            arrow_type = _guess(pa, name)
+        elif types == {int, float}:
+            arrow_type = pa.float64()
         else:
-            columns[name] = pa.array(values, schema.field(escape(name)).type if schema else None)
-    return pa.table({escape(name): values for name, values in columns.items()})
+            arrow_type = None
+            if len(types) > 1:
+                values = [None if value is None else json_text(value) for value in values]
+        columns[escape(name)] = pa.array(values, arrow_type)
+    return pa.table(columns)
 
 
 def _arrow_value(value: Any) -> Any:

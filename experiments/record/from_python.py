@@ -13,7 +13,7 @@ from grpo_engine.control import Control
 from grpo_tui.experiments.db.paths import run_folder, store_path
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder, recorded
-from grpo_tui.experiments.record.run_recorder import RunHandle
+from grpo_tui.experiments.record.run_recorder import RunRecorder
 
 
 class PythonStore:
@@ -47,7 +47,7 @@ class PythonStore:
 class PythonRecord:
     """The record of one run; what is read from it was put before."""
 
-    def __init__(self, recorder: Recorder, handle: RunHandle) -> None:
+    def __init__(self, recorder: Recorder, handle: RunRecorder) -> None:
         self._recorder, self._handle = recorder, handle
         self.id, self.name, self.folder = handle.id, handle.name, handle.folder
         self.store, self._closed = recorder.path, False

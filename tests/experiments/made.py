@@ -7,7 +7,7 @@ from typing import Any
 
 from grpo_engine import events as ev
 from grpo_tui.experiments.record.recorder import Recorder
-from grpo_tui.experiments.record.run_recorder import RunHandle
+from grpo_tui.experiments.record.run_recorder import RunRecorder
 
 CONFIG = {
     "name": "", "seed": 0, "steps": 10, "model": {"path": "starter"},
@@ -105,7 +105,7 @@ def ended(step: int) -> ev.RunFinished:
     return ev.RunFinished(step=step, reason="completed", summary={})
 
 
-def put_all(handle: RunHandle, *events: ev.Event) -> None:
+def put_all(handle: RunRecorder, *events: ev.Event) -> None:
     for event in events:
         handle.put(event)
 
