@@ -16,7 +16,7 @@ from sqlalchemy import UniqueConstraint
 from sqlmodel import SQLModel
 
 from grpo_tui.experiments.db import tables
-from grpo_tui.experiments.db.migration_sql import MIGRATIONS
+from grpo_tui.experiments.db.tables import MIGRATIONS
 from grpo_tui.experiments.db.tokens import CODEC, FIELDS, TokenFile
 from grpo_tui.experiments.db.types import Text
 

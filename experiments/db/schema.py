@@ -11,8 +11,7 @@ from pathlib import Path
 
 from sqlalchemy import Table, UniqueConstraint
 
-from grpo_tui.experiments.db.migration_sql import CURRENT, MIGRATIONS, SEARCH
-from grpo_tui.experiments.db.tables import RUN
+from grpo_tui.experiments.db.tables import CURRENT, MIGRATIONS, RUN, SEARCH
 from grpo_tui.experiments.errors import StoreUnusableError
 
 SEARCH_TABLES = dict(re.findall(r"(CREATE VIRTUAL TABLE (\w+).*?)\n?;", SEARCH, re.DOTALL)).items()

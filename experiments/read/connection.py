@@ -30,10 +30,9 @@ from sqlalchemy.types import NullType
 
 from grpo_tui.experiments.db.configs import in_force, json_text, number_of
 from grpo_tui.experiments.db.connection import open_reader, sql_connection
-from grpo_tui.experiments.db.migration_sql import CURRENT
 from grpo_tui.experiments.db.migrations import too_new, version
 from grpo_tui.experiments.db.schema import check_schema
-from grpo_tui.experiments.db.tables import RUN
+from grpo_tui.experiments.db.tables import CURRENT, RUN
 from grpo_tui.experiments.db.texts import visible
 from grpo_tui.experiments.db.types import BadText, Damage, any_text, collecting
 from grpo_tui.experiments.errors import (

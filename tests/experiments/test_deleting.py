@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from grpo_tui.experiments import purge as purging
-from grpo_tui.experiments.db.migration_sql import CURRENT
 from grpo_tui.experiments.db.paths import run_folder
+from grpo_tui.experiments.db.tables import CURRENT
 from grpo_tui.experiments.errors import RunActiveError, RunNotFoundError
 from grpo_tui.experiments.importing import import_files
 from grpo_tui.experiments.purge import purge_deleted
