@@ -34,19 +34,14 @@ class RunQueue:
         settings: Mapping[str, Any] | None = None,
     ) -> int:  # fmt: skip
         """Queue a run and return the item's key."""
-        tree = config_tree(config)
-        values = {
-            "sweep_id": sweep, "name": name or str(tree.get("name") or ""), "state": "queued",
-            "created_at": now_iso(), "settings": dict(settings or {}), "config": tree,
-            "config_hash": config_hash(tree),
-        }  # fmt: skip
+        values = _item(config, name, settings or {}, sweep)
         with self.store.transaction() as conn:
             return int(conn.execute(QUEUE_ITEM.insert().returning(ITEM.id), values).scalar_one())
 
     def sweep(
         self, name: str, axes: Mapping[str, Sequence[Any]], configs: Sequence[tuple[Any, Any]]
     ) -> tuple[int, bool]:
-        """Queue a sweep, or find the one with the same axes and configurations.
+        """Queue a sweep whole, or find the one with the same axes and configurations.
 
         `configs` are (settings of the point, whole configuration). Returns the sweep's key and
         whether it is new.
@@ -62,9 +57,11 @@ class RunQueue:
                 "axes": {path: list(points) for path, points in axes.items()},
             }  # fmt: skip
             key = conn.execute(SWEEP.insert().returning(SWEEP.c.id), values).scalar_one()
-        for number, (settings, config) in enumerate(configs, start=1):
-            self.add(config, name=f"{name}-{number}", sweep=key, settings=settings)
-        return key, True
+            conn.execute(QUEUE_ITEM.insert(), [
+                _item(config, f"{name}-{number}", settings, key)
+                for number, (settings, config) in enumerate(configs, start=1)
+            ])  # fmt: skip
+            return key, True
 
     def take(self, sweep: int | None = None) -> Row[Any] | None:
         """Lease the next item and return its row, or None; a lease without its worker is void."""
@@ -143,6 +140,15 @@ class RunQueue:
             changed = conn.execute(QUEUE_ITEM.update().where(ITEM.id == item).values(values))
             if not changed.rowcount:
                 raise QueryError(f"there is no queued run {item}")
+
+
+def _item(config: Any, name: str, settings: Mapping[str, Any], sweep: int | None) -> dict[str, Any]:
+    tree = config_tree(config)
+    return {
+        "sweep_id": sweep, "name": name or str(tree.get("name") or ""), "state": "queued",
+        "created_at": now_iso(), "settings": dict(settings), "config": tree,
+        "config_hash": config_hash(tree),
+    }  # fmt: skip
 
 
 def owner() -> str:

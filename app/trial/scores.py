@@ -61,7 +61,7 @@ class Scores:
         client.check(list(example.columns), f"task {task.name}")
         check_functions(config, task, client.names)
         prompt = for_rewards(example, conversation(task, example))
-        scored = client.score(
+        outcomes = client.score(
             [reward_prompt(prompt)],
             [reward_completion(prompt, completion, form=config.rewards.completions)],
             [self._ids(config, completion)],
@@ -69,18 +69,20 @@ class Scores:
             # At step 0 an error of one function would end the trial; later it is only reported.
             {"global_step": 1, "max_steps": config.steps, "epoch": 0.0},
         )
-        (rewards,) = scored.rewards
+        rewards = [outcome.rewards[0] for outcome in outcomes]
         rows = [
             {
                 "name": reward.name, "weight": reward.weight, "value": reward.value,
-                "reason": reward.reason[:MOST], "seconds": seconds,
+                "reason": reward.reason[:MOST], "seconds": outcome.seconds,
             }
-            for reward, seconds in zip(rewards, scored.seconds, strict=True)
+            for reward, outcome in zip(rewards, outcomes, strict=True)
         ]  # fmt: skip
         return {
             "rows": rows,
             "total": total_reward([r.value for r in rewards], [r.weight for r in rewards]),
-            "problems": [str(problem)[:MOST] for problem in scored.problems],
+            "problems": [
+                str(problem)[:MOST] for outcome in outcomes for problem in outcome.problems
+            ],
         }
 
     def rehearse(self, config: RunConfig) -> None:

@@ -16,7 +16,7 @@ from grpo_engine.errors import RewardError
 from grpo_engine.events import RewardValue
 from grpo_engine.rewards.form import hint
 from grpo_engine.rewards.load import GIVEN, Functions
-from grpo_engine.rewards.outcome import Outcome, RewardProblem, ScoredRewards
+from grpo_engine.rewards.outcome import Outcome, RewardProblem
 from grpo_engine.sandbox.client import Call, Result, Sandbox
 from grpo_engine.sandbox.report import Failure
 
@@ -133,15 +133,14 @@ class RewardClient:
         trainer_state: Mapping[str, Any],
         *,
         count: int | None = None,
-    ) -> ScoredRewards:
+    ) -> list[Outcome]:
         """Call all of the functions, or the first `count`."""
         given = {"prompts": prompts, "completions": completions, "completion_ids": completion_ids}
         self._batch = {
             "columns": {key: list(values) for key, values in {**columns, **given}.items()},
             "state": dict(trainer_state),
         }
-        called = self.functions[:count]
-        calls = {}
+        called, calls = self.functions[:count], {}
         for function in sorted(called, key=lambda function: not function.is_async):
             call = self._call("call", function)
             function.sandbox.submit(call)
@@ -151,9 +150,9 @@ class RewardClient:
             calls[result.call]: self._outcome(calls[result.call], result)
             for result in results if result.call in calls
         }  # fmt: skip
-        ordered = [(function, outcomes[function]) for function in called]
-        self._judge(ordered, first=not trainer_state.get("global_step", 0))
-        return _gather(ordered, len(completions))
+        for function in called:
+            self._judge(function, outcomes[function], first=not trainer_state.get("global_step", 0))
+        return [outcomes[function] for function in called]
 
     def _load(self, function: Function) -> Call:
         arguments = {
@@ -168,18 +167,35 @@ class RewardClient:
 
     def _outcome(self, function: Function, result: Result) -> Outcome:
         value, failure = result.value, result.failure
+        completions = self._batch["columns"]["completions"]
+        count = len(completions)
         if failure and failure.cause == "loading":
             raise RewardError(failure.message)
         if failure and failure.cause == "exception":
             value = self._by_row(function)
         if failure and not value:
-            completions = self._batch["columns"]["completions"]
-            outcome = Outcome.failed(len(completions), self._problem(failure))
+            outcome = Outcome.failed(count, self._problem(failure))
         else:
             outcome = Outcome(**value)
             outcome.problems = [RewardProblem(**problem) for problem in value["problems"]]
-        outcome.problems = [self._complete(function, problem) for problem in outcome.problems]
+        outcome.problems = [
+            replace(
+                problem, function=function.name, line=problem.line or function.file,
+                message=problem.message + hint(problem, completions),
+            )
+            for problem in outcome.problems
+        ]  # fmt: skip
         outcome.steps = [None if s is None else tuple((e, x) for e, x in s) for s in outcome.steps]
+        outcome.extras = {k: values for k, values in outcome.extras.items() if len(values) == count}
+        reasons = outcome.extras.pop("reason", [""] * count)
+        messages = {problem.completion: problem.message for problem in outcome.problems}
+        outcome.rewards = [
+            RewardValue(
+                name=function.name, value=value, weight=function.weight,
+                reason=messages.get(row) or messages.get(None) or str(reason),
+            )
+            for row, (value, reason) in enumerate(zip(outcome.values, reasons, strict=True))
+        ]  # fmt: skip
         outcome.seconds = result.seconds
         return outcome
 
@@ -203,56 +219,17 @@ class RewardClient:
             cause=cause, message=message, line=failure.line, traceback=failure.traceback
         )
 
-    def _complete(self, function: Function, problem: RewardProblem) -> RewardProblem:
-        """The problem with the function, where it is, and what it may have misunderstood."""
-        message = problem.message
-        if problem.cause == "exception":
-            message += hint(message, self._batch["columns"]["completions"][problem.completion or 0])
-        line = problem.line or function.file
-        return replace(problem, function=function.name, line=line, message=message)
-
-    def _judge(self, results: Sequence[tuple[Function, Outcome]], *, first: bool) -> None:
+    def _judge(self, function: Function, outcome: Outcome, *, first: bool) -> None:
         """Raise if the run should end, by the rules in the module docstring."""
-        for function, outcome in results:
-            fatal = [p for p in outcome.problems if p.cause in ("exception", "count", "type")]
-            if first and fatal:
-                more = f" (and {len(fatal) - 1} more completions)" if len(fatal) > 1 else ""
-                trace = f"\n{fatal[0].traceback.strip()}" if fatal[0].traceback else ""
-                raise RewardError(f"{fatal[0]}{more}{trace}")
-            failed = bool(outcome.problems) and all(value is None for value in outcome.values)
-            function.failures = function.failures + 1 if failed else 0
-            if function.failures >= PATIENCE:
-                raise RewardError(
-                    f"reward {function.name} failed completely {PATIENCE} times in a row; the last "
-                    f"time: {outcome.problems[0]}"
-                )
-
-
-def _gather(results: Sequence[tuple[Function, Outcome]], count: int) -> ScoredRewards:
-    extras: dict[str, tuple[Any, ...]] = {}
-    metrics: dict[str, list[float]] = {}
-    columns = []
-    for function, outcome in results:
-        logged = {k: tuple(v) for k, v in outcome.extras.items() if len(v) == count}
-        reasons = logged.pop("reason", ("",) * count)
-        messages = {problem.completion: problem.message for problem in outcome.problems}
-        columns.append([
-            RewardValue(
-                name=function.name, value=value, weight=function.weight,
-                reason=messages.get(row) or messages.get(None) or str(reason),
+        problems = outcome.problems
+        fatal = [p for p in problems if p.cause in ("exception", "count", "type")]
+        if first and fatal:
+            more = f" (and {len(fatal) - 1} more completions)" if len(fatal) > 1 else ""
+            raise RewardError(f"{fatal[0]}{more}\n{fatal[0].traceback}".strip())
+        has_failed = bool(problems) and all(value is None for value in outcome.values)
+        function.failures = function.failures + 1 if has_failed else 0
+        if function.failures >= PATIENCE:
+            raise RewardError(
+                f"reward {function.name} failed completely {PATIENCE} times in a row; the last "
+                f"time: {problems[0]}"
             )
-            for row, (value, reason) in enumerate(zip(outcome.values, reasons, strict=True))
-        ])  # fmt: skip
-        extras |= logged
-        for name, numbers in outcome.metrics.items():
-            metrics.setdefault(name, []).extend(numbers)
-    outcomes = [outcome for _, outcome in results]
-    return ScoredRewards(
-        names=tuple(function.name for function, _ in results),
-        rewards=tuple(zip(*columns, strict=True)) or ((),) * count,
-        steps=tuple(tuple(outcome.steps) for outcome in outcomes),
-        extras=extras,
-        metrics={name: sum(numbers) / len(numbers) for name, numbers in metrics.items()},
-        problems=tuple(problem for outcome in outcomes for problem in outcome.problems),
-        seconds=tuple(outcome.seconds for outcome in outcomes),
-    )

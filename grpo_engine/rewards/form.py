@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from grpo_engine.rewards.outcome import RewardProblem
 from grpo_engine.tasks.base import Task
 
 MESSAGES = '[{"role": "assistant", "content": "…"}]'
@@ -35,11 +36,12 @@ def note(functions: Sequence[str], task: Task, setting: str) -> str:
     return f"{head} {received(task, setting)}"
 
 
-def hint(message: str, completion: Any) -> str:
+def hint(problem: RewardProblem, completions: Sequence[Any]) -> str:
     """What a function got, if its exception says that it took it for something else."""
-    if not message.startswith(("AttributeError", "TypeError")):
+    message = problem.message
+    if problem.cause != "exception" or not message.startswith(("AttributeError", "TypeError")):
         return ""
-    if isinstance(completion, str):
+    if isinstance(completions[problem.completion or 0], str):
         is_cause, got = "'str'" in message or "string indices" in message, "text"
         remedy = "messages come after chat prompts"
     else:

@@ -1,6 +1,6 @@
 """Results of scoring a batch: scores, reasons and problems."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -27,28 +27,12 @@ class RewardProblem:
         return f"reward {self.function}{which}{where}: {self.message}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScoredRewards:
-    """The scores of a batch: `rewards[b][f]` of function f for completion b.
-
-    `steps[f][b]` has (end character, score) pairs if function f is a process reward.
-    `extras` holds the columns of `log_extra`, `metrics` the means of `log_metric`.
-    """
-
-    names: tuple[str, ...] = ()
-    rewards: tuple[tuple[RewardValue, ...], ...] = ()
-    steps: tuple[tuple[Steps | None, ...], ...] = ()
-    extras: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    problems: tuple[RewardProblem, ...] = ()
-    seconds: tuple[float, ...] = ()
-
-
 @dataclass(slots=True)
 class Outcome:
-    """The scores of one function: a float or None for each completion, and what it logged.
+    """What one function gave for a batch: a score or None for each completion, and what it logged.
 
     `steps[i]` has the (end character, score) pairs of a process reward, whose mean is its score.
+    `rewards` are the scores with their reasons.
     """
 
     values: list[float | None] = field(default_factory=list)
@@ -56,9 +40,19 @@ class Outcome:
     problems: list[RewardProblem] = field(default_factory=list)
     extras: dict[str, list[Any]] = field(default_factory=dict)
     metrics: dict[str, list[float]] = field(default_factory=dict)
+    rewards: list[RewardValue] = field(default_factory=list)
     seconds: float = 0.0
 
     @classmethod
     def failed(cls, count: int, problem: RewardProblem) -> "Outcome":
         """No score for any of the completions."""
         return cls([None] * count, [None] * count, [problem])
+
+
+def mean_metrics(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    """The means of what functions logged by `log_metric`."""
+    logged: dict[str, list[float]] = {}
+    for outcome in outcomes:
+        for name, values in outcome.metrics.items():
+            logged.setdefault(name, []).extend(values)
+    return {name: sum(values) / len(values) for name, values in logged.items()}

@@ -18,7 +18,7 @@ from grpo_engine.rewards import form
 from grpo_engine.rewards.builtins import BUILT_IN
 from grpo_engine.rewards.client import RewardClient
 from grpo_engine.rewards.load import ENVIRONMENTS, Functions
-from grpo_engine.rewards.outcome import Cause, RewardProblem, ScoredRewards
+from grpo_engine.rewards.outcome import Cause, Outcome, RewardProblem, mean_metrics
 from grpo_engine.rewards.right import RIGHT_OR_WRONG, Right
 from grpo_engine.rewards.scoring import OVERLONG, Scores
 from grpo_engine.rollouts.prompts import RenderedPrompt, reward_completion, reward_prompt
@@ -187,24 +187,27 @@ class Scorer:
         """
         measured = self._measured if held_out else ""
         valid = [index for index, rollout in enumerate(rollouts) if not rollout.failed]
-        scored = self._called(
+        outcomes = self._called(
             [examples[index] for index in valid], [prompts[index] for index in valid],
             [rollouts[index] for index in valid], step, None if measured else self._count,
         )  # fmt: skip
-        rewards, steps = [self._no_rewards(rollout, measured) for rollout in rollouts], None
-        for index, row in zip(valid, scored.rewards, strict=True):
-            of_environment = self._of_environment(rollouts[index])
-            rewards[index] = (*row[: self._count], *of_environment, *row[self._count :])
-        if self._scores_steps:
-            by_index = dict(zip(valid, zip(*scored.steps, strict=True), strict=False))
-            steps = tuple(
-                steps_of(rollout, rewards[index][: self._count], by_index.get(index, ()))
-                for index, rollout in enumerate(rollouts)
+        rewards = [self._no_rewards(rollout, measured) for rollout in rollouts]
+        steps: list[tuple[tuple[int, float | None], ...]] = [()] * len(rollouts)
+        for row, index in enumerate(valid):
+            rollout, given = rollouts[index], [outcome.rewards[row] for outcome in outcomes]
+            functions, others = given[: self._count], given[self._count :]
+            rewards[index] = (*functions, *self._of_environment(rollout), *others)
+            steps[index] = steps_of(
+                rollout, functions, [outcome.steps[row] for outcome in outcomes]
             )
-        problems = alerts_of(step, scored.problems, [rollouts[index] for index in valid])
+        problems = [problem for outcome in outcomes for problem in outcome.problems]
         return Scores(
-            rewards=tuple(rewards), measured=measured, steps=steps, logged=scored.metrics,
-            alerts=(*problems, *environment_alerts(step, rollouts)),
+            rewards=tuple(rewards), measured=measured, logged=mean_metrics(outcomes),
+            steps=tuple(steps) if self._scores_steps else None,
+            alerts=(
+                *alerts_of(step, problems, [rollouts[index] for index in valid]),
+                *environment_alerts(step, rollouts),
+            ),
         )  # fmt: skip
 
     def _no_rewards(self, rollout: Rollout, measured: str) -> tuple[RewardValue, ...]:
@@ -223,10 +226,10 @@ class Scorer:
         rollouts: Sequence[Rollout],
         step: int,
         count: int | None,
-    ) -> ScoredRewards:
+    ) -> list[Outcome]:
         """What the functions gave, all or the first `count`."""
         if not rollouts:
-            return ScoredRewards()
+            return []
         columns = columns_of(examples)
         if self._has_environments:
             states = [rollout.environment and rollout.environment.state for rollout in rollouts]
@@ -268,7 +271,7 @@ def steps_of(
 
     An outcome is a step that ends with the answer.
     """
-    if not rollout.ids or rollout.failed:
+    if not rollout.ids:
         return ()
     last, scores = last_model_token(rollout), turn_rewards(rollout)
     for reward, pairs in zip(rewards, steps, strict=False):

@@ -19,16 +19,6 @@ AS_TRL = {
 }  # fmt: skip
 
 
-class TrainerState(SimpleNamespace):
-    """Read-only progress of the run, with the attributes of TRL's `TrainerState`."""
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"trainer_state has no {name!r}; it has {', '.join(self.__dict__)}")
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"trainer_state is read-only: cannot set {name!r}")
-
-
 class EndedEnvironment(SimpleNamespace):
     """The public attributes that a rollout's environment had at its end."""
 
@@ -105,7 +95,7 @@ class Rewards:
             metrics.setdefault(str(name), []).append(float(value))
 
         keywords = {
-            **columns, "trainer_state": TrainerState(**{**AS_TRL, **state}),
+            **columns, "trainer_state": SimpleNamespace(**{**AS_TRL, **state}),
             "log_extra": log_extra, "log_metric": log_metric,
         }  # fmt: skip
         if ENVIRONMENTS in columns:

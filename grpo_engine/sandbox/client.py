@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 
 from grpo_engine.control import StopNow
 from grpo_engine.sandbox.local import Local
-from grpo_engine.sandbox.process import DiedError, Process, wait_for_any
+from grpo_engine.sandbox.process import DiedError, Process
 from grpo_engine.sandbox.report import Failure
 
 SLACK = 2.0  # seconds after its limit in which a call may still report by itself
@@ -201,9 +201,9 @@ class Sandbox:
         """The results that have come, after waiting for one at most this long."""
         for worker in self._workers:
             self._send(worker)
-        running = [worker.process for worker in self._workers if worker.process and worker.sent]
+        running: list[Any] = [worker.process for worker in self._workers if worker.sent]
         if running:
-            wait_for_any(running, seconds)
+            running[0].wait(running, seconds)
         elif not self._results:
             time.sleep(seconds)
         for worker in self._workers:

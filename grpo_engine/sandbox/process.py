@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
 
 from grpo_engine.platform.interpreter import command
@@ -45,22 +45,13 @@ def _ending(status: int) -> str:
         return f"was killed by signal {-status}"
 
 
-class CappedLog:
-    """A log file that keeps only the first `LOG_LIMIT` bytes."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._is_full = path, False
-        self._left = LOG_LIMIT - (path.stat().st_size if path.exists() else 0)
-
-    def write(self, data: bytes) -> None:
-        """Append what still fits, and note once that the rest is dropped."""
-        if self._is_full:
-            return
-        self._is_full = len(data) > self._left
-        note = b"\n[the log is full; further output is dropped]\n" if self._is_full else b""
-        with self._path.open("ab") as file:
-            file.write(data[: max(0, self._left)] + note)
-        self._left -= len(data)
+def append(log: Path, data: bytes) -> None:
+    """Append what still fits to a log of `LOG_LIMIT` bytes, and note that the rest is dropped."""
+    left = LOG_LIMIT - (log.stat().st_size if log.exists() else 0)
+    if left > 0:
+        note = b"\n[the log is full; further output is dropped]\n" if len(data) > left else b""
+        with log.open("ab") as file:
+            file.write(data[:left] + note)
 
 
 class Process:
@@ -74,7 +65,7 @@ class Process:
         self, service: str, folder: Path, name: str, interpreter: str = "",
         env: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
-        self._log = CappedLog(folder / f"{name}.log")
+        self._log = folder / f"{name}.log"
         self._trace = folder / f"{name}.trace"
         self._trace.write_bytes(b"")
         self._buffer = bytearray()
@@ -110,9 +101,19 @@ class Process:
         self._waiting += pack(frame)
         self._send()
 
+    def wait(self, processes: Sequence["Process"], seconds: float) -> bool:
+        """Wait at most this long until one of these replies or writes; receive it."""
+        with selectors.DefaultSelector() as selector:
+            for process in processes:
+                process.register(selector)
+            ready = selector.select(seconds)
+            for key, _ in ready:
+                key.data()
+            return bool(ready)
+
     def collect(self) -> list[Any]:
         """The replies that have come."""
-        received = wait_for_any([self], 0)
+        received = self.wait([self], 0)
         replies = []
         try:
             while (reply := pop_frame(self._buffer)) is not None:
@@ -144,13 +145,11 @@ class Process:
             processes = [root, *root.children(recursive=True)]
         except psutil.Error:
             return False
-        if total(lambda process: process.memory_info().rss) <= memory:
-            return False
+        is_more = total(lambda process: process.memory_info().rss) > memory
         # What they share counts once; it takes longer to measure, and elsewhere needs privileges.
-        return (
-            sys.platform != "linux"
-            or total(lambda process: process.memory_full_info().pss) > memory
-        )
+        if is_more and sys.platform == "linux":
+            is_more = total(lambda process: process.memory_full_info().pss) > memory
+        return is_more
 
     def register(self, selector: selectors.BaseSelector) -> None:
         """Have the selector wait for what the process writes, and send what waits."""
@@ -182,7 +181,7 @@ class Process:
             data = os.read(self._output, 1 << 16)
         except BlockingIOError:
             return False
-        self._log.write(data)
+        append(self._log, data)
         self._has_output = bool(data)
         return self._has_output
 
@@ -232,19 +231,3 @@ class Process:
         self._drain_all()
         for fd in (self._reply, self._output, self._lifeline):
             os.close(fd)
-
-
-class Registers(Protocol):
-    def register(self, selector: selectors.BaseSelector) -> None:
-        """Have the selector wait for it, with what to do then."""
-
-
-def wait_for_any(processes: Sequence[Registers], seconds: float) -> bool:
-    """Wait at most this long until a process replies or writes; receive it."""
-    with selectors.DefaultSelector() as selector:
-        for process in processes:
-            process.register(selector)
-        ready = selector.select(seconds)
-        for key, _ in ready:
-            key.data()
-        return bool(ready)

@@ -29,7 +29,7 @@ from typing import Any
 from grpo_engine.errors import EngineError
 from grpo_engine.sandbox.descendants import MARK, adopt_orphans, end_all
 from grpo_engine.sandbox.event_loop import EventLoop
-from grpo_engine.sandbox.frames import read_frame, write_frame
+from grpo_engine.sandbox.frames import pop_frame, write_frame
 from grpo_engine.sandbox.report import MEMORY_GB, TooLateError, describe, line_of
 
 TICK = 0.1  # seconds between checks of time limits
@@ -208,7 +208,7 @@ def main() -> None:
 
 
 def _serve(request: int, reply: int, service: str) -> None:
-    thread = MainThread()
+    thread, buffer = MainThread(), bytearray()
     server = Server(service, partial(write_frame, reply), main=thread)
     while True:
         ready = select.select([request, thread.woken], [], [], TICK)[0]
@@ -216,9 +216,10 @@ def _serve(request: int, reply: int, service: str) -> None:
         if thread.woken in ready:
             thread.make_next()
         if request in ready:
-            frame = read_frame(request)
-            if frame is None:
+            if not (data := os.read(request, 1 << 20)):
                 server.close()
                 return
-            limit_memory(frame["memory"])
-            server.accept(frame)
+            buffer += data
+            while (frame := pop_frame(buffer)) is not None:
+                limit_memory(frame["memory"])
+                server.accept(frame)

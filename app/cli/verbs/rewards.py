@@ -3,12 +3,15 @@
 import inspect
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from grpo_tui.app import exit_codes
 from grpo_tui.app.cli.params import Json
+
+if TYPE_CHECKING:
+    from grpo_engine.rewards.outcome import Outcome
 
 app = typer.Typer(help="List the reward functions; show one.", invoke_without_command=True)
 
@@ -124,7 +127,6 @@ def try_(
     from grpo_engine.platform.scratch import scratch
     from grpo_engine.rewards.builtins import BUILT_IN
     from grpo_engine.rewards.client import RewardClient
-    from grpo_engine.rewards.outcome import ScoredRewards
     from grpo_engine.rollouts.prompts import reward_completion, reward_prompt
     from grpo_engine.tasks.base import RewardSpec
 
@@ -139,18 +141,19 @@ def try_(
             with RewardClient([spec], folder, time_limit) as client:
                 client.check(list(columns), "the data given")
                 # At step 0 an error of one function would end the trial; later it is only reported.
-                scored: ScoredRewards = client.score(
+                (outcome,) = client.score(
                     [reward_prompt(prompts)] * count,
                     texts,
                     [list(text.encode("utf-8", "surrogatepass")) for text in completion],
                     {key: [value] * count for key, value in columns.items()},
                     {"global_step": 1, "max_steps": 1, "epoch": 0.0},
                 )
+                (title,) = client.names
         except RewardError as error:
             # the log goes with the folder, so that what it says is said here
             raise RewardError(str(error).replace(f"; see {log}", "") + _tail(log)) from error
         printed = _text_of(log)
-    report(scored, completion, printed, as_json)
+    report(title, outcome, completion, printed, as_json)
     if not as_json and name not in BUILT_IN:
         form, alternative = (
             ("text", "--chat") if isinstance(prompts, str) else ("messages", "--text")
@@ -159,7 +162,7 @@ def try_(
         typer.echo(
             f"completions were passed as {form}{origin}; {alternative} passes the other", err=True
         )
-    if scored.problems:
+    if outcome.problems:
         raise typer.Exit(exit_codes.FAILED)
 
 
@@ -211,20 +214,24 @@ def _pairs(arguments: list[str] | None, flag: str) -> dict[str, Any]:
     return pairs
 
 
-def report(scored: Any, completions: list[str], printed: str, as_json: bool) -> None:
+def report(
+    title: str, outcome: "Outcome", completions: list[str], printed: str, as_json: bool
+) -> None:
     """Print each completion's score, what the function logged, and what went wrong."""
-    rewards, steps = [row[0] for row in scored.rewards], scored.steps[0]
+    from grpo_engine.rewards.outcome import mean_metrics
+
+    metrics = mean_metrics([outcome])
     if as_json:
         rows = [
             {"completion": text, "score": reward.value, "reason": reward.reason, "steps": step}
-            for text, reward, step in zip(completions, rewards, steps, strict=True)
+            for text, reward, step in zip(completions, outcome.rewards, outcome.steps, strict=True)
         ]
         problems = [
             {"kind": p.cause, "completion": p.completion, "line": p.line, "message": p.message}
-            for p in scored.problems
+            for p in outcome.problems
         ]
-        summary = {"function": scored.names[0], "scores": rows, "problems": problems}
-        logged = {"extras": scored.extras, "metrics": scored.metrics, "printed": printed}
+        summary = {"function": title, "scores": rows, "problems": problems}
+        logged = {"extras": outcome.extras, "metrics": metrics, "printed": printed}
         typer.echo(json.dumps({**summary, **logged}, indent=2, ensure_ascii=False))
         return
     from grpo_tui.app.cli.output import print_table
@@ -233,18 +240,18 @@ def report(scored: Any, completions: list[str], printed: str, as_json: bool) -> 
     table = [
         {"score": "None" if reward.value is None else f"{reward.value:g}",
          "completion": clip(text, 40), "reason": clip(reward.reason, 60)}
-        for text, reward in zip(completions, rewards, strict=True)
+        for text, reward in zip(completions, outcome.rewards, strict=True)
     ]  # fmt: skip
     print_table(table)
-    for step in steps:
+    for step in outcome.steps:
         for end, score in step or ():
             typer.echo(f"step     {score:g} up to character {end}")
-    for key, column in scored.extras.items():
-        typer.echo(f"logged   {safe(key)} = {safe(str(list(column)))}")
-    for key, number in scored.metrics.items():
+    for key, column in outcome.extras.items():
+        typer.echo(f"logged   {safe(key)} = {safe(str(column))}")
+    for key, number in metrics.items():
         typer.echo(f"metric   {safe(key)} = {number:g}")
     if printed.strip():
         typer.echo(f"printed  {safe(printed.strip()[:2000])}")
-    for problem in scored.problems:
+    for problem in outcome.problems:
         typer.echo(f"{safe(str(problem))}\n{safe(problem.traceback, chr(10))}".strip(), err=True)
-    typer.echo(f"{scored.names[0]}: {scored.seconds[0]:.3f} s", err=True)
+    typer.echo(f"{title}: {outcome.seconds:.3f} s", err=True)

@@ -1,14 +1,19 @@
 """What tests read from a reward client and its results."""
 
+from collections.abc import Sequence
+
 from grpo_engine.rewards.client import RewardClient
-from grpo_engine.rewards.outcome import ScoredRewards
+from grpo_engine.rewards.outcome import Outcome, RewardProblem
 from tests.engine.sandbox.processes import pids_of
 
 
-def values_of(scored: ScoredRewards) -> tuple[tuple[float | None, ...], ...]:
+def values_of(outcomes: Sequence[Outcome]) -> tuple[tuple[float | None, ...], ...]:
     """`values[f][b]` of function f for completion b."""
-    columns = zip(*scored.rewards, strict=True)
-    return tuple(tuple(reward.value for reward in column) for column in columns)
+    return tuple(tuple(reward.value for reward in outcome.rewards) for outcome in outcomes)
+
+
+def problems_of(outcomes: Sequence[Outcome]) -> list[RewardProblem]:
+    return [problem for outcome in outcomes for problem in outcome.problems]
 
 
 def pid_of(client: RewardClient) -> int | None:

@@ -12,10 +12,10 @@ from grpo_engine.control import StopNow
 from grpo_engine.errors import RewardError
 from grpo_engine.rewards.classifier import Classifier
 from grpo_engine.rewards.client import PATIENCE, RewardClient
-from grpo_engine.rewards.outcome import ScoredRewards
+from grpo_engine.rewards.outcome import Outcome, mean_metrics
 from grpo_engine.sandbox.process import LOG_LIMIT
 from grpo_engine.tasks.base import RewardSpec
-from tests.engine.rewards.scored import pid_of, values_of
+from tests.engine.rewards.scored import pid_of, problems_of, values_of
 from tests.engine.sandbox.processes import pids_of
 from tests.patience import until
 
@@ -33,7 +33,7 @@ def worker(tmp_path: Path, *functions: Any, limit: float = 60.0) -> Iterator[Rew
         yield made
 
 
-def score(worker: RewardClient, *texts: str, step: int = 1, **columns: Any) -> ScoredRewards:
+def score(worker: RewardClient, *texts: str, step: int = 1, **columns: Any) -> list[Outcome]:
     return worker.score(
         ["p"] * len(texts),
         list(texts),
@@ -63,11 +63,11 @@ def test_functions_are_called_as_trl_calls_them(tmp_path: Path) -> None:
             {"answer": ["x", "y"]},
             {"global_step": 2, "max_steps": 4},
         )
-    assert scored.names == ("sees_all",)
+    assert made.names == ("sees_all",)
     assert values_of(scored) == ((3.0, 1.0),)
-    assert scored.extras["keys"] == ("answer log_extra log_metric",) * 2
+    assert scored[0].extras["keys"] == ["answer log_extra log_metric"] * 2
     # log_metric was called with 2 and with 4
-    assert scored.metrics == {"step_seen": 3.0}
+    assert mean_metrics(scored) == {"step_seen": 3.0}
 
 
 def test_a_function_without_kwargs_gets_only_what_it_names(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_function_without_kwargs_gets_only_what_it_names(tmp_path: Path) -> No
 def test_a_callable_object_and_options_work(tmp_path: Path) -> None:
     with worker(tmp_path, "judge", spec("with_options", bonus=0.25)) as made:
         scored = score(made, "a", "b")
-    assert scored.names == ("Judge", "with_options")
+    assert made.names == ("Judge", "with_options")
     assert values_of(scored) == ((2.0, 2.0), (0.25, 0.25))
 
 
@@ -94,7 +94,7 @@ def test_async_functions_run_at_the_same_time_and_none_does_not_apply(tmp_path: 
     with worker(tmp_path, "waits_for_the_other", "length_of", "also_async", limit=20.0) as made:
         scored = score(made, "ab", "c")
     assert values_of(scored) == ((1.0, 1.0), (2.0, 1.0), (None, None))
-    assert not scored.problems
+    assert not problems_of(scored)
 
 
 def test_a_name_used_twice_gets_a_number(tmp_path: Path) -> None:
@@ -122,11 +122,11 @@ def test_later_an_exception_costs_only_the_completions_that_caused_it(tmp_path: 
     with worker(tmp_path, "fails_on_three") as made:
         scored = score(made, "2", "3", "x", "1")
     assert values_of(scored) == ((1.0, None, None, 0.5),)
-    assert [(p.completion, p.cause) for p in scored.problems] == [
+    assert [(p.completion, p.cause) for p in problems_of(scored)] == [
         (1, "exception"),
         (2, "exception"),
     ]
-    assert "invalid literal for int()" in scored.rewards[2][0].reason
+    assert "invalid literal for int()" in scored[0].rewards[2].reason
 
 
 @pytest.mark.parametrize("function", ["hangs", "hangs_in_c"])
@@ -139,7 +139,7 @@ def test_a_function_that_hangs_gets_none_and_the_others_are_scored(
         assert pid_of(made) != before
         assert values_of(scored) == ((None, None), (2.0, 1.0))
         assert values_of(score(made, "ab"))[1] == (2.0,)
-    (problem,) = scored.problems
+    (problem,) = problems_of(scored)
     assert problem.cause == "timeout"
     assert "rewards.time_limit 1 s" in problem.message
     assert "rewards_cases.py:" in problem.line
@@ -151,7 +151,7 @@ def test_an_async_function_that_blocks_the_loop_costs_the_other_ones_nothing(
     with worker(tmp_path, "blocks_the_loop", "also_length_of", limit=1.0) as made:
         scored = score(made, "ab", "c")
     assert values_of(scored) == ((None, None), (2.0, 1.0))
-    assert [problem.cause for problem in scored.problems] == ["timeout"]
+    assert [problem.cause for problem in problems_of(scored)] == ["timeout"]
 
 
 def test_a_run_starts_as_many_processes_as_it_needs(tmp_path: Path) -> None:
@@ -170,8 +170,8 @@ def test_a_function_that_ends_the_process_gets_none(
         scored = score(made, "ab")
         assert values_of(score(made, "abc"))[0] == (3.0,)
     assert values_of(scored) == ((2.0,), (None,))
-    assert scored.problems[0].cause == "crash"
-    assert how in scored.problems[0].message
+    assert problems_of(scored)[0].cause == "crash"
+    assert how in problems_of(scored)[0].message
 
 
 def test_a_function_that_needs_too_much_memory_gets_none_and_is_named_with_the_remedy(
@@ -181,7 +181,7 @@ def test_a_function_that_needs_too_much_memory_gets_none_and_is_named_with_the_r
         for step in (0, 1):
             scored = score(made, "ab", step=step)
             assert values_of(scored) == ((None,), (2.0,))
-    (problem,) = scored.problems
+    (problem,) = problems_of(scored)
     assert problem.cause == "crash"
     assert str(problem).startswith(f"reward fills_memory ({CASES}:")
     assert problem.message == (
@@ -206,7 +206,7 @@ def test_of_async_functions_the_one_that_needs_too_much_memory_gets_none(tmp_pat
     with worker(tmp_path, "fills_memory_later", "also_length_of") as made:
         scored = score(made, "ab")
     assert values_of(scored) == ((None,), (2.0,))
-    (problem,) = scored.problems
+    (problem,) = problems_of(scored)
     assert problem.function == "fills_memory_later"
     assert problem.message.startswith("needs more than 4 GB of memory")
 
@@ -214,7 +214,7 @@ def test_of_async_functions_the_one_that_needs_too_much_memory_gets_none(tmp_pat
 def test_sys_exit_is_an_exception_like_any_other(tmp_path: Path) -> None:
     with worker(tmp_path, "exits") as made:
         scored = score(made, "ab")
-    assert "called sys.exit(3)" in scored.problems[0].message
+    assert "called sys.exit(3)" in problems_of(scored)[0].message
 
 
 def test_megabytes_of_output_go_to_a_capped_log(tmp_path: Path) -> None:
@@ -247,21 +247,24 @@ def test_an_unusable_return_value_later_is_none_and_a_problem(tmp_path: Path) ->
     with worker(tmp_path, "one_too_few", "gives_words") as made:
         scored = score(made, "a", "b")
     assert values_of(scored) == ((None, None), (1.0, None))
-    assert [problem.cause for problem in scored.problems] == ["count", "type"]
+    assert [problem.cause for problem in problems_of(scored)] == ["count", "type"]
 
 
 def test_nan_and_infinity_are_none_and_a_problem(tmp_path: Path) -> None:
     with worker(tmp_path, "gives_odd_numbers") as made:
         scored = score(made, "a", "b", "c", "d", step=0)
     assert values_of(scored) == ((None, None, 1.0, None),)
-    assert [(p.completion, p.cause) for p in scored.problems] == [(0, "value"), (1, "value")]
+    assert [(p.completion, p.cause) for p in problems_of(scored)] == [(0, "value"), (1, "value")]
 
 
 def test_an_unusable_score_is_named_beside_an_exception(tmp_path: Path) -> None:
     with worker(tmp_path, "fails_on_three_and_gives_nan_on_four") as made:
         scored = score(made, "2", "3", "4")
     assert values_of(scored) == ((1.0, None, None),)
-    assert [(p.completion, p.cause) for p in scored.problems] == [(1, "exception"), (2, "value")]
+    assert [(p.completion, p.cause) for p in problems_of(scored)] == [
+        (1, "exception"),
+        (2, "value"),
+    ]
 
 
 def test_a_weight_counts_towards_the_largest_score(tmp_path: Path) -> None:
@@ -269,7 +272,7 @@ def test_a_weight_counts_towards_the_largest_score(tmp_path: Path) -> None:
     with worker(tmp_path, heavy, spec("with_options", bonus=1e28)) as made:
         scored = score(made, "a")
     assert values_of(scored) == ((None,), (1e28,))
-    assert "1e+28 with weight -1000, scored None" in scored.problems[0].message
+    assert "1e+28 with weight -1000, scored None" in problems_of(scored)[0].message
 
 
 def test_a_function_that_never_works_ends_the_run(tmp_path: Path) -> None:
@@ -283,7 +286,7 @@ def test_a_function_that_never_works_ends_the_run(tmp_path: Path) -> None:
 def test_process_rewards_come_back_as_steps_with_their_mean(tmp_path: Path) -> None:
     with worker(tmp_path, "in_steps") as made:
         scored = score(made, "abcdef")
-    assert scored.steps == ((((3, 1.0), (6, 0.0)),),)
+    assert scored[0].steps == [((3, 1.0), (6, 0.0))]
     assert values_of(scored) == ((0.5,),)
 
 
@@ -375,7 +378,7 @@ def test_processes_in_sessions_of_their_own_end_with_a_call_that_takes_too_long(
 ) -> None:
     wanted = tmp_path / "pids"
     with worker(tmp_path, "leaves_daemons_and_hangs", limit=5.0) as made:
-        assert score(made, "a", path=[str(wanted)]).problems[0].cause == "timeout"
+        assert problems_of(score(made, "a", path=[str(wanted)]))[0].cause == "timeout"
         pids = list(map(int, wanted.read_text().split()))
         until(lambda: not any(map(alive, pids)))
 
@@ -384,7 +387,7 @@ def test_garbage_in_the_pipe_of_replies_is_a_problem_of_the_function(tmp_path: P
     with worker(tmp_path, "writes_garbage", "length_of") as made:
         scored = score(made, "ab")
         assert values_of(scored) == ((None,), (2.0,))
-    assert "wrote into the pipe of its replies" in scored.problems[0].message
+    assert "wrote into the pipe of its replies" in problems_of(scored)[0].message
 
 
 @pytest.mark.parametrize("function", ["starts_a_child", "hangs_in_c", "leaves_daemons_and_hangs"])

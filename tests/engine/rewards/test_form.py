@@ -12,6 +12,7 @@ from grpo_engine.config.parse import merge
 from grpo_engine.errors import RewardError
 from grpo_engine.events import Event, NoteWritten
 from grpo_engine.rewards.form import hint, received
+from grpo_engine.rewards.outcome import RewardProblem
 from grpo_engine.rollouts.prompts import conversation, for_rewards
 from grpo_engine.tasks.base import Example, Task, user_message
 from tests.engine.runs import events_of, settings, write_world
@@ -147,7 +148,7 @@ def test_a_function_that_takes_messages_for_text_says_what_it_got(world: Path) -
 def test_the_form_is_named_only_where_it_is_the_cause(
     message: str, completion: Any, expected: str
 ) -> None:
-    found = hint(message, completion)
+    found = hint(RewardProblem(cause="exception", message=message), [completion])
     assert expected in found
     assert bool(found) == bool(expected)
 

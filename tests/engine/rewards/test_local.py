@@ -12,9 +12,9 @@ import pytest
 from grpo_engine.errors import EngineError, RewardError
 from grpo_engine.rewards.client import RewardClient
 from grpo_engine.rewards.load import load_reward
-from grpo_engine.rewards.outcome import ScoredRewards
+from grpo_engine.rewards.outcome import Outcome
 from grpo_engine.tasks.base import RewardSpec
-from tests.engine.rewards.scored import pid_of, values_of
+from tests.engine.rewards.scored import pid_of, problems_of, values_of
 
 TEXTS = ["no", "one two", "three"]
 FILE = """
@@ -26,7 +26,7 @@ def words(completions, **_): return [float(len(text.split())) for text in comple
 
 def score(
     functions: dict[str, Callable[..., Any]], folder: Path, *others: str, step: int = 1
-) -> ScoredRewards:
+) -> list[Outcome]:
     specs = [RewardSpec(name=name) for name in (*functions, *others)]
     with RewardClient(specs, folder, 20.0, local=functions) as worker:
         return worker.score(
@@ -73,7 +73,7 @@ def test_local_and_other_functions_keep_their_order_and_their_sides(tmp_path: Pa
         pid = pid_of(worker)
         for _ in range(2):  # async functions keep their loop between calls
             found = worker.score(["p"] * 3, TEXTS, [[1]] * 3, {}, {"global_step": 1})
-    assert found.names == ("slow", "here", "words", "also")
+    assert worker.names == ("slow", "here", "words", "also")
     assert pid not in (None, os.getpid())
     here_pid = float(os.getpid())
     assert values_of(found) == (
@@ -88,7 +88,7 @@ def test_a_loop_that_already_runs_in_this_thread_does_not_matter(tmp_path: Path)
     async def here(completions: list[str], **_: Any) -> list[float]:
         return [0.5] * len(completions)
 
-    async def cell() -> ScoredRewards:
+    async def cell() -> list[Outcome]:
         return score({"python:here": here}, tmp_path)
 
     assert values_of(asyncio.run(cell())) == ((0.5, 0.5, 0.5),)
@@ -101,7 +101,7 @@ def test_one_bad_completion_is_found_and_named(tmp_path: Path) -> None:
     found = score({"python:picky": picky}, tmp_path)
     # lengths 2, 7, 5: 1/-3, 1/2, and a division by zero
     assert values_of(found) == ((-1 / 3, 0.5, None),)
-    (problem,) = found.problems
+    (problem,) = problems_of(found)
     assert (problem.completion, problem.cause) == (2, "exception")
     assert problem.line.startswith(f"{__file__}:")
     with pytest.raises(RewardError, match="division by zero"):
