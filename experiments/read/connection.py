@@ -21,7 +21,6 @@ from sqlalchemy import (
     func,
     literal,
     select,
-    text,
     true,
     type_coerce,
 )
@@ -96,10 +95,6 @@ class Connection:
         """Interrupt the query running in another thread; it raises InterruptedError there."""
         self.interrupts += 1
         self.file.interrupt()
-
-    def integrity(self) -> str:
-        """Return `ok`, or the damage that SQLite finds in the file."""
-        return "; ".join(self.column(text("PRAGMA integrity_check")))
 
     def changed(self) -> bool:
         """Return whether another connection has committed since the last call."""

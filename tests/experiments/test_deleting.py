@@ -17,7 +17,7 @@ from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder
 from grpo_tui.experiments.search import search
 from grpo_tui.experiments.store import ExperimentStore
-from tests.experiments.made import CONFIG, put_all, record_run, started
+from tests.experiments.made import CONFIG, integrity, put_all, record_run, started
 from tests.experiments.test_migrations import first_version
 
 
@@ -126,7 +126,7 @@ def test_a_purge_removes_rows_and_files_of_deleted_runs_only(
     assert not folder.exists()
     assert names(path) == ["other"]
     with closing(StoreReader(path)) as reader, store.transaction() as conn:
-        assert reader.integrity() == "ok"
+        assert integrity(reader) == "ok"
         rows = conn.exec_driver_sql(f"SELECT * FROM step WHERE run_id = {gone}")
         assert rows.all() == []
 
@@ -147,7 +147,7 @@ def test_a_purge_that_is_cut_off_shows_no_half_of_a_run_and_goes_on_later(
     assert store.deleted() == ()
     assert not folder.exists()
     with closing(StoreReader(path)) as reader:
-        assert reader.integrity() == "ok"
+        assert integrity(reader) == "ok"
 
 
 def cut_off(call: object) -> object:
