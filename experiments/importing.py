@@ -25,12 +25,12 @@ from grpo_tui.experiments.record.rows import Item, recorded_parts
 from grpo_tui.experiments.record.writer import RunWriter
 from grpo_tui.experiments.recorded_events import events_after
 from grpo_tui.experiments.store import ExperimentStore
-from grpo_tui.experiments.values import ENDED, RunDetail, RunSummary
+from grpo_tui.experiments.values import ENDED, RunSummary
 
 Imported = list[tuple[str, str]]
 SHORT = re.compile("[0-9a-z]{1,32}")  # it names a folder
-MOST_STEPS = 10_000_000
-MOST_BYTES = 1 << 30  # of a Parquet file's tables in memory
+MAX_STEPS = 10_000_000
+MAX_BYTES = 1 << 30  # of a Parquet file's tables in memory
 INTERRUPTED = "the import was interrupted; import the file again"
 COPIED = ("created_at", "started_at", "ended_at", "note", "archived", "error")
 ELSEWHERE = {"boot": "", "pid_start": ""}  # of an attempt: its process is of no use here
@@ -112,11 +112,25 @@ def _dropped(store: ExperimentStore, uid: str) -> bool:
 
 
 @contextmanager
-def _complete_or_removed(store: ExperimentStore, row: Row[Any]) -> Iterator[int]:
+def _filled(
+    store: ExperimentStore, row: Row[Any], attempts: list[dict[str, Any]],
+    pages: Iterable[list[Item]],
+) -> Iterator[None]:  # fmt: skip
     """Fill a new run completely, or remove it; a killed import leaves it marked."""
     store.set_note(row.id, INTERRUPTED)
     try:
-        yield row.id
+        with store.transaction() as conn:
+            for attempt in attempts:
+                conn.execute(ATTEMPT.insert(), {"run_id": row.id, **ELSEWHERE, **attempt})
+        folder, parts = run_folder(store.path, row.short), recorded_parts(row.config)
+        last = attempts[-1]["n"] if attempts else 1
+        with (
+            closing(open_writer(store.path)) as file,
+            closing(RunWriter(file, row.id, last, folder, parts)) as writer,
+        ):
+            for page in pages:
+                writer.write(page, limit=30.0)
+        yield
     except BaseException:
         purge(store, row.id)
         raise
@@ -131,8 +145,20 @@ def _copy_run(store: ExperimentStore, source: StoreReader, run: RunSummary) -> t
         detail.config, name=run.name, uid=run.uid, status="imported",
         code_version=run.code_version, tags=run.tags,
     )  # fmt: skip
-    with _complete_or_removed(store, row):
-        _fill(store, source, row, detail)
+    attempts = [
+        asdict(attempt) | {"ended_at": attempt.ended_at or attempt.heartbeat}
+        for attempt in detail.attempts
+    ]
+    with _filled(store, row, attempts, _pages(source, run.key)):
+        _refuse_damaged(source, run)
+        values = {name: getattr(run, name) for name in COPIED}
+        values["status"] = run.status if run.status in ENDED else "imported"
+        with store.transaction() as conn:
+            conn.execute(RUN.update().where(RUN.c.id == row.id).values(values))
+        with suppress(OutsideStoreError):  # a log from elsewhere is left out
+            log = log_file(run_folder(source.path, run.id))
+            if log.is_file() and not log.is_symlink():
+                shutil.copyfile(log, log_file(run_folder(store.path, row.short)))
     return row.short, run.name
 
 
@@ -141,44 +167,14 @@ def _refuse_damaged(source: StoreReader, run: RunSummary) -> None:
         raise ImportRefusedError(damage)
 
 
-def _fill(store: ExperimentStore, source: StoreReader, row: Row[Any], detail: RunDetail) -> None:
-    run = detail.summary
-    with store.transaction() as conn:
-        for attempt in detail.attempts:
-            same = asdict(attempt) | {"ended_at": attempt.ended_at or attempt.heartbeat}
-            conn.execute(ATTEMPT.insert(), {"run_id": row.id, **ELSEWHERE, **same})
-    last = detail.attempts[-1].n if detail.attempts else 1
-    _write(store, row, last, _pages(source, run.key))
-    _refuse_damaged(source, run)
-    with store.transaction() as conn:
-        values = {name: getattr(run, name) for name in COPIED}
-        values["status"] = run.status if run.status in ENDED else "imported"
-        conn.execute(RUN.update().where(RUN.c.id == row.id).values(values))
-    with suppress(OutsideStoreError):  # a log from elsewhere is left out
-        log = log_file(run_folder(source.path, run.id))
-        if log.is_file() and not log.is_symlink():
-            shutil.copyfile(log, log_file(run_folder(store.path, row.short)))
-
-
 def _pages(source: StoreReader, run: int) -> Iterator[list[Item]]:
     after = 0
     while page := events_after(source, run, after):
         for item in page:
-            if not 0 <= item.event.step <= MOST_STEPS:
+            if not 0 <= item.event.step <= MAX_STEPS:
                 raise ImportRefusedError(f"it has an event of step {item.event.step}")
         yield [Item(item.seq, item.at or 0.0, item.event) for item in page]
         after = page[-1].seq
-
-
-def _write(
-    store: ExperimentStore, row: Row[Any], attempt: int, pages: Iterable[list[Item]]
-) -> None:
-    folder = run_folder(store.path, row.short)
-    with closing(open_writer(store.path)) as conn:
-        writer = RunWriter(conn, row.id, attempt, folder, recorded_parts(row.config))
-        with closing(writer):
-            for page in pages:
-                writer.write(page, limit=30.0)
 
 
 # -- TRL's completions --------------------------------------------------------------------------
@@ -209,15 +205,12 @@ def import_completions(store: ExperimentStore, files: Sequence[Path], name: str 
     config = {"name": title, "steps": int(rows[-1]["step"]), "task": {"name": files[0].name}}
     row = store.create_run(config, name=title, uid=uid, status="imported", tags=["trl"])
     now = now_iso()
-    with _complete_or_removed(store, row) as key:
-        with store.transaction() as conn:
-            conn.execute(ATTEMPT.insert(), {
-                "run_id": key, "n": 1, "from_step": 0, "host": "TRL", "pid": 0, **ELSEWHERE,
-                "started_at": now, "heartbeat": now, "progress_at": now, "ended_at": now,
-                "cause": "imported",
-            })  # fmt: skip
-        _write(store, row, 1, _steps(rows))
-        store.set_note(key, "")
+    attempt = {
+        "n": 1, "from_step": 0, "host": "TRL", "pid": 0, "started_at": now, "heartbeat": now,
+        "progress_at": now, "ended_at": now, "cause": "imported",
+    }  # fmt: skip
+    with _filled(store, row, [attempt], _steps(rows)):
+        store.set_note(row.id, "")
     return [(row.short, title)]
 
 
@@ -243,8 +236,8 @@ def _table(path: Path) -> list[dict[str, Any]]:
     size = 0
     for batch in file.iter_batches(batch_size=64):  # a small file may hold very much
         size += batch.nbytes
-        if size > MOST_BYTES:
-            raise ImportRefusedError(f"{path} holds more than {MOST_BYTES / 1e9:.1f} GB of text")
+        if size > MAX_BYTES:
+            raise ImportRefusedError(f"{path} holds more than {MAX_BYTES / 1e9:.1f} GB of text")
         rows += batch.to_pylist()
     return rows
 
