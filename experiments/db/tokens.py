@@ -55,8 +55,8 @@ def encode(prompt_ids: Sequence[int], rows: Sequence[TokenRow]) -> bytes:
     planes = [
         _planes(np.array(prompt_ids, np.int32)),
         _planes(_joined([row.ids for row in rows], np.int32)),
-        _planes(_joined([np.diff(row.ends, prepend=0) for row in rows if row.ends], np.int32)),
-        _planes(_joined([row.old for row in rows], np.float32)),
+        _planes(_joined([_rises(row.ends) for row in rows], np.int32)),
+        _planes(all_old := _joined([row.old for row in rows], np.float32)),
     ]
     later = [name for name in LATER if any(getattr(row, name) for row in rows)]
     columns = _plain(rows, FIELDS) | _numbered(rows, PASSES)
@@ -65,7 +65,9 @@ def encode(prompt_ids: Sequence[int], rows: Sequence[TokenRow]) -> bytes:
         header["updates"] = [[asdict(totals) for totals in row.updates] for row in rows]
     for name, values in columns.items():
         olds = [row.old for row, numbers in zip(rows, values, strict=True) if numbers]
-        old = _joined(olds, np.float32) if all(olds) else None
+        old = None
+        if all(olds):
+            old = all_old if len(olds) == len(rows) else _joined(olds, np.float32)
         kind, array = _pack(name, _joined(values, np.float64), old)
         header[name] = [kind, *(int(bool(numbers)) for numbers in values)] if array.size else [0]
         planes.append(_planes(array))
@@ -90,6 +92,11 @@ def _numbered(rows: Sequence[TokenRow], names: Mapping[str, str]) -> Columns:
 
 def _joined(rows: Sequence[Sequence[float] | Array], dtype: type[np.generic]) -> Array:
     return np.fromiter(chain.from_iterable(rows), dtype=dtype)
+
+
+def _rises(ends: Sequence[int]) -> list[int]:
+    """Return the number of characters that each token adds."""
+    return [end - start for start, end in zip((0, *ends), ends, strict=False)]
 
 
 def _planes(values: Array) -> bytes:

@@ -83,10 +83,10 @@ def add_group(
     for item in group.rollouts:
         number = last[ROLLOUT] + len(rows[ROLLOUT]) + 1
         rows[ROLLOUT].append({
-            **of_event(ROLLOUT, item), **of_numbers(item, numbers.get(item.index)), "id": number,
-            "group_id": key, "run_id": common["run_id"], "idx": item.index,
-            "text": item.text if parts.rollouts else "",
-            "tokens": ev.model_tokens(item.ids, item.spans),
+            "id": number, "group_id": key, "run_id": common["run_id"], "idx": item.index,
+            "text": item.text if parts.rollouts else "", "reward": item.reward,
+            "advantage": item.advantage, "tokens": ev.model_tokens(item.ids, item.spans),
+            "finish": item.finish, "spans": item.spans, **of_numbers(item, numbers.get(item.index)),
         })  # fmt: skip
         for position, reward in enumerate(item.rewards):
             rows[ROLLOUT_REWARD].append({
