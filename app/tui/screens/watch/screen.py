@@ -99,6 +99,7 @@ class WatchScreen(ControlScreen):
         """Pass the snapshot to the panels, unless the view is frozen."""
         if snapshot.head.id != self._shown_run:
             self._return()
+            self.frozen = False
         self._shown_run = snapshot.head.id
         self.query_one(PhaseBar).snapshot = snapshot
         bar = self.key_bar
