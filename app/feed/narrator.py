@@ -215,6 +215,9 @@ def _ended(snapshot: Snapshot) -> list[str]:
 def _opening(snapshot: Snapshot) -> str:
     if snapshot.reading:
         return "Reading what the run has recorded."
+    if snapshot.status == "loading" and not snapshot.head.id:  # not in the store yet
+        return (f"Starting {snapshot.head.name}: checking its settings, then loading the model "
+                f"{snapshot.head.model}.")  # fmt: skip
     if snapshot.status == "loading":
         return f"Loading the model {snapshot.head.model}."
     return "Loading the first prompts."
@@ -227,7 +230,8 @@ def _sampling(snapshot: Snapshot) -> str:
     kinds = {"eval": "held-out problems", "pinned": "pinned prompts", "train": "prompts"}
     if board.phase in ("score", "logprobs", "update"):  # a run elsewhere is read step by step
         return f"All {rows} answers of step {snapshot.current_step} are sampled."
-    text = f"Sampling {rows} answers to {len(groups)} {kinds[groups[0].origin]}"
+    verb = "Measuring accuracy: sampling" if groups[0].origin == "eval" else "Sampling"
+    text = f"{verb} {rows} answers to {len(groups)} {kinds[groups[0].origin]}"
     if board.rows_total:
         text += f": {board.finished} of {board.rows_total} are finished"
     waiting = sum(one.waits_since is not None for group in board.groups for one in group.rollouts)

@@ -57,7 +57,8 @@ EARLIER_IDS: Final = MappingProxyType({
     for earlier, action in (("down", "down"), ("up", "up"), ("left", "left"), ("right", "right"),
                             ("page_down", "page_down"), ("page_up", "page_up"),
                             ("first", "first"), ("last", "last"))
-})  # fmt: skip
+} | {"new.next": "move.right", "new.more": "move.right", "new.before": "move.left",
+     "new.less": "move.left"})  # fmt: skip
 
 NAVIGATION: Final = (
     Binding("up,k", "move(-1, 0)", "up", id="move.up", show=False, tooltip="One line up"),

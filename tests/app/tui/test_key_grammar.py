@@ -17,7 +17,7 @@ from tests.app.tui.screens.test_watch import SHORT, settle, workbench
 # Screens whose keys still have their earlier meanings.
 EARLIER = {
     "AlertsLog", "ChartScreen", "Choice", "CompareScreen", "Curves", "ExploreScreen",
-    "Groups", "Lanes", "LatestScreen", "NewRunScreen",
+    "Groups", "Lanes", "LatestScreen",
     "QueueScreen", "RunsScreen", "WatchScreen", "CrashScreen",
     "WorkbenchScreen", "ControlScreen", "Ask",
 }  # fmt: skip

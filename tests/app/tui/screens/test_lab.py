@@ -315,9 +315,9 @@ async def test_what_stored_numbers_cannot_tell_is_refused_and_a_clone_can_train_
                     and app.screen.view.origin.kind == "clone")  # fmt: skip
         screen = app.screen
         assert isinstance(screen, NewRunScreen)
-        algorithm = screen.view.form.config().algorithm
+        algorithm = screen.view.form.build().algorithm
         assert (algorithm.recipe, algorithm.beta) == ("dapo", 0.1)
-        assert screen.view.form.config().rollout.temperature == 1.0
+        assert screen.view.form.build().rollout.temperature == 1.0
 
 
 def test_a_group_left_out_of_the_update_has_no_token_numbers(store: Path) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import math
 import random
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,8 +30,9 @@ from grpo_tui.app.tui.screens.rollouts.render import (
     probability,
     probability_line,
     sibling_lines,
+    visible,
 )
-from grpo_tui.app.tui.screens.rollouts.screen import AnswerPanel
+from grpo_tui.app.tui.screens.rollouts.screen import AnswerPanel, GroupsPanel, RewardPanel
 from grpo_tui.app.tui.screens.rollouts.state import (
     Answer,
     Search,
@@ -824,3 +826,94 @@ async def test_a_step_that_is_read_while_the_screen_is_taken_down_is_no_failure(
         screen.receive(RolloutOpened(run=1, step=3, origin="train", group=0, answer=0))
         screen._run = None  # the read began before the run was known
         await app.workers.wait_for_complete()
+
+
+async def test_the_arrows_act_in_the_panel_that_has_the_focus(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot, step=4, group=1, answer=1)
+        await pilot.press("down", "right")
+        assert screen.view.cursor == (1, 2, 1)
+        screen.query_one(GroupsPanel).focus()
+        await pilot.press("down")
+        await settled(pilot, screen)
+        assert screen.view.cursor == (2, 0, 0)
+        await pilot.press("end")
+        assert screen.view.group_at == len(screen.view.groups) - 1
+        await pilot.press("right")  # nothing to the right of a prompt
+        assert screen.view.cursor == (3, 0, 0)
+        await pilot.press("p", "tab", "end")
+        await settled(pilot, screen)
+        assert screen.view.cursor == (2, 0, screen.view.tokens[-1])
+
+
+async def test_angle_brackets_go_to_steps_and_curly_ones_ten_at_a_time(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot, step=2)
+        for key, step in ((">", 3), ("<", 2), ("}", 6), ("{", 1)):
+            await pilot.press(_character_to_key(key))
+            await settled(pilot, screen)
+            assert screen.view.step is not None
+            assert screen.view.step.step == step
+
+
+def with_wide_rewards(path: Path) -> Path:
+    """Nine functions with long names, large scores and long reasons."""
+    made = group_scored(1, 0, (17, 25), [("so 17 + 25 is 42, " * 3, True, False)] * 4).group
+    rollouts = tuple(
+        replace(
+            one, reward=-12345.678 * 10.0 ** (2 - index), advantage=-0.0000123 * (index - 2),
+            rewards=tuple(
+                ev.RewardValue(
+                    name=f"a_reward_function_with_a_long_name_{n}", value=-123456.789 * n,
+                    weight=0.3, reason="much more than anybody wants to read, " * 5,
+                )
+                for n in range(9)
+            ),
+        )
+        for index, one in enumerate(made.rollouts)
+    )  # fmt: skip
+    group = with_ends(replace(made, rollouts=rollouts))
+    told = numbers(random.Random(1), group, 2)
+    events: list[ev.Event] = [
+        started(), ev.GroupScored(step=1, group=group),
+        ev.TokensScored(step=1, group=0, origin="train", numbers=told),
+    ]  # fmt: skip
+    record(path, iter(events))
+    return path
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_wide_rewards_leave_every_text_in_its_panel(
+    size: tuple[int, int], tmp_path: Path
+) -> None:
+    app = workbench(with_wide_rewards(tmp_path / "wide.db"))
+    async with app.run_test(size=size) as pilot:
+        screen = await opened(app, pilot, step=1, group=0, answer=0)
+        frames.check(app)
+        side = [row.split("││")[-1] for row in frames.frame(app)[4:-2]]
+        assert "advantage" in side[1]  # before the functions, however many there are
+        assert re.search(r"↓ \d+ more lines", side[-1])
+        panel = screen.query_one(RewardPanel)
+        panel.focus()
+        await pilot.press("end")
+        assert "17 + 25 = ?" in frames.frame(app)[-3]
+        await pilot.press("home")
+        assert "advantage" in frames.frame(app)[5]
+        lines = sibling_lines(screen.view, 60, 6, PALETTES["dark"])[1:]
+        texts = ["".join(text for text, _ in line) for line in lines]
+        assert len({text.index("so 17") for text in texts}) == 1  # below each other
+
+
+def test_what_is_visible_contains_the_cursor_and_leaves_no_space_at_the_end() -> None:
+    ones = [1] * 10
+    assert visible(ones, 4, 0) == range(4)
+    assert visible(ones, 4, 8) == range(6, 10)
+    assert visible(ones, 4, 5, top=3) == range(3, 7)
+    assert visible(ones, 4, 2, top=3) == range(2, 6)
+    assert visible(ones, 20, 9) == range(10)
+    assert visible([2, 2, 2], 4, 2) == range(1, 3)
+    assert visible([2, 2, 2, 2], 6, 0, 2, top=2) == range(3)
+    assert visible([9], 4, 0) == range(1)
+    assert visible([], 4, 0) == range(0)

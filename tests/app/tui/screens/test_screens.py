@@ -262,7 +262,7 @@ def test_the_first_screen_is_there_before_pydantic_the_database_and_mlx() -> Non
     ("mode", "keys"),
     [
         ("runs", "t N i C G e q exclamation_mark question_mark Q"),
-        ("new_run", "p w L question_mark"),
+        ("new_run", "enter w L question_mark"),
         ("watch", "e exclamation_mark question_mark"),
         ("compare", "plus m T"),
     ],
