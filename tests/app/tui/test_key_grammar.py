@@ -16,10 +16,8 @@ from tests.app.tui.screens.test_watch import SHORT, settle, workbench
 
 # Screens whose keys still have their earlier meanings.
 EARLIER = {
-    "AlertsLog", "ChartScreen", "Choice", "CompareScreen", "Curves", "ExploreScreen",
-    "Groups", "Lanes", "LatestScreen",
-    "QueueScreen", "RunsScreen", "WatchScreen", "CrashScreen",
-    "WorkbenchScreen", "ControlScreen", "Ask",
+    "ChartScreen", "Choice", "CompareScreen", "ExploreScreen", "LatestScreen", "QueueScreen",
+    "RunsScreen", "CrashScreen", "WorkbenchScreen", "Ask",
 }  # fmt: skip
 
 
