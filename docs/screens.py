@@ -45,6 +45,7 @@ from grpo_tui.app.tui.screens.base import WorkbenchScreen
 from tests.app.script import FIRST_WALL_TIME
 
 SECONDS = 6.0  # of a replay that are shown at their own pace before a picture is taken
+KEYS = {"[": "left_square_bracket", "]": "right_square_bracket"}
 IMAGES = Path(__file__).parent / "images"
 SEVERAL = Path(__file__).parent / "several.tar.xz"
 RUNS = (("calm-otter", 0.04, 0), ("wide-newt", 0.4, 0), ("quick-heron", 0.04, 1),
@@ -88,7 +89,7 @@ SHOTS = {
     "jump": Shot("watch", "one", ("ctrl+o",), ("alerts",)),
 }  # fmt: skip
 CLIPPED = (26, 10, 7)
-MARKED = ("home", *["space"] * len(RUNS), "d", "WAIT:Differ in")
+MARKED = ("home", *["space"] * len(RUNS), "d", "WAIT:Changed settings")
 TURNED = ("right_square_bracket",) * 7
 SWEEP = (
     "slash",
@@ -174,10 +175,9 @@ STATES = {
     "lab-range": Shot("rollouts", "one", ("WAIT:each pass", "v", "WAIT:60 steps", "at"),
                       ("range of steps",), answer=CLIPPED),
     "compare-none": Shot("compare", "none", (), ("No runs to compare yet",)),
-    "ranking": Shot("runs", "several", (*MARKED, "v:reached: "), ("reached: ",)),
-    "seeds": Shot("runs", "several", (*MARKED, "v:mean and 95%"), ("interval",)),
-    "grid": Shot("runs", "several", (*MARKED, "v:across seed"), ("down algorithm.beta",)),
-    "answers": Shot("runs", "several", (*MARKED, "v:@60 mean"), ("prompt 1 of",)),
+    "ranking": Shot("runs", "several", (*MARKED, "]:reached: "), ("reached: ",)),
+    "by-metric": Shot("runs", "several", (*MARKED, "]:means over"), ("means over seeds",)),
+    "answers": Shot("runs", "several", (*MARKED, "]:@60 mean"), ("prompt 1 of",)),
     "pick-runs": Shot("runs", "several", (*MARKED, "plus"), ("runs to compare",)),
     "threshold": Shot("runs", "several", (*MARKED, "T"), ("METRIC=VALUE",)),
     "tour": Shot("watch", "one", (), ("1/9",), at=12.0, tour=True),
@@ -272,10 +272,10 @@ async def shoot(shot: Shot, store: Path, size: tuple[int, int], theme: str) -> s
                 for _ in range(8):
                     if shows(app, words):
                         break
-                    await pilot.press(pressed)
+                    await pilot.press(KEYS.get(pressed, pressed))
                     await pilot.pause(0.5)
             else:
-                await pilot.press({"[": "left_square_bracket"}.get(key, key))
+                await pilot.press(KEYS.get(key, key))
                 await pilot.pause(0.2)
         if shot.over is not None and isinstance(app.screen, WorkbenchScreen):
             app.push_screen(shot.over(app.screen.snapshot))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     )
     from grpo_tui.experiments.values import RunSummary
 
-SURE = 0.05
+ALPHA = 0.05
 GREEDY = "eval/greedy/"
 MAIN_METRICS = (
     "reward", "eval/accuracy", "eval/greedy/accuracy", "kl", "completions/mean_length", "entropy",
@@ -135,7 +135,7 @@ def _otherwise(row: "RankedSetting", ranking: "Ranking", found: "Comparison") ->
     test, mode = other.test, "Sampled" if ranking.mode == "greedy" else "Greedy"
     up = row.test.difference >= 0  # the setting that was named first
     ends = (test.low, test.high) if up else (-test.high, -test.low)
-    sure = "" if test.p_value < SURE else "not significant, "
+    sure = "" if test.p_value < ALPHA else "not significant, "
     size = points(test.difference if up else -test.difference)
     return (f"{mode} answers: {size} points (95%: {points(ends[0])} to {points(ends[1])}), "
             f"{sure}{probability(test.p_value)}.")  # fmt: skip
@@ -143,16 +143,16 @@ def _otherwise(row: "RankedSetting", ranking: "Ranking", found: "Comparison") ->
 
 def needed(row: "RankedSetting", ranking: "Ranking") -> str:
     """Say how many more seeds or problems would tell a setting from the baseline's."""
-    if row.test is None or row.test.p_value < SURE:
+    if row.test is None or row.test.p_value < ALPHA:
         return ""
     ways = [f"{row.more_seeds} more seeds each"] if row.more_seeds else []
     ways += [f"{row.more_problems:,} more problems"] if row.more_problems else []
     if ways:
-        return f"To tell them apart: about {' or '.join(ways)}."
+        return f"To be sure: {' or '.join(ways)}."
     if not row.test.difference:
         return ""
     most = "100 more seeds each or 7,000" if ranking.seeds else "7,000"
-    return f"To tell them apart would take more than {most} more problems."
+    return f"To be sure would take more than {most} more problems."
 
 
 def ranking_of(found: "Comparison", metric: str) -> "Ranking | None":
@@ -170,7 +170,7 @@ def ranked(found: "Comparison", run: str, metric: str) -> "RankedSetting | None"
 
 def standing(test: "PairedTest") -> str:
     """Say how a setting did beside the baseline's: ▲ better, ▼ worse, `tie` if 0 is possible."""
-    mark = "tie" if test.p_value >= SURE else "▲" if test.difference > 0 else "▼"
+    mark = "tie" if test.p_value >= ALPHA else "▲" if test.difference > 0 else "▼"
     return f"{mark} {points(test.difference)} pt"
 
 
@@ -195,13 +195,13 @@ def ranking_rows(ranking: "Ranking", found: "Comparison") -> list[dict[str, str]
 
 def _ranking_row(row: "RankedSetting", ranking: "Ranking", found: "Comparison") -> dict[str, str]:
     test, reached, count = row.test, row.reached, len(row.own.runs)
-    unsure = test is not None and test.p_value >= SURE
+    unsure = test is not None and test.p_value >= ALPHA
     alone = sum(one.may_be_best for one in ranking.settings) == 1
     middle = "–" if reached.runs else ""  # no median, since too few reached it
     unknown = ">100" if ranking.seeds else "?"
     more = {
-        "needs + seeds": f"{row.more_seeds}" if row.more_seeds else unknown,
-        "or + problems": f"{row.more_problems:,}" if row.more_problems else ">7,000",
+        "more seeds": f"{row.more_seeds}" if row.more_seeds else unknown,
+        "or problems": f"{row.more_problems:,}" if row.more_problems else ">7,000",
     }
     return {
         "setting": setting_name(found, row.own.runs),
@@ -241,7 +241,7 @@ def sentence_of(test: "PairedTest", found: "Comparison") -> str:
         f"{points(abs(test.difference))} points (95%: {points(ends[0])} to {points(ends[1])}), "
         f"{percent(shares[0])} and {percent(shares[1])}%,"
     )
-    if test.p_value < SURE:
+    if test.p_value < ALPHA:
         return f"{better} is better than {worse}: {size} {where}; {how}."
     return f"No significant difference: {size} for {better} over {worse} {where}; {how}."
 
@@ -251,7 +251,7 @@ def run_verdict(run: "RunSummary", tests: "Sequence[PairedTest]") -> str:
     said = []
     for test in tests:
         change = "rose" if test.difference > 0 else "fell"
-        change = change if test.p_value < SURE else "did not change significantly"
+        change = change if test.p_value < ALPHA else "did not change significantly"
         said.append(
             f"Held-out accuracy {change}: from {percent(test.other.share)} to "
             f"{percent(test.own.share)}%, {points(test.difference)} points "
@@ -349,7 +349,7 @@ def probability(p: float) -> str:
         return "p < .001"
     text = f"{p:.3f}"
     for digits in (4, 5, 6):
-        if p < SURE and float(text) >= SURE:
+        if p < ALPHA and float(text) >= ALPHA:
             text = f"{p:.{digits}f}"
     return f"p = {text}".replace("0.", ".", 1)
 

@@ -146,8 +146,8 @@ class Picker(Filtered[Picked]):
                 tooltip="Filter the list, as typing does"),
         Binding("escape", "leave", "cancel", id="pick.leave",
                 tooltip="End the filter, or change nothing"),
-        Binding("down", "cursor('down')", "down", id="move.down", show=False, tooltip="Next line"),
-        Binding("up", "cursor('up')", "up", id="move.up", show=False, tooltip="Line above"),
+        Binding("down", "move(1, 0)", "down", id="move.down", show=False, tooltip="Next line"),
+        Binding("up", "move(-1, 0)", "up", id="move.up", show=False, tooltip="Line above"),
     ]  # fmt: skip
 
     def __init__(
@@ -337,11 +337,14 @@ class Picker(Filtered[Picked]):
             marks = tuple(dict.fromkeys((*marks, value)))
         self.dismiss(Picked(value, marks))
 
-    async def action_cursor(self, to: str) -> None:
+    def action_move(self, rows: int, _columns: int) -> None:
         """Move the cursor, also from the field."""
         options = self.query_one(OptionList)
         options.focus()
-        await options.run_action(f"cursor_{to}")
+        if rows > 0:
+            options.action_cursor_down()
+        else:
+            options.action_cursor_up()
 
     @on(OptionList.OptionSelected)
     def click(self) -> None:

@@ -22,7 +22,7 @@ from grpo_tui.app.feed.snapshot import Head, Snapshot
 from grpo_tui.app.text.numbers import BARS, sparkline
 from grpo_tui.app.tui.looks.colours import PALETTES
 from grpo_tui.app.tui.screens.compare import curves
-from grpo_tui.app.tui.screens.compare.view import View
+from grpo_tui.app.tui.screens.compare.state import View
 from grpo_tui.app.tui.screens.runs.load import Preview, load_preview
 from grpo_tui.app.tui.screens.runs.preview import preview_lines
 from grpo_tui.app.tui.screens.watch.render import chart_lines, curve_colour

@@ -16,8 +16,7 @@ from tests.app.tui.screens.test_watch import SHORT, settle, workbench
 
 # Screens whose keys still have their earlier meanings.
 EARLIER = {
-    "ChartScreen", "Choice", "CompareScreen", "ExploreScreen", "LatestScreen", "QueueScreen",
-    "RunsScreen", "CrashScreen", "WorkbenchScreen", "Ask",
+    "QueueScreen", "RunsScreen", "CrashScreen", "WorkbenchScreen",
 }  # fmt: skip
 
 

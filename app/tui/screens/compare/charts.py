@@ -20,12 +20,11 @@ from grpo_tui.app.charts.series import SMOOTHINGS
 from grpo_tui.app.charts.stored import CurveLoader, CurveRequest
 from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.dialogs.picker import Item, Picked, Picker
-from grpo_tui.app.tui.keys import LAST
+from grpo_tui.app.tui.keys import LAST, unbound
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
 from grpo_tui.app.tui.screens.compare.curves import ChartPicked, CurvesPanel, CurvesResized, Panned
-from grpo_tui.app.tui.screens.compare.load import load_comparison
 from grpo_tui.app.tui.screens.compare.panels import ViewPanel
-from grpo_tui.app.tui.screens.compare.view import AXES, View
+from grpo_tui.app.tui.screens.compare.state import AXES, View, load_comparison
 from grpo_tui.app.tui.widgets.panel import Panel
 from grpo_tui.experiments.errors import StoreError
 
@@ -37,45 +36,32 @@ class ChartScreen(WorkbenchScreen):
     """A screen with a `CurvesPanel` on runs of the store."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left,h", "cross(-1)", "crosshair", id="compare.left", key_display="←→",
-                tooltip="Move the crosshair back"),
-        Binding("right,l", "cross(1)", "crosshair forward", id="compare.right", show=False,
+        Binding("less_than_sign", "cross(-1)", "previous step", id="compare.before",
+                show=False, tooltip="Move the crosshair back, as the left arrow does"),
+        Binding("greater_than_sign", "cross(1)", "next step", id="compare.after", show=False,
                 tooltip="Move the crosshair forward"),
-        Binding("shift+left", "cross(-10)", "crosshair back 10", id="compare.far_left",
+        Binding("left_curly_bracket", "cross(-10)", "ten steps back", id="compare.far_left",
                 show=False, tooltip="Move the crosshair back by ten"),
-        Binding("shift+right", "cross(10)", "crosshair forward 10", id="compare.far_right",
+        Binding("right_curly_bracket", "cross(10)", "ten steps forward", id="compare.far_right",
                 show=False, tooltip="Move the crosshair forward by ten"),
-        Binding("home", "cross(-1000000)", "to the start", id="compare.home", show=False,
-                tooltip="Crosshair to the start"),
-        Binding("end", "cross(1000000)", "to the end", id="compare.end", show=False,
-                tooltip="Crosshair to the end of the longest run"),
-        Binding("at", "place", "crosshair to…", id="compare.place", key_display="@", show=False,
+        Binding("at", "place", "step to show", id="compare.place", key_display="@", show=False,
                 tooltip="Type the step, tokens or seconds the crosshair goes to"),
-        Binding("down,j", "down(1)", "choose", id="compare.down", show=False,
-                tooltip="Next chart, run or row of the focused panel"),
-        Binding("up,k", "down(-1)", "choose above", id="compare.up", show=False,
-                tooltip="Chart, run or row above in the focused panel"),
         Binding("a", "axis", "axis", id="compare.axis",
                 tooltip="Curves by step, at equal tokens, or at equal wall time"),
         Binding("m", "metrics", "metrics", id="compare.metrics",
                 tooltip="Choose the metrics to draw"),
-        Binding("L", "log", "log", id="compare.log", show=False,
-                tooltip="Logarithmic vertical axis, or linear"),
         Binding("minus", "smooth(-1)", "less smooth", id="compare.less", show=False,
                 tooltip="Smooth the curves less"),
-        Binding("equals_sign", "smooth(1)", "smoother", id="compare.more", show=False,
+        Binding("equals_sign", "smooth(1)", "more smooth", id="compare.more", show=False,
                 tooltip="Smooth the curves more"),
-        Binding("o", "solo", "one chart", id="compare.solo", show=False,
-                tooltip="Only the chosen chart, or all"),
-        Binding("right_square_bracket", "zoom_axis(1)", "less of the axis", id="compare.closer",
-                key_display="[ ]", show=False,
-                tooltip="Show half as much of the axis, around the crosshair"),
-        Binding("left_square_bracket", "zoom_axis(-1)", "more of the axis", id="compare.wider",
-                show=False, tooltip="Show twice as much of the axis"),
-        Binding("less_than_sign", "pan(-1)", "earlier", id="compare.earlier", show=False,
-                tooltip="Show an earlier part of the axis"),
-        Binding("greater_than_sign", "pan(1)", "later", id="compare.later", show=False,
-                tooltip="Show a later part of the axis"),
+        unbound("log", "log axis", "compare.log", "Logarithmic vertical axis, or linear"),
+        unbound("solo", "one chart", "compare.solo", "Only the chosen chart, or all"),
+        unbound("zoom_axis(1)", "less of the axis", "compare.closer",
+                "Show half as much of the axis, around the crosshair"),
+        unbound("zoom_axis(-1)", "more of the axis", "compare.wider",
+                "Show twice as much of the axis"),
+        unbound("pan(-1)", "earlier part", "compare.earlier", "Show an earlier part of the axis"),
+        unbound("pan(1)", "later part", "compare.later", "Show a later part of the axis"),
     ]  # fmt: skip
 
     view: reactive[View] = reactive(View, repaint=False)
@@ -139,9 +125,9 @@ class ChartScreen(WorkbenchScreen):
         finally:
             self._reading -= 1
         self._wait_until = time.monotonic() + PATIENCE * (time.monotonic() - began)
-        if found.gone:
-            kept = tuple(ref for ref in self.view.refs if ref not in found.gone)
-            self.notify(f"No longer stored: {', '.join(found.gone)}", severity="warning",
+        if found.missing:
+            kept = tuple(ref for ref in self.view.refs if ref not in found.missing)
+            self.notify(f"No longer stored: {', '.join(found.missing)}", severity="warning",
                         markup=False)  # fmt: skip
             self.keep(kept)
             return

@@ -19,8 +19,8 @@ from grpo_tui.app.text.numbers import with_unit
 from grpo_tui.app.text.safe_text import cell_len, clip
 from grpo_tui.app.tui.looks.colours import Palette, style
 from grpo_tui.app.tui.screens.compare.panels import ViewPanel
-from grpo_tui.app.tui.screens.compare.texts import place_text
-from grpo_tui.app.tui.screens.compare.view import View
+from grpo_tui.app.tui.screens.compare.render import position_text
+from grpo_tui.app.tui.screens.compare.state import View
 from grpo_tui.app.tui.widgets.charts.plot import (
     LABELS,
     Curve,
@@ -65,6 +65,7 @@ class CurvesResized(Message):
 class CurvesPanel(ViewPanel, ChartStack):
     """Charts of the chosen metrics, stacked, with a shared crosshair."""
 
+    navigable = True
     two_columns = 116
 
     def __init__(self, **kwargs: Any) -> None:
@@ -318,9 +319,9 @@ def axis_line(view: View, width: int, palette: Palette) -> Line:
         return []
     room = width - LABELS
     label = style(palette.label)
-    right = place_text(view.axis, data.first + data.span).removeprefix("step ")
-    left = place_text(view.axis, data.first).removeprefix("step ") if data.first else "0"
-    here = place_text(view.axis, view.x)
+    right = position_text(view.axis, data.first + data.span).removeprefix("step ")
+    left = position_text(view.axis, data.first).removeprefix("step ") if data.first else "0"
+    here = position_text(view.axis, view.x)
     column = cross_column(view.x - data.first, data.span, room)
     fits = column + cell_len(here) + 2 <= room
     start = column if fits else max(0, column - cell_len(here) - 1)

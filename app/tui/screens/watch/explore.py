@@ -11,13 +11,13 @@ from textual.message import Message
 from textual.reactive import reactive
 
 from grpo_tui.app.feed.snapshot import Snapshot
-from grpo_tui.app.tui.dialogs.export import Maker
+from grpo_tui.app.tui.dialogs.export import Writer
 from grpo_tui.app.tui.dialogs.picker import Picked
 from grpo_tui.app.tui.messages import ExplainRequested, MetricRequested
 from grpo_tui.app.tui.screens.compare.charts import ChartScreen
 from grpo_tui.app.tui.screens.compare.curves import CurvesPanel
-from grpo_tui.app.tui.screens.compare.texts import curves_csv
-from grpo_tui.app.tui.screens.compare.view import View
+from grpo_tui.app.tui.screens.compare.render import curves_csv
+from grpo_tui.app.tui.screens.compare.state import View
 from grpo_tui.app.tui.screens.watch.panels import PhaseBar
 from grpo_tui.app.tui.screens.watch.render import function_lines
 from grpo_tui.app.tui.screens.watch.state import GUIDES, charts_of, limit_of, reward_chart
@@ -47,7 +47,7 @@ class ExploreScreen(ChartScreen):
 
     mode = "watch"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "explain_metric", "what is this", id="explore.explain",
+        Binding("enter", "explain_metric", "explain metric", id="explore.explain",
                 tooltip="Explain the chosen metric"),
     ]  # fmt: skip
 
@@ -124,7 +124,7 @@ class ExploreScreen(ChartScreen):
         """Update the elapsed time of the phase."""
         self.query_one(PhaseBar).now = now
 
-    def exports(self) -> Mapping[str, Maker]:
+    def exports(self) -> Mapping[str, Writer]:
         """The curves as CSV."""
         return {"csv": lambda: curves_csv(self.view)} if self.view.comparison is not None else {}
 

@@ -16,7 +16,7 @@ from grpo_tui.app.feed.replay import ReplayFeed
 from grpo_tui.app.feed.snapshot import LogLine, Snapshot
 from grpo_tui.app.feed.stored import snapshot_of
 from grpo_tui.app.text.safe_text import safe
-from grpo_tui.app.tui.dialogs.export import Maker
+from grpo_tui.app.tui.dialogs.export import Writer
 from grpo_tui.app.tui.keys import unbound
 from grpo_tui.app.tui.messages import MetricRequested, PromptFocused, RolloutOpened
 from grpo_tui.app.tui.screens.base import Found
@@ -129,7 +129,7 @@ class WatchScreen(ControlScreen):
             return self.replay is None
         return super().check_action(action, parameters)
 
-    def exports(self) -> Mapping[str, Maker]:
+    def exports(self) -> Mapping[str, Writer]:
         """The curves as CSV, everything as JSON or Markdown."""
         snapshot, session = self.query_one(Curves).snapshot, self.workbench.session
         if snapshot.status == "empty" or session is None:

@@ -20,7 +20,7 @@ from grpo_tui.app.tui.screens.compare.curves import (
     plot_of,
     readouts,
 )
-from grpo_tui.app.tui.screens.compare.view import View
+from grpo_tui.app.tui.screens.compare.state import View
 from grpo_tui.app.tui.widgets.charts.plot import (
     LABELS,
     Cell,

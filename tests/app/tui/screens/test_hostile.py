@@ -54,8 +54,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 KEYS = ("g", "g", "g", "g", "g", "g", "g", "down", "z", "z", "y", "t", "escape", "N", "escape", "i",
-        "escape", "s", "b", "e", "escape", "space", "down", "space", "d", "v", "v", "v", "v",
-        "plus", "escape", "1", "c", "v", "escape", "escape", "1", "enter", "tab", "tab", "tab",
+        "escape", "s", "b", "e", "escape", "space", "down", "space", "d", "right_square_bracket",
+        "right_square_bracket", "plus", "escape", "1", "c", "v", "escape", "escape", "1", "enter",
+        "tab", "tab", "tab",
         "down", "enter", "escape", "ctrl+c", "escape", "4", "v", "escape", "question_mark",
         "escape")  # fmt: skip
 

@@ -10,7 +10,7 @@ from grpo_tui.app.charts.series import Series
 from grpo_tui.app.feed.narrator import narrate
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.tui.looks.colours import PALETTES
-from grpo_tui.app.tui.screens.compare.lines import delta_text
+from grpo_tui.app.tui.screens.compare.render import delta_text
 from grpo_tui.app.tui.screens.runs.columns import COLUMNS, METRICS, Cell, fitting, run_line
 from grpo_tui.experiments.reader import StoreReader
 from tests.experiments.made import evaluated, record_run
