@@ -183,8 +183,8 @@ def ranking_title(ranking: "Ranking") -> str:
     goal = f"{ranking.metric} {ranking.threshold:g}"
     if ours:
         goal = f"{percent(ranking.threshold)}% right"
-    return (f"{answers} to {ranking.problems} held-out problems; 95% over {over}{many}; "
-            f"reached: {goal}")  # fmt: skip
+    return (f"{answers} to {ranking.problems} held-out problems; reached: {goal}; "
+            f"95% over {over}{many}")  # fmt: skip
 
 
 def ranking_rows(ranking: "Ranking", found: "Comparison") -> list[dict[str, str]]:

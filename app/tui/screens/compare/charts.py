@@ -276,7 +276,7 @@ class ChartScreen(WorkbenchScreen):
 
     def action_metrics(self) -> None:
         """Choose which metrics are drawn."""
-        known = self.view.known_metrics()
+        known = self.view.metric_keys()
         if not known:
             return
         items = [Item(key, (spec(key).label, f"{key} · {spec(key).help}"), also=spec(key).also)

@@ -194,7 +194,7 @@ def curves_of(chart: ChartData, view: View, palette: Palette) -> list[Curve]:
 
     Only that one, and one that is alone, has the range of its values below it.
     """
-    visible = {run.id for run in view.drawn}
+    visible = {run.id for run in view.visible_runs}
     chosen = view.chosen.id if view.chosen else ""
     back: list[Curve] = []
     front: list[Curve] = []
@@ -202,13 +202,13 @@ def curves_of(chart: ChartData, view: View, palette: Palette) -> list[Curve]:
     for runs, trace in chart.bands if view.bands else ():
         if visible & set(runs):
             grouped |= set(runs)
-            look = view.look(runs[0], palette)
+            look = view.marker(runs[0], palette)
             curve = Curve(_within(trace, chart.key, view.log), look.colour, look.mark, palette.raw)
             (front if chosen in runs else back).append(curve)
     alone = sum(curve.run in visible for curve in chart.curves) == 1
     for item in chart.curves:
         if item.run in visible - grouped:
-            look, smooth = view.look(item.run, palette), not item.series.sparse and view.smoothing
+            look, smooth = view.marker(item.run, palette), not item.series.sparse and view.smoothing
             ranged = palette.raw if smooth and (alone or item.run == chosen) else None
             curve = Curve(item.trace, look.colour, look.mark, ranged)
             (front if item.run == chosen else back).append(curve)
@@ -284,15 +284,15 @@ def readouts(chart: ChartData, view: View, palette: Palette) -> list[Readout]:
 
     The value of a band is the mean of its seeds.
     """
-    visible = {run.id for run in view.drawn}
+    visible = {run.id for run in view.visible_runs}
     groups = [group for group, _ in chart.bands if visible & set(group)] if view.bands else []
     members = {run for group in groups for run in group}
-    groups += [(run.id,) for run in view.drawn if run.id not in members]
+    groups += [(run.id,) for run in view.visible_runs if run.id not in members]
     return [_readout(chart, view, group, palette) for group in groups]
 
 
 def _readout(chart: ChartData, view: View, group: Sequence[str], palette: Palette) -> Readout:
-    look, name, unit = view.look(group[0], palette), view.name_of(group), spec(chart.key).unit
+    look, name, unit = view.marker(group[0], palette), view.name_of(group), spec(chart.key).unit
     # the number of seeds goes first, and what they share is not cut
     short = [name.rpartition(", ")[0]] if len(group) > 1 else [clip(name, most) for most in (14, 7)]
     names = tuple(dict.fromkeys((clip(name, LONGEST_NAME), *short, "")))

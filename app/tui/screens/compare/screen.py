@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import ClassVar
 
 from textual import on, work
@@ -43,6 +44,7 @@ from grpo_tui.experiments.compare.runs import threshold
 from grpo_tui.experiments.errors import CompareError, NoStoreError, StoreError
 
 POLL_S = 0.5
+EXPORTS = {"csv": as_csv, "json": as_json, "md": as_markdown, "curves.csv": curves_csv}
 MAX_ROW = 5000  # lines of answers
 WITHOUT_RUNS = frozenset(("pick", "sweep", "enter"))  # what the keys do before there are runs
 
@@ -106,18 +108,18 @@ class CompareScreen(ChartScreen):
 
     def on_mount(self) -> None:
         """Show the hint card until there are runs, and poll for changes while active."""
-        self.set_class(not self.view.refs, "-empty")
-        self._focus_first()
+        self._show_card(not self.view.refs)
         self.watch(self, "maximized", self._zoomed, init=False)
         self.set_interval(POLL_S, self._poll)
+
+    def _show_card(self, empty: bool) -> None:
+        self.set_class(empty, "-empty")
+        self.query_one(CardPanel if empty else CurvesPanel).focus()
 
     def _zoomed(self, panel: Widget | None) -> None:
         """Show the chosen chart alone while the curves are zoomed."""
         self.view = replace(self.view, solo=isinstance(panel, CurvesPanel))
         self.draw()
-
-    def _focus_first(self) -> None:
-        self.query_one(CurvesPanel if self.view.refs else CardPanel).focus()
 
     def watch_view(self, old: View, new: View) -> None:
         """Give runs, settings and page the rows they need; the curves have the rest."""
@@ -184,9 +186,8 @@ class CompareScreen(ChartScreen):
     def compare(self, refs: tuple[str, ...], baseline: str = "") -> None:
         """Compare these runs side by side."""
         self.view = self.view.with_refs(refs, baseline)
-        self.set_class(not refs, "-empty")
+        self._show_card(not refs)
         self.refresh_bindings()
-        self._focus_first()
         if refs:
             self.reload()
         else:
@@ -298,12 +299,7 @@ class CompareScreen(ChartScreen):
         """The comparison as CSV, JSON or Markdown, and the curves as CSV."""
         if self.view.comparison is None:
             return {}
-        return {
-            "csv": lambda: as_csv(self.view),
-            "json": lambda: as_json(self.view),
-            "md": lambda: as_markdown(self.view),
-            "curves.csv": lambda: curves_csv(self.view),
-        }
+        return {ending: partial(writer, self.view) for ending, writer in EXPORTS.items()}
 
     @on(Panel.Moved, "#runs")
     def move_run(self, message: Panel.Moved) -> None:
