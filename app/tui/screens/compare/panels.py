@@ -200,7 +200,7 @@ class PagePanel(TablePanel):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__("metrics", **kwargs)
 
-    def _about(self) -> str:
+    def _note(self) -> str:
         """A note in the frame on what the page shows."""
         view = self.view
         at = view.comparison.at if view.comparison else ""
@@ -232,7 +232,7 @@ class PagePanel(TablePanel):
 
     def paint(self, width: int, height: int) -> list[Line]:
         """The page names, then the current page."""
-        self.title, self.note = self.view.page, self._about()
+        self.title, self.note = self.view.page, self._note()
         return [self._tab_line(), *super().paint(width, height - 1)]
 
     def lines(self, width: int, height: int) -> list[Line]:
@@ -280,10 +280,10 @@ class CardPanel(ViewPanel):
         left = " " * max(2, (width - 64) // 2)
         lines: list[Line] = [[] for _ in range(max(0, (height - 11) // 2))]
         lines += [[(left + "No runs to compare yet.", style(palette.headline, bold=True))], []]
-        for key, name, about in self._offers():
+        for key, name, hint in self._offers():
             lines.append([(f"{left}  {key}  ", style(palette.accent, bold=True)),
                           (name, style(palette.text))])  # fmt: skip
-            lines.append([(f"{left}     {about}", style(palette.label))])
+            lines.append([(f"{left}     {hint}", style(palette.label))])
         return lines
 
     def _offers(self) -> list[tuple[str, str, str]]:

@@ -449,10 +449,11 @@ def ranking_lines(view: View, width: int, height: int, palette: Palette) -> list
         for row, runs, colour in zip(item.rows, item.runs, item.colours, strict=True):
             marker = view.marker(runs[0], palette)
             chosen = view.chosen is not None and view.chosen.id in runs
-            front = palette.headline if chosen else palette.text
+            text_colour = palette.headline if chosen else palette.text
             lines.append([
                 (marker.mark + " ", style(marker.colour, bold=True)),
-                *((pad(row[name], size), style(colour if name in ("points", "95%", "p") else front))
+                *((pad(row[name], size),
+                   style(colour if name in ("points", "95%", "p") else text_colour))
                   for name, size in columns.items()),
             ])  # fmt: skip
     top = max(0, min(view.row, len(lines) - height))
@@ -482,15 +483,15 @@ def seed_tables(view: View, palette: Palette) -> list[Table]:
     key = view.metric
     if not key or key == measure_of(view.comparison, key) or all(len(c) == 1 for c in view.columns):
         return []
-    about = spec(key)
+    metric = spec(key)
     values = [(runs, value) for runs in view.columns if (value := view.value(key, runs))]
-    values.sort(key=lambda pair: pair[1].mean, reverse=about.direction == "up")
+    values.sort(key=lambda pair: pair[1].mean, reverse=metric.direction == "up")
     rows = [
         {
             "setting": view.name_of(runs),
-            "mean": with_unit(value.mean, about.unit),
+            "mean": with_unit(value.mean, metric.unit),
             "95%": "" if value.low is None or value.high is None else
-                   f"{with_unit(value.low, about.unit)} to {with_unit(value.high, about.unit)}",
+                   f"{with_unit(value.low, metric.unit)} to {with_unit(value.high, metric.unit)}",
             "Δ": delta_text(key, view.delta(key, runs, view.base_column)) or "baseline",
         }
         for runs, value in values

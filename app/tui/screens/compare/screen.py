@@ -193,7 +193,7 @@ class CompareScreen(ChartScreen):
         else:
             self.opening = self.read_newest()
 
-    def keep(self, refs: Sequence[str]) -> None:
+    def compare_only(self, refs: Sequence[str]) -> None:
         """Compare only these runs."""
         self.compare(tuple(refs))
 
@@ -235,13 +235,13 @@ class CompareScreen(ChartScreen):
             return
         picker = Picker("runs to compare", self._items, verb="compare", marks=view.refs)
         self.app.push_screen(
-            picker, lambda picked: self.compare(picked.marks) if picked is not None else None
+            picker, lambda result: self.compare(result.marks) if result is not None else None
         )
 
     async def _items(self, text: str) -> Sequence[Item]:
         base = self.view.chosen
         runs = await self.workbench.reader.ask(lambda r: list_runs(r, text, base), "pick")
-        return [Item(run.id, (run.name or run.id, about)) for run, about in runs]
+        return [Item(run.id, (run.name or run.id, text)) for run, text in runs]
 
     @work(exclusive=True, group="sweep")
     async def action_sweep(self) -> None:
@@ -375,8 +375,8 @@ class CompareScreen(ChartScreen):
 
     def pages(self) -> tuple[Page, ...]:
         """The available pages; settings only if they have no panel."""
-        beside = self.query_one(SettingsPanel).display
-        return tuple(page for page in PAGES if page != "settings" or not beside)
+        has_panel = self.query_one(SettingsPanel).display
+        return tuple(page for page in PAGES if page != "settings" or not has_panel)
 
     def action_page(self, by: int) -> None:
         """Go to another page; on a small terminal the curves are one of them."""

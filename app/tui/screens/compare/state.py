@@ -313,9 +313,9 @@ class View:
         size = (self.charts.span if self.charts else self.longest) / max(1, width)
         if self.axis == "step":
             size = float(max(1, round(size)))
-        return self.put(self.x + cells * size).followed()
+        return self.with_crosshair(self.x + cells * size).followed()
 
-    def put(self, x: float) -> "View":
+    def with_crosshair(self, x: float) -> "View":
         """Move the crosshair to a position on the axis, within the longest run."""
         x = float(round(x)) if self.axis == "step" and math.isfinite(x) else x
         return replace(self, at=max(0.0, min(self.longest, x)))
