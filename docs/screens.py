@@ -69,7 +69,7 @@ class Shot:
 
 
 SHOTS = {
-    "runs": Shot("runs", "several", (), ("newt", "reward", "not the default")),
+    "runs": Shot("runs", "several", (), ("newt", "reward", "changed settings")),
     "new-run": Shot("new_run", "several", (), ("2 New", "prompts", "GB")),
     "watch": Shot("watch", "one", ("n", "n", "n"), ("generate", "reward"), at=112.0),
     "rollouts": Shot("rollouts", "one", ("WAIT:token 1 of 6", *["right"] * 3),
@@ -114,14 +114,15 @@ SWEEP = (
 )
 FAILURE = ("[metal::malloc] Attempting to allocate 19327352832 bytes", "Traceback\n  in step")
 STATES = {
-    "runs-none": Shot("runs", "none", (), ("No runs yet", "p recorded run")),
+    "runs-none": Shot("runs", "none", (), ("No runs yet", "P recorded run")),
     "runs-marked": Shot("runs", "several", ("home", "space", "down", "space"), ("2 marked",)),
     "runs-grouped": Shot("runs", "several", ("g",), ("recipe grpo",)),
     "runs-search": Shot("runs", "several", ("slash", *"newt"), ("filter newt",)),
-    "columns": Shot("runs", "several", ("C",), ("separated by commas",)),
-    "tags": Shot("runs", "several", ("t",), ("Tags for 1 run",)),
+    "runs-remove": Shot("runs", "several", ("x",), ("remove the run", "archive")),
+    "columns": Shot("runs", "several", ("m",), ("─ columns ─", "model.path")),
+    "tags": Shot("runs", "several", ("i",), ("tags, separated by spaces",)),
     "queue": Shot("runs", "several", ("Q",), ("The queue is empty",)),
-    "messages": Shot("runs", "several", ("asterisk", "exclamation_mark"), ("part of no sweep",)),
+    "messages": Shot("runs", "several", ("G", "exclamation_mark"), ("part of no sweep",)),
     "export": Shot("runs", "several", ("e",), ("Markdown",)),
     "leave": Shot("runs", "several", ("q",), ("Leave the workbench?",)),
     "found": Shot("watch", "one", ("ctrl+p", *"kl"), ("Metric: KL to reference",)),
@@ -185,6 +186,9 @@ STATES = {
                          ("n", "right_curly_bracket", "full_stop", "4", "WAIT:5/9",
                           "WAIT:each pass", "f", "WAIT:6/9", "m", "WAIT:7/9", "1", "WAIT:8/9", "2"),
                          ("9/9",), at=12.0, tour=True),
+    # last, as its run is missing from then on
+    "runs-deleted": Shot("runs", "several", ("x", "WAIT:remove the run", "d", "WAIT:1 deleted"),
+                         ("1 deleted (u)",)),
 }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, String, func, not_, or_, select, type_coerce
+from sqlalchemy import ColumnElement, Select, String, func, not_, null, or_, select, type_coerce
 
 from grpo_engine import events as ev
 from grpo_engine.errors import nearest, quoted
@@ -268,6 +268,21 @@ class StoreReader(Connection):
             )
         query = select(RUN_PARAM.c.path, value).join_from(RUN_PARAM, RUN).where(RUN.c.id == run)
         return self.pairs(query)
+
+    def differing_settings(self, runs: Iterable[int]) -> dict[int | None, tuple[str, ...]]:
+        """Return by sweep which settings differ among these runs; None has those of no sweep."""
+        sweep = RUN.c.sweep_id if self.schema >= 3 else null()
+        query = (
+            select(sweep, RUN_PARAM.c.path)
+            .join_from(RUN_PARAM, RUN)
+            .where(among(RUN_PARAM.c.run_id, runs))
+            .group_by(sweep, RUN_PARAM.c.path)
+            .having(func.count(RUN_PARAM.c.value.distinct()) > 1)
+        )
+        differing: dict[int | None, tuple[str, ...]] = {}
+        for key, path in self.rows(query):
+            differing[key] = (*differing.get(key, ()), path)
+        return differing
 
     def attempts(self, run: int) -> tuple[v.AttemptView, ...]:
         """Return the attempts at a run, oldest first."""

@@ -62,7 +62,8 @@ EARLIER_IDS: Final = MappingProxyType({
                             ("page_down", "page_down"), ("page_up", "page_up"),
                             ("first", "first"), ("last", "last"))
 } | {"new.next": "move.right", "new.more": "move.right", "new.before": "move.left",
-     "new.less": "move.left"})  # fmt: skip
+     "new.less": "move.left"}
+  | dict.fromkeys(("runs.tags", "runs.rename", "runs.note"), "runs.describe"))  # fmt: skip
 
 NAVIGATION: Final = (
     Binding("up,k", "move(-1, 0)", "up", id="move.up", show=False, tooltip="One line up"),

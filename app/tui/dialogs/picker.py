@@ -115,7 +115,10 @@ class DetailsPanel(Panel, can_focus=False):
 
 
 class Picker(Filtered[Picked]):
-    """Return what is picked, or None if dismissed. With `marks`, several items can be marked."""
+    """Return what is picked, or None if dismissed.
+
+    With `marks`, several items can be marked, and none if `optional`.
+    """
 
     DEFAULT_CSS = """
     Picker > Vertical {
@@ -153,12 +156,12 @@ class Picker(Filtered[Picked]):
     def __init__(
         self, title: str, items: Sequence[Item] | Find, *, verb: str = "choose", hint: str = "",
         cursor: str = "", marks: Sequence[str] | None = None, details: Details | None = None,
-        below: bool = False,
+        below: bool = False, optional: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()
         self._title, self._hint, self._verb = title, hint, verb
         self._all, self._cursor, self._below = items, cursor, below
-        self._details = details
+        self._details, self._optional = details, optional
         self._several = marks is not None
         self._first_marks = self.marks = tuple(marks or ())
         self.items: Sequence[Item] = ()  # those that match
@@ -331,9 +334,10 @@ class Picker(Filtered[Picked]):
         """Return the marked items, or the highlighted one as well if no mark was changed."""
         item, marks = self.item, self.marks
         value = (item.value if item else None) or ""
-        if item is None and not marks:
+        unchanged = set(marks) == set(self._first_marks) or not (marks or self._optional)
+        if item is None and unchanged:
             return
-        if item and self._several and (not marks or set(marks) == set(self._first_marks)):
+        if item and self._several and unchanged:
             marks = tuple(dict.fromkeys((*marks, value)))
         self.dismiss(Picked(value, marks))
 

@@ -23,8 +23,8 @@ from grpo_tui.app.text.numbers import BARS, sparkline
 from grpo_tui.app.tui.looks.colours import PALETTES
 from grpo_tui.app.tui.screens.compare import curves
 from grpo_tui.app.tui.screens.compare.state import View
-from grpo_tui.app.tui.screens.runs.load import Preview, load_preview
-from grpo_tui.app.tui.screens.runs.preview import preview_lines
+from grpo_tui.app.tui.screens.runs.render import preview_lines
+from grpo_tui.app.tui.screens.runs.state import Preview, load_preview
 from grpo_tui.app.tui.screens.watch import charts as watch
 from grpo_tui.app.tui.widgets.charts.plot import LABELS, plot_lines
 from grpo_tui.experiments.compare.values import Comparison

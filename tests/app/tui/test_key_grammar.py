@@ -16,9 +16,7 @@ from tests.app.tui.screens.test_watch import SHORT, settle, workbench
 
 # Screens whose keys still have their earlier meanings.
 EARLIER = {
-    "AlertsLog", "Curves", "Groups", "Lanes",
-    "QueueScreen", "RunsScreen", "WatchScreen", "CrashScreen",
-    "WorkbenchScreen", "ControlScreen",
+    "AlertsLog", "Curves", "Groups", "Lanes", "WatchScreen",
 }  # fmt: skip
 
 

@@ -20,8 +20,8 @@ from grpo_tui.app.feed.stored import StoreFeed
 from grpo_tui.app.text.safe_text import cell_len
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.looks.colours import PALETTES
-from grpo_tui.app.tui.screens.runs.load import load_preview
-from grpo_tui.app.tui.screens.runs.preview import preview_lines
+from grpo_tui.app.tui.screens.runs.render import preview_lines
+from grpo_tui.app.tui.screens.runs.state import load_preview
 from grpo_tui.app.tui.widgets.alerts_log import AlertsLog, alert_lines, dated
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder

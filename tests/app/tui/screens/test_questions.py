@@ -134,7 +134,7 @@ def says_which_token_was_clipped(reader: StoreReader, run: int, text: str) -> No
     )
     assert f"prompt {group.index + 1} " in text
     assert f"answer {'abcd'[row.index]} of" in text
-    assert f"╶ token {token + 1} of" in text
+    assert f"← token {token + 1} of" in text
     assert f"; {'better' if side == 'high' else 'worse'} answer, already" in text
 
 
@@ -151,7 +151,7 @@ def says_where_it_is_furthest_from_the_reference(reader: StoreReader, run: int, 
     )  # fmt: skip
     assert f"highest KL {short(furthest, 3)}, 1 of" in text
     assert f"answer {'abcd'[row.index]} of" in text
-    assert f"╶ token {token + 1} of" in text
+    assert f"← token {token + 1} of" in text
 
 
 def says_what_the_model_answered_before(reader: StoreReader, run: int, text: str) -> None:
