@@ -257,26 +257,23 @@ def chart_title(
     """A metric's name, its better direction, and every run's value at the crosshair."""
     metric = spec(chart.key)
     name = f"{metric.label}{ARROWS[metric.direction]}"
-    if view.solo and len(view.runs) == 1:
-        name += extremes(chart)
-    return title_line([name], readouts(chart, view, palette), width, palette, chosen=chosen)
+    hints = extremes(chart) if view.solo and len(view.runs) == 1 else []
+    return title_line([name], readouts(chart, view, palette), width, palette, chosen=chosen,
+                      hints=hints)  # fmt: skip
 
 
-def extremes(chart: ChartData) -> str:
-    """The least, largest and last value of the only curve, with their steps."""
+def extremes(chart: ChartData) -> list[str]:
+    """The lowest, highest and last value of the only curve, with their steps."""
     if not chart.curves:
-        return ""
+        return []
     series, unit = chart.curves[0].series, spec(chart.key).unit
-    known = [(value, step) for value, step in zip(series.values, series.steps, strict=True)
-             if math.isfinite(value)]  # fmt: skip
-    if not known:
-        return ""
-    named = (
-        ("min", min(known)),
-        ("max", max(known, key=lambda pair: pair[0])),
-        ("last", known[-1]),
-    )
-    return "".join(f"  {name} {with_unit(value, unit)} @{step}" for name, (value, step) in named)
+    finite = [(value, step) for value, step in zip(series.values, series.steps, strict=True)
+              if math.isfinite(value)]  # fmt: skip
+    if not finite:
+        return []
+    highest = max(finite, key=lambda pair: pair[0])
+    ends = (("min", min(finite)), ("max", highest), ("last", finite[-1]))
+    return [f"{name} {with_unit(value, unit)} @{step}" for name, (value, step) in ends]
 
 
 def readouts(chart: ChartData, view: View, palette: Palette) -> list[Readout]:
