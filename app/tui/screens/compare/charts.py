@@ -22,7 +22,7 @@ from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.dialogs.picker import Item, Picked, Picker
 from grpo_tui.app.tui.keys import LAST, unbound
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
-from grpo_tui.app.tui.screens.compare.curves import ChartPicked, CurvesPanel, CurvesResized, Panned
+from grpo_tui.app.tui.screens.compare.curves import ChartChosen, CurvesPanel, CurvesResized, Panned
 from grpo_tui.app.tui.screens.compare.panels import ViewPanel
 from grpo_tui.app.tui.screens.compare.state import AXES, View, load_comparison
 from grpo_tui.app.tui.widgets.panel import Panel
@@ -189,8 +189,8 @@ class ChartScreen(WorkbenchScreen):
         """Reload curves for the new chart width."""
         self.draw()
 
-    @on(ChartPicked)
-    def pick_chart(self, message: ChartPicked) -> None:
+    @on(ChartChosen)
+    def pick_chart(self, message: ChartChosen) -> None:
         """Choose the chart, and put the crosshair or zoom there."""
         view = replace(self.view, chart=message.chart)
         if message.zoom:
