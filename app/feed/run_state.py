@@ -14,7 +14,7 @@ from typing import Any
 
 from grpo_engine import events as ev
 from grpo_tui.app.charts.series import SMOOTHING, Series
-from grpo_tui.app.feed.snapshot import ENDED, Asked, Head, LogLine, StepGroup, Snapshot, Status
+from grpo_tui.app.feed.snapshot import ENDED, Asked, Head, LogLine, Snapshot, Status, StepGroup
 from grpo_tui.app.text.numbers import share
 from grpo_tui.experiments.values import AlertView, BoardView
 

@@ -194,7 +194,7 @@ def curves_of(chart: ChartData, view: View, palette: Palette) -> list[Curve]:
 
     Only that one, and one that is alone, has the range of its values below it.
     """
-    visible = {run.id for run in view.drawn}
+    visible = {run.id for run in view.visible_runs}
     chosen = view.chosen.id if view.chosen else ""
     background: list[Curve] = []
     foreground: list[Curve] = []
@@ -202,17 +202,17 @@ def curves_of(chart: ChartData, view: View, palette: Palette) -> list[Curve]:
     for runs, trace in chart.bands if view.bands else ():
         if visible & set(runs):
             grouped |= set(runs)
-            sign = view.look(runs[0], palette)
+            marker = view.marker(runs[0], palette)
             trace = _within(trace, chart.key, view.log)
-            curve = Curve(trace, sign.colour, sign.mark, palette.raw)
+            curve = Curve(trace, marker.colour, marker.mark, palette.raw)
             (foreground if chosen in runs else background).append(curve)
     alone = sum(curve.run in visible for curve in chart.curves) == 1
     for item in chart.curves:
         if item.run in visible - grouped:
-            sign = view.look(item.run, palette)
+            marker = view.marker(item.run, palette)
             smooth = not item.series.sparse and view.smoothing
             ranged = palette.raw if smooth and (alone or item.run == chosen) else None
-            curve = Curve(item.trace, sign.colour, sign.mark, ranged)
+            curve = Curve(item.trace, marker.colour, marker.mark, ranged)
             (foreground if item.run == chosen else background).append(curve)
     return background + foreground
 
@@ -283,15 +283,15 @@ def readouts(chart: ChartData, view: View, palette: Palette) -> list[Readout]:
 
     The value of a band is the mean of its seeds.
     """
-    visible = {run.id for run in view.drawn}
+    visible = {run.id for run in view.visible_runs}
     groups = [group for group, _ in chart.bands if visible & set(group)] if view.bands else []
     members = {run for group in groups for run in group}
-    groups += [(run.id,) for run in view.drawn if run.id not in members]
+    groups += [(run.id,) for run in view.visible_runs if run.id not in members]
     return [_readout(chart, view, group, palette) for group in groups]
 
 
 def _readout(chart: ChartData, view: View, group: Sequence[str], palette: Palette) -> Readout:
-    sign, name = view.look(group[0], palette), view.name_of(group)
+    marker, name = view.marker(group[0], palette), view.name_of(group)
     unit = spec(chart.key).unit
     # the number of seeds goes first, and what they share is not cut
     short = [clip(name, limit) for limit in (14, 7)]
@@ -300,7 +300,7 @@ def _readout(chart: ChartData, view: View, group: Sequence[str], palette: Palett
     recorded = [run for run in group if view.curve(chart.key, run) is not None]
     if not recorded:
         dim = style(palette.label)
-        return Readout("none", dim, (f"{sign.mark} ", dim), names)
+        return Readout("none", dim, (f"{marker.mark} ", dim), names)
     read = [view.value_at_x(chart.key, run) for run in recorded]
     values = [value for value, _ in read if value is not None]
     text = with_unit(math.fsum(values) / len(values) if values else None, unit)
@@ -309,8 +309,8 @@ def _readout(chart: ChartData, view: View, group: Sequence[str], palette: Palett
     if reaches and view.axis == "step" and steps and min(steps) < int(view.x):
         text += f" @{min(steps)}"  # an evaluation of an earlier step, next to those of this one
     chosen = view.chosen is not None and view.chosen.id in group
-    colour = style(sign.colour if reaches else palette.label, bold=chosen)
-    return Readout(text, colour, (f"{sign.mark} ", style(sign.colour, bold=True)), names)
+    colour = style(marker.colour if reaches else palette.label, bold=chosen)
+    return Readout(text, colour, (f"{marker.mark} ", style(marker.colour, bold=True)), names)
 
 
 def axis_line(view: View, width: int, palette: Palette) -> Line:

@@ -7,7 +7,7 @@ from textual.binding import Binding, BindingType
 from textual.geometry import Size
 from textual.reactive import reactive
 
-from grpo_tui.app.feed.snapshot import LogLine, StepGroup, Snapshot
+from grpo_tui.app.feed.snapshot import LogLine, Snapshot, StepGroup
 from grpo_tui.app.inspector.groups import letter
 from grpo_tui.app.text.prompt_text import question
 from grpo_tui.app.text.safe_text import cell_len, clip, safe
@@ -29,9 +29,9 @@ from grpo_tui.app.tui.screens.watch.state import (
     guides_of,
     last_step,
     log_entries,
+    no_push_reason,
     rows_of,
     waits_since,
-    no_push_reason,
 )
 from grpo_tui.app.tui.widgets.charts.plot import step_axis
 from grpo_tui.app.tui.widgets.charts.stack import ChartStack, side_by_side

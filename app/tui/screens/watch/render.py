@@ -12,7 +12,7 @@ from grpo_engine.events import CUT, Group
 from grpo_engine.metrics import PHASES, spec
 from grpo_tui.app.charts.series import Series, cut
 from grpo_tui.app.feed.run_state import clock
-from grpo_tui.app.feed.snapshot import ENDED, LogLine, StepGroup, StepRollout, Snapshot
+from grpo_tui.app.feed.snapshot import ENDED, LogLine, Snapshot, StepGroup, StepRollout
 from grpo_tui.app.inspector.dialogue import Piece, flow
 from grpo_tui.app.inspector.groups import letter
 from grpo_tui.app.text.numbers import (
@@ -33,11 +33,11 @@ from grpo_tui.app.tui.screens.watch.state import (
     guides_of,
     largest_push,
     last_step,
+    no_push_reason,
     reward_chart,
     signal_of,
     spent_in,
     waits_since,
-    no_push_reason,
 )
 from grpo_tui.app.tui.widgets.charts.plot import LABELS, Curve, axis_of, plot, plot_lines
 from grpo_tui.app.tui.widgets.charts.title import Readout, cells, title_line

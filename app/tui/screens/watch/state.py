@@ -7,7 +7,7 @@ from grpo_engine.events import REPLACED, Group
 from grpo_engine.metrics import PHASES, phase_seconds, spec, time_of
 from grpo_tui.app.charts.series import Series, axis_end
 from grpo_tui.app.feed.narrator import narrate
-from grpo_tui.app.feed.snapshot import LogLine, StepGroup, StepRollout, Snapshot
+from grpo_tui.app.feed.snapshot import LogLine, Snapshot, StepGroup, StepRollout
 from grpo_tui.app.text.numbers import with_unit
 from grpo_tui.experiments.values import AlertView, BoardGroup, BoardRollout
 

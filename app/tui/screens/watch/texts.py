@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_engine.events import Group
 from grpo_engine.metrics import spec
-from grpo_tui.app.feed.snapshot import StepGroup, StepRollout, Snapshot
+from grpo_tui.app.feed.snapshot import Snapshot, StepGroup, StepRollout
 from grpo_tui.app.text.safe_text import safe
 from grpo_tui.experiments.export.csv import csv_string
 from grpo_tui.experiments.export.files import header_for

@@ -29,8 +29,8 @@ from grpo_tui.app.tui.screens.watch.render import (
     alert_lines,
     lane_lines,
     phase_line,
-    signal_line,
     reason_line,
+    signal_line,
 )
 from grpo_tui.app.tui.screens.watch.state import counted, spent_in
 from grpo_tui.experiments.reader import StoreReader
