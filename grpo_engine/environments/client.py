@@ -217,7 +217,7 @@ class EnvironmentClient:
     def _failed(self, episode: _Episode, method: str, failure: Failure, seconds: float) -> None:
         message = failure.message + failure.remedy
         if failure.cause == "timeout":
-            message = f"took longer than task.environment_time_limit {self._time_limit:g} s"
+            message = f"took longer than rewards.time_limit {self._time_limit:g} s"
         reply = EnvironmentReply(
             name=self._name(episode), ms=1000 * seconds,
             error=f"{method}: {message}{failure.at}",

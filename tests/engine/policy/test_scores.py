@@ -31,7 +31,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "full": {"tuning": "full"}, "layers recomputed": {"grad_checkpoint": "on"},
     "DoRA, recomputed": {"tuning": "dora", "grad_checkpoint": "on"},
     "full, recomputed": {"tuning": "full", "grad_checkpoint": "on"},
-    "prompts per row": {"shared_prefix": False},
+    "prompts per row": {"compute": "rows"},
 }  # fmt: skip
 
 

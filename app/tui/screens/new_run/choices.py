@@ -41,6 +41,7 @@ MEANS: Final[Mapping[str, Mapping[str, str]]] = {
         "auto": "the kernels where they serve, else the graph",
         "graph": "MLX's own operations, on every device",
         "kernels": "compiled code for Linux processors: float32, Llama-like models",
+        "rows": "the graph, with the prompt run again for each answer in training",
     },
     "model.quantized": {
         "auto": "dequantised on CPU, where that is faster",
@@ -78,12 +79,6 @@ MEANS: Final[Mapping[str, Mapping[str, str]]] = {
         "loss": "a term of the loss, after the objective",
         "reward": "subtracted from the reward, before advantages",
     },
-    "algorithm.importance_mode": {
-        "token_truncate": "the weight of each token stays at the cap",
-        "token_mask": "tokens with a weight beyond the cap are left out",
-        "sequence_truncate": "the weight of each answer stays at the cap",
-        "sequence_mask": "answers with a weight beyond the cap are left out",
-    },
     "algorithm.stop": {"never": "every pass runs"},
     "optimizer.name": {
         "adamw": "Adam with weight decay beside the gradient",
@@ -102,7 +97,8 @@ MEANS: Final[Mapping[str, Mapping[str, str]]] = {
         "all": "every group: the lab and token views work everywhere",
         "every": "every group of every 10th step",
         "pinned": "pinned prompts only",
-        "none": "nothing: least disk space",
+        "none": "the answers alone",
+        "nothing": "not even the answers: least disk space",
     },
 }
 

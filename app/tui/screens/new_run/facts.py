@@ -99,7 +99,7 @@ def side_costs(
     if config.record.kl and config.algorithm.resolved().anchor == "none":
         rows = rollout.prompts * rollout.group_size
         found.append(("KL", f"{rows} answers scored by the reference as well: +100% of a forward"))
-    if config.record.tokens != "none":
+    if config.record.tokens not in ("none", "nothing"):
         part = f"+{1 / rollout.prompts:.0%} of a forward"
         found.append(("after", f"1 of {rollout.prompts} groups scored again: {part}"))
     return found

@@ -168,7 +168,7 @@ def cost(config: RunConfig, runs: Sequence[RunSummary] = ()) -> Cost:
         seconds = _seconds(known, rollouts * length)
         source = f"as in {known.name or known.id}, by the number of tokens"
     tokens = round(rollouts * length)
-    share = {"all": 1.0, "every": 0.1, "pinned": 0.0, "none": 0.0}
+    share = {"all": 1.0, "every": 0.1, "pinned": 0.0, "none": 0.0, "nothing": 0.0}
     recorded = tokens * BYTES_PER_TOKEN * share[config.record.tokens]
     return Cost(
         rollouts_per_step=rollouts,
