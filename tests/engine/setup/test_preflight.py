@@ -143,7 +143,7 @@ def wider(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def on_the_graph(path: Path, **changes: Any) -> Policy:
-    return load_policy(ModelConfig(path=str(path), compute="graph", **changes), seed=0)
+    return load_policy(ModelConfig(path=str(path), **{"compute": "graph", **changes}), seed=0)
 
 
 @pytest.fixture(scope="module")
