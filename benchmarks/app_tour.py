@@ -127,15 +127,16 @@ PICKER = Stop(
 NEW_RUN = Stop(
     ("NewRunScreen",),
     "2",
-    f"down j up k pagedown pageup end home J K down down down right u right left enter escape "
+    f"down j up k pagedown pageup end home down down down right u right left enter escape "
     f"{COMMON} {PANELS} "
-    "L escape p escape x right_square_bracket left_square_bracket x r r o o d d "
-    "E escape escape C C home down down down right ctrl+z right U plus minus J space space "
-    "t escape escape v escape w escape f q",
+    "L escape home enter escape right_square_bracket right_square_bracket n p "
+    "right_square_bracket enter escape right_square_bracket right_square_bracket enter escape "
+    "right_square_bracket left_square_bracket escape home down down down right ctrl+z "
+    "right backspace down space escape w escape D q",
 )
 BEGIN = Stop(
-    ("NewRunScreen", "Pick"), f"{SECOND} down down down c",
-    "b down up escape p down up slash s down slash up escape escape q",
+    ("NewRunScreen", "Picker"), f"{SECOND} down down down c",
+    "home enter down up slash s down slash up escape escape q",
 )  # fmt: skip
 STOPS = (
     RUNS.then("R R"), CHAT, QUEUE, MESSAGES, WATCH.then("ctrl+o f m m"), EXPLORE, ROLLOUTS,

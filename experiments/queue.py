@@ -33,14 +33,8 @@ class RunQueue:
         settings: Mapping[str, Any] | None = None,
     ) -> int:  # fmt: skip
         """Queue a run and return the item's key."""
-        tree = config_tree(config)
+        row = _queued(config, name, settings or {}, sweep)
         with self.store.session() as session:
-            row = QueueItemRow(
-                sweep_id=sweep, name=name or str(tree.get("name") or ""), state="queued",
-                created_at=now_iso(), settings=dict(settings or {}),
-                config=tree, config_hash=config_hash(tree), lease_owner="",
-                lease_until=0.0, note="",
-            )  # fmt: skip
             session.add(row)
             session.flush()
             assert row.id is not None
@@ -49,7 +43,7 @@ class RunQueue:
     def sweep(
         self, name: str, axes: Mapping[str, Sequence[Any]], configs: Sequence[tuple[Any, Any]]
     ) -> tuple[int, bool]:
-        """Queue a sweep, or find the one with the same axes and configurations.
+        """Queue a sweep whole, or find the one with the same axes and configurations.
 
         `configs` are (settings of the point, whole configuration). Returns the sweep's key and
         whether it is new.
@@ -67,10 +61,11 @@ class RunQueue:
             session.add(row)
             session.flush()
             assert row.id is not None
-            key = row.id
-        for number, (settings, config) in enumerate(configs, start=1):
-            self.add(config, name=f"{name}-{number}", sweep=key, settings=settings)
-        return key, True
+            session.add_all(
+                _queued(config, f"{name}-{number}", settings, row.id)
+                for number, (settings, config) in enumerate(configs, start=1)
+            )
+            return row.id, True
 
     def take(self, sweep: int | None = None) -> QueueItemRow | None:
         """Lease the next item, or return None; a lease whose worker is gone is void."""
@@ -163,6 +158,15 @@ class RunQueue:
             row = _found(session, item)
             for name, value in values.items():
                 setattr(row, name, value)
+
+
+def _queued(config: Any, name: str, settings: Mapping[str, Any], sweep: int | None) -> QueueItemRow:
+    tree = config_tree(config)
+    return QueueItemRow(
+        sweep_id=sweep, name=name or str(tree.get("name") or ""), state="queued",
+        created_at=now_iso(), settings=dict(settings), config=tree,
+        config_hash=config_hash(tree), lease_owner="", lease_until=0.0, note="",
+    )  # fmt: skip
 
 
 def _found(session: Session, item: int) -> QueueItemRow:

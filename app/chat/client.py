@@ -32,9 +32,9 @@ class Token:
 
 @dataclass(slots=True)
 class Turn:
-    """What was asked and what both models answered: as it grows, then token by token."""
+    """A prompt and what both models answered: as it grows, then token by token."""
 
-    asked: str
+    prompt: str
     texts: list[str] = field(default_factory=lambda: ["", ""])
     tokens: list[tuple[Token, ...]] = field(default_factory=lambda: [(), ()])
     problem: str = ""
@@ -78,7 +78,7 @@ class Chat:
     def send(self, text: str) -> Iterator[Turn]:
         """Prompt both models; yield the turn whenever it has grown."""
         turn = Turn(text)
-        turns = [(former.asked, former.texts) for former in self.turns if not former.problem]
+        turns = [(former.prompt, former.texts) for former in self.turns if not former.problem]
         self.turns.append(turn)
         self._stopped.clear()
         try:

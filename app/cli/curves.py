@@ -4,13 +4,14 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
-from math import inf, isfinite
-from typing import Any, NamedTuple
+from math import isfinite
+from typing import NamedTuple
 
 from grpo_engine.metrics import natural_range, spec
-from grpo_tui.app.cli.output import cut, uses_colour
-from grpo_tui.app.feed.series import SeriesView, series_of
-from grpo_tui.app.text.axes import axis
+from grpo_tui.app.charts.axis import axis
+from grpo_tui.app.charts.series import Series, Trace, cut
+from grpo_tui.app.cli.output import cut as cut_text
+from grpo_tui.app.cli.output import uses_colour
 from grpo_tui.app.text.numbers import short
 from grpo_tui.app.text.safe_text import safe
 from grpo_tui.experiments.values import MetricSeries
@@ -19,7 +20,7 @@ HEIGHT = 14
 LEAST_WIDTH = 24
 COLOURS = ("blue+", "red+", "green+", "magenta+", "cyan+", "white")
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-Points = tuple[list[int], list[float]]
+Points = tuple[list[float], list[float]]
 _PLAIN = str.maketrans("─│┌┐└┘┤├┬┴┼−", "-|+++++++++-")  # plotext's frame and our minus sign
 
 
@@ -46,83 +47,78 @@ def metric_chart(
     key: str, read: Iterable[tuple[str, MetricSeries]], canvas: Canvas, *, smooth: float = 0.0,
     height: int = HEIGHT,
 ) -> list[str]:  # fmt: skip
-    """Return the lines of a metric's chart; `read` has each run's name and stored values."""
-    curves = []
-    for name, stored in read:
-        series = series_of(key, smooth)
-        for step, value in zip(stored.steps, stored.values, strict=True):
-            series.push(step, value)
-        curves.append((name, series.view()))
-    label = spec(key).label
-    title = key if label == key else f"{label} ({key})"
-    return chart(title, curves, canvas, key=key, smooth=smooth > 0, height=height)
+    """Return the lines of a metric's chart; `read` has each run's name and stored values.
 
-
-def chart(
-    title: str, curves: Sequence[tuple[str, SeriesView]], canvas: Canvas, *,
-    key: str, smooth: bool, height: int = HEIGHT,
-) -> list[str]:  # fmt: skip
-    """Return the lines of a chart: title, a line per run with its last value, curves.
-
-    Runs differ by colour, or by letter without colour or with more runs than colours.
+    There is a title, a line per run with its last value, and the curves. Runs differ by colour, or
+    by letter without colour or with more runs than colours.
     """
     import plotext
 
-    visible = [(name, view, lines_of(view, smooth)) for name, view in curves if view.count]
-    if not visible:
-        return [f"{safe(title)}: no numbers"]
-    lettered = len(visible) > (len(COLOURS) if canvas.colour else 1)
+    label = spec(key).label
+    title = safe(key if label == key else f"{label} ({key})")
+    runs = [(name, Series.of(key, stored.steps, stored.values, smooth)) for name, stored in read]
+    runs = [(name, series) for name, series in runs if series.count]
+    if not runs:
+        return [f"{title}: no numbers"]
+    lettered = len(runs) > (len(COLOURS) if canvas.colour else 1)
     plotext.clear_figure()
     plotext.limit_size(False, False)
     plotext.plot_size(canvas.width, height)
     plotext.theme("clear")
-    head = [cut(safe(title), canvas.width)]
-    for index, (name, view, lines) in enumerate(visible):
+    lines = [cut_text(title, canvas.width)]
+    drawn: list[Points] = []
+    for index, (name, series) in enumerate(runs):
         letter, colour = LETTERS[index % len(LETTERS)], COLOURS[index % len(COLOURS)]
         marker = letter if lettered else "braille" if canvas.unicode else "*"
-        for steps, values in lines:
+        for steps, values in lines_of(series, 2 * canvas.width):
             plotext.plot(steps, values, marker=marker, color=colour)
+            drawn.append((steps, values))
         mark = letter if lettered else "━" if canvas.unicode else "*"
-        text = f" {safe(name)}  {short(view.value if smooth else view.last, 3)}"
+        text = f" {safe(name)}  {short(series.value, 3)}"
         mark = plotext.colorize(mark, colour) if canvas.colour else mark
-        head.append(mark + cut(text, canvas.width - 1))
-    _ticks(plotext, [line for _, _, lines in visible for line in lines], key, canvas.width)
+        lines.append(mark + cut_text(text, canvas.width - 1))
+    first, last = min(steps[0] for steps, _ in drawn), max(steps[-1] for steps, _ in drawn)
+    ticks = step_ticks(int(first), int(last), canvas.width)
+    plotext.xticks(ticks, list(map(str, ticks)))
+    scale = axis((value for _, values in drawn for value in values), unit=spec(key).unit,
+                 natural=natural_range(key), labels=5)  # fmt: skip
+    plotext.ylim(scale.low, scale.high)
+    plotext.yticks(*map(list, zip(*scale.labels, strict=True)))
     body = plotext.build() if canvas.colour else plotext.uncolorize(plotext.build())
-    rows = [*head, *(row.rstrip() for row in body.splitlines())]
-    return rows if canvas.unicode else [_ascii(row) for row in rows]
+    lines += (row.rstrip() for row in body.splitlines())
+    return lines if canvas.unicode else [_ascii(line) for line in lines]
 
 
 def _ascii(line: str) -> str:
     return line.translate(_PLAIN).encode("ascii", "backslashreplace").decode()
 
 
-def lines_of(view: SeriesView, smooth: bool) -> list[Points]:
-    """Return a curve as lines between gaps: of smoothed values, or of each bucket's range.
-
-    A curve with few values, such as that of evaluations, is never smoothed; its steps without a
-    value are no gaps.
-    """
-    segments: list[Points] = [([], [])]
-    columns = (view.smooth,) if smooth and not view.sparse else (view.low, view.high)
-    for index, step in enumerate(view.steps()):
-        steps, values = segments[-1]
-        finite = [value for value in dict.fromkeys(c[index] for c in columns) if isfinite(value)]
-        is_gap = not view.sparse or view.low[index] == inf
-        if not finite and is_gap and steps:
-            segments.append(([], []))
-        steps += [step] * len(finite)
-        values += finite
-    return [line for line in segments if line[0]]
+def lines_of(series: Series, wide: int) -> list[Points]:
+    """Return a curve as lines between gaps, reduced to what `wide` columns show."""
+    if not series.steps:
+        return []
+    first = series.steps[0]
+    span = (series.last_step - first) or 1
+    if len(series.steps) <= wide:
+        return _pieces(zip(series.steps, series.line, strict=True))
+    trace: Trace = cut(series, series.steps, span, wide, first)
+    return _pieces((round(first + item.x * span / (wide - 1)), value)
+                   for item in trace.columns for value in item.line)  # fmt: skip
 
 
-def _ticks(plotext: Any, lines: Sequence[Points], key: str, width: int) -> None:
-    """Set ticks: whole steps on the x axis, round numbers on the y axis."""
-    first = min(steps[0] for steps, _ in lines)
-    last = max(steps[-1] for steps, _ in lines)
+def _pieces(points: Iterable[tuple[float, float]]) -> list[Points]:
+    """The finite points between gaps."""
+    pieces: list[Points] = [([], [])]
+    for step, value in points:
+        if isfinite(value):
+            pieces[-1][0].append(step)
+            pieces[-1][1].append(value)
+        elif pieces[-1][0]:
+            pieces.append(([], []))
+    return [piece for piece in pieces if piece[0]]
+
+
+def step_ticks(first: int, last: int, width: int) -> Sequence[int]:
+    """The steps with a label: both ends, and as many between them as fit."""
     parts = max(1, min(4, (width - 10) // (len(str(last)) + 2) - 1))
-    at = sorted({first + (last - first) * part // parts for part in range(parts + 1)})
-    plotext.xticks(at, [str(step) for step in at])
-    values = [value for _, line in lines for value in (min(line), max(line))]
-    scale = axis(values, unit=spec(key).unit, natural=natural_range(key), labels=5)
-    plotext.ylim(scale.low, scale.high)
-    plotext.yticks(*map(list, zip(*scale.labels, strict=True)))
+    return sorted({first + (last - first) * part // parts for part in range(parts + 1)})

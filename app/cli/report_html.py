@@ -1,15 +1,16 @@
 """A run's report as one HTML page: no network, no scripts, light or dark as the reader prefers."""
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 from grpo_engine.metrics import natural_range, spec
+from grpo_tui.app.charts.axis import axis
+from grpo_tui.app.charts.series import SMOOTHING, Series
 from grpo_tui.app.cli.curves import lines_of
 from grpo_tui.app.cli.output import format_value
-from grpo_tui.app.feed.series import SeriesView, series_of
-from grpo_tui.app.text.axes import axis
 from grpo_tui.app.text.comparison import MAIN_METRICS
 from grpo_tui.app.text.numbers import short, with_unit
 from grpo_tui.app.text.prompt_text import question
@@ -114,16 +115,14 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 def _charts(reader: "StoreReader", run: "RunSummary") -> Iterable[str]:
     for key in MAIN_METRICS:
         stored = reader.metric_series(run.key, key)
-        series = series_of(key)
-        for step, value in zip(stored.steps, stored.values, strict=True):
-            series.push(step, value)
-        if series.view().count > 1:
-            yield chart(key, series.view())
+        if sum(map(math.isfinite, stored.values)) > 1:
+            yield chart(key, stored.steps, stored.values)
 
 
-def chart(key: str, view: SeriesView) -> str:
+def chart(key: str, stored: Sequence[int], values: Sequence[float]) -> str:
     """Return a metric's curve as SVG: recorded values faint, their moving average bright."""
-    raw, smooth = lines_of(view, False), lines_of(view, True)
+    raw, smooth = (lines_of(Series.of(key, stored, values, smoothing), 2 * WIDE)
+                   for smoothing in (0.0, SMOOTHING))  # fmt: skip
     steps = [step for line in raw for step in line[0]]
     if not steps:
         return ""
@@ -151,7 +150,7 @@ def chart(key: str, view: SeriesView) -> str:
     ends = (f'<text x="{LEFT}" y="{TALL - 4}">step {first}</text>'
             f'<text x="{WIDE - 8}" y="{TALL - 4}" text-anchor="end">{last}</text>')  # fmt: skip
     name = metric.label if metric.label == key else f"{metric.label} ({key})"
-    last_value = text(with_unit(view.last, metric.unit, 3))
+    last_value = text(with_unit(Series.of(key, stored, values).last, metric.unit, 3))
     return (f"<figure><figcaption>{text(name)}, last {last_value}</figcaption>"
             f'<svg viewBox="0 0 {WIDE} {TALL}" role="img" aria-label="{text(name)}">'
             f"{''.join(ticks)}{''.join(paths)}{ends}</svg></figure>\n")  # fmt: skip

@@ -131,7 +131,7 @@ class LiveFeed:
 
 
 class StartingFeed:
-    """The feed of a run whose own process is starting, until the run is in the store."""
+    """The feed of a run that is starting, until it is in the store."""
 
     mark = ""
     may_control = catching_up = False

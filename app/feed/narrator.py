@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from grpo_engine.errors import ConfigError
 from grpo_engine.events import Group
-from grpo_tui.app.feed.series import DELTA_STEPS, SeriesView
+from grpo_tui.app.charts.series import DELTA_STEPS, Series
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.text.numbers import MINUS, share, short, signed
 from grpo_tui.app.text.prompt_text import asked
@@ -142,7 +142,7 @@ def _hacking(snapshot: Snapshot) -> str:
     return f"No reward hacking seen: {right} {short(curve.start)} → {short(curve.value)}."
 
 
-def _changes(curves: Mapping[str, SeriesView]) -> Iterator[tuple[str, dict[str, "Change"]]]:
+def _changes(curves: Mapping[str, Series]) -> Iterator[tuple[str, dict[str, "Change"]]]:
     """How each curve changed to its last ten steps: from the ten before, and from the first."""
     from grpo_engine.alerts.rules import SPAN, Change, change_of
 
@@ -192,7 +192,7 @@ def _ended(snapshot: Snapshot) -> list[str]:
     reward = snapshot.series.get("reward")
     change = ""
     if reward is not None and reward.count > 1:
-        best = max(filter(math.isfinite, reward.high), default=None)
+        best = max(filter(math.isfinite, reward.values), default=None)
         ends = f"{short(reward.start)} to {short(reward.value)}"
         change = f"Reward, smoothed: {ends}, highest in one step {short(best)}"
         if most := snapshot.mover:
@@ -215,6 +215,9 @@ def _ended(snapshot: Snapshot) -> list[str]:
 def _opening(snapshot: Snapshot) -> str:
     if snapshot.reading:
         return "Reading what the run has recorded."
+    if snapshot.status == "loading" and not snapshot.head.id:  # not in the store yet
+        return (f"Starting {snapshot.head.name}: checking its settings, then loading the model "
+                f"{snapshot.head.model}.")  # fmt: skip
     if snapshot.status == "loading":
         return f"Loading the model {snapshot.head.model}."
     return "Loading the first prompts."
@@ -227,7 +230,8 @@ def _sampling(snapshot: Snapshot) -> str:
     kinds = {"eval": "held-out problems", "pinned": "pinned prompts", "train": "prompts"}
     if board.phase in ("score", "logprobs", "update"):  # a run elsewhere is read step by step
         return f"All {rows} answers of step {snapshot.current_step} are sampled."
-    text = f"Sampling {rows} answers to {len(groups)} {kinds[groups[0].origin]}"
+    verb = "Measuring accuracy: sampling" if groups[0].origin == "eval" else "Sampling"
+    text = f"{verb} {rows} answers to {len(groups)} {kinds[groups[0].origin]}"
     if board.rows_total:
         text += f": {board.finished} of {board.rows_total} are finished"
     waiting = sum(one.waits_since is not None for group in board.groups for one in group.rollouts)

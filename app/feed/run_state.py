@@ -1,8 +1,8 @@
 """RunState: folds a run's events into immutable snapshots; uses no Textual, threads or files.
 
 Facts come through `apply`, the progress board through `look`, a person's requests through `ask`. A
-group has scores once it is recorded. Memory is bounded: series in buckets, one entry per alert
-rule, a log of fixed length, and only the latest step's groups.
+group has scores once it is recorded. Kept are all values of the metrics, one entry per
+alert rule, a log of fixed length, and only the latest step's groups.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from grpo_engine import events as ev
-from grpo_tui.app.feed.series import SMOOTHING, Series, series_of
+from grpo_tui.app.charts.series import SMOOTHING, Series
 from grpo_tui.app.feed.snapshot import ENDED, Asked, Head, LogLine, ShownGroup, Snapshot, Status
 from grpo_tui.app.text.numbers import share
 from grpo_tui.experiments.values import AlertView, BoardView
@@ -29,6 +29,7 @@ class RunState:
         self._smoothing = smoothing
         self._head = head or Head()
         self._series: dict[str, Series] = {}
+        self._new: dict[str, tuple[list[int], list[float]]] = {}  # steps and values
         self._groups: dict[tuple[str, int], ev.Group] = {}
         self._group_step = 0
         self._trained: tuple[int, tuple[ev.Group, ...]] = (0, ())
@@ -128,7 +129,7 @@ class RunState:
             step_seconds=seconds,
             eta=seconds * left if seconds is not None and left else None,
             tokens_per_second=live or speed or 0.0,
-            series={name: series.view() for name, series in self._series.items()},
+            series=self._all_series(),
             groups=groups,
             groups_step=groups_step,
             trained=trained,
@@ -148,8 +149,16 @@ class RunState:
         return tuple(sorted(found, key=lambda alert: -alert.last_step))
 
     def _smoothed(self, key: str) -> float | None:
-        series = self._series.get(key)
-        return series.view().value if series is not None else None
+        series = self._all_series().get(key)
+        return series.value if series is not None else None
+
+    def _all_series(self) -> Mapping[str, Series]:
+        """The series with the values that came since the last call."""
+        for name, added in self._new.items():
+            series = self._series.get(name) or Series.of(name, smoothing=self._smoothing)
+            self._series[name] = series.extended(*added)
+        self._new.clear()
+        return self._series.copy()
 
     def _shown_groups(self) -> tuple[int, tuple[ShownGroup, ...]]:
         """Return the step on screen and its groups: in the board's order, with recorded scores.
@@ -183,8 +192,8 @@ class RunState:
             config=config,
         )
         if event.resumed:
-            for series in self._series.values():
-                series.forget_after(event.step)
+            for name, series in self._all_series().items():
+                self._series[name] = series.until(event.step)
             if self._group_step > event.step:
                 self._groups.clear()  # the step is sampled again
                 self._trained = (0, ())
@@ -285,10 +294,9 @@ class RunState:
         self._write(event, at, f"{event.error}: {event.message}", "error")
 
     def _push(self, name: str, step: int, value: float) -> None:
-        series = self._series.get(name)
-        if series is None:
-            series = self._series[name] = series_of(name, self._smoothing)
-        series.push(step, value)
+        steps, values = self._new.setdefault(name, ([], []))
+        steps.append(step)
+        values.append(value)
 
     def _write(
         self, event: Any, at: float | None, text: str, severity: ev.Severity = "info"

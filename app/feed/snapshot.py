@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from grpo_engine import events as ev
-from grpo_tui.app.feed.series import SeriesView
+from grpo_tui.app.charts.series import Series
 from grpo_tui.experiments.values import AlertView, BoardGroup, BoardRollout, BoardView
 
 Status = Literal[
@@ -68,7 +68,7 @@ class Snapshot:
     memory_gb: float | None = None
     memory_limit_gb: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
-    series: Mapping[str, SeriesView] = field(default_factory=dict)
+    series: Mapping[str, Series] = field(default_factory=dict)
     reading: bool = False  # what was recorded is still being read
     groups: tuple[ShownGroup, ...] = ()
     groups_step: int = 0
@@ -103,14 +103,18 @@ class Snapshot:
         return {one.name: one.weight for rollout in rollouts for one in rollout.rewards}
 
     @property
+    def reward_curves(self) -> dict[str, Series]:
+        """The mean of each reward function."""
+        return {key.removeprefix("rewards/").removesuffix("/mean"): series
+                for key, series in self.series.items()
+                if key.startswith("rewards/") and key.endswith("/mean")}  # fmt: skip
+
+    @property
     def moves(self) -> dict[str, float]:
         """How far each reward function has moved the reward: weight × change of its mean."""
-        means = {key.removeprefix("rewards/").removesuffix("/mean"): view
-                 for key, view in self.series.items()
-                 if key.startswith("rewards/") and key.endswith("/mean")}  # fmt: skip
         weights = self.weights
-        return {name: weights.get(name, 1.0) * (view.value - view.start)
-                for name, view in means.items()}  # fmt: skip
+        return {name: weights.get(name, 1.0) * (series.value - series.start)
+                for name, series in self.reward_curves.items()}  # fmt: skip
 
     @property
     def mover(self) -> str:

@@ -1,4 +1,4 @@
-"""Compare the answers of a group: surprise, verdicts, and word differences."""
+"""Compare the answers of a group: order, verdicts, and word differences."""
 
 import difflib
 import math
@@ -9,74 +9,58 @@ from typing import Literal
 
 from grpo_engine.events import CUT
 from grpo_tui.app.text.numbers import short
-from grpo_tui.experiments.values import GroupView, RolloutView, TokenRow
+from grpo_tui.experiments.values import GroupView, RolloutView
 
-SortKey = Literal["prompt", "surprise", "reward", "length", "kl", "clip"]
+Order = Literal["prompt", "surprise", "reward", "length", "kl", "clip"]
 
-WORDS = re.compile(r"\s+|\w+|[^\w\s]")
+TOKENS = re.compile(r"\s+|\w+|[^\w\s]")
 DIFF_LIMIT = 4000  # words; a longer text is compared line by line
-DIFF_LENGTH = 40_000  # characters; the rest is not compared
+DIFF_LENGTH = 40_000  # characters; what follows is not compared
+ENDINGS = {
+    "environment_error": ("environment failed", False),
+    "turns": ("no turn left", None),
+    **dict.fromkeys(CUT, ("cut at the limit", False)),
+}
 
 
-def surprisal(row: TokenRow) -> float:
-    """Return an answer's mean surprisal under the sampling policy: −mean(log p), nats."""
-    return -sum(row.old) / len(row.old) if row.old else 0.0
+def ordered(groups: Sequence[GroupView], by: Order) -> tuple[GroupView, ...]:
+    """The groups of a step by descending measure; `prompt` keeps their order."""
+    if by == "prompt":
+        return tuple(sorted(groups, key=lambda group: group.index))
+    return tuple(sorted(groups, key=lambda group: (-(measure_of(group, by) or 0.0), group.index)))
 
 
-def surprise(group: GroupView, rows: Sequence[TokenRow] = ()) -> float:
-    """Return the group's largest |advantage| × surprise over its answers.
-
-    Without token numbers all answers count as equally likely.
-    """
-    by_index = {row.index: surprisal(row) for row in rows}
-    return max(
-        (abs(r.advantage or 0.0) * by_index.get(r.index, 1.0) for r in group.rollouts), default=0.0
-    )
-
-
-def sorted_groups(groups: Sequence[GroupView], key: SortKey) -> tuple[GroupView, ...]:
-    """Sort the groups of a step by descending measure; `prompt` keeps their order."""
-    if key == "prompt":
-        return tuple(sorted(groups, key=lambda g: g.index))
-    return tuple(sorted(groups, key=lambda g: (-(measure_of(g, key) or 0.0), g.index)))
+def measure_of(group: GroupView, by: Order) -> float | None:
+    """What groups are ordered by; None if it is not known."""
+    if by == "reward":
+        return -math.inf if group.reward_mean is None else group.reward_mean
+    values = [value for answer in group.rollouts if (value := _measure(answer, by)) is not None]
+    if not values:
+        return None
+    return max(values) if by == "surprise" else sum(values) / len(values)
 
 
-def measure_of(group: GroupView, key: SortKey) -> float | None:
-    """What a group is sorted by; None if it is not known, as outside the gradient."""
-    match key:
+def furthest(group: GroupView, by: Order) -> int:
+    """The position of the answer with the largest measure in its group."""
+    values = [(_measure(answer, by), -index) for index, answer in enumerate(group.rollouts)]
+    return -max(((value, index) for value, index in values if value is not None),
+                default=(0.0, 0))[1]  # fmt: skip
+
+
+def _measure(answer: RolloutView, by: Order) -> float | None:
+    match by:
         case "prompt":
-            return float(group.index)
+            return None
         case "surprise":
-            pushed = any(rollout.advantage is not None for rollout in group.rollouts)
-            return surprise(group) if pushed else None
+            return None if answer.advantage is None else abs(answer.advantage)
         case "reward":
-            return group.reward_mean if group.reward_mean is not None else -math.inf
-    values = [_measured(rollout, key) for rollout in group.rollouts]
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
-
-
-def furthest(group: GroupView, key: SortKey) -> int:
-    """The place of the answer with the largest measure in its group."""
-    values = [_measured(rollout, key) for rollout in group.rollouts]
-    known = [(-value, place) for place, value in enumerate(values) if value is not None]
-    return min(known, default=(0.0, 0))[1]
-
-
-def _measured(rollout: RolloutView, key: SortKey) -> float | None:
-    """An answer's part in the measure of its group."""
-    match key:
-        case "surprise":
-            return abs(rollout.advantage or 0.0)
-        case "reward":
-            return rollout.reward
+            return answer.reward
         case "length":
-            return float(rollout.tokens)
+            return float(answer.tokens)
         case "kl":
-            return rollout.kl
+            return answer.kl
         case "clip":
-            return rollout.clip_fraction
-    return None
+            return answer.clip_fraction
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,29 +72,27 @@ class Verdict:
 
 
 def verdicts(rollout: RolloutView, group: GroupView) -> tuple[Verdict, ...]:
-    """Return the labels of an answer."""
-    ends = {
-        "environment_error": Verdict("environment failed", False),
-        "turns": Verdict("no turn left", None),
-        **dict.fromkeys(CUT, Verdict("cut at the limit", False)),
-    }
-    chips = [ends.get(rollout.finish, Verdict("finished", True))]
-    for reward in rollout.rewards:
-        if reward.value is None:
-            chips.append(Verdict(f"{reward.name} does not apply", None))
-    twins = [r for r in group.rollouts if r.index != rollout.index and r.text == rollout.text]
-    if twins:
-        chips.append(Verdict(f"same as {', '.join(letter(r.index) for r in twins)}", None))
-    else:
-        chips.append(Verdict("no duplicate", True))
-    return tuple(chips)
+    """The labels of an answer: how it ended, rewards that do not apply, duplicates."""
+    twins = [
+        letter(other.index) for other in group.rollouts
+        if other.index != rollout.index and other.text == rollout.text
+    ]  # fmt: skip
+    return (
+        Verdict(*ENDINGS.get(rollout.finish, ("finished", True))),
+        *(
+            Verdict(f"{reward.name} does not apply", None)
+            for reward in rollout.rewards if reward.value is None
+        ),
+        Verdict(f"same as {', '.join(twins)}", None) if twins else Verdict("no duplicate", True),
+    )  # fmt: skip
 
 
 def visits(history: Sequence[GroupView], group: GroupView) -> tuple[GroupView, ...]:
     """The groups of a prompt's history that were sampled as this one: greedy or at random."""
     return tuple(
-        one for one in history if one.origin == group.origin and is_greedy(one) == is_greedy(group)
-    )
+        visit for visit in history
+        if visit.origin == group.origin and is_greedy(visit) == is_greedy(group)
+    )  # fmt: skip
 
 
 def is_greedy(group: GroupView) -> bool:
@@ -121,59 +103,53 @@ def is_greedy(group: GroupView) -> bool:
 def largest_by_reward(groups: Sequence[GroupView]) -> dict[str, float]:
     """The largest size of each reward function's scores among the groups."""
     largest: dict[str, float] = {}
-    for reward in (r for group in groups for one in group.rollouts for r in one.rewards):
+    for reward in (r for group in groups for answer in group.rollouts for r in answer.rewards):
         if reward.value is not None and math.isfinite(reward.value):
             largest[reward.name] = max(largest.get(reward.name, 0.0), abs(reward.value))
     return largest
 
 
 def letter(index: int) -> str:
-    """Return an answer's label in its group: a to z, then a1, b1 …"""
-    turn, place = divmod(index, 26)
-    return chr(ord("a") + place) + (str(turn) if turn else "")
+    """An answer's label in its group: a to z, then a1, b1 …"""
+    round_, position = divmod(index, 26)
+    return chr(ord("a") + position) + (str(round_) if round_ else "")
 
 
 def balance(group: GroupView) -> str:
-    """Say how many answers are pushed up and down; those of an evaluation never are."""
-    ups = sum((r.advantage or 0.0) > 0 for r in group.rollouts)
-    downs = sum((r.advantage or 0.0) < 0 for r in group.rollouts)
+    """Say how many answers are pushed up and down, or why none is."""
     if group.origin != "train":
         return "not trained on"
-    if not ups and not downs:
-        return _why_no_push(group)
-    return f"{ups} pushed up, {downs} pushed down"
-
-
-def _why_no_push(group: GroupView) -> str:
-    """Why a group has no signal, with what all scored where another reward paid too."""
-    why = group.no_signal or "no push: all answers scored the same"
-    plain = {"all right": 1.0, "all wrong": 0.0}.get(why, group.reward_mean)
-    if group.reward_std == 0 and group.reward_mean != plain:
-        why += f", and each scored {short(group.reward_mean)}"
-    return why
+    advantages = [rollout.advantage or 0.0 for rollout in group.rollouts]
+    if any(advantages):
+        ups, downs = sum(a > 0 for a in advantages), sum(a < 0 for a in advantages)
+        return f"{ups} pushed up, {downs} pushed down"
+    reason = group.no_signal or "no push: all answers scored the same"
+    usual = {"all right": 1.0, "all wrong": 0.0}.get(reason, group.reward_mean)
+    if group.reward_std == 0 and group.reward_mean != usual:  # another reward paid too
+        reason += f", and each scored {short(group.reward_mean)}"
+    return reason
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
     """A stretch of text that is in both answers, or only in the older or the newer one."""
 
-    kind: Literal["same", "gone", "new"]
+    tag: Literal["same", "removed", "added"]
     text: str
 
 
 def word_diff(older: str, newer: str) -> tuple[Change, ...]:
-    """Diff two answers by words; the new and the common parts form the newer one."""
-    a, b = WORDS.findall(older[:DIFF_LENGTH]), WORDS.findall(newer[:DIFF_LENGTH])
+    """Diff two answers by words; the added and the common parts form the newer one."""
+    a, b = TOKENS.findall(older[:DIFF_LENGTH]), TOKENS.findall(newer[:DIFF_LENGTH])
     if len(a) + len(b) > DIFF_LIMIT:
         a = older[:DIFF_LENGTH].splitlines(keepends=True)
         b = newer[:DIFF_LENGTH].splitlines(keepends=True)
     changes: list[Change] = []
     for tag, a1, a2, b1, b2 in difflib.SequenceMatcher(a=a, b=b, autojunk=False).get_opcodes():
+        removed, added = "".join(a[a1:a2]), "".join(b[b1:b2])
         if tag == "equal":
-            changes.append(Change("same", "".join(b[b1:b2])))
+            changes.append(Change("same", added))
             continue
-        if a1 < a2:
-            changes.append(Change("gone", "".join(a[a1:a2])))
-        if b1 < b2:
-            changes.append(Change("new", "".join(b[b1:b2])))
+        changes += [Change("removed", removed)] * bool(removed)
+        changes += [Change("added", added)] * bool(added)
     return tuple(changes)

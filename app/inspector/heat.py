@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from grpo_tui.app.inspector.values import TokenTerm
+from grpo_tui.app.inspector.losses import TokenLoss
 from grpo_tui.experiments.values import TokenRow
 
 HeatMode = Literal["push", "change", "kl", "entropy", "clip"]
-HEAT_MODES: tuple[HeatMode, ...] = ("push", "change", "kl", "entropy", "clip")
 HEAT_NAMES: dict[HeatMode, str] = {
     "push": "push with KL",
     "change": "change of log-probability",
@@ -17,8 +16,9 @@ HEAT_NAMES: dict[HeatMode, str] = {
     "entropy": "entropy",
     "clip": "clip state",
 }
-
-LEAST = 0.15  # the least shade of a token that is pushed at all
+HEAT_MODES: tuple[HeatMode, ...] = tuple(HEAT_NAMES)
+CLIP_SHADES = {"high": 1.0, "low": -1.0, "ceiling": -1.0, "free": 0.0}
+MIN_SHADE = 0.15  # of a token that is pushed at all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,68 +26,63 @@ class Heat:
     """A shade per token: −1 to 1 if signed, 0 to 1 otherwise, None if unknown."""
 
     mode: HeatMode
-    signed: bool
     shades: tuple[float | None, ...]
-    values: tuple[float | None, ...]
+
+    @property
+    def signed(self) -> bool:
+        """Whether the sign of a shade says something."""
+        return self.mode in ("push", "change", "clip")
 
 
-def heat(mode: HeatMode, row: TokenRow, terms: Sequence[TokenTerm], largest: float) -> Heat:
+def heat(mode: HeatMode, row: TokenRow, tokens: Sequence[TokenLoss], largest: float) -> Heat:
     """Shade the model's tokens of an answer; `largest` has the full shade."""
-    values = _of_model(mode, row, terms)
+    low = MIN_SHADE if mode == "push" else 0.0
 
     def shade(value: float | None) -> float | None:
         if value is None or not math.isfinite(value):
             return None
         size = abs(value) / largest if largest else 0.0
-        least = LEAST if mode == "push" and value else 0.0
-        return math.copysign(least + (1 - least) * size, value)
+        return math.copysign(low + (1 - low) * size, value) if value else 0.0
 
-    signed = mode in ("push", "change", "clip")
-    return Heat(mode=mode, signed=signed, shades=tuple(map(shade, values)), values=values)
+    return Heat(mode=mode, shades=tuple(map(shade, values_of(mode, row, tokens))))
 
 
-def scales(rows: Sequence[TokenRow], terms: Sequence[Sequence[TokenTerm]]) -> dict[HeatMode, float]:
+def scales(
+    rows: Sequence[TokenRow], losses: Sequence[Sequence[TokenLoss]]
+) -> dict[HeatMode, float]:
     """The largest size of each measure in a group, so that its answers can be compared.
 
-    `terms` are those of the last pass, a sequence for each row; empty where there are none.
+    `losses` are those of the last pass, a sequence for each row; empty where there are none.
     """
+    pairs = list(zip(rows, losses or ((),) * len(rows), strict=True))
 
     def largest(mode: HeatMode) -> float:
-        pairs = zip(rows, terms or ((),) * len(rows), strict=True)
-        values = (value for row, own in pairs for value in _of_model(mode, row, own))
+        values = (value for row, tokens in pairs for value in values_of(mode, row, tokens))
         sizes = (abs(value) for value in values if value is not None and math.isfinite(value))
         return max(sizes, default=0.0)
 
     return {mode: largest(mode) for mode in HEAT_MODES}
 
 
-def _of_model(
-    mode: HeatMode, row: TokenRow, terms: Sequence[TokenTerm]
+def values_of(
+    mode: HeatMode, row: TokenRow, tokens: Sequence[TokenLoss]
 ) -> tuple[float | None, ...]:
-    """The measure of each token, None for those of the environment's replies."""
-    values, replies = _values(mode, row, terms), row.replies
-    return tuple(None if place in replies else value for place, value in enumerate(values))
-
-
-def _values(mode: HeatMode, row: TokenRow, terms: Sequence[TokenTerm]) -> tuple[float | None, ...]:
-    count = len(row.ids)
+    """The measure of each token; None where it is not known, and for an environment's replies."""
+    values: Sequence[float | None]
     match mode:
         case "push":
-            return _padded([term.slope for term in terms], count)
+            values = [token.gradient for token in tokens]
         case "change":
-            return _padded([b - a for a, b in zip(row.old, _newest(row), strict=False)], count)
+            newest = row.after or (row.passes[-1] if row.passes else row.old)
+            values = [new - old for old, new in zip(row.old, newest, strict=False)]
         case "kl":
-            return _padded([term.kl for term in terms], count)
+            values = [token.kl for token in tokens]
         case "entropy":
-            return _padded(row.entropy, count)
+            values = row.entropy
         case "clip":
-            signs = {"high": 1.0, "low": -1.0, "ceiling": -1.0, "free": 0.0}
-            return _padded([signs[term.side] for term in terms], count)
-
-
-def _padded(values: Sequence[float | None], count: int) -> tuple[float | None, ...]:
-    return (*values, *(None,) * count)[:count]
-
-
-def _newest(row: TokenRow) -> tuple[float, ...]:
-    return row.after or (row.passes[-1] if row.passes else row.old)
+            values = [CLIP_SHADES[token.side] for token in tokens]
+    replies = row.replies
+    return tuple(
+        values[index] if index < len(values) and index not in replies else None
+        for index in range(len(row.ids))
+    )

@@ -1,6 +1,6 @@
 """The lab: recompute stored steps under other settings, from their recorded numbers.
 
-MLX is imported in the thread that asks first; callers must use one thread.
+MLX is imported in the thread that calls first; callers must use one thread.
 """
 
 import math
@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import reduce
+from operator import add, or_
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,22 +17,20 @@ import numpy.typing as npt
 from grpo_engine.config import recipes
 from grpo_engine.config.recipes import RECIPES, SETTINGS, Recipe
 from grpo_engine.errors import RecipeError
-from grpo_tui.app.inspector.terms import LAST, Packed, loss_terms, packed, slopes
+from grpo_tui.app.inspector.losses import LAST_PASS, Packed, gradients, loss_of, packed
 from grpo_tui.experiments.values import GroupView, TokenRow
 
 if TYPE_CHECKING:
-    import mlx.core as mx
-
-    from grpo_engine.maths.loss import Terms
     from grpo_engine.maths.weight import Totals
 
-# Settings that can be varied, as far as recorded log-probabilities and rewards suffice.
-_STEPS = {name: setting.steps for name, setting in SETTINGS.items() if setting.steps}
-_MOST_ASKED = ("beta", "clip_low", "clip_high", "delta")
-KNOBS: dict[str, tuple[Any, ...]] = {
-    "name": tuple(RECIPES), **{name: _STEPS[name] for name in _MOST_ASKED}, **_STEPS,
+# Settings that can be varied, as far as recorded log-probabilities and rewards suffice, with the
+# values that the arrows go through.
+_VALUES = {name: setting.steps for name, setting in SETTINGS.items() if setting.steps}
+_FIRST = ("beta", "clip_low", "clip_high", "delta")
+VARIED: dict[str, tuple[Any, ...]] = {
+    "name": tuple(RECIPES), **{name: _VALUES[name] for name in _FIRST}, **_VALUES,
 }  # fmt: skip
-# What advantages are made from, and what else if the anchor is in the reward.
+# What advantages are computed from, and what else if the anchor is in the reward.
 _SIGNAL = ("signal", "std", "signal_eps", "combine", "gamma", "lam", "whiten")
 _PENALTY = ("anchor", "beta", "anchor_level", "anchor_place")
 # What decides which updates there are, and of which answers.
@@ -41,11 +40,11 @@ _OF_UPDATES = (
     "overlong_buffer", "mask_truncated", "entropy_bonus", "entropy_target",
 )  # fmt: skip
 
-LACKS = {
+MISSING = {
     "tokens": "Some answers have no token numbers: left out of the update, or not recorded "
     "(record.tokens=all records them). What they would have added is missing.",
     "ref": "Log-probabilities of the reference were not recorded (record.kl=true records them), so "
-    "the KL term is not known.",
+    "the KL penalty is not known.",
     "sampler": "The sampler's log-probabilities were not recorded, so its correction is left out.",
     "entropy": "Entropies were not recorded, so every token counts as one that is trained.",
     "advantages": "The advantages are those recorded: others need more than the stored rewards.",
@@ -63,7 +62,7 @@ class StepNumbers:
     rewards: tuple[tuple[float | None, ...], ...]  # of each answer, by function
     weights: tuple[float, ...]
     advantages: tuple[float, ...]  # of each answer, as recorded
-    places: tuple[int, ...]  # which answers have token numbers
+    recorded: tuple[int, ...]  # positions of the answers that have token numbers
     packed: Packed | None  # of those; None if there are none
     max_length: int
 
@@ -74,24 +73,24 @@ def step_numbers(
 ) -> StepNumbers:  # fmt: skip
     """Pack the last pass of a step; `rows` by index of group and answer."""
     answers = [(group.index, rollout) for group in groups for rollout in group.rollouts]
-    weights = {reward.name: reward.weight for _, one in answers for reward in one.rewards}
-    scores = [{reward.name: reward.value for reward in one.rewards} for _, one in answers]
-    places = [
-        place for place, (group, one) in enumerate(answers)
-        if (row := rows.get((group, one.index))) is not None and row.ids
-    ]  # fmt: skip
-    told = [rows[answers[place][0], answers[place][1].index] for place in places]
-    of_group = [group for group, _ in answers]
+    weights = {reward.name: reward.weight for _, answer in answers for reward in answer.rewards}
+    scores = [{reward.name: reward.value for reward in answer.rewards} for _, answer in answers]
+    with_tokens = {
+        position: row for position, (group, answer) in enumerate(answers)
+        if (row := rows.get((group, answer.index))) is not None and row.ids
+    }  # fmt: skip
+    group_of = [group for group, _ in answers]
     return StepNumbers(
         step=step,
-        groups=tuple(of_group),
+        groups=tuple(group_of),
         rewards=tuple(tuple(score.get(name) for name in weights) for score in scores),
         weights=tuple(weights.values()),
-        advantages=tuple(one.advantage or 0.0 for _, one in answers),
-        places=tuple(places),
-        packed=packed(told, LAST, [of_group[place] for place in places]) if told else None,
+        advantages=tuple(answer.advantage or 0.0 for _, answer in answers),
+        recorded=tuple(with_tokens),
+        packed=packed([*with_tokens.values()], LAST_PASS, [group_of[i] for i in with_tokens])
+        if with_tokens else None,
         max_length=max_length,
-    )
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,159 +99,144 @@ class Effect:
 
     tokens: int = 0  # in the loss
     clipped: int = 0  # of them, where a bound stops the push
-    pushed: float = 0.0  # Σ |what a token adds to the objective|
-    kl: float | None = 0.0  # Σ w·β·k, as a mean over the step's updates; None if not known
+    advantages: float = 0.0  # Σ over tokens in the loss
+    push: float = 0.0  # Σ what a token adds to the objective
+    pushed: float = 0.0  # Σ of its size
+    kl: float = 0.0  # Σ w·β·k, as a mean over the step's updates; NaN if not known
     loss: float = 0.0  # likewise
     steps: int = 0  # with token numbers
     groups: int = 0
     with_signal: int = 0
     lowest: float = math.inf  # ratio
     highest: float = -math.inf
-    lacks: frozenset[str] = frozenset()  # of LACKS
+    missing: frozenset[str] = frozenset()  # of MISSING
 
     def __add__(self, other: "Effect") -> "Effect":
-        known = self.kl is not None and other.kl is not None
-        return Effect(
-            kl=(self.kl or 0.0) + (other.kl or 0.0) if known else None,
-            lowest=min(self.lowest, other.lowest),
-            highest=max(self.highest, other.highest),
-            lacks=self.lacks | other.lacks,
-            **{name: getattr(self, name) + getattr(other, name) for name in _SUMMED},
-        )
+        combine: dict[str, Any] = {"lowest": min, "highest": max, "missing": or_}
+        names = [item.name for item in fields(Effect)]
+        pairs = {name: (getattr(self, name), getattr(other, name)) for name in names}
+        return Effect(**{name: combine.get(name, add)(*pair) for name, pair in pairs.items()})
+
+    @property
+    def advantage(self) -> float:
+        """The mean over the tokens in the loss."""
+        return self.advantages / max(1, self.tokens)
 
     @property
     def measures(self) -> tuple[float | None, ...]:
         """In the order of MEASURES; None where there is nothing to take a mean of."""
-        return (
-            self.clipped / self.tokens if self.tokens else None,
-            self.with_signal / self.groups if self.groups else None,
-            self.pushed / self.tokens if self.tokens else None,
-            None if self.kl is None or not self.steps else self.kl / self.steps,
+        means = ((self.clipped, self.tokens), (self.with_signal, self.groups),
+                 (self.pushed, self.tokens), (self.kl, self.steps))  # fmt: skip
+        return tuple(
+            total / count if count and not math.isnan(total) else None for total, count in means
         )
 
 
-_SUMMED = ("tokens", "clipped", "pushed", "loss", "steps", "groups", "with_signal")
+# Their names and units.
 MEASURES = (
-    ("clipped", "share"), ("with signal", "share"), ("mean push", ""), ("KL term", ""),
+    ("clipped", "share"), ("with signal", "share"), ("mean push", ""), ("KL penalty", ""),
 )  # fmt: skip
 
 
 def together(effects: Iterable[Effect]) -> Effect:
     """Several steps, at least one, as one."""
-    return reduce(Effect.__add__, effects)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerEffect:
-    """One answer's part in the update: its advantage, its clipped share, its total push."""
-
-    advantage: float
-    clipped: float
-    push: float
+    return reduce(add, effects)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class WhatIf:
+class Outcome:
     """A step's last pass under one recipe: [A,T] of the answers that have token numbers."""
 
     numbers: StepNumbers
     signal: Mapping[int, bool]  # by group, whether any answer has an advantage
-    lacks: frozenset[str] = frozenset()
-    parts: Mapping[str, Array] = field(default_factory=dict)
+    missing: frozenset[str] = frozenset()
+    arrays: Mapping[str, Array] = field(default_factory=dict)
 
-    def _of(self, group: int | None) -> list[int]:
-        places = self.numbers.places
-        every = range(len(places))
-        return [i for i in every if group is None or self.numbers.groups[places[i]] == group]
+    def _rows(self, group: int | None) -> list[int]:
+        recorded = enumerate(self.numbers.recorded)
+        return [row for row, i in recorded if group is None or self.numbers.groups[i] == group]
 
     def effect(self, group: int | None = None) -> Effect:
-        """The whole step, or one of its groups."""
+        """The step, or one of its groups."""
         signal = self.signal if group is None else {group: self.signal.get(group, False)}
-        known = {"groups": len(signal), "with_signal": sum(signal.values())}
-        packed, rows = self.numbers.packed, self._of(group)
+        effect = self._sum(self._rows(group))
+        return replace(effect, groups=len(signal), with_signal=sum(signal.values()))
+
+    def answers(self, group: int) -> tuple[Effect, ...]:
+        """The answers of a group that have token numbers."""
+        return tuple(self._sum([row]) for row in self._rows(group))
+
+    def _sum(self, rows: list[int]) -> Effect:
+        packed = self.numbers.packed
         if packed is None or not rows:
-            return Effect(lacks=self.lacks, **known)
-        of = {name: values[rows] for name, values in self.parts.items()}
-        inside = of["mask"].astype(bool)
+            return Effect(missing=self.missing)
+        arrays = {name: values[rows] for name, values in self.arrays.items()}
+        in_loss = arrays["mask"].astype(bool)
+        ratios, push = arrays["ratio"][in_loss], -arrays["contribution"].astype(np.float64)
         updates = len(set(packed.minibatches))
-        ratios = of["ratio"][inside]
         return Effect(
             steps=1,
-            tokens=int(inside.sum()),
-            clipped=int((of["side"] != 0)[inside].sum()),
-            pushed=float(np.abs(of["contribution"]).sum(dtype=np.float64)),
-            kl=None if "ref" in self.lacks
-            else float(of["penalty"].sum(dtype=np.float64)) / updates,
-            loss=float(of["contribution"].sum(dtype=np.float64)) / updates,
+            tokens=int(in_loss.sum()),
+            clipped=int((arrays["side"] != 0)[in_loss].sum()),
+            advantages=float(arrays["advantage"][in_loss].sum()),
+            push=float(push.sum()),
+            pushed=float(np.abs(push).sum()),
+            kl=math.nan if "ref" in self.missing
+            else float(arrays["penalty"].sum(dtype=np.float64)) / updates,
+            loss=-float(push.sum()) / updates,
             lowest=float(ratios.min(initial=math.inf)),
             highest=float(ratios.max(initial=-math.inf)),
-            lacks=self.lacks,
-            **known,
+            missing=self.missing,
         )  # fmt: skip
 
-    def answers(self, group: int) -> tuple[AnswerEffect, ...]:
-        """The answers of a group that have token numbers."""
-        return tuple(map(self._answer, self._of(group)))
-
-    def _answer(self, row: int) -> AnswerEffect:
-        of = {name: values[row] for name, values in self.parts.items()}
-        inside = of["mask"].astype(bool)
-        count = max(1, int(inside.sum()))
-        return AnswerEffect(
-            advantage=float(of["advantage"][inside].sum()) / count,
-            clipped=float((of["side"] != 0)[inside].sum()) / count,
-            push=-float(of["contribution"].sum()),
-        )
-
-    def pushes(self, group: int) -> tuple[Array, Array]:
-        """The objective's slope in each token of a group, and where a bound stops it. [A,T]"""
-        rows = self._of(group)
-        return self.parts["slope"][rows], self.parts["side"][rows] != 0
+    def gradients(self, group: int) -> tuple[Array, Array]:
+        """The objective's gradient in each token of a group, and where a bound stops it. [A,T]"""
+        rows = self._rows(group)
+        return self.arrays["gradient"][rows], self.arrays["side"][rows] != 0
 
 
-def what_if(numbers: StepNumbers, recipe: Recipe, was: Recipe, *, sloped: bool = False) -> WhatIf:
-    """Compute a step's last pass under another recipe than the run's, `was`.
+def outcome_of(
+    numbers: StepNumbers, recipe: Recipe, base: Recipe, *, by_token: bool = False
+) -> Outcome:
+    """Compute a step's last pass under another recipe than the run's, `base`.
 
-    Advantages come from the step's rewards, denominators from the recorded updates. `sloped` adds
-    what `pushes` reads.
+    Advantages come from the step's rewards, denominators from the recorded updates. `by_token`
+    adds what `Outcome.gradients` reads.
     """
-    numbers_of, lacks = numbers.packed, set()
+    packed, missing = numbers.packed, set[str]()
     values = None
-    if _signal_of(recipe) != _signal_of(was):
+    if _signal_settings(recipe) != _signal_settings(base):
         values = _advantages(numbers, recipe)
-        lacks |= {"advantages"} if values is None else set()
+        missing |= {"advantages"} if values is None else set()
     pushed = _pushed(numbers, values)
-    signal: dict[int, bool] = {}
+    signal = dict.fromkeys(numbers.groups, False)
     for group, is_pushed in zip(numbers.groups, pushed.tolist(), strict=True):
-        signal[group] = signal.get(group, False) or is_pushed
-    in_loss = recipe.anchor != "none" and recipe.anchor_place == "loss"
-    unread = np.delete(pushed, list(numbers.places))
-    if unread.any() or (in_loss and unread.size):
-        lacks.add("tokens")
-    if numbers_of is None:
-        return WhatIf(numbers=numbers, signal=signal, lacks=frozenset(lacks))
-    reads = {"ref": in_loss, "sampler": recipe.reads_sampler,
+        signal[group] |= is_pushed
+    reads_reference = recipe.anchor != "none" and recipe.anchor_place == "loss"
+    without_tokens = np.delete(pushed, list(numbers.recorded))
+    if without_tokens.any() or (reads_reference and without_tokens.size):
+        missing.add("tokens")
+    if packed is None:
+        return Outcome(numbers=numbers, signal=signal, missing=frozenset(missing))
+    reads = {"ref": reads_reference, "sampler": recipe.reads_sampler,
              "entropy": recipe.entropy_top_quantile < 1}  # fmt: skip
-    lacks |= {name for name, read in reads.items() if read and name not in numbers_of.known}
-    same_floor = recipe.entropy_top_quantile == was.entropy_top_quantile
+    missing |= {name for name, read in reads.items() if read and name not in packed.arrays}
     if values is not None:
-        numbers_of = replace(numbers_of, advantages=_array(values[list(numbers.places)]))
-    if not same_floor and (totals := _other_floor(numbers_of, recipe)) is not None:
-        numbers_of = replace(numbers_of, totals=totals)
-    parts = _parts(loss_terms(numbers_of, recipe, max_length=numbers.max_length), recipe)
-    if sloped:
-        push, pull = slopes(numbers_of, recipe, max_length=numbers.max_length)
-        parts["slope"] = np.array(push + pull)
-    return WhatIf(numbers=numbers, signal=signal, lacks=frozenset(lacks), parts=parts)
+        advantages = _mlx(values[list(numbers.recorded)])
+        packed = replace(packed, arrays={**packed.arrays, "advantages": advantages})
+    if recipe.entropy_top_quantile != base.entropy_top_quantile:
+        packed = replace(packed, totals=_with_floor(packed, recipe))
+    return Outcome(numbers=numbers, signal=signal, missing=frozenset(missing),
+                   arrays=_arrays(packed, recipe, numbers.max_length, by_token))  # fmt: skip
 
 
-def _array(values: Array) -> "mx.array":
+def _mlx(values: Array) -> Any:
     import mlx.core as mx
 
     return mx.array(values)
 
 
-def _signal_of(recipe: Recipe) -> tuple[Any, ...]:
+def _signal_settings(recipe: Recipe) -> tuple[Any, ...]:
     """What the advantages depend on."""
     names = (*_SIGNAL, *_PENALTY) if recipe.pays_in_reward else _SIGNAL
     return recipe.pays_in_reward, *(getattr(recipe, name) for name in names)
@@ -264,7 +248,8 @@ def _pushed(numbers: StepNumbers, values: Array | None) -> Array:
         return np.array(values.reshape(len(values), -1).any(axis=1))
     pushed = np.array(numbers.advantages, bool)
     if numbers.packed is not None:
-        pushed[list(numbers.places)] |= np.array(numbers.packed.advantages).any(axis=1)
+        by_token = np.array(numbers.packed.arrays["advantages"])
+        pushed[list(numbers.recorded)] |= by_token.any(axis=1)
     return pushed
 
 
@@ -274,116 +259,110 @@ def _advantages(numbers: StepNumbers, recipe: Recipe) -> Array | None:
 
     tokens: dict[str, Any] = {}
     if recipe.signal == "gae" or recipe.pays_in_reward:
-        packed = numbers.packed
-        if packed is None or len(numbers.places) < len(numbers.groups):
+        if numbers.packed is None or len(numbers.recorded) < len(numbers.groups):
             return None
-        tokens = {"mask": packed.mask, "old": packed.old, "ref": packed.known.get("ref"),
-                  "values": packed.known.get("old_values")}  # fmt: skip
+        arrays = numbers.packed.arrays
+        tokens = {"mask": arrays["mask"], "old": arrays["old"], "ref": arrays.get("ref"),
+                  "values": arrays.get("old_values")}  # fmt: skip
     needs = {"ref": recipe.pays_in_reward, "values": recipe.signal == "gae"}
     lacking = any(need and tokens.get(name) is None for name, need in needs.items())
     if lacking or recipe.signal == "process" or not numbers.weights:
         return None
-    found = advantages(numbers.rewards, numbers.groups, recipe, numbers.weights, **tokens)
-    return np.array(found.values)
+    result = advantages(numbers.rewards, numbers.groups, recipe, numbers.weights, **tokens)
+    return np.array(result.values)
 
 
-def _other_floor(numbers: Packed, recipe: Recipe) -> "Totals | None":
+def _with_floor(packed: Packed, recipe: Recipe) -> "Totals":
     """The denominators of each answer [B,1] for another share of tokens by entropy."""
-    import mlx.core as mx
-
     from grpo_engine.maths.weight import totals_of
 
-    if numbers.floor_entropy is None:
-        return None
-    floors = np.zeros((2, len(numbers.minibatches), 1), np.float32)
-    for minibatch in set(numbers.minibatches):
-        rows = [i for i, one in enumerate(numbers.minibatches) if one == minibatch]
-        chosen = mx.array(rows)
-        found = totals_of(
-            numbers.mask[chosen], recipe=recipe, entropy=numbers.floor_entropy[chosen]
+    if packed.floor_entropy is None:
+        return packed.totals
+    floors = np.zeros((2, len(packed.minibatches), 1), np.float32)
+    for minibatch in set(packed.minibatches):
+        rows = [i for i, other in enumerate(packed.minibatches) if other == minibatch]
+        chosen = _mlx(np.array(rows))
+        totals = totals_of(
+            packed.arrays["mask"][chosen], recipe=recipe, entropy=packed.floor_entropy[chosen]
         )
-        floors[:, rows, 0] = np.array([found.entropy_floor, found.updated_tokens])[:, None]
-    floor, updated = map(mx.array, floors)
-    return replace(numbers.totals, entropy_floor=floor, updated_tokens=updated)
+        floors[:, rows, 0] = np.array([totals.entropy_floor, totals.updated_tokens])[:, None]
+    floor, updated = map(_mlx, floors)
+    return replace(packed.totals, entropy_floor=floor, updated_tokens=updated)
 
 
-def _parts(terms: "Terms", recipe: Recipe) -> dict[str, Array]:
-    parts = {
-        "mask": terms.mask, "side": terms.side, "ratio": terms.ratio,
-        "contribution": terms.contribution, "advantage": terms.advantage,
-        "penalty": terms.mask * terms.weight * recipe.beta * terms.anchor,
-    }  # fmt: skip
-    return {name: np.array(values) for name, values in parts.items()}
+def _arrays(packed: Packed, recipe: Recipe, max_length: int, by_token: bool) -> dict[str, Array]:
+    terms = loss_of(packed, recipe, max_length=max_length).terms
+    names = ("mask", "side", "ratio", "contribution", "advantage")
+    arrays: dict[str, Any] = {name: getattr(terms, name) for name in names}
+    arrays["penalty"] = terms.mask * terms.weight * recipe.beta * terms.anchor
+    if by_token:
+        push, pull = gradients(packed, recipe, max_length=max_length)
+        arrays["gradient"] = push + pull
+    return {name: np.array(values) for name, values in arrays.items()}
 
 
-def turn(recipe: Recipe, knob: str, by: int) -> Recipe:
-    """Move one setting by some notches, skipping values that the recipe does not allow."""
-    notches = KNOBS[knob]
-    now = getattr(recipe, knob)
-    start = notches.index(now) if now in notches else _nearest(notches, now)
-    step = 1 if by > 0 else -1
-    for place in range(start + by, len(notches) if step > 0 else -1, step):
+def with_next(recipe: Recipe, name: str, by: int) -> Recipe:
+    """Move one setting by some values, skipping those that the recipe does not allow."""
+    values, value = VARIED[name], getattr(recipe, name)
+    start = values.index(value) if value in values else _nearest(values, value)
+    for index in range(start + by, len(values) if by > 0 else -1, 1 if by > 0 else -1):
         try:
-            return changed(recipe, knob, notches[place])
+            return with_setting(recipe, name, values[index])
         except RecipeError:
             continue
     return recipe
 
 
-def changed(recipe: Recipe, knob: str, value: Any) -> Recipe:
-    """Return the recipe with one setting changed, and with it any setting that would conflict."""
-    if knob == "name":
+def _nearest(values: Sequence[Any], value: Any) -> int:
+    if not isinstance(value, int | float):
+        return 0
+    gaps = [(abs(n - value), i) for i, n in enumerate(values) if isinstance(n, int | float)]
+    return min(gaps)[1]
+
+
+def with_setting(recipe: Recipe, name: str, value: Any) -> Recipe:
+    """The recipe with one setting changed, and with it any setting that would conflict."""
+    if name == "name":
         return recipes.recipe(value)
-    extra: dict[str, Any] = {}
-    if knob == "anchor":
-        extra["beta"] = 0.0 if value == "none" else recipe.beta or recipes.recipe("grpo").beta
-    return recipes.recipe(recipe, **{knob: value, **extra})
+    changes = {name: value}
+    if name == "anchor":
+        changes["beta"] = 0.0 if value == "none" else recipe.beta or recipes.recipe("grpo").beta
+    return recipes.recipe(recipe, **changes)
 
 
-def typed(recipe: Recipe, knob: str, text: str) -> Recipe:
-    """Return the recipe with typed values: one for `knob`, or `beta=.1 clip_high=.3`."""
-    words = re.findall(r"[^\s,=]+", text)
-    words = [knob, *words] if len(words) == 1 else words
-    if not words or len(words) % 2:
+def with_typed(recipe: Recipe, name: str, text: str) -> Recipe:
+    """The recipe with typed values: one for `name`, or `beta=.1 clip_high=.3`."""
+    parts = re.findall(r"[^\s,=]+", text)
+    parts = [name, *parts] if len(parts) == 1 else parts
+    if not parts or len(parts) % 2:
         raise RecipeError(f"{text!r} is not a value or name=value pairs: type .1, or beta=.1")
-    for name, value in zip(words[::2], words[1::2], strict=True):
-        known = "name" if name == "recipe" else name
-        if known not in KNOBS:
+    for typed, value in zip(parts[::2], parts[1::2], strict=True):
+        setting = "name" if typed == "recipe" else typed
+        if setting not in VARIED:
             raise RecipeError(
-                f"the stored numbers do not determine what another {name} would have done: c opens "
-                f"New run; the lab changes {', '.join(KNOBS).replace('name', 'recipe', 1)}"
+                f"the stored numbers do not determine what another {typed} would have done: c "
+                f"opens New run; the lab changes {', '.join(VARIED).replace('name', 'recipe', 1)}"
             )
-        recipe = changed(recipe, known, _value(known, value))
+        recipe = with_setting(recipe, setting, _parsed(setting, value))
     return recipe
 
 
-def _value(knob: str, text: str) -> Any:
-    setting = SETTINGS.get(knob)
+def _parsed(name: str, text: str) -> Any:
+    setting = SETTINGS.get(name)
     if setting is None or setting.choices:
         return text
-    words = {"true": True, "on": True, "false": False, "off": setting.off, "none": setting.off}
-    return words.get(text.lower(), text)
+    values = {"true": True, "on": True, "false": False, "off": setting.off, "none": setting.off}
+    return values.get(text.lower(), text)
 
 
-def _nearest(notches: Sequence[Any], value: Any) -> int:
-    if not isinstance(value, int | float):
-        return 0
-    numbers = [(abs(n - value), i) for i, n in enumerate(notches) if isinstance(n, int | float)]
-    return min(numbers)[1]
+def differences(recipe: Recipe, other: Recipe) -> tuple[str, ...]:
+    """The settings in which two recipes differ, except the name."""
+    return tuple(recipes.changes(recipe, other))
 
 
-def differences(one: Recipe, other: Recipe) -> tuple[str, ...]:
-    """Return the settings in which two recipes differ, except the name."""
-    return tuple(
-        field.name
-        for field in fields(Recipe)
-        if field.name != "name" and getattr(one, field.name) != getattr(other, field.name)
-    )
-
-
-def undetermined(recipe: Recipe, was: Recipe) -> tuple[str, ...]:
+def undetermined(recipe: Recipe, base: Recipe) -> tuple[str, ...]:
     """The settings that differ and that recorded numbers cannot show, since they change updates."""
     return tuple(
-        name for name in differences(recipe, was)
-        if name in _OF_UPDATES and any(SETTINGS[name].is_active(each) for each in (recipe, was))
+        name for name in differences(recipe, base)
+        if name in _OF_UPDATES and any(SETTINGS[name].is_active(r) for r in (recipe, base))
     )  # fmt: skip

@@ -1,6 +1,6 @@
-"""Lay out an answer's tokens in lines of cells, so that each cell knows its token."""
+"""An answer's tokens in lines of cells, so that each cell knows its token."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -31,51 +31,49 @@ def lay_out(tokens: Sequence[str], width: int) -> tuple[Line, ...]:
     """Fill lines of `width` cells; a newline in a token shows as a sign and ends the line.
 
     The sign of an empty token, such as the one that ends an answer, is not alone on a line for
-    want of room.
+    want of space.
     """
     lines: list[list[Piece]] = [[]]
-    room = width
-    for index, raw in enumerate(tokens):
-        for text, breaks in _parts(raw):
-            for bit, cells in _bits(text, width):
-                if cells > room:
-                    line = lines[-1]
-                    moves = not raw and len(line) > 1 and line[-1].cells + cells <= width
-                    lines.append([line.pop()] if moves else [])
-                    room = width - sum(piece.cells for piece in lines[-1])
-                lines[-1].append(Piece(index, bit, cells))
-                room -= cells
+    left = width
+    for index, text in enumerate(tokens):
+        for part, cells, breaks in _parts(text, width):
+            if cells > left:
+                line = lines[-1]
+                moves = not text and len(line) > 1 and line[-1].cells + cells <= width
+                lines.append([line.pop()] if moves else [])
+                left = width - sum(piece.cells for piece in lines[-1])
+            lines[-1].append(Piece(index, part, cells))
+            left -= cells
             if breaks:
                 lines.append([])
-                room = width
+                left = width
     if not lines[-1] and len(lines) > 1:
         lines.pop()
-    return tuple(tuple(line) for line in lines)
+    return tuple(map(tuple, lines))
 
 
 @lru_cache(maxsize=8192)
-def _parts(raw: str) -> tuple[tuple[str, bool], ...]:
-    if raw == "":
-        return ((EMPTY_SIGN, False),)
-    if "\n" not in raw:
-        return ((safe(raw), False),)
-    pieces = raw.replace("\r\n", "\n").split("\n")
-    last = len(pieces) - 1
-    parts = [(safe(p) + (NEWLINE_SIGN if i < last else ""), i < last) for i, p in enumerate(pieces)]
-    return tuple(part for part in parts if part[0])
+def _parts(text: str, width: int) -> tuple[tuple[str, int, bool], ...]:
+    """The parts of a token that fit into a line, their cells, and whether the line ends."""
+    rows = text.replace("\r\n", "\n").split("\n") if text else [EMPTY_SIGN]
+    parts: list[tuple[str, int, bool]] = []
+    for row in rows[:-1]:
+        *before, (part, cells) = _pieces(safe(row) + NEWLINE_SIGN, width)
+        parts += [(*piece, False) for piece in before] + [(part, cells, True)]
+    if rows[-1]:
+        parts += [(*piece, False) for piece in _pieces(safe(rows[-1]), width)]
+    return tuple(parts)
 
 
-@lru_cache(maxsize=8192)
-def _bits(text: str, width: int) -> tuple[tuple[str, int], ...]:
-    cells = cell_len(text)
-    if cells <= width:
-        return ((text, cells),)
-    bits, current, used = [], "", 0
-    for char in text:
-        size = cell_len(char)
-        if used + size > width and current:
-            bits.append((current, used))
-            current, used = "", 0
-        current += char
-        used += size
-    return (*bits, (current, used))
+def _pieces(text: str, width: int) -> Iterator[tuple[str, int]]:
+    if (cells := cell_len(text)) <= width:
+        yield text, cells
+        return
+    start, used = 0, 0
+    for end, char in enumerate(text):
+        cells = cell_len(char)
+        if used + cells > width and start < end:
+            yield text[start:end], used
+            start, used = end, 0
+        used += cells
+    yield text[start:], used

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from grpo_tui.experiments.processes import environment
 
 if TYPE_CHECKING:
     from grpo_engine.config.settings import RunConfig
+    from grpo_tui.app.jobs.sweep import Sweep
 
 PATIENCE = 600.0
 CLONE_OF = "clone of"  # the setting of a queued run that names its parent
@@ -54,13 +56,22 @@ def enqueue(config: "RunConfig", store: Path, parent: str = "") -> str:
     from grpo_tui.experiments.queue import RunQueue
     from grpo_tui.experiments.store import ExperimentStore
 
-    opened = ExperimentStore(store)
-    try:
-        cloned = {CLONE_OF: parent} if parent else {}
+    cloned = {CLONE_OF: parent} if parent else {}
+    with closing(ExperimentStore(store)) as opened:
         key = RunQueue(opened).add(config, name=config.name, settings=cloned)
-    finally:
-        opened.close()
     return config.name or f"run {key}"
+
+
+def enqueue_sweep(name: str, sweep: "Sweep", store: Path, parent: str = "") -> int:
+    """Queue a sweep, unless it is queued already, and return the number of its runs."""
+    from grpo_tui.experiments.queue import RunQueue
+    from grpo_tui.experiments.store import ExperimentStore
+
+    cloned = {CLONE_OF: parent} if parent else {}
+    with closing(ExperimentStore(store)) as opened:
+        runs = [({**point, **cloned}, config) for point, config in sweep.runs]
+        RunQueue(opened).sweep(name, sweep.axes, runs)
+    return len(runs)
 
 
 def start_queue_worker(store: Path) -> None:

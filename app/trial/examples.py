@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_engine.config.settings import RunConfig
+from grpo_engine.environments.dialogues import specs_of
 from grpo_engine.errors import EngineError, MissingPackageError, ModelError, NotFetchedError
 from grpo_engine.platform.device import require_mlx
 from grpo_engine.policy.embedded import local_folder
@@ -93,7 +94,7 @@ class Examples:
             "skipped": task.skipped,
             "notes": list(notes),
             "gets": received(task, config.rewards.completions),
-            "rewards": [[spec.name, spec.weight] for spec in task.default_rewards],
+            "environment": bool(specs_of(config, task)[1]),
             "lacking": lacking,
             "examples": [
                 as_page(task, example, rendered[index] if rendered else None)

@@ -41,13 +41,24 @@ MEANINGS: Final = MappingProxyType({
 
 # Ids of bindings in keymaps of earlier versions, and the ids that have their actions now.
 EARLIER_IDS: Final = MappingProxyType({
+    "rollouts.token": "move.right", "rollouts.token_before": "move.left",
+    "rollouts.first": "move.first", "rollouts.last": "move.last",
+    "rollouts.answer": "move.down", "rollouts.answer_before": "move.up",
+    "rollouts.turn": "move.page_down", "rollouts.turn_before": "move.page_up",
+    "rollouts.measure": "rollouts.find_kl",
+    "lab.knob": "move.down", "lab.knob_before": "move.up",
+    "lab.turn": "move.right", "lab.turn_back": "move.left",
+    "lab.answer": "move.down", "lab.answer_before": "move.up",
+    "chat.next": "move.right", "chat.before": "move.left",
+} | {
     f"{screen}.{earlier}": f"move.{action}"
     for screen in ("compare", "explore", "new", "runs", "queue", "pick", "messages", "log",
                    "curves", "groups", "lanes")
     for earlier, action in (("down", "down"), ("up", "up"), ("left", "left"), ("right", "right"),
                             ("page_down", "page_down"), ("page_up", "page_up"),
                             ("first", "first"), ("last", "last"))
-})  # fmt: skip
+} | {"new.next": "move.right", "new.more": "move.right", "new.before": "move.left",
+     "new.less": "move.left"})  # fmt: skip
 
 NAVIGATION: Final = (
     Binding("up,k", "move(-1, 0)", "up", id="move.up", show=False, tooltip="One line up"),

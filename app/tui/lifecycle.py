@@ -162,11 +162,14 @@ class RunApp(ThemedApp):
             self._in_background(lambda: self._start_detached(message))
             await self._show_starting(message)
         elif message.where == "queue":
+            self.notify(f"Checking the settings of {message.config.name or 'the run'}, which then "
+                        "waits in the queue.", markup=False)  # fmt: skip
             self._in_background(lambda: self._enqueue(message))
         elif self.bridge.running:
             self.push_screen(BusyDialog(self.bridge.name), partial(self._launch_elsewhere, message))
         else:
             self.bridge.launch(message.config, message.parent)
+            await self._show_starting(message)
 
     def _launch_elsewhere(self, message: msg.LaunchRequested, where: str | None) -> None:
         if where in ("detached", "queue"):
@@ -175,7 +178,7 @@ class RunApp(ThemedApp):
             )
 
     async def _show_starting(self, message: msg.LaunchRequested) -> None:
-        """Show a run at once that will be in the store only when its process has loaded it."""
+        """Show a run at once that will be in the store only when its settings are checked."""
         config = message.config
         head = Head(name=config.name or "new run", model=config.model.path, task=config.task.name,
                     recipe=config.algorithm.recipe, total_steps=config.steps)  # fmt: skip
@@ -218,6 +221,28 @@ class RunApp(ThemedApp):
         require_apart([message.config], later=True)
         self._tell(msg.Queued(enqueue(message.config, self.store, message.parent)))
 
+    @on(msg.SweepRequested)
+    def launch_sweep(self, message: msg.SweepRequested) -> None:
+        """Queue all runs of a sweep, or none if one of them would fail."""
+        if self.read_only:
+            self.notify("This view is read-only.", severity="warning")
+            return
+        self.notify(f"Starting the sweep {message.name}: checking the settings of its "
+                    f"{len(message.points)} points…", markup=False)  # fmt: skip
+        self._in_background(lambda: self._enqueue_sweep(message))
+
+    def _enqueue_sweep(self, message: msg.SweepRequested) -> None:
+        from grpo_tui.app.jobs.launch import enqueue_sweep, start_queue_worker
+        from grpo_tui.app.jobs.sweep import sweep_of
+        from grpo_tui.app.trial.ready import require_apart
+
+        require_apart([config for _, config in message.points], later=True)
+        sweep = sweep_of(message.points, message.seeds)
+        count = enqueue_sweep(message.name, sweep, self.store, message.parent)
+        if message.start:
+            start_queue_worker(self.store)
+        self._tell(msg.Queued(message.name, count, message.start))
+
     @on(msg.RunBegan)
     async def show_live(self, message: msg.RunBegan) -> None:
         """Watch a run that has started in this process."""
@@ -233,8 +258,12 @@ class RunApp(ThemedApp):
 
     @on(msg.Queued)
     def say_queued(self, message: msg.Queued) -> None:
-        """Report that a run is queued."""
-        self.notify(f"{message.name} waits in the queue; Q on Runs shows it.", markup=False)
+        """Report that a run or a sweep is queued."""
+        text = f"{message.name} waits in the queue; Q on Runs shows it."
+        if message.count > 1:
+            state = "train one after another" if message.start else "wait in the queue"
+            text = f"{message.count} runs of {message.name} {state}; Q on Runs shows them."
+        self.notify(text, markup=False)
 
     @on(msg.LaunchRefused)
     def say_refused(self, message: msg.LaunchRefused) -> None:

@@ -8,7 +8,10 @@ from textual.message import Message
 from grpo_tui.app.feed.snapshot import Asked
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from grpo_engine.config.settings import RunConfig
+    from grpo_tui.app.jobs.sweep import Point
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,17 @@ class LaunchRequested(Message):
 
 
 @dataclass
+class SweepRequested(Message):
+    """Queue the points of a sweep with as many seeds; `start` trains them in the background."""
+
+    name: str
+    points: "Sequence[Point]"
+    seeds: int = 1
+    parent: str = ""
+    start: bool = False
+
+
+@dataclass
 class ResumeRequested(Message):
     """Resume a stored run from its last checkpoint."""
 
@@ -136,9 +150,11 @@ class Detached(Message):
 
 @dataclass
 class Queued(Message):
-    """A run was queued."""
+    """A run was queued, or the runs of a sweep, with `start` to be trained at once."""
 
     name: str
+    count: int = 1
+    start: bool = False
 
 
 @dataclass

@@ -1,16 +1,26 @@
 """Helpers that use the New run screen as a person would."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from textual.keys import _character_to_key
 from textual.pilot import Pilot
+from textual.widgets import Input, TextArea
 
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.messages import NewRunRequested
 from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.screens.new_run import NewRunScreen
 from tests.app import frames
+
+# The example prompts of a task, as its trial gives them.
+EXAMPLES: Final[Mapping[str, Any]] = {
+    "name": "sums", "about": "Sums.", "train": 2, "held_out": 1, "notes": [], "lacking": "",
+    "gets": "text", "environment": False,
+    "examples": [{"key": "a", "where": "", "text": "1 + 2 = ?", "tokens": 5, "folded": False,
+                  "target": "3", "columns": ""}],
+}  # fmt: skip
 
 
 async def opened(app: Workbench, pilot: Pilot[int], **request: Any) -> NewRunScreen:
@@ -34,6 +44,16 @@ async def go_to(pilot: Pilot[int], screen: NewRunScreen, path: str) -> None:
         before = screen.view.cursor
         await pilot.press("down")
         assert screen.view.cursor != before, frames.text(screen.workbench)
+
+
+async def turn_to(pilot: Pilot[int], screen: NewRunScreen, page: str) -> None:
+    """Turn the pages until this one is shown and focused."""
+    if isinstance(screen.focused, Input | TextArea):
+        await pilot.press("escape")
+    await pilot.press("right_square_bracket")
+    while screen.view.page != page:
+        await pilot.press("right_square_bracket")
+    await pilot.pause()
 
 
 def workbench(store: Path, theme: str = "dark") -> Workbench:

@@ -17,9 +17,7 @@ from grpo_engine.errors import ConfigError, RecipeError
 from grpo_engine.presets import names, preset
 from grpo_tui.app.cli.main import main
 from grpo_tui.app.cli.run_config import assemble
-from grpo_tui.app.tui.screens.new_run.form import RunForm
-from grpo_tui.app.tui.screens.new_run.screen import preset_view
-from grpo_tui.app.tui.screens.new_run.view import check
+from grpo_tui.app.tui.screens.new_run.state import RunForm, preset_view
 from grpo_tui.experiments.reader import StoreReader
 
 RECIPE = "algorithm.recipe"
@@ -84,7 +82,7 @@ def test_the_form_takes_a_recipe_as_defined_and_keeps_what_was_typed(
         path, _, text = pair.partition("=")
         before, after = before.type(path, text), after.type(path, text)
     for form in (before.type(RECIPE, name), after):
-        same(form.config, expected(name, changes))
+        same(form.build, expected(name, changes))
 
 
 def test_over_starter_every_recipe_makes_its_own_number_of_passes() -> None:
@@ -183,18 +181,18 @@ def test_trees_of_settings_follow_the_same_rule() -> None:
 def test_a_clone_takes_another_recipe_as_defined_and_undoes_it_to_the_parents_own() -> None:
     parent = build({"algorithm": {"recipe": "grpo", "passes": 2, "beta": 0.1}})
     form = RunForm(parent).type(RECIPE, "ppo")
-    assert form.config().algorithm.resolved() == RECIPES["ppo"]
+    assert form.build().algorithm.resolved() == RECIPES["ppo"]
     # the parent's number of passes, set on purpose for another recipe
-    assert form.type("algorithm.passes", "2").config().algorithm.resolved().passes == 2
-    assert form.type(RECIPE, "grpo").config() == parent
+    assert form.type("algorithm.passes", "2").build().algorithm.resolved().passes == 2
+    assert form.type(RECIPE, "grpo").build() == parent
 
 
 def test_the_form_marks_what_was_set_on_purpose_and_nothing_else() -> None:
     form = preset_view("starter").form.type(RECIPE, "how-much")
-    assert check(form).changed == (RECIPE,)
+    assert form.changed == (RECIPE,)
     form = form.type("algorithm.passes", "2")
-    assert set(check(form).changed) == {RECIPE, "algorithm.passes"}
-    assert check(form.type(RECIPE, "grpo")).changed == ()
+    assert set(form.changed) == {RECIPE, "algorithm.passes"}
+    assert form.type(RECIPE, "grpo").changed == ()
 
 
 def test_yaml_typed_into_the_form_keeps_its_settings_for_a_new_recipe() -> None:
@@ -205,8 +203,8 @@ def test_yaml_typed_into_the_form_keeps_its_settings_for_a_new_recipe() -> None:
         ("algorithm: {recipe: grpo}", RECIPES["grpo"]),
     ):
         again = form.from_yaml(text)
-        assert again.config().algorithm.resolved() == wanted
-        assert again.from_yaml(again.to_yaml()).config() == again.config()
+        assert again.build().algorithm.resolved() == wanted
+        assert again.from_yaml(again.to_yaml()).build() == again.build()
 
 
 def test_stored_settings_mean_what_they_meant() -> None:

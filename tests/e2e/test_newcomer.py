@@ -206,7 +206,7 @@ def look_into_a_token(visit: Visit) -> None:
     visit.press("4")
     visit.until("token 1 of")
     while int(visit.found(r"step (\d+)  prompt").group(1)) > 1:
-        visit.press("H")  # again, in case the answers had not arrived before
+        visit.press("<")  # again, in case the answers had not arrived before
     visit.until("step 1  prompt 1")
     visit.press(RIGHT, RIGHT)
     visit.until("token 3 of")

@@ -103,26 +103,23 @@ TARGETS = {
     "charts": Target(
         title="the charts",
         modules=(
-            "app/feed/series.py", "app/tui/widgets/charts/braille.py",
-            "app/tui/screens/compare/tracks.py", "app/tui/screens/compare/plot.py",
-            "app/tui/widgets/charts/chart.py", "app/cli/curves.py", "app/text/axes.py",
+            "app/charts/axis.py", "app/charts/series.py", "app/tui/widgets/charts/plot.py",
+            "app/tui/screens/watch/charts.py", "app/cli/curves.py",
         ),
         folder="tests/app",
         tests=(
-            "text/axes", "feed/series", "tui/charts", "tui/compare/plot", "tui/compare/tracks",
-            "tui/braille", "tui/chart_truth", "cli/plot",
+            "charts/axis", "charts/series", "tui/charts", "tui/compare/plot", "tui/plot",
+            "tui/chart_truth", "cli/plot",
         ),
         first={
-            "braille": ("tui/braille",),
-            "plot": ("tui/compare/plot",),
-            "chart": ("tui/charts",),
-            "series": ("feed/series", "tui/braille"),
-            "tracks": ("tui/compare/tracks", "tui/compare/plot"),
+            "plot": ("tui/plot", "tui/compare/plot"),
+            "charts": ("tui/charts",),
+            "series": ("charts/series", "tui/plot"),
             "curves": ("cli/plot",),
         },
         page="docs/mutants-charts.md",
         left_out="These map a value to a dot and back: axes, thinning, joins, smoothing. Left out "
-        "is what only places or colours whole charts (`app/tui/widgets/charts/curves.py`, "
+        "is what only places or colours whole charts (`app/tui/widgets/charts/stack.py`, "
         "`app/tui/screens/compare/curves.py`, `app/tui/screens/runs/preview.py`): no number "
         "changes in it.",
     ),

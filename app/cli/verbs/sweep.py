@@ -96,55 +96,31 @@ def _plan(
 ) -> int:  # fmt: skip
     """Queue the grid, or find it; try the settings of every point before training any."""
     from grpo_tui.app.cli.run_config import assemble
+    from grpo_tui.app.jobs.sweep import sweep_of
     from grpo_tui.app.trial.ready import require_apart
-    from grpo_tui.experiments.db.configs import config_tree, flat
     from grpo_tui.experiments.queue import points
 
-    texts = dict(_axis(pair) for pair in sets)
-    base = assemble(file, preset, [], steps=steps)
-    first = int(flat(config_tree(base))["seed"])
-    planned: list[tuple[dict[str, Any], dict[str, Any]]] = []
-    tried = []
-    axes: dict[str, list[Any]] = {path: [] for path in texts}
-    for point in points(texts):
-        words = [f"{path}={value}" for path, value in point.items()]
-        tried.append(assemble(file, preset, words, steps=steps))
-        one = config_tree(tried[-1])
-        chosen = {path: flat(one).get(path, point[path]) for path in point}
-        for path, value in chosen.items():
-            if value not in axes[path]:
-                axes[path].append(value)
-        for number in range(seeds):
-            seed = int(flat(one)["seed"]) + number if "seed" in texts else first + number
-            planned.append((chosen | {"seed": seed}, one | {"seed": seed, "name": ""}))
-    for download in require_apart(tried, later=later):
+    configs = [
+        (point, assemble(file, preset, [f"{p}={text}" for p, text in point.items()], steps=steps))
+        for point in points(dict(map(_axis, sets)))
+    ]
+    for download in require_apart([config for _, config in configs], later=later):
         print_stderr(download)
-    key, new = queue.sweep(name, axes | {"seed": list(range(first, first + seeds))}, planned)
-    print_stderr(f"{'queued' if new else 'continuing with'} {len(planned)} runs")
+    sweep = sweep_of(configs, seeds)
+    key, new = queue.sweep(name, sweep.axes, sweep.runs)
+    print_stderr(f"{'queued' if new else 'continuing with'} {len(sweep.runs)} runs")
     return key
 
 
 def _axis(pair: str) -> tuple[str, list[str]]:
-    """Parse `a.b=1,2` as a path and its values; commas in brackets or quotes do not separate."""
+    """Parse `a.b=1,2` as a path and its values."""
     from grpo_engine.errors import quoted
+    from grpo_tui.app.jobs.sweep import values_in
 
     path, sign, text = pair.partition("=")
     if not sign:
         raise typer.BadParameter(f"--set {quoted(pair)} has no `=`; write --set section.name=1,2,3")
-    values, depth, quote, start = [], 0, "", 0
-    for place, mark in enumerate(text):
-        if quote:
-            quote = "" if mark == quote else quote
-        elif mark in "'\"":
-            quote = mark
-        elif mark in "[{(":
-            depth += 1
-        elif mark in "]})":
-            depth -= 1
-        elif mark == "," and depth == 0:
-            values.append(text[start:place].strip())
-            start = place + 1
-    return path.strip(), [*values, text[start:].strip()]
+    return path.strip(), values_in(text)
 
 
 def _report(

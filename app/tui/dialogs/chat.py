@@ -18,74 +18,72 @@ from grpo_tui.app.text.safe_text import cell_len, clip, safe, wrap
 from grpo_tui.app.tui.looks.colours import Palette, style
 from grpo_tui.app.tui.textual_private.screens import Dialog
 from grpo_tui.app.tui.widgets.field import Field
-from grpo_tui.app.tui.widgets.panel import Line, Panel, Span
+from grpo_tui.app.tui.widgets.panel import Line, Panel, Span, paragraph
 
 DRAW_S = 0.1
-TELLING = 2.0  # nats: a change of this size has the full colour
-MOST_LINES = 2000
-NOTHING_YET = ("What the trained model answers appears here.",
-               "And here what the model answered before training.")  # fmt: skip
+FULL_COLOUR = 2.0  # nats: a change of this size has it
+MAX_LINES = 2000
+EMPTY = ("What the trained model answers appears here.",
+         "And here what the model answered before training.")  # fmt: skip
 
 
 class AnswersPanel(Panel):
     """What one of the two models answered; tokens are coloured by what training changed."""
 
+    navigable = True
     cursor: reactive[int | None] = reactive(None)
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("right,l", "token(1)", "token", id="chat.next", tooltip="The next token"),
-        Binding("left,h", "token(-1)", "token", id="chat.before", show=False,
-                tooltip="The token before"),
-    ]  # fmt: skip
 
-    def __init__(self, title: str, which: int, turns: Sequence[Turn], **kwargs: Any) -> None:
+    def __init__(self, title: str, model: int, turns: Sequence[Turn], **kwargs: Any) -> None:
         super().__init__(title, **kwargs)
-        self._which, self._turns = which, turns
+        self._model, self._turns = model, turns
+        self._from_end = 0  # lines below the panel
 
     @property
     def tokens(self) -> tuple[Token, ...]:
         """The tokens of the last answer, once it is complete."""
-        return self._turns[-1].tokens[self._which] if self._turns else ()
+        return self._turns[-1].tokens[self._model] if self._turns else ()
 
     def paint(self, width: int, height: int) -> list[Line]:
-        lines: list[Line] = []
-        at = 0
+        palette = self.palette
         if not self._turns:
-            words = wrap(NOTHING_YET[self._which], width - 2, 4)
-            return [[(f" {part}", style(self.palette.label))] for part in words]
+            lines = paragraph(EMPTY[self._model], width - 2, 4, palette.label)
+            return [[(" ", None), *line] for line in lines]
+        lines = []
         for turn in self._turns:
-            lines += [[(part, style(self.palette.label))] for part in
-                      wrap(f"› {turn.asked}", width, 5)]  # fmt: skip
-            before = len(lines)
-            tokens = turn.tokens[self._which]
-            lines += answer_lines(tokens, self.cursor if turn is self._turns[-1] else None,
-                                  width, self.palette)  # fmt: skip
-            if not tokens:
-                text = turn.texts[self._which] or ("" if turn.done else "…")
-                lines += [[(part, style(self.palette.text))] for part in
-                          wrap(text, width, MOST_LINES, keep_end=True)]  # fmt: skip
-            if turn is self._turns[-1] and self.cursor is not None:
-                at = before + next(
-                    (place for place, line in enumerate(lines[before:])
-                     if any(look and look.reverse for _, look in line)), 0
-                )  # fmt: skip
+            lines += paragraph(f"› {turn.prompt}", width, 5, palette.label)
+            tokens, last = turn.tokens[self._model], turn is self._turns[-1]
+            if tokens:
+                lines += answer_lines(tokens, self.cursor if last else None, width, palette)
+            else:
+                text = turn.texts[self._model] or ("" if turn.done else "…")
+                parts = wrap(text, width, MAX_LINES, keep_end=True)
+                lines += [[(part, style(palette.text))] for part in parts]
             lines.append([])
-        top = max(0, len(lines) - height)
+        end = max(0, len(lines) - height)
+        self._from_end = min(self._from_end, end)
+        top = end - self._from_end
         if self.cursor is not None:
-            top = max(0, min(top, at - height // 2))
+            at = next((n for n, line in enumerate(lines) for _, look in line
+                       if look and look.reverse), 0)  # fmt: skip
+            top = max(min(top, at), at - height + 1)
         return lines[top : top + height]
 
-    def action_token(self, by: int) -> None:
-        """Move the cursor over the tokens of the last answer."""
-        if self.tokens:
-            now = self.cursor if self.cursor is not None else (-1 if by > 0 else 0)
-            self.cursor = (now + by) % len(self.tokens)
+    def action_move(self, rows: int, columns: int) -> None:
+        """Scroll, or move the cursor over the tokens of the last answer."""
+        if columns and self.tokens:
+            now = self.cursor if self.cursor is not None else (-1 if columns > 0 else 0)
+            self.cursor = (now + columns) % len(self.tokens)
+        elif rows:
+            self.cursor = None
+            self._from_end = max(0, self._from_end - rows)
+            self.refresh()
 
     def on_blur(self) -> None:
         """The cursor is where the focus is."""
         self.cursor = None
 
     def watch_cursor(self) -> None:
-        """Tell the line below."""
+        """Show the token's numbers in the line below."""
         if isinstance(self.screen, ChatScreen):
             self.screen.query_one(TokenLine).refresh()
 
@@ -95,20 +93,20 @@ def answer_lines(
 ) -> list[Line]:
     """The tokens, wrapped; in the colours of advantages where training changed them."""
     lines: list[list[Span]] = [[]]
-    room = width
-    for place, token in enumerate(tokens):
-        look = style(palette.of_push(token.trained - token.before, TELLING))
-        if abs(token.trained - token.before) < 0.05 * TELLING:
+    left = width
+    for index, token in enumerate(tokens):
+        look = style(palette.of_push(token.trained - token.before, FULL_COLOUR))
+        if abs(token.trained - token.before) < 0.05 * FULL_COLOUR:
             look = style(palette.text)
-        if place == cursor:
+        if index == cursor:
             look += Style(reverse=True)
         for row, piece in enumerate(safe(token.text, "\n").split("\n")):
-            if row or (cell_len(piece) > room and room < width):
+            if row or (cell_len(piece) > left and left < width):
                 lines.append([])
-                room = width
-            piece = clip(piece if room < width or row else piece.lstrip() or piece, width)
+                left = width
+            piece = clip(piece if left < width or row else piece.lstrip() or piece, width)
             lines[-1].append((piece, look))
-            room -= cell_len(piece)
+            left -= cell_len(piece)
     return [*lines]
 
 
@@ -126,20 +124,21 @@ class TokenLine(Panel, can_focus=False):
                 for name, value in (("trained", token.trained), ("before", token.before)):
                     line += [(f"  {name} ", label), (short(math.exp(value), 3), number)]
                 change = token.trained - token.before
-                look = style(self.palette.of_push(change, TELLING))
+                look = style(self.palette.of_push(change, FULL_COLOUR))
                 return [[*line, ("  × ", label), (short(math.exp(change), 3), look)]]
         problem = self.screen.problem if isinstance(self.screen, ChatScreen) else ""
         if problem:
             return [[(clip(safe(problem), width), style(self.palette.bad))]]
         rise, fall = (
-            style(self.palette.of_push(change, TELLING)) for change in (TELLING, -TELLING)
+            style(self.palette.of_push(change, FULL_COLOUR))
+            for change in (FULL_COLOUR, -FULL_COLOUR)
         )
         return [[("█", rise), (" likelier since training  ", label), ("█", fall),
                  (" less likely   ⇥ → go to a token", label)]]  # fmt: skip
 
 
 class ChatScreen(Dialog[None]):
-    """Asks both models the same thing."""
+    """Ask both models the same thing."""
 
     DEFAULT_CSS = """
     ChatScreen { align: center middle; }
@@ -153,16 +152,16 @@ class ChatScreen(Dialog[None]):
     ChatScreen Field:focus { border: none; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "leave", "stop or close", id="chat.leave",
+        Binding("escape", "leave", "stop, close", id="chat.leave",
                 tooltip="Stop the answer, or close the dialogue"),
         Binding("ctrl+n", "begin", "new dialogue", id="chat.begin", priority=True,
-                tooltip="Forget what was said"),
+                tooltip="Forget this dialogue"),
     ]  # fmt: skip
 
     def __init__(self, pair: Pair) -> None:
         super().__init__()
         self._chat = Chat(pair)
-        self._asking = False
+        self._answering = False
 
     @property
     def problem(self) -> str:
@@ -190,30 +189,30 @@ class ChatScreen(Dialog[None]):
         self._chat.close()
 
     @on(Input.Submitted)
-    def asked(self, event: Input.Submitted) -> None:
+    def submit(self, event: Input.Submitted) -> None:
         """Ask, unless an answer is being given."""
-        if event.value.strip() and not self._asking:
-            self._asking = True
+        if event.value.strip() and not self._answering:
+            self._answering = True
             event.input.clear()
             self.run_worker(lambda: self._ask(event.value), thread=True, group="chat")
 
     def _ask(self, text: str) -> None:
         for _ in self._chat.send(text):
             pass
-        self._asking = False
+        self._answering = False
 
     def _draw(self) -> None:
         for panel in self.query(Panel):
             panel.refresh()
 
     def action_begin(self) -> None:
-        """Forget what was said, unless an answer is being given."""
-        if not self._asking:
+        """Forget this dialogue, unless an answer is being given."""
+        if not self._answering:
             self._chat.turns.clear()
 
     def action_leave(self) -> None:
         """Stop the answer, or close."""
-        if self._asking:
+        if self._answering:
             self._chat.stop()
         else:
             self.dismiss(None)

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_tui.app import exit_codes
-from grpo_tui.app.cli.curves import LEAST_WIDTH, Canvas, chart, lines_of, metric_chart, terminal
-from grpo_tui.app.feed.series import Series
+from grpo_tui.app.charts.series import Series
+from grpo_tui.app.cli.curves import LEAST_WIDTH, Canvas, lines_of, metric_chart, terminal
 from grpo_tui.experiments.values import MetricSeries
 from tests.app.calls import Cli, caller
 from tests.experiments.made import config, evaluated, record_run
@@ -45,11 +45,8 @@ def stored(*values: float, first: int = 1) -> MetricSeries:
     return MetricSeries(run=1, key="reward", steps=steps, values=values)
 
 
-def view(*values: float, smooth: float = 0.0) -> Series:
-    series = Series(smooth)
-    for step, value in enumerate(values, 1):
-        series.push(step, value)
-    return series
+def series(*values: float, smooth: float = 0.0) -> Series:
+    return Series.of("reward", range(1, len(values) + 1), values, smooth)
 
 
 def test_a_rising_curve_goes_from_the_lower_left_to_the_upper_right() -> None:
@@ -63,45 +60,40 @@ def test_a_rising_curve_goes_from_the_lower_left_to_the_upper_right() -> None:
 
 
 def test_smoothed_points_are_the_debiased_average() -> None:
-    ((steps, values),) = lines_of(view(1.0, 0.0, smooth=0.5).view(), smooth=True)
+    ((steps, values),) = lines_of(series(1.0, 0.0, smooth=0.5), 80)
     # m = .5(.5*1) + .5*0 = .25 and 1 - .5^2 = .75
     assert (steps, values) == ([1, 2], [1.0, pytest.approx(1 / 3)])
 
 
 def test_a_gap_parts_a_line_and_a_curve_of_few_values_is_one_line_that_is_not_smoothed() -> None:
-    gap = lines_of(view(1.0, 2.0, math.nan, 3.0).view(), smooth=False)
+    gap = lines_of(series(1.0, 2.0, math.nan, 3.0), 80)
     assert gap == [([1, 2], [1.0, 2.0]), ([4], [3.0])]
-    series = Series(0.9)
-    for step in (0, 20, 40):
-        series.push(step, float(step))
-    assert lines_of(series.view(), smooth=True) == [([0, 20, 40], [0.0, 20.0, 40.0])]
+    sparse = Series.of("reward", (0, 20, 40), (0.0, 20.0, 40.0))
+    assert lines_of(sparse, 80) == [([0, 20, 40], [0.0, 20.0, 40.0])]
 
 
 def test_runs_differ_by_letters_where_there_is_no_colour() -> None:
-    two = [("otter", view(0.0, 0.0).view()), ("fox", view(1.0, 1.0).view())]
-    lines = chart("reward", two, PLAIN, key="reward", smooth=False)
+    two = [("otter", stored(0.0, 0.0)), ("fox", stored(1.0, 1.0))]
+    lines = metric_chart("reward", two, PLAIN)
     assert lines[1:3] == ["a otter  0", "b fox  1"]
     assert any("aaaa" in line for line in lines)
     assert any("bbbb" in line for line in lines)
-    coloured = "\n".join(
-        chart("reward", two, Canvas(width=40, colour=True), key="reward", smooth=False)
-    )
+    coloured = "\n".join(metric_chart("reward", two, Canvas(width=40, colour=True)))
     assert "\x1b[38;5;12m" in coloured
     assert "aaaa" not in coloured
 
 
 def test_six_runs_have_six_colours_and_more_have_letters_that_begin_again_after_z() -> None:
-    runs = [(f"run-{n}", view(0.0, float(n)).view()) for n in range(27)]
+    runs = [(f"run-{n}", stored(0.0, float(n))) for n in range(27)]
     colours = re.compile("\x1b\\[38;5;([0-9]+)m")
     for count in (6, 7):
-        lines = chart("reward", runs[:count], Canvas(width=60, colour=True), key="reward",
-                      smooth=False)  # fmt: skip
+        lines = metric_chart("reward", runs[:count], Canvas(width=60, colour=True))
         names = lines[1 : count + 1]
         assert len({colours.findall(line)[0] for line in names}) == 6
         plain = re.sub("\x1b\\[[0-9;]*m", "", names[0])
         assert plain == ("━ run-0  0" if count == 6 else "a run-0  0")
         assert "\x1b[48" not in "".join(lines)  # the terminal's own background
-    letters = [line[0] for line in chart("reward", runs, PLAIN, key="reward", smooth=False)[1:28]]
+    letters = [line[0] for line in metric_chart("reward", runs, PLAIN)[1:28]]
     assert "".join(letters) == "abcdefghijklmnopqrstuvwxyza"
 
 
@@ -139,9 +131,9 @@ def test_a_chart_has_up_to_five_round_labels() -> None:
     assert labels == ["1", ".8", ".5", ".2", "0"]
 
 
-def test_a_long_curve_that_is_not_smoothed_shows_the_range_of_each_bucket() -> None:
+def test_a_long_curve_that_is_not_smoothed_shows_the_range_of_each_column() -> None:
     values = [0.0] * 5000
-    values[4] = 8.0  # step 5 of the bucket from 4 to 7
+    values[4] = 8.0
     for smooth, top in ((0.0, "8"), (0.9, "1")):
         lines = metric_chart("reward", [("otter", stored(*values))], PLAIN, smooth=smooth)
         assert lines[3].lstrip().startswith(f"{top}+") == (smooth == 0), lines[3]

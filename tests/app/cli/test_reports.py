@@ -13,7 +13,6 @@ import pytest
 from grpo_engine import events as ev
 from grpo_tui.app.cli.main import main
 from grpo_tui.app.cli.report_html import chart, table
-from grpo_tui.app.feed.series import series_of
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.store import ExperimentStore
 from tests.app.compared import cli, refs_of, sweep_of_settings
@@ -127,11 +126,8 @@ def test_the_page_has_verdict_curves_differences_times_and_answers_then_and_now(
 
 
 def test_a_curve_is_drawn_where_its_values_are() -> None:
-    series = series_of("eval/accuracy")
-    for step, value in ((0, 0.0), (10, 1.0)):
-        series.push(step, value)
     # from the lower left, 46 and 150 px, to the upper right, 552 and 8 px
-    assert 'd="M46.0 150.0 L552.0 8.0"' in chart("eval/accuracy", series.view())
+    assert 'd="M46.0 150.0 L552.0 8.0"' in chart("eval/accuracy", (0, 10), (0.0, 1.0))
 
 
 def test_a_report_says_first_whether_the_run_has_learned(

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_engine import events as ev
+from grpo_tui.app.charts.series import Series
 from grpo_tui.app.feed.narrator import narrate
 from grpo_tui.app.feed.run_state import RunState
-from grpo_tui.app.feed.series import MOST_BUCKETS, Series, SeriesView, series_of
 from grpo_tui.app.feed.snapshot import Head, Snapshot
 from grpo_tui.app.text.numbers import short
 from grpo_tui.experiments.board import Board
@@ -204,7 +204,7 @@ def test_a_resumed_run_forgets_what_is_done_again() -> None:
         state.apply(event)
     state.apply(started(60, resumed_from=20))
     assert state.snapshot().series["reward"].last_step == 20
-    assert len(state.snapshot().series["reward"].smooth) == 20
+    assert len(state.snapshot().series["reward"].steps) == 20
 
 
 def test_evaluations_are_series_of_their_own_and_sparse() -> None:
@@ -217,30 +217,6 @@ def test_evaluations_are_series_of_their_own_and_sparse() -> None:
     assert accuracy.value == accuracy.last == evaluation(100, accuracy.last, "during").metrics[
         "eval/accuracy"
     ]  # fmt: skip
-
-
-def test_smoothing_is_a_debiased_average_of_all_values() -> None:
-    series = Series(0.9)
-    for step, value in enumerate((1.0, 2.0, math.nan, 4.0), 1):
-        series.push(step, value)
-    view = series.view()
-    # m = .9(.9(.1*1) + .1*2) + .1*4 = .661 and 1 - .9^3 = .271
-    assert view.value == pytest.approx(0.661 / 0.271)
-    assert view.smooth[0] == 1.0
-    assert math.isnan(view.smooth[2])
-    assert (view.low[2], view.high[2]) == (math.inf, -math.inf)
-
-
-def test_buckets_lie_on_absolute_steps_and_keep_the_extremes() -> None:
-    series = Series()
-    for step in range(1, 3 * MOST_BUCKETS):
-        series.push(step, float(step % 100))
-    view = series.view()
-    assert len(view.low) <= MOST_BUCKETS
-    assert view.width == 4
-    assert [step % view.width for step in view.steps()[:5]] == [0] * 5
-    place = list(view.steps()).index(400)
-    assert (view.low[place], view.high[place]) == (0.0, 3.0)
 
 
 PLAY = """
@@ -302,11 +278,8 @@ def told(cut: Sequence[float] = (0.125,) * 10, **changes: float) -> list[str]:
     return [*narrate(replace(snapshot, metrics=metrics, series=series))]
 
 
-def curve_of(name: str, values: Sequence[float]) -> SeriesView:
-    one = series_of(name, 0.0)
-    for step, value in enumerate(values, 1):
-        one.push(step, value)
-    return one.view()
+def curve_of(name: str, values: Sequence[float]) -> Series:
+    return Series.of(name, range(1, len(values) + 1), values, 0.0)
 
 
 def test_an_answer_outside_the_gradient_has_no_advantage() -> None:
@@ -452,5 +425,5 @@ def test_the_held_out_curve_is_of_sampled_answers_and_shows_them_as_they_are() -
         state.apply(sampled)
     curve = state.snapshot().series["eval/accuracy"]
 
-    assert [value for value in curve.smooth if value == value] == [0.3, 0.5, 0.9]
+    assert [value for value in curve.line if value == value] == [0.3, 0.5, 0.9]
     assert curve.value == 0.9

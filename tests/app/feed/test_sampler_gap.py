@@ -10,7 +10,7 @@ import pytest
 from grpo_engine.config.mismatch import can_agree, is_quantized
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.events import AlertRaised, Event, ModelLoaded, NoteWritten, StepFinished
-from grpo_tui.app.tui.screens.rollouts.load import load_group, load_step, run_facts
+from grpo_tui.app.tui.screens.rollouts.state import load_group, load_step, run_info
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder
 from tests.engine.runs import events_of, settings, write_world
@@ -56,7 +56,7 @@ def test_in_16_bits_the_correction_is_on_unless_someone_decided(
     assert detail.settled == ON
     assert detail.settings["algorithm.importance_cap"] == 3.0
     assert detail.config["algorithm"]["importance_cap"] is None  # the stored setting is unchanged
-    recipe = run_facts(reader, key).recipe
+    recipe = run_info(reader, key).recipe
     assert (recipe.importance_cap, recipe.importance_mode) == (3.0, "sequence_mask")
 
 
@@ -70,7 +70,7 @@ def test_without_need_or_by_decision_nothing_is_corrected(
     config = settings(world, steps=1, model={"dtype": dtype}, algorithm=algorithm)
     events, reader, key = stored(config, tmp_path)
     assert reader.run(key).settled == {}
-    assert run_facts(reader, key).recipe.importance_cap == 0
+    assert run_info(reader, key).recipe.importance_cap == 0
     assert not any(RATIO in name for event in of_steps(events) for name in event.metrics)
     assert not [e for e in events if isinstance(e, NoteWritten) and "importance_cap" in e.text]
 
@@ -81,7 +81,7 @@ def test_a_decision_is_kept_as_it_was_made(world: Path, tmp_path: Path) -> None:
     )
     _, reader, key = stored(config, tmp_path)
     assert reader.run(key).settled == {}
-    recipe = run_facts(reader, key).recipe
+    recipe = run_info(reader, key).recipe
     assert (recipe.importance_cap, recipe.importance_mode) == (2.0, "token_truncate")
 
 
@@ -105,9 +105,9 @@ def test_the_inspector_shows_the_weights_that_the_engine_used(
     )  # fmt: skip
     events, reader, key = stored(config, tmp_path)
     metrics = of_steps(events)[0].metrics
-    step = load_step(reader, run_facts(reader, key), 1)
+    step = load_step(reader, run_info(reader, key), 1)
     details = [load_group(reader, step, group) for group in step.groups]
-    answers = [answer for detail in details for answer in detail.terms[-1]]
+    answers = [answer.last for detail in details for answer in detail.answers]
     if "sequence" in changes.get("importance_mode", ""):
         weights = [answer[0].importance for answer in answers]
         assert all({t.importance for t in answer} == {answer[0].importance} for answer in answers)
@@ -130,10 +130,10 @@ def test_tokens_that_were_set_and_not_drawn_are_in_no_weight(world: Path, tmp_pa
     )  # fmt: skip
     events, reader, key = stored(config, tmp_path)
     metrics = of_steps(events)[0].metrics
-    step = load_step(reader, run_facts(reader, key), 1)
+    step = load_step(reader, run_info(reader, key), 1)
     groups = [load_group(reader, step, group) for group in step.groups]
     assert any("</think>" in answer.text for group in step.groups for answer in group.rollouts)
-    weights = [answer[0].importance for group in groups for answer in group.terms[-1]]
+    weights = [answer.last[0].importance for group in groups for answer in group.answers]
     assert 0 < metrics[f"{RATIO}/min"] == pytest.approx(min(weights), rel=5e-3)
     assert metrics[f"{RATIO}/mean"] == pytest.approx(statistics.fmean(weights), rel=5e-3)
 

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_engine import events as ev
-from grpo_tui.app.inspector.dialogue import flow, parts
+from grpo_tui.app.inspector.dialogue import flow, messages
 from grpo_tui.app.inspector.groups import verdicts
 from grpo_tui.app.inspector.heat import HEAT_MODES, heat
-from grpo_tui.app.inspector.moments import MEASURES, moments_of
+from grpo_tui.app.inspector.highlights import MEASURES, highlights_of
 from grpo_tui.app.text.safe_text import cell_len
 from grpo_tui.experiments.values import GroupView, RolloutView, TokenRow
 from tests.app.dialogues import Turn, completion, groups, guesses, token_numbers
@@ -28,7 +28,7 @@ def shown(one: ev.Completion, width: int, most: int) -> list[str]:
 @given(TURNS)
 def test_parts_are_what_each_said(turns: list[tuple[str, str]]) -> None:
     one = completion(0, [Turn(said, reply) for said, reply in turns], "stop")
-    found = list(parts(one.text, one.spans))
+    found = list(messages(one.text, one.spans))
     assert [p.text for p in found if not p.is_reply] == [said for said, _ in turns]
     assert [p.text for p in found if p.is_reply] == [
         reply.strip("\n") for _, reply in turns if reply
@@ -96,7 +96,7 @@ def test_no_moment_is_a_token_of_the_environment() -> None:
         for place in range(14)
     ]  # fmt: skip
     for measure in MEASURES:
-        found = moments_of(measure, 0, [row], [terms])
+        found = highlights_of(measure, 0, [row], [terms])
         assert {moment.token for moment in found} <= set(row.own), measure
         assert (measure == "clipped") == (not found)
 

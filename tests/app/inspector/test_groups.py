@@ -9,20 +9,19 @@ from hypothesis import strategies as st
 from grpo_engine.events import RewardValue
 from grpo_tui.app.inspector.groups import (
     Change,
-    SortKey,
+    Order,
     balance,
     furthest,
     is_greedy,
     largest_by_reward,
     letter,
-    sorted_groups,
-    surprisal,
-    surprise,
+    measure_of,
+    ordered,
     verdicts,
     visits,
     word_diff,
 )
-from grpo_tui.experiments.values import GroupView, RolloutView, TokenRow
+from grpo_tui.experiments.values import GroupView, RolloutView
 
 
 def rollout(index: int, **changes: object) -> RolloutView:
@@ -41,24 +40,13 @@ def group(index: int, *rollouts: RolloutView, mean: float | None = 0.5) -> Group
     )  # fmt: skip
 
 
-def test_surprise_is_advantage_times_mean_surprisal() -> None:
-    # −mean(log .5, log .25) = (.693 + 1.386) / 2 = 1.040; x |−2| = 2.079
-    old = (math.log(0.5), math.log(0.25))
-    row = TokenRow(
-        index=0, ids=(1, 2), ends=(1, 2), sampler=old, old=old, reference=(), passes=(), after=(),
-        entropy=(), advantages=(),
-    )  # fmt: skip
-    assert math.isclose(surprisal(row), 1.0397, rel_tol=1e-4)
-    assert math.isclose(surprise(group(0, rollout(0, advantage=-2.0)), [row]), 2.0794, rel_tol=1e-4)
-
-
 def test_groups_sort_by_what_is_most_worth_a_look() -> None:
     low = group(0, rollout(0, tokens=9, advantage=0.1), mean=0.1)
     high = group(1, rollout(0, tokens=2, advantage=-3.0), mean=0.9)
-    assert [g.index for g in sorted_groups([low, high], "reward")] == [1, 0]
-    assert [g.index for g in sorted_groups([low, high], "surprise")] == [1, 0]
-    assert [g.index for g in sorted_groups([low, high], "length")] == [0, 1]
-    assert [g.index for g in sorted_groups([high, low], "prompt")] == [0, 1]
+    assert [g.index for g in ordered([low, high], "reward")] == [1, 0]
+    assert [g.index for g in ordered([low, high], "surprise")] == [1, 0]
+    assert [g.index for g in ordered([low, high], "length")] == [0, 1]
+    assert [g.index for g in ordered([high, low], "prompt")] == [0, 1]
 
 
 def test_verdicts_name_twins_cuts_and_rewards_that_do_not_apply() -> None:
@@ -80,24 +68,22 @@ def test_letters_go_on_after_z() -> None:
 
 
 def test_a_changed_word_is_gone_and_new() -> None:
-    kinds = [(c.kind, c.text) for c in word_diff("7+5=1, so 31", "7+5=12, so 42")]
-    assert ("gone", "31") in kinds
-    assert ("new", "42") in kinds
+    kinds = [(c.tag, c.text) for c in word_diff("7+5=1, so 31", "7+5=12, so 42")]
+    assert ("removed", "31") in kinds
+    assert ("added", "42") in kinds
 
 
 @given(st.text(max_size=60), st.text(max_size=60))
 def test_a_diff_spells_both_texts(older: str, newer: str) -> None:
     changes = word_diff(older, newer)
-    assert "".join(c.text for c in changes if c.kind != "gone") == newer
-    assert "".join(c.text for c in changes if c.kind != "new") == older
+    assert "".join(c.text for c in changes if c.tag != "removed") == newer
+    assert "".join(c.text for c in changes if c.tag != "added") == older
 
 
-def test_without_token_numbers_an_answer_has_no_surprisal_and_counts_its_advantage() -> None:
-    bare = TokenRow(index=0, ids=(1,), sampler=(), old=())
-    assert surprisal(bare) == 0.0
-    assert surprise(group(0, rollout(0, advantage=-2.0), rollout(1, advantage=None))) == 2.0
-    assert surprise(group(0, rollout(0, advantage=-2.0)), [bare]) == 0.0
-    assert surprise(group(0)) == 0.0
+def test_a_group_surprises_by_its_strongest_push() -> None:
+    two = group(0, rollout(0, advantage=-2.0), rollout(1, advantage=None))
+    assert measure_of(two, "surprise") == 2.0
+    assert measure_of(group(0, rollout(0, advantage=None)), "surprise") is None
 
 
 def test_each_measure_sorts_by_its_mean_and_ties_by_place() -> None:
@@ -107,8 +93,8 @@ def test_each_measure_sorts_by_its_mean_and_ties_by_place() -> None:
     three = group(2, rollout(0, tokens=3, kl=None, clip_fraction=None, advantage=0.0), mean=0.5)
     every = [three, two, one]
 
-    def order(key: SortKey) -> list[int]:
-        return [g.index for g in sorted_groups(every, key)]
+    def order(key: Order) -> list[int]:
+        return [g.index for g in ordered(every, key)]
 
     # means of tokens 3, 9, 3; of kl .2, .15, 0; of clip .5, .4, 0; rewards none, -5, .5
     assert order("length") == [1, 0, 2]
@@ -118,7 +104,7 @@ def test_each_measure_sorts_by_its_mean_and_ties_by_place() -> None:
     assert order("surprise") == [0, 1, 2]
     assert order("prompt") == [0, 1, 2]
     low = group(3, rollout(0, kl=-1.0, clip_fraction=-1.0, tokens=-1, advantage=0.0))
-    assert [g.index for g in sorted_groups([low, three], "kl")] == [2, 3]
+    assert [g.index for g in ordered([low, three], "kl")] == [2, 3]
 
 
 def test_the_furthest_answer_is_the_one_that_is_most_of_what_groups_are_sorted_by() -> None:
@@ -128,7 +114,7 @@ def test_the_furthest_answer_is_the_one_that_is_most_of_what_groups_are_sorted_b
         rollout(1, advantage=1.0, reward=1.0, tokens=9, kl=0.1, clip_fraction=0.5),
         rollout(2, advantage=None, reward=None, tokens=9, kl=0.3, clip_fraction=0.0),
     )
-    sorts: tuple[SortKey, ...] = ("prompt", "surprise", "reward", "length", "kl", "clip")
+    sorts: tuple[Order, ...] = ("prompt", "surprise", "reward", "length", "kl", "clip")
     assert [furthest(three, key) for key in sorts] == [0, 0, 1, 1, 2, 0]
 
 
@@ -200,35 +186,38 @@ def test_the_largest_score_of_a_function_ignores_sign_and_what_is_no_number() ->
 
 
 def test_a_diff_keeps_words_whole_and_says_what_came_first() -> None:
-    changes = [(c.kind, c.text) for c in word_diff("a cat sat", "a dog sat down")]
+    changes = [(c.tag, c.text) for c in word_diff("a cat sat", "a dog sat down")]
     assert changes == [
-        ("same", "a "), ("gone", "cat"), ("new", "dog"), ("same", " sat"), ("new", " down"),
+        ("same", "a "), ("removed", "cat"), ("added", "dog"), ("same", " sat"), ("added", " down"),
     ]  # fmt: skip
-    assert [(c.kind, c.text) for c in word_diff("a cat", "a ")] == [("same", "a "), ("gone", "cat")]
-    assert [(c.kind, c.text) for c in word_diff("x-1", "x+1")] == [
-        ("same", "x"), ("gone", "-"), ("new", "+"), ("same", "1"),
+    assert [(c.tag, c.text) for c in word_diff("a cat", "a ")] == [
+        ("same", "a "),
+        ("removed", "cat"),
+    ]
+    assert [(c.tag, c.text) for c in word_diff("x-1", "x+1")] == [
+        ("same", "x"), ("removed", "-"), ("added", "+"), ("same", "1"),
     ]  # fmt: skip
 
 
 def test_words_that_are_often_repeated_still_match() -> None:
     older, newer = "a " * 150 + "b", "a " * 150 + "c"
-    assert [c.kind for c in word_diff(older, newer)] == ["same", "gone", "new"]
+    assert [c.tag for c in word_diff(older, newer)] == ["same", "removed", "added"]
     alike = "a " * 150
-    assert [c.kind for c in word_diff(f"x {alike}", alike)] == ["gone", "same"]
+    assert [c.tag for c in word_diff(f"x {alike}", alike)] == ["removed", "same"]
 
 
 def test_a_long_text_is_compared_by_lines_and_a_very_long_one_in_part() -> None:
     # a line of 2,001 words and spaces is 4,001 parts in both texts together, above 4,000
     long = " ".join("w" for _ in range(1001))
     changes = word_diff(f"{long}\nend a", f"{long}\nend b")
-    assert [(c.kind, c.text) for c in changes] == [
-        ("same", f"{long}\n"), ("gone", "end a"), ("new", "end b"),
+    assert [(c.tag, c.text) for c in changes] == [
+        ("same", f"{long}\n"), ("removed", "end a"), ("added", "end b"),
     ]  # fmt: skip
     # 1,000 words and 999 spaces, twice, and one more of each side: 4,000 parts, by words
     short = " ".join("w" for _ in range(1000))
-    kinds = [c.kind for c in word_diff(f"{short}a", f"{short}b")]
-    assert kinds == ["same", "gone", "new"]
+    kinds = [c.tag for c in word_diff(f"{short}a", f"{short}b")]
+    assert kinds == ["same", "removed", "added"]
     assert word_diff(f"{short}!", f"{short}?")[0].text == short
     tail = "x" * 40_000
     assert word_diff(tail + "a", tail + "b") == (Change("same", tail),)
-    assert [c.kind for c in word_diff(tail[1:] + "a", tail[1:] + "b")] == ["gone", "new"]
+    assert [c.tag for c in word_diff(tail[1:] + "a", tail[1:] + "b")] == ["removed", "added"]

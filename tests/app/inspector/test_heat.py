@@ -8,9 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_engine.events import Span
-from grpo_tui.app.inspector.heat import HEAT_MODES, HEAT_NAMES, LEAST, Heat, HeatMode, heat, scales
+from grpo_tui.app.inspector.heat import (
+    HEAT_MODES,
+    HEAT_NAMES,
+    MIN_SHADE,
+    Heat,
+    HeatMode,
+    heat,
+    scales,
+    values_of,
+)
 from grpo_tui.app.inspector.layout import lay_out, token_texts
-from grpo_tui.app.inspector.values import TokenTerm
+from grpo_tui.app.inspector.losses import TokenLoss
 from grpo_tui.app.text.safe_text import cell_len, safe
 from grpo_tui.experiments.values import TokenRow
 from tests.app.inspector.test_inspector import term
@@ -22,7 +31,7 @@ ROW = TokenRow(
 )  # fmt: skip
 
 
-def alone(mode: HeatMode, row: TokenRow, terms: tuple[TokenTerm, ...]) -> Heat:
+def alone(mode: HeatMode, row: TokenRow, terms: tuple[TokenLoss, ...]) -> Heat:
     """The shades of a group's only answer."""
     return heat(mode, row, terms, scales((row,), (terms,))[mode])
 
@@ -62,12 +71,12 @@ def test_a_push_is_the_slope_with_the_kl_terms_share() -> None:
     # 2 - .5 = 1.5, -1 - .25 = -1.25, and 0 for a token that is left out; .15 is the least shade
     terms = (term(push=2.0, pull=-0.5), term(push=-1.0, pull=-0.25), term(push=0.0))
     got = heat("push", ROW, terms, 3.0)
-    assert got.values == (1.5, -1.25, 0.0)
+    assert values_of("push", ROW, terms) == (1.5, -1.25, 0.0)
     assert got.shades == pytest.approx((0.15 + 0.85 / 2, -0.15 - 0.85 * 1.25 / 3, 0.0))
     assert (got.mode, got.signed) == ("push", True)
     assert heat("push", ROW, terms[:1], 1.5).shades == (1.0, None, None)
     assert heat("push", ROW, (), 0.0).shades == (None,) * 3
-    assert LEAST == 0.15
+    assert MIN_SHADE == 0.15
 
 
 def test_one_scale_is_for_all_answers_of_a_group() -> None:
@@ -99,10 +108,10 @@ def test_clip_has_a_side_and_kl_a_size() -> None:
 
 def test_a_change_is_to_the_newest_numbers() -> None:
     after = replace(ROW, after=(-1.0, -1.0, 0.0))
-    assert alone("change", after, ()).values == (0.0, 0.0, 1.0)
+    assert values_of("change", after, ()) == (0.0, 0.0, 1.0)
     twice = replace(ROW, passes=((-9.0,) * 3, (-3.0, -1.0, -1.0)))
     got = alone("change", twice, ())
-    assert (got.values, got.signed) == ((-2.0, 0.0, 0.0), True)
+    assert (values_of("change", twice, ()), got.signed) == ((-2.0, 0.0, 0.0), True)
     assert alone("change", replace(ROW, passes=()), ()).shades == (0.0,) * 3
 
 

@@ -7,42 +7,40 @@ import pytest
 
 from grpo_engine.config.recipes import recipe
 from grpo_engine.events import UpdateTotals
-from grpo_tui.app.inspector.terms import group_terms
-from grpo_tui.app.inspector.values import TokenTerm
-from grpo_tui.app.inspector.words import why, written_out
+from grpo_tui.app.inspector.explain import arithmetic, explanation
+from grpo_tui.app.inspector.losses import TokenLoss, token_losses
 from grpo_tui.experiments.values import TokenRow, TokenView
 
 TOTALS = UpdateTotals(rows=8, tokens=200, batch_tokens=50, micro_batches=4)
 SIZES = {"length": 24, "max_length": 64}
 
 
-def term(**changes: object) -> TokenTerm:
+def term(**changes: object) -> TokenLoss:
     base: dict[str, object] = {
-        "advantage": 1.21, "new": math.log(0.046), "old": math.log(0.034),
-        "reference": math.log(0.021), "ratio": 1.35, "low": 0.8, "high": 1.2, "side": "high",
-        "clamped": False, "in_loss": True, "updated": True, "importance": 1.0, "on_policy": True,
-        "objective": 1.2 * 1.21, "weight": 1 / 24 / 8,
-        "anchor": 0.0, "kl": 0.1, "target": None, "entropy": None, "value_loss": 0.0,
+        "advantage": 1.21, "ratio": 1.35, "low": 0.8, "high": 1.2, "side": "high",
+        "in_loss": True, "updated": True, "importance": 1.0, "on_policy": True,
+        "objective": 1.2 * 1.21,
+        "anchor": 0.0, "kl": 0.1, "entropy": None, "value_loss": 0.0,
         "bonus": 0.0, "contribution": 1.2 * 1.21 / 24 / 8,
     }  # fmt: skip
     all_of = base | changes
     free = (
         all_of["side"] == "free" and all_of["in_loss"] and all_of["updated"] and all_of["on_policy"]
     )
-    slopes = {"push": float(str(all_of["advantage"])) if free else 0.0, "pull": 0.0}
-    return TokenTerm(**(slopes | all_of))  # type: ignore[arg-type]  # fields are checked by use
+    gradients = {"push": float(str(all_of["advantage"])) if free else 0.0, "pull": 0.0}
+    return TokenLoss(**(gradients | all_of))  # type: ignore[arg-type]  # fields are checked by use
 
 
 def test_a_clipped_token_is_written_out_as_arithmetic() -> None:
     # 1.2 x 1.21 / 24 / 8 = 1.452 / 192 = .00756
-    text = written_out(term(), recipe("grpo", anchor="none", beta=0.0), TOTALS, **SIZES)
+    text = arithmetic(term(), recipe("grpo", anchor="none", beta=0.0), TOTALS, **SIZES)
     assert text == "1.2 × +1.21 ÷ 24 tokens ÷ 8 answers = +.0076"
 
 
 def test_the_anchor_is_in_the_arithmetic_where_it_is_in_the_loss() -> None:
     # (1.452 - .04 x .5) / 192 = .00746
     one = term(anchor=0.5, contribution=(1.452 - 0.02) / 192)
-    text = written_out(one, recipe("grpo"), TOTALS, **SIZES)
+    text = arithmetic(one, recipe("grpo"), TOTALS, **SIZES)
     assert text == "(1.2 × +1.21 − .04 × .5000) ÷ 24 tokens ÷ 8 answers = +.0075"
 
 
@@ -58,7 +56,7 @@ def test_the_anchor_is_in_the_arithmetic_where_it_is_in_the_loss() -> None:
     ],
 )
 def test_each_weight_has_its_own_divisors(name: str, divisors: str) -> None:
-    assert f" {divisors} = " in written_out(term(), recipe(name), TOTALS, **SIZES)
+    assert f" {divisors} = " in arithmetic(term(), recipe(name), TOTALS, **SIZES)
 
 
 @pytest.mark.parametrize(
@@ -88,14 +86,14 @@ def test_why_says_side_and_bound(changes: dict[str, object], words: str) -> None
     corrected = recipe(
         "grpo", importance_cap=3.0, importance_mode="sequence_mask", off_policy_mask=0.1
     )
-    assert words in why(term(**changes), corrected, first_pass=True)
+    assert words in explanation(term(**changes), corrected, first_pass=True)
 
 
 @pytest.mark.parametrize(
     ("name", "of"), [("sapo", "its ratio"), ("vespo", "the ratio of its answer")]
 )
 def test_a_smooth_gate_is_neither_a_bound_nor_full_strength(name: str, of: str) -> None:
-    said = why(term(ratio=0.7, side="free"), recipe(name), first_pass=False)
+    said = explanation(term(ratio=0.7, side="free"), recipe(name), first_pass=False)
     assert said == f"better answer: pushed up by a smooth function of {of}"
 
 
@@ -103,10 +101,10 @@ def test_the_weight_for_the_sampler_is_in_the_arithmetic() -> None:
     # 1.2 x 1.21 x .9 / 24 / 8 = 1.3068 / 192 = .0068
     how = recipe("dr-grpo", importance_cap=3.0, weight="per_sequence")
     one = term(importance=0.9, contribution=1.2 * 1.21 * 0.9 / 192)
-    text = written_out(one, how, TOTALS, **SIZES)
+    text = arithmetic(one, how, TOTALS, **SIZES)
     assert text == "1.2 × +1.21 × .9 for the sampler ÷ 24 tokens ÷ 8 answers = +.0068"
     left_out = term(importance=0.0, on_policy=False, updated=False, contribution=0.0)
-    assert written_out(left_out, how, TOTALS, **SIZES).startswith("0 ÷ 24 tokens ÷ 8 answers = ")
+    assert arithmetic(left_out, how, TOTALS, **SIZES).startswith("0 ÷ 24 tokens ÷ 8 answers = ")
 
 
 def row(index: int, old: float, new: float, advantage: float) -> TokenRow:
@@ -131,12 +129,12 @@ def test_terms_come_from_the_engines_loss() -> None:
     # ratio .54/.4 = 1.35 > 1.2 with A = 1: clipped high; 1.2 x 1 / 2 tokens / 2 answers = .3
     # ratio .2/.4 = .5 < .8 with A = -1: clipped low; -.8 / 4 = -.2; k3 at ratio 1 is 0
     how = recipe("grpo", beta=0.0, anchor="none")
-    up, down = group_terms(TOKENS, how, at=1, max_length=8)
+    up, down = token_losses(TOKENS, how, at=1, max_length=8)
     assert (up[0].side, down[0].side) == ("high", "low")
     assert up[0].ratio == pytest.approx(1.35, rel=1e-5)
     assert up[0].contribution == pytest.approx(0.3, rel=1e-5)
     assert down[0].contribution == pytest.approx(-0.2, rel=1e-5)
-    assert [one.ratio for one in group_terms(TOKENS, how, at=0, max_length=8)[0]] == [1.0, 1.0]
+    assert [one.ratio for one in token_losses(TOKENS, how, at=0, max_length=8)[0]] == [1.0, 1.0]
 
 
 def sampled_at(logprob: float, *, cut: bool = False) -> TokenView:
@@ -158,7 +156,7 @@ def test_the_weight_for_the_sampler_comes_from_what_was_drawn_from(
 ) -> None:
     # old .4, sampler .32: 1.25 per token, 1.25² = 1.5625 per completion, above the cap of 1.5
     how = recipe("grpo", beta=0.0, anchor="none", importance_cap=1.5, importance_mode=mode)
-    up, down = group_terms(sampled_at(math.log(0.32), cut=cut), how, at=1, max_length=8)
+    up, down = token_losses(sampled_at(math.log(0.32), cut=cut), how, at=1, max_length=8)
     assert [one.importance for one in (*up, *down)] == pytest.approx([weight] * 4, rel=1e-5)
     assert {one.on_policy for one in (*up, *down)} == {weight > 0}
     assert up[0].contribution == pytest.approx(0.3 * weight, rel=1e-5)
@@ -169,7 +167,7 @@ def test_a_worse_answer_that_a_pass_took_far_from_its_sampler_has_no_push() -> N
     # answer b: .4 -> .2 at its first token, so log(.4/.2)/2 = .347 nats per token; a is better
     how = recipe("grpo", beta=0.0, anchor="none", off_policy_mask=0.3)
     for at, kept in ((0, True), (1, False)):
-        up, down = group_terms(TOKENS, how, at=at, max_length=8)
+        up, down = token_losses(TOKENS, how, at=at, max_length=8)
         assert [one.on_policy for one in (*up, *down)] == [True, True, kept, kept]
         assert (down[1].contribution == 0) == (not kept)
 
@@ -177,10 +175,10 @@ def test_a_worse_answer_that_a_pass_took_far_from_its_sampler_has_no_push() -> N
 def test_without_what_the_sampler_gave_there_is_no_weight() -> None:
     how = recipe("grpo", beta=0.0, anchor="none", importance_cap=1.5, off_policy_mask=0.1)
     rows = tuple(replace(one, sampler=()) for one in TOKENS.rows)
-    terms = group_terms(replace(TOKENS, rows=rows), how, at=1, max_length=8)
+    terms = token_losses(replace(TOKENS, rows=rows), how, at=1, max_length=8)
     assert {one.importance for answer in terms for one in answer} == {1.0}
 
 
 def test_another_clip_range_changes_what_is_clipped() -> None:
-    up, _ = group_terms(TOKENS, recipe("grpo", clip_high=0.5), at=1, max_length=8)
+    up, _ = token_losses(TOKENS, recipe("grpo", clip_high=0.5), at=1, max_length=8)
     assert up[0].side == "free"

@@ -9,19 +9,18 @@ from grpo_engine.config.recipes import RECIPES, Recipe, recipe
 from grpo_engine.errors import RecipeError
 from grpo_engine.events import RewardValue, UpdateTotals
 from grpo_tui.app.inspector.lab import (
-    KNOBS,
-    AnswerEffect,
+    VARIED,
     Effect,
+    Outcome,
     StepNumbers,
-    WhatIf,
-    changed,
     differences,
+    outcome_of,
     step_numbers,
     together,
-    turn,
-    typed,
     undetermined,
-    what_if,
+    with_next,
+    with_setting,
+    with_typed,
 )
 from grpo_tui.experiments.values import GroupView, RolloutView, TokenRow, TokenView
 
@@ -64,11 +63,11 @@ def packed(tokens: TokenView = TOKENS, *groups: GroupView) -> StepNumbers:
     return step_numbers(1, groups or [GROUP], rows, 8)
 
 
-def asked(how: Recipe, tokens: TokenView = TOKENS, *groups: GroupView) -> WhatIf:
-    return what_if(packed(tokens, *groups), how, WAS, sloped=True)
+def asked(how: Recipe, tokens: TokenView = TOKENS, *groups: GroupView) -> Outcome:
+    return outcome_of(packed(tokens, *groups), how, WAS, by_token=True)
 
 
-def answers(how: Recipe, tokens: TokenView = TOKENS, *groups: GroupView) -> list[AnswerEffect]:
+def answers(how: Recipe, tokens: TokenView = TOKENS, *groups: GroupView) -> list[Effect]:
     return list(asked(how, tokens, *groups).answers(GROUP.index))
 
 
@@ -90,12 +89,12 @@ def test_the_measures_of_a_step_are_means_over_tokens_groups_and_updates() -> No
     assert (effect.lowest, effect.highest) == pytest.approx((1.0, 1.35))
     assert effect.loss == pytest.approx(-0.15 - 0.125 + 0.25 + 0.00204, rel=2e-3)
     assert together([effect]) == effect
-    assert together([effect, replace(effect, lacks=frozenset({"ref"}))]).lacks == {"ref"}
+    assert together([effect, replace(effect, missing=frozenset({"ref"}))]).missing == {"ref"}
     twice = together([effect, replace(effect, tokens=12, clipped=0, kl=0.1, with_signal=0)])
     # 1 of 16 tokens, 1 of 2 groups, means over steps
     assert twice.measures[:2] == (1 / 16, 1 / 2)
     assert twice.measures[3] == pytest.approx((0.00204 + 0.1) / 2, rel=2e-3)
-    assert together([effect, replace(effect, kl=None)]).kl is None
+    assert together([effect, replace(effect, kl=math.nan)]).measures[3] is None
     assert Effect().measures == (None, None, None, None)
 
 
@@ -128,23 +127,23 @@ def test_a_group_whose_answers_score_alike_has_no_signal() -> None:
     assert found.effect().measures[1] == 0.5
     assert (found.effect(0).with_signal, found.effect(1).with_signal) == (1, 0)
     # it was left out of the update: nothing is missing until a signal pushes it, or an anchor
-    assert found.lacks == frozenset()
-    assert asked(recipe(MEAN, signal="return"), TOKENS, GROUP, alike).lacks == {"tokens"}
-    assert asked(recipe(MEAN, beta=0.1), TOKENS, GROUP, alike).lacks == {"tokens"}
+    assert found.missing == frozenset()
+    assert asked(recipe(MEAN, signal="return"), TOKENS, GROUP, alike).missing == {"tokens"}
+    assert asked(recipe(MEAN, beta=0.1), TOKENS, GROUP, alike).missing == {"tokens"}
 
 
 def test_what_was_not_recorded_is_named() -> None:
     bare = replace(
         TOKENS, rows=tuple(replace(one, reference=(), sampler=()) for one in TOKENS.rows)
     )
-    assert asked(recipe(MEAN, beta=0.1), bare).lacks == {"ref"}
+    assert asked(recipe(MEAN, beta=0.1), bare).missing == {"ref"}
     assert asked(recipe(MEAN, beta=0.1), bare).effect().measures[3] is None
-    assert asked(recipe(MEAN, importance_cap=2.0), bare).lacks == {"sampler"}
-    assert asked(recipe(MEAN, entropy_top_quantile=0.5)).lacks == {"entropy"}
-    assert asked(recipe("ppo")).lacks == {"advantages"}
-    assert asked(recipe("grpo-process", beta=0.0)).lacks == {"advantages"}
-    assert asked(recipe("rloo"), bare).lacks == {"advantages"}
-    assert asked(recipe("rloo")).lacks == frozenset()
+    assert asked(recipe(MEAN, importance_cap=2.0), bare).missing == {"sampler"}
+    assert asked(recipe(MEAN, entropy_top_quantile=0.5)).missing == {"entropy"}
+    assert asked(recipe("ppo")).missing == {"advantages"}
+    assert asked(recipe("grpo-process", beta=0.0)).missing == {"advantages"}
+    assert asked(recipe("rloo"), bare).missing == {"advantages"}
+    assert asked(recipe("rloo")).missing == frozenset()
 
 
 def test_a_penalty_in_the_reward_is_taken_from_the_answers_totals() -> None:
@@ -155,35 +154,35 @@ def test_a_penalty_in_the_reward_is_taken_from_the_answers_totals() -> None:
     found = answers(recipe("rloo"), tokens)
     assert [one.advantage for one in found] == pytest.approx([0.93069, -0.93069], rel=1e-4)
     # another beta of the same signal is another penalty: 1 - .1 x 2 x .6931 = .8614
-    again = what_if(packed(tokens), recipe("rloo", beta=0.1), recipe("rloo")).answers(0)
+    again = outcome_of(packed(tokens), recipe("rloo", beta=0.1), recipe("rloo")).answers(0)
     assert again[0].advantage == pytest.approx(0.86137, rel=1e-4)
 
 
 def test_a_step_without_token_numbers_still_has_its_signal() -> None:
     found = asked(MEAN, replace(TOKENS, rows=()))
     assert found.effect().measures == (None, 1.0, None, None)
-    assert found.lacks == {"tokens"}
+    assert found.missing == {"tokens"}
     assert found.answers(0) == ()
 
 
-@pytest.mark.parametrize("knob", list(KNOBS))
+@pytest.mark.parametrize("knob", list(VARIED))
 @pytest.mark.parametrize("name", list(RECIPES))
 def test_every_knob_of_every_recipe_turns_both_ways_without_an_error(knob: str, name: str) -> None:
     for by in (1, -1):
         how = recipe(name)
-        for _ in range(len(KNOBS[knob])):
-            how = turn(how, knob, by)
+        for _ in range(len(VARIED[knob])):
+            how = with_next(how, knob, by)
 
 
 def test_differences_name_what_was_turned() -> None:
     base = recipe("grpo")
-    assert differences(base, turn(base, "clip_high", 1)) == ("clip_high",)
+    assert differences(base, with_next(base, "clip_high", 1)) == ("clip_high",)
 
 
 def test_the_settings_are_the_recipe_the_most_asked_for_and_then_the_rest() -> None:
-    names = list(KNOBS)
+    names = list(VARIED)
     assert names[:5] == ["name", "beta", "clip_low", "clip_high", "delta"]
-    assert KNOBS["name"] == tuple(RECIPES)
+    assert VARIED["name"] == tuple(RECIPES)
     assert {"signal", "weight", "importance_cap", "entropy_top_quantile"} <= set(names)
 
 
@@ -192,9 +191,9 @@ def test_an_effect_is_the_mean_over_an_answers_tokens_and_the_sum_of_its_terms()
     # answer b: ratio 1 twice, -.5: -.5 x 2 / 4
     first, second = answers(MEAN)
     assert (first.advantage, second.advantage) == (0.5, -0.5)
-    assert (first.clipped, second.clipped) == (0.5, 0.0)
+    assert (first.measures[0], second.measures[0]) == (0.5, 0.0)
     assert (first.push, second.push) == pytest.approx((0.275, -0.25), rel=1e-5)
-    pushes, stopped = asked(MEAN).pushes(0)
+    pushes, stopped = asked(MEAN).gradients(0)
     assert pushes[0] == pytest.approx([0.0, 0.125], rel=1e-5)  # a bound stops the first
     assert stopped.tolist() == [[True, False], [False, False]]
 
@@ -203,7 +202,7 @@ def test_masked_tokens_count_in_no_measure() -> None:
     rows = (replace(TOKENS.rows[0], mask=(1, 0)), TOKENS.rows[1])
     found = asked(MEAN, replace(TOKENS, rows=rows))
     assert found.effect().measures[0] == 1 / 3
-    assert found.answers(0)[0].clipped == 1.0
+    assert found.answers(0)[0].measures[0] == 1.0
 
 
 def test_the_lab_takes_each_answers_last_pass() -> None:
@@ -229,8 +228,8 @@ def test_another_share_by_entropy_takes_its_floor_from_the_update() -> None:
             for one, found, minibatch in zip(TOKENS.rows, entropies, minibatches, strict=True)
         )  # fmt: skip
         was = recipe(MEAN, entropy_top_quantile=0.3)
-        found = what_if(packed(replace(TOKENS, rows=rows)), how, was, sloped=True)
-        return [[bool(push) for push in answer] for answer in found.pushes(0)[0]]
+        found = outcome_of(packed(replace(TOKENS, rows=rows)), how, was, by_token=True)
+        return [[bool(push) for push in answer] for answer in found.gradients(0)[0]]
 
     assert moved(recipe(MEAN, entropy_top_quantile=0.3), 0, 0) == [[False, True], [False, False]]
     assert moved(recipe(MEAN, entropy_top_quantile=0.5), 0, 0) == [[False, True], [True, False]]
@@ -253,12 +252,14 @@ def test_another_share_by_entropy_takes_its_floor_from_the_update() -> None:
 def test_a_typed_value_is_the_chosen_settings_or_those_that_are_named(
     text: str, changes: dict[str, object]
 ) -> None:
-    assert typed(recipe("grpo"), "beta", text) == recipe("grpo", **changes)
+    assert with_typed(recipe("grpo"), "beta", text) == recipe("grpo", **changes)
 
 
 def test_a_typed_recipe_brings_its_settings() -> None:
-    assert typed(recipe("grpo"), "name", "dapo") == recipe("dapo")
-    assert typed(recipe("grpo"), "beta", "recipe=dapo clip_low=.1") == recipe("dapo", clip_low=0.1)
+    assert with_typed(recipe("grpo"), "name", "dapo") == recipe("dapo")
+    assert with_typed(recipe("grpo"), "beta", "recipe=dapo clip_low=.1") == recipe(
+        "dapo", clip_low=0.1
+    )
 
 
 @pytest.mark.parametrize(
@@ -272,7 +273,7 @@ def test_a_typed_recipe_brings_its_settings() -> None:
 )
 def test_what_cannot_be_typed_is_refused_with_a_reason(text: str, words: str) -> None:
     with pytest.raises(RecipeError, match=words):
-        typed(recipe("grpo"), "beta", text)
+        with_typed(recipe("grpo"), "beta", text)
 
 
 def test_settings_that_change_which_updates_there_are_are_named() -> None:
@@ -303,36 +304,48 @@ def test_settings_that_change_which_updates_there_are_are_named() -> None:
 def test_a_turn_goes_to_the_next_value_from_the_nearest_one(
     knob: str, start: float | None, by: int, end: float | None
 ) -> None:
-    assert getattr(turn(recipe("grpo", **{knob: start}), knob, by), knob) == end
+    assert getattr(with_next(recipe("grpo", **{knob: start}), knob, by), knob) == end
 
 
 def test_a_turn_skips_values_that_the_recipe_refuses() -> None:
     # with a floor of .9 and token ratios, a cap below it is refused
     how = recipe("grpo", importance_cap=1.2, importance_floor=0.9)
-    assert turn(how, "importance_cap", -1).importance_cap == 0.0
-    assert turn(recipe("reinforce"), "trust", 1) == recipe("reinforce")
+    assert with_next(how, "importance_cap", -1).importance_cap == 0.0
+    assert with_next(recipe("reinforce"), "trust", 1) == recipe("reinforce")
 
 
 def test_a_value_of_another_kind_counts_as_the_first() -> None:
-    assert turn(recipe("ppo"), "signal", 1).signal == "group_mean"
-    assert turn(recipe("grpo-process"), "signal", 1).signal == "group_mean"
+    assert with_next(recipe("ppo"), "signal", 1).signal == "group_mean"
+    assert with_next(recipe("grpo-process"), "signal", 1).signal == "group_mean"
 
 
 def test_beta_and_anchor_are_changed_together() -> None:
     free, held = recipe("dapo"), recipe("grpo")
-    assert (changed(free, "beta", 0.1).anchor, changed(free, "beta", 0.1).beta) == ("k3", 0.1)
-    assert (changed(held, "beta", 0.0).anchor, changed(held, "beta", 0.0).beta) == ("none", 0.0)
-    assert changed(free, "beta", 0.0) == free
-    assert (changed(held, "anchor", "none").beta, changed(held, "anchor", "k1").beta) == (0.0, 0.04)
-    assert (changed(free, "anchor", "k2").anchor, changed(free, "anchor", "k2").beta) == (
+    assert (with_setting(free, "beta", 0.1).anchor, with_setting(free, "beta", 0.1).beta) == (
+        "k3",
+        0.1,
+    )
+    assert (with_setting(held, "beta", 0.0).anchor, with_setting(held, "beta", 0.0).beta) == (
+        "none",
+        0.0,
+    )
+    assert with_setting(free, "beta", 0.0) == free
+    assert (with_setting(held, "anchor", "none").beta, with_setting(held, "anchor", "k1").beta) == (
+        0.0,
+        0.04,
+    )
+    assert (with_setting(free, "anchor", "k2").anchor, with_setting(free, "anchor", "k2").beta) == (
         "k2",
         0.04,
     )
     other = recipe("grpo", beta=0.3, anchor="k1")
-    assert (changed(other, "anchor", "k2").beta, changed(other, "beta", 0.1).anchor) == (0.3, "k1")
-    assert changed(held, "name", "dapo") == recipe("dapo")
-    assert changed(held, "clip_low", 0.1) == recipe("grpo", clip_low=0.1)
-    assert changed(free, "clip_low", 0.1) == recipe("dapo", clip_low=0.1)
+    assert (with_setting(other, "anchor", "k2").beta, with_setting(other, "beta", 0.1).anchor) == (
+        0.3,
+        "k1",
+    )
+    assert with_setting(held, "name", "dapo") == recipe("dapo")
+    assert with_setting(held, "clip_low", 0.1) == recipe("grpo", clip_low=0.1)
+    assert with_setting(free, "clip_low", 0.1) == recipe("dapo", clip_low=0.1)
 
 
 def test_recipes_differ_in_their_settings_and_not_in_their_names() -> None:

@@ -15,7 +15,7 @@ from grpo_engine.events import RewardValue, UpdateTotals
 from grpo_engine.maths.advantage import advantages
 from grpo_engine.maths.loss import policy_loss
 from grpo_engine.maths.weight import Totals, totals_of
-from grpo_tui.app.inspector.lab import step_numbers, together, what_if
+from grpo_tui.app.inspector.lab import outcome_of, step_numbers, together
 from grpo_tui.experiments.values import GroupView, RolloutView, TokenRow
 from tests.app.inspector.test_recorded_terms import SWITCHES, legal
 
@@ -170,7 +170,7 @@ def test_a_range_under_any_recipe_and_switch_equals_a_recomputation(
     for step, count in enumerate(minibatches, 1):
         parts = made_step(rng, count)
         groups, rows = recorded(parts, before)
-        effects.append(what_if(step_numbers(step, groups, rows, LONGEST), how, before).effect())
+        effects.append(outcome_of(step_numbers(step, groups, rows, LONGEST), how, before).effect())
         expected.append(recomputed(parts, how, before))
     found = together(effects)
     for measure in expected[0]:

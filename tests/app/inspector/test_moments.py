@@ -6,21 +6,21 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_tui.app.inspector.moments import (
+from grpo_tui.app.inspector.highlights import (
     MEASURES,
+    Highlight,
     Measure,
-    Moment,
+    highlights_of,
     in_order,
-    moments_of,
-    next_moment,
+    next_highlight,
 )
-from grpo_tui.app.inspector.values import Side, TokenTerm
+from grpo_tui.app.inspector.losses import Side, TokenLoss
 from grpo_tui.experiments.values import TokenRow
 
-TERM = TokenTerm(
-    advantage=1.0, new=0.0, old=0.0, reference=None, ratio=1.0, low=0.8, high=1.2, side="free",
-    clamped=False, in_loss=True, updated=True, importance=1.0, on_policy=True, objective=0.0,
-    weight=1.0, anchor=0.0, kl=None, target=None, entropy=None, value_loss=0.0, bonus=0.0,
+TERM = TokenLoss(
+    advantage=1.0, ratio=1.0, low=0.8, high=1.2, side="free",
+    in_loss=True, updated=True, importance=1.0, on_policy=True, objective=0.0,
+    anchor=0.0, kl=None, entropy=None, value_loss=0.0, bonus=0.0,
     contribution=0.0, push=0.0, pull=0.0,
 )  # fmt: skip
 
@@ -33,7 +33,7 @@ def row(index: int, *probabilities: float) -> TokenRow:
     )  # fmt: skip
 
 
-def term(ratio: float = 1.0, side: Side = "free", **more: float) -> TokenTerm:
+def term(ratio: float = 1.0, side: Side = "free", **more: float) -> TokenLoss:
     return replace(TERM, ratio=ratio, side=side, **more)  # type: ignore[arg-type]
 
 
@@ -45,7 +45,7 @@ TERMS = (
 
 
 def places(measure: Measure) -> list[tuple[int, int, float]]:
-    found = in_order(measure, moments_of(measure, 0, ROWS, TERMS), [0])
+    found = in_order(highlights_of(measure, 0, ROWS, TERMS), [0])
     return [(one.answer, one.token, round(one.value, 6)) for one in found]
 
 
@@ -57,20 +57,20 @@ def test_others_are_the_extreme_of_each_answer_the_most_extreme_first() -> None:
     assert places("ratio") == [(0, 0, 1.3), (1, 0, 1.1)]
     assert places("kl") == [(1, 0, 0.3), (0, 0, 0.02)]
     assert places("probability") == [(0, 1, 0.1), (1, 1, 0.7)]
-    assert places("term") == [(0, 0, -0.5), (1, 1, 0.2)]  # by size, whatever the sign
+    assert places("loss") == [(0, 0, -0.5), (1, 1, 0.2)]  # by size, whatever the sign
 
 
 def test_without_terms_only_probabilities_are_known() -> None:
     for measure in MEASURES:
-        assert bool(moments_of(measure, 0, ROWS, ())) == (measure == "probability")
+        assert bool(highlights_of(measure, 0, ROWS, ())) == (measure == "probability")
 
 
 def test_from_any_token_the_next_clipped_one_is_the_next_in_reading_order() -> None:
-    found = in_order("clipped", moments_of("clipped", 0, ROWS, TERMS), [0])
-    assert next_moment("clipped", found, [0], (0, 0, 1), 1) == 1
-    assert next_moment("clipped", found, [0], (0, 0, 1), -1) == 0
-    assert next_moment("clipped", found, [0], (0, 1, 1), 1) is None
-    assert next_moment("clipped", found, [0], (0, 0, 0), -1) is None
+    found = in_order(highlights_of("clipped", 0, ROWS, TERMS), [0])
+    assert next_highlight("clipped", found, [0], (0, 0, 1), 1) == 1
+    assert next_highlight("clipped", found, [0], (0, 0, 1), -1) == 0
+    assert next_highlight("clipped", found, [0], (0, 1, 1), 1) is None
+    assert next_highlight("clipped", found, [0], (0, 0, 0), -1) is None
 
 
 @given(
@@ -82,16 +82,16 @@ def test_clipped_tokens_are_all_visited_once_going_forward_or_back(
     keys: list[tuple[int, int, int]], groups: list[int], here: tuple[int, int, int]
 ) -> None:
     """An oracle: sort all tokens as they are listed and look for the neighbour of the cursor."""
-    found = in_order("clipped", [Moment(*key, 1.0, 0.0) for key in keys], groups)
+    found = in_order([Highlight(*key, 1.0, 0.0) for key in keys], groups)
 
     def listed(key: tuple[int, int, int]) -> tuple[int, int, int]:
         return groups.index(key[0]), key[1], key[2]
 
     later = sorted((key for key in keys if listed(key) > listed(here)), key=listed)
-    place = next_moment("clipped", found, groups, here, 1)
+    place = next_highlight("clipped", found, groups, here, 1)
     one = found[place] if place is not None else None
     assert (one and (one.group, one.answer, one.token)) == (later[0] if later else None)
     earlier = sorted((key for key in keys if listed(key) < listed(here)), key=listed)
-    place = next_moment("clipped", found, groups, here, -1)
+    place = next_highlight("clipped", found, groups, here, -1)
     one = found[place] if place is not None else None
     assert (one and (one.group, one.answer, one.token)) == (earlier[-1] if earlier else None)

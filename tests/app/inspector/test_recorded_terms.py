@@ -17,11 +17,11 @@ from grpo_engine.control import Control
 from grpo_engine.errors import RecipeError
 from grpo_engine.events import RunFinished
 from grpo_engine.trainer import run
-from grpo_tui.app.inspector.lab import what_if
-from grpo_tui.app.inspector.terms import inside
-from grpo_tui.app.inspector.words import written_out
-from grpo_tui.app.tui.screens.rollouts.lab.study import read_step
-from grpo_tui.app.tui.screens.rollouts.load import GroupDetail, load_group, load_step, run_facts
+from grpo_tui.app.inspector.explain import arithmetic
+from grpo_tui.app.inspector.lab import outcome_of
+from grpo_tui.app.inspector.losses import loss_mask
+from grpo_tui.app.tui.screens.rollouts.lab.state import read_step
+from grpo_tui.app.tui.screens.rollouts.state import GroupDetail, load_group, load_step, run_info
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder
 from tests.engine.runs import settings as run_settings
@@ -107,7 +107,7 @@ def trained(world: Path, folder: Path, changes: dict[str, Any]) -> Path:
 
 def details(reader: StoreReader, step: int) -> Iterator[tuple[GroupDetail, Any]]:
     """The groups of a step as Rollouts loads them."""
-    facts = run_facts(reader, reader.resolve("one").key)
+    facts = run_info(reader, reader.resolve("one").key)
     found = load_step(reader, facts, step)
     for group in found.groups:
         yield load_group(reader, found, group), facts
@@ -123,17 +123,19 @@ def check(store: Path) -> int:
         for step, loss in recorded.items():
             sums: dict[tuple[int, int], list[float]] = defaultdict(list)
             for detail, facts in details(reader, step):
-                if detail.tokens is None or not detail.terms:
+                if detail.missing:
                     assert detail.missing.startswith("no push"), detail.missing
                     continue
-                for place, row in enumerate(detail.tokens.rows):
+                for answer in detail.answers:
+                    row = answer.row
+                    assert row is not None
                     for at, update in enumerate(row.updates):
-                        terms = detail.terms[at][place]
+                        terms = answer.losses[min(at, len(answer.losses) - 1)]
                         sums[at + 1, update.minibatch] += [-one.contribution for one in terms]
                         counted += len(terms)
                         for one in terms:
-                            told = written_out(
-                                one, facts.recipe, update, length=sum(inside(row)),
+                            told = arithmetic(
+                                one, facts.recipe, update, length=sum(loss_mask(row)),
                                 max_length=facts.max_length,
                             )  # fmt: skip
                             assert_adds_up(told, one.contribution)
@@ -151,18 +153,18 @@ def check(store: Path) -> int:
 
 def check_lab(reader: StoreReader, step: int, loss: float) -> None:
     """The lab recomputes the step's loss, and its advantages from the rewards."""
-    facts = run_facts(reader, reader.resolve("one").key)
+    facts = run_info(reader, reader.resolve("one").key)
     numbers, rows = read_step(reader, load_step(reader, facts, step), step)
     if numbers.packed is None:
         return
-    was = what_if(numbers, facts.recipe, facts.recipe)
+    was = outcome_of(numbers, facts.recipe, facts.recipe)
     if len({len(row.passes) for row in rows.values() if row.passes}) == 1:  # no pass ended halfway
         assert was.effect().loss == pytest.approx(loss, rel=1e-5, abs=1e-5)
     other = recipe("grpo" if facts.recipe.signal == "process" else "grpo-process")
-    again = what_if(numbers, facts.recipe, other)
-    if "advantages" not in again.lacks:
-        expected = was.parts["advantage"]
-        assert again.parts["advantage"] == pytest.approx(expected, rel=1e-4, abs=1e-4)
+    again = outcome_of(numbers, facts.recipe, other)
+    if "advantages" not in again.missing:
+        expected = was.arrays["advantage"]
+        assert again.arrays["advantage"] == pytest.approx(expected, rel=1e-4, abs=1e-4)
         assert again.signal == was.signal
 
 
@@ -199,8 +201,8 @@ def test_forced_tokens_have_no_term(world: Path, tmp_path: Path) -> None:
         terms = [
             term
             for detail, _ in details(reader, 1)
-            for row in detail.terms[0]
-            for term in row
+            for answer in detail.answers
+            for term in answer.losses[0]
             if not term.in_loss
         ]
     assert terms

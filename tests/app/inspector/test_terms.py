@@ -8,8 +8,7 @@ import pytest
 
 from grpo_engine.config.recipes import recipe
 from grpo_engine.events import UpdateTotals
-from grpo_tui.app.inspector.terms import group_terms, inside, not_recorded, of_pass
-from grpo_tui.app.inspector.values import TokenTerm
+from grpo_tui.app.inspector.losses import TokenLoss, loss_mask, not_recorded, of_pass, token_losses
 from grpo_tui.experiments.values import TokenRow, TokenView
 
 HALF, QUARTER = math.log(0.5), math.log(0.25)
@@ -31,8 +30,8 @@ def view(*rows: TokenRow) -> TokenView:
     return TokenView(group=1, prompt_ids=(1,), rows=rows)
 
 
-def terms(how: Any, *rows: TokenRow, at: int = 0, **more: Any) -> tuple[tuple[TokenTerm, ...], ...]:
-    return group_terms(view(*rows), how, at=at, max_length=16, **more)
+def terms(how: Any, *rows: TokenRow, at: int = 0, **more: Any) -> tuple[tuple[TokenLoss, ...], ...]:
+    return token_losses(view(*rows), how, at=at, max_length=16, **more)
 
 
 def pushes(how: Any, *rows: TokenRow, at: int = 0) -> list[list[float]]:
@@ -129,10 +128,9 @@ def test_the_anchor_reads_the_reference_if_it_was_recorded() -> None:
     held = row(old=(QUARTER, QUARTER), passes=((QUARTER, QUARTER),))
     ((first, _),) = terms(how, held)
     assert (first.anchor, first.kl) == pytest.approx((0.30685, 0.30685), rel=1e-4)
-    assert first.reference == HALF
     assert first.contribution == pytest.approx(0.211644, rel=1e-5)
     ((bare, _),) = terms(how, replace(held, reference=()))
-    assert (bare.anchor, bare.kl, bare.reference) == (0.0, None, None)
+    assert (bare.anchor, bare.kl) == (0.0, None)
     assert bare.contribution == pytest.approx(0.25)
     # in the reward the distance is not part of the term, recorded or not
     paid = recipe("rloo", ratio="token")
@@ -161,23 +159,23 @@ def test_a_target_is_shared_by_the_answers_with_the_same_prefix() -> None:
     good = row(advantages=(1.0, 1.0))
     bad = row(1, ids=(9, 6), advantages=(-1.0, -1.0))
     up, down = terms(recipe("how-much"), good, bad)
-    assert (up[0].target, down[0].target) == pytest.approx((0.70711, 0.25), rel=1e-4)
+    # at ratio 1 each may move to its target: .7071 / .5 up, .25 / .5 down
+    assert (up[0].high, down[0].low) == pytest.approx((1.41421, 0.5), rel=1e-4)
     assert (up[0].advantage, down[0].advantage) == (1.0, -1.0)
     same = row(1, advantages=(-1.0, -1.0))
     up, down = terms(recipe("how-much"), good, same)
     assert [t.advantage for t in (*up, *down)] == [0.0] * 4
-    assert terms(GRPO, good)[0][0].target is None
 
 
 def test_every_number_of_a_term_is_the_engines() -> None:
     # ratio .25/.5 = .5 < .8 with A = -1: J = -.8, at the lower bound; 1/4 of it is the term
     far = row(passes=((QUARTER, HALF - 61),), advantages=(-1.0, 1.0))
     ((low, clamped),) = terms(GRPO, far)
-    assert (low.new, low.old, low.ratio) == pytest.approx((QUARTER, HALF, 0.5))
-    assert (low.low, low.high, low.objective, low.weight) == pytest.approx((0.8, 1.2, -0.8, 0.25))
-    assert (low.side, low.clamped, low.importance, low.on_policy) == ("low", False, 1.0, True)
+    assert low.ratio == pytest.approx(0.5)
+    assert (low.low, low.high, low.objective) == pytest.approx((0.8, 1.2, -0.8))
+    assert (low.side, low.importance, low.on_policy) == ("low", 1.0, True)
     assert low.contribution == pytest.approx(-0.2)
-    assert (clamped.clamped, clamped.side) == (True, "free")
+    assert clamped.side == "free"
     ceiling = recipe("grpo", beta=0.0, delta=1.5)
     up = row(old=(QUARTER, QUARTER), advantages=(-1.0, 1.0))
     ((at_ceiling, high),) = terms(ceiling, up)
@@ -204,7 +202,7 @@ def test_a_group_without_tokens_has_no_terms() -> None:
     empty = row(ids=(), sampler=(), old=(), passes=(), reference=(), advantages=())
     assert terms(GRPO, empty, empty) == ((), ())
     assert terms(GRPO) == ()
-    assert inside(empty) == ()
+    assert loss_mask(empty) == ()
 
 
 OLDER = replace(row(), updates=())
@@ -244,6 +242,6 @@ OLDER = replace(row(), updates=())
 def test_what_an_older_run_did_not_record_is_said(
     one: TokenRow, how: Any, budget: int, words: str
 ) -> None:
-    whole = f"its term is not known: this run did not record {words}" if words else ""
+    whole = f"its share of the loss is not known: this run did not record {words}" if words else ""
     assert not_recorded(view(row(), replace(one, index=1)), how, budget) == whole
     assert not_recorded(view(one), how, budget) == whole

@@ -4,7 +4,7 @@ import pytest
 
 from grpo_engine.config.recipes import Recipe, recipe
 from grpo_engine.events import UpdateTotals
-from grpo_tui.app.inspector.words import ONE, slope_parts, why, written_out
+from grpo_tui.app.inspector.explain import ROUNDING, arithmetic, explanation, gradient_sum
 from tests.app.inspector.test_inspector import SIZES, TOTALS, term
 
 GRPO = recipe("grpo", beta=0.0)
@@ -169,21 +169,28 @@ def test_each_state_of_a_token_has_its_sentence(
     changes: dict[str, object], how: Recipe, words: str
 ) -> None:
     base = {"side": "free", "ratio": 1.35}
-    assert why(term(**(base | changes)), how, first_pass=True) == words
+    assert explanation(term(**(base | changes)), how, first_pass=True) == words
 
 
 def test_a_ratio_of_1_is_by_construction_in_the_first_pass_alone() -> None:
     one = term(side="free", ratio=1.0)
-    assert why(one, GRPO, first_pass=False) == "better answer: pushed up, up to ratio 1.2"
+    assert explanation(one, GRPO, first_pass=False) == "better answer: pushed up, up to ratio 1.2"
     # float32 rounds a log-probability of -16 to about 1e-6, so ratios 5e-6 apart are the same
     for ratio in (1 - 5e-6, 1 + 5e-6):
         near = term(side="free", ratio=ratio)
-        assert why(near, GRPO, first_pass=True).endswith("ratio is 1 by construction")
-        assert why(near, GRPO, first_pass=False) == "better answer: pushed up, up to ratio 1.2"
-    at_edge = term(side="free", ratio=1 - ONE)
-    assert why(at_edge, GRPO, first_pass=False) == "better answer: pushed up, up to ratio 1.2"
-    at_edge = term(side="free", ratio=1 + ONE, advantage=-1.0)
-    assert why(at_edge, GRPO, first_pass=False) == "worse answer: pushed down, down to ratio .8"
+        assert explanation(near, GRPO, first_pass=True).endswith("ratio is 1 by construction")
+        assert (
+            explanation(near, GRPO, first_pass=False) == "better answer: pushed up, up to ratio 1.2"
+        )
+    at_edge = term(side="free", ratio=1 - ROUNDING)
+    assert (
+        explanation(at_edge, GRPO, first_pass=False) == "better answer: pushed up, up to ratio 1.2"
+    )
+    at_edge = term(side="free", ratio=1 + ROUNDING, advantage=-1.0)
+    assert (
+        explanation(at_edge, GRPO, first_pass=False)
+        == "worse answer: pushed down, down to ratio .8"
+    )
 
 
 def test_a_ratio_that_is_shown_as_1_is_not_said_to_have_moved() -> None:
@@ -191,13 +198,19 @@ def test_a_ratio_that_is_shown_as_1_is_not_said_to_have_moved() -> None:
         (1 - 4e-4, "better answer: pushed up, up to ratio 1.2"),
         (1 - 6e-4, "better answer that became less likely: pushed up at full strength"),
     ):
-        assert why(term(side="free", ratio=ratio), GRPO, first_pass=False) == words
+        assert explanation(term(side="free", ratio=ratio), GRPO, first_pass=False) == words
     worse = term(side="free", ratio=1 + 4e-4, advantage=-1.0)
-    assert why(worse, GRPO, first_pass=False) == "worse answer: pushed down, down to ratio .8"
+    assert (
+        explanation(worse, GRPO, first_pass=False) == "worse answer: pushed down, down to ratio .8"
+    )
     worse = term(side="free", ratio=1 + 6e-4, advantage=-1.0)
-    assert why(worse, GRPO, first_pass=False).startswith("worse answer that became likelier:")
+    assert explanation(worse, GRPO, first_pass=False).startswith(
+        "worse answer that became likelier:"
+    )
     worse = term(side="free", ratio=1 + 5e-6, advantage=-1.0)
-    assert why(worse, GRPO, first_pass=False) == "worse answer: pushed down, down to ratio .8"
+    assert (
+        explanation(worse, GRPO, first_pass=False) == "worse answer: pushed down, down to ratio .8"
+    )
 
 
 # 1.2 x 1.21 = 1.452
@@ -275,19 +288,19 @@ def test_each_part_of_a_term_is_written_out(
     bonus = UpdateTotals(
         rows=8, tokens=200, batch_tokens=50, micro_batches=4, entropy_bonus=0.01
     )  # fmt: skip
-    assert written_out(term(**changes), how, bonus, **SIZES) == text
+    assert arithmetic(term(**changes), how, bonus, **SIZES) == text
 
 
 def test_the_weight_for_the_sampler_is_not_written_beside_a_push_that_contains_it() -> None:
     one, vespo = term(importance=0.9), recipe("vespo", importance_cap=2.0)
-    assert "sampler" in written_out(one, recipe("grpo", importance_cap=2.0), TOTALS, **SIZES)
-    assert "sampler" not in written_out(one, vespo, TOTALS, **SIZES)
+    assert "sampler" in arithmetic(one, recipe("grpo", importance_cap=2.0), TOTALS, **SIZES)
+    assert "sampler" not in arithmetic(one, vespo, TOTALS, **SIZES)
 
 
 def test_the_bonus_is_divided_by_the_tokens_that_are_pushed() -> None:
     top = UpdateTotals(rows=8, tokens=200, updated_tokens=40, entropy_bonus=1.5)
     one = term(entropy=1.0, bonus=0.0375, contribution=0.0075625 + 0.0375)
-    text = written_out(one, GRPO, top, **SIZES)
+    text = arithmetic(one, GRPO, top, **SIZES)
     assert text.endswith(" ÷ 8 answers + 1.5 × 1 entropy ÷ 40 tokens = +.0451")
 
 
@@ -310,13 +323,15 @@ def test_the_bonus_is_divided_by_the_tokens_that_are_pushed() -> None:
     ],
 )
 def test_a_term_has_four_decimals_or_a_power_of_ten(value: float, text: str) -> None:
-    told = written_out(term(contribution=value), GRPO, TOTALS, **SIZES)
+    told = arithmetic(term(contribution=value), GRPO, TOTALS, **SIZES)
     assert told == f"1.2 × +1.21 ÷ 24 tokens ÷ 8 answers = {text}"
 
 
 def test_the_slope_is_written_as_a_sum_where_kl_pulls() -> None:
-    assert slope_parts(term(push=0.0076)) == ""
-    assert slope_parts(term(push=0.0076, pull=-0.0091)) == (
+    assert gradient_sum(term(push=0.0076)) == ""
+    assert gradient_sum(term(push=0.0076, pull=-0.0091)) == (
         "+.0076 by the advantage − .0091 by KL = −.0015"
     )
-    assert slope_parts(term(push=0.0, pull=0.0091)) == ("0 by the advantage + .0091 by KL = +.0091")
+    assert gradient_sum(term(push=0.0, pull=0.0091)) == (
+        "0 by the advantage + .0091 by KL = +.0091"
+    )

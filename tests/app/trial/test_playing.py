@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,9 @@ import pytest
 from grpo_engine.config.parse import build
 from grpo_tui.app.trial import TrialProcess
 from grpo_tui.app.trial.service import Trials
-from grpo_tui.app.tui.screens.new_run.pages import PlayPanel
+from grpo_tui.app.tui.screens.new_run.screen import PagePanel
 from tests.app import frames
-from tests.app.new_run_kit import opened, workbench
+from tests.app.new_run_kit import EXAMPLES, opened, turn_to, workbench
 from tests.app.rest import until
 from tests.app.script import HOSTILE
 from tests.engine.sandbox.processes import pids_of
@@ -131,21 +132,22 @@ async def test_a_game_is_played_by_keys(tmp_path: Path) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await opened(app, pilot)
         screen.change(screen.view.with_form(screen.view.form.type("task.name", "guess")))
-        await pilot.press("E")
-        await pilot.pause()
+        assert "play" not in screen.view.pages
+        screen.view = replace(screen.view, examples={**EXAMPLES, "environment": True})
+        await turn_to(pilot, screen, "play")
         assert "⏎ begins an episode" in frames.text(app)
-        await pilot.press("enter")
-        await until(app, lambda: screen.view.played.turn == "person")
+        await pilot.press("enter", "enter")
+        await until(app, lambda: screen.view.episode.turn == "person")
         assert "turn 1 of 8" in frames.text(app)
         await pilot.press("0", "enter")
-        await until(app, lambda: len(screen.view.played.lines) > 5)
+        await until(app, lambda: len(screen.view.episode.lines) > 5)
         text = frames.text(app)
         assert "▸ 0" in text
         assert "higher" in text
         assert "turn 2 of 8" in text
         frames.check(app)
         await pilot.press("escape", "y")
-        assert "higher" in screen.query_one(PlayPanel).copy_text()
+        assert "higher" in screen.query_one(PagePanel).copy_text()
         await pilot.press("enter", "1", "enter")
         await until(app, lambda: "turn 3 of 8" in frames.text(app))
 
@@ -183,10 +185,12 @@ async def test_hostile_replies_are_shown_harmlessly(size: tuple[int, int], tmp_p
     app = workbench(tmp_path / "grpo.db")
     async with app.run_test(size=size) as pilot:
         screen = await opened(app, pilot)
+        screen.view = replace(screen.view, examples={**EXAMPLES, "environment": True})
+        await turn_to(pilot, screen, "play")
+        await pilot.press("enter")
         kinds = ("prompt", "reply", "hint", "error")
         for text in HOSTILE:
             screen.player.request = answering([(kind, text) for kind in kinds])  # type: ignore[method-assign]
-            await pilot.press("E") if not screen.has_class("-page-play") else None
             await pilot.press("enter")
             await pilot.pause()
             frames.check(app)

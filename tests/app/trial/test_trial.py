@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from grpo_engine.config.parse import build
 from grpo_engine.config.settings import RunConfig
 from grpo_tui.app.trial import TrialProcess
 from tests.engine.runs import settings, write_world
@@ -28,6 +29,9 @@ async def test_prompts_memory_and_rewards_are_tried_in_a_process_of_their_own(wo
     try:
         found = await asked(trial, "examples", config)
         assert (found["train"], found["held_out"], found["lacking"]) == (34, 6, "")
+        assert not found["environment"]
+        game = build({"task": {"name": "guess"}})
+        assert (await trial.request("examples", game))["environment"]
         assert (
             found["gets"] == "completions as text, because the prompts of problems.jsonl are text"
         )

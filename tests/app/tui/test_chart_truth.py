@@ -15,20 +15,18 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from grpo_engine.metrics import spec
+from grpo_tui.app.charts.series import SMOOTHING, SMOOTHINGS, Series, axis_end
+from grpo_tui.app.charts.stored import CurveLoader, CurveRequest
 from grpo_tui.app.cli.curves import Canvas, metric_chart
-from grpo_tui.app.feed.run_state import RunState
-from grpo_tui.app.feed.series import SMOOTHING
 from grpo_tui.app.feed.snapshot import Head, Snapshot
 from grpo_tui.app.text.numbers import BARS, sparkline
 from grpo_tui.app.tui.looks.colours import PALETTES
-from grpo_tui.app.tui.screens.compare import plot as compare_plot
-from grpo_tui.app.tui.screens.compare.load import CurveLoader, CurveRequest
-from grpo_tui.app.tui.screens.compare.tracks import SMOOTHINGS
+from grpo_tui.app.tui.screens.compare import curves
 from grpo_tui.app.tui.screens.compare.view import View
 from grpo_tui.app.tui.screens.runs.load import Preview, load_preview
 from grpo_tui.app.tui.screens.runs.preview import preview_lines
-from grpo_tui.app.tui.widgets.charts import chart as watch
-from grpo_tui.app.tui.widgets.charts.braille import span_of
+from grpo_tui.app.tui.screens.watch import charts as watch
+from grpo_tui.app.tui.widgets.charts.plot import LABELS, plot_lines
 from grpo_tui.experiments.compare.values import Comparison
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.values import MetricSeries, RunSummary
@@ -110,16 +108,11 @@ def line_is_true(picture: Picture, colour: int | None, line: Points, last: float
 
 
 def watched(key: str, points: Points, total: int, resumed: Points = []) -> Snapshot:  # noqa: B006
-    state = RunState()
-    for step, value in points:
-        state._push(key, step, value)
-    series = state._series[key]
+    series = Series.of(key).extended(*zip(*points, strict=True))
     if resumed:
-        series.forget_after(resumed[0][0] - 1)
-        for step, value in resumed:
-            series.push(step, value)
+        series = series.until(resumed[0][0] - 1).extended(*zip(*resumed, strict=True))
     step = (resumed or points)[-1][0]
-    return Snapshot(step=step, head=Head(total_steps=total), series={key: series.view()})
+    return Snapshot(step=step, head=Head(total_steps=total), series={key: series})
 
 
 @st.composite
@@ -146,12 +139,12 @@ def test_on_watch_each_dot_is_where_its_value_belongs(
     if resumed:
         points = [(s, v) for s, v in points if s < resumed[0][0]] + resumed
     (chart,) = watch.charts_of(snapshot)
-    lines = watch.chart_lines(chart, snapshot, watch.LABELS + width, height, DARK, False)[1:]
+    lines = watch.chart_lines(chart, snapshot, LABELS + width, height, DARK, False)[1:]
     if not finite(points):
         return
-    last = span_of(snapshot.step + 1, total + 1) - 1
-    picture = read(lines, watch.LABELS)
-    colour = watch._colour(chart, 0, DARK)
+    last = axis_end(snapshot.step, total)
+    picture = read(lines, LABELS)
+    colour = chart.colour(0, DARK)
     sparse = is_sparse(key, points)
     line = points if sparse else averages(points, SMOOTHING)
     line_is_true(picture, colour, line, last)
@@ -165,12 +158,11 @@ def test_a_long_run_on_watch_keeps_the_extremes_of_each_column() -> None:
     points = [(step, math.sin(step / 40) + (step % 13) / 10) for step in range(1, 5001)]
     snapshot = watched("reward", points, 5000)
     (chart,) = watch.charts_of(snapshot)
-    lines = watch.chart_lines(chart, snapshot, watch.LABELS + 50, 9, DARK, False)[1:]
-    picture = read(lines, watch.LABELS)
-    width = snapshot.series["reward"].width
+    lines = watch.chart_lines(chart, snapshot, LABELS + 50, 9, DARK, False)[1:]
+    picture = read(lines, LABELS)
     columns: dict[int, list[float]] = {}
     for step, value in points:
-        x = step // width * width * (picture.wide - 1) / 5000
+        x = step * (picture.wide - 1) / 5000
         columns.setdefault(math.floor(x + 0.5), []).append(value)
     for x, values in columns.items():
         for value in (min(values), max(values)):
@@ -246,19 +238,11 @@ def compare_picture(
     reader = cast("StoreReader", Stored(runs))
     charts = CurveLoader().charts(reader, replace(request, wide=2 * width))
     view = replace(view, charts=charts, loaded=True)
-    cells, scale = compare_plot.plot(charts.charts[0], view, width, height, DARK)
-    # beyond the right end, so that no crosshair covers a dot
-    lines = compare_plot.chart_lines(charts.charts[0], view, cells, scale,
-                                     width + compare_plot.LABELS, DARK, False,
-                                     charts.span)[1:]  # fmt: skip
-    wide = replace(view, at=charts.span)
-    right = "".join(text for text, _ in compare_plot.axis_line(
-        wide, 200, charts.span, DARK)).replace(",", "")  # fmt: skip
-    if view.axis == "step":
-        ends = max(points[-1][0] for points in runs) or 1
-        assert f"step {ends}" in right
-        return read(lines, compare_plot.LABELS), view, float(ends)
-    return read(lines, compare_plot.LABELS), view, charts.span
+    chart = charts.charts[0]
+    cells, scale = curves.plot_of(chart, view, width, height, DARK)
+    lines = plot_lines(cells, scale, DARK)
+    end = max(points[-1][0] for points in runs) or 1
+    return read(lines, LABELS), view, float(end) if view.axis == "step" else charts.span
 
 
 def uncrossed(picture: Picture) -> Picture:
@@ -360,7 +344,7 @@ def test_seeds_of_different_speed_are_averaged_where_both_are(
     charts = CurveLoader().charts(reader, replace(request, wide=65))
     ((_, mean),) = charts.charts[0].bands
     # at half of the axis run 0 ends at 1 while run 1 is at .5; from there it is alone
-    found = dict(zip(mean.columns, mean.smooth, strict=True))
+    found = {item.x: item.end for item in mean.columns}
     assert found[32] == pytest.approx(0.75)
     assert found[16] == pytest.approx((0.5 + 0.25) / 2)
     assert found[64] == pytest.approx(1.0)
@@ -387,7 +371,7 @@ def test_in_the_preview_each_dot_is_where_its_value_belongs(
     title = spec(key).label + " "
     start = next(i for i, line in enumerate(lines_) if line and line[0][0] == title) + 1
     picture = read(lines_[start : start + 4], 7)
-    last = span_of(points[-1][0] + 1, points[-1][0] + 1) - 1
+    last = axis_end(points[-1][0], points[-1][0])
     assert "".join(text for text, _ in lines_[start + 4]).split() == ["step", "0", str(last)]
     sparse = is_sparse(key, points)
     line = points if sparse else averages(points, SMOOTHING)

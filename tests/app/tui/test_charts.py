@@ -7,38 +7,32 @@ import pytest
 
 from grpo_engine import events as ev
 from grpo_engine.metrics import METRICS
-from grpo_tui.app.feed.series import Series, SeriesView, series_of
+from grpo_tui.app.charts.series import Series
 from grpo_tui.app.feed.snapshot import Head, Snapshot
 from grpo_tui.app.tui.looks.colours import PALETTES
 from grpo_tui.app.tui.looks.themes import number_of
-from grpo_tui.app.tui.widgets.charts.chart import (
+from grpo_tui.app.tui.screens.watch.charts import (
     FIXED,
-    LABELS,
     Chart,
     chart_lines,
     charts_of,
     function_lines,
     guides_of,
-    heights,
     last_step,
-    step_axis,
 )
+from grpo_tui.app.tui.widgets.charts.plot import LABELS, step_axis
+from grpo_tui.app.tui.widgets.charts.stack import heights
 from grpo_tui.app.tui.widgets.panel import Line
 from tests.app.script import Script
 
 DARK = PALETTES["dark"]
 
 
-def view(*values: float, key: str = "reward", smoothing: float = 0.0) -> SeriesView:
-    series = Series(smoothing) if not key.startswith("eval/") else series_of(key)
-    for step, value in enumerate(values, 1):
-        series.push(step, value)
-    return series.view()
+def view(*values: float, key: str = "reward", smoothing: float = 0.0) -> Series:
+    return Series.of(key, range(1, len(values) + 1), values, smoothing)
 
 
-def snapshot(
-    step: int = 3, total: int = 3, config: object = None, **series: SeriesView
-) -> Snapshot:
+def snapshot(step: int = 3, total: int = 3, config: object = None, **series: Series) -> Snapshot:
     named = {key.replace("__", "/"): value for key, value in series.items()}
     head = Head(total_steps=total, config=config or {})  # type: ignore[arg-type]
     return Snapshot(step=step, head=head, series=named)
@@ -61,7 +55,7 @@ def test_every_chart_is_of_known_metrics_and_colours() -> None:
         assert set(chart.keys) <= set(METRICS)
         assert all(name in DARK.series for name in chart.family)
         assert len(chart.family) == len(chart.keys)
-    words = {chart.title: chart.guide_word for chart in FIXED if chart.guide_word}
+    words = {chart.title: chart.guide for chart in FIXED if chart.guide}
     assert words == {"KL to reference": "limit", "clipped": "alert at", "answers cut": "alert at"}
     assert [chart.title for chart in FIXED] == [
         "KL to reference", "held-out accuracy", "clipped", "answers cut", "entropy",
@@ -88,16 +82,20 @@ def test_a_run_has_the_charts_of_its_metrics_with_reward_and_its_functions_first
     assert charts_of(snapshot()) == ()
 
 
+def limits(chart: Chart, shown: Snapshot) -> list[float]:
+    return [value for value, _ in guides_of(chart, shown)]
+
+
 def test_guide_lines_are_the_runs_thresholds_of_alerts() -> None:
     chart = {one.title: one for one in FIXED}
     plain = snapshot()
-    assert guides_of(chart["KL to reference"], plain) == (0.1,)
-    assert guides_of(chart["clipped"], plain) == (0.3,)
-    assert guides_of(chart["answers cut"], plain) == (0.5,)
-    assert guides_of(chart["entropy"], plain) == ()
+    assert limits(chart["KL to reference"], plain) == [0.1]
+    assert limits(chart["clipped"], plain) == [0.3]
+    assert limits(chart["answers cut"], plain) == [0.5]
+    assert limits(chart["entropy"], plain) == []
     own = snapshot(config={"alerts": {"kl": 0.25}})
-    assert guides_of(chart["KL to reference"], own) == (0.25,)
-    assert guides_of(chart["clipped"], own) == (0.3,)
+    assert limits(chart["KL to reference"], own) == [0.25]
+    assert limits(chart["clipped"], own) == [0.3]
 
 
 @pytest.mark.parametrize(
@@ -155,7 +153,8 @@ def test_the_title_has_value_and_change_and_the_guide_line_beyond_the_range() ->
         (31, " KL to reference  limit .1  .03"),
         (30, " KL  limit .1              .03"),
         (21, " KL  limit .1     .03"),
-        (18, " KL to reference  "),  # the value does not fit either
+        (17, " KL  limit .1    "),
+        (12, " KL to re…  "),
     ):
         assert written(chart_lines(chart, shown, width, 4, DARK, chosen=False)[0]) == expected
     long = snapshot(step=20, total=20, kl=view(*[0.01] * 10, *[0.03] * 10))
@@ -172,11 +171,11 @@ def test_a_title_names_its_curves_and_leaves_out_what_does_not_fit() -> None:
     assert written(title).endswith("low 1.0%  high 2.0%")
     assert colour_of(title, "2.0") == DARK.of_series("clip")
     narrow = chart_lines(chart, shown, 24, 4, DARK, chosen=False)[0]
-    assert written(narrow) == " clipped        low 1.0%"
+    assert written(narrow) == " clipped      low 1.0% …"
     exact, less = (written(chart_lines(chart, shown, width, 4, DARK, chosen=False)[0])
-                   for width in (28, 27))  # fmt: skip
+                   for width in (28, 26))  # fmt: skip
     assert exact == " clipped low 1.0%  high 2.0%"
-    assert less.split() == ["clipped", "low", "1.0%"]
+    assert less.split() == ["clipped", "low", "1.0%", "…"]
     reward = snapshot(reward=view(1.0, 1.0), rewards__a_very_long_name__mean=view(0.5, 0.5))
     (chart,) = charts_of(reward)
     title = chart_lines(chart, reward, 60, 4, DARK, chosen=False)[0]
@@ -207,7 +206,7 @@ def scored(*rewards: ev.RewardValue) -> ev.Group:
     return replace(group, rollouts=(answer,))
 
 
-def moved(form: SeriesView, exact: SeriesView | None = None) -> Snapshot:
+def moved(form: Series, exact: Series | None = None) -> Snapshot:
     rewards = (ev.RewardValue(name="exact_answer", value=1.0, weight=0.5, reason=""),
                ev.RewardValue(name="form", value=1.0, weight=2.0, reason=""))  # fmt: skip
     series = {"reward": view(0.0, 1.0)}
@@ -252,9 +251,9 @@ def test_the_list_of_reward_functions_leaves_three_lines_for_the_curve() -> None
 def test_a_narrow_title_names_the_function_that_moved_the_reward_most() -> None:
     shown = moved(view(0.6, 0.3), exact=view(0.1, 0.5, 0.9))
     (chart,) = charts_of(shown)
-    for width, readouts in ((23, "form .3"), (40, "form .3  exact_answer .9")):
+    for width, readouts in ((23, "form .3 …"), (40, "form .3  exact_answer .9")):
         title = written(chart_lines(chart, shown, width, 4, DARK, chosen=False)[0])
-        assert title.endswith(f" 1  {readouts}")
+        assert title.endswith(f" {readouts}")
 
 
 def test_an_evaluation_that_is_older_than_the_step_says_of_which_step_it_is() -> None:
@@ -300,19 +299,18 @@ def test_a_guide_line_within_the_range_is_drawn_through_the_empty_cells_of_its_r
     assert "┈" not in "".join(map(written, chart_lines(chart, below, 40, 6, DARK, chosen=False)))
 
 
-def test_a_word_is_left_out_where_a_curve_passes() -> None:
-    shown = snapshot(step=40, total=40, kl=view(*[0.1] * 20, 0.0, *[0.1] * 18, 0.2))
+def test_words_of_a_guide_line_are_where_no_curve_passes() -> None:
+    shown = snapshot(step=40, total=40, kl=view(*[0.1, 0.1, 0.1, 0.1, 0.0, 0.2] * 6, *[0.1] * 4))
     (chart,) = charts_of(shown)
     lines = [written(line) for line in chart_lines(chart, shown, 60, 6, DARK, chosen=False)[1:]]
-    (row,) = [line for line in lines if "┈" in line]
-    assert not any(char.isalpha() for char in row)
-    # in 40 cells the words and their spaces are in cells 15 to 24
-    for steps, expected in ((14, True), (15, False), (24, False), (26, True)):
+    assert not any("limit" in line for line in lines)
+    # in 40 cells the words and their spaces are in cells 15 to 24, if nothing else is
+    for steps, place in ((14, "middle"), (15, "side"), (24, "side"), (26, "middle")):
         shown = snapshot(step=40, total=40, kl=view(*[0.0] * steps, *[0.2] * (40 - steps)))
         rows = chart_lines(chart, shown, LABELS + 40, 6, DARK, chosen=False)[1:]
         (guide,) = [written(row)[LABELS:] for row in rows if "┈" in written(row)]
-        crossed = [x for x, char in enumerate(guide) if 0x2800 < ord(char) < 0x2900]
-        assert (" limit .1 " in guide) == expected, (steps, crossed)
+        assert (guide[15:25] == " limit .1 ") == (place == "middle"), guide
+        assert " limit .1 " in guide
 
 
 def test_axis_labels_are_at_the_ends_and_in_the_middle_of_a_tall_chart() -> None:

@@ -8,10 +8,10 @@ import pytest
 from textual import events
 from textual.widgets import Input
 
+from grpo_tui.app.charts.stored import CurveLoader
 from grpo_tui.app.tui import app as workbench
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.screens.compare import CompareScreen
-from grpo_tui.app.tui.screens.compare.load import CurveLoader
 from grpo_tui.app.tui.screens.rollouts import RolloutsScreen
 from grpo_tui.app.tui.screens.watch import WatchScreen
 from grpo_tui.experiments.reader import StoreReader
@@ -114,12 +114,12 @@ async def test_keys_typed_while_a_comparison_is_read_are_handled_in_order(tmp_pa
 async def test_moves_through_answers_wait_for_the_step_and_the_group(store: Path) -> None:
     app = Workbench(store)
     async with app.run_test(size=(120, 40)):
-        type_at_once(app, "enter", "4", "J", "right", "right", "right")
+        type_at_once(app, "enter", "4", "n", "right", "right", "right")
         await until(app, lambda: isinstance(app.screen, RolloutsScreen) and not app._early)
         screen = app.screen
         assert isinstance(screen, RolloutsScreen)
-        assert screen.view.group == 1
-        assert screen.view.token == screen.view.places[3]
+        assert screen.view.group_at == 1
+        assert screen.view.token == screen.view.tokens[3]
 
 
 async def test_text_typed_behind_the_key_that_opens_a_field_goes_into_it(store: Path) -> None:

@@ -179,7 +179,7 @@ async def test_a_setting_is_gone_to_on_new_run(store: Path) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await take(app, pilot, "max_new_tok", "Setting: rollout.max_new_tokens")
         await until(app, lambda: getattr(app.screen, "mode", "") == "new_run")
-        assert app.screen.view.row.id == "rollout.max_new_tokens"  # type: ignore[attr-defined]
+        assert app.screen.view.row.path == "rollout.max_new_tokens"  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

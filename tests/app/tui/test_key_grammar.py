@@ -16,10 +16,10 @@ from tests.app.tui.screens.test_watch import SHORT, settle, workbench
 
 # Screens whose keys still have their earlier meanings.
 EARLIER = {
-    "AlertsLog", "ChartScreen", "Choice", "ChatScreen", "CompareScreen", "Curves", "ExploreScreen",
-    "Groups", "Lanes", "LabScreen", "LatestScreen", "NewRunScreen",
-    "QueueScreen", "RolloutsScreen", "RunsScreen", "WatchScreen", "AnswersPanel", "CrashScreen",
-    "HelpScreen", "WorkbenchScreen", "ControlScreen", "Ask",
+    "AlertsLog", "ChartScreen", "Choice", "CompareScreen", "Curves", "ExploreScreen",
+    "Groups", "Lanes", "LatestScreen",
+    "QueueScreen", "RunsScreen", "WatchScreen", "CrashScreen",
+    "WorkbenchScreen", "ControlScreen", "Ask",
 }  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """Real runs of a tiny model inside the workbench, and the same run through every feed."""
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from grpo_tui.app.feed.replay import ReplayFeed
 from grpo_tui.app.feed.session import Session
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.feed.stored import StoreFeed
+from grpo_tui.app.trial import ready
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.messages import LaunchRequested, ResumeRequested
 from tests import patience
@@ -71,7 +73,7 @@ async def test_a_run_inside_the_app_is_recorded_shown_and_read_back_the_same(
         assert other.metrics == live.metrics
         assert exact(other) == exact(live)
         assert other.series.keys() == live.series.keys()
-        assert other.series["reward"].smooth == live.series["reward"].smooth
+        assert other.series["reward"] == live.series["reward"]
         assert [line.text for line in other.log] == [line.text for line in live.log]
 
 
@@ -119,6 +121,24 @@ async def test_pause_stop_and_resume_reach_the_engine(world: Path, tmp_path: Pat
         await until(app, lambda: not app.is_running)
     assert app.bridge.wait(patience.PATIENCE)
     assert not app.bridge.running
+
+
+async def test_a_run_is_on_watch_while_its_settings_are_checked(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go = threading.Event()
+    require = ready.require
+    monkeypatch.setattr(ready, "require", lambda config: (go.wait(), require(config)))
+    app = Workbench(tmp_path / "grpo.db")
+    async with app.run_test(size=(120, 40)) as pilot:
+        app.post_message(LaunchRequested(settings(world, name="quick-hare", steps=1)))
+        await pilot.pause()
+        await until(app, lambda: "Starting quick-hare: checking its settings" in frames.text(app))
+        assert app.live is None
+        frames.check(app)
+        go.set()
+        await until(app, lambda: "run is complete after 1 step" in frames.text(app))
+    assert app.bridge.wait(patience.PATIENCE)
 
 
 async def test_an_engine_that_fails_shows_why_and_what_to_do(world: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from grpo_engine.config.parse import build, merge, parse_sets, problems, read_ya
 from grpo_engine.config.safe_yaml import parse_json, parse_yaml
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError, quoted, shortened
-from grpo_tui.app.tui.screens.new_run.form import RunForm
+from grpo_tui.app.tui.screens.new_run.state import RunForm
 
 LISTS = ("task.tools", "rewards.functions", "model.lora_keys", "rollout.stop")
 TOOLS = ["tools.py:population", "tools.py:area"]
@@ -43,8 +43,8 @@ def test_a_list_has_the_same_forms_on_the_command_line_in_a_file_and_in_the_form
     for config in (
         build(parse_sets([f"{path}={text}"])),
         build(_file(tmp_path, path, text)),
-        RunForm(RunConfig()).type(path, text).config(),
-        RunForm(RunConfig()).from_yaml(f"{section}:\n  {name}: {text}\n").config(),
+        RunForm(RunConfig()).type(path, text).build(),
+        RunForm(RunConfig()).from_yaml(f"{section}:\n  {name}: {text}\n").build(),
     ):
         assert list(getattr(getattr(config, section), name)) == TOOLS
 
@@ -59,7 +59,7 @@ def test_a_list_of_one_needs_no_brackets(text: str) -> None:
 )
 def test_the_form_keeps_a_list_whose_items_need_quotes(stop: list[str]) -> None:
     config = build({"rollout": {"stop": stop}})
-    assert RunForm(RunConfig()).from_yaml(RunForm(config).to_yaml()).config() == config
+    assert RunForm(RunConfig()).from_yaml(RunForm(config).to_yaml()).build() == config
     assert build(parse_sets([f"rollout.stop={as_text(stop)}"])) == config
 
 

@@ -17,9 +17,9 @@ from grpo_tui.app.tui.dialogs.help.topics import (
     SCREENS,
     Part,
     alert_parts,
+    matching,
     metric_parts,
     panel_parts,
-    places_of,
     setting_parts,
     topic_parts,
 )
@@ -29,56 +29,51 @@ from grpo_tui.app.tui.widgets.field import Field
 
 KEYS = ("keys", "keys on every screen")
 ENDS = "↑↓ scroll   esc {}"
-NOTHING = "Nothing matches this text."
-FOLLOWS_S = 0.05
+NO_MATCH = "Nothing matches this text."
+REFERENCE_S = 0.05  # after the first frame
 WIDTH = 92
-MOST_LINES = 20
-FIRST = 12  # entries of the reference that are drawn before anyone scrolls
-TIMES = 4  # how many times as many are drawn when the end comes near
-EVERY = 10**6  # more entries than there are
+MAX_LINES = 20
 
 
 def content_of(part: Part, width: int) -> Content:
-    """Return a part as escaped text; what highlighted words say is in a column of its own."""
+    """A part as escaped text; what follows highlighted words is in a column of its own."""
     pieces: list[Content] = [Content.styled(safe(part.heading), "bold $headline"), Content("\n")]
     column = max((cell_len(safe(word)) + 2 for word, _ in part.paragraphs if word), default=0)
     for word, text in part.paragraphs:
         indent = column if word else 0
-        lines = wrap(text.replace("`", ""), max(8, width - indent), MOST_LINES)
+        lines = wrap(text.replace("`", ""), max(8, width - indent), MAX_LINES)
         if word:
             pieces.append(Content.styled(pad(word, column), "$accent"))
-        said = f"\n{' ' * indent}".join(lines)
-        pieces += [Content.styled(said, "$foreground"), Content("\n")]
+        text = f"\n{' ' * indent}".join(lines)
+        pieces += [Content.styled(text, "$foreground"), Content("\n")]
     return Content("").join(pieces)
 
 
 def reference(
-    snapshot: Snapshot, width: int, needle: str = "", most: int = EVERY,
-    keys: Sequence[Part] = (),
-) -> Content:  # fmt: skip
-    """Return all metrics, alerts and settings that match the needle, up to `most`.
+    snapshot: Snapshot, width: int, needle: str = "", keys: Sequence[Part] = ()
+) -> Content:
+    """All metrics, alerts and settings that match the needle.
 
     A needle also finds keys, screens and panels, which are what this page begins with otherwise.
     """
     pieces: list[Content] = []
     lists: dict[str, Sequence[Part]] = {
-        **(places_of(needle.casefold(), keys) if needle else {}),
+        **(matching(needle.casefold(), keys) if needle else {}),
         "metrics": metric_parts(snapshot), "alerts": alert_parts(), "settings": setting_parts(),
     }  # fmt: skip
     for name, parts in lists.items():
-        kept = [part for part in parts if needle.casefold() in haystack(part)][:most]
-        most -= len(kept)
-        if kept:
+        matches = [part for part in parts if needle.casefold() in haystack(part)]
+        if matches:
             heading = name if needle else f"all {name}"
             pieces.append(Content.styled(f"{heading}\n", "$text-muted"))
-            pieces += [content_of(part, width) for part in kept]
-    return Content("\n").join(pieces) if pieces else Content.styled(NOTHING, "$text-muted")
+            pieces += [content_of(part, width) for part in matches]
+    return Content("\n").join(pieces) if pieces else Content.styled(NO_MATCH, "$text-muted")
 
 
 def haystack(part: Part) -> str:
-    """Return all words of a part, for the filter."""
-    words = (text for paragraph in part.paragraphs for text in paragraph)
-    return " ".join((part.heading, *words)).casefold()
+    """All words of a part, for the filter."""
+    texts = (text for paragraph in part.paragraphs for text in paragraph)
+    return " ".join((part.heading, *texts)).casefold()
 
 
 class HelpScreen(Filtered[None]):
@@ -108,14 +103,15 @@ class HelpScreen(Filtered[None]):
             self._parts += topic_parts(f"screen:{mode}", snapshot)
         self._parts += [part for part in panel_parts(mode) if part not in self._parts]
         for heading, everywhere in zip(KEYS, (False, True), strict=True):
-            rows = tuple((k.written, k.help) for k in keys if k.everywhere == everywhere)
+            rows = tuple(
+                (key.written, key.help) for key in keys if key.keys and key.everywhere == everywhere
+            )
             self._parts += [Part(heading, rows)] if rows else []
         self._snapshot = snapshot
-        self._most = FIRST  # reference entries; more are drawn when the end comes near
 
     @property
     def _width(self) -> int:
-        """The room for text, inside the frame and beside the scroll bar."""
+        """The width of the text, inside the frame and beside the scroll bar."""
         return min(WIDTH, int(0.98 * self.app.size.width)) - 6
 
     def compose(self) -> ComposeResult:
@@ -131,26 +127,13 @@ class HelpScreen(Filtered[None]):
 
     def on_mount(self) -> None:
         """Focus the text for scrolling; fill in the reference after the first frame."""
-        scroll = self.query_one(VerticalScroll)
-        scroll.focus()
-        self.watch(scroll, "scroll_y", self._refer_on, init=False)
-        self.set_timer(FOLLOWS_S, self._refer)
+        self.query_one(VerticalScroll).focus()
+        self.set_timer(REFERENCE_S, self._refer)
 
     def _refer(self) -> None:
-        if self.is_attached and self._most == FIRST and not self.query_one(Input).value:
-            found = reference(self._snapshot, self._width, most=FIRST)
-            self.query_one("#reference", Static).update(found)
-
-    def _refer_on(self) -> None:
-        scroll = self.query_one(VerticalScroll)
-        left = scroll.max_scroll_y - scroll.scroll_target_y
-        if self._most < EVERY and left < 2 * scroll.size.height and not self.query_one(Input).value:
-            to_the_end = left <= 0
-            self._most = EVERY if to_the_end else self._most * TIMES
-            found = reference(self._snapshot, self._width, most=self._most)
-            self.query_one("#reference", Static).update(found)
-            if to_the_end:  # to the old end; the text has just grown
-                self.call_after_refresh(scroll.scroll_end, animate=False)
+        if self.is_attached and not self.query_one(Input).value:
+            content = reference(self._snapshot, self._width)
+            self.query_one("#reference", Static).update(content)
 
     @on(Input.Submitted)
     def read_on(self) -> None:
@@ -163,8 +146,7 @@ class HelpScreen(Filtered[None]):
         self.query_one(Vertical).border_subtitle = ENDS.format("clear" if event.value else "close")
         for item in self.query(".topic"):
             item.display = not event.value
-        self._most = EVERY
         keys = [part for part in self._parts if part.heading in KEYS]
-        found = reference(self._snapshot, self._width, event.value, keys=keys)
-        self.query_one("#reference", Static).update(found)
+        content = reference(self._snapshot, self._width, event.value, keys)
+        self.query_one("#reference", Static).update(content)
         self.query_one(VerticalScroll).scroll_home(animate=False)

@@ -82,40 +82,49 @@ PANELS: Mapping[str, Part] = {
     "prompts": Part("groups of a step", (
         ("", "A row for each prompt: mean reward of its answers and their spread. If all "
              "scored the same (=), the prompt gives no training signal."),
-        ("s", "sorts by surprise (“surp”: unlikely answers with a strong push), reward, length, "
-              "KL, clip."),
+        ("↑ ↓", "choose a prompt; n and p do so from every panel."),
+        ("s", "sorts by surprise (“surp”: the strongest push), reward, length, KL or clip, and "
+              "goes to the answer or the token that is furthest."),
         ("t", "switches to pinned prompts, which are sampled at many steps, and to held-out ones."),
-        ("@", "goes to the same prompt at a step that you type; -50 is 50 steps earlier."),
+        ("[ ]", "go to the same prompt at an earlier or later step, @ to a step that you type; -50 "
+                "is 50 steps earlier. d shows the words that changed since."),
+        ("/", "finds a text in all prompts and answers of the run; n and p go through the hits."),
     )),
     "tokens": Part("tokens of an answer", (
-        ("", "The bar under a token is what m chose: push (the loss's slope in its "
-             "log-probability, with clipping and the KL term), change of its log-probability, "
-             "KL to the reference, entropy, or whether it is clipped. A full bar is the largest of "
-             "the group, so bars of two answers can be compared."),
+        ("", "The bar under a token is what m chose: push (the gradient in its log-probability, "
+             "with clipping and KL), change of its log-probability, KL to the reference, entropy, "
+             "or whether it is clipped. A full bar is the largest of the group, so bars of two "
+             "answers can be compared. Yellow is down, blue is up."),
+        ("← → ↑ ↓", "go to the next token and to the next answer."),
+        ("f F", "go to the next and the previous clipped token of the run. The palette has highest "
+                "ratio, highest KL, lowest probability and largest share of the loss instead."),
         ("underlined", "the token is clipped: its ratio left the interval, its push has stopped."),
-        ("probability", "under the reference (the model before training), old (when the answer was "
-                        "sampled), new (in the last pass), after (once the step was done; kept "
-                        "for pinned prompts and the first groups of a step)."),
-        ("ratio", "new ÷ old. In the first pass it is 1 by construction."),
-        ("▸ ▾", "a turn of a dialogue, folded or open: tokens, reply, what the environment told, "
-                "reward. space opens all; page down and page up go through them."),
-        ("slope", "which way the loss moves its log-probability: what the advantage pushes and "
-                  "what KL pulls. Shown where the recipe has a KL term in the loss."),
-        ("term", "what this token adds to the objective, the negative of the loss, written out; "
-                 "“for the sampler” is the "
-                 "weight that corrects for a sampler that rounds differently than the trainer."),
+        ("prob.", "under the reference (the model before training), old (when the answer was "
+                  "sampled), new (in the last pass), after (once the step was done; kept "
+                  "for pinned prompts and the first groups of a step)."),
+        ("ratio", "new ÷ old, in the last pass and in each pass. In the first it is 1 by "
+                  "construction."),
+        ("gradient", "which way the loss moves its log-probability: what the advantage pushes and "
+                     "what KL pulls. Shown where the recipe has a KL penalty in the loss."),
+        ("share", "what this token adds to the objective, the negative of the loss, written out; "
+                  "“for the sampler” is the "
+                  "weight that corrects for a sampler that rounds differently than the trainer."),
+        ("▸ ▾", "a turn of a dialogue, folded or open: tokens, reply, what the environment "
+                "recorded, reward. space opens all; page down and page up go through them."),
     )),
     "why": Part("why this reward", (
         ("", "Each reward function's value, its weight, and its reason. The weighted sum is the "
              "reward; advantage is how far it lies above its siblings' mean."),
         ("█", "a full bar is the function's largest score in this step."),
+        ("↑ ↓", "scroll, where not all of it fits."),
     )),
     "lab": Part("lab: what if", (
         ("", "What if a setting had been another? v on Rollouts (4) opens the lab. It shows the "
              "stored answers of a range of steps, a step or a group under other settings: "
              "computed by the loss from their stored numbers, beside what the run did."),
+        ("↑ ↓ ← →", "choose a setting and change it; on the right, choose a group or an answer."),
         ("mean push", "what a token adds to the objective, without its sign, on average."),
-        ("KL term", "what the distance to the reference adds to the loss."),
+        ("KL penalty", "what the distance to the reference adds to the loss."),
         ("→", "before and after the change; in the bars, which way the loss moves each token, "
               "on one scale for the group; an underlined one is clipped."),
     )),
@@ -206,7 +215,7 @@ SCREENS: Mapping[str, str] = {
     "new_run": "The settings of a new run. What differs from the preset is marked.",
     "watch": "The run while it trains: where the step is, what its numbers are, what the model "
              "answers, which prompts give a signal, and what needs attention.",
-    "rollouts": "Every recorded answer, down to the single token and its term in the loss.",
+    "rollouts": "Every recorded answer, down to the single token and its share of the loss.",
     "compare": "Runs side by side. One crosshair reads every run at the same step, tokens or "
                "time. In the column verdict, ▲ is better and ▼ worse than the baseline ◆ for "
                "sure, and tie is neither; other differences may be chance. Settings are pooled "
@@ -220,22 +229,22 @@ DIRECTIONS = {"up": "Higher is better.", "down": "Lower is better.", "none": ""}
 
 def metric_part(name: str, snapshot: Snapshot | None = None) -> Part:
     """Describe a metric: its meaning, better direction, guide lines and current value."""
-    found: MetricSpec = spec(name)
-    paragraphs = [("", found.help)]
-    if DIRECTIONS[found.direction]:
-        paragraphs.append(("", DIRECTIONS[found.direction]))
-    if found.guides:
-        lines = ", ".join(with_unit(guide, found.unit) for guide in found.guides)
+    metric: MetricSpec = spec(name)
+    paragraphs = [("", metric.help)]
+    if DIRECTIONS[metric.direction]:
+        paragraphs.append(("", DIRECTIONS[metric.direction]))
+    if metric.guides:
+        lines = ", ".join(with_unit(guide, metric.unit) for guide in metric.guides)
         paragraphs.append(("guide line", lines))
     if snapshot is not None and name in snapshot.series:
         view = snapshot.series[name]
-        unit = found.unit
+        unit = metric.unit
         now = f"{with_unit(view.last, unit)} at step {view.last_step}, smoothed "
         paragraphs.append(("now", now + with_unit(view.value, unit)))
-    if found.also:
-        paragraphs.append(("also called", found.also))
+    if metric.also:
+        paragraphs.append(("also called", metric.also))
     paragraphs.append(("stored as", name))
-    return Part(found.label, tuple(paragraphs))
+    return Part(metric.label, tuple(paragraphs))
 
 
 def setting_part(path: str) -> Part:
@@ -249,9 +258,9 @@ def setting_part(path: str) -> Part:
 def _setting_part(info: "Setting") -> Part:
     paragraphs = [("", info.help)]
     paragraphs.append(("values", info.allowed))
-    nothing = "set by the recipe" if info.path.startswith("algorithm.") else "nothing"
-    default = nothing if info.default is None else json.dumps(info.default).strip('"')
-    paragraphs.append(("default", default or nothing))
+    empty = "set by the recipe" if info.path.startswith("algorithm.") else "nothing"
+    default = empty if info.default is None else json.dumps(info.default).strip('"')
+    paragraphs.append(("default", default or empty))
     return Part(info.path, tuple(paragraphs))
 
 
@@ -277,8 +286,8 @@ def alert_part(rule: str, snapshot: Snapshot) -> Part:
 
 def _name_of(rule: str) -> str:
     """An alert's heading; Watch's sentence has reward hacking, of which form is the usual kind."""
-    words = {"format_hacking": "reward hacking"}.get(rule, rule.replace("_", " "))
-    return f"alert: {words}"
+    name = {"format_hacking": "reward hacking"}.get(rule, rule.replace("_", " "))
+    return f"alert: {name}"
 
 
 def _raised(alert: AlertView) -> str:
@@ -304,12 +313,12 @@ def topic_parts(topic: str, snapshot: Snapshot) -> list[Part]:
     return [Part(name or kind, (("", "There is no help on this."),))]
 
 
-def places_of(needle: str, keys: Sequence[Part]) -> dict[str, tuple[Part, ...]]:
+def matching(needle: str, keys: Sequence[Part]) -> dict[str, tuple[Part, ...]]:
     """The keys, screens and panels that match a text, by what they are."""
-    rows = (row for part in keys for row in part.paragraphs)
-    found = tuple(row for row in rows if needle in " ".join(row).casefold())
+    rows = [row for part in keys for row in part.paragraphs]
+    matches = tuple(row for row in rows if needle in " ".join(row).casefold())
     screens = (Part(name.replace("_", " "), (("", text),)) for name, text in SCREENS.items())
-    return {"keys": (Part("keys of this screen", found),) if found else (),
+    return {"keys": (Part("keys of this screen", matches),) if matches else (),
             "screens and panels": (*screens, *PANELS.values())}  # fmt: skip
 
 
@@ -321,8 +330,8 @@ def alert_parts() -> list[Part]:
     """Return every alert and where its threshold is set."""
     parts = []
     for rule, (meaning, threshold) in ALERTS.items():
-        where = [("threshold", f"alerts.{threshold}")] if threshold else []
-        parts.append(Part(_name_of(rule), (("", meaning), *where, ("stored as", rule))))
+        setting = [("threshold", f"alerts.{threshold}")] if threshold else []
+        parts.append(Part(_name_of(rule), (("", meaning), *setting, ("stored as", rule))))
     return parts
 
 
@@ -335,5 +344,5 @@ def setting_parts() -> tuple[Part, ...]:
 
 def metric_parts(snapshot: Snapshot) -> list[Part]:
     """Return all metrics, those of the shown run first."""
-    own = [name for name in snapshot.series if name not in METRICS]
-    return [metric_part(name, snapshot) for name in (*METRICS, *own)]
+    custom = [name for name in snapshot.series if name not in METRICS]
+    return [metric_part(name, snapshot) for name in (*METRICS, *custom)]

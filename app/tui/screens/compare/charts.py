@@ -16,14 +16,17 @@ from textual.binding import Binding, BindingType
 from textual.reactive import reactive
 
 from grpo_engine.metrics import spec
+from grpo_tui.app.charts.series import SMOOTHINGS
+from grpo_tui.app.charts.stored import CurveLoader, CurveRequest
 from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.dialogs.picker import Item, Picked, Picker
+from grpo_tui.app.tui.keys import LAST
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
 from grpo_tui.app.tui.screens.compare.curves import ChartPicked, CurvesPanel, CurvesResized, Panned
-from grpo_tui.app.tui.screens.compare.load import CurveLoader, CurveRequest, load_comparison
+from grpo_tui.app.tui.screens.compare.load import load_comparison
 from grpo_tui.app.tui.screens.compare.panels import ViewPanel
-from grpo_tui.app.tui.screens.compare.tracks import SMOOTHINGS
 from grpo_tui.app.tui.screens.compare.view import AXES, View
+from grpo_tui.app.tui.widgets.panel import Panel
 from grpo_tui.experiments.errors import StoreError
 
 REST_S = 0.2
@@ -215,6 +218,14 @@ class ChartScreen(WorkbenchScreen):
     def pan_with_wheel(self, message: Panned) -> None:
         """Show an earlier or later part of the axis."""
         self.action_pan(message.by)
+
+    @on(Panel.Moved, "#curves")
+    def move_in_curves(self, message: Panel.Moved) -> None:
+        """Choose another chart; to the side, and to both ends, move the crosshair."""
+        if message.columns or abs(message.rows) == LAST:
+            self.action_cross(message.columns or message.rows)
+        else:
+            self.action_down(message.rows)
 
     # -- crosshair and curves ---------------------------------------------------------------
 

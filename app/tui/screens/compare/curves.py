@@ -1,25 +1,43 @@
-"""The curves pane: charts of the chosen metrics with a shared crosshair."""
+"""The curves panel of Compare and Explore: charts of the chosen metrics with a shared crosshair.
 
-from dataclasses import dataclass
+Each run has a mark as well as a colour. Marks are staggered along the curves, so that they stay
+visible where curves overlap, and appear at each curve's end.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from textual import events
 from textual.message import Message
 
-from grpo_tui.app.tui.looks.colours import style
+from grpo_engine.metrics import natural_range, spec
+from grpo_tui.app.charts.series import Trace
+from grpo_tui.app.charts.stored import ChartData
+from grpo_tui.app.text.numbers import with_unit
+from grpo_tui.app.text.safe_text import cell_len, clip
+from grpo_tui.app.tui.looks.colours import Palette, style
 from grpo_tui.app.tui.screens.compare.panels import ViewPanel
-from grpo_tui.app.tui.screens.compare.plot import (
+from grpo_tui.app.tui.screens.compare.texts import place_text
+from grpo_tui.app.tui.screens.compare.view import View
+from grpo_tui.app.tui.widgets.charts.plot import (
     LABELS,
-    axis_line,
-    chart_lines,
+    Curve,
+    Guide,
+    axis_of,
+    cross_column,
     cross_position,
     plot,
+    plot_lines,
 )
-from grpo_tui.app.tui.widgets.charts.curves import side_by_side
+from grpo_tui.app.tui.widgets.charts.stack import ChartStack, Row, side_by_side
+from grpo_tui.app.tui.widgets.charts.title import Readout, title_line
 from grpo_tui.app.tui.widgets.panel import Line
 
-TWO_COLUMNS = 116
-TALL = 8
+TALL = 8  # lines of a chart
+LONGEST_NAME = 24
+ARROWS = {"up": " ↑", "down": " ↓", "none": ""}
 AXIS_WORDS = {"step": "by step", "tokens": "at equal tokens", "wall": "at equal wall time"}
 
 
@@ -44,42 +62,45 @@ class CurvesResized(Message):
     """The width of the charts has changed."""
 
 
-class CurvesPanel(ViewPanel):
+class CurvesPanel(ViewPanel, ChartStack):
     """Charts of the chosen metrics, stacked, with a shared crosshair."""
+
+    two_columns = 116
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__("curves", **kwargs)
-        self._top = 0
-        self._boxes: list[tuple[int, int, int, int, int]] = []
-        self._plots: dict[tuple[Any, ...], Any] = {}
 
     @property
     def pixels(self) -> int:
         """The width of a chart in pixel columns."""
-        columns, _ = self._rows()
-        return max(2, 2 * ((self.inner.width - (columns - 1) * 2) // columns - LABELS))
+        return max(2, 2 * (self.chart_width(len(self._metrics)) - LABELS))
+
+    @property
+    def _drawn_width(self) -> int:
+        """The cells of each chart: those for which the curves were read."""
+        data = self.view.charts
+        return data.request.wide // 2 + LABELS if data else self.chart_width(len(self._metrics))
 
     def on_resize(self) -> None:
         """Request curves for the new width."""
         self.post_message(CurvesResized())
 
-    def _rows(self) -> tuple[int, int]:
-        """The number of columns and rows of charts."""
-        wide = self.inner.width >= TWO_COLUMNS
-        count = 1 if self.view.solo else max(1, len(self.view.metrics))
-        columns = 2 if wide and count > 1 else 1
-        return columns, max(1, min(-(-count // columns), (self.inner.height - 1) // TALL))
+    @property
+    def _metrics(self) -> tuple[str, ...]:
+        view = self.view
+        return view.metrics if not view.solo else (view.metric,) if view.metric else ()
+
+    def _rows(self) -> list[Row]:
+        """The rows of charts that fit, including the chosen one."""
+        keys, columns = self._metrics, self.columns(len(self._metrics))
+        rows = [(range(i, min(i + columns, len(keys))), TALL)
+                for i in range(0, len(keys), columns)]  # fmt: skip
+        chosen = 0 if self.view.solo else self.view.chart
+        return self.fitting(rows, self.inner.height - 1, chosen)
 
     def in_sight(self) -> tuple[str, ...]:
         """The metrics whose charts fit, including the chosen one."""
-        view = self.view
-        if view.solo or not view.metrics:
-            return (view.metric,) if view.metric else ()
-        columns, fit = self._rows()
-        line = min(view.chart, len(view.metrics) - 1) // columns
-        last = -(-len(view.metrics) // columns) - fit
-        self._top = max(line - fit + 1, max(0, min(self._top, line, last)))
-        return view.metrics[self._top * columns : (self._top + fit) * columns]
+        return tuple(self._metrics[index] for charts, _ in self._rows() for index in charts)
 
     def _about(self) -> str:
         """How the curves are drawn, as a note in the frame."""
@@ -103,63 +124,44 @@ class CurvesPanel(ViewPanel):
             rows.append(f"{view.name(run)}\t{value}\t{'' if step is None else f'step {step}'}")
         return "\n".join(rows)
 
-    def paint(self, width: int, height: int) -> list[Line]:
+    def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - the base class has both
         """The charts that fit, then the axis."""
         view, palette = self.view, self.palette
-        data = view.charts
-        self._boxes = []
         self.note = self._about()
-        if data is None:
+        if view.charts is None:
             return [[("reading", style(palette.label))]]
-        if not view.metrics:
+        keys, rows = self._metrics, self._rows()
+        if not keys:
             return [[("No metrics are recorded yet.", style(palette.label))]]
-        each = data.request.wide // 2 + LABELS
-        columns, fit = self._rows()
-        columns = columns if each * columns + 2 * (columns - 1) <= width else 1
-        keys = self.in_sight()
-        loaded = {chart.key: chart for chart in data.charts}
-        heights = [(height - 1) // fit + (place < (height - 1) % fit) for place in range(fit)]
-        lines: list[Line] = []
-        for place, tall in enumerate(heights):
-            blocks: list[list[Line]] = []
-            for column, key in enumerate(keys[place * columns : (place + 1) * columns]):
-                index, left = view.metrics.index(key), column * (each + 2)
-                self._boxes.append((index, left, len(lines), each, tall))
-                chart = loaded.get(key)
-                blocks.append(
-                    self._chart(chart, key == view.metric, each, tall) if chart else
-                    [[(f" {key}: reading", style(palette.label))], *([[]] * (tall - 1))]
-                )  # fmt: skip
-            lines += side_by_side(blocks, each) if blocks else [[]] * tall
-        more = 0 if view.solo else len(view.metrics) - len(keys)
+        width = self._drawn_width
+        lines = self.stacked(rows, width, self._chart)
+        more = len(keys) - sum(len(charts) for charts, _ in rows)
         self.title = f"curves · {more} more ↕" if more > 0 else "curves"
-        axis = axis_line(view, each, data.span, palette, data.first)
-        return [*lines, axis if columns == 1 else side_by_side([[axis], [axis]], each)[0]]
+        axis = [[axis_line(view, width, palette)]] * self.columns(len(keys))
+        return [*lines, *side_by_side(axis, width)]
 
-    def _chart(self, chart: Any, chosen: bool, width: int, height: int) -> list[Line]:
+    def _chart(self, index: int, width: int, height: int) -> list[Line]:
         view, palette = self.view, self.palette
-        data = view.charts
-        assert data is not None
+        key = self._metrics[index]
+        charts = view.charts.charts if view.charts else ()
+        chart = next((chart for chart in charts if chart.key == key), None)
+        if chart is None:
+            return [[(f" {key}: reading", style(palette.label))], *([[]] * (height - 1))]
         size = (width - LABELS, max(1, height - 1))
         front = view.chosen.id if view.chosen else ""
-        key = (id(chart), size, palette.name, view.hidden, front, view.bands, view.log)
-        if key not in self._plots:
-            kept = {id(one) for one in data.charts}
-            self._plots = {k: v for k, v in self._plots.items() if k[0] in kept}
-            # keep a reference to the chart, so that its id is not reused.
-            self._plots[key] = (chart, plot(chart, view, *size, palette))
-        cells, scale = self._plots[key][1]
-        return chart_lines(chart, view, cells, scale, width, palette, chosen, data.span,
-                           data.first)  # fmt: skip
+        drawn_for = (chart, size, palette, view.hidden, front, view.bands, view.log, view.solo)
+        cells, scale = self.unchanged(key, drawn_for, lambda: plot_of(chart, view, *size, palette))
+        title = chart_title(chart, view, width, palette, chosen=key == view.metric)
+        return [title, *plot_lines(cells, scale, palette, cross_of(view, size[0]))]
 
     def _pick(self, event: events.MouseEvent, zoom: int = 0) -> None:
-        place = self.inside(event.offset)
-        data = self.view.charts
-        for index, left, top, wide, tall in self._boxes:
-            if top <= place.y < top + tall and left <= place.x < left + wide and data is not None:
-                column = place.x - left - LABELS
-                here = data.first + cross_position(column, data.span, wide - LABELS)
-                self.post_message(ChartPicked(index, here if column >= 0 else None, zoom))
+        if (at := self.chart_at(event.offset)) and (data := self.view.charts) is not None:
+            index, column = at[0], at[1] - LABELS
+            width = self._drawn_width - LABELS
+            if column < width:
+                x = data.first + cross_position(column, data.span, width)
+                chart = self.view.chart if self.view.solo else index
+                self.post_message(ChartPicked(chart, x if column >= 0 else None, zoom))
 
     def on_click(self, event: events.Click) -> None:
         """Choose the clicked chart and move the crosshair there."""
@@ -184,3 +186,148 @@ class CurvesPanel(ViewPanel):
         """Drag the crosshair."""
         if event.button:
             self._pick(event)
+
+
+def curves_of(chart: ChartData, view: View, palette: Palette) -> list[Curve]:
+    """The curves of a chart from back to front, with the chosen run in front.
+
+    Only that one, and one that is alone, has the range of its values below it.
+    """
+    visible = {run.id for run in view.drawn}
+    chosen = view.chosen.id if view.chosen else ""
+    back: list[Curve] = []
+    front: list[Curve] = []
+    grouped: set[str] = set()
+    for runs, trace in chart.bands if view.bands else ():
+        if visible & set(runs):
+            grouped |= set(runs)
+            look = view.look(runs[0], palette)
+            curve = Curve(_within(trace, chart.key, view.log), look.colour, look.mark, palette.raw)
+            (front if chosen in runs else back).append(curve)
+    alone = sum(curve.run in visible for curve in chart.curves) == 1
+    for item in chart.curves:
+        if item.run in visible - grouped:
+            look, smooth = view.look(item.run, palette), not item.series.sparse and view.smoothing
+            ranged = palette.raw if smooth and (alone or item.run == chosen) else None
+            curve = Curve(item.trace, look.colour, look.mark, ranged)
+            (front if item.run == chosen else back).append(curve)
+    return back + front
+
+
+def _within(trace: Trace, key: str, log: bool) -> Trace:
+    """An interval without what the metric cannot be, such as a share above 1."""
+    low, high = natural_range(key)
+    if log:
+        low, high = -math.inf, math.log10(high)
+    return replace(trace, columns=tuple(
+        replace(item, low=min(max(item.low, low), high), high=min(max(item.high, low), high))
+        for item in trace.columns
+    ))  # fmt: skip
+
+
+def plot_of(
+    chart: ChartData, view: View, width: int, height: int, palette: Palette
+) -> tuple[Any, Any]:
+    """The cells of a chart without the crosshair, and its vertical axis.
+
+    Its guide lines are the limits of the run's alerts, which have their words, else the metric's.
+    """
+    about, curves = spec(chart.key), curves_of(chart, view, palette)
+    named = chart.key in view.guides and view.solo
+    guides: list[Guide] = [
+        (value, [f"limit {with_unit(value, about.unit)}"] if named else [])
+        for value in view.guides.get(chart.key, about.guides)
+    ]
+    scale = axis_of(chart.key, curves, height, [value for value, _ in guides], log=view.log)
+    return plot(curves, scale, width, height, palette, [] if view.log else guides), scale
+
+
+def cross_of(view: View, width: int) -> int:
+    """The cell column of the crosshair; -1 if it is outside."""
+    data = view.charts
+    if data is None or not data.first <= view.x <= data.first + data.span:
+        return -1
+    return cross_column(view.x - data.first, data.span, width)
+
+
+def chart_title(
+    chart: ChartData, view: View, width: int, palette: Palette, *, chosen: bool
+) -> Line:
+    """A metric's name, its better direction, and every run's value at the crosshair."""
+    metric = spec(chart.key)
+    name = f"{metric.label}{ARROWS[metric.direction]}"
+    if view.solo and len(view.runs) == 1:
+        name += extremes(chart)
+    return title_line([name], readouts(chart, view, palette), width, palette, chosen=chosen)
+
+
+def extremes(chart: ChartData) -> str:
+    """The least, largest and last value of the only curve, with their steps."""
+    if not chart.curves:
+        return ""
+    series, unit = chart.curves[0].series, spec(chart.key).unit
+    known = [(value, step) for value, step in zip(series.values, series.steps, strict=True)
+             if math.isfinite(value)]  # fmt: skip
+    if not known:
+        return ""
+    named = (
+        ("min", min(known)),
+        ("max", max(known, key=lambda pair: pair[0])),
+        ("last", known[-1]),
+    )
+    return "".join(f"  {name} {with_unit(value, unit)} @{step}" for name, (value, step) in named)
+
+
+def readouts(chart: ChartData, view: View, palette: Palette) -> list[Readout]:
+    """Each curve's mark, name and recorded value at the crosshair.
+
+    The value of a band is the mean of its seeds.
+    """
+    visible = {run.id for run in view.drawn}
+    groups = [group for group, _ in chart.bands if visible & set(group)] if view.bands else []
+    members = {run for group in groups for run in group}
+    groups += [(run.id,) for run in view.drawn if run.id not in members]
+    return [_readout(chart, view, group, palette) for group in groups]
+
+
+def _readout(chart: ChartData, view: View, group: Sequence[str], palette: Palette) -> Readout:
+    look, name, unit = view.look(group[0], palette), view.name_of(group), spec(chart.key).unit
+    # the number of seeds goes first, and what they share is not cut
+    short = [name.rpartition(", ")[0]] if len(group) > 1 else [clip(name, most) for most in (14, 7)]
+    names = tuple(dict.fromkeys((clip(name, LONGEST_NAME), *short, "")))
+    recorded = [run for run in group if view.curve(chart.key, run) is not None]
+    if not recorded:
+        dim = style(palette.label)
+        return Readout("none", dim, (f"{look.mark} ", dim), names)
+    read = [view.value_at_x(chart.key, run) for run in recorded]
+    values = [value for value, _ in read if value is not None]
+    text = with_unit(math.fsum(values) / len(values) if values else None, unit)
+    reaches = any(view.end(run) >= view.x for run in view.runs if run.id in group)
+    steps = [step for _, step in read if step is not None]
+    if reaches and view.axis == "step" and steps and min(steps) < int(view.x):
+        text += f" @{min(steps)}"  # an evaluation of an earlier step, next to those of this one
+    chosen = view.chosen is not None and view.chosen.id in group
+    colour = style(look.colour if reaches else palette.label, bold=chosen)
+    return Readout(text, colour, (f"{look.mark} ", style(look.colour, bold=True)), names)
+
+
+def axis_line(view: View, width: int, palette: Palette) -> Line:
+    """The horizontal axis below the charts, with both ends and the crosshair's position."""
+    data = view.charts
+    if data is None:
+        return []
+    room = width - LABELS
+    label = style(palette.label)
+    right = place_text(view.axis, data.first + data.span).removeprefix("step ")
+    left = place_text(view.axis, data.first).removeprefix("step ") if data.first else "0"
+    here = place_text(view.axis, view.x)
+    column = cross_column(view.x - data.first, data.span, room)
+    fits = column + cell_len(here) + 2 <= room
+    start = column if fits else max(0, column - cell_len(here) - 1)
+    left = left if start > len(left) + 1 else ""
+    rest = room - start - cell_len(here) - 2
+    return [
+        (" " * LABELS, None), (left, label), (" " * (start - len(left)), None),
+        (f"▴ {here}" if fits else f"{here} ▴", style(palette.text)),
+        (right.rjust(rest) if rest >= cell_len(right) + 2 else "", label),
+    ]  # fmt: skip

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from grpo_engine.events import CUT
 from grpo_engine.metrics import natural_range, spec
-from grpo_tui.app.feed.series import EVALUATIONS
+from grpo_tui.app.charts.series import EVALUATIONS
 from grpo_tui.app.inspector.groups import letter
 from grpo_tui.app.text.comparison import (
     SURE,
@@ -201,9 +201,9 @@ def run_notes(view: View) -> list[str]:
             break
         if curve is None and view.metric:
             notes.append(f"{name} never recorded {view.metric}")
-        elif curve is not None and curve.line.gaps:
-            notes.append(f"{name}: {curve.line.gaps} of its values are NaN or infinite: gaps")
-        if curve is not None and view.log and curve.shape.lost:
+        elif curve is not None and (gaps := len(curve.series.values) - curve.series.count):
+            notes.append(f"{name}: {gaps} of its values are NaN or infinite: gaps")
+        if curve is not None and view.log and any(value <= 0 for value in curve.series.values):
             notes.append(f"{name}: values at or below 0 cannot be shown on a log scale")
     short = [
         view.name(run)

@@ -143,7 +143,8 @@ def curves_csv(view: View) -> str:
         for curve in chart.curves
         if curve.run in shown
         for step, place, value, smooth in zip(
-            curve.line.steps, curve.positions, curve.line.values, curve.line.smooth, strict=True
+            curve.series.steps, curve.positions, curve.series.values, curve.series.average,
+            strict=True,
         )
     ]  # fmt: skip
     return csv_string(header, rows)

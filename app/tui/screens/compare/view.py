@@ -6,17 +6,16 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from grpo_engine.metrics import spec
+from grpo_tui.app.charts.series import SMOOTHINGS
+from grpo_tui.app.charts.stored import Charts, StoredCurve
 from grpo_tui.app.text.comparison import GREEDY, MAIN_METRICS, ranking_of, run_name, setting_name
 from grpo_tui.app.tui.looks.colours import Palette
 from grpo_tui.app.tui.screens.compare.load import (
     Answers,
-    Charts,
-    CurveData,
     Prompt,
     common_end,
     end_of,
 )
-from grpo_tui.app.tui.screens.compare.tracks import SMOOTHINGS
 from grpo_tui.experiments.compare.values import Comparison, GridView, MetricCell, MetricComparison
 from grpo_tui.experiments.values import RunSummary
 
@@ -276,7 +275,7 @@ class View:
         first, last = self.window
         return self.windowed(self.x - (0.0 if self.x < first else last - first), last - first)
 
-    def curve(self, key: str, run: str) -> CurveData | None:
+    def curve(self, key: str, run: str) -> StoredCurve | None:
         """One run's curve of a metric, if loaded."""
         for chart in self.charts.charts if self.charts else ():
             if chart.key == key:
@@ -286,7 +285,7 @@ class View:
     def value_at_x(self, key: str, run: str) -> tuple[float | None, int | None]:
         """The last number of a metric up to the crosshair, and its step."""
         curve = self.curve(key, run)
-        return curve.line.at(curve.positions, self.x) if curve else (None, None)
+        return curve.series.at(curve.positions, self.x) if curve else (None, None)
 
     # -- pages ------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Completes what is typed into a setting: known names, paths, and the functions of a file."""
+"""Completes what is typed into a setting: item names, paths, and the functions of a file."""
 
 import ast
 from collections.abc import Iterator, Mapping
@@ -37,7 +37,7 @@ ENDINGS: Final[Mapping[str, tuple[str, ...]]] = {
     "rewards.functions": (".py",),
 }
 LISTS: Final = ("rewards.functions", "record.trackers")
-MOST_ENTRIES, MOST_BYTES = 2000, 1_000_000
+MAX_ENTRIES, MAX_BYTES = 2000, 1_000_000
 
 
 def completions(setting: str, text: str) -> tuple[str, ...]:
@@ -47,19 +47,19 @@ def completions(setting: str, text: str) -> tuple[str, ...]:
         return ()
     file, colon, name = last.rpartition(":")
     if setting == "rewards.functions" and colon and file.endswith(".py"):
-        found = [f"{file}:{one}" for one in functions_in(file) if one.startswith(name)]
+        texts = [f"{file}:{item}" for item in functions_in(file) if item.startswith(name)]
     else:
-        found = [one for one in NAMES.get(setting, ()) if one.startswith(last)]
-        found += _paths(last, ENDINGS.get(setting, ()))
-    return tuple(f"{head}{comma}{one}" for one in found)
+        texts = [item for item in NAMES.get(setting, ()) if item.startswith(last)]
+        texts += _paths(last, ENDINGS.get(setting, ()))
+    return tuple(f"{head}{comma}{text}" for text in texts)
 
 
 def _paths(text: str, endings: tuple[str, ...]) -> Iterator[str]:
     """Folders and files that continue a path as typed."""
     folder, slash, start = text.rpartition("/")
     try:
-        place = Path(f"{folder}{slash}" or ".").expanduser()
-        entries = sorted(islice(place.iterdir(), MOST_ENTRIES), key=lambda entry: entry.name)
+        path = Path(f"{folder}{slash}" or ".").expanduser()
+        entries = sorted(islice(path.iterdir(), MAX_ENTRIES), key=lambda entry: entry.name)
         for entry in entries:
             if not entry.name.startswith(start) or (entry.name[0] == "." and not start):
                 continue
@@ -75,10 +75,8 @@ def functions_in(file: str) -> tuple[str, ...]:
     """The public functions of a Python file, read without running it."""
     path = Path(file).expanduser()
     try:
-        facts = path.stat()
-        if facts.st_size > MOST_BYTES:
-            return ()
-        return _functions(path, facts.st_mtime_ns)
+        stat = path.stat()
+        return _functions(path, stat.st_mtime_ns) if stat.st_size <= MAX_BYTES else ()
     except (OSError, ValueError, RuntimeError):
         return ()
 
@@ -103,5 +101,5 @@ class Completer(Suggester):
 
     async def get_suggestion(self, value: str) -> str | None:
         """Return the first completion that adds something."""
-        found = completions(self._setting, value)
-        return next((one for one in found if len(one) > len(value)), None)
+        texts = completions(self._setting, value)
+        return next((text for text in texts if len(text) > len(value)), None)

@@ -1,14 +1,20 @@
 """The Rollouts screen: browse steps, groups, answers and tokens of a stored run."""
 
 import asyncio
+import os
 import re
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Final
+from pathlib import Path
+from typing import Any, ClassVar, Final
 
-from textual import on, work
-from textual.app import ComposeResult
+from textual import events, on, work
+from textual.app import ComposeResult, SuspendNotSupported
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.message import Message
@@ -16,58 +22,266 @@ from textual.reactive import reactive
 
 from grpo_engine.events import Origin
 from grpo_tui.app.feed.snapshot import Snapshot
-from grpo_tui.app.inspector.groups import SortKey, sorted_groups, visits
-from grpo_tui.app.inspector.moments import MEASURES, Measure, Moment, in_order, next_moment
+from grpo_tui.app.inspector.groups import Order, letter, ordered
+from grpo_tui.app.inspector.highlights import (
+    MEASURES,
+    Cursor,
+    Highlight,
+    Measure,
+    in_order,
+    next_highlight,
+)
+from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.dialogs.choices import Choice
+from grpo_tui.app.tui.keys import LAST, PAGE, unbound
+from grpo_tui.app.tui.looks.colours import style
 from grpo_tui.app.tui.messages import RolloutOpened
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
-from grpo_tui.app.tui.screens.rollouts.load import (
+from grpo_tui.app.tui.screens.rollouts import render
+from grpo_tui.app.tui.screens.rollouts.state import (
+    ONCE,
     ORIGINS,
-    GroupDetail,
-    Hits,
-    RunFacts,
+    RunInfo,
+    Search,
     Searcher,
     StepGroups,
+    View,
     load_group,
-    load_moments,
+    load_highlights,
     load_step,
-    run_facts,
+    run_info,
+    visit_near,
 )
-from grpo_tui.app.tui.screens.rollouts.panels import (
-    AnswerPanel,
-    GroupPicked,
-    GroupsPanel,
-    HistoryBar,
-    TokenPicked,
-    ViewPanel,
-    WhyPanel,
-)
-from grpo_tui.app.tui.screens.rollouts.texts import as_csv, as_json, as_markdown, show_in_pager
-from grpo_tui.app.tui.screens.rollouts.view import View
+from grpo_tui.app.tui.widgets.panel import Line, Panel, paragraph
 from grpo_tui.experiments.errors import StoreError
 from grpo_tui.experiments.values import GroupView
 
-if TYPE_CHECKING:
-    from grpo_tui.experiments.reader import StoreReader
-
-MEASURE_KEYS: Final[dict[Measure, str]] = {
-    "clipped": "c", "ratio": "r", "kl": "k", "probability": "p", "term": "t",
+HINTS: Final[dict[Measure, str]] = {
+    "clipped": "clipped", "ratio": "ratio", "kl": "KL", "probability": "prob.", "loss": "share",
 }  # fmt: skip
-FOUND: Final[dict[Measure, str]] = {"kl": "KL", "probability": "prob."}  # as the key line says it
-SORTS: Final[dict[SortKey, tuple[str, str, str, Measure | None]]] = {
+ORDERS: Final[dict[Order, tuple[str, str, str, Measure | None]]] = {
     "prompt": ("p", "prompt", "as they were drawn", None),
-    "surprise": ("s", "surprise", "the strongest push, at its least likely token", "probability"),
+    "surprise": ("s", "surprise", "the strongest push, at the least likely token", "probability"),
     "reward": ("r", "reward", "the best", None),
     "length": ("l", "length", "the longest", None),
-    "kl": ("k", "KL", "the furthest from the reference, at its furthest token", "kl"),
-    "clip": ("c", "clip", "the most clipped, at its first clipped token", "clipped"),
+    "kl": ("k", "KL", "the furthest from the reference, at the furthest token", "kl"),
+    "clip": ("c", "clip", "the most clipped, at the first clipped token", "clipped"),
 }
-NEED_ANSWERS = frozenset({"token(1)", "answer(1)", "group(1)", "moment(1)", "lab", "sort", "heat",
-                          "visit(1)"})  # fmt: skip
-ONCE = "This prompt was sampled at no other step"
-NOWHERE = (-1, -1, -1)  # before the first moment of a step
+NEED_ANSWERS = frozenset({"prompt(1)", "highlight(1)", "lab", "sort", "heat", "visit(1)", "diff"})
+START: Cursor = (-1, -1, -1)  # before the first highlight of a step
 TYPING_S = 0.25  # without a key before a search begins
+NO_RUN = "No run is open. Press 1 for the list of runs, then ⏎ on one."
+NO_GROUPS = "No answers are recorded. The first appear once a step has ended; 3 shows the run."
+
+
+class ViewPanel(Panel):
+    """A panel that draws the screen's view."""
+
+    navigable = True
+    view: reactive[View] = reactive(View)
+
+    def __init__(self, title: str = "", **kwargs: Any) -> None:
+        super().__init__(title, **kwargs)
+        self._top = 0
+
+    def hint(self, text: str, width: int) -> list[Line]:
+        """What would fill the panel."""
+        lines = paragraph(text, width - 2, 5, self.palette.label)
+        return [[(" ", None), *line] for line in lines]
+
+
+class HistoryBar(ViewPanel, can_focus=False):
+    """The current position, and the same prompt over the steps."""
+
+    DEFAULT_CSS = "HistoryBar { height: 2; }"
+    framed: ClassVar[bool] = False
+    live: reactive[bool] = reactive(False)
+
+    def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - two lines always
+        view, palette = self.view, self.palette
+        if view.group is None:
+            return []
+        history = view.loaded.history if view.loaded else ()
+        return [
+            render.position_line(view, width, palette),
+            render.history_line(history, view.group, width, palette, live=self.live),
+        ]
+
+
+class GroupsPanel(ViewPanel):
+    """One row per prompt of the step, or per hit of a search."""
+
+    def topic(self) -> str:
+        return "panel:prompts"
+
+    def paint(self, width: int, height: int) -> list[Line]:
+        view, palette = self.view, self.palette
+        if view.search is not None:
+            return self._paint_search(view.search, width, height)
+        origin = view.step.origin if view.step else "train"
+        self.title = "groups" if origin == "train" else render.origin_name(origin)
+        self.note = f"sort {view.order}" if view.groups else ""
+        if not view.groups:
+            return self.hint("The prompts of a step, with the mean reward of their answers, appear "
+                             "here.", width)  # fmt: skip
+        heading, *rows = render.group_lines(view, width, palette)
+        foot = render.group_keys(view, palette)
+        space = max(1, height - 1 - len(foot))
+        rows = self._scrolled(rows, view.group_at, space)
+        return [heading, *rows, *([[]] * (space - len(rows))), *foot]
+
+    def _paint_search(self, search: Search, width: int, height: int) -> list[Line]:
+        self.title, self.note = "search", render.search_note(search, self.view.hit)
+        if not search.hits:
+            text = f"Searching “{safe(search.text)}” in all prompts and answers of this run."
+            if search.done:
+                text = f"No prompt or answer of this run contains “{safe(search.text)}”."
+            return self.hint(text, width)
+        lines = render.hit_lines(search.hits, self.view.hit, width, self.palette)
+        return self._scrolled(lines, self.view.hit, height)
+
+    def _scrolled(self, lines: list[Line], selected: int, height: int) -> list[Line]:
+        indices = render.visible([1] * len(lines), height, selected, top=self._top)
+        self._top = indices.start
+        return [lines[index] for index in indices]
+
+    def on_click(self, event: events.Click) -> None:
+        """Choose the clicked group or hit."""
+        search = self.view.search
+        row = self.inside(event.offset).y - (0 if search else 1) + self._top
+        if 0 <= row < len(self.view.hits if search else self.view.groups):
+            current = self.view.hit if search else self.view.group_at
+            self.post_message(self.Moved(self, row - current, 0))
+
+
+class AnswerPanel(ViewPanel):
+    """One answer token by token, with the numbers of the token under the cursor."""
+
+    @dataclass
+    class Clicked(Message):
+        """A token was clicked."""
+
+        token: int
+
+    def __init__(self, title: str = "", **kwargs: Any) -> None:
+        super().__init__(title, **kwargs)
+        self._text_top = 2  # the line on which the text begins
+        self._drawn: list[render.TextRow] = []  # by line from there on
+
+    def topic(self) -> str:
+        return "panel:tokens"
+
+    def copy_text(self) -> str:
+        """The answer as the model wrote it, escaped for the terminal."""
+        return safe(self.view.rollout.text, "\n") if self.view.rollout else ""
+
+    def paint(self, width: int, height: int) -> list[Line]:
+        """The group's answers, the text with its bars, the token's numbers, and the siblings."""
+        view, palette = self.view, self.palette
+        group, answer = view.group, view.answer
+        self.title, self.note = "answer", ""
+        if group is None or answer is None:
+            return self.hint(NO_RUN if view.step is None else NO_GROUPS, width)
+        changes = view.diff and (view.earlier is not None or view.loaded is None)
+        self.title += f" {letter(answer.rollout.index)}{', changes' if changes else ' by token'}"
+        self.note_first(*render.heat_notes(view, changes))
+        head = [render.answers_line(group.rollouts, view.answer_at, width, palette)]
+        if changes:
+            return head + self._changes(width)
+        head += self._reason(width)
+        self._text_top = len(head)
+        foot = self._token(width)
+        space = height - len(head) - 1
+        least = render.TURN_LINES if answer.rollout.spans else render.TEXT_LINES
+        text = self._text(width, max(2, space - len(foot), min(least, space - render.NUMBER_LINES)))
+        left = max(render.NUMBER_LINES, space - len(text))
+        if len(foot) > left:
+            more = f"… {len(foot) - left + 1} more lines; z makes room"
+            foot = [*foot[: left - 1], [(more, style(palette.label))]]
+        lines = [*head, *text, [], *foot, []]
+        return lines + render.sibling_lines(view, width, height - len(lines), palette)
+
+    def _reason(self, width: int) -> list[Line]:
+        """Why there are no changes, shades or losses to show; a blank line if there are."""
+        detail = self.view.loaded
+        if self.view.diff and detail is not None:
+            text = "this prompt has no earlier answer to compare with"
+            return paragraph(text, width, 1, self.palette.label)
+        if detail is None or not detail.missing:
+            return [[]]
+        colour = self.palette.label if detail.recorded else self.palette.warn
+        return paragraph(detail.missing, width, 3, colour)
+
+    def _changes(self, width: int) -> list[Line]:
+        changes, earlier = self.view.changes(), self.view.earlier
+        if earlier is None:
+            return paragraph("reading the earlier answer", width, 1, self.palette.label)
+        same = all(change.tag == "same" for change in changes)
+        since = f"{'unchanged' if same else 'what changed'} since step {earlier.step}"
+        return [
+            *paragraph(since, width, 1, self.palette.label),
+            *render.diff_lines(changes, width, self.palette),
+        ]
+
+    def _token(self, width: int) -> list[Line]:
+        view = self.view
+        answer, step = view.answer, view.step
+        if answer is None or step is None or answer.row is None or not answer.row.ids:
+            text = "" if view.loaded else "reading the token numbers"
+            return [[(text, style(self.palette.label))]]
+        return render.token_lines(answer, view.token, step.run, width, self.palette)
+
+    def _text(self, width: int, height: int) -> list[Line]:
+        view = self.view
+        rows = render.text_rows(view, width, self.palette)
+        indices = render.visible_rows(rows, view.token, height, self._top)
+        self._top = indices.start
+        lines: list[Line] = []
+        self._drawn = []
+        for index in indices:
+            drawn = render.row_lines(view, rows[index], self.palette)
+            lines += drawn
+            self._drawn += [rows[index]] * len(drawn)
+        return lines
+
+    def on_click(self, event: events.Click) -> None:
+        """Choose the clicked token, or the first one of a clicked turn."""
+        point = self.inside(event.offset)
+        line = point.y - self._text_top
+        if not 0 <= line < len(self._drawn):
+            return
+        row, end = self._drawn[line], 0
+        if isinstance(row, render.Note):
+            self.post_message(self.Clicked(row.token))
+            return
+        for piece in row:
+            end += piece.cells
+            if point.x < end:
+                self.post_message(self.Clicked(piece.token))
+                return
+
+
+class RewardPanel(ViewPanel):
+    """The parts of the reward, and how they compare within the group."""
+
+    def topic(self) -> str:
+        return "panel:why"
+
+    def paint(self, width: int, height: int) -> list[Line]:
+        lines = render.reward_lines(self.view, width, self.palette)
+        lines, self._top = render.scrolled(lines, self._top, height, self.palette)
+        return lines
+
+    def watch_view(self, old: View, new: View) -> None:
+        """Begin with the reward of another answer."""
+        if old.rollout is not new.rollout:
+            self._top = 0
+
+    def action_move(self, rows: int, columns: int) -> None:  # noqa: ARG002 - lines only
+        """Scroll."""
+        self._top = max(0, self._top + rows)
+        self.refresh()
 
 
 class RolloutsScreen(WorkbenchScreen):
@@ -76,88 +290,79 @@ class RolloutsScreen(WorkbenchScreen):
     mode = "rollouts"
     CSS_PATH = "rollouts.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("right,l", "token(1)", "token", id="rollouts.token", key_display="←→",
-                tooltip="Go to the next token"),
-        Binding("left,h", "token(-1)", "previous token", id="rollouts.token_before", show=False,
-                tooltip="Go to the previous token"),
-        Binding("home", "token(-1000000)", "first token", id="rollouts.first", show=False,
-                tooltip="Go to the first token"),
-        Binding("end", "token(1000000)", "last token", id="rollouts.last", show=False,
-                tooltip="Go to the last token"),
-        Binding("down,j", "answer(1)", "answer", id="rollouts.answer", key_display="↑↓",
-                tooltip="Go to the next answer of the group"),
-        Binding("up,k", "answer(-1)", "previous answer", id="rollouts.answer_before", show=False,
-                tooltip="Go to the previous answer"),
-        Binding("J", "group(1)", "group", id="rollouts.group", key_display="J K",
-                tooltip="Go to the next group of the step"),
-        Binding("K", "group(-1)", "previous group", id="rollouts.group_before", show=False,
-                tooltip="Go to the previous group"),
-        Binding("f", "moment(1)", "clipped", id="rollouts.moment",
-                tooltip="Go to the next clipped token of the run, or whatever M chose"),
-        Binding("F", "moment(-1)", "previous moment", id="rollouts.moment_before", show=False,
-                tooltip="Go to the previous clipped token of the run, or whatever M chose"),
-        Binding("M", "measure", "furthest", id="rollouts.measure", show=False,
-                tooltip="Choose what f finds: clipped tokens, highest ratio, highest KL (furthest "
-                        "from the reference), lowest probability, largest term"),
+        Binding("n", "prompt(1)", "next prompt", id="rollouts.group", key_display="n p",
+                tooltip="Go to the next prompt of the step, or to the next hit of a search"),
+        Binding("p", "prompt(-1)", "previous prompt", id="rollouts.group_before", show=False,
+                tooltip="Go to the previous prompt of the step, or the previous hit of a search"),
+        Binding("f", "highlight(1)", "next clipped", id="rollouts.moment",
+                tooltip="Go to the next clipped token of the run, or what the palette chose: "
+                        "highest ratio, highest KL, lowest probability, largest share of the loss"),
+        Binding("F", "highlight(-1)", "previous clipped", id="rollouts.moment_before", show=False,
+                tooltip="Go to the previous clipped token of the run, or what the palette chose"),
         Binding("v", "lab", "what if", id="rollouts.lab",
                 tooltip="The lab: what other settings would have done to the steps or a group"),
         Binding("s", "sort", "sort", id="rollouts.sort",
                 tooltip="Sort groups by surprise, reward, length, KL or clip, and go to the "
                         "furthest answer and token"),
         Binding("t", "origin", "kind", id="rollouts.origin",
-                tooltip="Switch between training, pinned and evaluation prompts"),
+                tooltip="Switch between training, pinned and held-out prompts"),
         Binding("m", "heat", "heat", id="rollouts.heat",
                 tooltip="Shade tokens by the next measure"),
-        Binding("right_square_bracket,n", "visit(1)", "history", key_display="[ ] @",
+        Binding("right_square_bracket", "visit(1)", "same prompt", key_display="[ ]",
                 id="rollouts.visit", tooltip="The same prompt at a later step"),
-        Binding("left_square_bracket,p", "visit(-1)", "same prompt, earlier step", show=False,
+        Binding("left_square_bracket", "visit(-1)", "same prompt, earlier", show=False,
                 id="rollouts.visit_before", tooltip="The same prompt at an earlier step"),
-        Binding("at", "visit_at", "same prompt, typed step", id="rollouts.visit_at", show=False,
+        Binding("at", "visit_at", "step of this prompt", id="rollouts.visit_at", show=False,
                 tooltip="The same prompt at a step that you type, or -50 for 50 steps earlier"),
-        Binding("L", "step(1)", "next step", id="rollouts.step", show=False,
-                tooltip="Go to the next step of the run"),
-        Binding("H", "step(-1)", "previous step", id="rollouts.step_before", show=False,
-                tooltip="Go to the previous step"),
-        Binding("pagedown", "turn(1)", "next turn", id="rollouts.turn", show=False,
-                tooltip="Go to the next turn of a dialogue"),
-        Binding("pageup", "turn(-1)", "previous turn", id="rollouts.turn_before", show=False,
-                tooltip="Go to the previous turn of a dialogue"),
-        Binding("space", "unfold", "all turns", id="rollouts.unfold", show=False,
-                tooltip="Unfold every turn of a dialogue, or only the one at the cursor"),
-        Binding("D", "diff", "diff", id="rollouts.diff", show=False,
+        Binding("d", "diff", "diff", id="rollouts.diff",
                 tooltip="Show the words that changed since this prompt was last sampled"),
+        Binding("greater_than_sign", "step(1)", "next step", id="rollouts.step", show=False,
+                tooltip="Go to the next step of the run"),
+        Binding("less_than_sign", "step(-1)", "previous step", id="rollouts.step_before",
+                show=False, tooltip="Go to the previous step"),
+        Binding("right_curly_bracket", "step(10)", "ten steps on", id="rollouts.steps", show=False,
+                tooltip="Go ten steps on"),
+        Binding("left_curly_bracket", "step(-10)", "ten steps back", id="rollouts.steps_before",
+                show=False, tooltip="Go ten steps back"),
+        Binding("space", "unfold", "unfold", id="rollouts.unfold", show=False,
+                tooltip="Unfold every turn of a dialogue, or only the one at the cursor"),
         Binding("o", "pager", "pager", id="rollouts.pager", show=False,
                 tooltip="Read the answer in your pager"),
         Binding("asterisk", "pin", "pin", id="rollouts.pin", show=False,
                 tooltip="Follow this prompt through the rest of the run"),
+        *(
+            unbound(f"measure('{measure}')", name, f"rollouts.find_{measure}",
+                    f"Go to the {name} of the step; f and F then go to the next and the previous")
+            for measure, name in MEASURES.items()
+        ),
     ]  # fmt: skip
 
     view: reactive[View] = reactive(View, repaint=False)
 
     def __init__(self) -> None:
         super().__init__()
-        self._run: RunFacts | None = None
-        self._wanted: int | None = None  # the run that was last requested
-        self._shown: int | None = None  # the run that was last shown in the workbench
+        self._run: RunInfo | None = None
+        self._requested: int | None = None  # the run that was last requested
+        self._watched: int | None = None  # the run that was last shown in the workbench
         self._following = True
         self._seen_step = -1
-        self._going: int | None = None  # the step that is being read
+        self._loading: int | None = None  # the step that is being read
         self.typing_pause: Callable[[], Awaitable[None]] = partial(asyncio.sleep, TYPING_S)
 
     def body(self) -> ComposeResult:
         """A history line and three panes."""
         yield HistoryBar(id="history")
         with Horizontal(id="panes"):
-            yield GroupsPanel(id="groups")
-            yield AnswerPanel(id="answer")
-            yield WhyPanel(id="why")
+            yield GroupsPanel("groups", id="groups")
+            yield AnswerPanel("answer", id="answer")
+            yield RewardPanel("why this reward", id="why")
 
     def on_mount(self) -> None:
         """Focus the answer first."""
         self.query_one(AnswerPanel).focus()
         self.key_bar.hidden = NEED_ANSWERS | {"origin"}
 
-    # -- what is shown ----------------------------------------------------------------------
+    # -- which run and step -----------------------------------------------------------------
 
     @property
     def ready(self) -> bool:
@@ -166,24 +371,21 @@ class RolloutsScreen(WorkbenchScreen):
         return super().ready and (session is None or session.opened)
 
     def show(self, snapshot: Snapshot) -> None:
-        """Follow the shown run until the user picks a step; follow each newly opened run."""
+        """Follow the run on Watch until the user picks a step; follow each newly opened run."""
         for bar in self.query(HistoryBar):
             bar.live = snapshot.active
         session = self.workbench.session
         if session is None or not session.run:  # a run that is not in the store yet
             return
-        if session.run != self._shown:
-            first = self._shown is None
-            self._shown = session.run
-            self._following = self._following if first else True
-        other = self._wanted is None or (self._following and self._wanted != session.run)
+        if session.run != self._watched:
+            self._following = self._following or self._watched is not None
+            self._watched = session.run
+        other = self._requested is None or (self._following and self._requested != session.run)
         if other or (self._following and snapshot.step != self._seen_step):
-            self._seen_step = snapshot.step
             self._load(session.run if other else None, step=None)
-        elif self.view.unfinished and snapshot.step != self._seen_step:
-            self._seen_step = snapshot.step
-            if self.view.chosen is not None:
-                self.opening = self._read_group(self.view.chosen)
+        elif self.view.unfinished and snapshot.step != self._seen_step and self.view.group:
+            self.opening = self._read_group(self.view.group)
+        self._seen_step = snapshot.step
 
     def receive(self, message: Message) -> None:
         """Open the answer that another screen requests."""
@@ -194,42 +396,40 @@ class RolloutsScreen(WorkbenchScreen):
 
     def _load(
         self, run: int | None, step: int | None, origin: Origin = "train",
-        at: tuple[int, int] | None = None, arrived: str = "",
+        at: tuple[int, int] | None = None,
     ) -> None:  # fmt: skip
         # a step requested before its run was read must not be taken from the previous run
-        self._wanted = run if run is not None else self._wanted
-        self._going = step
-        worker = self._read_step(self._wanted, step, origin, at, arrived)
+        self._requested = run if run is not None else self._requested
+        self._loading = step
+        worker = self._read_step(self._requested, step, origin, at)
         if run is not None or step is not None or self.view.step is None:
             self.opening = worker
 
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Report that something cannot be read; end quietly if it is no longer needed."""
+        try:
+            yield
+        except StoreError as error:
+            self.notify(str(error), severity="error", markup=False)
+        except (asyncio.CancelledError, InterruptedError):
+            return
+
     @work(exclusive=True, group="step")
     async def _read_step(
-        self, run: int | None, step: int | None, origin: Origin, at: tuple[int, int] | None,
-        arrived: str,
-    ) -> None:  # fmt: skip
-        facts = self._run
+        self, run: int | None, step: int | None, origin: Origin, at: tuple[int, int] | None
+    ) -> None:
         ask = self.workbench.reader.ask
-        try:
-            if facts is None or (run is not None and run != facts.key):
-                key = run if run is not None else 0
-                facts = self._run = await ask(lambda reader: run_facts(reader, key), "run")
+        with self._reading():
+            info = self._run
+            if info is None or (run is not None and run != info.key):
+                info = self._run = await ask(partial(run_info, run=run or 0), "run")
                 self.view = View(mode=self.view.mode, unfolded=self.view.unfolded)
                 self.key_bar.renamed = {}
-            known: RunFacts = facts
-            found = await ask(lambda reader: load_step(reader, known, step, origin), "step")
-        except (StoreError, asyncio.CancelledError) as error:
-            self._say(error)
-            return
-        self._going = None
-        view = self.view.with_step(found)
-        if at is not None:
-            view = view.at_answer(*at)
-        self.view = replace(view, arrived=arrived)
-
-    def _say(self, error: BaseException) -> None:
-        if isinstance(error, StoreError):
-            self.notify(str(error), severity="error")
+            groups = await ask(partial(load_step, run=info, step=step, origin=origin), "step")
+            self._loading = None
+            view = self.view.with_step(groups)
+            self.view = view.at_answer(*at) if at else view
 
     def watch_view(self, _old: View, new: View) -> None:
         """Pass the view to every panel, and read the numbers of the selected group."""
@@ -237,28 +437,22 @@ class RolloutsScreen(WorkbenchScreen):
             return
         self.set_class(new.search is not None, "-finding")
         changes = new.diff and new.earlier is not None
-        hidden = frozenset(("token(1)", "heat") if changes else ())
-        hidden |= frozenset() if new.chosen is not None else NEED_ANSWERS
+        hidden = frozenset({"heat"} if changes else ())
+        hidden |= frozenset() if new.group is not None else NEED_ANSWERS
         self.key_bar.hidden = hidden if new.step is not None else hidden | {"origin"}
         for panel in self.query(ViewPanel):
             panel.view = new
-        if new.chosen is not None and new.shown is None:
-            self.opening = self._read_group(new.chosen)
+        if new.group is not None and new.loaded is None:
+            self.opening = self._read_group(new.group)
 
     @work(exclusive=True, group="group")
     async def _read_group(self, group: GroupView) -> None:
         step = self.view.step
-        if step is None:
-            return
-        known: StepGroups = step
-        try:
-            detail: GroupDetail = await self.workbench.reader.ask(
-                lambda reader: load_group(reader, known, group), "group"
-            )
-        except (StoreError, asyncio.CancelledError) as error:
-            self._say(error)
-            return
-        self.view = replace(self.view, detail=detail)
+        with self._reading():
+            if step is not None:
+                read = partial(load_group, step=step, group=group)
+                detail = await self.workbench.reader.ask(read, "group")
+                self.view = replace(self.view, detail=detail)
 
     # -- moves ------------------------------------------------------------------------------
 
@@ -266,234 +460,197 @@ class RolloutsScreen(WorkbenchScreen):
         """Move the cursor, and stop following the run."""
         self._following, self.view = False, view
 
-    def action_token(self, by: int) -> None:
-        self._move(self.view.move_token(by))
+    @on(Panel.Moved, "#groups")
+    def move_group(self, event: Panel.Moved) -> None:
+        self.action_prompt(event.rows)
 
-    def action_turn(self, by: int) -> None:
-        """Go to another turn of the dialogue."""
-        self._move(self.view.move_turn(by))
+    @on(Panel.Moved, "#answer")
+    def move_in_answer(self, event: Panel.Moved) -> None:
+        """Move by tokens; by answers; by turns, with the keys for pages."""
+        if event.columns or abs(event.rows) == LAST:
+            self._move(self.view.move_token(event.columns or event.rows))
+        elif abs(event.rows) == PAGE:
+            self._move(self.view.move_turn(event.rows // PAGE))
+        else:
+            self._move(self.view.move_answer(event.rows))
+
+    @on(AnswerPanel.Clicked)
+    def choose_token(self, message: AnswerPanel.Clicked) -> None:
+        self._move(self.view.at_token(message.token))
+
+    def action_prompt(self, by: int) -> None:
+        """Go to another prompt of the step, or to another hit of a search."""
+        if self.view.hits:
+            self._open_hit(self.view.hit + by)
+        elif self.view.search is None:
+            self._move(self.view.move_group(by))
 
     def action_unfold(self) -> None:
         """Unfold every turn, or fold all but the one at the cursor."""
         self.view = replace(self.view, unfolded=not self.view.unfolded)
 
-    def action_answer(self, by: int) -> None:
-        """Go to another answer of the group."""
-        self._move(self.view.move_answer(by))
+    def action_heat(self) -> None:
+        """Shade by the next measure."""
+        self.view = self.view.next_mode()
 
-    def action_group(self, by: int) -> None:
-        """Go to another group, or to another search hit."""
-        if self.view.hits:
-            self._open_hit(self.view.hit + by)
-        else:
-            self._move(self.view.move_group(by))
+    def action_diff(self) -> None:
+        """Toggle between the changes since the previous visit and the tokens."""
+        self.view = replace(self.view, diff=not self.view.diff)
 
     def action_step(self, by: int) -> None:
         """Go to another step that has groups of this origin."""
         step = self.view.step
         if step is None or not step.steps:
             return
-        here = self._going if self._going in step.steps else step.step
-        place = step.steps.index(here) if here in step.steps else 0
-        target = max(0, min(len(step.steps) - 1, place + by))
-        self._following = target == len(step.steps) - 1 and step.origin == "train"
-        self._load(None, step.steps[target], step.origin)
-
-    def action_visit(self, by: int) -> None:
-        """Go to the same prompt at another step."""
-        chosen, visit = self.view.chosen, self.view.visit(by)
-        if visit is None:
-            if chosen is not None and self.view.visit(-by) is not None:
-                when = "before" if by < 0 else "after"
-                self.notify(f"This prompt was not sampled {when} step {chosen.step}.")
-            else:
-                self.notify(f"{ONCE}; t shows pinned prompts, sampled at many.")
-            return
-        self._following = False
-        self._load(None, visit.step, visit.origin, (visit.index, self.view.answer))
-
-    def action_visit_at(self) -> None:
-        """Ask for a step, and go to the same prompt there."""
-        detail, chosen = self.view.shown, self.view.chosen
-        opens = "The nearest one with this prompt opens."
-        if detail is not None and chosen is not None and len(visits(detail.history, chosen)) < 2:
-            opens = f"{ONCE}."
-            if chosen.origin != "pinned":
-                opens += " A pinned prompt at the nearest step opens instead."
-        hint = f"A step, or -50 for 50 steps earlier. {opens}"
-        self.app.push_screen(Ask("this prompt at another step", hint), self._ask_visit)
-
-    def _ask_visit(self, text: str | None) -> None:
-        chosen, step = self.view.chosen, self.view.step
-        found = re.fullmatch(r"([+-]?)(\d+)", (text or "").strip())
-        if found and chosen is not None and step is not None:
-            here = chosen.step if found[1] else 0
-            self._find_visit(step.run.key, chosen, here + int(f"{found[1]}{found[2]}"))
-        elif text is not None:
-            typed = f"“{text}” is no step" if text.strip() else "No step was typed"
-            self.notify(f"{typed}: 150 is one, -50 is 50 steps back.")
-
-    @work(exclusive=True, group="visit")
-    async def _find_visit(self, run: int, group: GroupView, at: int) -> None:
-        """Go to the visit nearest to a step; for a prompt that has only one, to pinned ones.
-
-        An earlier step never leads to a later one, nor a later step to an earlier one.
-        """
-
-        def look(reader: "StoreReader") -> list[tuple[int, Origin, int]]:
-            found = visits(reader.history(run, group.prompt_hash), group)
-            others = [(one.step, one.origin, one.index) for one in found if one.step != group.step]
-            if others or group.origin == "pinned":
-                return others
-            return [(step, "pinned", 0) for step in reader.group_steps(run, "pinned")]
-
-        try:
-            places = await self.workbench.reader.ask(look, "visit")
-        except (StoreError, asyncio.CancelledError) as error:
-            self._say(error)
-            return
-        if not places:
-            self.notify(f"{ONCE}.")
-            return
-        if at == group.step and places[0][1] == group.origin:
-            self.notify(f"This is step {at}.")
-            return
-        places = [one for one in places if (one[0] <= group.step) == (at <= group.step)]
-        if not places:
-            when = "before" if at <= group.step else "after"
-            self.notify(f"This prompt was not sampled {when} step {group.step}.")
-            return
-        step, origin, index = min(places, key=lambda place: abs(place[0] - at))
-        arrived = f"this prompt at step {step}" + ", the nearest" * (step != at)
-        if origin != group.origin:
-            self.notify(f"{ONCE}: this is a pinned one.")
-            arrived = f"another prompt: pinned, step {step}"
-        self._following = False
-        self._load(None, step, origin, (index, self.view.answer), arrived)
+        current = step.step if self._loading is None else self._loading
+        target = step.step_beside(current, by)
+        self._following = target == step.steps[-1] and step.origin == "train"
+        self._load(None, target, step.origin)
 
     def action_origin(self) -> None:
-        """Switch between training, pinned and evaluation prompts."""
+        """Switch between training, pinned and held-out prompts."""
         step = self.view.step
         if step is None:
             return
-        place = ORIGINS.index(step.origin) if step.origin in ORIGINS else 0
-        others = (*ORIGINS[place + 1 :], *ORIGINS[: place + 1])
+        index = ORIGINS.index(step.origin) if step.origin in ORIGINS else 0
+        others = (*ORIGINS[index + 1 :], *ORIGINS[: index + 1])
         origin = next(o for o in others if o in ("train", step.origin) or step.counts[o])
         self._following = origin == "train"
         self._load(None, None, origin)
 
-    def action_heat(self) -> None:
-        """Shade by the next measure."""
-        self.view = self.view.next_mode()
+    # -- the same prompt at another step ----------------------------------------------------
 
-    def action_measure(self) -> None:
-        """Choose what to find, and go to the first one."""
-        self._following = False
-        answers = [(name, key, *MEASURES[name]) for name, key in MEASURE_KEYS.items()]
-        question = "f and F then go to the next and the previous one, also of other steps."
-        self.app.push_screen(Choice[Measure]("find", question, answers), self._measure)
+    def action_visit(self, by: int) -> None:
+        """Go to the same prompt at another step."""
+        group, visit = self.view.group, self.view.visit(by)
+        if visit is not None:
+            self._following = False
+            self._load(None, visit.step, visit.origin, (visit.index, self.view.answer_at))
+        elif group is not None and self.view.visit(-by) is not None:
+            when = "before" if by < 0 else "after"
+            self.notify(f"This prompt was not sampled {when} step {group.step}.")
+        else:
+            self.notify(f"{ONCE}; t shows pinned prompts, sampled at many.")
 
-    def _measure(self, measure: Measure | None) -> None:
-        if measure is not None and self.view.step is not None:
+    def action_visit_at(self) -> None:
+        """Ask for a step, and go to the same prompt there."""
+        opens = "The nearest one with this prompt opens."
+        if self.view.loaded and not self.view.visit(1) and not self.view.visit(-1):
+            opens = f"{ONCE}."
+            if self.view.group and self.view.group.origin != "pinned":
+                opens += " A pinned prompt at the nearest step opens instead."
+        hint = f"A step, or -50 for 50 steps earlier. {opens}"
+        self.app.push_screen(Ask("this prompt at another step", hint), self._typed_step)
+
+    def _typed_step(self, text: str | None) -> None:
+        group, step = self.view.group, self.view.step
+        typed = re.fullmatch(r"([+-]?)(\d+)", (text or "").strip())
+        if typed and group is not None and step is not None:
+            start = group.step if typed[1] else 0
+            self._go_to_visit(step.run.key, group, start + int(f"{typed[1]}{typed[2]}"))
+        elif text is not None:
+            problem = f"“{text}” is no step" if text.strip() else "No step was typed"
+            self.notify(f"{problem}: 150 is one, -50 is 50 steps back.", markup=False)
+
+    @work(exclusive=True, group="visit")
+    async def _go_to_visit(self, run: int, group: GroupView, at: int) -> None:
+        with self._reading():
+            read = partial(visit_near, run=run, group=group, at=at)
+            visit = await self.workbench.reader.ask(read, "visit")
+            if isinstance(visit, str):
+                self.notify(visit)
+                return
+            step, origin, index = visit
+            if origin != group.origin:
+                self.notify(f"{ONCE}: this is a pinned one, at step {step}.")
+            elif step != at:
+                self.notify(f"The nearest step with this prompt is {step}.")
+            self._following = False
+            self._load(None, step, origin, (index, self.view.answer_at))
+
+    # -- clipped tokens and other highlights ------------------------------------------------
+
+    def action_measure(self, measure: Measure) -> None:
+        """Choose what f goes to, and go to the first one of the step."""
+        if self.view.step is not None:
             self._set_measure(measure)
-            self._find_moment(self.view.step, 1, NOWHERE)
+            self._go_to_highlight(self.view.step, 1, START)
 
     def _set_measure(self, measure: Measure) -> None:
-        self.view = replace(self.view, measure=measure, moments=None, moment=None)
-        self.key_bar.renamed = {"moment(1)": FOUND.get(measure, measure)}
+        self._move(replace(self.view, measure=measure, highlights=None, highlight=None))
+        self.key_bar.renamed = {"highlight(1)": f"next {HINTS[measure]}"}
 
-    def action_moment(self, by: int) -> None:
-        """Go to the next moment of the step, or to the first one of the next step that has any."""
-        self._following = False
+    def action_highlight(self, by: int) -> None:
+        """Go to the next highlight of the step, or to the first one of the next step with any."""
         view = self.view
         if view.step is not None:
-            went_on = view.measure == "clipped" or view.found  # a step begins with its furthest
-            self._find_moment(view.step, by, view.here if went_on else NOWHERE)
+            self._following = False
+            # a step begins with its furthest
+            goes_on = view.measure == "clipped" or view.at_its_highlight
+            self._go_to_highlight(view.step, by, view.cursor if goes_on else START)
 
-    @work(exclusive=True, group="moment")
-    async def _find_moment(self, step: StepGroups, by: int, here: tuple[int, int, int]) -> None:
-        measure, ask = self.view.measure, self.workbench.reader.ask
-        place: int | None = None
-        try:
-            found = self.view.moments
-            if found is None:
-                found = await self._moments(step)
+    @work(exclusive=True, group="highlight")
+    async def _go_to_highlight(self, step: StepGroups, by: int, cursor: Cursor) -> None:
+        measure, highlights = self.view.measure, self.view.highlights
+        with self._reading():
+            if highlights is None:
+                highlights = await self._highlights(step)
             groups = [group.index for group in self.view.groups]
-            place = next_moment(measure, found, groups, here, by)
-            ahead = step.steps.index(step.step) + by if step.step in step.steps else -1
-            while place is None and 0 <= ahead < len(step.steps):
-                read = partial(load_step, run=step.run, step=step.steps[ahead], origin=step.origin)
-                step = await ask(read, "step")
-                found = await self._moments(step)
-                place = (0 if by > 0 else len(found) - 1) if found else None
-                ahead += by
-        except (StoreError, asyncio.CancelledError) as error:
-            self._say(error)
-            return
-        if place is None:
-            found_none = f"{'No later' if by > 0 else 'No earlier'} {measure} token in this run."
-            found_none = found_none.replace(" kl ", " KL ")
-            detail = self.view.shown
-            if step.origin != "train":
-                found_none = f"f finds {MEASURES[measure][0]} only in training prompts (t)."
-            elif detail is not None and detail.missing and not self.view.moments:
-                found_none = f"No {measure} token can be found: {detail.missing}."
-            self.notify(found_none)
-            return
-        self._following = False
-        view = self.view if self.view.step is step else self.view.with_step(step)
-        self.view = replace(view, moments=found).at_moment(found[place])
+            index = next_highlight(measure, highlights, groups, cursor, by)
+            while index is None and (beside := step.step_beside(step.step, by)) != step.step:
+                read = partial(load_step, run=step.run, step=beside, origin=step.origin)
+                step = await self.workbench.reader.ask(read, "step")
+                highlights = await self._highlights(step)
+                index = (0 if by > 0 else len(highlights) - 1) if highlights else None
+            if index is None:
+                self.notify(self._no_highlight(step, by))
+                return
+            view = self.view if self.view.step is step else self.view.with_step(step)
+            self._move(replace(view, highlights=highlights).at_highlight(highlights[index]))
 
-    async def _moments(self, step: StepGroups) -> tuple[Moment, ...]:
-        measure = self.view.measure
-        found = await self.workbench.reader.ask(lambda r: load_moments(r, step, measure), "moments")
-        listed = sorted_groups(step.groups, self.view.sort)
-        return in_order(measure, found, [group.index for group in listed])
+    def _no_highlight(self, step: StepGroups, by: int) -> str:
+        name, detail = MEASURES[self.view.measure], self.view.loaded
+        if step.origin != "train":
+            return f"There is a {name} only in training prompts (t)."
+        if detail is not None and detail.missing and not self.view.highlights:
+            return f"No {name}: {detail.missing}."
+        return f"No {'later' if by > 0 else 'earlier'} {name} in this run."
 
-    def action_diff(self) -> None:
-        """Toggle between the changes since the previous visit and the tokens."""
-        self.view = replace(self.view, diff=not self.view.diff)
+    async def _highlights(self, step: StepGroups) -> tuple[Highlight, ...]:
+        read = partial(load_highlights, step=step, measure=self.view.measure)
+        highlights = await self.workbench.reader.ask(read, "highlights")
+        groups = ordered(step.groups, self.view.order)
+        return in_order(highlights, [group.index for group in groups])
 
     def action_sort(self) -> None:
         """Ask what to sort the groups by."""
         self._following = False
-        answers = [(sort, key, name, words) for sort, (key, name, words, _) in SORTS.items()]
-        question = "The cursor goes to the first group and to the answer that put it there."
-        self.app.push_screen(Choice[SortKey]("sort groups", question, answers), self._sort)
+        answers = [(order, key, name, text) for order, (key, name, text, _) in ORDERS.items()]
+        question = "The cursor goes to the first group, or to the token that is named."
+        self.app.push_screen(Choice[Order]("sort groups", question, answers), self._sort)
 
-    def _sort(self, key: SortKey | None) -> None:
-        if key is None or self.view.step is None:
+    def _sort(self, order: Order | None) -> None:
+        if order is None or self.view.step is None:
             return
-        self.view = self.view.sorted_by(key)
-        measure = SORTS[key][-1]
+        self.view = self.view.ordered_by(order)
+        measure = ORDERS[order][-1]
         if measure is not None:
             self._set_measure(measure)
-            self._find_in_answer(self.view.step)
+            self._go_to_highlight(self.view.step, 1, START)
 
-    @work(exclusive=True, group="moment")
-    async def _find_in_answer(self, step: StepGroups) -> None:
-        """Go to the first moment of the answer under the cursor, if it has any."""
-        here = self.view.here
-        try:
-            found = await self._moments(step)
-        except (StoreError, asyncio.CancelledError) as error:
-            self._say(error)
-            return
-        own = [one for one in found if (one.group, one.answer) == here[:2]]
-        if own and self.view.step is step and self.view.here == here:
-            self.view = replace(self.view, moments=found).at_moment(own[0])
+    # -- what leaves the screen -------------------------------------------------------------
 
     def action_pin(self) -> None:
         """Ask the run to follow this prompt."""
-        chosen, session = self.view.chosen, self.workbench.session
-        if chosen is None or session is None or self._run is None:
+        group, session = self.view.group, self.workbench.session
+        if group is None or session is None or self._run is None:
             return
         if session.run != self._run.key or not self.snapshot.active:
             self.notify("Only an active run can follow another prompt.")
         elif self.workbench.read_only or not session.feed.may_control:
             self.notify("This view is read-only.", severity="warning")
         else:
-            session.feed.pin(chosen.example_key)
+            session.feed.pin(group.example_key)
             self.notify("Pinned: this prompt will be sampled again during the run.")
 
     def action_lab(self) -> None:
@@ -502,70 +659,64 @@ class RolloutsScreen(WorkbenchScreen):
 
         step = self.view.step
         if step is not None and step.steps and step.origin == "train":
-            self.app.push_screen(LabScreen(step, self.view.chosen, self.view.answer,
-                                           self.snapshot))  # fmt: skip
+            lab = LabScreen(step, self.view.group, self.view.answer_at, self.snapshot)
+            self.app.push_screen(lab)
         else:
             twice = step is not None and step.origin == "pinned" and step.counts["eval"]
             self.notify(f"The lab needs training prompts: t{' twice' if twice else ''} shows them.")
 
     def action_pager(self) -> None:
-        """Show the group in the pager."""
+        """Hand the terminal to `$PAGER` until it exits; the text is escaped already."""
         if self.workbench.read_only:
             self.notify("This view is read-only.", severity="warning")
-        elif self.view.chosen is not None:
-            show_in_pager(self.app, as_markdown(self.view))
+            return
+        command = shlex.split(os.environ.get("PAGER") or "less")
+        with tempfile.NamedTemporaryFile("w", suffix=".md", delete=False, encoding="utf-8") as file:
+            file.write(render.as_markdown(self.view))
+        try:
+            with self.app.suspend():
+                subprocess.run([*command, file.name], check=False)
+        except SuspendNotSupported:
+            self.notify("There is no pager here; y copies the answer.", severity="warning")
+        except OSError as error:
+            problem = f"{command[0]} did not start: {error.strerror}; set PAGER"
+            self.notify(problem, severity="error", markup=False)
+        finally:
+            Path(file.name).unlink()
 
-    # -- search and export ------------------------------------------------------------------
+    def exports(self) -> Mapping[str, Callable[[], str]]:
+        """The step's answers as CSV, JSON or Markdown."""
+        if self.view.step is None:
+            return {}
+        formats = {"csv": render.as_csv, "json": render.as_json, "md": render.as_markdown}
+        return {name: partial(export, self.view) for name, export in formats.items()}
+
+    # -- search -----------------------------------------------------------------------------
 
     def find(self, text: str) -> None:
         """Search all answers and prompts of the run once the user stops typing."""
         self.workers.cancel_group(self, "search")
-        found = None
+        search = None
         if self._run is not None and text.strip():
-            found = Hits(text=text)
+            search = Search(text=text)
             self._search(self._run, text)
-        self.view = replace(self.view, search=found, hit=0)
+        self.view = replace(self.view, search=search, hit=0)
 
     @work(exclusive=True, group="search")
-    async def _search(self, run: RunFacts, text: str) -> None:
+    async def _search(self, run: RunInfo, text: str) -> None:
         searcher = Searcher(run, text)
-        try:
+        with self._reading():
             await self.typing_pause()
-            while not searcher.hits.done and self._run is run:
-                hits = await self.workbench.reader.ask(searcher.look, "search")
+            while not searcher.result.done and self._run is run:
+                result = await self.workbench.reader.ask(searcher.advance, "search")
                 first = not self.view.hits
-                self.view = replace(self.view, search=hits)
-                if first and hits.found:
+                self.view = replace(self.view, search=result)
+                if first and result.hits:
                     self._open_hit(0)
-        except (StoreError, InterruptedError, asyncio.CancelledError) as error:
-            self._say(error)
 
-    def _open_hit(self, place: int) -> None:
+    def _open_hit(self, index: int) -> None:
         hits = self.view.hits
-        place = max(0, min(len(hits) - 1, place))
-        hit = hits[place]
-        self._following = False
-        self.view = replace(self.view, hit=place)
+        index = max(0, min(len(hits) - 1, index))
+        hit = hits[index]
+        self._move(replace(self.view, hit=index))
         self._load(None, hit.step, hit.origin, (hit.group_index, hit.index))
-
-    def exports(self) -> Mapping[str, Callable[[], str]]:
-        """The shown step's answers as CSV, JSON or Markdown."""
-        if self.view.step is None:
-            return {}
-        return {
-            "csv": lambda: as_csv(self.view),
-            "json": lambda: as_json(self.view),
-            "md": lambda: as_markdown(self.view),
-        }
-
-    @on(GroupPicked)
-    def choose_group(self, message: GroupPicked) -> None:
-        """Choose the clicked group or search hit."""
-        if self.view.search is not None:
-            self._open_hit(message.place)
-        else:
-            self._move(self.view.move_group(message.place - self.view.group))
-
-    @on(TokenPicked)
-    def choose_token(self, message: TokenPicked) -> None:
-        self._move(self.view.at_token(message.index))

@@ -2,22 +2,20 @@
 
 import re
 
-from grpo_engine.metrics import natural_range, spec
-from grpo_tui.app.feed.series import series_of
-from grpo_tui.app.text.axes import axis
+from grpo_engine.metrics import spec
+from grpo_tui.app.charts.series import Series, axis_end, cut
 from grpo_tui.app.text.numbers import seconds, share, tokens, with_unit
 from grpo_tui.app.text.safe_text import cell_len, clip, pad, wrap
 from grpo_tui.app.tui.looks.colours import Palette, style
 from grpo_tui.app.tui.screens.runs.load import Preview
-from grpo_tui.app.tui.widgets.charts.braille import (
-    Canvas,
+from grpo_tui.app.tui.widgets.charts.plot import (
+    LABELS,
     Curve,
-    Frame,
-    draw,
-    drawn_values,
-    span_of,
+    axis_of,
+    plot,
+    plot_lines,
+    step_axis,
 )
-from grpo_tui.app.tui.widgets.charts.chart import LABELS, step_axis
 from grpo_tui.app.tui.widgets.panel import Line
 from grpo_tui.experiments.values import MetricSeries
 
@@ -33,7 +31,7 @@ def preview_lines(preview: Preview, width: int, height: int, palette: Palette) -
     room = max(0, height - len(lines) - 2) // (CHART_HEIGHT + 1)
     shown = [series for series in preview.series[:3] if len(series.values) > 1][:room]
     steps = max((series.steps[-1] for series in shown), default=0)
-    last = span_of(steps + 1, preview.detail.summary.total_steps + 1) - 1
+    last = axis_end(steps, preview.detail.summary.total_steps)
     for series in shown:
         lines += _chart(series, last, width, palette)
     if shown:
@@ -106,26 +104,21 @@ def _post_mortem(preview: Preview, width: int, palette: Palette) -> list[Line]:
     return lines
 
 
-def _chart(series: MetricSeries, last: int, width: int, palette: Palette) -> list[Line]:
-    kept = series_of(series.key)
-    for step, value in zip(series.steps, series.values, strict=True):
-        kept.push(step, value)
-    about, view = spec(series.key), kept.view()
-    curve = Curve(view, palette.of_series(series.key), palette.raw)
-    scale = axis(drawn_values(curve), unit=about.unit, natural=natural_range(series.key))
-    canvas = Canvas(max(4, width - LABELS), CHART_HEIGHT)
-    draw(canvas, curve, Frame(scale, 0, last))
-    last_value = with_unit(view.value, about.unit)  # where the line ends
+def _chart(series: MetricSeries, last: float, width: int, palette: Palette) -> list[Line]:
+    about, curve = spec(series.key), Series.of(series.key, series.steps, series.values)
+    wide = max(4, width - LABELS)
+    ranged = None if curve.sparse else palette.raw
+    trace = Curve(cut(curve, curve.steps, last, 2 * wide), palette.of_series(series.key),
+                  range_colour=ranged)  # fmt: skip
+    scale = axis_of(series.key, [trace], CHART_HEIGHT)
+    last_value = with_unit(curve.value, about.unit)  # where the line ends
     title: Line = [(f"{about.label} ", style(palette.label)),
                    (last_value, style(palette.headline))]  # fmt: skip
-    if not view.sparse:  # the table has the last step's value
+    if not curve.sparse:  # the table has the last step's value
         room = width - cell_len(about.label + last_value) - 1
         title.append((clip(" smoothed", room), style(palette.label)))
-    lines = [title]
-    for tick, row in zip(scale.margin(CHART_HEIGHT), canvas.rows(), strict=True):
-        marks: Line = [(tick, style(palette.label))]
-        lines.append(marks + [(text, style(colour) if colour else None) for text, colour in row])
-    return lines
+    cells = plot([trace], scale, wide, CHART_HEIGHT, palette)
+    return [title, *plot_lines(cells, scale, palette)]
 
 
 def _evaluations(preview: Preview, width: int, palette: Palette) -> list[Line]:

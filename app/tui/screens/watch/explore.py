@@ -18,7 +18,7 @@ from grpo_tui.app.tui.screens.compare.charts import ChartScreen
 from grpo_tui.app.tui.screens.compare.curves import CurvesPanel
 from grpo_tui.app.tui.screens.compare.texts import curves_csv
 from grpo_tui.app.tui.screens.compare.view import View
-from grpo_tui.app.tui.widgets.charts.chart import (
+from grpo_tui.app.tui.screens.watch.charts import (
     GUIDES,
     charts_of,
     function_lines,

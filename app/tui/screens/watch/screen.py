@@ -18,6 +18,7 @@ from grpo_tui.app.feed.snapshot import LogLine, Snapshot
 from grpo_tui.app.feed.stored import snapshot_of
 from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.tui.dialogs.export import Maker
+from grpo_tui.app.tui.keys import unbound
 from grpo_tui.app.tui.messages import MetricRequested, PromptFocused, RolloutOpened
 from grpo_tui.app.tui.screens.base import Found
 from grpo_tui.app.tui.screens.run_keys import (
@@ -28,8 +29,9 @@ from grpo_tui.app.tui.screens.run_keys import (
     ControlScreen,
 )
 from grpo_tui.app.tui.screens.watch import texts
+from grpo_tui.app.tui.screens.watch.panels import Curves
 from grpo_tui.app.tui.widgets.alerts_log import AlertsLog, with_closed
-from grpo_tui.app.tui.widgets.charts.curves import Curves
+from grpo_tui.app.tui.widgets.find_bar import FindBar
 from grpo_tui.app.tui.widgets.groups import Groups
 from grpo_tui.app.tui.widgets.lanes import Lanes
 from grpo_tui.app.tui.widgets.narrator_line import NarratorLine
@@ -64,8 +66,8 @@ class WatchScreen(ControlScreen):
                 tooltip="Ten steps earlier"),
         Binding("right_curly_bracket", "seek(10)", "ten steps later", id="watch.forth_far",
                 show=False, tooltip="Ten steps later"),
-        Binding("end", "present", "latest step", id="watch.present",
-                tooltip="Back to the step that the run is at; in a replay, to its end"),
+        unbound("present", "latest step", "watch.present",
+                "Back to the step that the run is at; in a replay, to its end"),
         Binding("right_square_bracket", "pace(2)", "speed", id="watch.faster", key_display="[ ]",
                 tooltip="Replay twice as fast"),
         Binding("left_square_bracket", "pace(0.5)", "slower", id="watch.slower", show=False,
@@ -163,9 +165,7 @@ class WatchScreen(ControlScreen):
         """What happens in the step on screen, or what happened in an earlier one."""
         if self.past is None:
             return narrate(snapshot, place)
-        back = (
-            f"Step {self.past.step}, seen from step {snapshot.current_step}. The end key returns."
-        )
+        back = f"Step {self.past.step}, seen from step {snapshot.current_step}. esc returns."
         return back, *narrate(self.past, place)
 
     def tick(self, now: float) -> None:
@@ -232,6 +232,13 @@ class WatchScreen(ControlScreen):
         if self.replay is not None:
             self.action_seek(self.snapshot.head.total_steps)
         self._return()
+
+    def action_escape(self) -> None:
+        """Return to the step that the run is at, before anything else."""
+        if self.past is not None and not self.query_one(FindBar).display:
+            self._return()
+        else:
+            super().action_escape()
 
     def _return(self) -> None:
         self.workers.cancel_group(self, "past")

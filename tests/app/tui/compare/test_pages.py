@@ -136,7 +136,7 @@ async def test_intervals_over_seeds_stay_within_what_is_possible(tmp_path: Path)
                     assert 0 <= one.low <= one.mean <= one.high <= 1
         assert re.search(r"94.*  \[.*, 100%\]", frames.text(app))
         assert screen.view.charts is not None
-        (ends,) = {band.high[-1] for _, band in screen.view.charts.charts[0].bands}
+        (ends,) = {band.columns[-1].high for _, band in screen.view.charts.charts[0].bands}
         assert ends == 1
 
 

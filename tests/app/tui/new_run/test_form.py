@@ -12,19 +12,18 @@ from grpo_engine.config.declaration import as_text
 from grpo_engine.config.parse import build, flatten, settings
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError
-from grpo_tui.app.tui.screens.new_run.form import (
+from grpo_tui.app.tui.screens.new_run.state import (
     RunForm,
     cost,
     matches,
 )
-from grpo_tui.app.tui.screens.new_run.view import check
 
 BASE = build({"rollout": {"prompts": 4}, "algorithm": {"recipe": "dapo"}})
 
 
 def test_typed_text_becomes_the_config() -> None:
     form = RunForm(BASE).type("optimizer.learning_rate", "3e-4").type("rollout.stop", "a,b")
-    config = form.config()
+    config = form.build()
     assert config.optimizer.learning_rate == 3e-4
     assert config.rollout.stop == ("a", "b")
     assert config.rollout.prompts == 4
@@ -39,15 +38,15 @@ def test_what_belongs_to_a_changed_setting_is_in_force_as_the_form_shows_it() ->
     base = build({"rewards": {"functions": ["length", "contains"], "weights": [1, 2]}})
     # other functions drop the weights of the old ones, and the form shows that
     form = RunForm(base).type("rewards.functions", "length")
-    assert form.config().rewards.weights == ()
+    assert form.build().rewards.weights == ()
     # weights typed for the new ones stay, even if they are those of the old ones
     form = RunForm(base).type("rewards.functions", "length,regex").type("rewards.weights", "1,2")
-    assert form.config().rewards.weights == (1.0, 2.0)
+    assert form.build().rewards.weights == (1.0, 2.0)
     taken = RunForm(base).from_yaml(form.to_yaml())
-    assert taken.config().rewards == form.config().rewards
+    assert taken.build().rewards == form.build().rewards
     # and too many are refused
     form = form.type("rewards.functions", "length")
-    assert "2 values for 1 rewards.functions" in form.errors()["rewards.functions"]
+    assert "2 values for 1 rewards.functions" in form.errors["rewards.functions"]
 
 
 @given(
@@ -66,16 +65,15 @@ def test_every_field_shows_the_value_that_the_run_uses(
     form = RunForm(base)
     for path in order:
         form = form.type(path, texts[path])
-        checked = check(form)
-        if checked.config is not None:
-            values = flatten(checked.config)
+        if form.config is not None:
+            values = flatten(form.config)
             for name in texts:
-                assert checked.fields[name].text == as_text(values[name]), name
+                assert form.fields[name].text == as_text(values[name]), name
 
 
 def test_an_error_stands_at_its_field_and_the_others_are_taken() -> None:
     form = RunForm(BASE).type("rollout.temperature", "0").type("seed", "5")
-    errors = form.errors()
+    errors = form.errors
     assert list(errors) == ["rollout.temperature"]
     assert errors["rollout.temperature"] == "must be a number > 0 and ≤ 10, such as 1; got 0"
 
@@ -86,7 +84,7 @@ def test_a_refused_number_is_named_with_the_range_and_an_example_that_is_taken(
     path: str, text: str
 ) -> None:
     form = RunForm(BASE).type(path, text)
-    errors = check(form).errors
+    errors = form.errors
     if settings()[path].accepts(text):  # it is a number in the range; others may forbid it
         assert "must be a" not in errors.get(path, "")
         return
@@ -102,31 +100,31 @@ def test_a_refused_number_is_named_with_the_range_and_an_example_that_is_taken(
 
 def test_numbers_in_a_list_are_refused_together() -> None:
     base = build({"rewards": {"functions": ["length", "contains"], "weights": [1, 2]}})
-    errors = RunForm(base).type("rewards.weights", "1,x").errors()
+    errors = RunForm(base).type("rewards.weights", "1,x").errors
     assert list(errors) == ["rewards.weights"]
     assert errors["rewards.weights"].startswith("must be a list, each item a number, such as 1,2; ")
 
 
 def test_an_error_of_several_fields_stands_at_the_one_that_was_edited_last() -> None:
     form = RunForm(RunConfig()).type("algorithm.minibatches", "100")
-    assert "at most the answers of a step (64)" in form.errors()["algorithm.minibatches"]
+    assert "at most the answers of a step (64)" in form.errors["algorithm.minibatches"]
     form = RunForm(RunConfig()).type("algorithm.ratio", "none")
-    assert "ratio=none" in form.errors()["algorithm.ratio"]
+    assert "ratio=none" in form.errors["algorithm.ratio"]
     form = form.type("algorithm.trust", "cispo").type("seed", "4")
-    assert "ratio=none" in form.errors()["algorithm.trust"]
+    assert "ratio=none" in form.errors["algorithm.trust"]
     form = RunForm(BASE).type("algorithm.minibatches", "30").type("rollout.prompts", "2")
-    assert "at most the answers of a step (16)" in form.errors()["rollout.prompts"]
+    assert "at most the answers of a step (16)" in form.errors["rollout.prompts"]
 
 
 def test_weights_that_go_with_the_old_rewards_are_a_change() -> None:
     base = build({"rewards": {"functions": ["accuracy", "format"], "weights": [1.0, 0.1]}})
-    checked = check(RunForm(base).type("rewards.functions", "accuracy, length"))
-    assert set(checked.changed) == {"rewards.functions", "rewards.weights"}
-    assert not check(RunForm(base)).changed
+    form = RunForm(base).type("rewards.functions", "accuracy, length")
+    assert set(form.changed) == {"rewards.functions", "rewards.weights"}
+    assert not RunForm(base).changed
 
 
 def test_search_reads_path_and_help() -> None:
-    rows = RunForm(BASE).fields({}).values()
+    rows = RunForm(BASE).fields.values()
     assert [row.info.path for row in rows if matches(row.info, "learning peak")] == [
         "optimizer.learning_rate", "optimizer.options",
     ]  # fmt: skip
@@ -140,24 +138,22 @@ def test_every_default_can_be_typed_as_it_is_shown() -> None:
         text = as_text(value)
         if text:
             form = form.type(path, text)
-    assert form.config() == base
+    assert form.build() == base
 
 
 def test_yaml_goes_both_ways() -> None:
     form = RunForm(BASE).type("steps", "12")
     again = RunForm(RunConfig()).from_yaml(form.to_yaml())
-    assert again.config() == form.config()
+    assert again.build() == form.build()
 
 
 def test_a_mapping_is_typed_as_it_is_shown() -> None:
     base = build({"task": {"name": "gsm8k", "options": {"prefix": "Q: ", "seed": 1}}})
     assert as_text(flatten(base)["task.options"]) == "{prefix: 'Q: ', seed: 1}"
     form = RunForm(base).type("task.options", "{seed: 2}")
-    assert form.config().task.options == {"seed": 2}
-    assert RunForm(RunConfig()).from_yaml(form.to_yaml()).config() == form.config()
-    assert (
-        RunForm(base).type("task.system_prompt", "{a: 1}").config().task.system_prompt == "{a: 1}"
-    )
+    assert form.build().task.options == {"seed": 2}
+    assert RunForm(RunConfig()).from_yaml(form.to_yaml()).build() == form.build()
+    assert RunForm(base).type("task.system_prompt", "{a: 1}").build().task.system_prompt == "{a: 1}"
 
 
 def test_bad_yaml_is_refused_in_words() -> None:
@@ -197,6 +193,6 @@ def test_cost_is_that_of_the_newest_run_of_the_model() -> None:
 def test_two_settings_that_are_wrong_alone_and_right_together_are_taken() -> None:
     base = build({"rewards": {"functions": ["a", "b"], "weights": [1, 2]}})
     form = RunForm(base).type("rewards.functions", "a").type("rewards.weights", "1")
-    assert form.errors() == {}
-    assert list(form.type("seed", "x").errors()) == ["seed"]
-    assert list(form.type("rewards.weights", "1,2,3").errors()) == ["rewards.weights"]
+    assert form.errors == {}
+    assert list(form.type("seed", "x").errors) == ["seed"]
+    assert list(form.type("rewards.weights", "1,2,3").errors) == ["rewards.weights"]

@@ -13,21 +13,16 @@ from grpo_engine.config.settings import AlgorithmConfig
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.dialogs.picker import Picker
 from grpo_tui.app.tui.screens.new_run import NewRunScreen
-from grpo_tui.app.tui.screens.new_run.pages import YamlPanel
-from grpo_tui.app.tui.screens.new_run.panels import SettingsPanel, Typed
+from grpo_tui.app.tui.screens.new_run.screen import PagePanel
+from grpo_tui.app.tui.screens.new_run.state import MAIN, PAGES
 from grpo_tui.experiments.reader import StoreReader
 from tests.app import frames
 from tests.app.frames import LOOKS
-from tests.app.new_run_kit import go_to, opened, workbench, write
+from tests.app.new_run_kit import EXAMPLES, go_to, opened, turn_to, workbench, write
 from tests.app.rest import until
 from tests.app.stored import record, run_events
 from tests.engine.runs import write_world
 from tests.patience import PATIENCE
-
-PAGES = {
-    "recipe": "r", "prompts": "x", "try": "t", "play": "E", "yaml": "v", "cost": "o", "diff": "d",
-}  # fmt: skip
-
 
 pytestmark = pytest.mark.usefixtures("no_trials")
 
@@ -48,15 +43,14 @@ async def test_frames_are_whole_at_every_size_and_theme_on_every_page(
         screen = await opened(app, pilot)
         frames.check(app)
         assert "model.path" in frames.text(app)
-        for page, key in PAGES.items():
-            await pilot.press(key)
-            await pilot.pause()
+        screen.view = replace(screen.view, examples={**EXAMPLES, "environment": True})
+        for page in PAGES:
+            await turn_to(pilot, screen, page)
             frames.check(app)
-            assert screen.query_one(f"#{page}").has_focus_within
-            while not screen.query_one("#settings").has_focus:
-                await pilot.press("escape")
-                await pilot.pause()
-        for key in ("p", "L"):
+            assert screen.query_one("#page").has_focus
+        await pilot.press("escape")
+        assert screen.query_one("#settings").has_focus
+        for key in ("enter", "L"):
             await pilot.press(key)
             await pilot.pause()
             frames.check(app)
@@ -72,7 +66,7 @@ async def test_by_keys_alone_from_the_preset_to_a_run_with_another_beta(
         await pilot.press("2")
         screen = app.screen
         assert isinstance(screen, NewRunScreen)
-        await pilot.press("p", "enter")
+        await pilot.press("enter", "enter")
         changes = {
             "model.path": "./model", "task.name": "./problems.jsonl",
             "algorithm.beta": "0.1", "rollout.prompts": "2", "rollout.group_size": "4",
@@ -84,7 +78,7 @@ async def test_by_keys_alone_from_the_preset_to_a_run_with_another_beta(
             await pilot.press("enter")
             await write(pilot, text)
             await pilot.press("enter")
-        assert set(screen.view.checked.changed) == set(changes)
+        assert set(screen.view.form.changed) == set(changes)
         assert "… checking" in frames.text(app)
         monkeypatch.setattr(NewRunScreen, "REHEARSE_S", 0.05)
         screen.try_settings()
@@ -103,16 +97,26 @@ async def test_by_keys_alone_from_the_preset_to_a_run_with_another_beta(
         assert reader.run(run.key).settings["algorithm.beta"] == 0.1
 
 
-async def test_a_section_that_opens_is_scrolled_into_view(store: Path) -> None:
+async def test_all_settings_are_listed_by_section_and_the_cursor_stays_in_view(
+    store: Path,
+) -> None:
     app = workbench(store)
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await opened(app, pilot)
-        while screen.view.cursor != "#task":
-            await pilot.press("J")
-        await pilot.press("enter")
-        await until(app, lambda: "held_out_size" in frames.text(app))
-        assert screen.view.cursor == "#task"
-        assert "▾ task" in frames.text(app)
+        assert [row.path for row in screen.view.rows] == list(MAIN)
+        screen.action_all_settings()
+        assert len(screen.view.rows) == len(screen.view.form.fields)
+        for section in ("model", "task", "rewards"):
+            screen.action_section(1)
+            await pilot.pause()
+            assert screen.view.row is not None
+            assert screen.view.row.section == section
+            frames.check(app)
+        await pilot.press("end")
+        await pilot.pause()
+        assert screen.view.rows[-1].path.rpartition(".")[2] in frames.text(app)
+        await pilot.press("escape")
+        assert [row.path for row in screen.view.rows] == list(MAIN)
 
 
 async def test_what_is_wrong_is_said_while_typing_and_nothing_is_launched(store: Path) -> None:
@@ -134,8 +138,8 @@ async def test_what_is_wrong_is_said_while_typing_and_nothing_is_launched(store:
         )
         assert app.screen is screen
         assert screen.view.cursor == "rollout.temperature"
-        await pilot.press("u")
-        assert screen.view.problems == 0
+        await pilot.press("backspace")
+        assert screen.view.error_count == 0
         await pilot.press("L")
         assert app.screen is not screen
 
@@ -155,17 +159,17 @@ async def test_a_recipe_that_the_settings_exclude_is_refused_in_its_rules_words(
         text = frames.text(app)
         assert "REINFORCE" in text
         assert "ratio=none is right for fresh samples only" in text
-        assert "What is an answer's advantage?" in text
+        assert re.search(r"signal +\w+ .*\n.*ratio +none", text, re.DOTALL)
         frames.check(app)
         await pilot.press("enter")
         await pilot.pause()
         assert "ratio=none is right for fresh samples only" in frames.text(app)
         await pilot.press("c")
         await pilot.pause()
-        assert screen.view.problems == 0
-        assert screen.view.checked.changed == ("algorithm.recipe",)
-        await pilot.press("ctrl+z", "ctrl+z")
-        assert not screen.view.checked.changed
+        assert screen.view.error_count == 0
+        assert screen.view.form.changed == ("algorithm.recipe",)
+        await pilot.press("u", "ctrl+z")
+        assert not screen.view.form.changed
 
 
 async def test_another_recipe_shows_its_own_values_and_marks_what_is_typed(store: Path) -> None:
@@ -181,7 +185,7 @@ async def test_another_recipe_shows_its_own_values_and_marks_what_is_typed(store
         for _ in range(recipes.index("how-much") - recipes.index("grpo")):
             screen.view = replace(screen.view, cursor="algorithm.recipe")
             await pilot.press("right")
-        assert screen.view.checked.changed == ("algorithm.recipe",)
+        assert screen.view.form.changed == ("algorithm.recipe",)
         assert screen.view.name == "starter-how-much"
         await go_to(pilot, screen, "algorithm.passes")
         assert re.search(r" {3}passes +8 +as how-much", frames.text(app))
@@ -205,56 +209,58 @@ async def test_clone_from_runs_shows_exactly_the_setting_that_differs(store: Pat
     async with app.run_test(size=(120, 40)) as pilot:
         await until(app, lambda: "calm-otter" in frames.text(app))
         await pilot.press("c")
-        await until(app, lambda: "clone of calm-otter" in frames.text(app))
+        await until(app, lambda: "cloned run" in frames.text(app))
         screen = app.screen
         assert isinstance(screen, NewRunScreen)
-        assert not screen.view.checked.changed
+        assert not screen.view.form.changed
         await go_to(pilot, screen, "algorithm.beta")
         await pilot.press("enter")
         await write(pilot, "0.2")
-        await pilot.press("enter", "C")
+        await pilot.press("enter")
+        screen.action_changed()
         await pilot.pause()
-        assert screen.view.checked.changed == ("algorithm.beta",)
-        assert [row.id for row in screen.view.rows if row.field] == ["algorithm.beta"]
+        assert screen.view.form.changed == ("algorithm.beta",)
+        assert [row.path for row in screen.view.rows] == ["algorithm.beta"]
         text = frames.text(app)
         assert "1 changed" in text
         assert "← 0.04" in text
         frames.check(app)
         await pilot.press("L")
         assert "Differs from calm-otter: algorithm.beta." in frames.text(app)
-        await pilot.press("escape", "u")
-        assert not screen.view.checked.changed
+        await pilot.press("escape", "backspace")
+        assert not screen.view.form.changed
 
 
 async def test_yaml_goes_both_ways_and_a_bad_one_keeps_the_run_back(store: Path) -> None:
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await opened(app, pilot)
-        await pilot.press("v", "enter")
-        area = screen.query_one(YamlPanel).area
+        await turn_to(pilot, screen, "yaml")
+        await pilot.press("enter")
+        area = screen.query_one(PagePanel).area
         assert area.has_focus
         rate = f"learning_rate: {screen.view.form.base.optimizer.learning_rate}"
         assert rate in area.text
         area.load_text(area.text.replace(rate, "learning_rate: 0.02"))
         await until(
             app,
-            lambda: "optimizer.learning_rate" in screen.view.checked.changed,
+            lambda: "optimizer.learning_rate" in screen.view.form.changed,
         )
         area.load_text("rollout:\n  swirl: 3\n")
         await until(
             app,
-            lambda: bool(screen.view.yaml_problem),
+            lambda: bool(screen.view.yaml_error),
         )
         text = frames.text(app)
         assert "there is no setting 'rollout.swirl'" in text
         await pilot.press("escape", "L")
         await pilot.pause()
         assert app.screen is screen
-        await pilot.press("escape", "U")
-        assert screen.view.problems == 0
-        assert not screen.view.checked.changed
-        await pilot.press("v")
-        await pilot.pause()
+        await pilot.press("escape")
+        screen.action_reset_all()
+        assert screen.view.error_count == 0
+        assert not screen.view.form.changed
+        await turn_to(pilot, screen, "yaml")
         assert rate in area.text
 
 
@@ -311,12 +317,11 @@ async def test_while_a_run_goes_on_here_only_the_queue_and_detached_are_offered(
 async def test_the_last_line_has_the_keys_of_the_page(store: Path) -> None:
     app = workbench(store)
     async with app.run_test(size=(80, 24)) as pilot:
-        await opened(app, pilot)
+        screen = await opened(app, pilot)
         assert frames.frame(app)[-1].startswith(" ⏎ edit  L launch…")
-        await pilot.press("r")
-        await pilot.pause()
+        await turn_to(pilot, screen, "recipe")
         assert frames.frame(app)[-1].startswith(" esc settings  ⏎ choose recipe…  L launch…")
-        await pilot.press("o")  # nothing to do there with ⏎
+        await turn_to(pilot, screen, "cost")  # nothing to do there with ⏎
         await pilot.pause()
         assert frames.frame(app)[-1].startswith(" esc settings  L launch…")
         await pilot.press("escape")
@@ -341,13 +346,15 @@ async def test_taking_a_change_back_ends_typing(store: Path) -> None:
         assert screen.view.form == before
 
 
-async def test_nothing_is_typed_into_the_head_of_a_section(store: Path) -> None:
+async def test_typing_ends_when_the_setting_is_not_listed_any_more(store: Path) -> None:
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await opened(app, pilot)
-        head, before = screen.view.rows[0].id, screen.view.form
-        screen.view = replace(screen.view, cursor=head, editing=True)
-        screen.query_one(SettingsPanel).post_message(Typed(head, "*"))
+        await go_to(pilot, screen, "rollout.top_k")
+        await pilot.press("enter")
+        screen.view = replace(screen.view, search="warm-up")
+        before = screen.view.form
+        await pilot.press("9")
         await pilot.pause()
         assert not screen.view.editing
-        assert screen.view.form == before
+        assert screen.view.form is before

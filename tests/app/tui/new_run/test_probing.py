@@ -9,8 +9,9 @@ import pytest
 
 from grpo_tui.app.trial.probing import PROMPTS, SAMPLES, Probing
 from grpo_tui.app.tui.screens.new_run import NewRunScreen
+from grpo_tui.app.tui.screens.new_run.render import probe_enter
 from tests.app import frames
-from tests.app.new_run_kit import opened, workbench
+from tests.app.new_run_kit import opened, turn_to, workbench
 from tests.app.rest import until
 
 pytestmark = pytest.mark.usefixtures("no_trials")
@@ -67,7 +68,9 @@ async def test_a_probe_shows_its_progress_and_its_advice_is_used(
         screen = await opened(app, pilot)
         half = {**DONE, "ended": False, "answers": 512, "best": None, "tables": DONE["tables"][:1]}
         trial = answered(screen, half, DONE)
-        await pilot.press("P")
+        await turn_to(pilot, screen, "probe")
+        await until(app, lambda: "⏎ start the probe" in frames.text(app))
+        await pilot.press("enter")
         await until(app, lambda: "512 of 1,024 answers" in frames.text(app))
         assert "25% of the answers" in frames.text(app)
         assert "use it" not in frames.text(app)
@@ -78,14 +81,14 @@ async def test_a_probe_shows_its_progress_and_its_advice_is_used(
         if size != (80, 24):
             assert "always" in frames.text(app)
         await pilot.press("enter")
-        config = screen.view.checked.config
+        config = screen.view.form.config
         assert config is not None
         assert (config.rollout.group_size, config.rollout.temperature) == (4, 1.25)
-        # the result is still that of these settings: no new probe
-        await pilot.press("P", "P")
+        # the result is still that of these settings
+        assert probe_enter(screen.view) == "use it"
         assert [one["begin"] for one in trial.asked] == [True, False]
         await pilot.press("ctrl+z")
-        assert screen.view.checked.config is not config
+        assert screen.view.form.config is not config
 
 
 async def test_a_probe_can_be_stopped_and_repeated(tmp_path: Path) -> None:
@@ -94,15 +97,15 @@ async def test_a_probe_can_be_stopped_and_repeated(tmp_path: Path) -> None:
         screen = await opened(app, pilot)
         half = {**DONE, "ended": False, "answers": 512, "best": None}
         trial = answered(screen, half, DONE)
-        await pilot.press("P")
+        await turn_to(pilot, screen, "probe")
+        await pilot.press("enter")
         await until(app, lambda: "512 of 1,024 answers" in frames.text(app))
-        await pilot.press("s")
+        await pilot.press("enter")
         await until(app, lambda: "Stopped at 512 of 1,024 answers" in frames.text(app))
         await until(app, lambda: trial.asked[-1]["key"] == "stop")
-        await pilot.press("enter")
         assert screen.view.form.edits == {}
         trial.released.set()
-        await pilot.press("s")
+        await pilot.press("enter")
         await until(app, lambda: "Use group size 4" in frames.text(app))
         assert trial.asked[-1] == {"key": "probe", "begin": True}
 
@@ -113,11 +116,12 @@ async def test_a_probe_of_other_settings_says_so_and_is_repeated(tmp_path: Path)
         screen = await opened(app, pilot)
         trial = answered(screen, DONE, {"problem": "no such model"})
         trial.released.set()
-        await pilot.press("P")
+        await turn_to(pilot, screen, "probe")
+        await pilot.press("enter")
         await until(app, lambda: "Use group size 4" in frames.text(app))
         screen.change(screen.view.with_form(screen.view.form.type("model.path", "nowhere")))
-        await until(app, lambda: "of other settings" in frames.text(app))
-        await pilot.press("s")
+        await until(app, lambda: "Of other settings" in frames.text(app))
+        await pilot.press("enter")
         await until(app, lambda: "✗ no such model" in frames.text(app))
 
 

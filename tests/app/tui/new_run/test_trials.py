@@ -17,12 +17,10 @@ from grpo_engine.errors import MissingPackageError
 from grpo_tui.app.tui.looks.colours import PALETTES
 from grpo_tui.app.tui.messages import LaunchRefused, LaunchRequested
 from grpo_tui.app.tui.screens.new_run import NewRunScreen
-from grpo_tui.app.tui.screens.new_run.facts import cost_lines
-from grpo_tui.app.tui.screens.new_run.launch_dialog import PLACES
-from grpo_tui.app.tui.screens.new_run.pages import TryPanel
+from grpo_tui.app.tui.screens.new_run.render import cost_lines
 from grpo_tui.app.tui.widgets.panel import Line
 from tests.app import frames
-from tests.app.new_run_kit import opened, workbench, write
+from tests.app.new_run_kit import opened, turn_to, workbench, write
 from tests.app.rest import until
 from tests.app.script import HOSTILE
 from tests.app.stored import record, run_events
@@ -43,9 +41,9 @@ async def test_the_page_for_answers_says_that_the_prompts_are_being_read(store: 
     app = workbench(store)
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await opened(app, pilot)
-        await pilot.press("t")
+        await turn_to(pilot, screen, "try")
         for busy, words in (("reading the task…", "reading the task…"), ("", "no prompt yet")):
-            screen.view = replace(screen.view, examples={}, busy=busy)
+            screen.view = replace(screen.view, examples={}, activity=busy)
             await pilot.pause()
             assert words in frames.text(app)
 
@@ -69,7 +67,7 @@ async def test_without_mlx_the_extra_is_named_and_editing_and_queueing_go_on(
         screen.view = replace(screen.view, cursor="seed")
         await pilot.press("enter")
         await write(pilot, "7")
-        assert screen.view.checked.changed == ("seed",)
+        assert screen.view.form.changed == ("seed",)
 
 
 async def test_another_preset_can_be_taken_back(store: Path) -> None:
@@ -79,30 +77,26 @@ async def test_another_preset_can_be_taken_back(store: Path) -> None:
         screen.view = replace(screen.view, cursor="steps")
         await pilot.press("enter")
         await write(pilot, "9")
-        await pilot.press("enter", "p", "down", "down", "enter")
+        await pilot.press("enter", "home", "enter", "down", "down", "enter")
         await pilot.pause()
         assert screen.view.origin.name == "smollm2-gsm"
-        assert not screen.view.checked.changed
-        await pilot.press("ctrl+z")
+        assert not screen.view.form.changed
+        await pilot.press("u")
         assert screen.view.origin.name == "starter"
-        assert screen.view.checked.changed == ("steps",)
-        (head,) = [line for line in frames.frame(app) if "gsm8k-tutorial" in line]
-        await pilot.click("#head", offset=(head.index("gsm8k-tutorial"), 0))
-        await pilot.pause()
-        assert screen.view.origin.name == "gsm8k-tutorial"
+        assert screen.view.form.changed == ("steps",)
 
 
 async def test_tab_goes_on_typing_in_the_next_setting_and_the_mouse_edits(store: Path) -> None:
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await opened(app, pilot)
-        await pilot.press("enter")
+        await pilot.press("down", "enter")
         await write(pilot, "here")
         await pilot.press("tab")
         await write(pilot, "there")
         await pilot.press("escape")
         assert screen.query_one("#settings").has_focus
-        texts = {path: row.text for path, row in screen.view.checked.fields.items()}
+        texts = {path: row.text for path, row in screen.view.form.fields.items()}
         assert (texts["model.path"], texts["task.name"]) == ("here", "there")
         await pilot.click("#settings", offset=(10, 9))
         assert screen.view.cursor == "steps"
@@ -129,11 +123,8 @@ async def test_hostile_texts_of_task_files_are_shown_harmlessly(store: Path) -> 
                 scores={"rows": [row], "total": 0.5, "problems": [HOSTILE[3]]},
                 memory={"problem": HOSTILE[0]},
             )  # fmt: skip
-            for key in ("x", "t", "o"):
-                await pilot.press("escape", "escape", "escape") if key != "x" else None
-                await opened(app, pilot)
-                await pilot.press(key)
-                await pilot.pause()
+            for page in ("prompts", "try", "cost"):
+                await turn_to(pilot, screen, page)
                 frames.check(app)
 
 
@@ -149,15 +140,14 @@ async def test_example_prompts_memory_and_rewards_show_what_the_trial_gave(
         form = form.type("task.name", f"{world}/problems.jsonl")
         form = form.type("rewards.functions", f"{world}/rewards.py:letters")
         screen.change(screen.view.with_form(form.type("rewards.weights", "1")))
-        await until(app, lambda: "20 problems to train on, 20 held out" in frames.text(app))
-        await until(app, lambda: "peak" in screen.view.memory and not screen.view.busy)
+        await until(app, lambda: "peak" in screen.view.memory and not screen.view.activity)
+        assert "weights" in frames.text(app)
+        await turn_to(pilot, screen, "prompts")
         text = frames.text(app)
+        assert "20 problems to train on, 20 held out" in text
         assert "1 of 3" in text
-        assert "weights" in text
-        await pilot.press("t")
-        await pilot.pause()
-        assert screen.query_one(TryPanel).area.has_focus
-        await pilot.press("a", "b", "c")
+        await turn_to(pilot, screen, "try")
+        await pilot.press("enter", "a", "b", "c")
         await until(app, lambda: bool(screen.view.scores))
         assert "letters" in frames.text(app)
         # three letters of twelve
@@ -206,7 +196,7 @@ async def test_a_run_that_would_fail_is_not_queued_and_not_started_here(tmp_path
             told.append(message.reason)
 
     async with app.run_test(size=(120, 40), message_hook=listen):
-        for place in PLACES[::-2]:
+        for place in ("queue", "here"):
             told.clear()
             app.post_message(LaunchRequested(build(tree), place))
             await until(app, lambda: bool(told) and not app.bridge.running)
@@ -231,8 +221,7 @@ async def test_held_out_answers_are_priced_by_the_problems_that_there_are(
         costs = words_of(cost_lines(screen.view, 120, PALETTES["dark"]))
         # greedy and sampled: 95 x 2 = 190
         assert "190 answers to the 95 problems there are" in costs
-        await pilot.press("x")
-        await pilot.pause()
+        await turn_to(pilot, screen, "prompts")
         assert "95 of 200 rows are held out" in frames.text(app)
         frames.check(app)
 
@@ -253,7 +242,7 @@ async def main():
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("2")
         await until(app, lambda: app.screen.view.memory)
-        await pilot.press("x", "r", "escape", "L", "escape")
+        await pilot.press("right_square_bracket", "right_square_bracket", "escape", "L", "escape")
     print([m for m in ("mlx.core", "mlx_lm", "transformers", "datasets") if m in sys.modules])
 
 asyncio.run(main())
@@ -268,7 +257,7 @@ asyncio.run(main())
 def test_a_typed_setting_is_checked_with_one_look_at_the_whole_form(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from grpo_tui.app.tui.screens.new_run.screen import preset_view
+    from grpo_tui.app.tui.screens.new_run.state import preset_view
 
     view = preset_view("starter")
     form = view.form
@@ -285,9 +274,9 @@ def test_a_typed_setting_is_checked_with_one_look_at_the_whole_form(
         checked.append(tree)
         return problems(tree)
 
-    monkeypatch.setattr("grpo_tui.app.tui.screens.new_run.form.build", noted)
-    monkeypatch.setattr("grpo_tui.app.tui.screens.new_run.form.problems", looked)
+    monkeypatch.setattr("grpo_tui.app.tui.screens.new_run.state.build", noted)
+    monkeypatch.setattr("grpo_tui.app.tui.screens.new_run.state.problems", looked)
     view = view.with_form(view.form.type("optimizer.warmup_steps", "12"))
     assert view.rows
-    assert view.checked.config is not None
+    assert view.form.config is not None
     assert len(checked) == 1 + 1  # all changes at once, and the result

@@ -8,20 +8,26 @@ from grpo_engine.config.parse import build
 from grpo_engine.config.recipes import EXCLUSIONS, RECIPES
 from grpo_engine.presets import names
 from grpo_tui.app.tui.looks.colours import PALETTES
-from grpo_tui.app.tui.screens.new_run import lines
-from grpo_tui.app.tui.screens.new_run.choices import choices_of, with_recipe
-from grpo_tui.app.tui.screens.new_run.facts import cost_lines, recipe_lines, size
-from grpo_tui.app.tui.screens.new_run.form import RunForm
-from grpo_tui.app.tui.screens.new_run.lines import (
-    about_line,
-    about_lines,
+from grpo_tui.app.tui.screens.new_run import render
+from grpo_tui.app.tui.screens.new_run.render import (
+    cost_lines,
     diff_lines,
+    help_lines,
     is_unread,
+    recipe_lines,
     setting_lines,
+    size,
 )
-from grpo_tui.app.tui.screens.new_run.load import known_only
-from grpo_tui.app.tui.screens.new_run.screen import preset_view
-from grpo_tui.app.tui.screens.new_run.view import INFO, Origin, View, check, members_of
+from grpo_tui.app.tui.screens.new_run.state import (
+    INFO,
+    Origin,
+    RunForm,
+    View,
+    choices_of,
+    preset_view,
+    sections,
+    split_unknown,
+)
 from grpo_tui.app.tui.widgets.panel import Line
 
 DARK = PALETTES["dark"]
@@ -40,31 +46,31 @@ def words(lines: list[Line]) -> str:
 
 
 def test_the_purpose_of_a_preset_is_shown_in_whole_sentences() -> None:
-    view, first = preset_view("starter"), "two cores: no network, no settings."
-    assert words([about_line(view, 120, DARK)]).endswith(first)
-    assert words([about_line(view, 200, DARK)]).endswith("so that clipping can be seen at work.")
-    assert words([about_line(view, 60, DARK)]).endswith("…")
+    view = preset_view("starter")
+    for width in (60, 120):
+        text = " ".join(words(help_lines(view, width, DARK)).split())
+        assert text.endswith("so that clipping can be seen at work.")
 
 
 @pytest.mark.parametrize("name", names())
 def test_every_preset_opens_ready_and_unchanged(name: str) -> None:
     view = preset_view(name)
-    assert view.problems == 0
-    assert view.checked.changed == ()
+    assert view.error_count == 0
+    assert view.form.changed == ()
     assert view.config is not None
 
 
 def test_every_setting_stands_in_the_form_exactly_once() -> None:
-    for whole in (False, True):
-        listed = [path for paths in members_of(whole).values() for path in paths]
+    for listed_by_section in (False, True):
+        listed = [path for paths in sections(listed_by_section).values() for path in paths]
         assert sorted(listed) == sorted(INFO)
 
 
 def test_an_error_stands_at_its_field_and_nothing_can_be_launched() -> None:
     view = typed(preset_view("starter"), rollout__temperature="0")
-    assert list(view.checked.errors) == ["rollout.temperature"]
+    assert list(view.form.errors) == ["rollout.temperature"]
     assert view.config is None
-    row = next(r for r in view.searched("temperature").rows if r.id == "rollout.temperature")
+    row = next(r for r in view.searched("temperature").rows if r.path == "rollout.temperature")
     shown = words(setting_lines(view, row, 90, DARK))
     assert "✗ must be a number > 0 and ≤ 10, such as 1; got 0" in shown
     assert "allowed" not in shown
@@ -80,19 +86,19 @@ def test_an_error_beside_the_recipe_names_its_setting() -> None:
 def test_an_illegal_combination_is_refused_in_the_rules_own_words_at_the_edited_field() -> None:
     view = typed(preset_view("starter"), algorithm__ratio="none")
     own = EXCLUSIONS[0][2].format(trust="clip")
-    assert own in view.checked.errors["algorithm.ratio"]
+    assert own in view.form.errors["algorithm.ratio"]
     assert own[:30] in words(recipe_lines(view, 200, DARK))
 
 
 def test_an_error_of_two_fields_stands_at_the_one_edited_last() -> None:
     view = typed(preset_view("starter"), rollout__prompts="1", algorithm__minibatches="100")
-    assert list(view.checked.errors) == ["algorithm.minibatches"]
+    assert list(view.form.errors) == ["algorithm.minibatches"]
 
 
 @pytest.mark.parametrize("name", RECIPES)
 @pytest.mark.parametrize("start", names())
 def test_each_recipe_can_be_taken_with_its_own_answers(start: str, name: str) -> None:
-    made = check(with_recipe(preset_view(start).form, name))
+    made = preset_view(start).form.with_recipe(name)
     wrong = [path for path in made.errors if path.startswith("algorithm.")]
     # the recipe does not set rollout settings such as one answer per prompt
     assert wrong == []
@@ -102,14 +108,14 @@ def test_each_recipe_can_be_taken_with_its_own_answers(start: str, name: str) ->
 
 def test_settings_that_the_recipe_does_not_read_are_said_to_be_unread() -> None:
     view = typed(preset_view("starter"), algorithm__anchor="none")
-    fields = view.checked.fields
+    fields = view.form.fields
     assert is_unread(view, fields["algorithm.ref_refresh_every"])
     assert not is_unread(view, fields["algorithm.clip_low"])
     assert not is_unread(view, fields["rollout.prompts"])
 
 
 def test_a_list_offers_its_values_and_leaving_it_to_the_recipe() -> None:
-    fields = preset_view("starter").checked.fields
+    fields = preset_view("starter").form.fields
     assert choices_of(fields["algorithm.anchor"]) == ("", "none", "k1", "k2", "k3")
     assert choices_of(fields["model.tuning"]) == ("lora", "dora", "full")
     assert choices_of(fields["algorithm.mask_truncated"]) == ("", "true", "false")
@@ -130,34 +136,34 @@ def test_the_suggested_name_says_what_is_changed_and_is_free() -> None:
 
 def test_search_shows_settings_of_closed_sections_and_the_cursor_follows() -> None:
     view = preset_view("starter").searched("warm-up")
-    assert [row.id for row in view.rows if row.field] == [
+    assert [row.path for row in view.rows] == [
         "optimizer.schedule", "optimizer.warmup_steps", "optimizer.options",
     ]  # fmt: skip
     assert view.cursor == "optimizer.schedule"
-    assert [row.id for row in view.searched("nothing of the kind").rows] == []
+    assert [row.path for row in view.searched("nothing of the kind").rows] == []
 
 
 def test_a_run_of_another_version_is_cloned_without_what_is_not_known() -> None:
     tree = {"seed": 3, "rollout": {"prompts": 2, "swirl": 1}, "magic": 7, "run": {"workers": 2}}
-    kept, unknown = known_only(tree)
+    kept, unknown = split_unknown(tree)
     assert build(kept).rollout.prompts == 2
     assert unknown == ("run.workers", "rollout.swirl", "magic")
-    assert known_only({"run": {"workers": 0}}) == ({}, ())
+    assert split_unknown({"run": {"workers": 0}}) == ({}, ())
 
 
 def test_a_reward_field_says_what_the_functions_get() -> None:
     view = replace(preset_view("starter"), cursor="rewards.functions", search="rewards.functions")
-    assert "chat messages" not in words(about_lines(view, 60, DARK))
+    assert "chat messages" not in words(help_lines(view, 60, DARK))
     view = replace(view, examples={"gets": "completions as chat messages, because …"})
-    assert "get      completions as chat messages" in words(about_lines(view, 60, DARK))
+    assert "gets        completions as chat messages" in words(help_lines(view, 60, DARK))
 
 
 def test_costs_count_answers_memory_and_what_is_done_beside_training() -> None:
     form = RunForm(build({"steps": 100, "rollout": {"prompts": 16, "group_size": 8}}))
     memory = {"peak": 2e9, "limit": 8e9, "weights": 1e9, "optimizer": 0.5e9, "sampling": 0.25e9,
               "update": 0.5e9, "refused": "", "dtype": "bfloat16"}  # fmt: skip
-    origin = Origin(kind="preset", name="test", about="")
-    view = View(form=form, origin=origin, checked=check(form), memory=memory)
+    origin = Origin(kind="preset", name="test", summary="")
+    view = View(form=form, origin=origin, memory=memory)
     shown = words(cost_lines(view, 90, DARK))
     # 16 prompts x 8 answers = 128; x 100 steps = 12,800; x 64 tokens = 8,192 a step
     assert "16 prompts × 8 = 128 a step, 13k in all" in shown
@@ -169,7 +175,7 @@ def test_costs_count_answers_memory_and_what_is_done_beside_training() -> None:
     assert "256 answers before and after" in shown
     # 4 pinned prompts x 8 answers
     assert "32 answers every 10 steps" in shown
-    assert "1 of 16 groups scored again: +6%" in shown
+    assert "1 of 16 groups (+6% time)" in shown
     assert "scored by the reference" not in shown
 
 
@@ -179,8 +185,8 @@ def test_the_price_of_kl_at_beta_0_is_shown_where_no_penalty_pays_it(
 ) -> None:
     tree = {"record": {"kl": True}, "algorithm": {"recipe": recipe}, "rollout": {"prompts": 16}}
     form = RunForm(build(tree))
-    origin = Origin(kind="preset", name="test", about="")
-    shown = words(cost_lines(View(form=form, origin=origin, checked=check(form)), 90, DARK))
+    origin = Origin(kind="preset", name="test", summary="")
+    shown = words(cost_lines(View(form=form, origin=origin), 90, DARK))
     assert ("128 answers scored by the reference as well: +100% of a forward" in shown) == more
 
 
@@ -191,13 +197,13 @@ def test_the_price_of_kl_at_beta_0_is_shown_where_no_penalty_pays_it(
 def test_the_number_format_says_what_auto_becomes_here(
     on_gpu: bool, words_: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lines, "uses_gpu", lambda: on_gpu)
+    monkeypatch.setattr(render, "uses_gpu", lambda: on_gpu)
     form = RunForm(build({}))
     view = View(
-        form=form, origin=Origin(kind="preset", name="test", about=""), checked=check(form),
-        cursor="model.dtype", open=frozenset({"model"}),
+        form=form, origin=Origin(kind="preset", name="test", summary=""), cursor="model.dtype",
+        all_settings=True,
     )  # fmt: skip
-    assert words_ in words(about_lines(view, 60, DARK))
+    assert words_ in words(help_lines(view, 60, DARK))
 
 
 @pytest.mark.parametrize(
@@ -212,8 +218,8 @@ def test_the_correction_for_the_sampler_says_when_it_is_on_by_itself(
     changes: dict[str, str], said: bool
 ) -> None:
     view = replace(typed(preset_view("starter"), **changes), cursor="algorithm.importance_cap")
-    view = replace(view, open=frozenset({"algorithm"}))
-    shown = words(about_lines(view, 200, DARK))
+    view = replace(view, all_settings=True)
+    shown = words(help_lines(view, 200, DARK))
     assert ("in 16 bits (bfloat16): algorithm.importance_cap 3" in shown) == said
 
 
@@ -223,12 +229,12 @@ def test_sizes_are_read_in_their_unit() -> None:
 
 def test_the_form_says_what_it_would_put_back() -> None:
     form = RunForm(build({"seed": 3}), title="x").type("seed", "4")
-    assert check(form).changed == ("seed",)
-    assert check(form.reset("seed")).changed == ()
+    assert form.changed == ("seed",)
+    assert form.reset("seed").changed == ()
 
 
 def row_words(view: View, path: str, width: int = 60) -> str:
-    row = next(row for row in view.searched(path).rows if row.id == path)
+    row = next(row for row in view.searched(path).rows if row.path == path)
     return words(setting_lines(view, row, width, DARK))
 
 

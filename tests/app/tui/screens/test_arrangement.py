@@ -156,7 +156,7 @@ async def test_the_last_panel_stays(store: Path) -> None:
     ("mode", "name", "others"),
     [
         ("runs", "preview", {"table"}),
-        ("new_run", "about", {"settings", "cost", "recipe", "prompts"}),
+        ("new_run", "help", {"settings", "page"}),
         ("rollouts", "why", {"groups", "answer"}),
         ("compare", "page", {"curves", "runs", "settings"}),
     ],
@@ -183,16 +183,16 @@ async def test_every_screen_has_the_keys(
         await shown(app, pilot, name, *others)
 
 
-async def test_a_page_of_new_run_that_was_hidden_comes_back_with_its_key(store: Path) -> None:
+async def test_the_pages_of_new_run_that_were_hidden_come_back_with_their_key(store: Path) -> None:
     app = opened(store, "new_run")
     async with app.run_test(size=(120, 40)) as pilot:
-        await shown(app, pilot, "settings", "about", "cost", "recipe")
-        for name in ("cost", "about", "recipe"):
+        await shown(app, pilot, "settings", "help", "page")
+        for name in ("page", "help"):
             await press(app, pilot, name, "X")
         await shown(app, pilot, "settings")
         assert widths(app, "settings") == [120]
-        await press(app, pilot, "settings", "o")
-        await shown(app, pilot, "settings", "cost")
+        await press(app, pilot, "settings", "right_square_bracket")
+        await shown(app, pilot, "settings", "page")
 
 
 async def test_preferences_of_another_kind_are_left_out(store: Path) -> None:

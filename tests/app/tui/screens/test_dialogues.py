@@ -11,7 +11,7 @@ from grpo_engine import events as ev
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.looks.colours import PALETTES, style
 from grpo_tui.app.tui.screens.rollouts import RolloutsScreen
-from grpo_tui.app.tui.screens.rollouts.panels import AnswerPanel
+from grpo_tui.app.tui.screens.rollouts.screen import AnswerPanel
 from grpo_tui.app.tui.widgets.lanes import lane_lines
 from tests.app import dialogues, frames
 from tests.app.frames import LOOKS, SIZES
@@ -90,7 +90,7 @@ async def test_frames_are_whole_with_every_answer_folded_and_unfolded(
                 await pilot.press("space", "end")
                 frames.check(app)
                 await pilot.press("space", "pageup")
-                assert screen.view.token in screen.view.places
+                assert screen.view.token in screen.view.tokens
                 frames.check(app)
 
 
@@ -161,7 +161,7 @@ async def test_the_moments_of_a_run_are_never_a_reply(store: Path) -> None:
             await pilot.press("f")
             await app.workers.wait_for_complete()
             await pilot.pause()
-            assert screen.view.token in screen.view.places
+            assert screen.view.token in screen.view.tokens
 
 
 async def test_a_failed_environment_says_why_in_its_turn_and_beside_the_reward(

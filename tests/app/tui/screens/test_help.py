@@ -15,7 +15,7 @@ from grpo_tui.app.tui.dialogs.help.screen import content_of, reference
 from grpo_tui.app.tui.dialogs.help.topics import Part, alert_part, setting_parts
 from grpo_tui.app.tui.looks.colours import PALETTES, hex_of
 from grpo_tui.app.tui.messages import ExplainRequested
-from grpo_tui.app.tui.widgets.charts.curves import Curves
+from grpo_tui.app.tui.screens.watch.panels import Curves
 from grpo_tui.experiments.values import AlertView
 from tests.app import frames
 from tests.app.rest import until
@@ -59,21 +59,6 @@ async def test_the_end_of_the_reference_is_one_key_away(tmp_path: Path) -> None:
         walk = await helped(pilot, app)
         await walk.press("end")
         await walk.see(LAST)
-
-
-async def test_scrolling_on_reaches_the_end_of_the_reference(tmp_path: Path) -> None:
-    app = workbench(SHORT.events(), tmp_path)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await helped(pilot, app)
-        scroll = app.screen.query_one(VerticalScroll)
-        ends = [scroll.max_scroll_y]
-        while scroll.scroll_y < scroll.max_scroll_y:
-            scroll.scroll_relative(y=25, animate=False)
-            await pilot.pause()
-            if scroll.max_scroll_y != ends[-1]:
-                ends.append(scroll.max_scroll_y)
-        assert LAST in frames.text(app)
-        assert len(ends) > 2  # in parts, each as it comes near
 
 
 async def test_search_finds_the_last_setting_from_the_first_page(tmp_path: Path) -> None:
@@ -164,7 +149,7 @@ def test_a_search_names_what_it_found_and_the_whole_reference_is_all() -> None:
     assert reference(Snapshot(), 80, "beta1").plain.startswith("settings\n")
     assert reference(Snapshot(), 80).plain.startswith("all metrics\n")
     # what is on other screens is found by its words, and so are keys
-    found = reference(Snapshot(), 80, "What if", keys=[Part("keys", (("v", "what if"), ("x", "")))])
+    found = reference(Snapshot(), 80, "What if", [Part("keys", (("v", "what if"), ("x", "")))])
     assert "lab: what if" in found.plain
     assert "v  what if\n" in found.plain
     assert "x" not in found.plain.partition("screens")[0].split()

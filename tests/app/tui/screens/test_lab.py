@@ -14,7 +14,7 @@ from grpo_engine import events as ev
 from grpo_engine.config.parse import build
 from grpo_engine.config.recipes import Recipe, recipe
 from grpo_tui.app.feed.stored import StoreFeed
-from grpo_tui.app.inspector.lab import KNOBS, Effect, together, what_if
+from grpo_tui.app.inspector.lab import VARIED, Effect, outcome_of, together
 from grpo_tui.app.text.numbers import short
 from grpo_tui.app.text.prompt_text import asked
 from grpo_tui.app.tui.app import Workbench
@@ -23,18 +23,17 @@ from grpo_tui.app.tui.looks.colours import PALETTES, Palette, style
 from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.screens.new_run import NewRunScreen
 from grpo_tui.app.tui.screens.rollouts import RolloutsScreen
-from grpo_tui.app.tui.screens.rollouts.lab.lines import (
+from grpo_tui.app.tui.screens.rollouts.lab.render import (
     NO_TOKENS,
-    answers_lines,
+    answer_lines,
     colour_of,
     notes,
     table_lines,
     token_lines,
 )
-from grpo_tui.app.tui.screens.rollouts.lab.screen import LabScreen
-from grpo_tui.app.tui.screens.rollouts.lab.study import read_step, spread
-from grpo_tui.app.tui.screens.rollouts.lab.view import LabView, name_of
-from grpo_tui.app.tui.screens.rollouts.load import load_step, run_facts
+from grpo_tui.app.tui.screens.rollouts.lab.screen import EffectPanel, LabScreen
+from grpo_tui.app.tui.screens.rollouts.lab.state import LabView, name_of, read_step, spread
+from grpo_tui.app.tui.screens.rollouts.state import load_step, run_info
 from grpo_tui.app.tui.widgets.field import Field
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder
@@ -76,7 +75,7 @@ async def computed(app: Workbench, pilot: Pilot[int]) -> LabScreen:
 
     def done() -> bool:
         view = app.screen.view if isinstance(app.screen, LabScreen) else None
-        return view is not None and not view.wanted and set(view.recipes) <= set(view.here)
+        return view is not None and not view.pending and set(view.recipes) <= set(view.outcomes)
 
     await until(app, done)
     await pilot.pause()
@@ -86,10 +85,10 @@ async def computed(app: Workbench, pilot: Pilot[int]) -> LabScreen:
 
 def over_all_steps(store: Path, how: Recipe) -> tuple[float | None, ...]:
     with closing(StoreReader(store)) as reader:
-        facts = run_facts(reader, 1)
+        facts = run_info(reader, 1)
         shown = load_step(reader, facts, None)
         parts = (read_step(reader, shown, step)[0] for step in shown.steps)
-        return together(what_if(one, how, facts.recipe).effect() for one in parts).measures
+        return together(outcome_of(one, how, facts.recipe).effect() for one in parts).measures
 
 
 BETA = recipe("grpo", passes=2, beta=0.1)
@@ -113,7 +112,7 @@ async def test_what_another_beta_would_have_changed_is_five_keys_from_watch(stor
         assert "Later steps would have" in text
         assert "temperature" not in text
         assert isinstance(app.screen, LabScreen)
-        told = [words for ((words, _),) in notes(app.screen.shown, 400, 1, PALETTES["dark"])]
+        told = [words for ((words, _),) in notes(app.screen.state, 400, 1, PALETTES["dark"])]
         assert "The run's ratios are from ." in told[0]
 
 
@@ -139,12 +138,12 @@ async def test_a_live_run_is_asked_with_the_same_keys(tmp_path: Path) -> None:
         lab = await opened(app, pilot)
         await pilot.press("enter", "full_stop", "1", "enter")
         await computed(app, pilot)
-        assert lab.shown.steps == (1, 2, 3, 4)
+        assert lab.state.steps == (1, 2, 3, 4)
         # the step that is being trained has no token numbers: it is not in the curves
-        assert list(lab.shown.curve(lab.shown.recipe)) == [1, 2, 3]
-        effect = lab.shown.effect(lab.shown.recipe)
+        assert list(lab.state.curve(lab.state.recipe)) == [1, 2, 3]
+        effect = lab.state.effect(lab.state.recipe)
         assert effect is not None
-        assert effect.lacks == frozenset()
+        assert effect.missing == frozenset()
         assert "● beta 0.1" in frames.text(app)
     handle.close()
     recorder.close()
@@ -161,13 +160,13 @@ async def test_a_run_without_token_numbers_says_so_at_the_top_and_how_they_are_r
         await computed(app, pilot)
         top = " ".join(line.split("││")[1].strip("│ ") for line in frames.frame(app)[1:4])
         assert top == NO_TOKENS
-        assert "KL term: unknown" in frames.text(app)
+        assert "KL penalty: unknown" in frames.text(app)
         assert "with signal: unknown" not in frames.text(app)
         frames.check(app)
-        await pilot.press("s", "s")
+        await pilot.press("t", "t")
         await computed(app, pilot)
         rows = [line.split("││")[1].strip("│ ") for line in frames.frame(app)[1:-2]]
-        assert "has no token numbers: s looks at the step." in " ".join(rows)
+        assert "has no token numbers: t changes to the step." in " ".join(rows)
 
 
 @pytest.mark.parametrize(("size", "theme"), LOOKS)
@@ -177,22 +176,22 @@ async def test_every_scope_is_whole_at_every_size_and_theme(
     app = workbench(store, theme)
     async with app.run_test(size=size) as pilot:
         await opened(app, pilot)
-        await pilot.press("right", "a", "down", "right")
+        await pilot.press("right", "plus", "down", "right")
         for words in ("steps 1 to 6", "step 6", "group 1 of step 6"):
             await computed(app, pilot)
             frames.check(app)
             assert words in frames.text(app)
             assert "this. The run had 0.2." in frames.text(app)
-            await pilot.press("s")
+            await pilot.press("t")
 
 
 async def test_the_groups_of_a_step_have_their_prompts_where_there_is_room(store: Path) -> None:
     app = workbench(store)
     async with app.run_test(size=(200, 60)) as pilot:
         lab = await opened(app, pilot)
-        await pilot.press("s")
+        await pilot.press("t")
         await computed(app, pilot)
-        asks = [asked(group.prompt_text)[:24] for group in lab.shown.shown.groups]
+        asks = [asked(group.prompt_text)[:24] for group in lab.state.step.groups]
         assert asks[0]
         assert [ask for ask in asks if ask not in frames.text(app)] == []
 
@@ -205,15 +204,17 @@ async def test_groups_without_room_are_counted_and_an_answer_has_room_for_its_to
     app = workbench(path)
     async with app.run_test(size=(80, 24)) as pilot:
         lab = await opened(app, pilot)
-        await pilot.press("s")
+        await pilot.press("t")
         await computed(app, pilot)
         lines = [line.split("││")[-1].strip("│ ") for line in frames.frame(app)]
         shown = sum(line.split()[0].isdecimal() and "→" in line for line in lines if line)
         assert shown < 16
-        assert f"… and {16 - shown} more groups" in lines
+        assert f"… and {16 - shown} more groups (↑↓)" in lines
         await pilot.resize_terminal(80, 20)
-        await pilot.press("s", "J", "J", "J")
-        assert lab.shown.row == 3
+        lab.query_one(EffectPanel).focus()
+        await pilot.press("down", "t", "down", "down", "down")
+        assert lab.state.group is lab.state.step.groups[1]
+        assert lab.state.answer_at == 3
         text = frames.text(app)
         assert "│ d " in text
         assert "│was " in text
@@ -223,63 +224,63 @@ async def test_a_group_shows_its_answers_before_and_after(store: Path) -> None:
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
         lab = await opened(app, pilot)
-        await pilot.press(*["down"] * (list(KNOBS).index("clip_low") - 1), "right", "right")
-        await pilot.press("s", "s")
+        await pilot.press(*["down"] * (list(VARIED).index("clip_low") - 1), "right", "right")
+        await pilot.press("t", "t")
         await computed(app, pilot)
         text = frames.text(app)
         assert "was 0.2" in text
-        view, group = lab.shown, lab.shown.group
+        view, group = lab.state, lab.state.group
         assert group is not None
-        push = view.here[view.recipe].answers(group.index)[0].push
+        push = view.outcomes[view.recipe].answers(group.index)[0].push
         assert short(abs(push), 3) in next(line for line in text.splitlines() if "│ a " in line)
         assert "would " in text
         assert "push in the loss" in text
         lines = ["".join(text for text, _ in line)
-                 for line in answers_lines(lab.shown, 46, 4, PALETTES["dark"])]  # fmt: skip
-        count = len(lab.shown.places)
+                 for line in answer_lines(lab.state, 46, 4, PALETTES["dark"])]  # fmt: skip
+        count = len(lab.state.answers)
         assert "push in the loss" in lines[0]
-        assert lines[-1] == f"… and {count - 2} more answers (J K)"
-        assert len(answers_lines(lab.shown, 46, count + 1, PALETTES["dark"])) == count + 1
-        # every answer that fits as a whole has its tokens below, the chosen one first
-        rows = token_lines(lab.shown, 80, 60, PALETTES["dark"])
+        assert lines[-1] == f"… and {count - 2} more answers (↑↓)"
+        assert len(answer_lines(lab.state, 46, count + 1, PALETTES["dark"])) == count + 1
+        # every answer has its tokens below as far as there are lines, the chosen one first
+        rows = token_lines(lab.state, 80, 60, PALETTES["dark"])
         begins = ["".join(text for text, _ in row)[:6].strip() for row in rows]
         assert [one for one in begins if one not in ("", "was", "would")] == ["a", "b", "c", "d"]
-        short_of = token_lines(lab.shown, 80, len(rows) - 1, PALETTES["dark"])
+        short_of = token_lines(lab.state, 80, len(rows) - 1, PALETTES["dark"])
         assert short_of == rows[: len(short_of)]
-        assert len(token_lines(lab.shown, 80, 2, PALETTES["dark"])) == 0
-        assert "J K answer" in frames.frame(app)[-1]
-        await pilot.press("J")
-        assert lab.shown.row == 1
-        await pilot.press("K", "K")
-        assert lab.shown.row == 3
+        assert len(token_lines(lab.state, 80, 2, PALETTES["dark"])) == 0
+        lab.query_one(EffectPanel).focus()
+        await pilot.press("down")
+        assert lab.state.answer_at == 1
+        await pilot.press("up", "up")
+        assert lab.state.answer_at == 0
         await pilot.press("backspace")
         await computed(app, pilot)
-        assert lab.shown.recipe == view.base
+        assert lab.state.recipe == view.base
 
 
 async def test_a_typed_range_is_looked_at_alone(store: Path) -> None:
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
         lab = await opened(app, pilot)
-        await pilot.press("r", "2", "minus", "4", "enter")
+        await pilot.press("at", "2", "minus", "4", "enter")
         await computed(app, pilot)
-        assert lab.shown.steps == (2, 3, 4)
+        assert lab.state.steps == (2, 3, 4)
         assert "steps 2 to 4" in frames.text(app)
-        await pilot.press("r", "9", "enter")
+        await pilot.press("at", "9", "enter")
         await pilot.pause()
-        assert lab.shown.steps == (2, 3, 4)
-        await pilot.press("r", "enter")
+        assert lab.state.steps == (2, 3, 4)
+        await pilot.press("at", "enter")
         await computed(app, pilot)
-        assert list(lab.shown.steps) == [1, 2, 3, 4, 5, 6]
+        assert list(lab.state.steps) == [1, 2, 3, 4, 5, 6]
 
 
 async def test_variants_stand_beside_each_other(store: Path) -> None:
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
         lab = await opened(app, pilot)
-        await pilot.press("right", "a", "right", "a", "down", "right", "a", "a")
+        await pilot.press("right", "plus", "right", "plus", "down", "right", "plus", "plus")
         await computed(app, pilot)
-        assert [name_of(one, lab.shown.base) for one in lab.shown.variants] == [
+        assert [name_of(one, lab.state.base) for one in lab.state.variants] == [
             "beta 0.1", "beta 0.3", "clip_low 0.3, beta 0.3", "clip_low 0.3, beta 0.3",
         ]  # fmt: skip
         rows = [line for line in frames.text(app).splitlines() if "●" in line or "○" in line]
@@ -288,9 +289,9 @@ async def test_variants_stand_beside_each_other(store: Path) -> None:
         keys = " ".join(frames.frame(app)[-1].split())
         assert "c clone x remove [ ] variant" in keys
         await pilot.press("x", "[", "[")
-        assert (len(lab.shown.variants), lab.shown.chosen) == (3, 0)
+        assert (len(lab.state.variants), lab.state.variant) == (3, 0)
         await pilot.press("x", "x", "x")
-        assert lab.shown.variants == (lab.shown.base,)
+        assert lab.state.variants == (lab.state.base,)
         await pilot.pause()
         assert not re.search(r"remove|\] variant|answer", frames.frame(app)[-1])
 
@@ -305,7 +306,7 @@ async def test_what_stored_numbers_cannot_tell_is_refused_and_a_clone_can_train_
         await pilot.pause()
         told = [one.message for one in app._notifications]
         assert any("do not determine what another temperature" in words for words in told)
-        assert lab.shown.recipe == lab.shown.base
+        assert lab.state.recipe == lab.state.base
         await pilot.press("enter", *"recipe", "equals_sign", *"dapo", "space", *"beta", "space",
                           "full_stop", "1", "enter")  # fmt: skip
         await computed(app, pilot)
@@ -314,16 +315,16 @@ async def test_what_stored_numbers_cannot_tell_is_refused_and_a_clone_can_train_
                     and app.screen.view.origin.kind == "clone")  # fmt: skip
         screen = app.screen
         assert isinstance(screen, NewRunScreen)
-        algorithm = screen.view.form.config().algorithm
+        algorithm = screen.view.form.build().algorithm
         assert (algorithm.recipe, algorithm.beta) == ("dapo", 0.1)
-        assert screen.view.form.config().rollout.temperature == 1.0
+        assert screen.view.form.build().rollout.temperature == 1.0
 
 
 def test_a_group_left_out_of_the_update_has_no_token_numbers(store: Path) -> None:
     # as where old log-probabilities are computed before the rows to train are chosen
     update = ev.UpdateTotals(rows=16, tokens=100)
     with closing(StoreReader(store)) as reader:
-        shown = load_step(reader, run_facts(reader, 1), 6)
+        shown = load_step(reader, run_info(reader, 1), 6)
         whole = reader.tokens_of(1, [group.key for group in shown.groups])
         assert {group for group, _ in read_step(reader, shown, 6)[1]} == {0, 1, 2, 3}
         for key, view in whole.items():
@@ -333,19 +334,19 @@ def test_a_group_left_out_of_the_update_has_no_token_numbers(store: Path) -> Non
         reader.tokens_of = lambda *_: whole  # type: ignore[method-assign]
         numbers, rows = read_step(reader, shown, 6)
     assert {group for group, _ in rows} == {0, 2, 3}
-    assert (len(numbers.groups), len(numbers.places)) == (16, 12)
+    assert (len(numbers.groups), len(numbers.recorded)) == (16, 12)
 
 
 def test_a_range_has_no_average_before_all_its_steps_are_computed(store: Path) -> None:
     with closing(StoreReader(store)) as reader:
-        shown = load_step(reader, run_facts(reader, 1), None)
-    view = LabView(shown=shown, group=None, answer=0, variants=(BETA,), steps=(1, 2))
+        shown = load_step(reader, run_info(reader, 1), None)
+    view = LabView(step=shown, group=None, answer=0, variants=(BETA,), steps=(1, 2))
     one, other = Effect(tokens=10, clipped=1), Effect(tokens=10, clipped=9)
-    assert view.wanted == [(view.base, 2), (BETA, 2), (view.base, 1), (BETA, 1)]
+    assert view.pending == [(view.base, 2), (BETA, 2), (view.base, 1), (BETA, 1)]
     view = replace(view, effects={(view.base, 1): one, (view.base, 2): other, (BETA, 1): one})
     assert view.effect(view.base) == together([one, other])
     assert view.effect(BETA) is None
-    assert view.wanted == [(BETA, 2)]
+    assert view.pending == [(BETA, 2)]
     assert list(view.curve(view.base)) == [1, 2]
     assert list(view.curve(BETA)) == [1]
 
@@ -356,8 +357,8 @@ async def test_what_is_not_computed_yet_is_no_number(store: Path) -> None:
         lab = await opened(app, pilot)
         await pilot.press("right")
         await computed(app, pilot)
-        some = {key: one for key, one in lab.shown.effects.items() if key != (BETA, 2)}
-        lab.view = replace(lab.shown, effects=some)
+        some = {key: one for key, one in lab.state.effects.items() if key != (BETA, 2)}
+        lab.view = replace(lab.state, effects=some)
         await pilot.pause()
         (row,) = [line for line in frames.text(app).splitlines() if "● beta 0.1" in line]
         assert row.strip("│").split()[-4:] == ["…"] * 4
@@ -373,12 +374,12 @@ async def test_a_digit_or_a_dot_begins_the_value_of_the_row(store: Path) -> None
         lab = await opened(app, pilot)
         await pilot.press("full_stop", "1", "enter")
         await computed(app, pilot)
-        assert lab.shown.recipe == BETA
+        assert lab.state.recipe == BETA
         await pilot.press("down", "0", "full_stop", "3")
         assert app.screen.query_one(Field).value == "0.3"
         await pilot.press("enter")
         await computed(app, pilot)
-        assert lab.shown.recipe == replace(BETA, clip_low=0.3)
+        assert lab.state.recipe == replace(BETA, clip_low=0.3)
 
 
 async def test_help_explains_the_choice_the_numbers_and_the_keys(store: Path) -> None:
@@ -401,24 +402,24 @@ async def test_replies_of_an_environment_have_no_push_in_the_lab(tmp_path: Path)
     app = workbench(path)
     async with app.run_test(size=(120, 40)) as pilot:
         lab = await opened(app, pilot)
-        await pilot.press("right", "s", "s")
+        await pilot.press("right", "t", "t")
         await computed(app, pilot)
         lines = [line.split("││")[-1] for line in frames.frame(app)]
-        (reply,) = [place for place, line in enumerate(lines) if "higher" in line]
+        reply, *_ = [place for place, line in enumerate(lines) if "higher" in line]
         assert "was" in lines[reply - 2]
         assert "75" in lines[reply + 1]
         frames.check(app)
-        assert lab.shown.row == 0
+        assert lab.state.answer_at == 0
 
 
 @pytest.mark.parametrize("palette", PALETTES.values(), ids=list(PALETTES))
 def test_a_variant_is_marked_in_the_colour_of_its_curve(palette: Palette, store: Path) -> None:
     with closing(StoreReader(store)) as reader:
-        shown = load_step(reader, run_facts(reader, 1), None)
+        shown = load_step(reader, run_info(reader, 1), None)
     variants = tuple(recipe("grpo", beta=beta) for beta in (0.1, 0.2, 0.3, 0.4))
     for chosen in range(4):
-        view = LabView(shown=shown, group=None, answer=0, variants=variants, steps=(1,),
-                       chosen=chosen)  # fmt: skip
+        view = LabView(step=shown, group=None, answer=0, variants=variants, steps=(1,),
+                       variant=chosen)  # fmt: skip
         rows = table_lines(view, 120, palette)[2:]
         looks = [row[0][1] for row in rows]
         assert [look and look.color for look in looks] == [
@@ -428,9 +429,9 @@ def test_a_variant_is_marked_in_the_colour_of_its_curve(palette: Palette, store:
 
 def test_a_variant_of_one_setting_has_its_whole_name_at_80_columns(store: Path) -> None:
     with closing(StoreReader(store)) as reader:
-        shown = load_step(reader, run_facts(reader, 1), None)
+        shown = load_step(reader, run_info(reader, 1), None)
     variants = (replace(shown.run.recipe, clip_low=0.5),)
-    view = LabView(shown=shown, group=None, answer=0, variants=variants, steps=(1,))
+    view = LabView(step=shown, group=None, answer=0, variants=variants, steps=(1,))
     row = "".join(text for text, _ in table_lines(view, 46, PALETTES["dark"])[2])
     assert row.startswith("● clip_low 0.5 ")
 

@@ -1,6 +1,7 @@
 """Colours that work in every terminal, readable numbers, and curves that do not wobble."""
 
 import math
+from collections.abc import Sequence
 
 import pytest
 from rich.color import Color
@@ -8,12 +9,12 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.color import Color as TextualColor
 
-from grpo_tui.app.feed.series import Series
-from grpo_tui.app.text.axes import Axis
+from grpo_tui.app.charts.axis import Axis
+from grpo_tui.app.charts.series import Series, axis_end, cut
 from grpo_tui.app.text.numbers import change, seconds, share, short, signed, sparkline
 from grpo_tui.app.tui.looks.colours import PALETTES, contrast, hex_of, readable, rgb, style
 from grpo_tui.app.tui.looks.themes import THEMES, ExactXterm
-from grpo_tui.app.tui.widgets.charts.braille import Canvas, Curve, Frame, draw, span_of
+from grpo_tui.app.tui.widgets.charts.plot import Curve, plot
 
 # Machado, Oliveira and Fernandes 2009, severity 1: protanopia, deuteranopia, tritanopia
 SIMULATIONS = {
@@ -108,43 +109,27 @@ def test_sparklines_keep_gaps_and_extremes() -> None:
     assert len(sparkline(list(range(100)), 10)) == 10
 
 
-def pixels(canvas: Canvas) -> set[tuple[int, int]]:
-    return {(x, y) for y, row in enumerate(canvas.bits) for x, bits in enumerate(row) if bits}
+def cells_of(steps: Sequence[int], values: Sequence[float], end: float) -> set[tuple[int, int]]:
+    """The cells of a curve's dots, in a plot of 40 by 6."""
+    series = Series.of("reward", steps, values)
+    curve = Curve(cut(series, steps, end, 80), 1)
+    rows = plot([curve], Axis(-1.2, 1.2), 40, 6, PALETTES["dark"])
+    return {(x, y) for y, row in enumerate(rows) for x, cell in enumerate(row) if cell[0] != " "}
 
 
 def test_a_curve_keeps_its_place_while_the_run_goes_on() -> None:
-    series = Series()
-    drawn = []
-    for step in range(1, 200):
-        series.push(step, math.sin(step / 9))
-        if step in (170, 190):
-            assert span_of(step, 10_000) == span_of(170, 10_000)
-            canvas = Canvas(40, 6)
-            draw(
-                canvas,
-                Curve(series.view(), 1),
-                Frame(Axis(-1.2, 1.2), 0, span_of(step, 10_000) - 1),
-            )
-            drawn.append(pixels(canvas))
-    assert len(drawn) == 2
-    assert drawn[0] < drawn[1]
+    steps = range(1, 200)
+    values = [math.sin(step / 9) for step in steps]
+    before, after = (
+        cells_of(steps[:last], values[:last], axis_end(last, 10_000)) for last in (170, 190)
+    )
+    assert axis_end(170, 10_000) == axis_end(190, 10_000)
+    assert before < after
 
 
 def test_not_a_number_is_a_gap() -> None:
-    series = Series(0.0)
-    for step in range(32):
-        series.push(step, math.nan if 10 <= step < 22 else 1.0)
-    canvas = Canvas(16, 2)
-    draw(canvas, Curve(series.view(), 1), Frame(Axis(0.0, 2.0), 0, 31))
-    columns = {x for x, _ in pixels(canvas)}
-    assert columns == set(range(16)) - set(range(5, 11))
-
-
-def test_the_width_grows_in_few_jumps_and_ends_at_the_total() -> None:
-    spans = [span_of(n, 500) for n in range(1, 501)]
-    assert spans[-1] == 500
-    assert len(set(spans)) < 14
-    assert all(span >= n for n, span in enumerate(spans, 1))
+    values = [math.nan if 20 <= step < 60 else 1.0 for step in range(80)]
+    assert {x for x, _ in cells_of(range(80), values, 79)} == {*range(10), *range(30, 40)}
 
 
 @pytest.mark.parametrize("name", list(PALETTES))

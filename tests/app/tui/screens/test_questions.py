@@ -225,7 +225,7 @@ QUESTIONS: tuple[tuple[str, Way, Answer], ...] = (
     ("which reward moved, by search", ("/", "type reward"), says_how_each_reward_moved),
     ("is the format being hacked", (), says_that_the_format_is_hacked),
     ("which token was clipped, on which side", ("4", "f"), says_which_token_was_clipped),
-    ("how far from the reference, and where", ("4", "M", "k"),
+    ("how far from the reference, and where", ("4", "s", "k"),
      says_where_it_is_furthest_from_the_reference),
     ("this prompt 50 steps ago", ("4", "@", "type -50", "enter"),
      says_what_the_model_answered_before),

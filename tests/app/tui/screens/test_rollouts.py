@@ -3,6 +3,7 @@
 import asyncio
 import math
 import random
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from textual.pilot import Pilot
 from grpo_engine import events as ev
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.inspector.groups import measure_of
+from grpo_tui.app.inspector.highlights import Measure
 from grpo_tui.app.text.numbers import BARS, short
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.dialogs.ask import Ask
@@ -21,22 +23,30 @@ from grpo_tui.app.tui.looks.colours import PALETTES
 from grpo_tui.app.tui.messages import RolloutOpened
 from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.screens.rollouts import RolloutsScreen
-from grpo_tui.app.tui.screens.rollouts.load import (
-    Hits,
+from grpo_tui.app.tui.screens.rollouts.render import (
+    as_csv,
+    as_json,
+    as_markdown,
+    probability,
+    probability_line,
+    sibling_lines,
+    visible,
+)
+from grpo_tui.app.tui.screens.rollouts.screen import AnswerPanel, GroupsPanel, RewardPanel
+from grpo_tui.app.tui.screens.rollouts.state import (
+    Answer,
+    Search,
     Searcher,
     load_group,
-    load_moments,
+    load_highlights,
     load_step,
-    run_facts,
+    run_info,
 )
-from grpo_tui.app.tui.screens.rollouts.panels import AnswerPanel
-from grpo_tui.app.tui.screens.rollouts.siblings import sibling_lines
-from grpo_tui.app.tui.screens.rollouts.texts import as_csv, as_json, as_markdown
-from grpo_tui.app.tui.screens.rollouts.token_lines import _probabilities, probability
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.values import TokenRow
 from tests.app import frames
 from tests.app.frames import LOOKS, SIZES
+from tests.app.inspector.test_groups import rollout
 from tests.app.rest import until
 from tests.app.script import ScriptFeed, hostile_group, started
 from tests.app.script import scored as group_scored
@@ -65,7 +75,7 @@ async def opened(app: Workbench, pilot: Pilot[int], step: int = 4, origin: str =
 async def settled(pilot: Pilot[int], screen: RolloutsScreen) -> None:
     """Wait until everything the screen requested from the store is loaded."""
     await pilot.pause()
-    assert screen.view.chosen is None or screen.view.shown is not None
+    assert screen.view.group is None or screen.view.loaded is not None
 
 
 def workbench(store: Path, theme: str = "dark") -> Workbench:
@@ -85,7 +95,7 @@ async def test_frames_are_whole_at_every_size_and_theme(
         text = frames.text(app)
         assert "step 4" in text
         assert "token 1 of" in text
-        await pilot.press("D")
+        await pilot.press("d")
         frames.check(app)
         await pilot.press("D", "v")
         await settled(pilot, screen)
@@ -107,15 +117,16 @@ async def test_the_shown_probability_is_the_stored_one(store: Path) -> None:
         assert f"old {probability(row.old[2])}" in text
         assert f"new {probability(row.passes[1][2])}" in text
         ratio = math.exp(row.passes[1][2] - row.old[2])
-        assert f"2: ratio {ratio:.3f}".replace("0.", ".", 1) in text
+        assert f"in each pass: 1, {short(ratio, 3)}" in text
 
 
 def test_no_probability_is_cut_where_the_panel_is_narrow() -> None:
     rare = (math.log(3.61e-5),)
     row = TokenRow(index=0, ids=(7,), sampler=rare, reference=rare, old=rare, passes=(rare,),
                    after=rare)  # fmt: skip
+    answer = Answer(rollout=rollout(0), texts=("x",), row=row)
     for width in (54, 58, 64, 100):
-        line = _probabilities(row, 0, width, PALETTES["dark"])
+        line = probability_line(answer, 0, width, PALETTES["dark"])
         text = "".join(part for part, _ in line)
         assert len(text) <= width
         assert text.count("e−5") == 4
@@ -124,12 +135,12 @@ def test_no_probability_is_cut_where_the_panel_is_narrow() -> None:
 async def test_eighty_columns_have_the_keys_that_lead_to_what_is_worth_a_look(store: Path) -> None:
     app = workbench(store)
     async with app.run_test(size=(80, 24)) as pilot:
-        await opened(app, pilot)
+        screen = await opened(app, pilot)
         keys = frames.frame(app)[-1]
-        for hint in ("f clipped", "v what if", "s sort", "t kind", "? explain"):
+        for hint in ("n p next prompt", "f next clipped", "v what if", "s sort", "t kind"):
             assert hint in keys
-        await pilot.press("M", "p")
-        await until(app, lambda: "f prob." in frames.frame(app)[-1])
+        screen.action_measure("probability")
+        await until(app, lambda: "f next prob." in frames.frame(app)[-1])
         for hint in ("v what if", "s sort", "? explain"):
             assert hint in frames.frame(app)[-1]
 
@@ -146,8 +157,8 @@ async def test_where_there_is_room_the_answers_of_a_group_have_bars_on_one_scale
             texts = ["".join(text for text, _ in line) for line in lines]
             below = texts[texts.index("all answers to this prompt") + 1 :]
             assert any(set(line) & set(BARS) for line in below) is barred
-        assert screen.view.chosen is not None
-        heats = [screen.view.heat_of(one) for one in screen.view.chosen.rollouts]
+        assert screen.view.loaded is not None
+        heats = [screen.view.heat(one) for one in screen.view.loaded.answers]
         most = [max(abs(shade or 0.0) for shade in heat.shades) for heat in heats if heat]
         assert min(most) < max(most) == 1.0  # of the whole group, not of each answer
         assert "group's scale" in frames.text(app)
@@ -177,30 +188,31 @@ async def test_a_clipped_token_says_on_which_side_and_why(store: Path) -> None:
 async def terms_at(screen: RolloutsScreen, pilot: Pilot[int], group: int, answer: int) -> list[str]:
     screen.view = screen.view.at_answer(group, answer)
     await settled(pilot, screen)
-    return [term.side for term in screen.view.terms[-1]]
+    assert screen.view.answer is not None
+    return [term.side for term in screen.view.answer.last]
 
 
 async def test_the_same_prompt_is_followed_over_three_steps(store: Path) -> None:
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await opened(app, pilot, step=2, origin="pinned", group=0, answer=0)
-        seen = [screen.view.chosen]
+        seen = [screen.view.group]
         await pilot.press("left_square_bracket")
         assert app.said[-1].text == "This prompt was not sampled before step 2."
         for _ in range(2):
             await pilot.press("right_square_bracket")
             await settled(pilot, screen)
-            seen.append(screen.view.chosen)
+            seen.append(screen.view.group)
         assert "push with KL" in frames.text(app)
         assert "group's scale" not in frames.text(app)  # pinned answers have no push
         assert [group.step for group in seen if group] == [2, 4, 6]
         assert len({group.prompt_hash for group in seen if group}) == 1
         assert "[6 " in frames.text(app)
-        await pilot.press("D")
+        await pilot.press("d")
         assert "what changed since step 4" in frames.text(app)
         assert "heat" not in frames.text(app)  # changes have no shading
         assert "push with KL" not in frames.text(app)
-        await pilot.press("D")
+        await pilot.press("d")
         assert "m heat" in frames.frame(app)[-1]
 
 
@@ -231,7 +243,7 @@ async def test_kinds_of_prompts_take_turns(store: Path) -> None:
         await settled(pilot, screen)
         assert screen.view.step is not None
         assert screen.view.step.origin == "pinned"
-        assert "no push: sampled outside the gradient" in frames.text(app)
+        assert "no push: not trained on" in frames.text(app)
         assert not set("▲▼") & set("".join(frames.frame(app)[2:]))  # nothing looks pushed
         assert "advantage" not in frames.text(app)
 
@@ -255,13 +267,13 @@ async def test_search_finds_answers_and_opens_them(store: Path) -> None:
         screen.find("numbers")
         await settled(pilot, screen)
         assert screen.view.hits
-        assert "─ found" in frames.text(app)
-        await pilot.press("J")
+        assert "─ search" in frames.text(app)
+        await pilot.press("n")
         await settled(pilot, screen)
         assert screen.view.hit == 1
         hit = screen.view.hits[1]
-        assert screen.view.chosen is not None
-        assert (screen.view.chosen.step, screen.view.chosen.index) == (hit.step, hit.group_index)
+        assert screen.view.group is not None
+        assert (screen.view.group.step, screen.view.group.index) == (hit.step, hit.group_index)
 
 
 TEMPLATE = "<|im_start|>system\nYou are a careful assistant.<|im_end|>\n<|im_start|>user\n{}"
@@ -301,8 +313,8 @@ async def test_a_part_of_a_word_is_found_and_shown_where_it_is(
         (line,) = [line for line in shown.splitlines() if "30 1a " in line]
         assert "zebra" in line
         assert "1 of 1" in shown
-        assert screen.view.chosen is not None
-        assert screen.view.chosen.step == 30
+        assert screen.view.group is not None
+        assert screen.view.group.step == 30
         frames.check(app)
         # in a prompt the question is shown, and not how its template begins
         shown = await searched(pilot, screen, "17 + 5 =")
@@ -328,16 +340,16 @@ async def test_a_search_waits_until_typing_pauses_and_says_nothing_before(
 ) -> None:
     paused = asyncio.Event()
     looked: list[str] = []
-    look = Searcher.look
+    look = Searcher.advance
 
-    def noted(searcher: Searcher, reader: StoreReader) -> Hits:
-        looked.append(searcher.hits.text)
+    def noted(searcher: Searcher, reader: StoreReader) -> Search:
+        looked.append(searcher.result.text)
         return look(searcher, reader)
 
     async def pause() -> None:
         await paused.wait()
 
-    monkeypatch.setattr(Searcher, "look", noted)
+    monkeypatch.setattr(Searcher, "advance", noted)
     app = workbench(texts)
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await opened(app, pilot, step=60, group=0, answer=0)
@@ -346,8 +358,8 @@ async def test_a_search_waits_until_typing_pauses_and_says_nothing_before(
         for typed in ("q", "qu", "qux"):
             await pilot.press(typed[-1])
             shown = frames.text(app)
-            assert "looking…" in shown
-            assert f"Looking for “{typed}”" in shown
+            assert "searching…" in shown
+            assert f"Searching “{typed}”" in shown
             assert "contains" not in shown
         assert looked == []
         paused.set()
@@ -366,20 +378,20 @@ async def test_a_search_leaves_the_reader_free_between_slices(
     texts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("grpo_tui.experiments.search.PAGE", 5)
-    monkeypatch.setattr("grpo_tui.app.tui.screens.rollouts.load.SLICE", 2)
+    monkeypatch.setattr("grpo_tui.app.tui.screens.rollouts.state.SLICE", 2)
     reader = StoreReader(texts)
-    searcher = Searcher(run_facts(reader, 1), "7+1")
-    monkeypatch.setattr("grpo_tui.app.tui.screens.rollouts.load.MOST_HITS", 50)
+    searcher = Searcher(run_info(reader, 1), "7+1")
+    monkeypatch.setattr("grpo_tui.app.tui.screens.rollouts.state.MAX_HITS", 50)
     states = []
-    while not searcher.hits.done:
-        states.append(searcher.look(reader))
+    while not searcher.result.done:
+        states.append(searcher.advance(reader))
         assert reader.runs()  # another question in between
     reader.close()
     # two pages of five answers at a time, of 60
     assert len(states) in (6, 7)
-    assert [len(state.found) for state in states] == sorted(len(state.found) for state in states)
+    assert [len(state.hits) for state in states] == sorted(len(state.hits) for state in states)
     # 7+1 and 7+10 to 7+19
-    assert len(states[-1].found) == 11
+    assert len(states[-1].hits) == 11
 
 
 async def test_hostile_answers_are_harmless(tmp_path: Path) -> None:
@@ -460,15 +472,16 @@ def clipped_in_store(store: Path) -> list[tuple[int, int, int, int]]:
     """Step, group, answer and token of every clipped token of the last pass, in reading order."""
     found = []
     reader = StoreReader(store)
-    facts = run_facts(reader, 1)
+    facts = run_info(reader, 1)
     for at in reader.group_steps(1, "train"):
         step = load_step(reader, facts, at)
         for group in step.groups:
             detail = load_group(reader, step, group)
-            assert detail.tokens is not None
-            for row, terms in zip(detail.tokens.rows, detail.terms[-1], strict=True):
-                found += [(at, group.index, row.index, token)
-                          for token, term in enumerate(terms) if term.side != "free"]  # fmt: skip
+            for answer in detail.answers:
+                found += [
+                    (at, group.index, answer.rollout.index, token)
+                    for token, term in enumerate(answer.last) if term.side != "free"
+                ]  # fmt: skip
     reader.close()
     return found
 
@@ -482,7 +495,7 @@ async def test_f_visits_every_clipped_token_of_the_run_and_shift_f_goes_back(sto
 
         def here() -> tuple[int, int, int, int]:
             assert screen.view.step is not None
-            return (screen.view.step.step, *screen.view.here)
+            return (screen.view.step.step, *screen.view.cursor)
 
         seen = [here()] if here() in wanted else []
         for _ in range(len(wanted) - len(seen)):
@@ -510,25 +523,25 @@ async def test_a_typed_step_goes_to_the_same_prompt_there_or_to_a_pinned_one(sto
         screen = await opened(app, pilot, step=5, group=2, answer=3)
         for typed, place, told in (
             # as near as step 4, and before it
-            ("3", (2, "pinned", 0), "another prompt: pinned, step 2"),
-            ("+4", (6, "pinned", 0), "this prompt at step 6"),
-            ("-2", (4, "pinned", 0), "this prompt at step 4"),
-            ("-50", (2, "pinned", 0), "this prompt at step 2, the nearest"),
-            ("six", (2, "pinned", 0), "this prompt at step 2, the nearest"),
-        ):
+            ("3", (2, "pinned", 0), "This prompt was sampled at no other step: this is a pinned "
+                                    "one, at step 2."),
+            ("+4", (6, "pinned", 0), ""),
+            ("-2", (4, "pinned", 0), ""),
+            ("-50", (2, "pinned", 0), "The nearest step with this prompt is 2."),
+            ("six", (2, "pinned", 0), "“six” is no step: 150 is one, -50 is 50 steps back."),
+        ):  # fmt: skip
             await pilot.press("at", *map(_character_to_key, typed), "enter")
             await settled(pilot, screen)
-            chosen = screen.view.chosen
+            chosen = screen.view.group
             assert chosen is not None
             assert (chosen.step, chosen.origin, chosen.index) == place, typed
-            assert f" answer d: {told} " in frames.text(app)
-        assert app.said[0].text == "This prompt was sampled at no other step: this is a pinned one."
-        assert app.said[-1].text == "“six” is no step: 150 is one, -50 is 50 steps back."
+            assert not told or app.said[-1].text == told
+            assert "answer d of 4" in frames.text(app)
         await pilot.press("at", "escape")
         await settled(pilot, screen)
-        assert screen.view.chosen is chosen
+        assert screen.view.group is chosen
         assert "╭─ pinned ─" in frames.text(app)
-        await pilot.press("J")
+        await pilot.press("n")
         await settled(pilot, screen)
         assert " answer a by token " in frames.text(app)
 
@@ -556,8 +569,8 @@ async def test_a_typed_step_never_leads_the_other_way(store: Path) -> None:
         assert told == "This prompt was not sampled before step 2."
         assert (await typed("2"))[1] == "This is step 2."
         assert (await typed(""))[1] == "No step was typed: 150 is one, -50 is 50 steps back."
-        assert screen.view.chosen is not None
-        assert screen.view.chosen.step == 2
+        assert screen.view.group is not None
+        assert screen.view.group.step == 2
 
 
 async def test_the_lab_says_how_often_t_is_pressed_to_get_to_training(store: Path) -> None:
@@ -585,7 +598,7 @@ async def test_without_token_numbers_f_says_so_and_not_that_nothing_was_clipped(
         await pilot.press("f")
         await settled(pilot, screen)
         assert app.said[-1].text == (
-            "No clipped token can be found: token numbers were not recorded for this group "
+            "No clipped token: token numbers were not recorded for this group "
             "(record.tokens=all records them)."
         )
         head = frames.text(app).split("all answers to this prompt")[0]
@@ -623,24 +636,26 @@ async def test_a_long_prompt_is_whole_beside_an_answer_that_has_room_for_three_l
         assert asks in side
 
 
-@pytest.mark.parametrize(("key", "words"), [("k", "highest KL"), ("p", "lowest probability")])
+@pytest.mark.parametrize(
+    ("measure", "words"), [("kl", "highest KL"), ("probability", "lowest probability")]
+)
 async def test_what_f_finds_is_chosen_and_its_value_shown(
-    key: str, words: str, store: Path
+    measure: Measure, words: str, store: Path
 ) -> None:
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await opened(app, pilot)
-        await pilot.press("M", key)
+        await screen.run_action(f"measure('{measure}')")  # as the palette does
         await settled(pilot, screen)
-        moments = screen.view.moments
+        moments = screen.view.highlights
         assert moments is not None
-        assert screen.view.moment == moments[0]
-        place = f"1 of {len(moments)}{' in the step' * (key == 'k')}"  # where there is room
+        assert screen.view.highlight == moments[0]
+        place = f"1 of {len(moments)}{' in the step' * (measure == 'kl')}"  # where there is room
         assert f"{words} {short(moments[0].value, 3)}, {place}" in frames.text(app)
         await pilot.press("f")
         await settled(pilot, screen)
-        assert screen.view.moment == moments[1]
-        assert abs(moments[1].rank) <= abs(moments[0].rank) or key == "p"
+        assert screen.view.highlight == moments[1]
+        assert abs(moments[1].rank) <= abs(moments[0].rank) or measure == "probability"
         frames.check(app)
 
 
@@ -652,11 +667,11 @@ async def test_a_list_of_groups_shows_what_it_is_sorted_by(store: Path) -> None:
                               ("kl", "KL"), ("clip", "clip")):  # fmt: skip
             await pilot.press("s", sort[0] if sort != "kl" else "k")
             await settled(pilot, screen)
-            assert screen.view.sort == sort
+            assert screen.view.order == sort
             rows = frames.frame(app)
             head = next(place for place, row in enumerate(rows) if f"mean {heading:>4}" in row)
             if sort != "reward":
-                value = short(measure_of(screen.view.groups[0], screen.view.sort))
+                value = short(measure_of(screen.view.groups[0], screen.view.order))
                 assert value in rows[head + 1].split("││")[0]
 
 
@@ -666,26 +681,24 @@ async def test_sorting_goes_to_the_furthest_token_of_the_furthest_answer(store: 
         screen = await opened(app, pilot)
         await pilot.press("s", "k")
         await settled(pilot, screen)
-        view, detail = screen.view, screen.view.shown
-        assert view.chosen is not None
-        assert view.rollout is not None
-        assert detail is not None
-        assert view.group == 0
-        assert view.rollout.kl == max(one.kl or 0 for one in view.chosen.rollouts)
-        distances = [term.kl or 0 for term in detail.terms[-1][view.answer]]
-        assert distances[view.token] == max(distances) > 0
-        assert f"highest KL {short(max(distances), 3)}, " in frames.text(app)
+        view = screen.view
+        assert view.answer is not None
+        assert view.highlights is not None
+        distances = [term.kl or 0 for term in view.answer.last]
+        furthest = max(one.value for one in view.highlights)
+        assert distances[view.token] == max(distances) == furthest > 0
+        assert f"highest KL {short(furthest, 3)}, 1 of" in frames.text(app)
         await pilot.press("s", "l")
         await settled(pilot, screen)
-        chosen, rollout = screen.view.chosen, screen.view.rollout
+        chosen, rollout = screen.view.group, screen.view.rollout
         assert chosen is not None
         assert rollout is not None
         assert rollout.tokens == max(one.tokens for one in chosen.rollouts)
-        await pilot.press("J", "s", "p")
+        await pilot.press("n", "s", "p")
         await settled(pilot, screen)
-        first = screen.view.chosen
+        first = screen.view.group
         assert first is not None
-        assert screen.view.group == first.index
+        assert screen.view.group_at == first.index
         frames.check(app)
 
 
@@ -694,25 +707,25 @@ async def test_the_first_one_is_found_from_anywhere(store: Path) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await opened(app, pilot)
         for _ in range(2):  # the second time from the first one itself
-            await pilot.press("M", "k")
+            screen.action_measure("kl")
             await settled(pilot, screen)
-            assert screen.view.moments is not None
-            assert screen.view.moment == screen.view.moments[0]
+            assert screen.view.highlights is not None
+            assert screen.view.highlight == screen.view.highlights[0]
 
 
 def test_a_group_without_clipped_tokens_is_passed_over_without_reading_its_tokens(
     store: Path,
 ) -> None:
     reader = StoreReader(store)
-    step = load_step(reader, run_facts(reader, 1), 2)
+    step = load_step(reader, run_info(reader, 1), 2)
     reader.close()
     group = step.groups[0]
     answers = tuple(replace(one, clip_fraction=0.0) for one in group.rollouts)
     calm = replace(step, groups=(replace(group, rollouts=answers),))
     closed = StoreReader.__new__(StoreReader)  # cannot read anything
-    assert load_moments(closed, calm, "clipped") == ()
+    assert load_highlights(closed, calm, "clipped") == ()
     with pytest.raises(AttributeError):
-        load_moments(closed, calm, "ratio")
+        load_highlights(closed, calm, "ratio")
 
 
 async def test_a_list_of_answers_that_is_not_whole_says_which_are_shown(store: Path) -> None:
@@ -742,10 +755,10 @@ async def test_f_begins_with_the_highest_even_from_the_highest_of_another_answer
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await opened(app, pilot)
-        await pilot.press("M", "k")
+        screen.action_measure("kl")
         await settled(pilot, screen)
-        assert screen.view.moments is not None
-        third = screen.view.moments[2]
+        assert screen.view.highlights is not None
+        third = screen.view.highlights[2]
         await opened(app, pilot, group=third.group, answer=third.answer)
         screen.view = screen.view.at_token(third.token)
         await pilot.press("f")
@@ -761,10 +774,13 @@ async def test_outside_the_gradient_nothing_says_0_or_that_it_is_shaded(store: P
         await pilot.press("s", "s")
         await settled(pilot, screen)
         assert [measure_of(one, "surprise") for one in screen.view.groups] == [None, None]
-        assert "–" in next(row for row in frames.frame(app) if " 1▸" in row).split("││")[0]
-        await pilot.press("M", "t")
+        assert "–" in next(row for row in frames.frame(app) if "▸" in row).split("││")[0]
+        screen.action_measure("loss")
         await settled(pilot, screen)
-        assert app.said[-1].text == "f finds largest term only in training prompts (t)."
+        assert (
+            app.said[-1].text
+            == "There is a largest share of the loss only in training prompts (t)."
+        )
 
 
 async def test_without_an_earlier_answer_a_diff_leaves_the_answer_on_the_screen(
@@ -773,7 +789,7 @@ async def test_without_an_earlier_answer_a_diff_leaves_the_answer_on_the_screen(
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await opened(app, pilot, step=4)
-        await pilot.press("D")
+        await pilot.press("d")
         text = frames.text(app)
         assert "this prompt has no earlier answer to compare with" in text
         assert " answer b by token " in text
@@ -793,11 +809,11 @@ async def test_another_run_begins_in_the_order_of_its_prompts(tmp_path: Path) ->
         screen = await opened(app, pilot)
         await pilot.press("s", "k")
         await settled(pilot, screen)
-        assert (screen.view.sort, screen.view.measure) == ("kl", "kl")
+        assert (screen.view.order, screen.view.measure) == ("kl", "kl")
         await app.forward("rollouts", RolloutOpened(2, step=4, origin="train", group=0, answer=0))
         await settled(pilot, screen)
-        assert (screen.view.sort, screen.view.measure) == ("prompt", "clipped")
-        assert "f clipped" in frames.text(app)
+        assert (screen.view.order, screen.view.measure) == ("prompt", "clipped")
+        assert "f next clipped" in frames.text(app)
 
 
 async def test_a_step_that_is_read_while_the_screen_is_taken_down_is_no_failure(
@@ -810,3 +826,94 @@ async def test_a_step_that_is_read_while_the_screen_is_taken_down_is_no_failure(
         screen.receive(RolloutOpened(run=1, step=3, origin="train", group=0, answer=0))
         screen._run = None  # the read began before the run was known
         await app.workers.wait_for_complete()
+
+
+async def test_the_arrows_act_in_the_panel_that_has_the_focus(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot, step=4, group=1, answer=1)
+        await pilot.press("down", "right")
+        assert screen.view.cursor == (1, 2, 1)
+        screen.query_one(GroupsPanel).focus()
+        await pilot.press("down")
+        await settled(pilot, screen)
+        assert screen.view.cursor == (2, 0, 0)
+        await pilot.press("end")
+        assert screen.view.group_at == len(screen.view.groups) - 1
+        await pilot.press("right")  # nothing to the right of a prompt
+        assert screen.view.cursor == (3, 0, 0)
+        await pilot.press("p", "tab", "end")
+        await settled(pilot, screen)
+        assert screen.view.cursor == (2, 0, screen.view.tokens[-1])
+
+
+async def test_angle_brackets_go_to_steps_and_curly_ones_ten_at_a_time(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot, step=2)
+        for key, step in ((">", 3), ("<", 2), ("}", 6), ("{", 1)):
+            await pilot.press(_character_to_key(key))
+            await settled(pilot, screen)
+            assert screen.view.step is not None
+            assert screen.view.step.step == step
+
+
+def with_wide_rewards(path: Path) -> Path:
+    """Nine functions with long names, large scores and long reasons."""
+    made = group_scored(1, 0, (17, 25), [("so 17 + 25 is 42, " * 3, True, False)] * 4).group
+    rollouts = tuple(
+        replace(
+            one, reward=-12345.678 * 10.0 ** (2 - index), advantage=-0.0000123 * (index - 2),
+            rewards=tuple(
+                ev.RewardValue(
+                    name=f"a_reward_function_with_a_long_name_{n}", value=-123456.789 * n,
+                    weight=0.3, reason="much more than anybody wants to read, " * 5,
+                )
+                for n in range(9)
+            ),
+        )
+        for index, one in enumerate(made.rollouts)
+    )  # fmt: skip
+    group = with_ends(replace(made, rollouts=rollouts))
+    told = numbers(random.Random(1), group, 2)
+    events: list[ev.Event] = [
+        started(), ev.GroupScored(step=1, group=group),
+        ev.TokensScored(step=1, group=0, origin="train", numbers=told),
+    ]  # fmt: skip
+    record(path, iter(events))
+    return path
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_wide_rewards_leave_every_text_in_its_panel(
+    size: tuple[int, int], tmp_path: Path
+) -> None:
+    app = workbench(with_wide_rewards(tmp_path / "wide.db"))
+    async with app.run_test(size=size) as pilot:
+        screen = await opened(app, pilot, step=1, group=0, answer=0)
+        frames.check(app)
+        side = [row.split("││")[-1] for row in frames.frame(app)[4:-2]]
+        assert "advantage" in side[1]  # before the functions, however many there are
+        assert re.search(r"↓ \d+ more lines", side[-1])
+        panel = screen.query_one(RewardPanel)
+        panel.focus()
+        await pilot.press("end")
+        assert "17 + 25 = ?" in frames.frame(app)[-3]
+        await pilot.press("home")
+        assert "advantage" in frames.frame(app)[5]
+        lines = sibling_lines(screen.view, 60, 6, PALETTES["dark"])[1:]
+        texts = ["".join(text for text, _ in line) for line in lines]
+        assert len({text.index("so 17") for text in texts}) == 1  # below each other
+
+
+def test_what_is_visible_contains_the_cursor_and_leaves_no_space_at_the_end() -> None:
+    ones = [1] * 10
+    assert visible(ones, 4, 0) == range(4)
+    assert visible(ones, 4, 8) == range(6, 10)
+    assert visible(ones, 4, 5, top=3) == range(3, 7)
+    assert visible(ones, 4, 2, top=3) == range(2, 6)
+    assert visible(ones, 20, 9) == range(10)
+    assert visible([2, 2, 2], 4, 2) == range(1, 3)
+    assert visible([2, 2, 2, 2], 6, 0, 2, top=2) == range(3)
+    assert visible([9], 4, 0) == range(1)
+    assert visible([], 4, 0) == range(0)

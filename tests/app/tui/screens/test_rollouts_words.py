@@ -20,9 +20,19 @@ from grpo_tui.app.inspector.groups import largest_by_reward, verdicts
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.looks.colours import PALETTES
 from grpo_tui.app.tui.preferences import Preferences
-from grpo_tui.app.tui.screens.rollouts.lines import history_line, reward_lines, verdict_line
-from grpo_tui.app.tui.screens.rollouts.load import UNFINISHED, load_group, load_step, run_facts
-from grpo_tui.app.tui.screens.rollouts.token_lines import standouts
+from grpo_tui.app.tui.screens.rollouts.render import (
+    function_lines,
+    history_line,
+    notable,
+    verdict_lines,
+)
+from grpo_tui.app.tui.screens.rollouts.state import (
+    UNFINISHED,
+    Answer,
+    load_group,
+    load_step,
+    run_info,
+)
 from grpo_tui.app.tui.widgets.panel import Line
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder
@@ -79,16 +89,15 @@ def said(lines: list[Line]) -> str:
 def test_a_run_recorded_before_masks_leaves_out_cut_answers_by_their_finish(tmp_path: Path) -> None:
     record(tmp_path / "runs.db", algorithm={"recipe": "cispo", "mask_truncated": True})
     with closing(StoreReader(tmp_path / "runs.db")) as reader:
-        step = load_step(reader, run_facts(reader, 1), 3)
+        step = load_step(reader, run_info(reader, 1), 3)
         whole = [one for g in step.groups for one in g.rollouts if one.finish != "length"]
         assert 0 < len(whole) < step.totals.rows == 16
         assert step.totals.tokens == sum(one.tokens for one in whole)
         for chosen in step.groups:
             detail = load_group(reader, step, chosen)
-            assert detail.tokens is not None
-            for row, terms in zip(detail.tokens.rows, detail.terms[0], strict=True):
-                cut = chosen.rollouts[row.index].finish == "length"
-                assert {term.in_loss for term in terms} == {not cut}
+            for answered in detail.answers:
+                cut = answered.rollout.finish == "length"
+                assert {term.in_loss for term in answered.losses[0]} == {not cut}
 
 
 def test_a_run_recorded_before_minibatches_says_that_its_terms_are_not_known(
@@ -96,20 +105,24 @@ def test_a_run_recorded_before_minibatches_says_that_its_terms_are_not_known(
 ) -> None:
     record(tmp_path / "runs.db", algorithm={"recipe": "gspo", "minibatches": 2})
     with closing(StoreReader(tmp_path / "runs.db")) as reader:
-        step = load_step(reader, run_facts(reader, 1), 3)
+        step = load_step(reader, run_info(reader, 1), 3)
         detail = load_group(reader, step, step.groups[0])
-    assert detail.terms == ()
+    assert all(one.losses == () for one in detail.answers)
     assert detail.missing == (
-        "its term is not known: this run did not record which answers were in each minibatch"
+        "its share of the loss is not known: this run did not record which answers were in each "
+        "minibatch"
     )
 
 
 def test_a_recipe_that_cannot_be_read_is_said_and_not_replaced(store: Path) -> None:
     with closing(StoreReader(store)) as reader:
-        facts = replace(run_facts(reader, 1), unread="this version cannot read the run's recipe: x")
+        facts = replace(
+            run_info(reader, 1), unreadable="this version cannot read the run's recipe: x"
+        )
         step = load_step(reader, facts, 3)
         detail = load_group(reader, step, step.groups[0])
-    assert (detail.terms, detail.missing) == ((), facts.unread)
+    assert detail.missing == facts.unreadable
+    assert all(one.losses == () for one in detail.answers)
 
 
 async def test_every_kind_of_prompt_is_counted_by_its_own_steps(store: Path) -> None:
@@ -134,7 +147,7 @@ async def test_held_out_answers_say_that_they_are_not_trained_on(store: Path) ->
 
 def test_a_group_without_a_signal_says_why_its_tokens_have_no_term(store: Path) -> None:
     with_reader = StoreReader(store)
-    facts = run_facts(with_reader, 1)
+    facts = run_info(with_reader, 1)
     step = load_step(with_reader, facts, 3)
     chosen = step.groups[0]
     alike = replace(chosen, no_signal="all right")
@@ -167,11 +180,10 @@ def test_a_group_without_a_signal_says_why_its_tokens_have_no_term(store: Path) 
 
 def test_an_answer_as_likely_as_under_the_reference_has_no_token_far_from_it() -> None:
     row = TokenRow(index=0, ids=(1, 2), sampler=(), old=(-0.5, -0.2), reference=(-0.5, -0.2))
-    assert standouts(row, ("<", ">"), (), recipe("grpo")) == [
-        ("far", "from the reference: no token")
-    ]
+    one = Answer(rollout=rollout(0), texts=("<", ">"), row=row)
+    assert notable(one, recipe("grpo")) == [("far", "no token differs much from the reference")]
     moved = replace(row, old=(-0.5, -0.2 - math.log(2)))
-    assert standouts(moved, ("<", ">"), (), recipe("grpo")) == [
+    assert notable(replace(one, row=moved), recipe("grpo")) == [
         ("far", "from the reference at 2 “>”: 1/2 as likely")
     ]
 
@@ -197,7 +209,8 @@ async def test_an_unfinished_step_shows_its_numbers_once_it_has_ended(tmp_path: 
             handle.put(event)
         handle.flush()
         await until(app, lambda: not screen.view.unfinished, app.frame_now)
-        assert screen.view.terms
+        assert screen.view.answer is not None
+        assert screen.view.answer.losses
         assert screen.view.step is not None
         assert screen.view.step.step == 3
     handle.close()
@@ -257,12 +270,12 @@ def test_a_bar_is_full_at_the_largest_score_of_its_function_in_the_step() -> Non
     assert largest == {"format_all": 0.5, "accuracy": 1.0}
     bars = [
         line
-        for line in said(reward_lines(one, largest, 40, PALETTE)).splitlines()
+        for line in said(function_lines(one, largest, 40, PALETTE)).splitlines()
         if "░" in line or "█" in line
     ]
     assert "████████" in bars[0]
     assert "░░░░░░░░" in bars[1]
-    half = said(reward_lines(other, largest, 40, PALETTE))
+    half = said(function_lines(other, largest, 40, PALETTE))
     assert "████░░░░" in half
 
 
@@ -270,13 +283,13 @@ def test_the_name_of_a_reward_is_whole_before_its_bar_is_wide() -> None:
     reward = RewardValue(name="numeric_answer", value=1.0, weight=1.0, reason="")
     one = rollout(0, rewards=(reward,))
     # 14 cells of name, 8 of bar and 7 for gap and value need 29
-    assert "numeric_answer ████████ " in said(reward_lines(one, {}, 29, PALETTE))
-    assert "numeric_answer █████ " in said(reward_lines(one, {}, 26, PALETTE))
-    assert "numeric_a… █████ " in said(reward_lines(one, {}, 22, PALETTE))
+    assert "numeric_answer ████████ " in said(function_lines(one, {}, 29, PALETTE))
+    assert "numeric_answer █████ " in said(function_lines(one, {}, 26, PALETTE))
+    assert "numeric_a… █████ " in said(function_lines(one, {}, 22, PALETTE))
 
 
 def test_an_answer_like_its_siblings_is_marked_neither_good_nor_bad() -> None:
     one, twin = rollout(0, text="x"), rollout(1, text="x")
-    marks = said(verdict_line(verdicts(one, group(0, one, twin)), PALETTE))
+    marks = said(verdict_lines(verdicts(one, group(0, one, twin)), PALETTE))
     assert "· same as b" in marks
     assert "✗" not in marks

@@ -23,8 +23,8 @@ from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
 from grpo_tui.app.tui.screens.rollouts.lab.screen import LabScreen
 from grpo_tui.app.tui.screens.watch.explore import ExploreScreen
+from grpo_tui.app.tui.screens.watch.panels import Curves
 from grpo_tui.app.tui.textual_private.screens import Dialog
-from grpo_tui.app.tui.widgets.charts.curves import Curves
 from grpo_tui.app.tui.widgets.field import Field
 from grpo_tui.app.tui.widgets.key_bar import KeyBar
 from grpo_tui.experiments.processes import environment
@@ -134,13 +134,13 @@ async def on_rollouts(walk: Walk) -> None:
         frames.check(walk.app)
     await walk.press("t")
     await walk.see("pinned", "by step")
-    await walk.press("D")
+    await walk.press("d")
     await walk.see("changes")
-    await walk.press("D", "t")
-    await walk.see("token 1 of", "passes")
+    await walk.press("d", "t")
+    await walk.see("token 1 of", "share")
     await walk.press("v")
     await until(walk.app, lambda: isinstance(walk.app.screen, LabScreen))
-    await walk.see("mean push" if walk.app.size.width > 80 else "KL term")
+    await walk.see("mean push" if walk.app.size.width > 80 else "KL penalty")
     await walk.press("right", "down", "right")
     await walk.see("from the run")
     await walk.press("escape")
@@ -262,7 +262,7 @@ def test_the_first_screen_is_there_before_pydantic_the_database_and_mlx() -> Non
     ("mode", "keys"),
     [
         ("runs", "t N i C G e q exclamation_mark question_mark Q"),
-        ("new_run", "p w L question_mark"),
+        ("new_run", "enter w L question_mark"),
         ("watch", "e exclamation_mark question_mark"),
         ("compare", "plus m T"),
     ],

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from textual.pilot import Pilot
 
 from grpo_engine import events as ev
+from grpo_tui.app.charts.series import Series
 from grpo_tui.app.feed.replay import ReplayFeed
-from grpo_tui.app.feed.series import series_of
 from grpo_tui.app.feed.snapshot import LogLine, Snapshot, Status
 from grpo_tui.app.feed.stored import StoreFeed
 from grpo_tui.app.text.prompt_text import asked, question
@@ -23,8 +23,8 @@ from grpo_tui.app.tui.looks.colours import PALETTES
 from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.screens.rollouts import RolloutsScreen
 from grpo_tui.app.tui.screens.watch import WatchScreen
+from grpo_tui.app.tui.screens.watch.panels import Curves
 from grpo_tui.app.tui.widgets.alerts_log import AlertsLog, alert_lines, counted
-from grpo_tui.app.tui.widgets.charts.curves import Curves
 from grpo_tui.app.tui.widgets.groups import Groups, signal_line, why_line
 from grpo_tui.app.tui.widgets.lanes import LEAD, Lanes, lane_lines
 from grpo_tui.app.tui.widgets.phase_bar import phase_line, spent_in
@@ -414,10 +414,9 @@ def test_an_alert_and_its_help_name_the_steps_at_which_it_was_raised() -> None:
 
 
 def test_the_phases_of_a_step_without_a_length_are_not_compared() -> None:
-    series = {name: series_of(name) for name in ("time/update", "time/score")}
-    series["time/update"].push(1, 0.5)
-    series["time/score"].push(1, math.nan)
-    shown = Snapshot(series={name: one.view() for name, one in series.items()}, status="running")
+    series = {name: Series.of(name, [1], [value])
+              for name, value in (("time/update", 0.5), ("time/score", math.nan))}  # fmt: skip
+    shown = Snapshot(series=series, status="running")
     for seconds, expected in ((2.0, {"update": 0.5, "other": 1.5}), (0.0, {}), (None, {})):
         timed = replace(shown, step_seconds=seconds)
         assert spent_in(timed) == expected
@@ -481,7 +480,6 @@ async def test_a_replay_has_keys_for_speed_and_position_and_none_that_do_nothing
             await until(app, lambda: app.screen.snapshot.step == step)  # type: ignore[attr-defined]
 
         await until(app, lambda: ". pause  " in frames.frame(app)[-1])
-        assert "end last step" in frames.frame(app)[-1]
         await pilot.press("greater_than_sign", "greater_than_sign")
         await at(2)
         await pilot.press("right_curly_bracket")
@@ -538,7 +536,7 @@ async def test_earlier_steps_are_looked_at_while_the_run_goes_on(tmp_path: Path)
         await back_at(1)
         await pilot.press("greater_than_sign")
         await back_at(2)
-        await pilot.press("end")
+        await pilot.press("escape")
         assert lanes.snapshot.groups_step >= 7
         assert "seen from" not in frames.text(app)
 
@@ -629,7 +627,7 @@ async def test_rollouts_follow_to_the_earlier_step_once(tmp_path: Path) -> None:
 
         def rollouts_at(step: int) -> bool:
             screen = app.screen
-            shown = isinstance(screen, RolloutsScreen) and screen.view.chosen
+            shown = isinstance(screen, RolloutsScreen) and screen.view.group
             return bool(shown) and shown.step == step  # type: ignore[union-attr]
 
         await until(app, lambda: app.screen.snapshot.step == 6)  # type: ignore[attr-defined]
@@ -639,8 +637,8 @@ async def test_rollouts_follow_to_the_earlier_step_once(tmp_path: Path) -> None:
         await until(app, lambda: getattr(app.screen, "past", None) is not None)
         await pilot.press("n", "4")
         await until(app, lambda: rollouts_at(5))
-        assert app.screen.view.group == 1  # type: ignore[attr-defined]
-        await pilot.press("H")
+        assert app.screen.view.group_at == 1  # type: ignore[attr-defined]
+        await pilot.press("less_than_sign")
         await until(app, lambda: rollouts_at(4))
         await pilot.press("3", "4")
         await until(app, lambda: rollouts_at(4))

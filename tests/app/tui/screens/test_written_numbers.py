@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from grpo_tui.app.charts.series import Series
 from grpo_tui.app.feed.narrator import narrate
-from grpo_tui.app.feed.series import series_of
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.tui.looks.colours import PALETTES
 from grpo_tui.app.tui.screens.compare.lines import delta_text
@@ -35,23 +35,18 @@ def test_a_difference_that_rounding_explains_is_none(key: str, delta: float, tex
 
 
 def test_the_end_of_a_run_is_told_by_the_numbers_that_its_charts_show() -> None:
-    reward, accuracy = series_of("reward"), series_of("eval/accuracy")
-    for step, value in enumerate((0.0, math.nan, 1.0), 1):
-        reward.push(step, value)
-    for step, value in ((0, math.nan), (1, 0.355), (3, 0.88)):
-        accuracy.push(step, value)
-    series = {"reward": reward.view(), "eval/accuracy": accuracy.view()}
+    series = {
+        "reward": Series.of("reward", (1, 2, 3), (0.0, math.nan, 1.0)),
+        "eval/accuracy": Series.of("eval/accuracy", (0, 1, 3), (math.nan, 0.355, 0.88)),
+    }
     # debiased average: .1*1 / (1 - .9^2) = .526
     assert narrate(Snapshot(status="completed", step=3, series=series)) == (
         "The run is complete after 3 steps.", "Held-out accuracy, sampled: 36% to 88%.",
         "Reward, smoothed: 0 to .53, highest in one step 1.",
     )  # fmt: skip
-    right, form = series_of("rewards/right/mean"), series_of("rewards/form/mean")
-    for step, (one, other) in enumerate(((0.25, 0.5), (0.75, 0.0)), 1):
-        right.push(step, one)
-        form.push(step, other)
     whole = Snapshot(status="completed", step=3, series=series | {
-        "rewards/right/mean": right.view(), "rewards/form/mean": form.view()})  # fmt: skip
+        "rewards/right/mean": Series.of("rewards/right/mean", (1, 2), (0.25, 0.75)),
+        "rewards/form/mean": Series.of("rewards/form/mean", (1, 2), (0.5, 0.0))})  # fmt: skip
     # now (.9*.1*.25 + .1*.75) / (1 - .81) = .513 and .237; changes +.263 and -.263 by weight 1
     assert {name: round(move, 3) for name, move in whole.moves.items()} == {
         "right": 0.263, "form": -0.263

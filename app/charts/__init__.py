@@ -1,0 +1,1 @@
+"""Charts for screens and the command line: series, axes, and the curves of stored runs."""

@@ -1,0 +1,264 @@
+"""Metric series as charts draw them: every value with its moving average, then cut to pixels.
+
+The average is debiased, s_t = m_t / (1 - b^t) with m_t = b m_{t-1} + (1 - b) x_t over the finite
+values; NaN and infinity are gaps. It is taken over all values before any are left out.
+"""
+
+import math
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from grpo_tui.experiments.compare import statistics
+
+SMOOTHING = 0.9
+SMOOTHINGS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99)
+DELTA_STEPS = 10
+RECENT = 2 * DELTA_STEPS  # values: those of the last steps, and of as many before
+EVALUATIONS = "eval/"
+SHORTEST_AXIS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """All values of a metric; `extended` and `until` return another series.
+
+    Evaluations are `few`: lines join them as they are, and they are never smoothed.
+    """
+
+    steps: "array[int]" = field(default_factory=lambda: array("q"))
+    values: "array[float]" = field(default_factory=lambda: array("d"))
+    average: "array[float]" = field(default_factory=lambda: array("d"))
+    smoothing: float = SMOOTHING
+    few: bool = False
+    count: int = 0  # of finite values
+    mean: float = 0.0  # their average before it is debiased
+
+    @classmethod
+    def of(
+        cls, key: str, steps: Iterable[int] = (), values: Iterable[float] = (),
+        smoothing: float = SMOOTHING,
+    ) -> "Series":  # fmt: skip
+        """The series of a metric."""
+        few = key.startswith(EVALUATIONS)
+        return cls(smoothing=0.0 if few else smoothing, few=few).extended(steps, values)
+
+    def extended(self, steps: Iterable[int], values: Iterable[float]) -> "Series":
+        """This series with later values; steps must not decrease."""
+        added, averages = array("d", values), array("d")
+        decay, count, mean = self.smoothing, self.count, self.mean
+        for value in added:
+            if math.isfinite(value):
+                count += 1
+                mean = decay * mean + (1 - decay) * value
+                averages.append(mean / (1 - decay**count))
+            else:
+                averages.append(math.nan)
+        return replace(self, steps=self.steps + array("q", steps), values=self.values + added,
+                       average=self.average + averages, count=count, mean=mean)  # fmt: skip
+
+    def until(self, step: int) -> "Series":
+        """This series without what comes after a step."""
+        end = bisect_right(self.steps, step)
+        empty = Series(smoothing=self.smoothing, few=self.few)
+        return empty.extended(self.steps[:end], self.values[:end])
+
+    @property
+    def sparse(self) -> bool:
+        """Whether at least half of the steps have no value: lines join the values as they are."""
+        steps = self.steps
+        return self.few or not steps or 2 * len(steps) <= steps[-1] - steps[0] + 2
+
+    @property
+    def line(self) -> "array[float]":
+        """The values that the curve goes through."""
+        return self.values if self.sparse else self.average
+
+    @property
+    def last_step(self) -> int:
+        """The last step; -1 if there is none."""
+        return self.steps[-1] if self.steps else -1
+
+    @property
+    def start(self) -> float:
+        """The first value; NaN if there is none."""
+        return next(filter(math.isfinite, self.values), math.nan)
+
+    @property
+    def last(self) -> float:
+        """The last value, as it was recorded."""
+        return _last_finite(self.values)
+
+    @property
+    def value(self) -> float:
+        """The end of the curve."""
+        return _last_finite(self.line)
+
+    @property
+    def delta(self) -> float:
+        """The curve's change over ten steps; of a sparse one since the value before."""
+        if self.sparse:
+            known = self.recent[-2:]
+            return known[1] - known[0] if len(known) > 1 else math.nan
+        before = bisect_right(self.steps, self.last_step - DELTA_STEPS)
+        return self.value - self.average[before - 1] if before else math.nan
+
+    @property
+    def recent(self) -> tuple[float, ...]:
+        """The newest finite values, at most `RECENT`."""
+        newest: list[float] = []
+        for value in reversed(self.values):
+            if len(newest) == RECENT:
+                break
+            if math.isfinite(value):
+                newest.append(value)
+        return tuple(reversed(newest))
+
+    def at(self, positions: Sequence[float], x: float) -> tuple[float | None, int | None]:
+        """The last number up to a position on the axis, and its step."""
+        before = reversed(range(bisect_right(positions, x)))
+        index = next((i for i in before if math.isfinite(self.values[i])), None)
+        return (None, None) if index is None else (self.values[index], self.steps[index])
+
+
+def _last_finite(values: "array[float]") -> float:
+    return next(filter(math.isfinite, reversed(values)), math.nan)
+
+
+def axis_end(end: float, planned: float = math.inf) -> float:
+    """The right end of the axis of a growing run, at most the `planned` one.
+
+    It moves in a few large steps, so that curves do not wobble.
+    """
+    room = SHORTEST_AXIS
+    while room < end:
+        room = room * 4 // 3 if room % 3 == 0 else room * 3 // 2
+    return planned if end <= planned < room else room
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Cumulative tokens and seconds at each step of a run."""
+
+    steps: "array[int]"
+    tokens: "array[int]"
+    elapsed: "array[float]"
+
+    def positions(self, steps: "array[int]", axis: str) -> Sequence[float]:
+        """Positions of these steps on an axis; steps without recorded work take the last value."""
+        if axis == "step":
+            return steps
+        amounts: Sequence[float] = self.tokens if axis == "tokens" else self.elapsed
+        if steps == self.steps:
+            return amounts
+        ends = (bisect_right(self.steps, step) for step in steps)
+        return array("d", (amounts[end - 1] if end else 0.0 for end in ends))
+
+
+# -- pixels -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """What a curve has in a column of pixels: the range of its values, and where its line goes.
+
+    NaN is a gap.
+    """
+
+    x: int
+    low: float
+    high: float
+    line: tuple[float, ...]
+
+    @property
+    def end(self) -> float:
+        """Where the line leaves the column."""
+        return next(filter(math.isfinite, reversed(self.line)), math.nan)
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A curve cut to pixel columns."""
+
+    columns: tuple[Column, ...] = ()
+    sparse: bool = False
+
+
+def column(position: float, end: float, wide: int) -> int:
+    """The pixel nearest to a position on an axis from 0 to `end`, of `wide` pixels."""
+    return max(0, min(wide - 1, int(position * (wide - 1) / end + 0.5))) if end > 0 else 0
+
+
+def cut(
+    series: Series, positions: Sequence[float], span: float, wide: int, first: float = 0.0
+) -> Trace:
+    """Cut a curve to `wide` columns over `span` of the axis from `first`."""
+    values, line = series.values, series.line
+    start, stop = bisect_left(positions, first), bisect_right(positions, first + span)
+    columns = []
+    while start < stop:
+        x = column(positions[start] - first, span, wide)
+        end = bisect_left(positions, x + 1, start, stop,
+                          key=lambda position: column(position - first, span, wide))  # fmt: skip
+        known = [value for value in values[start:end] if math.isfinite(value)]
+        columns.append(Column(x, min(known, default=math.nan), max(known, default=math.nan),
+                              _turns(line[start:end])))  # fmt: skip
+        start = end
+    return Trace(tuple(columns), series.sparse)
+
+
+def _turns(values: "array[float]") -> tuple[float, ...]:
+    """One column's part of a line, with at most four of many values: they cover the same pixels."""
+    points = tuple(value if math.isfinite(value) else math.nan for value in values)
+    if len(points) <= 4:
+        return points
+    known = [value for value in points if value == value]
+    return (known[0], min(known), max(known), known[-1]) if known else (math.nan,)
+
+
+def logarithmic(trace: Trace) -> Trace:
+    """The curve's base-10 logarithms; values not above 0 become gaps."""
+
+    def log(value: float) -> float:
+        return math.log10(value) if value > 0 else math.nan
+
+    columns = []
+    for item in trace.columns:
+        low, high = log(item.low), log(item.high)
+        columns.append(Column(item.x, high if math.isnan(low) else low, high,
+                              tuple(map(log, item.line))))  # fmt: skip
+    return replace(trace, columns=tuple(columns))
+
+
+def band(traces: Sequence[Trace], limits: tuple[float, float] = (-math.inf, math.inf)) -> Trace:
+    """Mean of several seeds as the line, its 95% confidence interval as the range.
+
+    The interval is cut at the limits of the values. Between its columns a seed counts as its
+    straight line; a single seed has no interval.
+    """
+    xs = sorted({item.x for trace in traces for item in trace.columns})
+    columns = []
+    for x, *ends in zip(xs, *(_ends(trace, xs) for trace in traces), strict=True):
+        known = [end for end in ends if math.isfinite(end)]
+        if known:
+            mean, _ = statistics.mean_and_std(known)
+            low, high = statistics.mean_interval(known, limits=limits)
+            columns.append(Column(x, mean if low is None else low, mean if high is None else high,
+                                  (mean,)))  # fmt: skip
+    return Trace(tuple(columns), all(trace.sparse for trace in traces))
+
+
+def _ends(trace: Trace, xs: Sequence[int]) -> Iterator[float]:
+    """The height of a curve's line at each column; NaN in gaps and beyond its ends."""
+    columns = trace.columns
+    known = [item.x for item in columns]
+    for x in xs:
+        index = bisect_left(known, x)
+        if index < len(known) and known[index] == x:
+            yield columns[index].end
+        elif 0 < index < len(known):
+            left, right = columns[index - 1], columns[index]
+            yield left.end + (right.end - left.end) * (x - left.x) / (right.x - left.x)
+        else:
+            yield math.nan

@@ -1,0 +1,181 @@
+"""A token's numbers in words: why it is pushed or clipped, its share of the loss written out."""
+
+from grpo_engine.config.recipes import Recipe
+from grpo_engine.events import UpdateTotals
+from grpo_tui.app.inspector.losses import TokenLoss
+from grpo_tui.app.text.numbers import MINUS, short, signed
+
+# Ratios this near to 1 count as 1: float32 log-probabilities are no more precise.
+ROUNDING = 1e-5
+UNBOUNDED = 1e6
+LEFT_OUT = "left out: forced by the think budget, or its answer was cut or its environment failed"
+
+
+def explanation(token: TokenLoss, recipe: Recipe, *, first_pass: bool) -> str:
+    """Explain in one sentence which way the loss moves the token, and why."""
+    if not token.in_loss:
+        return LEFT_OUT
+    if abs(token.pull) > abs(token.push) > 0 > token.push * token.pull:
+        return (f"{_answer(token)}, but KL pulls it {_way(token.pull)} more than the advantage "
+                f"pushes it {_way(token.push)}")  # fmt: skip
+    blocked = blocked_by(token, recipe)
+    text = blocked or _pushed(token, recipe, first_pass)
+    if blocked and token.push:  # a ratio of whole answers reads every token of them
+        text += f"; the ratio of its answer pushes it {_way(token.push)}"
+    return text + _pulled(token)
+
+
+def _answer(token: TokenLoss) -> str:
+    return "better answer" if token.advantage > 0 else "worse answer"
+
+
+def _way(gradient: float) -> str:
+    return "up" if gradient > 0 else "down"
+
+
+def gradient_sum(token: TokenLoss) -> str:
+    """The gradient as `+.0076 by the advantage − .0091 by KL = −.0015`; empty without KL."""
+    if not _is_pulled(token):
+        return ""
+    sign = "+" if token.pull > 0 else MINUS
+    return (f"{_fixed(token.push)} by the advantage {sign} {_fixed(token.pull)[1:]} by KL"
+            f" = {_fixed(token.gradient)}")  # fmt: skip
+
+
+def _is_pulled(token: TokenLoss) -> bool:
+    """Whether the KL penalty pulls, beyond float32's rounding."""
+    return abs(token.pull) > ROUNDING * abs(token.push)
+
+
+def _pulled(token: TokenLoss) -> str:
+    """What the KL penalty does beside a push that it does not outweigh."""
+    if not _is_pulled(token):
+        return ""
+    if not token.push:
+        return f"; KL alone pulls it {_way(token.pull)}"
+    same = token.push * token.pull > 0
+    return f"; KL pulls it {_way(token.pull)}{' too' if same else ', but less'}"
+
+
+def blocked_by(token: TokenLoss, recipe: Recipe) -> str:
+    """Why the token's own share of the loss does not push it; empty if it does."""
+    if token.advantage == 0:
+        return "no push: its answer scored like the others of its group"
+    if not token.on_policy:
+        return f"left out: {_off_policy(token, recipe)}"
+    if not token.updated:
+        return f"no push: not in the top {recipe.entropy_top_quantile:.0%} of tokens by entropy"
+    if token.side == "free" or recipe.trust == "cispo":
+        return ""
+    bounds = {
+        "high": f", already beyond {short(token.high)}",
+        "low": f", already below {short(token.low)}",
+        "ceiling": f", ratio beyond the ceiling {short(recipe.delta or 0)}",
+    }
+    return f"{_answer(token)}{bounds[token.side]}: clipped, no push"
+
+
+def _off_policy(token: TokenLoss, recipe: Recipe) -> str:
+    """Which of the two masks on the distance to the sampler applied."""
+    if token.importance == 0:
+        low, high = short(recipe.importance_floor), short(recipe.importance_cap)
+        subject = "its answer" if recipe.importance_mode.startswith("sequence") else "it"
+        return f"trainer and sampler differ about {subject} by a ratio outside {low} to {high}"
+    limit = f"{recipe.off_policy_mask:g}"
+    return f"a worse answer, more than {limit} nats per token away from the sampler"
+
+
+def _pushed(token: TokenLoss, recipe: Recipe, first_pass: bool) -> str:
+    """How the token's own share of the loss pushes it."""
+    answer, way = _answer(token), _way(token.push)
+    if not token.push:
+        return f"{answer}: no push, because its ratio is so far from 1"
+    if recipe.ratio == "none":
+        return f"{answer}: pushed {way}, with no ratio and no bound"
+    if token.advantage * token.push < 0:
+        return f"{answer}: pushed {way} by the ratio of its answer"
+    if recipe.trust in ("sapo", "vespo"):
+        ratio = "the ratio of its answer" if recipe.trust == "vespo" else "its ratio"
+        return f"{answer}: pushed {way} by a smooth function of {ratio}"
+    if token.side == "high":
+        return f"{answer}, already beyond {short(token.high)}: still pushed, with capped weight"
+    if abs(token.ratio - 1) < ROUNDING and first_pass:
+        return f"{answer}: pushed {way}; ratio is 1 by construction"
+    return _unclipped(token)
+
+
+def _unclipped(token: TokenLoss) -> str:
+    answer, better = _answer(token), token.advantage > 0
+    if short(token.ratio, 3) != "1":  # as far as the panel shows
+        if better and token.ratio < 1:
+            return f"{answer} that became less likely: pushed up at full strength"
+        if not better and token.ratio > 1:
+            bound = ", no bound on this side" if token.high < UNBOUNDED else ""
+            return f"{answer} that became likelier: pushed down at full strength{bound}"
+    limit, way = (token.high, "up") if better else (token.low, "down")
+    bounded = 1 / UNBOUNDED < limit < UNBOUNDED
+    return f"{answer}: pushed {way}" + (f", {way} to ratio {short(limit)}" if bounded else "")
+
+
+def arithmetic(
+    token: TokenLoss, recipe: Recipe, totals: UpdateTotals, *, length: int, max_length: int
+) -> str:
+    """The token's share of the loss written out: `1.20 × 1.21 ÷ 24 tokens ÷ 8 answers = +.0076`.
+
+    It is a share of the objective, the negative of the loss. `length` counts the answer's tokens
+    in the loss.
+    """
+    if not token.in_loss:
+        return "0: not in the loss"
+    text = _objective(token, recipe)
+    penalties = [(recipe.beta, token.anchor, ""),
+                 (recipe.value_coefficient, token.value_loss, " critic")]  # fmt: skip
+    subtracted = "".join(
+        f" − {_plain(weight)} × {_fixed(value).lstrip('+')}{name}"
+        for weight, value, name in penalties if weight and value
+    )  # fmt: skip
+    text = f"({text}{subtracted})" if subtracted else text
+    text = " ".join([text, *_divisors(recipe, totals, length, max_length)])
+    if token.bonus:
+        updated = totals.tokens if totals.updated_tokens is None else totals.updated_tokens
+        bonus = f"{_plain(totals.entropy_bonus)} × {_plain(token.entropy or 0)} entropy"
+        text += f" + {bonus} ÷ {updated} tokens"
+    return f"{text} = {_fixed(token.contribution)}"
+
+
+def _objective(token: TokenLoss, recipe: Recipe) -> str:
+    if not token.updated:
+        return "0"
+    text = _fixed(token.objective)
+    if recipe.trust in ("none", "clip", "target") and recipe.ratio != "none" and token.advantage:
+        used = token.objective / token.advantage
+        text = f"{short(used, 3)} × {signed(token.advantage, 3)}"
+    if recipe.importance_cap and recipe.trust != "vespo":  # VESPO's push contains the weight
+        text += f" × {short(token.importance, 3)} for the sampler"
+    return text
+
+
+def _divisors(recipe: Recipe, totals: UpdateTotals, length: int, max_length: int) -> list[str]:
+    rows = f"÷ {totals.rows} answers"
+    update = "minibatch" if recipe.minibatches > 1 else "step"
+    micro_batch = f"÷ {totals.batch_tokens} tokens of its micro-batch"
+    return {
+        "per_sequence": [f"÷ {length} tokens", rows],
+        "per_completion": [rows],
+        "per_token": [f"÷ {totals.tokens} tokens of the {update}"],
+        "per_batch_token": [micro_batch, f"÷ {totals.micro_batches} micro-batches"],
+        "constant": [f"÷ {max_length} tokens at most", rows],
+        "sum": [],
+    }[recipe.weight]
+
+
+def _plain(value: float) -> str:
+    """Four significant digits without the leading zero, `.04`."""
+    return f"{value:.4g}".removeprefix("0") if 0 < value < 1 else f"{value:.4g}"
+
+
+def _fixed(value: float) -> str:
+    """Format with sign and four decimals, `+.0076`; smaller numbers as a power of ten."""
+    if not 0.00005 <= abs(value) < 0.99995:
+        return signed(value)
+    return ("+" if value > 0 else MINUS) + f"{abs(value):.4f}"[1:]

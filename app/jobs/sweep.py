@@ -1,0 +1,56 @@
+"""Sweeps: a grid of settings and seeds as runs of the queue, for the command line and New run."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from grpo_tui.experiments.db.configs import config_tree, flat
+
+if TYPE_CHECKING:
+    from grpo_engine.config.settings import RunConfig
+
+
+Point = tuple[Mapping[str, Any], "RunConfig"]  # the values typed for it, and its settings
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """The values tried, by path; and for each run, its values and all its settings."""
+
+    axes: Mapping[str, Sequence[Any]]
+    runs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]
+
+
+def sweep_of(points: Sequence[Point], seeds: int) -> Sweep:
+    """Each point with as many seeds, counted up from its own."""
+    axes: dict[str, dict[Any, None]] = {path: {} for texts, _ in points for path in texts}
+    axes["seed"] = {}
+    runs = []
+    for texts, config in points:
+        tree = config_tree(config)
+        values = flat(tree)
+        for number in range(seeds):
+            seed = values["seed"] + number
+            point = {path: values.get(path, text) for path, text in texts.items()} | {"seed": seed}
+            for path, value in point.items():
+                axes[path][value] = None
+            runs.append((point, tree | {"seed": seed, "name": ""}))
+    return Sweep({path: list(values) for path, values in axes.items()}, runs)
+
+
+def values_in(text: str) -> list[str]:
+    """The values separated by commas; commas in brackets or quotes do not separate."""
+    values, depth, quote, start = [], 0, "", 0
+    for index, mark in enumerate(text):
+        if quote:
+            quote = "" if mark == quote else quote
+        elif mark in "'\"":
+            quote = mark
+        elif mark in "[{(":
+            depth += 1
+        elif mark in "]})":
+            depth -= 1
+        elif mark == "," and depth == 0:
+            values.append(text[start:index].strip())
+            start = index + 1
+    return [*values, text[start:].strip()]

@@ -1,0 +1,1118 @@
+"""The text of New run: the form, help on a setting, the pages beside the form, and its lists."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from grpo_engine.config.declaration import Setting, as_text
+from grpo_engine.config.mismatch import CORRECTION_TEXT, can_agree
+from grpo_engine.config.recipes import SETTINGS, Recipe, available
+from grpo_engine.config.settings import RunConfig
+from grpo_engine.platform.device import uses_gpu
+from grpo_engine.platform.formats import auto_format, auto_text
+from grpo_engine.presets import names, preset
+from grpo_tui.app.text.numbers import seconds, share, short, signed, tokens
+from grpo_tui.app.text.recipe_cards import card_of
+from grpo_tui.app.text.recipe_text import ASKS, answers, formula, values_of
+from grpo_tui.app.text.safe_text import cell_len, clip, clip_start, pad, safe, wrap
+from grpo_tui.app.tui.dialogs.choices import Choice
+from grpo_tui.app.tui.dialogs.picker import Item, Picker
+from grpo_tui.app.tui.looks.colours import Palette, style
+from grpo_tui.app.tui.screens.new_run.completion import completions, functions_in
+from grpo_tui.app.tui.screens.new_run.state import (
+    CHANGED,
+    FORM_ONLY,
+    PRESET,
+    RECIPE,
+    FormField,
+    Row,
+    View,
+    can_sweep,
+    choice_of,
+    choices_of,
+    cost,
+)
+from grpo_tui.app.tui.widgets.panel import Line, paragraph
+from grpo_tui.experiments.export.json import json_text
+from grpo_tui.experiments.export.markdown import md_cell
+from grpo_tui.experiments.export.markdown import table as md_table
+from grpo_tui.experiments.values import CheckpointView
+
+GIGA = 1e9
+LABEL = 12
+MARK = 3
+NAME_CELLS = 24
+OFF = "–"
+# What the values of a setting mean, where the recipe's own words do not say it.
+VALUE_MEANINGS: Final[Mapping[str, Mapping[str, str]]] = {
+    "model.tuning": {
+        "lora": "small matrices beside the weights: least memory",
+        "dora": "like lora, with the length of each row learned too",
+        "full": "all weights: most memory",
+    },
+    "model.dtype": {
+        "auto": "float32 on CPU, else as stored",
+        "float32": "4 bytes a weight, most exact",
+        "bfloat16": "2 bytes a weight, wide range and few digits",
+        "float16": "2 bytes a weight, more digits and a narrow range",
+    },
+    "model.compute": {
+        "auto": "the kernels where they serve, else the graph",
+        "graph": "MLX's own operations, on every device",
+        "kernels": "compiled code for Linux processors: float32, Llama-like models",
+        "rows": "the graph, with the prompt run again for each answer in training",
+    },
+    "model.quantized": {
+        "auto": "dequantised on CPU, where that is faster",
+        "keep": "stays quantised: least memory",
+        "dequantize": "becomes full weights when it is loaded",
+    },
+    "model.grad_checkpoint": {
+        "auto": "recomputed where memory is short and that is faster than fewer answers",
+        "on": "always recomputed: least memory, a third more work",
+        "off": "always kept",
+    },
+    "task.curriculum": {
+        "off": "all problems alike, in a seeded order",
+        "hardest": "the more often, the fewer answers were right: 1 - p",
+        "half": "most often those that are right half of the time: 4p(1 - p)",
+    },
+    "task.bad_rows": {
+        "refuse": "one row that cannot be used ends the run before it begins",
+        "skip": "rows that cannot be used are left out and counted",
+    },
+    "rewards.completions": {
+        "auto": "as in TRL: text, or messages where the prompt is a chat",
+        "text": "always text",
+    },
+    "algorithm.std": {"sample": "divided by n − 1", "population": "divided by n"},
+    "algorithm.combine": {
+        "sum_then_normalize": "weigh and add the rewards, then normalise the total",
+        "normalize_then_sum": "normalise each reward in its group, then weigh and add",
+    },
+    "algorithm.anchor_level": {
+        "token": "a distance for each token",
+        "sequence": "one distance for each answer",
+    },
+    "algorithm.anchor_place": {
+        "loss": "a term of the loss, after the objective",
+        "reward": "subtracted from the reward, before advantages",
+    },
+    "algorithm.stop": {"never": "every pass runs"},
+    "optimizer.name": {
+        "adamw": "Adam with weight decay beside the gradient",
+        "adam": "a step size for each weight, from averages of its gradients",
+        "sgd": "the plain gradient",
+        "muon": "orthogonalised momentum for matrices",
+        "lion": "the sign of the momentum: half of Adam's memory",
+        "adafactor": "like Adam, with averages per row and column: little memory",
+    },
+    "optimizer.schedule": {
+        "constant": "stays as it is after the warm-up",
+        "linear": "falls in a straight line to options.final_share of the peak",
+        "cosine": "falls along half a cosine to options.final_share of the peak",
+    },
+    "record.tokens": {
+        "all": "every group: the lab and token views work everywhere",
+        "every": "every group of every 10th step",
+        "pinned": "pinned prompts only",
+        "none": "the answers alone",
+        "nothing": "not even the answers: least disk space",
+    },
+}
+
+
+def plain_text(lines: Sequence[Line]) -> str:
+    """The text of lines."""
+    return "\n".join("".join(text for text, _ in line).rstrip() for line in lines)
+
+
+def labelled(label: str, text: str, width: int, palette: Palette, most: int = 2) -> list[Line]:
+    """A dim label and its text, wrapped to at most `most` lines; nothing without a text."""
+    parts = wrap(text, max(8, width - LABEL), most) if text else []
+    return [
+        [(f"{label if not index else '':<{LABEL}}", style(palette.label)),
+         (part, style(palette.text))]
+        for index, part in enumerate(parts)
+    ]  # fmt: skip
+
+
+# -- the header -----------------------------------------------------------------------------
+
+
+def header_line(view: View, width: int, palette: Palette) -> Line:
+    """The costs, or what prevents a launch; whether it can be launched, and what is changed."""
+    state, colour = _state(view, palette)
+    changed = f"{len(view.form.changed) or 'nothing'} changed"
+    runs = f"{view.form.count} runs  " if view.form.count > 1 else ""
+    length = sum(map(len, (changed, runs, state))) + 6
+    text, text_colour = _message(view, palette)
+    return [
+        (pad(f" {text}", max(0, width - length)), style(text_colour)),
+        (f"   {runs}", style(palette.headline, bold=True)),
+        (changed, style(palette.accent if view.form.changed else palette.label)),
+        (f"  {state} ", style(colour, bold=bool(view.error_count))),
+    ]
+
+
+def _state(view: View, palette: Palette) -> tuple[str, int]:
+    """Whether the run can be launched; only what was tried is ready."""
+    verdict = view.verdict
+    if view.error_count:
+        return f"✗ {view.error_count} to fix", palette.bad
+    if not verdict:
+        return "… checking", palette.label
+    if "problem" in verdict:
+        return "▲ not checked", palette.warn
+    if verdict["now"]:
+        return "▲ cannot start now", palette.warn
+    if verdict["fetches"]:
+        return "▲ downloads first", palette.warn
+    return "✓ ready", palette.good
+
+
+def _message(view: View, palette: Palette) -> tuple[str, int]:
+    verdict = view.verdict
+    if view.yaml_error:
+        return f"YAML: {view.yaml_error}", palette.bad
+    if view.lacking:
+        text = f"cannot train here: {view.lacking} Editing, saving and queueing work."
+        return text, palette.warn
+    if view.refused:
+        return f"✗ {next(iter(view.refused.values()))}", palette.bad
+    if text := verdict.get("problem") or verdict.get("now") or " ".join(verdict.get("fetches", ())):
+        return f"▲ {text}", palette.warn
+    return cost_summary(view) or view.origin.summary, palette.label
+
+
+# -- the form -------------------------------------------------------------------------------
+
+
+def form_lines(view: View, width: int, palette: Palette) -> list[tuple[str, Line]]:
+    """The lines of the form, with the setting that belongs to each; headings have none."""
+    lines: list[tuple[str, Line]] = []
+    section = choice = ""
+    for row in view.rows:
+        if row.section != section and (row.section != "main"):
+            lines.append(("", _heading(row.section, width, palette)))
+        if row.section == "algorithm" and (name := choice_of(row.path)) not in ("", choice):
+            choice = name
+            text = f"   {name}: {ASKS[name]}"
+            lines.append(("", [(text, style(palette.label, italic=True))]))
+        section = row.section
+        lines += [(row.path, line) for line in setting_lines(view, row, width, palette)]
+    if section in ("main", CHANGED):
+        rest = len(view.form.fields) - len(view.rows)
+        text = clip(f"   {rest} other settings: / finds them by name or purpose", width)
+        lines += [("", []), ("", [(text, style(palette.label))])]
+    return lines
+
+
+def _heading(section: str, width: int, palette: Palette) -> Line:
+    return [(f" {section} ", style(palette.label, bold=True)),
+            ("─" * max(0, width - cell_len(section) - 3), style(palette.guide))]  # fmt: skip
+
+
+def name_cells(width: int) -> int:
+    """Width of the name column."""
+    return min(NAME_CELLS, max(14, 2 * width // 5))
+
+
+def value_at(width: int) -> int:
+    """The column where values start."""
+    return MARK + name_cells(width) + 1
+
+
+def setting_lines(view: View, row: Row, width: int, palette: Palette) -> list[Line]:
+    """A setting: mark, name, value, previous value; below it any problem."""
+    field, path = row.field, row.path
+    selected = view.row is not None and view.row.path == path
+    background = palette.cursor if selected else palette.paper
+    error = view.errors.get(path, "")
+    mark, colour = (
+        ("✗", palette.bad) if error else
+        ("●", palette.accent) if field.changed else (" ", palette.label)
+    )  # fmt: skip
+    unread = is_unread(view, field)
+    name_colour = palette.headline if selected else palette.label if unread else palette.text
+    leaf = path.rpartition(".")[2]
+    full = row.section in ("main", CHANGED) and cell_len(path) <= name_cells(width)
+    line: Line = [
+        (f" {mark} ", style(colour, background, bold=True)),
+        (pad(path if full else leaf, name_cells(width)) + " ", style(name_colour, background)),
+        *_value(view, field, width - value_at(width), background, palette),
+    ]
+    parts = wrap(_with_range(field, error), width - MARK - 2, 4) if error else []
+    return [line] + [
+        [("   " + ("  " if index else "✗ ") + part, style(palette.bad))]
+        for index, part in enumerate(parts)
+    ]
+
+
+def _value(view: View, field: FormField, width: int, background: int, palette: Palette) -> Line:
+    text, note = value_text(view, field)
+    derived = note == "suggested" or text != field.text
+    colour = palette.label if derived else palette.text
+    if field.changed:
+        colour = palette.bad if field.info.path in view.errors else palette.headline
+        note = f"← {start_text(view, field)}"
+    if not text:
+        text, colour = OFF, palette.label
+    # on narrow screens the value takes precedence over the note
+    tail = clip(note, max(8, width - cell_len(safe(text[:200])) - 3)) if note else ""
+    if tail.endswith("…") and not field.changed:
+        tail = ""
+    left = width - (cell_len(tail) + 2 if tail else 0) - 1
+    unit = field.info.unit
+    unit = f" {unit}" if text[0].isdigit() and not field.info.path.endswith(unit) else ""
+    value = clip(text, max(1, left - len(unit)))
+    tail = f"{tail} " if tail else ""
+    used = max(cell_len(value + unit), left) + 1 + cell_len(tail)
+    return [
+        (value, style(colour, background, bold=field.changed)),
+        (pad(unit, max(0, left - cell_len(value))) + " ", style(palette.label, background)),
+        (tail + " " * max(0, width - used), style(palette.label, background)),
+    ]
+
+
+def value_text(view: View, field: FormField) -> tuple[str, str]:
+    """The current value, and a note on its origin."""
+    path, form = field.info.path, view.form
+    if path == PRESET:
+        return view.origin.name, "cloned run" if view.origin.kind == "clone" else ""
+    if path == "name" and not field.changed:
+        return view.name, "suggested"
+    if path in form.axes:
+        return field.text, ""
+    if is_unread(view, field) and not field.text:
+        return "", "not read"
+    if not field.text and path.startswith("algorithm.") and form.recipe is not None:
+        value = getattr(form.recipe, path.partition(".")[2], None)
+        return as_text(value) or "off", f"as {form.recipe.name}"
+    if path == "rewards.weights" and not field.text:
+        functions = form.fields["rewards.functions"].text
+        return "", "1 for each function" if functions else "those of the task"
+    return field.text, recipe_value(view, path)
+
+
+def recipe_value(view: View, path: str) -> str:
+    """The recipe's value, where the setting differs from it."""
+    overrides, recipe = view.form.overrides, view.form.recipe
+    if path not in overrides or recipe is None:
+        return ""
+    return f"{recipe.name} has {as_text(overrides[path]) or 'none'}"
+
+
+def start_text(view: View, field: FormField) -> str:
+    """The value in the preset, the parent or the recipe."""
+    path = field.info.path
+    if value := as_text(view.form.start[path]):
+        return value
+    if path.startswith("algorithm."):
+        return recipe_value(view, path) or "set by the recipe"
+    return "nothing"
+
+
+def is_unread(view: View, field: FormField) -> bool:
+    """Whether the recipe does not read this setting."""
+    section, _, leaf = field.info.path.partition(".")
+    # beta switches the anchor on
+    always = ("recipe", "beta", "options")
+    is_part = section == "algorithm" and leaf not in always and view.form.settings_read
+    return bool(is_part) and leaf not in view.form.settings_read
+
+
+def allowed(info: Setting) -> str:
+    """The values of a number or a choice."""
+    return info.allowed if info.number or info.choices else ""
+
+
+def _with_range(field: FormField, error: str) -> str:
+    """The problem, and the allowed values."""
+    text = allowed(field.info)
+    return f"{error} (allowed: {text})" if text and text not in error else error
+
+
+# -- help on a setting ----------------------------------------------------------------------
+
+
+def help_lines(view: View, width: int, palette: Palette) -> list[Line]:
+    """A setting's help, range and the origin of its value."""
+    if view.row is None:
+        return paragraph("No setting matches; esc shows all again.", width, 2, palette.label)
+    field = view.row.field
+    lines: list[Line] = paragraph(field.info.help.replace("`", ""), width, 3, palette.text)
+    for label, text in _entries(view, field):
+        lines += labelled(label, text, width, palette, 6)
+    return lines
+
+
+def _entries(view: View, field: FormField) -> list[tuple[str, str]]:
+    path = field.info.path
+    if path == PRESET:
+        return [(view.origin.kind, view.origin.summary)]
+    entries = _offered(view, field)  # first, where a small panel has few lines
+    if path in ("rewards.functions", "rewards.completions"):
+        entries.append(("gets", view.examples.get("gets", "")))
+    entries += [("allowed", allowed(field.info)), ("default", default_text(field))]
+    if can_sweep(field.info):
+        entries.append(("sweep", "several values, such as 1,2: a run for each" if field.info.number
+                        else "space marks several in the list: a run for each"))  # fmt: skip
+    recipe = recipe_value(view, path)
+    start = start_text(view, field) if field.changed else ""
+    if start and start != recipe:
+        origin = f"{view.origin.kind} {view.origin.name}"
+        entries.append(("was", f"{start} in {origin}; backspace resets it"))
+    entries.append(
+        ("recipe", f"{recipe}; backspace resets it" if start == recipe != "" else recipe)
+    )
+    entries += _recipe_entries(view, path)
+    if path == "model.dtype":
+        entries.append(("here", auto_text(on_gpu=uses_gpu())))
+    if path == "name":
+        entries.append(("suggested", "from the preset or parent and what is changed"))
+    return entries
+
+
+def _offered(view: View, field: FormField) -> list[tuple[str, str]]:
+    """What could be typed next, while the setting is edited; a file's functions at any time."""
+    path = field.info.path
+    entries = []
+    if path == "rewards.functions":
+        files = dict.fromkeys(part.rpartition(":")[0] or part for part in field.text.split(","))
+        for file in files:
+            if functions := functions_in(file) if file.endswith(".py") else ():
+                entries.append(("offers", f"{file}: {', '.join(functions)}"))
+    if view.editing and (offered := completions(path, field.text)):
+        entries.append(("→ completes", ", ".join(offered)))
+    return entries
+
+
+def _recipe_entries(view: View, path: str) -> list[tuple[str, str]]:
+    form, leaf = view.form, path.partition(".")[2]
+    if path == RECIPE and form.recipe is not None:
+        card = card_of(form.recipe.name)
+        return [("", card.summary), ("good", card.good), ("bad", card.bad)]
+    if not path.startswith("algorithm."):
+        return []
+    entries = []
+    if leaf == "importance_cap" and form.config is not None:
+        dtype: str = form.config.model.dtype
+        dtype = auto_format(on_gpu=uses_gpu()) if dtype == "auto" else dtype
+        if form.config.algorithm.importance_cap is None and not can_agree(dtype):
+            entries.append(
+                ("here", f"on where the weights are in 16 bits ({dtype}): {CORRECTION_TEXT}")
+            )
+    if leaf in SETTINGS and leaf != "beta" and SETTINGS[leaf].condition.text:
+        read = "" if leaf not in form.settings_read else ", as here"
+        entries.append(("read", f"only with {SETTINGS[leaf].condition.text}{read}"))
+    return entries
+
+
+def default_text(field: FormField) -> str:
+    """A setting's default."""
+    if field.info.default is None:
+        return "set by the recipe" if field.info.path.startswith("algorithm.") else "nothing"
+    return as_text(field.info.default) or "nothing"
+
+
+# -- the page of costs ----------------------------------------------------------------------
+
+
+def byte_unit(count: float) -> tuple[float, str]:
+    """The unit for this many bytes, and its size in bytes."""
+    units = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+    return next((unit for unit in units if count >= 0.95 * unit[0]), (1.0, "B"))
+
+
+def size(count: float) -> str:
+    """A number of bytes for people."""
+    per, unit = byte_unit(count)
+    return f"{short(count / per)} {unit}"
+
+
+def cost_lines(view: View, width: int, palette: Palette) -> list[Line]:
+    """What a step and the run cost: answers, tokens, memory, time, disk; and a sweep in all."""
+    config = view.form.config
+    if config is None:
+        return paragraph("Costs are shown once all errors are fixed.", width, 3, palette.label)
+    price = cost(config, view.runs)
+    longest = "at most " if price.seconds is None else "about "
+    step = price.seconds_per_step
+    time = (
+        f"{seconds(step)} a step, {seconds(price.seconds)} in all, {price.source.partition(',')[0]}"
+        if step is not None else price.source.partition(":")[0]
+    )  # fmt: skip
+    rows, count = price.rollouts_per_step, price.tokens_per_step
+    per = f"{config.rollout.prompts} prompts × {config.rollout.group_size}"
+    entries = [
+        ("answers", f"{per} = {rows:,} a step, {tokens(rows * config.steps)} in all"),
+        ("tokens", f"{longest}{tokens(count)} a step, {tokens(count * config.steps)} in all"),
+    ]
+    lines = [line for entry in entries for line in labelled(*entry, width, palette)]
+    lines += memory_lines(view, width, palette)
+    entries = [
+        ("time", time),
+        ("disk", f"{size(price.gigabytes * GIGA)} of token numbers"),
+        *side_costs(config, count, view.examples.get("held_out")),
+    ]
+    lines += [line for entry in entries for line in labelled(*entry, width, palette)]
+    if view.form.count > 1:
+        lines += [[], *sweep_lines(view, width, palette)]
+    return lines
+
+
+def sweep_lines(view: View, width: int, palette: Palette) -> list[Line]:
+    """What varies over a sweep, and what its runs cost together."""
+    heading = f"a sweep of {view.form.count} runs; above is the first"
+    lines: list[Line] = [[(clip(heading, width), style(palette.headline, bold=True))]]
+    for path, values in view.form.axes.items():
+        lines += labelled(path.rpartition(".")[2], ", ".join(values), width, palette)
+    if view.form.seeds > 1:
+        lines += labelled("seeds", str(view.form.seeds), width, palette)
+    return lines + labelled("in all", sweep_cost(view), width, palette)
+
+
+def sweep_cost(view: View) -> str:
+    """The time and disk space of all runs together."""
+    time, gigabytes = view.total_cost
+    disk = f"{size(gigabytes * GIGA)} of disk"
+    unknown = "unknown time (no run of this model on this machine yet)"
+    return f"{f'about {seconds(time)}' if time is not None else unknown}, {disk}"
+
+
+def side_costs(
+    config: RunConfig, per_step: int, held_out: int | None = None
+) -> list[tuple[str, str]]:
+    """Sampling and scoring that happen besides training.
+
+    `held_out` is how many problems the task holds out; None if that is not known yet.
+    """
+    rollout, check = config.rollout, config.evaluation
+    rows = rollout.prompts * rollout.group_size
+    length = per_step / max(1, rows)
+    entries = []
+    problems = check.problems if held_out is None else min(check.problems, held_out)
+    tasks = 1 + sum(bool(task.weight) for task in config.task.others.values())
+    count = tasks * problems * (int(check.greedy) + check.samples)
+    times = 2 * int(check.before_and_after) + (config.steps // check.every if check.every else 0)
+    if times and count:
+        interval = f"every {check.every} steps" if check.every else "before and after"
+        if check.every and check.before_and_after:
+            interval += ", before and after"
+        all_of = "" if problems == check.problems else f" to the {problems} problems there are"
+        text = f"{count:,} answers{all_of} {interval}: {tokens(count * times * length)} tokens"
+        entries.append(("held-out", text))
+    pinned = check.pinned if held_out is None else min(check.pinned, held_out)
+    if pinned:
+        count = pinned * rollout.group_size
+        visits = config.steps // check.pinned_every + 1
+        entries.append(("pinned", f"{count} answers every {check.pinned_every} steps: "
+                        f"{tokens(count * visits * length)} tokens"))  # fmt: skip
+    if config.record.kl and config.algorithm.resolved().anchor == "none":
+        text = f"{rows} answers scored by the reference as well: +100% of a forward"
+        entries.append(("KL", text))
+    if config.record.tokens not in ("none", "nothing"):
+        text = f"1 of {rollout.prompts} groups (+{1 / rollout.prompts:.0%} time)"
+        entries.append(("extra check", text))
+    return entries
+
+
+def memory_lines(view: View, width: int, palette: Palette) -> list[Line]:
+    """The memory estimate beside the available memory, or why there is no estimate."""
+    memory = view.memory
+    if not memory:
+        reason = "reading the model's shape" if view.activity else "not estimated"
+        return labelled("memory", reason, width, palette)
+    if error := memory.get("problem"):
+        return labelled("memory", f"unknown: {error}", width, palette)
+    label = (f"{'memory':<{LABEL}}", style(palette.label))
+    if refused := memory.get("refused"):
+        parts = wrap(f"✗ {refused}", width - LABEL, 4)
+        return [
+            [label if not index else (" " * LABEL, None), (part, style(palette.bad))]
+            for index, part in enumerate(parts)
+        ]
+    used = min(1.0, memory["peak"] / max(1, memory["limit"]))
+    full = max(1, round(10 * used))
+    line: Line = [
+        label,
+        ("━" * full, style(palette.warn if used > 0.8 else palette.accent)),
+        ("─" * (10 - full), style(palette.guide)),
+        (f" {size(memory['peak'])} of {size(memory['limit'])}", style(palette.text)),
+    ]
+    per, unit = byte_unit(memory["peak"])
+    parts = [f"{name} {short(memory[name] / per)}"
+             for name in ("weights", "optimizer", "sampling", "update")]  # fmt: skip
+    text = f"{parts[0]}, {parts[1]}, {parts[2]} or {parts[3]} {unit}, in {memory['dtype']}"
+    text += ", layers recomputed" if memory.get("recomputed") else ""
+    return [line, *labelled("", text, width, palette)]
+
+
+def cost_summary(view: View) -> str:
+    """The costs in one line, for the header and dialogs."""
+    config = view.form.config
+    if config is None:
+        return ""
+    price = cost(config, view.runs)
+    parts = [f"{price.rollouts_per_step:,} answers a step",
+             f"{tokens(price.tokens_per_step * config.steps)} tokens in all"]  # fmt: skip
+    if view.memory.get("peak"):
+        parts.append(f"{size(view.memory['peak'])} of memory")
+    if price.seconds is not None:
+        parts.append(f"about {seconds(price.seconds)}")
+    return ", ".join(parts)
+
+
+# -- the page of the recipe -----------------------------------------------------------------
+
+
+def recipe_lines(view: View, width: int, palette: Palette) -> list[Line]:
+    """The six choices by their names in a recipe file, the formula, and what is refused."""
+    form = view.form
+    lines: list[Line] = []
+    for path, error in form.errors.items():
+        if path.startswith("algorithm."):
+            # rules name their settings, ranges do not
+            name = f"{path.partition('.')[2]} " if "must be" in error[:20] else ""
+            lines += paragraph(f"✗ {name}{error}", width, 5, palette.bad)
+    if form.recipe is None:
+        return lines
+    if lines:
+        lines.append([])
+    changed = {path.partition(".")[2] for path in form.overrides}
+    for answer in answers(form.recipe):
+        differs = changed & {answer.question, *answer.settings}
+        asks = answer.asks if cell_len(answer.choice + answer.asks) < width - 12 else ""
+        space = width - 11 - cell_len(answer.choice + asks)
+        lines.append([("● " if differs else "  ", style(palette.accent, bold=True)),
+                      (f"{answer.question:<8} ", style(palette.headline, bold=True)),
+                      (answer.choice, style(palette.accent)),
+                      (" " * max(1, space), None), (asks, style(palette.label))])  # fmt: skip
+        lines += [[(f"  {part}", style(palette.text))] for part in wrap(answer.text, width - 2, 3)]
+    lines.append([])
+    for text in formula(form.recipe):
+        lines += [[(f"  {part}", style(palette.of_series("kl")))]
+                  for part in wrap(text, width - 2, 3)]  # fmt: skip
+    return lines
+
+
+# -- the page of example prompts ------------------------------------------------------------
+
+
+def prompt_lines(view: View, width: int, palette: Palette) -> list[Line]:
+    """The task in numbers and its first problems, with visible line ends."""
+    examples, label = view.examples, style(palette.label)
+    if not examples:
+        text = view.activity or "The first prompts of the run appear here."
+        return paragraph(text, width, 2, palette.label)
+    if error := examples.get("problem"):
+        return paragraph(f"✗ {error}", width, 30, palette.bad)
+    sizes = f"{examples['train']:,} problems to train on, {examples['held_out']:,} held out"
+    if skipped := examples.get("skipped", 0):
+        sizes += f", {skipped:,} skipped"
+    lines: list[Line] = paragraph(examples["about"], width, 3, palette.text)
+    lines.append([(clip(sizes, width), label)])
+    for note in (*examples["notes"], *filter(None, [examples["lacking"]])):
+        lines += paragraph(note, width, 6, palette.warn)
+    for index, example in enumerate(examples["examples"]):
+        count = "" if example["tokens"] is None else f" · {example['tokens']} tokens"
+        head = clip(f" {index + 1} of 3 · {example['key']}{count} ", width - 4)
+        selected = index == view.example
+        lines += [
+            [],
+            [
+                ("▸─" if selected else "──", style(palette.guide)),
+                (head, style(palette.headline, bold=selected)),
+                ("─" * max(0, width - cell_len(head) - 2), style(palette.guide)),
+            ],
+        ]
+        lines += prompt_text(example["text"], width, palette)
+        lines += [
+            [("target ", label), (part, style(palette.good))]
+            for part in wrap(example["target"], width - 7, 1)
+            if part
+        ]
+        lines += [
+            [("columns ", label), (part, label)]
+            for part in wrap(example["columns"], width - 8, 1)
+            if part
+        ]
+        if example["folded"]:
+            text = "The template takes no system message: it is put before the user's."
+            lines += paragraph(text, width, 2, palette.warn)
+    return lines  # fmt: skip
+
+
+def prompt_text(text: str, width: int, palette: Palette) -> list[Line]:
+    """The text that the model reads, with each line end as a dim symbol."""
+    lines: list[Line] = []
+    for line in text.split("\n"):
+        lines += [[(part, style(palette.text))] for part in wrap(line, width - 1, 40)]
+        lines[-1].append(("⏎", style(palette.label)))
+    lines[-1].pop()
+    return lines
+
+
+# -- the page of tried rewards --------------------------------------------------------------
+
+
+def prompt_end(view: View, width: int, palette: Palette) -> list[Line]:
+    """The end of the prompt that is answered, and its target; two lines."""
+    examples, label = view.examples.get("examples", ()), style(palette.label)
+    if view.example >= len(examples):
+        activity = "" if view.examples else view.activity
+        return [[(activity or "no prompt yet; the page of prompts says why", label)], []]
+    example = examples[view.example]
+    text = clip_start(example["text"].strip().replace("\n", " "), width - 7)
+    target = f"target {example['target']}" if example["target"] else ""
+    return [
+        [("after  ", label), (text, label)],
+        [(clip(target, width - 22), style(palette.good)), ("   n p another prompt", label)],
+    ]
+
+
+def score_lines(view: View, width: int, palette: Palette) -> list[Line]:
+    """Each function's score for the typed answer, with its reason."""
+    scores, label = view.scores, style(palette.label)
+    if not scores:
+        return paragraph("The scores of the reward functions appear here.", width, 3, palette.label)
+    if error := scores.get("problem"):
+        return paragraph(f"✗ {error}", width, 20, palette.bad)
+    lines: list[Line] = []
+    for row in scores["rows"]:
+        value = "None" if row["value"] is None else short(row["value"])
+        weighted = "" if row["value"] is None else signed(row["value"] * row["weight"])
+        name = pad(row["name"], max(4, width - 22)) + " "
+        product = f"{value:>6} × {short(row['weight']):<4}"
+        lines.append([(name, style(palette.text)), (product, label),
+                      (f"{weighted:>7}", style(palette.headline, bold=True))])  # fmt: skip
+        if row["reason"]:
+            lines += [[(f"  {part}", label)] for part in wrap(row["reason"], width - 2, 3)]
+    total = "None: no function applies" if scores["total"] is None else short(scores["total"])
+    lines.append([(pad("reward", max(4, width - cell_len(total) - 2)) + " ", style(palette.text)),
+                  (total, style(palette.good, bold=True))])  # fmt: skip
+    for error in scores["problems"]:
+        lines += paragraph(f"✗ {error}", width, 6, palette.bad)
+    return lines
+
+
+# -- the page of the probe ------------------------------------------------------------------
+
+GROUP = 6  # the group size
+CELL = 17  # a share with its interval, and the seconds of a step
+
+
+def probe_key(config: RunConfig) -> str:
+    """A key of the settings that a probe depends on, without what it recommends."""
+    task, rewards = config.task.model_dump_json(), config.rewards.model_dump_json()
+    limit = str(config.rollout.max_new_tokens)
+    return "\n".join([str(config.seed), config.model.model_dump_json(), task, rewards, limit])
+
+
+def probe_enter(view: View) -> str:
+    """What ⏎ does on the page of the probe."""
+    probe, config = view.probe, view.form.config
+    if probe and not probe["ended"]:
+        return "stop"
+    current = config is not None and probe.get("key") == probe_key(config)
+    if current and probe.get("best"):
+        return "use it"
+    return "probe again" if probe else "start the probe"
+
+
+def probe_lines(view: View, width: int, palette: Palette) -> list[Line]:
+    """What a probe found: advice, prompts with a signal by group size, pass rates."""
+    probe = view.probe
+    if not probe:
+        text = ("The model answers 32 prompts at three temperatures, as in a run without training: "
+                "how many it gets right, and which group size gives a signal. ⏎ starts it; it "
+                "takes about as long as a few steps.")  # fmt: skip
+        return paragraph(text, width, 8, palette.text)
+    if error := probe.get("problem"):
+        return paragraph(f"✗ {error}", width, 20, palette.bad)
+    tables = probe.get("tables", ())
+    if not tables:
+        text = "Stopped." if probe.get("ended") else "Loading the model…"
+        return paragraph(text, width, 2, palette.label)
+    return [
+        *_advice(view, width, palette), [],
+        *_signal_table(probe, width, palette), [], *_pass_rates(tables[0], width, palette),
+    ]  # fmt: skip
+
+
+def _advice(view: View, width: int, palette: Palette) -> list[Line]:
+    probe = view.probe
+    best, stopped = probe["best"], probe.get("stopped")
+    colour = palette.good if best else palette.text
+    if best:
+        text = (f"Use group size {best['group_size']} at temperature {best['temperature']:g}: the "
+                "smallest at which 80% of the prompts have a signal.")  # fmt: skip
+    elif probe["ended"] and not stopped:
+        text = ("No group size tried gives 80% of the prompts a signal: use easier or harder "
+                "prompts, or other settings.")  # fmt: skip
+        colour = palette.warn
+    else:
+        text = f"{'Stopped at' if stopped else 'Sampled'} {probe['answers']:,} of "
+        text += f"{probe['of']:,} answers. A prompt has a signal if its answers differ in score."
+    if view.form.config is not None and probe.get("key") != probe_key(view.form.config):
+        text = f"Of other settings than these. {text}"
+    return paragraph(text, width, 3, colour)
+
+
+def _signal_table(probe: Mapping[str, Any], width: int, palette: Palette) -> list[Line]:
+    """The share of prompts with a signal, its interval, and the seconds of a step."""
+    tables, best, label = probe["tables"], probe["best"], style(palette.label)
+    sizes = sorted({row["group_size"] for table in tables for row in table["group_sizes"]})
+    wide = width >= GROUP + CELL * len(tables)
+    column = CELL if wide else max(10, (width - GROUP) // len(tables))
+    text = f"prompts with a signal{' (95% interval)' if wide else ''}, seconds to sample a step"
+    lines: list[Line] = paragraph(text, width, 2, palette.label)
+    letter = "temperature" if wide else "T"
+    heads = (pad(f"{letter} {table['temperature']:g}", column) for table in tables)
+    lines.append([("group ", label), *((head, label) for head in heads)])
+    for group_size in sizes:
+        line: Line = [(f"{group_size:>4}  ", style(palette.text))]
+        for table in tables:
+            rows = {row["group_size"]: row for row in table["group_sizes"]}
+            if (row := rows.get(group_size)) is None:
+                line.append((pad("", column), label))
+                continue
+            chosen = best == {"group_size": group_size, "temperature": table["temperature"]}
+            colour = palette.good if row["share"] >= probe["enough"] else palette.text
+            line.append((f"{'▸' if chosen else ' '}{share(row['share']):>4} ",
+                         style(colour, bold=chosen)))  # fmt: skip
+            ends = dict.fromkeys(f"{100 * row[end]:.0f}" for end in ("low", "high"))
+            time = seconds(row["seconds"]).replace(" min", "m").replace(" ", "")
+            text = f"{'–'.join(ends):<7}{time}" if wide else time
+            line.append((pad(text, column - 6), label))
+        lines.append(line)
+    return lines
+
+
+def _pass_rates(table: Mapping[str, Any], width: int, palette: Palette) -> list[Line]:
+    """A bar for each range of pass rates."""
+    rows, label = table["histogram"], style(palette.label)
+    if rows is None:
+        text = "No reward function says which answers are right, so there are no pass rates."
+        return paragraph(text, width, 2, palette.label)
+    text = f"right: {share(table['right'])} of the answers at T {table['temperature']:g}; prompts "
+    lines: list[Line] = paragraph(f"{text}by their share of right answers", width, 2, palette.label)
+    most, longest = max(count for _, count in rows), max(4, width - 18)
+    for name, count in rows:
+        bar = "▆" * round(longest * count / most)
+        lines.append([(f"{name:>10}  ", label), (bar, style(palette.accent)),
+                      (f" {count}" if count else "", label)])  # fmt: skip
+    return lines
+
+
+# -- the pages of YAML, differences and play ------------------------------------------------
+
+
+def yaml_lines(view: View, width: int, palette: Palette) -> list[Line]:
+    """Errors in the text, otherwise a description of it."""
+    if view.yaml_error:
+        return paragraph(f"✗ {view.yaml_error}", width, 3, palette.bad)
+    text = "Only what differs from the defaults; what you delete goes back to its default."
+    if view.form.count > 1:
+        text = f"The first run of the sweep; all of them: {sweep_command(view, 'FILE')}"
+    return paragraph(text, width, 3, palette.label)
+
+
+def sweep_command(view: View, file: str) -> str:
+    """The command that trains a sweep with the settings of a file."""
+    sets = [f"--set {path}={','.join(values)}" for path, values in view.form.axes.items()]
+    seeds = [f"--seeds {view.form.seeds}"] if view.form.seeds > 1 else []
+    return " ".join(["grpo-tui sweep", file, *sets, *seeds])
+
+
+def diff_lines(view: View, width: int, palette: Palette) -> list[Line]:
+    """The settings that differ from the recipe's, then those that differ from the origin."""
+    form, recipe = view.form, view.form.recipe
+    origin = f"{'preset' if view.origin.kind == 'preset' else 'parent run'} {view.origin.name}"
+    from_recipe = [
+        (path, as_text(getattr(recipe, path.partition(".")[2])), as_text(value) or "none")
+        for path, value in form.overrides.items()
+    ]
+    from_origin = [
+        (path, form.fields[path].text or "by the recipe", start_text(view, form.fields[path]))
+        for path in form.changed
+    ]
+    lines: list[Line] = []
+    for name, rows in (
+        (f"recipe {recipe.name}" if recipe is not None else "the recipe", from_recipe),
+        (origin, from_origin),
+    ):
+        count = "1 setting differs" if len(rows) == 1 else f"{len(rows) or 'no'} settings differ"
+        lines.append([(f"{count} from {name}", style(palette.headline, bold=True))])
+        lines += [_diff_line(row, width, palette) for row in rows]
+        lines.append([])
+    return lines[:-1]
+
+
+def _diff_line(row: tuple[str, str, str], width: int, palette: Palette) -> Line:
+    path, value, start = row
+    name_width = min(30, max(14, width // 2))
+    space = max(12, width - name_width - 4)
+    value = clip(value, max(space // 2, space - cell_len(start)))
+    return [
+        (pad(path if cell_len(path) < name_width else path.rpartition(".")[2], name_width) + " ",
+         style(palette.text)),
+        (value, style(palette.headline, bold=True)),
+        (f" ← {clip(start, space - cell_len(value))}", style(palette.label)),
+    ]  # fmt: skip
+
+
+def play_lines(view: View, width: int, palette: Palette) -> list[Line]:
+    """The dialogue so far."""
+    colours = {"answer": palette.headline, "hint": palette.label, "error": palette.bad}
+    marks = {"answer": "▸ ", "error": "✗ "}
+    lines = view.episode.lines or ((
+        "hint", "You answer in the model's place and see what the environment replies: the "
+        "quickest way to find out that it is wrong. `grpo-tui tasks test` does the same.",
+    ),)  # fmt: skip
+    return [
+        [("  " if index else marks.get(role, "  "), style(colours.get(role, palette.text))),
+         (part, style(colours.get(role, palette.text)))]
+        for role, text in lines for index, part in enumerate(wrap(text, width - 2, 40))
+    ]  # fmt: skip
+
+
+# -- the strip of pages ---------------------------------------------------------------------
+
+
+class Page(NamedTuple):
+    """A page beside the form: its title, its lines, what ? explains and what ⏎ does."""
+
+    title: str
+    lines: Callable[[View, int, Palette], list[Line]]
+    topic: str = "screen:new_run"
+    enter: str = ""
+
+
+PAGE: Final[Mapping[str, Page]] = {
+    "cost": Page("cost", cost_lines),
+    "recipe": Page("recipe", recipe_lines, f"setting:{RECIPE}", "choose recipe…"),
+    "prompts": Page("prompts", prompt_lines, "setting:task.name"),
+    "try": Page("try rewards", score_lines, "setting:rewards.functions", "edit the answer"),
+    "probe": Page("probe", probe_lines, "setting:rollout.group_size"),
+    "yaml": Page("YAML", yaml_lines, enter="edit"),
+    "diff": Page("diff", diff_lines),
+    "play": Page("play", play_lines, "setting:task.environment", "edit the reply"),
+}
+
+
+def strip_line(view: View, width: int, palette: Palette) -> Line:
+    """The titles of the pages, the current one marked, with gaps where they fit."""
+    titles = [PAGE[name].title for name in view.pages]
+    gap = " " * (1 + (sum(map(cell_len, titles)) + 2 * len(titles) <= width))
+    line: Line = [(" ", None)]
+    for title in titles:
+        if title == PAGE[view.page].title:
+            line[-1] = (f"{gap}▌"[-len(line[-1][0]) :], style(palette.accent))
+            line += [(title, style(palette.headline, bold=True)),
+                     (f"▐{gap}"[: len(gap)], style(palette.accent))]  # fmt: skip
+        else:
+            line += [(title, style(palette.label)), (gap, None)]
+    return line
+
+
+# -- lists and dialogs ----------------------------------------------------------------------
+
+
+def meaning_of(path: str, text: str, recipe: Recipe | None) -> str:
+    """What one value of a setting means, in one line; with the recipe's numbers."""
+    recipe = recipe or available()[0]["grpo"]
+    leaf = path.partition(".")[2]
+    if not text:
+        return f"{recipe.name} has {as_text(getattr(available()[0][recipe.name], leaf)) or 'none'}"
+    if text in ("true", "false"):
+        return "on" if text == "true" else "off"
+    if text in VALUE_MEANINGS.get(path, {}):
+        return VALUE_MEANINGS[path][text]
+    meaning = SETTINGS[leaf].meanings[text]
+    result = meaning.text.format(**{**values_of(recipe), leaf: text})
+    if leaf == "anchor" and meaning.formula:
+        result = f"{meaning.formula[0]}, x = log π − log π_ref: {result}"
+    return result
+
+
+def value_picker(view: View, field: FormField) -> Picker:
+    """The values of a setting, with the conflicts of each; several make a sweep."""
+    path, recipe = field.info.path, view.form.recipe
+    is_recipe = path == RECIPE
+    items = [
+        Item(text, (text or "by the recipe", card_of(text).title if is_recipe
+                    else meaning_of(path, text, recipe)), bad=view.refuses(path, text))
+        for text in choices_of(field)
+    ]  # fmt: skip
+
+    def details(text: str, width: int, palette: Palette) -> list[Line]:
+        then = view.with_form(view.form.type(path, text))
+        if is_recipe:
+            return recipe_card(then, text, width, palette)
+        if path.startswith("algorithm."):
+            return recipe_lines(then, width, palette)
+        if errors := then.form.errors:
+            return paragraph(f"✗ {'; '.join(errors.values())}", width, 8, palette.bad)
+        return paragraph("This value is allowed here.", width, 1, palette.text)
+
+    hint = "✗ conflicts with the current settings. Several marked values make a sweep."
+    axis = view.form.axes.get(path, ())
+    return Picker("recipe" if is_recipe else path, items, hint=hint, cursor=field.text,
+                  marks=axis, details=details, below=not is_recipe)  # fmt: skip
+
+
+def recipe_card(view: View, name: str, width: int, palette: Palette) -> list[Line]:
+    """A recipe's title, summary, six choices, character and paper."""
+    card = card_of(name)
+    return [
+        [(card.title, style(palette.headline, bold=True))],
+        *paragraph(card.summary, width, 3, palette.text),
+        [], *recipe_lines(view, width, palette), [],
+        *labelled("good", card.good, width, palette, 3),
+        *labelled("bad", card.bad, width, palette, 3),
+        *paragraph(card.paper, width, 1, palette.label),
+    ]  # fmt: skip
+
+
+def start_picker(view: View) -> Picker:
+    """The presets and runs to start from."""
+    runs = {f"clone:{run.id}": run for run in view.runs[:200]}
+    items = [Item(None, ("presets",)), *(Item(f"preset:{name}", (name, "")) for name in names())]
+    items += [Item(None, ("clone a run",))] if runs else []
+    items += [
+        Item(value, (run.name or run.id, f"{run.recipe} · {run.status}"))
+        for value, run in runs.items()
+    ]
+
+    def details(value: str, width: int, palette: Palette) -> list[Line]:
+        if value not in runs:
+            chosen = preset(value.partition(":")[2])
+            body = [line for line in chosen.text.splitlines() if not line.startswith("#")]
+            return [
+                *paragraph(chosen.about, width, 6, palette.text), [],
+                *(part for line in body for part in paragraph(line, width, 2, palette.label)),
+            ]  # fmt: skip
+        run = runs[value]
+        state = f"{run.status}, step {run.step} of {run.total_steps}"
+        entries = (("id", run.id), ("state", state), ("model", run.model), ("task", run.task),
+                   ("recipe", run.recipe), ("seed", str(run.seed)), ("tags", " ".join(run.tags)),
+                   ("note", run.note))  # fmt: skip
+        return [line for entry in entries for line in labelled(*entry, width, palette)]
+
+    origin = view.origin
+    current = f"clone:{origin.run}" if origin.run else f"preset:{origin.name}"
+    return Picker("start from", items, hint="u undoes it: what is changed now comes back.",
+                  cursor=current, details=details)  # fmt: skip
+
+
+def checkpoint_picker(saved: Sequence[CheckpointView]) -> Picker:
+    """The checkpoints that a run can begin with, the newest first."""
+    items = [Item("none", ("the model as it was", "untrained, or as the parent began"))]
+    for checkpoint in reversed([checkpoint for checkpoint in saved if checkpoint.exists]):
+        label, path = (
+            f"step {checkpoint.step}{' · best' if checkpoint.best else ''}",
+            checkpoint.path,
+        )
+        items += [
+            Item(f"weights:{path}", (label, "with a new optimiser")),
+            Item(f"both:{path}", (label, "with its optimiser's state")),
+        ]
+    hint = "The run keeps its own copy; its KL penalty is towards these weights."
+    return Picker("begin with", items, hint=hint)
+
+
+class LaunchDialog(Choice[str]):
+    """Ask how to launch: `here`, `detached`, `queue`, or `worker` for a sweep that starts now."""
+
+    def __init__(self, view: View, training: str) -> None:
+        count = view.form.count
+        title = f"a sweep of {count} runs" if count > 1 else view.name
+        super().__init__(f"launch {title}", launch_text(view, training),
+                         launch_options(view, training))  # fmt: skip
+
+
+def launch_text(view: View, training: str) -> str:
+    """Describe the run, or the sweep, and any objections to it."""
+    config, form = view.config, view.form
+    assert config is not None
+    rollout = config.rollout
+    lines = [
+        f"{config.model.path} learns {config.task.name} with {config.algorithm.recipe}: "
+        f"{config.steps:,} steps of {rollout.prompts} × {rollout.group_size} answers.",
+        f"{cost_summary(view)}.",
+    ]
+    if form.count > 1:
+        axes = [f"{path} {', '.join(values)}" for path, values in form.axes.items()]
+        axes += [f"{form.seeds} seeds"] if form.seeds > 1 else []
+        lines = [f"{' × '.join(axes)}: {form.count} runs, {sweep_cost(view)} in all. "
+                 "The first run:", *lines]  # fmt: skip
+    changed = [path for path in form.changed if path not in ("name", *FORM_ONLY, *form.axes)]
+    if changed:
+        more = f" and {len(changed) - 4} more" if len(changed) > 4 else ""
+        lines.append(f"Differs from {view.origin.name}: {', '.join(changed[:4])}{more}.")
+    if form.overrides:
+        text = ", ".join(f"{p.partition('.')[2]} {form.fields[p].text}" for p in form.overrides)
+        lines.append(f"Differs from recipe {config.algorithm.recipe}: {text}.")
+    verdict = view.verdict
+    if not verdict:
+        lines.append("It is still being checked; a run that would fail is refused.")
+    elif text := verdict.get("problem") or verdict["now"] or " ".join(verdict["fetches"]):
+        lines.append(f"▲ {text[:300]}")
+    if view.lacking:
+        lines.append(f"▲ {view.lacking}")
+    elif training and form.count == 1:
+        lines.append(f"{training} trains in this process, and one process runs one at a time.")
+    return "\n".join(lines)
+
+
+def launch_options(view: View, training: str) -> list[tuple[str, str, str, str]]:
+    """The ways to start it at this moment."""
+    blocked = bool(view.lacking or view.verdict.get("now"))
+    queue = ("queue", "q", "into the queue", "waits in the queue; Q on Runs starts a worker")
+    if view.form.count > 1:
+        start = ("worker", "s", "start the sweep", "one run after another, in the background")
+        options = [queue] if blocked else [start, queue]
+    elif blocked:
+        options = [queue]
+    else:
+        detached = ("detached", "d", "detached", beside(training))
+        here = ("here", "h", "here", "trains in this process; Watch opens")
+        options = [queue, detached] if training else [here, detached, queue]
+    return [*options, ("", "n", "not yet", "")]
+
+
+def beside(training: str) -> str:
+    """What starting the run in a process by itself means."""
+    if not training:
+        return "in the background, even when this window closes"
+    from grpo_tui.experiments.db.machine import memory_now
+
+    used, free = memory_now()
+    return f"in parallel; this process uses {used:.1f} GB, {free:.1f} GB are free"
+
+
+# -- the settings as text -------------------------------------------------------------------
+
+
+def as_json(view: View) -> str:
+    """All settings as one JSON object."""
+    config = view.form.config
+    return json_text({} if config is None else config.model_dump(mode="json"), indent=2) + "\n"
+
+
+def as_markdown(view: View) -> str:
+    """The differences, then all settings, as tables."""
+    form = view.form
+    lines = [f"# {md_cell(view.name)}", ""]
+    lines += [f"From {view.origin.kind} {md_cell(view.origin.name)}.", ""]
+    if form.changed:
+        changed = (
+            {"setting": path, "was": as_text(form.start[path]), "is": form.fields[path].text}
+            for path in form.changed
+        )
+        lines += [*md_table(("setting", "was", "is"), changed), ""]
+    rows = ({"setting": path, "value": row.text} for path, row in form.fields.items()
+            if path not in FORM_ONLY)  # fmt: skip
+    lines += md_table(("setting", "value"), rows)
+    return "\n".join(lines) + "\n"

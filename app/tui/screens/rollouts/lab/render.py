@@ -1,0 +1,282 @@
+"""The lab as lines: settings, measures of each variant, and before and after in its scope."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from grpo_engine.config.recipes import Recipe
+from grpo_tui.app.charts.axis import axis
+from grpo_tui.app.charts.series import Series, cut
+from grpo_tui.app.inspector.groups import letter
+from grpo_tui.app.inspector.heat import MIN_SHADE
+from grpo_tui.app.inspector.lab import MEASURES, MISSING, VARIED, differences, undetermined
+from grpo_tui.app.inspector.layout import Piece, lay_out
+from grpo_tui.app.text.numbers import BARS, share, short, signed, with_unit
+from grpo_tui.app.text.prompt_text import asked as last_question
+from grpo_tui.app.text.safe_text import cell_len, pad
+from grpo_tui.app.tui.looks.colours import Palette, style
+from grpo_tui.app.tui.screens.rollouts.lab.state import LabView, name_of, value_text
+from grpo_tui.app.tui.screens.rollouts.render import filled, visible
+from grpo_tui.app.tui.widgets.charts.plot import LABELS, Curve, plot, plot_lines
+from grpo_tui.app.tui.widgets.panel import Line, paragraph
+from grpo_tui.app.tui.widgets.panel import Span as Part
+
+MAX_NAME = 48  # cells of a variant's name or a prompt, so that the numbers are near it
+TOKEN_ROWS = 3  # of an answer's tokens: text, before and after
+NO_TOKENS = (
+    "No token numbers are recorded here, so only the signal is known; record.tokens=all records "
+    "them in a new run (c)."
+)
+
+
+def setting_lines(
+    base: Recipe, recipe: Recipe, selected: int, width: int, palette: Palette
+) -> list[Line]:
+    """One line per setting: its value, and the recorded one if it was changed."""
+    lines: list[Line] = []
+    names = ["recipe" if name == "name" else name for name in VARIED]
+    column = min(max(map(len, names)) + 1, width - 16)
+    for index, name in enumerate(VARIED):
+        current = index == selected
+        back = palette.cursor if current else palette.paper
+        new, old = getattr(recipe, name), getattr(base, name)
+        text = f"◂ {value_text(new)} ▸" if current else f"  {value_text(new)}"
+        before = f"  was {value_text(old)}" if new != old else ""
+        before = before if cell_len(text + before) <= width - column else ""
+        colour = palette.accent if new != old else palette.text
+        lines.append([
+            (pad(names[index], column), style(palette.label, back)),
+            (pad(text + before, max(1, width - column)), style(colour, back, bold=current)),
+        ])  # fmt: skip
+    count = len(differences(base, recipe))
+    text = f"{count} setting{'s differ' if count > 1 else ' differs'} from the run"
+    return [*lines, [], [(text if count else "unchanged", style(palette.label))]]
+
+
+def table_lines(view: LabView, width: int, palette: Palette) -> list[Line]:
+    """The four measures under the run's recipe and under each variant."""
+    column = 13 if width >= 80 else 11 if width >= 64 else 8
+    name_width = min(MAX_NAME, width - len(MEASURES) * column)
+    names = [name if cell_len(name) < column else name.split()[-1] for name, _ in MEASURES]
+    heading = " " * name_width + "".join(pad(name, column, ">") for name in names)
+    lines: list[Line] = [[(heading, style(palette.label))]]
+    before = _measures(view, view.base)
+    for index, variant in enumerate((view.base, *view.variants)):
+        back = palette.cursor if index == view.variant + 1 else palette.paper
+        name = name_of(variant, view.base) if index else "the run"
+        curve = style(colour_of(index, palette)) + style(None, back)
+        line: Line = [("● " if index else "○ ", curve),
+                      (pad(name, name_width - 2), style(palette.text, back))]  # fmt: skip
+        for value, old in zip(_measures(view, variant), before, strict=True):
+            differs = value not in (old, "…")
+            look = style(palette.accent if differs else palette.text, back, bold=differs)
+            line.append((pad(value, column, ">"), look))
+        lines.append(filled(line, width, back))
+    return lines
+
+
+def colour_of(index: int, palette: Palette) -> int:
+    """The colour of the run's recipe (0) or of a variant."""
+    return palette.cycle[(index - 1) % len(palette.cycle)] if index else palette.label
+
+
+def _measures(view: LabView, recipe: Recipe) -> list[str]:
+    effect = view.effect(recipe)
+    if effect is None:
+        return ["…"] * len(MEASURES)
+    pairs = zip(effect.measures, MEASURES, strict=True)
+    return [with_unit(value, unit) for value, (_, unit) in pairs]
+
+
+def scope_lines(view: LabView, width: int, height: int, palette: Palette) -> list[Line]:
+    """Charts over the steps; the groups of the step; or the answers of the group."""
+    if view.scope == "steps":
+        return chart_lines(view, width, height, palette)
+    if view.base not in view.outcomes or view.recipe not in view.outcomes:
+        return [[("computing", None)]]
+    if view.scope == "step":
+        return group_lines(view, width, height, palette)
+    if not view.answers:
+        text = "This group has no token numbers: t changes to the step."
+        return paragraph(text, width, 3, palette.text)
+    lines = answer_lines(view, width, max(3, height - TOKEN_ROWS - 1), palette)
+    return [*lines, [], *token_lines(view, width, height - len(lines) - 1, palette)]
+
+
+def chart_lines(view: LabView, width: int, height: int, palette: Palette) -> list[Line]:
+    """The four measures over the steps, two beside each other."""
+    width, height = (width - 2) // 2, height // 2
+    if height < 3 or width < LABELS + 4:
+        return []
+    charts = [_chart(view, index, width, height, palette) for index in range(len(MEASURES))]
+    return [
+        [*left, ("  ", None), *right]
+        for pair in (charts[:2], charts[2:]) for left, right in zip(*pair, strict=True)
+    ]  # fmt: skip
+
+
+def _chart(view: LabView, measure: int, width: int, height: int, palette: Palette) -> list[Line]:
+    title, unit = MEASURES[measure]
+    first, last = view.steps[0], view.steps[-1]
+    wide, tall = width - LABELS, height - 2
+    curves: list[Curve] = []
+    for index, recipe in enumerate((view.base, *view.variants)):
+        known = {step: value for step, effect in view.curve(recipe).items()
+                 if (value := effect.measures[measure]) is not None}  # fmt: skip
+        series = Series(few=True, smoothing=0.0).extended(known, known.values())
+        trace = cut(series, series.steps, last - first, 2 * wide, first)
+        front = index == view.variant + 1
+        curves.insert(len(curves) if front else 0, Curve(trace, colour_of(index, palette)))
+    scale = axis((value for curve in curves for value in curve.values()), unit=unit,
+                 natural=(0.0, 1.0) if unit == "share" else (-math.inf, math.inf))  # fmt: skip
+    label = style(palette.label)
+    ends = f"step {first}".ljust(max(0, wide - len(str(last)))) + str(last)
+    if not view.pending and not any(curve.trace.columns for curve in curves):
+        title, ends = f"{title}: unknown", ""
+    rows = plot_lines(plot(curves, scale, wide, tall, palette), scale, palette)
+    return [
+        [(pad(" " + title, width), label)], *rows, [(pad(" " * LABELS + ends, width), label)],
+    ]  # fmt: skip
+
+
+def group_lines(view: LabView, width: int, height: int, palette: Palette) -> list[Line]:
+    """One row per group of the step, before and after."""
+    space = min(MAX_NAME, width - 4 - 54)  # beside the columns
+    rows = []
+    for group in view.groups:
+        effects = [view.outcomes[r].effect(group.index) for r in (view.base, view.recipe)]
+        prompt = pad(last_question(group.prompt_text), space) if space > 23 else ""
+        rows.append((f"{group.index + 1:3} {prompt}", [
+            [("yes" if effect.with_signal else "no") for effect in effects],
+            [with_unit(effect.measures[0], "share") for effect in effects],
+            [with_unit(effect.measures[2], "") for effect in effects],
+        ]))  # fmt: skip
+    selected = view.groups.index(view.group) if view.group in view.groups else 0
+    headings = ("signal", "clipped", "mean push")
+    return _before_after(headings, rows, selected, "groups", width, height, palette)
+
+
+def answer_lines(view: LabView, width: int, height: int, palette: Palette) -> list[Line]:
+    """One row per answer of the group: advantage, clipped share and push."""
+    assert view.group is not None
+    digits = 2 + (width >= 57)
+    both = [view.outcomes[recipe].answers(view.group.index) for recipe in (view.base, view.recipe)]
+    rows = [
+        (f" {letter(index)} ", [
+            [signed(effect.advantage) for effect in effects],
+            [share(effect.measures[0] or 0.0) for effect in effects],
+            [signed(effect.push, digits) for effect in effects],
+        ])
+        for index, *effects in zip(view.answers, *both, strict=True)
+    ]  # fmt: skip
+    headings = ("advantage", "clipped", "push in the loss")
+    return _before_after(headings, rows, view.answer_at, "answers", width, height, palette)
+
+
+def _before_after(
+    headings: Sequence[str], rows: Sequence[tuple[str, Sequence[Sequence[str]]]], selected: int,
+    noun: str, width: int, height: int, palette: Palette,
+) -> list[Line]:  # fmt: skip
+    """A table whose cells are `before → after`; rows that do not fit are counted."""
+    widths = ((8, 7),) * 3 if width >= 57 else ((6, 5), (4, 4), (7, 7))
+    columns = [pad(name, sum(pair) + 3, "^") for name, pair in zip(headings, widths, strict=True)]
+    indent = len(rows[0][0]) if rows else 0
+    lines: list[Line] = [[(" " * indent + "".join(columns), style(palette.label))]]
+    indices = visible([1] * len(rows), height - 1 - (len(rows) >= height), selected)
+    for index in indices:
+        name, pairs = rows[index]
+        back = palette.cursor if index == selected else palette.paper
+        plain, dim = style(palette.text, back), style(palette.label, back)
+        line: Line = [(name, plain)]
+        for (before, after), (left, right) in zip(pairs, widths, strict=True):
+            look = dim if before == after else style(palette.accent, back, bold=True)
+            line += [(pad(before, left, ">"), plain), (" → ", dim), (pad(after, right), look)]
+        lines.append(filled(line, width, back))
+    more = len(rows) - len(indices)
+    return [*lines, [(f"… and {more} more {noun} (↑↓)", style(palette.label))]] if more else lines
+
+
+def token_lines(view: LabView, width: int, height: int, palette: Palette) -> list[Line]:
+    """The selected answer, then the others, as far as there are lines.
+
+    Under a text is each token's gradient, before and after, on one scale for the group.
+    """
+    assert view.group is not None
+    outcomes = [view.outcomes[recipe] for recipe in (view.base, view.recipe)]
+    both = [outcome.gradients(view.group.index) for outcome in outcomes]
+    largest = max(float(abs(gradient).max()) for gradient, _ in both)
+    lines: list[Line] = []
+    for row in sorted(range(len(view.answers)), key=lambda row: row != view.answer_at):
+        values = [(gradient[row] / (largest or 1.0), clipped[row]) for gradient, clipped in both]
+        for part in _token_parts(view, row, values, width, palette):
+            if len(lines) + len(part) > height:
+                return lines
+            lines += part
+        lines.append([])
+    return lines
+
+
+def _token_parts(
+    view: LabView, row: int, values: Sequence[tuple[Any, Any]], width: int, palette: Palette
+) -> list[list[Line]]:
+    """Each line of an answer's tokens with the bars of their gradients, before and after."""
+    assert view.group is not None
+    replies = view.rows[view.group.index, view.answers[row]].replies
+    parts: list[list[Line]] = []
+    for line in lay_out(view.texts(row), max(2, width - 6)):
+        head = letter(view.answers[row]) if not parts else ""
+        text: Line = [(f"{head:<6}", style(palette.label))]
+        text += [
+            (p.text, style(palette.label if p.token in replies else palette.text)) for p in line
+        ]
+        parts.append([text])
+        for name, (gradient, clipped) in zip(("was", "would"), values, strict=True):
+            bars: Line = [(f"{name:<6}", style(palette.label))]
+            bars += [_bar(p, gradient, clipped, palette) for p in line]
+            if not all(p.token in replies for p in line):
+                parts[-1].append(bars)
+    return parts
+
+
+def _bar(piece: Piece, gradient: Any, clipped: Any, palette: Palette) -> Part:
+    """A token's gradient, underlined where a bound stops its push."""
+    if piece.token >= len(gradient):
+        return " " * piece.cells, None
+    value = float(gradient[piece.token])
+    shade = math.copysign(MIN_SHADE + (1 - MIN_SHADE) * abs(value), value)
+    colour = palette.of_advantage(shade, 1.0) if value else palette.guide
+    look = style(colour, underline=bool(clipped[piece.token]))
+    return BARS[round(7 * abs(value))] * piece.cells, look
+
+
+def missing_lines(view: LabView, width: int, palette: Palette) -> list[Line]:
+    """Which numbers are missing, and how they are recorded."""
+    effect = view.effect(view.recipe)
+    if effect is None or not effect.missing:
+        return []
+    if not effect.tokens:
+        return paragraph(NO_TOKENS, width, 3, palette.warn)
+    text = " ".join(MISSING[name] for name in MISSING if name in effect.missing)
+    return paragraph(text, width, 2, palette.label)
+
+
+def notes(view: LabView, width: int, limit: int, palette: Palette) -> list[Line]:
+    """What the numbers say exactly, and what they cannot say."""
+    before, after = view.effect(view.base), view.effect(view.recipe)
+    parts = []
+    if names := undetermined(view.recipe, view.base):
+        parts.append(f"Not in these numbers: {', '.join(names)}; the updates are the run's.")
+    if view.recipe.pays_in_reward:
+        parts.append("The KL is in the rewards of this recipe, not in its loss.")
+    exact = "The rest is exact" if parts or (after and after.missing) else "Exact"
+    parts.append(f"{exact} for the stored answers, by the loss itself, in each step's last pass.")
+    parts.append("Later steps would have had another policy and other answers.")
+    if view.left_out and view.scope == "steps":
+        count = len(view.steps)
+        parts.append(f"{count} of {count + view.left_out} steps are read, evenly spread.")
+    if before and before.tokens and before.highest == before.lowest:
+        parts.append("Every ratio is 1: with one pass, no bound is reached.")
+    elif before and before.tokens:
+        low, high = short(before.lowest, 3), short(before.highest, 3)
+        parts.append(f"The run's ratios are from {low} to {high}.")
+    return paragraph(" ".join(parts), width, limit, palette.label)

@@ -1,0 +1,239 @@
+"""What the lab shows: variants of the run's recipe, over a range of steps, a step or a group.
+
+Only the reader thread calls the functions with a reader.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from grpo_engine.config import recipes
+from grpo_engine.config.recipes import Recipe
+from grpo_tui.app.inspector.lab import (
+    Effect,
+    Outcome,
+    StepNumbers,
+    differences,
+    outcome_of,
+    step_numbers,
+    together,
+)
+from grpo_tui.app.tui.screens.rollouts.state import (
+    StepGroups,
+    completed,
+    split,
+    was_replaced,
+    without_losses,
+)
+from grpo_tui.experiments.values import GroupView, TokenRow
+
+if TYPE_CHECKING:
+    from grpo_tui.experiments.reader import StoreReader
+
+MAX_STEPS = 100
+MAX_TOKENS = 8_000_000  # some 300 MB of numbers
+MAX_VARIANTS = 4
+
+Scope = Literal["steps", "step", "group"]
+SCOPES: tuple[Scope, ...] = ("steps", "step", "group")
+Rows = Mapping[tuple[int, int], TokenRow]  # by index of group and answer
+Outcomes = Mapping[Recipe, Outcome]
+Effects = Mapping[tuple[Recipe, int], Effect]
+
+
+def read_step(reader: "StoreReader", base: StepGroups, step: int) -> tuple[StepNumbers, Rows]:
+    """Read a step of training of a run: its numbers, and its tokens."""
+    run = base.run
+    groups = tuple(g for g in reader.groups(run.key, step, "train") if not was_replaced(g))
+    groups_of_step = replace(base, step=step, groups=groups)
+    recorded = reader.tokens_of(run.key, [group.key for group in groups if group.has_tokens])
+    # a group without a signal may have numbers, but no update with denominators for it
+    with_updates = any(row.updates for tokens in recorded.values() for row in tokens.rows)
+    rows: dict[tuple[int, int], TokenRow] = {}
+    for group in groups:
+        tokens = recorded.get(group.key)
+        if tokens is None or (with_updates and not all(row.updates for row in tokens.rows)):
+            continue
+        if not without_losses(groups_of_step, group, tokens):
+            tokens = completed(groups_of_step, group, tokens)
+            rows |= {(group.index, row.index): row for row in tokens.rows}
+    return step_numbers(step, groups, rows, run.max_length), rows
+
+
+def spread(steps: Sequence[int], limit: int) -> tuple[int, ...]:
+    """Thin the steps out evenly, keeping the first and the last."""
+    if len(steps) <= limit or limit < 2:
+        return tuple(steps[-limit:])
+    last = len(steps) - 1
+    return tuple(steps[i * last // (limit - 1)] for i in range(limit))
+
+
+class Study:
+    """The numbers of steps, packed once, and what each recipe makes of them."""
+
+    def __init__(self, base: StepGroups) -> None:
+        self._base = base
+        self._packed: dict[int, StepNumbers] = {}
+        self._step: tuple[StepNumbers, Rows] | None = None
+
+    def of_step(
+        self, reader: "StoreReader", recipes: Sequence[Recipe], known: Outcomes
+    ) -> tuple[Outcomes, Rows]:
+        """The selected step under each recipe, as far as it is not known, and its tokens."""
+        if self._step is None:
+            self._step = read_step(reader, self._base, self._base.step)
+        numbers, rows = self._step
+        base = self._base.run.recipe
+        return {
+            recipe: known.get(recipe) or outcome_of(numbers, recipe, base, by_token=True)
+            for recipe in recipes
+        }, rows
+
+    def effect(self, reader: "StoreReader", recipe: Recipe, step: int) -> Effect:
+        """A step under a recipe."""
+        if step not in self._packed:
+            self._packed[step], _ = read_step(reader, self._base, step)
+        return outcome_of(self._packed[step], recipe, self._base.run.recipe).effect()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabView:
+    """The lab's state; every change returns a new one."""
+
+    step: StepGroups
+    group: GroupView | None
+    answer: int  # its position among those with token numbers
+    variants: tuple[Recipe, ...]
+    steps: tuple[int, ...]  # of the range
+    left_out: int = 0  # steps of the range that are not read
+    variant: int = 0
+    scope: Scope = "steps"
+    effects: Effects = field(default_factory=dict)
+    outcomes: Outcomes = field(default_factory=dict)
+    rows: Rows = field(default_factory=dict)
+
+    @property
+    def base(self) -> Recipe:
+        """The run's recipe."""
+        return self.step.run.recipe
+
+    @property
+    def recipe(self) -> Recipe:
+        """The selected variant."""
+        return self.variants[self.variant]
+
+    @property
+    def recipes(self) -> tuple[Recipe, ...]:
+        """The run's recipe and the variants, without duplicates."""
+        return tuple(dict.fromkeys((self.base, *self.variants)))
+
+    @property
+    def pending(self) -> list[tuple[Recipe, int]]:
+        """What is not computed yet, step by step from the newest."""
+        pairs = [(recipe, step) for step in reversed(self.steps) for recipe in self.recipes]
+        return [pair for pair in pairs if pair not in self.effects]
+
+    def curve(self, of: Recipe) -> dict[int, Effect]:
+        """The effects of a recipe by step, as far as they are computed.
+
+        A newest step that is still being trained is left out: it has no token numbers yet.
+        """
+        effects = {s: self.effects[of, s] for s in self.steps if (of, s) in self.effects}
+        *before, last = effects or [0]
+        if before and not effects[last].tokens and effects[before[-1]].tokens:
+            del effects[last]
+        return effects
+
+    def effect(self, of: Recipe) -> Effect | None:
+        """The effect of a recipe in this scope; None before all of it is computed."""
+        if self.scope == "steps":
+            effects = self.curve(of).values()
+            complete = all((of, step) in self.effects for step in self.steps)
+            return together(effects) if effects and complete else None
+        group = self.group.index if self.group and self.scope == "group" else None
+        return self.outcomes[of].effect(group) if of in self.outcomes else None
+
+    @property
+    def title(self) -> str:
+        """The scope in words."""
+        if self.scope == "steps":
+            first, last = (self.steps[0], self.steps[-1]) if self.steps else (0, 0)
+            return f"steps {first} to {last}" if last > first else f"step {first}"
+        step = f"step {self.step.step}"
+        number = self.group.index + 1 if self.group else 0
+        return f"group {number} of {step}" if self.scope == "group" else step
+
+    @property
+    def groups(self) -> list[GroupView]:
+        """The groups of the step that were in its update."""
+        signal = self.outcomes[self.base].signal
+        return [group for group in self.step.groups if group.index in signal]
+
+    @property
+    def answers(self) -> list[int]:
+        """The answers of the group that have token numbers, by their index."""
+        group = self.group
+        rows = {} if group is None else {
+            r.index: self.rows.get((group.index, r.index)) for r in group.rollouts
+        }  # fmt: skip
+        return [index for index, row in rows.items() if row and row.ids]
+
+    @property
+    def answer_at(self) -> int:
+        """The position of the selected answer among them."""
+        return max(0, min(self.answer, len(self.answers) - 1))
+
+    def texts(self, position: int) -> tuple[str, ...]:
+        """The tokens of one of the answers."""
+        assert self.group is not None
+        index = self.answers[position]
+        text = next(r.text for r in self.group.rollouts if r.index == index)
+        return split(text, self.rows[self.group.index, index])
+
+    def moved(self, by: int) -> "LabView":
+        """Select another answer of the group, or another group of the step."""
+        if self.scope == "group":
+            return replace(self, answer=max(0, min(self.answer_at + by, len(self.answers) - 1)))
+        groups = self.groups if self.scope == "step" and self.outcomes else []
+        if self.group not in groups:
+            return self
+        position = max(0, min(groups.index(self.group) + by, len(groups) - 1))
+        return replace(self, group=groups[position], answer=0)
+
+    def with_recipe(self, changed: Recipe) -> "LabView":
+        """Change the selected variant."""
+        variants = list(self.variants)
+        variants[self.variant] = changed
+        return replace(self, variants=tuple(variants))
+
+    def changes(self) -> tuple[tuple[str, Any], ...]:
+        """The settings of a new run with the selected variant, by path, where they differ."""
+        start = self.base
+        changes: list[tuple[str, Any]] = []
+        if self.recipe.name != self.base.name:
+            start = recipes.recipe(self.recipe.name)
+            changes.append(("algorithm.recipe", self.recipe.name))
+        for name in differences(self.recipe, start):
+            changes.append((f"algorithm.{name}", getattr(self.recipe, name)))
+        return tuple(changes)
+
+
+def value_text(value: Any) -> str:
+    """Format a setting's value; `off` if there is none."""
+    if value is None:
+        return "off"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def name_of(variant: Recipe, base: Recipe) -> str:
+    """A variant by what is different in it."""
+    names, start = [], base
+    if variant.name != base.name:
+        names, start = [variant.name], recipes.recipe(variant.name)
+    changed = differences(variant, start)
+    if "beta" in changed and (not variant.beta or not start.beta):
+        changed = tuple(name for name in changed if name != "anchor")
+    names += [f"{name} {value_text(getattr(variant, name))}" for name in changed]
+    return ", ".join(names) or "unchanged"

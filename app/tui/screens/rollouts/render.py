@@ -1,0 +1,797 @@
+"""Rollouts as lines: groups, one prompt over the steps, tokens of an answer, rewards; as files."""
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from itertools import groupby
+from typing import Any
+
+from rich.style import Style
+
+from grpo_engine.config.recipes import Recipe
+from grpo_engine.events import Span
+from grpo_tui.app.inspector.dialogue import Message, flow, messages
+from grpo_tui.app.inspector.explain import (
+    UNBOUNDED,
+    arithmetic,
+    blocked_by,
+    explanation,
+    gradient_sum,
+)
+from grpo_tui.app.inspector.groups import (
+    Change,
+    Order,
+    Verdict,
+    balance,
+    is_greedy,
+    largest_by_reward,
+    letter,
+    measure_of,
+    verdicts,
+    visits,
+)
+from grpo_tui.app.inspector.heat import HEAT_MODES, HEAT_NAMES, Heat
+from grpo_tui.app.inspector.highlights import MEASURES
+from grpo_tui.app.inspector.layout import EMPTY_SIGN, Piece, lay_out
+from grpo_tui.app.inspector.layout import Line as TokenLine
+from grpo_tui.app.inspector.losses import TokenLoss, loss_mask
+from grpo_tui.app.text.numbers import BARS, narrow, seconds, short, signed
+from grpo_tui.app.text.prompt_text import asked as last_question
+from grpo_tui.app.text.prompt_text import question
+from grpo_tui.app.text.safe_text import cell_len, clip, excerpt, pad, safe, wrap
+from grpo_tui.app.tui.looks.colours import Palette, style
+from grpo_tui.app.tui.screens.rollouts.state import Answer, RunInfo, Search, View
+from grpo_tui.app.tui.widgets.lanes import end_mark
+from grpo_tui.app.tui.widgets.panel import Line, paragraph
+from grpo_tui.app.tui.widgets.panel import Span as Part
+from grpo_tui.experiments.export.csv import csv_string, header_of
+from grpo_tui.experiments.export.json import json_text
+from grpo_tui.experiments.values import GroupView, RolloutView, SearchHit
+
+ORIGIN_NAMES: Mapping[str, str] = {"train": "training", "pinned": "pinned", "eval": "held-out"}
+# The heading of what groups are ordered by, in place of the spread.
+ORDER_HEADINGS: Mapping[Order, str] = {
+    "surprise": "surp", "length": "len", "kl": "KL", "clip": "clip",
+}  # fmt: skip
+TURN_LINES, TEXT_LINES, NUMBER_LINES = 9, 6, 3  # at least, of a dialogue, an answer, a token
+LABEL = 9  # cells of a name before what it says of a token
+INTERVAL, TAIL = 20, 6
+MAX_NAMED = 3
+MAX_REPLY = 8  # lines of a reply
+LAST = 1_000_000
+laid_out = lru_cache(maxsize=64)(lay_out)
+
+
+def cells(line: Line) -> int:
+    """The width of a line in terminal cells."""
+    return sum(cell_len(text) for text, _ in line)
+
+
+def filled(line: Line, width: int, back: int) -> Line:
+    """A line whose background goes to the end."""
+    return [*line, (" " * max(0, width - cells(line)), style(None, back))]
+
+
+def visible(
+    sizes: Sequence[int], space: int, first: int, last: int | None = None, top: int = LAST
+) -> range:
+    """The items to draw in a space, from `top` if that shows `first` to `last`.
+
+    Nothing is left empty at the end while there are items before.
+    """
+    if not sizes:
+        return range(0)
+
+    def start_for(end: int) -> int:
+        start, used = end, sizes[end]
+        while start and used + sizes[start - 1] <= space:
+            start -= 1
+            used += sizes[start]
+        return start
+
+    start = min(top, first, start_for(len(sizes) - 1))
+    start = max(start, start_for(first if last is None else last))
+    end, used = start, 0
+    while end < len(sizes) and used + sizes[end] <= space:
+        used += sizes[end]
+        end += 1
+    return range(start, max(end, start + 1))
+
+
+def origin_name(origin: str) -> str:
+    """What an origin is called; one of another version is shown as it is."""
+    return ORIGIN_NAMES.get(origin) or safe(origin, " ")
+
+
+# -- groups, and one prompt over the steps ------------------------------------------------------
+
+
+def group_lines(view: View, width: int, palette: Palette) -> list[Line]:
+    """The groups: number, prompt, mean reward, sorted measure or spread, `=` without a signal."""
+    heading = ORDER_HEADINGS.get(view.order, "std")
+    lines: list[Line] = [
+        [(" " * max(0, width - 12) + f"{'mean':>5}{heading:>5}", style(palette.label))]
+    ]
+    for position, group in enumerate(view.groups):
+        selected = position == view.group_at
+        back = palette.cursor if selected else palette.paper
+        label = style(palette.label, back)
+        second = measure_of(group, view.order) if heading != "std" else group.reward_std
+        lines.append([
+            (f"{group.index + 1:>2}", label),
+            ("▸" if selected else " ", style(palette.focus, back)),
+            (pad(last_question(group.prompt_text), max(1, width - 15)),
+             style(palette.headline if selected else palette.text, back)),
+            (pad(narrow(group.reward_mean, 4), 5, ">"), style(palette.text, back)),
+            (pad(narrow(second, 4), 5, ">"), label),
+            (" =" if group.no_signal or group.reward_std == 0 else "  ", label),
+        ])  # fmt: skip
+    return lines
+
+
+def group_keys(view: View, palette: Palette) -> list[Line]:
+    """Which keys show other groups."""
+    if view.step is None:
+        return []
+    label, key = style(palette.label), style(palette.headline)
+    lines: list[Line] = [
+        [("t ", key), (f"{name} at {count} step{'s' if count != 1 else ''}", label)]
+        for origin, name in ORIGIN_NAMES.items()
+        if origin != view.step.origin and (count := view.step.counts[origin])
+    ]
+    return [*lines, [("< > ", key), ("step  ", label), ("n p ", key), ("prompt", label)]]
+
+
+def hit_lines(hits: Sequence[SearchHit], selected: int, width: int, palette: Palette) -> list[Line]:
+    """The hits of a search: step, answer, and the match with the text around it."""
+    heads = [f"{hit.step:>4} {hit.group_index + 1}{letter(hit.index)} " for hit in hits]
+    column = max(map(len, heads), default=0)
+    lines: list[Line] = []
+    for position, (hit, head) in enumerate(zip(hits, heads, strict=True)):
+        back = palette.cursor if position == selected else palette.paper
+        before, match, after = excerpt(hit.text, hit.start, hit.end, max(1, width - column))
+        text = style(palette.text, back)
+        line: Line = [
+            (head.ljust(column), style(palette.label, back)), (before, text),
+            (match, style(palette.headline, back, bold=True, underline=True)), (after, text),
+        ]  # fmt: skip
+        lines.append(filled(line, width, back))
+    return lines
+
+
+def search_note(search: Search, hit: int) -> str:
+    """How far a search has come: `1 of 7`, `1 of the first 50`, `none`, with `…` while it runs."""
+    count = len(search.hits)
+    if not search.done:
+        return f"{hit + 1} of {count}…" if count else "searching…"
+    if not count:
+        return "none"
+    return f"{hit + 1} of {'the first ' if search.more else ''}{count}"
+
+
+def position_line(view: View, width: int, palette: Palette) -> Line:
+    """The current position: run, step, prompt as far as it fits, target, answer."""
+    group, rollout = view.group, view.rollout
+    if view.step is None or group is None:
+        return []
+    label, text = style(palette.label), style(palette.text)
+    line: Line = [(f" {clip(view.step.run.name, 40)}", style(palette.headline)),
+                  (f"  step {group.step}", text)]  # fmt: skip
+    if group.origin != "train":
+        line.append((f"  {origin_name(group.origin)}", style(palette.accent)))
+    line.append((f"  prompt {group.index + 1} ", label))
+    end: Line = []
+    if group.target:
+        end += [("  target ", label), (clip(group.target, 20), text)]
+    if rollout is not None:
+        end += [("  answer ", label), (letter(rollout.index), text)]
+        end.append((f" of {len(group.rollouts)}", label))
+    prompt = clip(last_question(group.prompt_text), max(8, width - cells(line) - cells(end) - 3))
+    return [*line, (f"“{prompt}”", text), *end]
+
+
+def history_line(
+    history: Sequence[GroupView], group: GroupView, width: int, palette: Palette, *, live: bool
+) -> Line:
+    """One prompt over the steps: a reward bar per visit, the current one in brackets.
+
+    Only a run that is `live` can follow another prompt.
+    """
+    label = style(palette.label)
+    same = visits(history, group)
+    if len(same) < 2:
+        text = " this prompt was sampled once; @ goes to pinned prompts"
+        return [(clip(text + ", * pins it" * live, width), label)]
+    rewards = [visit.reward_mean for visit in same]
+    numbers = [value for value in rewards if value is not None] or [0.0]
+    current = next((i for i, visit in enumerate(same) if visit.key == group.key), 0)
+    texts = [
+        f"{visit.step} {_bar_of(reward, min(numbers), max(numbers))}"
+        for visit, reward in zip(same, rewards, strict=True)
+    ]
+    sampled = "greedy" if is_greedy(group) else "sampled"
+    names = {"train": "by step", "eval": f"held-out, {sampled}, by step"}
+    name = f" {names.get(group.origin, f'{group.origin} prompt by step')} "
+    before = f"{short(rewards[0])} → " if current else ""
+    end = f"  {before}{short(rewards[current])}  [ ] @ step  d diff"
+    space = width - len(name) - len(end) - 3
+    indices = visible([len(text) + 2 for text in texts], space, current)
+    line: Line = [(name + "…" * (indices.start > 0), label)]
+    for index in indices:
+        text = f"[{texts[index]}]─" if index == current else f"{texts[index]}──"
+        colour = palette.headline if index == current else palette.of_series("reward")
+        line.append((text, style(colour)))
+    return [*line, ("…" * (indices.stop < len(texts)) + end, label)]
+
+
+def _bar_of(value: float | None, low: float, high: float) -> str:
+    if value is None:
+        return " "
+    return BARS[round(7 * (value - low) / (high - low))] if high > low else BARS[3]
+
+
+# -- answers of a group -------------------------------------------------------------------------
+
+
+def arrow(advantage: float | None) -> str:
+    """▲ pushed up, ▼ pushed down, = no push; nothing on an answer that is not trained on."""
+    if advantage is None:
+        return ""
+    return "▲" if advantage > 0 else "▼" if advantage < 0 else "="
+
+
+def answers_line(
+    rollouts: Sequence[RolloutView], selected: int, width: int, palette: Palette
+) -> Line:
+    """All answers of a group in one line, the selected one framed: `a ▲1.1  ▌c ▲1.1▐`."""
+    texts = [f"{letter(r.index)} {arrow(r.advantage)}{short(r.reward, 1)}" for r in rollouts]
+    indices = visible([len(text) + 2 for text in texts], width - 2, selected)
+    dim, focus = style(palette.label), style(palette.focus)
+    line: Line = [("…", dim)] if indices.start else []
+    for index in indices:
+        current = index == selected
+        colour = palette.headline if current else palette.of_push(rollouts[index].advantage)
+        text = style(colour, palette.cursor if current else palette.paper, bold=current)
+        line += [("▌" if current else " ", focus), (texts[index], text),
+                 ("▐" if current else " ", focus)]  # fmt: skip
+    return [*line, ("…", dim)] if indices.stop < len(texts) else line
+
+
+def sibling_lines(view: View, width: int, height: int, palette: Palette) -> list[Line]:
+    """The group's answers for comparison; each has its tokens' bars if all fit with them."""
+    group, detail = view.group, view.loaded
+    if group is None or height < 3 or len(group.rollouts) < 2:
+        return []
+    rollouts = group.rollouts
+    barred = 2 * len(rollouts) < height and not any(rollout.spans for rollout in rollouts)
+    indices = visible([1] * len(rollouts), height - 1, view.answer_at)
+    heading = "all answers to this prompt"
+    if len(indices) < len(rollouts):
+        heading = f"answers {letter(indices[0])} to {letter(indices[-1])} of {len(rollouts)}"
+    lines: list[Line] = [[(heading, style(palette.label))]]
+    pushes = _column([
+        "" if r.advantage is None else f"{arrow(r.advantage)}{signed(r.advantage):>6}"
+        for r in rollouts
+    ])  # fmt: skip
+    rewards = _column([f"{short(r.reward):>5}" for r in rollouts])
+    for index in indices:
+        rollout, selected = rollouts[index], index == view.answer_at
+        back = palette.cursor if selected else palette.paper
+        text = style(palette.headline if selected else palette.text, back)
+        push = style(palette.of_push(rollout.advantage), back)
+        line: Line = [(f"{letter(rollout.index)} {pushes[index]}", push),
+                      (f"{rewards[index]} ", text)]  # fmt: skip
+        answer = detail.answers[index] if detail else None
+        shading = view.heat(answer) if barred else None
+        if answer is not None and shading is not None:
+            lines += _with_bars(answer, shading, line, text, width, palette)
+        else:
+            line += _sibling_text(rollout, width - cells(line), text, back, palette)
+            lines.append(filled(line, width, back))
+    return lines
+
+
+def _column(texts: Sequence[str]) -> list[str]:
+    """Texts as wide as the widest, and a space; nothing if all are empty."""
+    width = max(map(len, texts))
+    return [f"{text:>{width}} " if width else "" for text in texts]
+
+
+def _sibling_text(
+    rollout: RolloutView, width: int, text: Style, back: int, palette: Palette
+) -> Line:
+    """The beginning of an answer, or the end of a dialogue."""
+    cut = end_mark(rollout).removesuffix("▪")
+    width = max(1, width - len(cut))
+    body = [(clip(" ".join(safe(rollout.text, " ").split()), width), False)]
+    if rollout.spans:
+        body = flow(rollout.text, rollout.spans, width, 1)[0]
+    reply = style(palette.label, back)
+    line: Line = [(part, reply if is_reply else text) for part, is_reply in body]
+    return [*line, (cut, style(palette.warn, back))]
+
+
+def _with_bars(
+    answer: Answer, shading: Heat, head: Line, text: Style, width: int, palette: Palette
+) -> list[Line]:
+    """An answer's first line of tokens, and their bars below it."""
+    indent = cells(head)
+    beginning = answer.texts[:width]
+    first, *more = laid_out(beginning, max(2, width - indent - 1))
+    line = [*head, *((piece.text, text) for piece in first)]
+    line.append(("…" if more or len(answer.texts) > width else "", text))
+    bars = [bar(shading, piece.token, piece.cells, palette) for piece in first]
+    line.append((" " * max(0, width - cells(line)), text))
+    return [line, [(" " * indent, None), *bars]]
+
+
+def bar(shading: Heat | None, token: int, cells: int, palette: Palette) -> Part:
+    """The bar under one token: its height is the shade's size, its colour the sign."""
+    shades = shading.shades if shading else ()
+    shade = shades[token] if token < len(shades) else None
+    if shading is None or shade is None:
+        return " " * cells, None
+    if shade == 0:
+        return BARS[0] * cells, style(palette.guide)
+    value = shade if shading.signed else abs(shade)
+    height = max(0, min(7, round(abs(shade) * 7)))
+    return BARS[height] * cells, style(palette.of_advantage(value, 1.0))
+
+
+# -- an answer's text ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A line between tokens; `token` is the first one of its turn."""
+
+    line: Line
+    token: int
+    is_head: bool = False  # of a turn
+
+
+TextRow = TokenLine | Note
+
+
+def text_rows(view: View, width: int, palette: Palette) -> Sequence[TextRow]:
+    """The lines of the answer: its tokens, or the turns of a dialogue."""
+    answer = view.answer
+    if answer is None:
+        return ()
+    if answer.rollout.spans:
+        return dialogue_rows(answer, view.token, view.unfolded, width, palette)
+    if view.loaded is not None and answer.row is None:  # without token numbers
+        lines = paragraph(answer.rollout.text, width, 999, palette.text)
+        return [Note(line, 0) for line in lines]
+    return laid_out(answer.texts, width)
+
+
+def rows_height(row: TextRow) -> int:
+    """A line of tokens has one with their bars below it."""
+    return 1 if isinstance(row, Note) else 2
+
+
+def visible_rows(rows: Sequence[TextRow], token: int, height: int, top: int) -> range:
+    """The lines to draw: with that of the token, and the turn it is in if that fits."""
+    at = next(
+        (
+            n for n, row in enumerate(rows)
+            if not isinstance(row, Note) and any(piece.token == token for piece in row)
+        ),
+        0,
+    )  # fmt: skip
+    heads = [n for n, row in enumerate(rows) if isinstance(row, Note) and row.is_head]
+    first = max((n for n in heads if n <= at), default=at)
+    last = min((n for n in heads if n > at), default=len(rows)) - 1 if heads else at
+    sizes = list(map(rows_height, rows))
+    if sum(sizes[first : last + 1]) > height:
+        first = last = at
+    return visible(sizes, height, first, last, top)
+
+
+def row_lines(view: View, row: TextRow, palette: Palette) -> list[Line]:
+    """A line of tokens with their bars, clipped ones underlined; or a note."""
+    answer = view.answer
+    if isinstance(row, Note):
+        return [row.line]
+    assert answer is not None
+    shading, last = view.heat(answer), answer.last
+    line: Line = []
+    for piece in row:
+        current = piece.token == view.token and answer.row is not None
+        clipped = piece.token < len(last) and last[piece.token].side != "free"
+        colour, back = (palette.headline, palette.cursor) if current else (palette.text, None)
+        line.append((piece.text, style(colour, back, bold=current, underline=clipped)))
+    return [line, [bar(shading, piece.token, piece.cells, palette) for piece in row]]
+
+
+def dialogue_rows(
+    answer: Answer, token: int, unfolded: bool, width: int, palette: Palette
+) -> list[TextRow]:
+    """The lines of a dialogue; only the turn of the token is open, or every turn if `unfolded`."""
+    rows: list[TextRow] = []
+    text, spans = answer.rollout.text, answer.rollout.spans
+    count = 1 + max(span.turn for span in spans)
+    current = next((span.turn for span in reversed(spans) if span.start <= token), 0)
+    for turn, members in groupby(spans, lambda span: span.turn):
+        turn_spans = tuple(members)
+        length = sum(span.chars for span in turn_spans)
+        part, text = (text[:length], text[length:]) if turn < count - 1 else (text, "")
+        right = _turn_result(turn_spans, palette)
+        left = width - cells(right)
+        start = turn_spans[0].start
+        if not (unfolded or turn == current):
+            line: Line = [(f"▸ {turn + 1:>2}  ", style(palette.text))]
+            line += [
+                (piece, style(palette.label if is_reply else palette.text))
+                for piece, is_reply in flow(part, turn_spans, left - 8, 1)[0]
+            ]
+            rows.append(Note(_justified(line, right, left), start, is_head=True))
+            continue
+        tokens = sum(span.length for span in turn_spans if span.kind == "model")
+        head = f"▾ turn {turn + 1} of {count}, {tokens} token{'s' if tokens != 1 else ''}"
+        if count > 1 and not (unfolded and rows):
+            head += f"   space {'folds' if unfolded else 'unfolds'} all"
+        line = [(head, style(palette.label))]
+        rows.append(Note(_justified(line, right, left), start, is_head=True))
+        for message in messages(part, turn_spans):
+            rows += _message_rows(message, answer.texts, start, width, palette)
+    return rows
+
+
+def _justified(line: Line, right: Line, width: int) -> Line:
+    return [*line, (" " * max(1, width - cells(line)), None), *right] if right else line
+
+
+def _turn_result(spans: Sequence[Span], palette: Palette) -> Line:
+    """A turn's reward, or that its environment failed."""
+    if any(span.error for span in spans):
+        return [("failed", style(palette.bad))]
+    rewards = [span.reward for span in spans if span.reward is not None]
+    return [(f"reward {short(sum(rewards))}", style(palette.headline))] if rewards else []
+
+
+def _message_rows(
+    message: Message, texts: tuple[str, ...], start: int, width: int, palette: Palette
+) -> Iterator[TextRow]:
+    """The tokens of a turn, or its text if they are unknown; what the environment replied."""
+    span = message.span
+    if span is not None and message.is_reply:
+        yield from (Note(line, start) for line in _reply_lines(message, span, width, palette))
+    elif span is None or span.start + span.length > len(texts):
+        lines = paragraph(message.text, width, 99, palette.text)
+        yield from (Note(line, start) for line in lines)
+    else:
+        for row in laid_out(texts[span.start : span.start + span.length], width):
+            yield tuple(Piece(span.start + p.token, p.text, p.cells) for p in row)
+
+
+def _reply_lines(message: Message, span: Span, width: int, palette: Palette) -> list[Line]:
+    """What the environment replied, what it says about itself, and why it failed."""
+    lines = wrap(f"‹{message.text}›", width - 2, MAX_REPLY) if message.text else []
+    if message.has_calls:
+        lines = [clip(line, width - 2) for line in message.text.splitlines()[:MAX_REPLY]]
+    info = [f"{name} {value}" for name, value in span.info.items()]
+    if span.ms is not None:
+        info.append(f"{span.ms:.0f} ms" if span.ms < 1000 else seconds(span.ms / 1000))
+    lines += [clip(f"{span.name}: {'   '.join(info)}", width - 2)] if info else []
+    errors = wrap(span.error, width - 2, 4) if span.error else []
+    return [
+        [(f"  {line}", style(colour))]
+        for colour, group in ((palette.label, lines), (palette.bad, errors)) for line in group
+    ]  # fmt: skip
+
+
+def diff_lines(changes: Sequence[Change], width: int, palette: Palette) -> list[Line]:
+    """Two answers as one text: removed words in [−…], added ones in [+…], in the push colours."""
+    looks = {
+        "same": (style(palette.text), "{}"),
+        "removed": (style(palette.push[0]), "[−{}]"),
+        "added": (style(palette.push[-1], bold=True), "[+{}]"),
+    }
+    texts = [looks[change.tag][1].format(change.text) for change in changes]
+    return [
+        [(piece.text, looks[changes[piece.token].tag][0]) for piece in line]
+        for line in lay_out(texts, width)
+    ]
+
+
+# -- the token under the cursor -----------------------------------------------------------------
+
+
+def token_lines(
+    answer: Answer, token: int, run: RunInfo, width: int, palette: Palette
+) -> list[Line]:
+    """The token's probabilities, ratio, explanation and share of the loss, and notable tokens.
+
+    Numbers are of the last pass.
+    """
+    row, recipe = answer.row, run.recipe
+    assert row is not None
+    title = f"╶ token {_number(answer, token)} of {len(row.own)} {_quoted(answer, token)} ╴"
+    lines: list[Line] = [[(clip(title, width), style(palette.headline))]]
+    lines.append(probability_line(answer, token, width, palette))
+    passes = [losses[token] for losses in answer.losses if token < len(losses)]
+    texts: list[tuple[str, str]] = []
+    if passes:
+        last = passes[-1]
+        lines.append(_ratio_line(last, width, palette))
+        if len(passes) > 1:
+            ratios = ", ".join(short(loss.ratio, 3) for loss in passes)
+            texts.append(("", f"in each pass: {ratios}"))
+        texts.append(("why", explanation(last, recipe, first_pass=len(passes) == 1)))
+        texts.append(("gradient", gradient_sum(last)))
+        share = arithmetic(last, recipe, row.updates[-1], length=sum(loss_mask(row)),
+                           max_length=run.max_length)  # fmt: skip
+        texts.append(("share", f"of the loss: {share}"))
+    for name, text in [*texts, *notable(answer, recipe)]:
+        parts = wrap(text, max(8, width - LABEL), 3) if text else []
+        lines += [
+            [
+                (f"{'' if index else name:<{LABEL}}", style(palette.label)),
+                (part, style(palette.text)),
+            ]
+            for index, part in enumerate(parts)
+        ]
+    return lines
+
+
+def _number(answer: Answer, token: int) -> int:
+    """A token's number among the model's tokens."""
+    return bisect_left(answer.tokens, token) + 1
+
+
+def _quoted(answer: Answer, token: int) -> str:
+    text = safe(answer.texts[token]) if token < len(answer.texts) else ""
+    return f"“{text or EMPTY_SIGN}”"
+
+
+def probability_line(answer: Answer, token: int, width: int, palette: Palette) -> Line:
+    """The token's probability from the reference to the step's end, with the digits that fit."""
+    row = answer.row
+    assert row is not None
+    stages = [
+        ("reference" if width >= 58 else "ref", row.reference),
+        ("sampled", () if row.old else row.sampler),
+        ("old", row.old), ("new", row.passes[-1] if row.passes else ()), ("after", row.after),
+    ]  # fmt: skip
+    known = [(name, values[token]) for name, values in stages if token < len(values)]
+    label, number = style(palette.label), style(palette.headline)
+    line: Line = []
+    for digits, gap in ((3, "  "), (3, " "), (2, " "), (1, " ")):
+        line = [(f"{'prob.':<{LABEL}}" if gap == "  " else "prob. ", label)]
+        for index, (name, value) in enumerate(known):
+            line += [(f"{gap * (index > 0)}{name} ", label), (probability(value, digits), number)]
+        if cells(line) <= width:
+            break
+    return line
+
+
+def probability(logprob: float, digits: int = 3) -> str:
+    """exp of a log-probability, with more digits if it is near 1: `.034`, `.9987`."""
+    p = math.exp(min(0.0, logprob))
+    return f"{p:.4f}"[1:] if 0.99995 > p >= 0.0995 else short(p, digits)
+
+
+def _ratio_line(loss: TokenLoss, width: int, palette: Palette) -> Line:
+    """The ratio as a diamond on its interval: `┈.8├────┼────┤1.2┈◆  1.35 CLIPPED high`."""
+    label, headline = style(palette.label), style(palette.headline)
+    clipped = {"low": " CLIPPED low", "high": " CLIPPED high", "ceiling": " AT THE CEILING"}
+    end = clipped.get(loss.side, "")
+    alarm = style(palette.of_series("clip"), bold=True)
+    name = f"{'ratio':<{LABEL}}"
+    if loss.high >= UNBOUNDED or loss.low <= 1 / UNBOUNDED:
+        bounds = "no bounds" if loss.high >= UNBOUNDED else f"at most {short(loss.high)}"
+        ratio = short(loss.ratio, 3)
+        return [(name, label), (ratio, headline), (f"  {bounds}", label), (end, alarm)]
+    inner = max(9, min(INTERVAL, width - 2 * TAIL - LABEL - 30))
+    span = (loss.high - loss.low) or 1.0
+    marks = list("├" + "─" * (inner - 2) + "┤")
+    marks[round((1.0 - loss.low) / span * (inner - 1)) % inner] = "┼"
+    track = [*"┈" * TAIL, short(loss.low), *marks, short(loss.high), *"┈" * TAIL]
+    track[_diamond(loss, span, inner)] = "◆"
+    line: Line = [(name, label)]
+    line += [(t, (alarm if end else headline) if t == "◆" else label) for t in track]
+    return [*line, ("  ", None), (short(loss.ratio, 3), headline), (end, alarm)]
+
+
+def _diamond(loss: TokenLoss, span: float, inner: int) -> int:
+    """The diamond's position: inside the interval, or in a tail that covers half its span."""
+    beyond = min(1.0, max(loss.low - loss.ratio, loss.ratio - loss.high) / span * 2)
+    if loss.ratio < loss.low:
+        return round((1 - beyond) * (TAIL - 1))
+    if loss.ratio > loss.high:
+        return TAIL + inner + 2 + round(beyond * (TAIL - 1))
+    return TAIL + 1 + round((loss.ratio - loss.low) / span * (inner - 1))
+
+
+def notable(answer: Answer, recipe: Recipe) -> list[tuple[str, str]]:
+    """An answer's notable tokens: the clipped ones, and the one furthest from the reference."""
+    row, last, result = answer.row, answer.last, list[tuple[str, str]]()
+    assert row is not None
+
+    def name(token: int) -> str:
+        return f"{_number(answer, token)} {_quoted(answer, token)}"
+
+    if last:
+        sides = {"low": "low", "high": "high", "ceiling": "at the ceiling"}
+        clipped = [(t, last[t]) for t in row.own if last[t].side != "free"]
+        text = ", ".join(f"{name(t)} {sides[loss.side]}" for t, loss in clipped[:MAX_NAMED])
+        if len(clipped) > MAX_NAMED:
+            text += f" and {len(clipped) - MAX_NAMED} more"
+        if clipped:
+            first = clipped[0][1]
+            reason = blocked_by(first, recipe) or explanation(first, recipe, first_pass=False)
+            text += f"; {reason}"
+        result.append(("clipped", text or "no token"))
+    policy = row.after or (row.passes[-1] if row.passes else row.old)
+    if row.reference and len(policy) == len(row.reference):
+        gaps = [p - r for p, r in zip(policy, row.reference, strict=True)]
+        token = max(row.own, key=lambda t: abs(gaps[t]))
+        times = short(math.exp(min(50.0, abs(gaps[token]))), 3)
+        likely = f"{times} times" if gaps[token] > 0 else f"1/{times}"
+        text = f"from the reference at {name(token)}: {likely} as likely"
+        result.append(("far", "no token differs much from the reference" if times == "1" else text))
+    return result
+
+
+def heat_notes(view: View, changes: bool) -> list[str]:
+    """What the bars show and which highlight this is, from the longest to the shortest text."""
+    shade, number = HEAT_NAMES[view.mode], HEAT_MODES.index(view.mode) + 1
+    texts = [f"heat {number}/{len(HEAT_MODES)}: {shade}", shade]
+    if view.mode != "clip":
+        texts = [f"{text}, group's scale" for text in texts] + texts
+    if view.heat(view.answer) is None:
+        texts = [f"heat {number}/{len(HEAT_MODES)}: no {shade} here", f"no {shade}"]
+    texts = [] if changes else texts
+    if note := _highlight_note(view):
+        placed = f"{note} in the step"
+        texts = [f"{placed} · {text}" for text in texts[:1]] + [placed, note]
+    return texts
+
+
+def _highlight_note(view: View) -> str:
+    """Which of the step's highlights it is: `clipped token 3 of 17`, `highest KL .21, 1 of 64`."""
+    highlights, highlight = view.highlights or (), view.highlight
+    if highlight is None or highlight not in highlights or not view.at_its_highlight:
+        return ""
+    of = f"{highlights.index(highlight) + 1} of {len(highlights)}"
+    name = MEASURES[view.measure]
+    return f"{name} {of}" if view.measure == "clipped" else (
+        f"{name} {short(highlight.value, 3)}, {of}")  # fmt: skip
+
+
+# -- rewards ------------------------------------------------------------------------------------
+
+
+def reward_lines(view: View, width: int, palette: Palette) -> list[Line]:
+    """Reward and advantage, each function with its reason, verdicts, the group and the prompt."""
+    group, rollout = view.group, view.rollout
+    if group is None or rollout is None:
+        text = "What each reward function gave an answer, and why, appears here."
+        return [[(" ", None), *line] for line in paragraph(text, width - 2, 5, palette.label)]
+    label = style(palette.label)
+    total = style(palette.headline, bold=True)
+    lines: list[Line] = [
+        [(pad("reward", width - 8), label), (f"{short(rollout.reward):>8}", total)]
+    ]
+    if rollout.advantage is not None:
+        push = style(palette.of_push(rollout.advantage), bold=True)
+        advantage = f"{signed(rollout.advantage):>8}"
+        lines.append([(pad("advantage", width - 8), label), (advantage, push)])
+    lines += [[], *function_lines(rollout, largest_by_reward(view.step.groups if view.step else ()),
+                                  width, palette)]  # fmt: skip
+    lines += [[], *verdict_lines(verdicts(rollout, group), palette)]
+    texts = [f"target {group.target}"] * bool(group.target) + [f"group: {balance(group)}"]
+    for text in texts:
+        lines += paragraph(text, width, 3, palette.label)
+    return [*lines, [], [("prompt", label)],
+            *paragraph(question(group.prompt_text), width, 99, palette.text)]  # fmt: skip
+
+
+def function_lines(
+    rollout: RolloutView, largest: Mapping[str, float], width: int, palette: Palette
+) -> list[Line]:
+    """Each reward function with bar, value, weight and reason.
+
+    A bar is full at the largest score that the function gave in this step.
+    """
+    lines: list[Line] = []
+    longest = max((cell_len(safe(reward.name)) for reward in rollout.rewards), default=0)
+    wide = 8 if width >= longest + 15 else 5
+    for reward in rollout.rewards:
+        full = 0
+        if reward.value is not None:
+            full = round(wide * min(1.0, abs(reward.value) / (largest.get(reward.name) or 1.0)))
+        colour = palette.of_series("reward") if (reward.value or 0) >= 0 else palette.bad
+        name = pad(reward.name, max(6, min(longest, width - wide - 7)))
+        value = "n/a" if reward.value is None else short(reward.value)
+        line: Line = [(f"{name} ", style(palette.label)), ("█" * full, style(colour)),
+                      ("░" * (wide - full), style(palette.guide))]  # fmt: skip
+        line.append((pad(value, max(4, width - cells(line)), ">"), style(palette.text)))
+        lines.append(line)
+        if reward.weight != 1:
+            lines.append([(f"  × weight {short(reward.weight)}", style(palette.label))])
+        reason = paragraph(reward.reason, width - 2, 3, palette.text) if reward.reason else []
+        lines += [[("  ", None), *part] for part in reason]
+    return lines
+
+
+def verdict_lines(labels: Sequence[Verdict], palette: Palette) -> list[Line]:
+    """The verdicts on an answer, one per line: ✓ good, ✗ bad, · neither."""
+    marks = {True: ("✓ ", palette.good), False: ("✗ ", palette.bad), None: ("· ", palette.label)}
+    return [
+        [(mark, style(colour)), (label.text, style(palette.text))]
+        for label in labels
+        for mark, colour in (marks[label.good],)
+    ]
+
+
+def scrolled(lines: list[Line], top: int, height: int, palette: Palette) -> tuple[list[Line], int]:
+    """The lines from `top`, with how many more there are; and the top as far as there are lines."""
+    top = max(0, min(top, len(lines) - height))
+    more = len(lines) - top - height
+    if more <= 0:
+        return lines[top:], top
+    note: Line = [(f"↓ {more + 1} more lines", style(palette.label))]
+    return [*lines[top : top + height - 1], note], top
+
+
+# -- files --------------------------------------------------------------------------------------
+
+GROUP_COLUMNS = ("step", "origin", "prompt", "target", "answer", "completion")
+ROLLOUT_COLUMNS = ("reward", "advantage", "tokens", "finish", "clip_fraction", "kl")
+
+
+def as_csv(view: View) -> str:
+    """One row per answer of the step, with a column for each reward."""
+    groups = view.step.groups if view.step else ()
+    rows = [_row(group, rollout) for group in groups for rollout in group.rollouts]
+    known = (*GROUP_COLUMNS, *ROLLOUT_COLUMNS)
+    rewards = [name for name in header_of(rows) if name not in known]
+    return csv_string([*GROUP_COLUMNS, *rewards, *ROLLOUT_COLUMNS], rows)
+
+
+def _row(group: GroupView, rollout: RolloutView) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "step": group.step, "origin": group.origin, "prompt": group.prompt_text,
+        "target": group.target, "answer": letter(rollout.index), "completion": rollout.text,
+        **{name: getattr(rollout, name) for name in ROLLOUT_COLUMNS},
+    }  # fmt: skip
+    for item in rollout.rewards:
+        row[f"reward/{item.name}" if item.name in row else item.name] = item.value
+    return row
+
+
+def as_json(view: View) -> str:
+    """The step's groups as stored, without their tokens, which are not loaded with them."""
+    trees = [asdict(group) for group in (view.step.groups if view.step else ())]
+    for tree in trees:
+        del tree["prompt_ids"]
+        for rollout in tree["rollouts"]:
+            for name in ("ids", "ends", "sampler_logprobs"):
+                del rollout[name]
+    return json_text(trees, indent=2) + "\n"
+
+
+def as_markdown(view: View) -> str:
+    """The selected group: prompt, answers with rewards and advantages."""
+    group = view.group
+    if group is None:
+        return ""
+    lines = [f"# Step {group.step}, prompt {group.index + 1}", "", safe(group.prompt_text, "\n")]
+    lines += ["", f"Target: {safe(group.target)}", ""]
+    for rollout in group.rollouts:
+        rewards = ", ".join(f"{safe(reward.name)} {reward.value}" for reward in rollout.rewards)
+        lines += [
+            f"## Answer {letter(rollout.index)}",
+            "",
+            f"reward {rollout.reward} ({rewards}), advantage {rollout.advantage}, "
+            f"{rollout.tokens} tokens, {rollout.finish}",
+            "",
+            safe(rollout.text, "\n"),
+            "",
+        ]
+    return "\n".join(lines)

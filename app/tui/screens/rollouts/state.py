@@ -1,0 +1,497 @@
+"""What Rollouts shows: a step's groups and their token numbers from the store, and the cursor.
+
+Functions with a reader run in the reader thread, which also computes the losses.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from grpo_engine.config.recipes import Recipe, recipe
+from grpo_engine.config.removed import without_removed
+from grpo_engine.config.settings import AlgorithmConfig
+from grpo_engine.errors import EngineError
+from grpo_engine.events import CUT, REPLACED, Origin, UpdateTotals
+from grpo_tui.app.inspector.groups import Change, Order, furthest, ordered, visits, word_diff
+from grpo_tui.app.inspector.heat import HEAT_MODES, Heat, HeatMode, heat, scales
+from grpo_tui.app.inspector.highlights import Cursor, Highlight, Measure, highlights_of
+from grpo_tui.app.inspector.layout import token_texts
+from grpo_tui.app.inspector.losses import TokenLoss, not_recorded, token_losses
+from grpo_tui.experiments.values import GroupView, RolloutView, SearchHit, TokenRow, TokenView
+
+if TYPE_CHECKING:
+    from grpo_tui.experiments.reader import StoreReader
+
+ORIGINS: tuple[Origin, ...] = ("train", "pinned", "eval")
+
+ONCE = "This prompt was sampled at no other step"
+UNFINISHED = "the update of this step has not ended: its numbers are not there yet"
+MAX_HITS = 50
+SLICE = 8  # pages of texts that a search reads at a time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunInfo:
+    """The run's settings that the screen needs."""
+
+    key: int
+    id: str
+    name: str
+    recipe: Recipe
+    max_length: int
+    think_budget: int
+    unreadable: str = ""  # why the recipe is not the run's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepGroups:
+    """A step's groups of one origin, and the steps that have groups."""
+
+    run: RunInfo
+    step: int
+    origin: Origin
+    steps: tuple[int, ...]
+    groups: tuple[GroupView, ...]
+    counts: Mapping[str, int]  # of steps with groups, by origin
+
+    @property
+    def totals(self) -> UpdateTotals:
+        """The denominators of the step, if it was one update with every token in the loss."""
+        rollouts = [r for group in self.groups if not was_replaced(group) for r in group.rollouts]
+        left_out = "length" if self.run.recipe.mask_truncated else ""
+        tokens = sum(r.tokens for r in rollouts if r.finish != left_out)
+        return UpdateTotals(rows=len(rollouts), tokens=tokens)
+
+    def step_beside(self, step: int, by: int) -> int:
+        """The step with groups that is `by` steps from another; the first or last at the ends."""
+        index = self.steps.index(step) if step in self.steps else 0
+        return self.steps[max(0, min(len(self.steps) - 1, index + by))]
+
+
+Losses = tuple[tuple[TokenLoss, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One answer with its token numbers, as far as they were recorded."""
+
+    rollout: RolloutView
+    texts: tuple[str, ...]  # of its tokens; in one piece if they are unknown
+    row: TokenRow | None = None
+    losses: Losses = ()  # of each pass
+
+    @property
+    def last(self) -> tuple[TokenLoss, ...]:
+        """The losses of the last pass."""
+        return self.losses[-1] if self.losses else ()
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        """Where the cursor may be: on the model's tokens."""
+        row, count = self.row, len(self.texts)
+        return row.own if row is not None and len(row.ids) == count else range(count)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupDetail:
+    """One group: its answers' token numbers, what fills a bar, and its prompt's history."""
+
+    group: GroupView
+    answers: tuple[Answer, ...]
+    scales: Mapping[HeatMode, float]
+    history: tuple[GroupView, ...]
+    missing: str  # why there are no losses
+    recorded: bool  # whether there are token numbers
+
+
+def run_info(reader: "StoreReader", run: int) -> RunInfo:
+    """Read the run's recipe and sampling limits."""
+    detail = reader.run(run)
+    algorithm = {**detail.config.get("algorithm", {})}
+    algorithm |= {path.removeprefix("algorithm."): value for path, value in detail.settled.items()}
+    _, notes = without_removed({"algorithm": algorithm})
+    unreadable = "; ".join(notes.values())
+    try:
+        resolved = AlgorithmConfig.model_validate(algorithm).resolved()
+    except ValueError as error:
+        resolved = recipe("grpo")
+        unreadable = f"this version cannot read the run's recipe: {error}"
+    rollout = detail.config.get("rollout", {})
+    return RunInfo(
+        key=run,
+        id=detail.summary.id,
+        name=detail.summary.name or detail.summary.id,
+        recipe=resolved,
+        max_length=int(rollout.get("max_new_tokens", 1)),
+        think_budget=int(rollout.get("think_budget", 0)),
+        unreadable=unreadable,
+    )
+
+
+def load_step(
+    reader: "StoreReader", run: RunInfo, step: int | None, origin: Origin = "train"
+) -> StepGroups:
+    """Read a step's groups, by default of the newest step that has any."""
+    steps = reader.group_steps(run.key, origin)
+    step = steps[-1] if step is None and steps else (step or 0)
+    groups = reader.groups(run.key, step, origin) if steps else ()
+    if origin != "train":  # an advantage that pushes nothing is not shown
+        groups = tuple(
+            replace(group, rollouts=tuple(replace(r, advantage=None) for r in group.rollouts))
+            for group in groups
+        )
+    counts: dict[str, int] = {name: len(reader.group_steps(run.key, name)) for name in ORIGINS}
+    return StepGroups(run=run, step=step, origin=origin, steps=steps, groups=groups, counts=counts)
+
+
+def completed(step: StepGroups, group: GroupView, tokens: TokenView) -> TokenView:
+    """The group's tokens; an advantage stored per answer is repeated for each of its tokens.
+
+    Runs recorded before updates were have one for the step.
+    """
+    by_index = {rollout.index: rollout for rollout in group.rollouts}
+
+    def complete(row: TokenRow) -> TokenRow:
+        rollout, count = by_index[row.index], len(row.ids)
+        advantages = row.advantages or (rollout.advantage or 0.0,) * count
+        row = replace(row, spans=rollout.spans, advantages=advantages)
+        if row.updates:
+            return row
+        cut = step.run.recipe.mask_truncated and rollout.finish in CUT
+        updates = (step.totals,) * max(1, len(row.passes))
+        return replace(row, updates=updates, mask=(0,) * count * cut)
+
+    return replace(tokens, rows=tuple(map(complete, tokens.rows)))
+
+
+def was_replaced(group: GroupView) -> bool:
+    """Whether another group took this one's place in the update."""
+    return group.no_signal.endswith(REPLACED)
+
+
+def without_losses(step: StepGroups, group: GroupView, tokens: TokenView | None) -> str:
+    """Why a group's tokens have no losses; empty if they have."""
+    if tokens is None:
+        return "token numbers were not recorded for this group (record.tokens=all records them)"
+    if group.origin == "eval":
+        return "held-out answers are not trained on: only the sampler scored their tokens"
+    if group.origin == "pinned":
+        return "no push: not trained on"
+    if all(row.old for row in tokens.rows):
+        run = step.run
+        return run.unreadable or not_recorded(tokens, run.recipe, run.think_budget)
+    if group.no_signal:
+        return f"no push: {group.no_signal}, so its tokens were left out of the update"
+    return "the step ended before its tokens were scored"
+
+
+def load_losses(
+    reader: "StoreReader", step: StepGroups, group: GroupView, *, last: bool = False
+) -> tuple[TokenView | None, tuple[Losses, ...], str]:
+    """A group's tokens, their losses in each pass or in the last one, and why there are none."""
+    run = step.run
+    recorded = reader.tokens(run.key, group.key) if group.has_tokens else None
+    missing = without_losses(step, group, recorded)
+    if recorded is None:
+        return None, (), missing
+    if missing and group.origin == "train":
+        summary = reader.run(run.key).summary
+        missing = UNFINISHED if summary.active and summary.step < step.step else missing
+    tokens = completed(step, group, recorded)
+    if missing:
+        return tokens, (), missing
+    passes = max(1, *(len(row.passes) for row in tokens.rows), 1)
+    try:
+        losses = tuple(
+            token_losses(tokens, run.recipe, at=at, max_length=run.max_length)
+            for at in range(passes - 1 if last else 0, passes)
+        )
+    except EngineError as error:
+        return tokens, (), str(error)
+    return tokens, losses, ""
+
+
+def load_group(reader: "StoreReader", step: StepGroups, group: GroupView) -> GroupDetail:
+    """Read one group's tokens, compute their losses in each pass, and read the prompt's history."""
+    tokens, losses, missing = load_losses(reader, step, group)
+    rows = {} if tokens is None else {row.index: n for n, row in enumerate(tokens.rows)}
+
+    def answer(rollout: RolloutView) -> Answer:
+        if tokens is None or rollout.index not in rows:
+            return Answer(rollout=rollout, texts=(rollout.text,))
+        position = rows[rollout.index]
+        row = tokens.rows[position]
+        of_passes = tuple(one_pass[position] for one_pass in losses[: max(1, len(row.passes))])
+        return Answer(rollout=rollout, texts=split(rollout.text, row), row=row, losses=of_passes)
+
+    return GroupDetail(
+        group=group,
+        answers=tuple(map(answer, group.rollouts)),
+        scales=scales(tokens.rows if tokens else (), losses[-1] if losses else ()),
+        history=reader.history(step.run.key, group.prompt_hash),
+        missing=missing,
+        recorded=tokens is not None,
+    )
+
+
+def split(text: str, row: TokenRow) -> tuple[str, ...]:
+    """An answer split into tokens, or in one piece if they are unknown."""
+    return token_texts(text, row.ends) if len(row.ends) == len(row.ids) else (text,)
+
+
+def load_highlights(
+    reader: "StoreReader", step: StepGroups, measure: Measure
+) -> tuple[Highlight, ...]:
+    """The highlights of a step's groups, by the numbers of the last pass."""
+    result: list[Highlight] = []
+    for group in step.groups:
+        clipped = any(rollout.clip_fraction != 0 for rollout in group.rollouts)
+        if measure == "clipped" and step.run.recipe.trust == "clip" and not clipped:
+            continue
+        tokens, losses, _ = load_losses(reader, step, group, last=True)
+        if tokens is not None:
+            last = losses[-1] if losses else ()
+            result += highlights_of(measure, group.index, tokens.rows, last)
+    return tuple(result)
+
+
+def visit_near(
+    reader: "StoreReader", run: int, group: GroupView, at: int
+) -> tuple[int, Origin, int] | str:
+    """Step, origin and index of a prompt's visit nearest to a step, or why there is none.
+
+    A prompt without another visit leads to pinned ones. An earlier step never leads to a later
+    one, nor a later step to an earlier one.
+    """
+    same = visits(reader.history(run, group.prompt_hash), group)
+    others = [(visit.step, visit.origin, visit.index) for visit in same if visit.step != group.step]
+    if not others and group.origin != "pinned":
+        others = [(step, "pinned", 0) for step in reader.group_steps(run, "pinned")]
+    if not others:
+        return f"{ONCE}."
+    if at == group.step and others[0][1] == group.origin:
+        return f"This is step {at}."
+    others = [visit for visit in others if (visit[0] <= group.step) == (at <= group.step)]
+    if not others:
+        when = "before" if at <= group.step else "after"
+        return f"This prompt was not sampled {when} step {group.step}."
+    return min(others, key=lambda visit: abs(visit[0] - at))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """What a search of a run has matched so far, newest first; `more` than MAX_HITS may exist."""
+
+    text: str
+    hits: tuple[SearchHit, ...] = ()
+    done: bool = False
+    more: bool = False
+
+
+class Searcher:
+    """A search of a run's prompts and answers, in slices that leave the reader free in between."""
+
+    def __init__(self, run: RunInfo, text: str) -> None:
+        self.result = Search(text=text)
+        self._run = run
+        self._stream: Iterator[SearchHit | None] | None = None
+
+    def advance(self, reader: "StoreReader") -> Search:
+        """Search further and return what has matched so far."""
+        from grpo_tui.experiments.search import searching
+
+        if self._stream is None:
+            text, run = self.result.text, self._run.key
+            self._stream = searching(reader, text, run=run, limit=MAX_HITS + 1)
+        hits, pauses = list(self.result.hits), 0
+        for hit in self._stream:
+            if hit is not None:
+                hits.append(hit)
+            elif (pauses := pauses + 1) == SLICE:
+                break
+        self.result = replace(
+            self.result, hits=tuple(hits[:MAX_HITS]), done=pauses < SLICE,
+            more=len(hits) > MAX_HITS,
+        )  # fmt: skip
+        return self.result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """The screen's state; every change returns a new one."""
+
+    step: StepGroups | None = None
+    detail: GroupDetail | None = None
+    group_at: int = 0  # in the listed order
+    answer_at: int = 0
+    token: int = 0
+    order: Order = "prompt"
+    mode: HeatMode = "push"
+    diff: bool = False
+    unfolded: bool = False  # every turn of a dialogue
+    search: Search | None = None
+    hit: int = 0
+    measure: Measure = "clipped"
+    highlights: tuple[Highlight, ...] | None = None  # of the step, in their order
+    highlight: Highlight | None = None
+
+    @property
+    def hits(self) -> tuple[SearchHit, ...]:
+        """What the search has matched."""
+        return self.search.hits if self.search else ()
+
+    @property
+    def groups(self) -> tuple[GroupView, ...]:
+        """The step's groups as they are listed."""
+        return ordered(self.step.groups, self.order) if self.step else ()
+
+    @property
+    def group(self) -> GroupView | None:
+        """The group under the cursor."""
+        groups = self.groups
+        return groups[min(self.group_at, len(groups) - 1)] if groups else None
+
+    @property
+    def loaded(self) -> GroupDetail | None:
+        """The numbers of the group under the cursor, once loaded."""
+        group, detail = self.group, self.detail
+        return detail if detail and group and detail.group.key == group.key else None
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether the group's numbers come when the update of its step has ended."""
+        return self.loaded is not None and self.loaded.missing == UNFINISHED
+
+    @property
+    def rollout(self) -> RolloutView | None:
+        """The answer under the cursor as stored."""
+        group = self.group
+        if group is None or not group.rollouts:
+            return None
+        return group.rollouts[min(self.answer_at, len(group.rollouts) - 1)]
+
+    @property
+    def answer(self) -> Answer | None:
+        """The answer under the cursor, with its numbers once they are loaded."""
+        rollout, detail = self.rollout, self.loaded
+        if rollout is None:
+            return None
+        if detail is None:
+            return Answer(rollout=rollout, texts=(rollout.text,))
+        return detail.answers[min(self.answer_at, len(detail.answers) - 1)]
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        """Where the cursor may be in the answer."""
+        return self.answer.tokens if self.answer else ()
+
+    def heat(self, answer: Answer | None) -> Heat | None:
+        """The shading of an answer of the group; None if no token has any."""
+        detail = self.loaded
+        if detail is None or answer is None or answer.row is None:
+            return None
+        shading = heat(self.mode, answer.row, answer.last, detail.scales[self.mode])
+        return shading if any(shade is not None for shade in shading.shades) else None
+
+    @property
+    def earlier(self) -> GroupView | None:
+        """The same prompt at the previous visit."""
+        return self.visit(-1)
+
+    def visit(self, by: int) -> GroupView | None:
+        """The same prompt `by` visits away, or None."""
+        group, detail = self.group, self.loaded
+        if detail is None or group is None:
+            return None
+        same = visits(detail.history, group)
+        index = next((i for i, visit in enumerate(same) if visit.key == group.key), -1) + by
+        return same[index] if 0 <= index < len(same) else None
+
+    def changes(self) -> tuple[Change, ...]:
+        """The words that changed since the same answer at the previous visit."""
+        earlier, rollout = self.earlier, self.rollout
+        if earlier is None or rollout is None or not earlier.rollouts:
+            return ()
+        before = earlier.rollouts[min(rollout.index, len(earlier.rollouts) - 1)]
+        return word_diff(before.text, rollout.text)
+
+    @property
+    def cursor(self) -> Cursor:
+        """Group and answer by their index, and token."""
+        group, rollout = self.group, self.rollout
+        return group.index if group else 0, rollout.index if rollout else 0, self.token
+
+    @property
+    def at_its_highlight(self) -> bool:
+        """Whether the cursor is on the highlight that `f` went to."""
+        return self.highlight is not None and self.highlight.cursor == self.cursor
+
+    # -- moves ------------------------------------------------------------------------------
+
+    def with_step(self, step: StepGroups) -> "View":
+        """Show another step, keeping the cursor's position if possible."""
+        last = max(0, len(step.groups) - 1)
+        view = replace(self, step=step, group_at=min(self.group_at, last), token=0,
+                       highlights=None, highlight=None)  # fmt: skip
+        return view.move_answer(0)  # a held-out problem may have one answer
+
+    def move_group(self, by: int) -> "View":
+        """Go to another group."""
+        last = max(0, len(self.groups) - 1)
+        position = max(0, min(last, self.group_at + by))
+        return replace(self, group_at=position, answer_at=0, token=0)
+
+    def move_answer(self, by: int) -> "View":
+        """Go to another answer of the group, keeping the token if possible."""
+        last = max(0, len(self.group.rollouts) - 1) if self.group else 0
+        view = replace(self, answer_at=max(0, min(last, self.answer_at + by)))
+        return view.at_token(self.token)
+
+    def move_token(self, by: int) -> "View":
+        """Go to another token of the model."""
+        return self._among(self.tokens, by)
+
+    def _among(self, tokens: Sequence[int], by: int) -> "View":
+        index = bisect_right(tokens, self.token) - 1 + by
+        token = tokens[max(0, min(len(tokens) - 1, index))] if tokens else self.token
+        return replace(self, token=token)
+
+    def at_token(self, token: int) -> "View":
+        """Put the cursor on a token, or on the model's last one before it."""
+        return replace(self, token=token).move_token(0)
+
+    def move_turn(self, by: int) -> "View":
+        """Go to the first token of another turn."""
+        spans = self.rollout.spans if self.rollout else ()
+        starts = [span.start for span in spans if span.kind == "model" and span.length]
+        return self._among(starts, by).move_token(0)
+
+    def at_answer(self, group: int, answer: int) -> "View":
+        """Move the cursor to an answer of the group with this index in its step."""
+        indices = [other.index for other in self.groups]
+        if group not in indices:
+            return self
+        view = replace(self, group_at=indices.index(group), token=0, answer_at=0)
+        return view.move_answer(answer)
+
+    def at_highlight(self, highlight: Highlight) -> "View":
+        """Move to a highlight of this step; its answer's numbers need not be loaded yet."""
+        view = self.at_answer(highlight.group, highlight.answer)
+        return replace(view, token=highlight.token, highlight=highlight)
+
+    def next_mode(self) -> "View":
+        """Shade by the next measure."""
+        return replace(self, mode=HEAT_MODES[(HEAT_MODES.index(self.mode) + 1) % len(HEAT_MODES)])
+
+    def ordered_by(self, order: Order) -> "View":
+        """Order the groups; the cursor goes to the first one's furthest answer.
+
+        In the order of the prompts nothing is furthest, and the cursor stays on its group.
+        """
+        group, view = self.group, replace(self, order=order, highlights=None)
+        if group is None:
+            return view
+        if order == "prompt":
+            return replace(view, group_at=[g.key for g in view.groups].index(group.key))
+        return replace(view, group_at=0, token=0, answer_at=furthest(view.groups[0], order))

@@ -1,0 +1,196 @@
+"""Curves as cells: braille dots with a colour per cell, guide lines, marks, axis labels.
+
+A cell has two dots across and four down.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from grpo_engine.metrics import natural_range, spec
+from grpo_tui.app.charts.axis import LABEL_CELLS, Axis, axis
+from grpo_tui.app.charts.series import Trace, column
+from grpo_tui.app.tui.looks.colours import Palette, style
+from grpo_tui.app.tui.widgets.panel import Line
+
+LABELS = LABEL_CELLS + 1
+MIDDLE_FROM = 6  # rows with which an axis has a label in the middle
+BETWEEN_MARKS = 16
+MARK_EACH = 24  # points of a sparse curve, at most, that have a mark each
+DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
+GUIDE = "┈"
+CROSSED = {" ": "│", GUIDE: "┼"}
+
+Cell = tuple[str, int | None, bool]
+Dot = tuple[int, int]
+Guide = tuple[float, Sequence[str]]
+"""A value, and the words of its line, of which the first that fit are used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A trace with its colour; the range of its values is below all lines, in its own colour."""
+
+    trace: Trace
+    colour: int
+    mark: str = ""
+    range_colour: int | None = None
+
+    def values(self) -> Iterator[float]:
+        """All values that are drawn."""
+        for item in self.trace.columns:
+            yield from item.line
+            if self.range_colour is not None:
+                yield from (item.low, item.high)
+
+
+class Canvas:
+    """Braille dots with one colour per cell; the last one drawn sets the cell's colour."""
+
+    def __init__(self, width: int, height: int) -> None:
+        self.width, self.height = width, height
+        self.bits = [[0] * width for _ in range(height)]
+        self.colours: list[list[int | None]] = [[None] * width for _ in range(height)]
+
+    def bar(self, x: int, top: int, bottom: int, colour: int) -> None:
+        """Set the dots at pixels (x, top) to (x, bottom); y counts from the top."""
+        for y in range(max(0, top), min(4 * self.height - 1, bottom) + 1):
+            row, at = y >> 2, x >> 1
+            if self.colours[row][at] != colour:
+                self.colours[row][at], self.bits[row][at] = colour, 0
+            self.bits[row][at] |= DOTS[y & 3][x & 1]
+
+    def line(self, points: Iterable[Dot | None], colour: int) -> None:
+        """Join pixels by straight lines; None is a gap."""
+        previous: Dot | None = None
+        for point in points:
+            if point is not None:
+                self._stroke(previous or point, point, colour)
+            previous = point
+
+    def _stroke(self, start: Dot, end: Dot, colour: int) -> None:
+        (x0, y0), (x1, y1) = start, end
+        if x0 == x1:
+            self.bar(x0, min(y0, y1), max(y0, y1), colour)
+            return
+        length = max(abs(x1 - x0), abs(y1 - y0))
+        for i in range(1, length + 1):  # the start has its dot already
+            y = round(y0 + (y1 - y0) * i / length)
+            self.bar(x0 + (x1 - x0) * i // length, y, y, colour)
+
+    def cells(self) -> list[list[Cell]]:
+        """Each row of cells; empty ones are spaces."""
+        return [
+            [(chr(0x2800 + bits), colour, False) if bits else (" ", None, False)
+             for bits, colour in zip(*row, strict=True)]
+            for row in zip(self.bits, self.colours, strict=True)
+        ]  # fmt: skip
+
+
+def axis_of(
+    key: str, curves: Sequence[Curve], height: int, guides: Iterable[float] = (), *,
+    log: bool = False,
+) -> Axis:  # fmt: skip
+    """The vertical axis of a metric's chart of some rows of cells."""
+    values = (value for curve in curves for value in curve.values() if math.isfinite(value))
+    return axis(
+        (10.0**value for value in values) if log else values, unit=spec(key).unit,
+        natural=natural_range(key), guides=tuple(guides), log=log,
+        labels=3 if height >= MIDDLE_FROM else 2,
+    )  # fmt: skip
+
+
+def plot(
+    curves: Sequence[Curve], scale: Axis, width: int, height: int, palette: Palette,
+    guides: Sequence[Guide] = (),
+) -> list[list[Cell]]:  # fmt: skip
+    """The cells of the curves, the last one in front, with guide lines and marks."""
+    canvas = Canvas(width, height)
+    tall = 4 * height
+    for curve in curves:
+        for item in curve.trace.columns:
+            if curve.range_colour is not None and item.low == item.low:
+                canvas.bar(item.x, scale.dot(item.high, tall), scale.dot(item.low, tall),
+                           curve.range_colour)  # fmt: skip
+    paths = [_path(curve.trace, scale, tall) for curve in curves]
+    for curve, path in zip(curves, paths, strict=True):
+        canvas.line(path, curve.colour)
+    cells = canvas.cells()
+    for value, words in guides:
+        if scale.low < value <= scale.high:
+            _lay_guide(cells[scale.dot(value, tall) >> 2], words, palette)
+    marked: set[Dot] = set()
+    for turn, (curve, path) in enumerate(zip(curves, paths, strict=True)):
+        for x, y in _marks(path, curve, turn, len(curves)):
+            if (x, y) not in marked:
+                marked.add((x, y))
+                cells[y][x] = (curve.mark, curve.colour, True)
+    return cells
+
+
+def _path(trace: Trace, scale: Axis, tall: int) -> list[Dot | None]:
+    return [(item.x, scale.dot(value, tall)) if value == value else None
+            for item in trace.columns for value in item.line]  # fmt: skip
+
+
+def _marks(path: Sequence[Dot | None], curve: Curve, turn: int, curves: int) -> list[Dot]:
+    """The cells of a curve's marks: all points if sparse, else staggered by curve, and the end."""
+    cells = list(dict.fromkeys((dot[0] >> 1, dot[1] >> 2) for dot in path if dot))
+    if not curve.mark or not cells or (curve.trace.sparse and len(cells) <= MARK_EACH):
+        return cells if curve.mark else []
+    distance = max(BETWEEN_MARKS, 5 * curves)
+    offset = distance * turn // curves + 2
+    marked: dict[int, Dot] = {}
+    for x, y in cells:
+        marked.setdefault((x - offset) // distance, (x, y))
+    return [cells[-1], *(cell for cell in marked.values() if cell[0] > cells[0][0] + 1)]
+
+
+def _lay_guide(row: list[Cell], words: Sequence[str], palette: Palette) -> None:
+    """A guide line in the empty cells of its row, with the first words that fit.
+
+    They are in the middle, else where the row is free first.
+    """
+    for x, (char, _, _) in enumerate(row):
+        if char == " ":
+            row[x] = (GUIDE, palette.guide, False)
+    text = "".join(char for char, _, _ in row)
+    fitting = [f" {word} " for word in words if len(word) + 8 < len(row)]
+    middle = [(word, (len(row) - len(word)) // 2) for word in fitting]
+    for word, start in (*middle, *((word, text.find(GUIDE * len(word))) for word in fitting)):
+        if start >= 0 and text.startswith(GUIDE * len(word), start):
+            row[start : start + len(word)] = [(char, palette.label, False) for char in word]
+            return
+
+
+def plot_lines(
+    cells: Sequence[Sequence[Cell]], scale: Axis, palette: Palette, cross: int = -1
+) -> list[Line]:
+    """The rows of a plot behind their axis labels, with a crosshair in one column."""
+    lines: list[Line] = []
+    for label, row in zip(scale.margin(len(cells)), map(list, cells), strict=True):
+        if 0 <= cross < len(row) and row[cross][0] in CROSSED:
+            row[cross] = (CROSSED[row[cross][0]], palette.label, False)
+        line: Line = [(label, style(palette.label))]
+        for (colour, bold), group in groupby(row, key=lambda cell: cell[1:]):
+            look = style(colour, bold=bold) if colour is not None else None
+            line.append(("".join(char for char, _, _ in group), look))
+        lines.append(line)
+    return lines
+
+
+def cross_column(x: float, span: float, width: int) -> int:
+    """The cell column of a position on the axis."""
+    return column(x, span, 2 * width) >> 1
+
+
+def cross_position(at: int, span: float, width: int) -> float:
+    """The position on the axis of a cell column, between its two dots."""
+    return (2 * at + 0.5) / (2 * width - 1) * span
+
+
+def step_axis(last: float, width: int, palette: Palette) -> Line:
+    """The first and last step of the charts above."""
+    start, end = " " * LABELS + "step 0", f"{last:.0f}"
+    return [(start + end.rjust(max(len(end) + 1, width - len(start))), style(palette.label))]

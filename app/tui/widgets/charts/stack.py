@@ -1,0 +1,114 @@
+"""ChartStack: charts below each other, in two columns where it is wide enough."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, TypeVar
+
+from textual.geometry import Offset
+
+from grpo_tui.app.text.safe_text import cell_len
+from grpo_tui.app.tui.widgets.panel import Line, Panel
+
+GAP = 2
+Made = TypeVar("Made")
+Row = tuple[range, int]
+"""The charts of a row, and the lines that it needs."""
+
+
+class ChartStack(Panel):
+    """A panel of charts, of which the chosen one is always visible.
+
+    A subclass paints `stacked(rows, width, height, draw)`.
+    """
+
+    navigable = True
+    two_columns: ClassVar[int]  # cells from which there are two columns
+
+    def __init__(self, title: str, **kwargs: Any) -> None:
+        super().__init__(title, **kwargs)
+        self._top = 0  # the first visible row of charts
+        self._boxes: list[tuple[int, Offset, int]] = []
+        self._drawn: dict[str, tuple[Any, Any]] = {}
+
+    def columns(self, count: int) -> int:
+        """The number of columns for so many charts."""
+        return 2 if self.inner.width >= self.two_columns and count > 1 else 1
+
+    def chart_width(self, count: int) -> int:
+        """The cells of each of so many charts."""
+        columns = self.columns(count)
+        return (self.inner.width - (columns - 1) * GAP) // columns
+
+    def fitting(self, rows: Sequence[Row], height: int, chosen: int, telling: int = 0) -> list[Row]:
+        """The rows that fit, with their heights; the chosen chart is among them."""
+        index = next((i for i, (charts, _) in enumerate(rows) if chosen in charts), 0)
+        sizes: list[int] = []
+        for top in range(min(self._top, index), index + 1):
+            sizes = heights(height, [least for _, least in rows[top:]], telling - top) or [height]
+            if top + len(sizes) > index:
+                break
+        while top and sum(least for _, least in rows[top - 1 :]) <= height:
+            top -= 1  # no empty lines below the last row
+            sizes = heights(height, [least for _, least in rows[top:]], telling - top)
+        self._top = top
+        return [(charts, size) for (charts, _), size in zip(rows[top:], sizes, strict=False)]
+
+    def stacked(
+        self, rows: Sequence[Row], width: int, draw: Callable[[int, int, int], list[Line]]
+    ) -> list[Line]:
+        """The lines of visible rows; `draw` makes those of a chart of some width and height."""
+        self._boxes = []
+        lines: list[Line] = []
+        for charts, height in rows:
+            blocks = []
+            for column, index in enumerate(charts):
+                corner = Offset(column * (width + GAP), len(lines))
+                self._boxes.append((index, corner, height))
+                blocks.append(draw(index, width, height))
+            lines += side_by_side(blocks, width)
+        return lines
+
+    def chart_at(self, offset: Offset) -> tuple[int, int] | None:
+        """The chart under the mouse, and the column within it."""
+        at = self.inside(offset)
+        boxes = ((index, at.x - corner.x) for index, corner, height in reversed(self._boxes)
+                 if corner.y <= at.y < corner.y + height and at.x >= corner.x)  # fmt: skip
+        return next(boxes, None)
+
+    def unchanged(self, name: str, key: object, make: Callable[[], Made]) -> Made:
+        """What was made for this key before, or made now."""
+        if name not in self._drawn or self._drawn[name][0] != key:
+            self._drawn[name] = (key, make())
+        made: Made = self._drawn[name][1]
+        return made
+
+
+def heights(room: int, least: Sequence[int], telling: int) -> list[int]:
+    """Heights of the rows of charts that fit into `room`, of which each needs its least.
+
+    A row of one line is text and does not grow; a telling row takes three times the spare lines of
+    another, and the first row what is left over.
+    """
+    fitting: list[int] = []
+    for lines in least:
+        if sum(fitting) + lines > room:
+            break
+        fitting.append(lines)
+    shares = [0 if lines == 1 else 3 if i < telling else 1 for i, lines in enumerate(fitting)]
+    spare = room - sum(fitting)
+    if not sum(shares):
+        return fitting
+    grown = [
+        lines + spare * share // sum(shares) for lines, share in zip(fitting, shares, strict=True)
+    ]
+    return [grown[0] + room - sum(grown), *grown[1:]]
+
+
+def side_by_side(blocks: Sequence[list[Line]], width: int) -> list[Line]:
+    """One chart, or two beside each other, the left one `width` wide."""
+    if len(blocks) < 2:
+        return blocks[0] if blocks else []
+    lines: list[Line] = []
+    for left, right in zip(*blocks, strict=True):
+        used = sum(cell_len(text) for text, _ in left)
+        lines.append([*left, (" " * (width - used + GAP), None), *right])
+    return lines

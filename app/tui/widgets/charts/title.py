@@ -1,0 +1,72 @@
+"""The title of a chart: what it shows, and the value of each curve on the right."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.style import Style
+
+from grpo_tui.app.text.safe_text import cell_len, clip
+from grpo_tui.app.tui.looks.colours import Palette, style
+from grpo_tui.app.tui.widgets.panel import Line
+
+GAPS = ("  ", " ")
+
+
+@dataclass(frozen=True, slots=True)
+class Readout:
+    """A curve's value; its names and details, the longest first, as there is room for them."""
+
+    value: str
+    look: Style
+    mark: tuple[str, Style] | None = None
+    names: tuple[str, ...] = ("",)
+    details: tuple[str, ...] = ()
+
+    def spans(self, level: int, palette: Palette) -> Line:
+        """Mark, name and value, with the name of this level."""
+        name = self.names[min(level, len(self.names) - 1)]
+        named: Line = [(f"{name} ", style(palette.label))] if name else []
+        return [*([self.mark] if self.mark else []), *named, (self.value, self.look)]
+
+
+def title_line(
+    names: Sequence[str], readouts: Sequence[Readout], width: int, palette: Palette, *,
+    chosen: bool, hints: Sequence[str] = (),
+) -> Line:  # fmt: skip
+    """The chart's name, or a shorter one where a hint needs the room, hints, and the readouts."""
+    right = _readouts(readouts, width - cell_len(names[0]) - 2, palette)
+    right = [(" ", None), *right] if right else []
+    hint = f"  {hints[0]}" if hints else ""
+    used = cells(right) + 1
+    fitting = (name for name in names if cell_len(name + hint) + used <= width)
+    name = clip(next(fitting, names[0]), width - 3)
+    look = style(palette.headline if chosen else palette.label, bold=chosen)
+    left: Line = [("▸" if chosen else " ", style(palette.accent)), (name, look)]
+    for hint in hints:
+        if cells(left) + cells(right) + cell_len(hint) + 2 <= width:
+            left.append((f"  {hint}", style(palette.label)))
+    return [*left, (" " * max(0, width - cells(left) - cells(right)), None), *right]
+
+
+def _readouts(readouts: Sequence[Readout], room: int, palette: Palette) -> Line:
+    """All of them with the longest names that fit, else those that fit without names."""
+    levels = max((len(one.names) for one in readouts), default=0)
+    for level in range(levels):
+        for gap in GAPS if level == levels - 1 else GAPS[:1]:
+            parts = [one.spans(level, palette) for one in readouts]
+            free = room - sum(cells(part) for part in parts) - len(gap) * (len(parts) - 1)
+            if free >= 0:
+                details = next((text for text in readouts[0].details if cell_len(text) <= free), "")
+                parts[0] += [(details, style(palette.label))] if details else []
+                return [span for part in parts for span in ((gap, None), *part)][1:]
+    line: Line = []
+    for part in (one.spans(levels, palette) for one in readouts):
+        if cells(line) + cells(part) + 2 > room:
+            return [*line[1:], (" …", style(palette.label))] if line else []
+        line += [(" ", None), *part]
+    return line[1:]
+
+
+def cells(line: Line) -> int:
+    """The width of a line."""
+    return sum(cell_len(text) for text, _ in line)

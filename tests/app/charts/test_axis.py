@@ -1,0 +1,271 @@
+"""Axes: the range contains the data and stays possible; each label is true and unlike others."""
+
+import math
+
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from grpo_engine.metrics import METRICS, natural_range, spec
+from grpo_tui.app.charts.axis import LABEL_CELLS, Axis, axis, equal, number, rounded, text
+from grpo_tui.app.charts.series import column
+from tests.app.pictures import value_of
+
+ANY = (-math.inf, math.inf)
+VALUES = st.floats(-1e12, 1e12) | st.floats(-1, 1) | st.sampled_from([0.0, 1.0, -0.0028, -0.0032])
+RANGES = st.lists(VALUES, min_size=1, max_size=6)
+KEYS = st.sampled_from([*METRICS, "rewards/f/mean", "eval/greedy/accuracy"])
+
+
+@st.composite
+def possible(draw: st.DrawFn) -> tuple[str, list[float]]:
+    """A metric and values that it can have."""
+    key = draw(KEYS)
+    least, most = natural_range(key)
+    return key, draw(st.lists(st.floats(max(least, -1e12), min(most, 1e12)), min_size=1,
+                              max_size=6))  # fmt: skip
+
+
+def differ(values: list[float]) -> bool:
+    tame = [0.0 if abs(value) < 1e-45 else value for value in values]
+    return max(tame) - min(tame) > 1e-9 * max(map(abs, tame))
+
+
+@given(possible(), st.integers(2, 5))
+@example(("completions/clipped_ratio", [0.0]), 2)
+@example(("eval/accuracy", [0.0, 0.9]), 2)
+@example(("value/explained_variance", [-17.0, 0.98]), 2)
+def test_an_axis_contains_the_data_and_stays_within_what_the_metric_can_be(
+    metric: tuple[str, list[float]], labels: int
+) -> None:
+    key, values = metric
+    least, most = natural_range(key)
+    found = axis(values, unit=spec(key).unit, natural=(least, most), guides=spec(key).guides,
+                 labels=labels)  # fmt: skip
+    slack = 1e-8 * (found.high - found.low)
+    assert least <= found.low < found.high <= most
+    assert found.low - slack <= min(values) <= max(values) <= found.high + slack
+
+
+@given(RANGES, st.sampled_from(["", "share", "s"]), st.integers(2, 5), st.booleans())
+@example([-0.0032, -0.0028], "", 2, False)
+@example([1000.1, 1000.2], "", 3, False)
+@example([0.0, 0.02], "share", 3, False)
+@example([1.1, 9.9], "", 3, True)
+@example([1e-7, 0.5], "share", 3, True)
+def test_labels_are_exact_in_order_and_all_different(
+    values: list[float], unit: str, labels: int, log: bool
+) -> None:
+    found = axis(values, unit=unit, labels=labels, log=log)
+    assume(differ(values) and (not log or min(values) >= 1e-45))
+    at = [place for place, _ in found.labels]
+    texts = [label for _, label in found.labels]
+    assert at == sorted(set(at))
+    assert len(set(texts)) == len(texts) >= 2
+    assert (at[0], at[-1]) == (found.low, found.high)
+    for place, label in found.labels:
+        assert 0 < len(label) <= LABEL_CELLS
+        value = 10.0**place if log else place
+        assert value_of(label) == pytest.approx(value, rel=1e-9, abs=1e-300)
+
+
+@given(VALUES | st.floats(1e-30, 1e-3), st.sampled_from(["", "share"]), st.booleans())
+@example(0.0, "share", False)
+@example(1.0, "share", False)
+@example(0.64, "share", False)
+@example(-0.003, "", False)
+def test_a_constant_has_one_label_beside_its_line(value: float, unit: str, log: bool) -> None:
+    assume(unit != "share" or abs(value) <= 1e6)
+    natural = (0.0, 1.0) if unit == "share" and 0 <= value <= 1 else ANY
+    found = axis([value, value * (1 + 1e-15)], unit=unit, natural=natural, log=log)
+    if log and value < 1e-45:
+        assert found.labels == ()
+        return
+    ((place, label),) = found.labels
+    value = 0.0 if abs(value) < 1e-45 else value
+    assert (10.0**place if log else place) == pytest.approx(value)
+    assert value_of(label) == pytest.approx(value, rel=0.05)
+    for height in (1, 2, 4, 7):
+        dot = found.dot(place, 4 * height)
+        rows = [row for row, shown in enumerate(found.margin(height)) if shown.strip()]
+        assert rows == [dot // 4]
+    if log:
+        assert found.high - found.low == pytest.approx(math.log10(4))
+
+
+def test_constants_are_in_the_middle_or_at_the_end_of_what_can_be() -> None:
+    share = {"unit": "share", "natural": (0.0, 1.0)}
+    assert axis([0.0], **share) == Axis(0.0, 1.0, ((0.0, "0%"),))  # type: ignore[arg-type]
+    assert axis([1.0], **share) == Axis(0.0, 1.0, ((1.0, "100%"),))  # type: ignore[arg-type]
+    assert axis([0.75], **share) == Axis(0.5, 1.0, ((0.75, "75%"),))  # type: ignore[arg-type]
+    assert axis([0.0], natural=(0.0, math.inf)) == Axis(0.0, 1.0, ((0.0, "0"),))
+    assert axis([0.0]) == Axis(-1.0, 1.0, ((0.0, "0"),))
+    assert axis([5.0, 5.0]) == Axis(0.0, 10.0, ((5.0, "5"),))
+    assert axis([-2.0]) == Axis(-4.0, 0.0, ((-2.0, "−2"),))
+    assert axis([2.0], natural=(0.0, 1.0)) == Axis(0.0, 4.0, ((2.0, "2"),))
+    # half of the way to the nearer end on both sides, at any size
+    assert axis([-0.5], natural=(-0.75, math.inf)) == Axis(-0.75, -0.25, ((-0.5, "−.5"),))
+    for size in (2.0**-40, 2.0**40):
+        found = axis([0.75 * size], natural=(0.0, size))
+        assert (found.low, found.high) == (0.5 * size, size)
+
+
+def test_values_that_differ_by_less_than_a_billionth_are_equal() -> None:
+    for value in (1.0, -1.0, 1e-12, 1e12):
+        assert equal(value, value + 0.9e-9 * abs(value))
+        assert not equal(value, value + 1.1e-9 * abs(value))
+    assert not equal(-1.0, 0.0)
+
+
+def test_what_is_outside_of_an_axis_is_at_its_edge() -> None:
+    assert [Axis(0.0, 1.0).dot(value, 8) for value in (9.0, 1.0, 0.0, -9.0)] == [0, 0, 7, 7]
+
+
+def test_nothing_to_draw_has_no_label() -> None:
+    for values in ([], [math.nan, math.inf], [1e61]):
+        assert axis(values) == Axis(0.0, 1.0)
+    assert axis([0.0, -1.0], log=True) == Axis(0.0, 1.0)
+    assert len(axis([7e-46, 1.0], log=True).labels) == 1  # so little is drawn as 0
+    assert len(axis([1.1e-45, 1.0], log=True).labels) == 2
+    assert axis([7e59, -7e59]).high == 7e59
+    assert axis([-7e-46]) == Axis(-1.0, 1.0, ((0.0, "0"),))
+    assert axis([-1e-45]).labels == ((-1e-45, "−1e−45"),)
+    assert axis([1e60, -1e60]).labels == ((-1e60, "−1e60"), (1e60, "1e60"))
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        # an eighth of the span bounds the step: (.86 - .55) / 8 = .039, so steps of .02
+        ([0.55, 0.86], (0.54, 0.86)),
+        # .0004 / 8 = .00005: both ends are multiples of it already
+        ([-0.0032, -0.0028], (-0.0032, -0.0028)),
+        # 0 is near, as .3 <= .6 * .9; then .9 / 8 = .1125 gives steps of .1
+        ([0.3, 0.85], (0.0, 0.9)),
+        ([0.6, 1.0], (0.0, 1.0)),
+        ([0.61, 1.0], (0.6, 1.0)),
+        # steps of 10: 87 / 8 = 10.9
+        ([3.0, 87.0], (0.0, 90.0)),
+        ([-4.0, 4.0], (-4.0, 4.0)),
+        # 16 / 8: steps of exactly 2
+        ([-7.5, 8.5], (-8.0, 10.0)),
+        # .43 / 8 = .054: steps of .05
+        ([0.0, 0.43], (0.0, 0.45)),
+        # steps of .01 need seven cells, those of .1 need six
+        ([1000.11, 1000.19], (1000.1, 1000.2)),
+    ],
+)
+def test_ranges_by_hand(values: list[float], expected: tuple[float, float]) -> None:
+    found = axis(values)
+    assert (found.low, found.high) == expected
+
+
+def test_guide_lines_near_the_data_are_in_range_and_far_ones_are_not() -> None:
+    assert axis([0.0, 0.05], guides=(0.15,)).high == 0.15
+    assert axis([0.0, 0.05], guides=(0.1501,)).high == 0.05
+    assert axis([0.9, 0.95], guides=(0.5,)).low == 0.5
+    assert axis([-0.9, -0.95], guides=(-1.0,)).low == -0.95
+    assert axis([0.01, 0.02], guides=(0.0,)).low == 0.0
+    assert axis([0.9, 0.95], guides=(0.0,)).low == 0.0
+    assert axis([-0.9, 0.95], guides=(0.5, -0.5)) == axis([-0.9, 0.95])
+
+
+def test_a_log_axis_has_round_ends_and_a_middle_of_one_digit() -> None:
+    found = axis([0.012, 0.85], log=True, labels=3)
+    assert [label for _, label in found.labels] == [".01", ".1", "1"]
+    assert (found.low, found.high) == (-2.0, 0.0)
+    # within a decade the ends are as on a linear axis: steps of .5 as 8.8 / 8 = 1.1 allows 1
+    assert [label for _, label in axis([1.1, 9.9], log=True).labels] == ["1", "10"]
+    assert [label for _, label in axis([1.25, 1.35], log=True).labels] == ["1.25", "1.35"]
+    assert [label for _, label in axis([3.0, 40.0], log=True).labels] == ["2", "50"]
+    assert [label for _, label in axis([5.0, 100.0], log=True).labels] == ["5", "100"]
+    assert [label for _, label in axis([2.0, 3.0], log=True, labels=2).labels] == ["2", "3"]
+    assert [label for _, label in axis([20.0, 30.0], log=True).labels] == ["20", "30"]
+    assert [label for _, label in axis([1.5, 11.0], log=True).labels] == ["1", "11"]
+    # steps of 2 as 25 / 8 = 3.1; a whole decade begins at ten times the lowest value
+    assert [label for _, label in axis([3.0, 28.0], log=True).labels] == ["2", "28"]
+    assert [label for _, label in axis([3.0, 30.0], log=True).labels] == ["2", "50"]
+    # the square root of .1 * 100 is 3.2
+    assert [label for _, label in axis([0.12, 85.0], log=True, labels=3).labels] == [
+        ".1", "3", "100",
+    ]  # fmt: skip
+    # the middle may be the step after the lowest: 18, 20, …
+    assert [label for _, label in axis([18.0, 34.0], log=True, labels=3).labels] == [
+        "18", "20", "34",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("digits", "unit", "expected"),
+    [((0, 5), "", "0"), ((0, -3), "share", "0%"), ((35, -1), "", "3.5"), ((350, -2), "", "3.5"),
+     ((5, -1), "", ".5"), ((-32, -4), "", "−.0032"), ((55, -5), "", ".00055"),
+     ((5, -4), "", ".0005"), ((5, -5), "", "5e−5"), ((-12, -6), "", "−12e−6"),
+     ((1234, 0), "", "1234"), ((12, 3), "", "12k"), ((125, 2), "", "12.5k"),
+     ((12345, 0), "", "12345"), ((5, 5), "", "500k"), ((25, 5), "", "2.5M"), ((1, 9), "", "1G"),
+     ((3, 12), "", "3e12"), ((123456, 0), "", "123456"), ((1234567, 0), "", ""),
+     ((875, -3), "share", "87.5%"), ((1, 0), "share", "100%"), ((5, -3), "share", ".5%"),
+     ((-2, -1), "share", "−20%"), ((1, -6), "share", ".0001%"),
+     ((1, -7), "share", "1e−5%"), ((15, -6), "", "1.5e−5"),
+     ((1, -1), "", ".1"), ((999, 3), "", "999k")],
+)  # fmt: skip
+def test_numbers_are_written_in_the_usual_short_way(
+    digits: tuple[int, int], unit: str, expected: str
+) -> None:
+    assert text(digits, unit) == expected
+    if expected:
+        assert value_of(expected) == pytest.approx(number(digits))
+
+
+def test_a_constant_is_rounded_as_in_a_title_or_to_what_fits() -> None:
+    values = (0.123456, -0.123456, 1.83456, 16.543, 153.26, 1234.56, 1e-5 / 3, 5.49e-4)
+    assert [rounded(value, "") for value in values] == [
+        ".12", "−.12", "1.83", "16.5", "153", "1235", "3.3e−6", ".00055",
+    ]  # fmt: skip
+    assert rounded(1 / 3, "share") == "33%"
+    assert rounded(-1 / 3, "share") == "−33%"
+    assert rounded(-1e-44, "share") == ""
+
+
+@given(st.floats(0, 1), st.floats(1e-3, 1e9), st.integers(1, 400))
+def test_a_column_is_the_nearest_dot(part: float, end: float, wide: int) -> None:
+    x = column(part * end, end, wide)
+    assert 0 <= x < wide
+    assert abs(x - part * (wide - 1)) <= 0.5 + 1e-6
+    assert column(part, 0.0, wide) == 0
+
+
+def test_labels_are_in_the_rows_of_their_values() -> None:
+    found = axis([0.0, 8.0], labels=3)
+    # 12 rows have 48 dots; 8 is at dot 0, 4 at dot 24 (47 / 2 rounded), 0 at dot 47
+    shown = found.margin(12)
+    assert {row: label for row, label in enumerate(shown) if label.strip()} == {
+        0: "     8 ", 5: "     4 ", 11: "     0 ",
+    }  # fmt: skip
+    assert found.margin(1) == ["     0 "]
+    assert found.margin(2) == ["     8 ", "     0 "]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        # 9 steps of .1, 13 of .02, 15 of .02: one more makes them even, at the top if that can be
+        ([0.0, 0.9], [0.0, 0.5, 1.0]),
+        ([0.75, 1.0], [0.72, 0.86, 1.0]),
+        ([0.6, 0.9], [0.6, 0.76, 0.92]),
+        ([0.6, 0.95], [0.6, 0.78, 0.96]),
+    ],
+)
+def test_the_middle_label_is_round_and_in_the_middle(
+    values: list[float], expected: list[float]
+) -> None:
+    found = axis(values, natural=(0.0, 1.0), labels=3)
+    assert [place for place, _ in found.labels] == expected
+    above = axis([0.0, 9.0], natural=(0.0, 1.0), labels=3)
+    assert [label for _, label in above.labels] == ["0", "5", "10"]
+
+
+def test_an_axis_of_less_than_a_tenth_of_a_gigabyte_is_in_the_unit_of_its_title() -> None:
+    scale = axis([0.0782, 0.0952], unit="GB")
+    assert [label for _, label in scale.labels] == ["78", "96"]  # MB, as "95.2 MB" in the title
+    assert [value for value, _ in scale.labels] == pytest.approx([0.078, 0.096])
+    assert [label for _, label in axis([0.5, 1.5], unit="GB").labels] == ["0", "1.5"]

@@ -1,0 +1,91 @@
+"""Curves of stored runs: what is read, and how far their axis reaches."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from grpo_tui.app.charts.stored import CurveLoader, CurveRequest, axis_of_runs
+from grpo_tui.experiments.reader import StoreReader
+from tests.app.stored import record, run_events
+
+
+@pytest.mark.parametrize(
+    ("active", "step", "total", "axis", "end", "expected"),
+    [
+        (False, 10, 60, "step", 10.0, 10.0), (True, 10, 60, "step", 10.0, 20.0),
+        (True, 21, 60, "step", 21.0, 30.0), (True, 10, 11, "step", 10.0, 11.0),
+        (True, 10, 0, "step", 10.0, 20.0), (True, 0, 60, "step", 0.0, 20.0),
+        # tokens and seconds to the end are not known
+        (True, 10, 11, "tokens", 10.0, 20.0), (False, 10, 60, "wall", 0.25, 0.25),
+        (False, 0, 60, "wall", 0.0, 1.0),
+        # an evaluation after the last step
+        (True, 10, 10, "step", 10.5, 20.0),
+    ],
+)  # fmt: skip
+def test_the_axis_of_a_growing_run_has_room_that_grows_in_few_steps(
+    tmp_path: Path, active: bool, step: int, total: int, axis: str, end: float, expected: float
+) -> None:
+    path = tmp_path / "runs.db"
+    record(path, run_events(steps=1))
+    reader = StoreReader(path)
+    run = replace(reader.runs()[0], step=step, total_steps=total,
+                  status="running" if active else "completed")  # fmt: skip
+    reader.close()
+    assert run.active == active
+    assert axis_of_runs({run.id: end}, [run], axis) == expected
+    longer = replace(run, id="longer", status="completed")
+    assert axis_of_runs({run.id: end, "longer": 99.0}, [longer, run], axis) == 99.0
+
+
+def test_packed_series_are_the_stored_ones(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    record(path, run_events(steps=5, seed=1), seed=1)
+    reader = StoreReader(path)
+    for key in ("reward", "eval/greedy/accuracy", "no/such"):
+        series = reader.metric_series(1, key)
+        steps, values = reader.metric_arrays(1, key)
+        assert (tuple(steps), tuple(values)) == (series.steps, series.values)
+    assert tuple(reader.metric_arrays(1, "reward", after=3)[0]) == (4, 5)
+    assert reader.work(1, after=3)[1] == tuple(step.tokens for step in reader.steps(1, after=3))
+    reader.close()
+
+
+def test_a_series_is_read_once_and_smoothed_again_without_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "runs.db"
+    record(path, run_events(steps=5, seed=1), seed=1)
+    reader = StoreReader(path)
+    runs = reader.runs()
+    request = CurveRequest(runs=runs, metrics=("reward", "no/such"), axis="tokens", smoothing=0.9,
+                           log=False, wide=40)  # fmt: skip
+    loader = CurveLoader()
+    charts = loader.charts(reader, request)
+    curve = charts.charts[0].curves[0]
+    assert tuple(curve.series.values) == reader.metric_series(1, "reward").values
+    assert list(curve.positions) == [step.tokens for step in reader.steps(1)]
+    assert charts.charts[1].missing == (runs[0].id,)
+    reads: list[str] = []
+    monkeypatch.setattr(reader, "metric_arrays", lambda *_, **__: reads.append("metric"))
+    monkeypatch.setattr(reader, "work", lambda *_, **__: reads.append("work"))
+    assert loader.charts(reader, request).charts[0].curves[0].series is curve.series
+    raw = loader.charts(reader, replace(request, smoothing=0.0)).charts[0].curves[0].series
+    assert (raw.average, raw.values) == (curve.series.values, curve.series.values)
+    assert reads == []
+    reader.close()
+
+
+def test_a_series_is_read_again_after_a_resume(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    record(path, run_events(steps=5, seed=1), seed=1)
+    reader = StoreReader(path)
+    (run,) = reader.runs()
+    request = CurveRequest(runs=(run,), metrics=("reward",), axis="step", smoothing=0.9, log=False,
+                           wide=40)  # fmt: skip
+    loader = CurveLoader()
+    first = loader.charts(reader, request).charts[0].curves[0].series
+    for later in (replace(run, attempts=run.attempts + 1), replace(run, step=3)):
+        again = loader.charts(reader, replace(request, runs=(later,))).charts[0].curves[0].series
+        assert list(again.values) == list(first.values)
+    reader.close()

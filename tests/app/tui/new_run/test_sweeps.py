@@ -1,0 +1,181 @@
+"""Sweeps from the form: several values and seeds, their check, their cost, and the queue."""
+
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from textual.message import Message
+
+from grpo_engine.config.parse import build
+from grpo_engine.presets import preset
+from grpo_tui.app.jobs import launch
+from grpo_tui.app.trial import ready
+from grpo_tui.app.tui.looks.colours import PALETTES
+from grpo_tui.app.tui.messages import LaunchRefused
+from grpo_tui.app.tui.screens.new_run import render, state
+from grpo_tui.app.tui.screens.new_run.state import INFO, RunForm, View, can_sweep, preset_view
+from grpo_tui.experiments.reader import StoreReader
+from tests.app import frames
+from tests.app.new_run_kit import go_to, opened, workbench, write
+from tests.app.rest import until
+
+pytestmark = pytest.mark.usefixtures("no_trials")
+
+DARK = PALETTES["dark"]
+
+
+def form(**edits: str) -> RunForm:
+    result = RunForm(preset("starter").config, title="starter")
+    for path, text in edits.items():
+        result = result.type(path.replace("__", "."), text)
+    return result
+
+
+def test_several_values_of_settings_and_seeds_make_a_grid() -> None:
+    swept = form(algorithm__beta="0.04, 0.4", rollout__prompts="8,16", seeds="2")
+    assert swept.errors == {}
+    assert swept.count == 8
+    assert [config.algorithm.beta for _, config in swept.points] == [0.04, 0.04, 0.4, 0.4]
+    assert [config.rollout.prompts for _, config in swept.points] == [8, 16, 8, 16]
+    assert swept.config == swept.points[0][1]
+
+
+def test_choices_can_be_swept_as_well() -> None:
+    swept = form(algorithm__recipe="grpo,dapo")
+    assert [config.algorithm.recipe for _, config in swept.points] == ["grpo", "dapo"]
+    # each with its own choices, as if it alone were chosen
+    assert swept.points[1][1] == form(algorithm__recipe="dapo").config
+
+
+def test_lists_and_texts_with_commas_are_no_sweeps() -> None:
+    changes = {
+        "rollout__stop": "a,b",
+        "task__system_prompt": "one, two",
+        "name": "a,b",
+        "rewards__functions": "numeric_answer,format_all",
+        "rewards__weights": "1,3",
+    }
+    assert form(**changes).axes == {}
+    assert [path for path in ("rewards.weights", "task.name", "model.path", "seeds", "preset")
+            if can_sweep(INFO[path])] == []  # fmt: skip
+    assert all(can_sweep(INFO[path]) for path in ("steps", "algorithm.beta", "model.tuning"))
+
+
+@pytest.mark.parametrize(
+    ("edits", "path", "text"),
+    [
+        ({"algorithm__beta": "0.04,x"}, "algorithm.beta", "x: must be a number"),
+        ({"algorithm__beta": "0.04,-1"}, "algorithm.beta", "-1: must be a number ≥ 0"),
+        ({"algorithm__beta": "0.04,"}, "algorithm.beta", "empty value"),
+        ({"algorithm__trust": "clip,nothing"}, "algorithm.trust", "nothing: must be one of"),
+        # each value of a sweep that makes another setting wrong
+        ({"algorithm__minibatches": "16", "rollout__prompts": "16,1"}, "rollout.prompts", "1: "),
+        ({"seeds": "0"}, "seeds", "must be a whole number ≥ 1"),
+        ({"seeds": "two"}, "seeds", "must be a whole number"),
+        ({"steps": ",".join(map(str, range(1, 40))), "seeds": "8"}, "seeds", "312 runs"),
+    ],
+)
+def test_each_value_is_checked_like_a_single_one(
+    edits: dict[str, str], path: str, text: str
+) -> None:
+    errors = form(**edits).errors
+    assert list(errors) == [path]
+    assert text in errors[path]
+
+
+def test_what_is_typed_as_yaml_keeps_the_sweep() -> None:
+    swept = form(algorithm__beta="0.04,0.4", seeds="2")
+    again = swept.from_yaml(swept.to_yaml() + "steps: 7\n" if "steps" not in swept.to_yaml()
+                            else swept.to_yaml().replace("steps: 60", "steps: 7"))  # fmt: skip
+    assert (again.count, again.axes) == (4, swept.axes)
+    assert again.config is not None
+    assert again.config.steps == 7
+
+
+def test_the_cost_of_a_sweep_is_that_of_all_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def price(config: object, _runs: object = ()) -> state.Cost:
+        steps = config.steps  # type: ignore[attr-defined]
+        return state.Cost(rollouts_per_step=1, tokens_per_step=1, seconds_per_step=1.0,
+                          seconds=float(steps), gigabytes=steps / 1000, source="")  # fmt: skip
+
+    monkeypatch.setattr(state, "cost", price)
+    monkeypatch.setattr(render, "cost", price)
+    view = preset_view("starter").with_form(form(steps="10,50", seeds="3"))
+    # 3 seeds x (10 + 50) steps of one second and one megabyte
+    time, gigabytes = view.total_cost
+    assert time == 180.0
+    assert gigabytes == pytest.approx(0.18)
+    text = render.launch_text(view, "")
+    assert "steps 10, 50 × 3 seeds: 6 runs, about 3 min, 180 MB of disk in all." in text
+    assert [way for way, *_ in render.launch_options(view, "")] == ["worker", "queue", ""]
+
+
+def test_a_sweep_names_the_command_that_does_the_same() -> None:
+    view = preset_view("starter").with_form(form(algorithm__beta="0.04,0.4", seeds="2"))
+    assert render.sweep_command(view, "x.yaml") == (
+        "grpo-tui sweep x.yaml --set algorithm.beta=0.04,0.4 --seeds 2"
+    )
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
+async def test_a_sweep_is_typed_launched_and_queued(
+    size: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Path] = []
+    monkeypatch.setattr(launch, "start_queue_worker", started.append)
+    monkeypatch.setattr(ready, "require_apart", lambda configs, later: ())  # noqa: ARG005
+    path = tmp_path / "grpo.db"
+    app = workbench(path)
+    async with app.run_test(size=size, notifications=True) as pilot:
+        screen = await opened(app, pilot)
+        for setting, text in (("algorithm.beta", "0.04,0.4"), ("seeds", "2")):
+            await go_to(pilot, screen, setting)
+            await pilot.press("enter")
+            await write(pilot, text)
+            await pilot.press("enter", "escape")
+        await until(app, lambda: "4 runs" in frames.text(app))
+        frames.check(app)
+        await pilot.press("L")
+        await until(app, lambda: "start the sweep" in frames.text(app))
+        assert "4 runs" in frames.text(app)
+        frames.check(app)
+        await pilot.press("s")
+        await until(app, lambda: "4 runs of starter-beta0.04-0.4" in frames.text(app))
+    assert started == [path]
+    with closing(StoreReader(path)) as reader:
+        items = reader.queue()
+    settings = [(item.settings["algorithm.beta"], item.settings["seed"]) for item in items]
+    assert settings == [(0.04, 0), (0.04, 1), (0.4, 0), (0.4, 1)]
+
+
+async def test_a_sweep_of_which_one_run_would_fail_is_not_queued(tmp_path: Path) -> None:
+    app = workbench(tmp_path / "grpo.db")
+    reasons: list[str] = []
+
+    def listen(message: Message) -> None:
+        if isinstance(message, LaunchRefused):
+            reasons.append(message.reason)
+
+    async with app.run_test(size=(120, 40), message_hook=listen) as pilot:
+        screen = await opened(app, pilot)
+        base = build({"rewards": {"functions": ["abc"]}, "steps": 1})
+        screen.change(replace(screen.view, form=RunForm(base, title="x").type("seeds", "2")))
+        await pilot.press("L", "s")
+        await until(app, lambda: bool(reasons))
+    assert "unknown reward 'abc'" in reasons[0]
+    assert not app.store.exists()
+
+
+async def test_several_values_marked_in_a_list_make_a_sweep(tmp_path: Path) -> None:
+    app = workbench(tmp_path / "grpo.db")
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot)
+        await go_to(pilot, screen, "algorithm.trust")
+        await pilot.press("enter", "home", "down", "space", "space", "enter")
+        await until(app, lambda: app.screen is screen)
+        values = screen.view.form.axes["algorithm.trust"]
+        assert len(values) == 2
+        await pilot.press("u")
+        assert isinstance(screen.view, View)
+        assert screen.view.form.axes == {}

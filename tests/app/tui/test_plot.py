@@ -1,0 +1,194 @@
+"""A curve of many values is drawn as if each of them were drawn."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from grpo_tui.app.charts.axis import Axis
+from grpo_tui.app.charts.series import Series, column, cut
+from grpo_tui.app.tui.app import Workbench
+from grpo_tui.app.tui.looks.colours import LIGHT, PALETTES
+from grpo_tui.app.tui.screens.watch.charts import Chart, chart_lines
+from grpo_tui.app.tui.screens.watch.panels import Curves
+from grpo_tui.app.tui.widgets.charts.plot import Canvas, Cell, Curve, plot
+from tests.app.script import ScriptFeed
+from tests.app.stored import run_events
+
+DARK = PALETTES["dark"]
+LINE, RAW = 1, 2
+SIDES = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
+Dots = set[tuple[int, int]]
+VALUES = st.lists(
+    st.one_of(st.floats(-1.0, 1.0), st.sampled_from([math.nan, 0.0, 1.0])), min_size=1, max_size=400
+)
+
+
+def dots(cells: Sequence[Sequence[Cell]], colour: int) -> Dots:
+    """The dots in cells of one colour."""
+    return {
+        (2 * x + side, 4 * y + down)
+        for y, row in enumerate(cells) for x, (char, look, _) in enumerate(row)
+        if look == colour and 0x2800 < ord(char) < 0x2900
+        for side in range(2) for down in range(4) if (ord(char) - 0x2800) & SIDES[side][down]
+    }  # fmt: skip
+
+
+def series_of(values: Sequence[float], smoothing: float = 0.9, first: int = 0) -> Series:
+    return Series.of("reward", range(first, first + len(values)), values, smoothing)
+
+
+def drawn(
+    curves: Iterable[tuple[Series, int, int | None]], scale: Axis, end: float, width: int,
+    height: int, first: float = 0,
+) -> list[list[Cell]]:  # fmt: skip
+    """The cells of series, each with its colour and that of its range."""
+    traced = [
+        Curve(cut(one, one.steps, end - first, 2 * width, first), colour, range_colour=ranged)
+        for one, colour, ranged in curves
+    ]
+    return plot(traced, scale, width, height, DARK)
+
+
+def test_a_bar_is_cut_at_the_edges() -> None:
+    canvas = Canvas(2, 2)
+    canvas.bar(0, -3, 1, LINE)
+    canvas.bar(3, 6, 99, LINE)
+    canvas.bar(1, 5, 3, LINE)
+    assert dots(canvas.cells(), LINE) == {(0, 0), (0, 1), (3, 6), (3, 7)}
+    canvas.bar(2, 0, 7, LINE)
+    assert {(2, y) for y in range(8)} <= dots(canvas.cells(), LINE)
+
+
+def test_the_last_colour_takes_a_cell() -> None:
+    canvas = Canvas(2, 1)
+    canvas.bar(0, 0, 1, LINE)
+    canvas.bar(1, 2, 3, LINE)
+    assert dots(canvas.cells(), LINE) == {(0, 0), (0, 1), (1, 2), (1, 3)}
+    canvas.bar(1, 0, 0, RAW)
+    assert (dots(canvas.cells(), LINE), dots(canvas.cells(), RAW)) == (set(), {(1, 0)})
+    canvas.bar(2, 3, 3, LINE)
+    assert canvas.cells() == [[("\u2808", RAW, False), ("\u2840", LINE, False)]]
+    assert Canvas(3, 2).cells() == [[(" ", None, False)] * 3] * 2
+
+
+def test_a_stroke_has_one_dot_in_each_column_or_row_of_its_way() -> None:
+    canvas = Canvas(4, 2)
+    canvas.line([(0, 0), (6, 3)], LINE)
+    # y = 3 i / 6: .5, 1, 1.5, 2, 2.5, 3; halves go to the even number
+    assert dots(canvas.cells(), LINE) == {(0, 0), (1, 0), (2, 1), (3, 2), (4, 2), (5, 2), (6, 3)}
+    canvas = Canvas(4, 2)
+    canvas.line([(1, 7), (3, 3)], LINE)
+    # x = 1 + 2 i / 4 downwards, y one up each time
+    assert dots(canvas.cells(), LINE) == {(1, 7), (1, 6), (2, 5), (2, 4), (3, 3)}
+    canvas = Canvas(1, 2)
+    canvas.line([(1, 6), (1, 2)], LINE)
+    assert dots(canvas.cells(), LINE) == {(1, y) for y in range(2, 7)}
+
+
+def test_a_sparse_line_joins_steps_without_a_value_and_breaks_where_one_is_no_number() -> None:
+    def columns_of(steps: Sequence[int], values: Sequence[float]) -> set[int]:
+        one = Series.of("eval/accuracy", steps, values)
+        return {x for x, _ in dots(drawn([(one, LINE, None)], Axis(0.0, 1.0), 9, 5, 1), LINE)}
+
+    assert columns_of((0, 3, 9), (0.0, 0.0, 0.0)) == set(range(10))
+    assert columns_of((0, 3, 5, 7, 9), (0.0, 0.0, math.nan, 0.0, 0.0)) == {0, 1, 2, 3, 7, 8, 9}
+
+
+def value_by_value(one: Series, scale: Axis, first: int, last: int, wide: int, tall: int) -> Dots:
+    """The dots of straight lines between all consecutive values, computed dot by dot."""
+    found: Dots = set()
+    previous = None
+    for step, value in zip(one.steps, one.line, strict=True):
+        if not first <= step <= last:
+            continue
+        if not math.isfinite(value):
+            previous = None
+            continue
+        x, y = column(step - first, last - first, wide), scale.dot(value, tall)
+        x0, y0 = previous or (x, y)
+        length = max(abs(x - x0), abs(y - y0), 1)
+        found |= {
+            (x0 + (x - x0) * i // length, round(y0 + (y - y0) * i / length))
+            for i in range(length + 1)
+        }
+        previous = (x, y)
+    return found
+
+
+@given(VALUES, st.integers(1, 30), st.integers(1, 6), st.integers(2, 600), st.integers(0, 50))
+@example([1.0, -1.0, 0.5, -0.5] * 4, 1, 6, 16, 0)
+def test_a_line_has_the_dots_of_all_its_values(
+    values: list[float], width: int, height: int, span: int, first: int
+) -> None:
+    one, scale, last = series_of(values), Axis(-1.0, 1.0), first + span - 1
+    found = dots(drawn([(one, LINE, None)], scale, last, width, height, first), LINE)
+    expected = value_by_value(one, scale, first, last, 2 * width, 4 * height)
+    inside = values[first : last + 1]
+    if all(map(math.isfinite, inside)) or len(inside) <= width:
+        assert found == expected
+    else:
+        assert found >= expected  # a gap within a column of many values is not seen
+
+
+def test_a_column_shows_the_range_of_its_raw_values_behind_all_lines() -> None:
+    # 8 steps in 2 columns of dots; with 8 dots from 7 down to 0, a value is its own row
+    one = series_of([7, 5, 6, 7, 0, 3, 1, 2], smoothing=0.0)
+    cells = drawn([(one, LINE, RAW)], Axis(0.0, 7.0), 7, 1, 2)
+    assert dots(cells, LINE) >= {(0, y) for y in range(3)} | {(1, y) for y in range(4, 8)}
+    # 7, 3.3, 4.7, 3.1 … on average: the line stays above the lowest row, the range does not
+    flat, wild = series_of([0.0] * 8), series_of([7.0, 0.0] * 4)
+    cells = drawn([(flat, 3, None), (wild, LINE, RAW)], Axis(0.0, 7.0), 7, 2, 4)
+    assert [cell[1] for cell in cells[3]] == [3, 3]
+    assert any(cell[1] == RAW for row in cells for cell in row)
+
+
+def test_many_values_of_one_column_reach_from_the_lowest_to_the_highest() -> None:
+    # 12 steps in 2 columns of dots; with 8 dots from 7 down to 0, a value is its own row
+    for first in ([3, 0, 7, 3, 3, 3], [3, 7, 0, 3, 3, 3], [3, 3, 0, 3, 3, 2], [3, 3, 7, 3, 3, 4]):
+        one = series_of([*map(float, first), *[3.0] * 6], smoothing=0.0)
+        cells = drawn([(one, LINE, None)], Axis(0.0, 7.0), 11, 1, 2)
+        rows = {y for x, y in dots(cells, LINE) if x == 0}
+        assert rows == set(range(7 - max(first), 7 - min(first) + 1))
+
+
+@given(VALUES.filter(lambda values: any(map(math.isfinite, values))))
+def test_the_drawn_values_are_those_of_the_line_and_of_the_range(values: list[float]) -> None:
+    one = series_of(values)
+    for ranged, expected in ((RAW, one.values), (None, one.line)):
+        curve = Curve(cut(one, one.steps, len(values), 40), LINE, range_colour=ranged)
+        known = [value for value in curve.values() if math.isfinite(value)]
+        finite = [value for value in expected if math.isfinite(value)]
+        assert (min(known), max(known)) == pytest.approx((min(finite), max(finite)))
+
+
+async def test_charts_are_drawn_again_only_where_they_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[str] = []
+
+    def noted(chart: Chart, *args: Any) -> Any:
+        drawn.append(chart.title)
+        return chart_lines(chart, *args)
+
+    monkeypatch.setattr("grpo_tui.app.tui.screens.watch.panels.chart_lines", noted)
+    app = Workbench(feed=ScriptFeed(run_events(steps=6)), mode="watch", store=tmp_path / "store.db")
+    async with app.run_test(size=(120, 40)) as pilot:
+        app.frame_now()
+        await pilot.pause()
+        curves = app.screen.query_one(Curves)
+        assert len(set(drawn)) > 3
+        drawn.clear()
+        curves.snapshot = replace(curves.snapshot, tokens=1)
+        assert drawn == []
+        changed = {**curves.snapshot.series, "kl": Series.of("kl", [1], [0.5])}
+        curves.snapshot = replace(curves.snapshot, series=changed)
+        assert drawn == ["KL to reference"]
+        app.change_theme(LIGHT)
+        await pilot.pause()
+        assert len(set(drawn)) > 3
