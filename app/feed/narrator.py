@@ -184,7 +184,7 @@ def _waiting(snapshot: Snapshot) -> str:
     if snapshot.status != "paused":
         return ""
     if snapshot.paused_for:
-        return f"The run waits: {snapshot.paused_for}. It continues by itself; s stops it."
+        return f"The run waits: {snapshot.paused_for}. It continues by itself; S stops it."
     return "The run is paused. Press . to continue."
 
 

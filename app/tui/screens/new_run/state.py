@@ -456,10 +456,14 @@ class View:
     activity: str = ""
 
     @property
+    def listed(self) -> bool:
+        """Whether settings are listed by section, and not the main ones."""
+        return bool(self.search or self.only_changed or self.all_settings)
+
+    @property
     def rows(self) -> list[Row]:
         """The main settings and what is changed; or all that match, by section."""
-        fields, errors = self.form.fields, self.errors
-        listed = bool(self.search or self.only_changed or self.all_settings)
+        fields, errors, listed = self.form.fields, self.errors, self.listed
         return [
             Row(section, fields[path])
             for section, paths in sections(listed).items()
@@ -527,6 +531,11 @@ class View:
     def with_form(self, form: RunForm) -> "View":
         """Use another form."""
         return replace(self, form=form, yaml_error="")
+
+    def toggled(self, name: str) -> "View":
+        """List `all_settings` or `only_changed`, or the main ones again."""
+        changes: dict[str, Any] = {name: not getattr(self, name)}
+        return replace(self, **changes)
 
     def moved(self, by: int) -> "View":
         """Move the cursor."""
