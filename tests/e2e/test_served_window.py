@@ -25,7 +25,7 @@ from grpo_engine.config.parse import build
 from grpo_tui.app.server import DRIVER, cookie_name
 from grpo_tui.experiments.processes import environment
 from grpo_tui.experiments.record.recorder import Recorder
-from grpo_tui.experiments.record.run_recorder import RunHandle
+from grpo_tui.experiments.record.run_recorder import RunRecorder
 from tests.app.script import CONFIG, Script
 from tests.app.test_server import free_port
 from tests.patience import PATIENCE, until
@@ -47,7 +47,7 @@ class Page:
 
     address: str
     store: Path
-    run: RunHandle
+    run: RunRecorder
     process: psutil.Process
     log: Path
 

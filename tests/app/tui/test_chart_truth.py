@@ -294,7 +294,7 @@ def test_on_compare_each_dot_is_where_its_value_belongs(
             x = where[step] * (picture.wide - 1) / (end or 1)
             height_of = shown(value) if log and math.isfinite(value) else value
             columns.setdefault(math.floor(x + 0.5), []).append((x, height_of))
-        colour = view.look(f"r{place}", DARK).colour
+        colour = view.marker(f"r{place}", DARK).colour
         for items in columns.values():
             known = [item for item in items if math.isfinite(item[1])]
             drawn = known if not smoothing else known[-1:]
@@ -310,7 +310,7 @@ def test_held_out_accuracy_of_two_runs_is_read_off_as_it_is_stored(made: Made) -
     assert max(picture.labels.values()) >= 0.86
     picture = uncrossed(picture)
     for run, points in zip(view.runs, lines, strict=True):
-        colour = view.look(run.id, DARK).colour
+        colour = view.marker(run.id, DARK).colour
         for step, value in points:
             x = step * (picture.wide - 1) / end
             assert picture.near(colour, x, picture.place(value))
@@ -332,7 +332,7 @@ def test_a_band_is_at_the_mean_of_its_seeds_and_within_what_a_share_can_be(
         there = [one[place] for one in values if place < len(one)]
         x = 4 * place * (picture.wide - 1) / (end or 1)
         mean = picture.place(math.fsum(there) / len(there))
-        assert picture.near(view.look("r0", DARK).colour, x, mean)
+        assert picture.near(view.marker("r0", DARK).colour, x, mean)
 
 
 def test_seeds_of_different_speed_are_averaged_where_both_are(

@@ -98,7 +98,7 @@ class ExploreScreen(ChartScreen):
         if isinstance(message, MetricRequested):
             self.choose(message.key)
 
-    def keep(self, refs: Sequence[str]) -> None:
+    def compare_only(self, refs: Sequence[str]) -> None:
         """Leave: the run is no longer stored."""
         if not refs:
             self.leave()
