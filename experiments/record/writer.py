@@ -186,10 +186,8 @@ class RunWriter:
                 case _:
                     self._event(rows, item)
         if self._summaries is not None:
-            rows[METRIC_SUMMARY] = [
-                self._summaries[key].row(self.run, key)
-                for key in {row["key_id"] for row in rows[METRIC]}
-            ]
+            keys = {row["key_id"] for row in rows[METRIC]}
+            rows[METRIC_SUMMARY] = [self._summaries[key] for key in keys]
         return rows
 
     def _common(self, item: Item) -> Row:
@@ -284,7 +282,9 @@ class RunWriter:
         for name, value in values.items():
             key, number = self._id(METRIC_KEY.c.name, name), float(value)
             rows[METRIC].append({"run_id": self.run, "key_id": key, "step": step, "value": number})
-            self._summaries.setdefault(key, summaries.Summary()).add(step, number)
+            if key not in self._summaries:
+                self._summaries[key] = summaries.new_summary(self.run, key)
+            summaries.add(self._summaries[key], step, number)
 
     def _id(self, column: Column[Any], value: Any) -> int:
         """Return the id of the row with this value, which is inserted if there is none."""
