@@ -219,7 +219,7 @@ def _opening(snapshot: Snapshot) -> str:
         return (f"Starting {snapshot.head.name}: checking its settings, then loading the model "
                 f"{snapshot.head.model}.")  # fmt: skip
     if snapshot.status == "loading":
-        return f"Loading the model {snapshot.head.model}."
+        return f"Loading the model {snapshot.head.model}".rstrip() + "."
     return "Loading the first prompts."
 
 

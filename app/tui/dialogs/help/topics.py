@@ -212,7 +212,9 @@ SHARES = ("no_signal", "most_truncated", "clip_too_much", "reward_slow", "duplic
 SCREENS: Mapping[str, str] = {
     "runs": "All runs in the store. Mark some with space, or a whole sweep with *, and press d to "
             "compare them.",
-    "new_run": "The settings of a new run. What differs from the preset is marked.",
+    "new_run": "The settings of a new run. What differs from the preset is marked. Several values, "
+               "such as 0.04,0.4 in a number or marked in a list, and a number of seeds make a "
+               "sweep.",
     "watch": "The run while it trains: where the step is, what its numbers are, what the model "
              "answers, which prompts give a signal, and what needs attention.",
     "rollouts": "Every recorded answer, down to the single token and its share of the loss.",
