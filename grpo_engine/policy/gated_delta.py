@@ -39,15 +39,14 @@ loop = gated_delta.gated_delta_ops
 def install() -> None:
     """Let mlx-lm's models run chunks where they would loop over tokens."""
     gated_delta.gated_delta_ops = gated_delta_chunks
-    for name in ("bailing_moe_linear", "bailing_hybrid"):  # each has a function of its own
-        if module := sys.modules.get(f"mlx_lm.models.{name}"):
-            module.recurrent_gla = decayed_attention  # type: ignore[attr-defined]
+    if module := sys.modules.get("mlx_lm.models.bailing_moe_linear"):
+        module.recurrent_gla = decayed_attention  # type: ignore[attr-defined]
 
 
 def decayed_attention(
     q: mx.array, k: mx.array, v: mx.array, g: mx.array, scale: float, h: mx.array | None = None
 ) -> tuple[mx.array, mx.array]:
-    """Bailing's `recurrent_gla`: S_t = exp(g) S_t-1 + k_t^T v_t, o_t = scale q_t S_t.
+    """bailing_moe_linear's `recurrent_gla`: S_t = exp(g) S_t-1 + k_t^T v_t, o_t = scale q_t S_t.
 
     q, k [B, H, T, D]; v [B, H, T, V]; g [H]; h [B, H, D, V].
     """
