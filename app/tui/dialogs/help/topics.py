@@ -210,7 +210,7 @@ ALERTS: Mapping[str, tuple[str, str]] = {
 SHARES = ("no_signal", "most_truncated", "clip_too_much", "reward_slow", "duplicates")
 
 SCREENS: Mapping[str, str] = {
-    "runs": "All runs in the store. Mark some with space, or a whole sweep with *, and press d to "
+    "runs": "All runs in the store. Mark some with space, or a whole sweep with G, and press d to "
             "compare them.",
     "new_run": "The settings of a new run. What differs from the preset is marked. Several values, "
                "such as 0.04,0.4 in a number or marked in a list, and a number of seeds make a "
