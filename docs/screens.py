@@ -45,6 +45,7 @@ from grpo_tui.app.tui.screens.base import WorkbenchScreen
 from tests.app.script import FIRST_WALL_TIME
 
 SECONDS = 6.0  # of a replay that are shown at their own pace before a picture is taken
+KEYS = {"[": "left_square_bracket", "]": "right_square_bracket"}
 IMAGES = Path(__file__).parent / "images"
 SEVERAL = Path(__file__).parent / "several.tar.xz"
 RUNS = (("calm-otter", 0.04, 0), ("wide-newt", 0.4, 0), ("quick-heron", 0.04, 1),
@@ -68,7 +69,7 @@ class Shot:
 
 
 SHOTS = {
-    "runs": Shot("runs", "several", (), ("newt", "reward", "not the default")),
+    "runs": Shot("runs", "several", (), ("newt", "reward", "changed settings")),
     "new-run": Shot("new_run", "several", (), ("2 New", "prompts", "GB")),
     "watch": Shot("watch", "one", ("n", "n", "n"), ("generate", "reward"), at=112.0),
     "rollouts": Shot("rollouts", "one", ("WAIT:token 1 of 6", *["right"] * 3),
@@ -88,7 +89,7 @@ SHOTS = {
     "jump": Shot("watch", "one", ("ctrl+o",), ("alerts",)),
 }  # fmt: skip
 CLIPPED = (26, 10, 7)
-MARKED = ("home", *["space"] * len(RUNS), "d", "WAIT:Differ in")
+MARKED = ("home", *["space"] * len(RUNS), "d", "WAIT:Changed settings")
 TURNED = ("right_square_bracket",) * 7
 SWEEP = (
     "slash",
@@ -113,14 +114,15 @@ SWEEP = (
 )
 FAILURE = ("[metal::malloc] Attempting to allocate 19327352832 bytes", "Traceback\n  in step")
 STATES = {
-    "runs-none": Shot("runs", "none", (), ("No runs yet", "p recorded run")),
+    "runs-none": Shot("runs", "none", (), ("No runs yet", "P recorded run")),
     "runs-marked": Shot("runs", "several", ("home", "space", "down", "space"), ("2 marked",)),
     "runs-grouped": Shot("runs", "several", ("g",), ("recipe grpo",)),
     "runs-search": Shot("runs", "several", ("slash", *"newt"), ("filter newt",)),
-    "columns": Shot("runs", "several", ("C",), ("separated by commas",)),
-    "tags": Shot("runs", "several", ("t",), ("Tags for 1 run",)),
+    "runs-remove": Shot("runs", "several", ("x",), ("remove the run", "archive")),
+    "columns": Shot("runs", "several", ("m",), ("─ columns ─", "model.path")),
+    "tags": Shot("runs", "several", ("i",), ("tags, separated by spaces",)),
     "queue": Shot("runs", "several", ("Q",), ("The queue is empty",)),
-    "messages": Shot("runs", "several", ("asterisk", "exclamation_mark"), ("part of no sweep",)),
+    "messages": Shot("runs", "several", ("G", "exclamation_mark"), ("part of no sweep",)),
     "export": Shot("runs", "several", ("e",), ("Markdown",)),
     "leave": Shot("runs", "several", ("q",), ("Leave the workbench?",)),
     "found": Shot("watch", "one", ("ctrl+p", *"kl"), ("Metric: KL to reference",)),
@@ -146,7 +148,8 @@ STATES = {
     "watch-begins": Shot("watch", "one", (), ("1/60",), at=2.0),
     "earlier-step": Shot("watch", "one", ("less_than_sign",) * 2, ("seen from step",)),
     "chart": Shot("watch", "one", ("z",), ("moved the reward most",)),
-    "charts": Shot("watch", "one", ("z", "WAIT:moved the reward most", "o"), ("more",)),
+    "charts": Shot("watch", "one", ("z", "WAIT:moved the reward most", "ctrl+p", *"one chart",
+                                    "enter"), ("more",)),
     "answers-alone": Shot("watch", "one", ("tab", "z"), ("answers to prompt",)),
     "groups-alone": Shot("watch", "one", ("tab", "tab", "z"), ("groups", "signal")),
     "log-alone": Shot("watch", "one", ("tab", "tab", "tab", "z"), ("run completed",)),
@@ -174,10 +177,9 @@ STATES = {
     "lab-range": Shot("rollouts", "one", ("WAIT:each pass", "v", "WAIT:60 steps", "at"),
                       ("range of steps",), answer=CLIPPED),
     "compare-none": Shot("compare", "none", (), ("No runs to compare yet",)),
-    "ranking": Shot("runs", "several", (*MARKED, "v:reached: "), ("reached: ",)),
-    "seeds": Shot("runs", "several", (*MARKED, "v:mean and 95%"), ("interval",)),
-    "grid": Shot("runs", "several", (*MARKED, "v:across seed"), ("down algorithm.beta",)),
-    "answers": Shot("runs", "several", (*MARKED, "v:@60 mean"), ("prompt 1 of",)),
+    "ranking": Shot("runs", "several", (*MARKED, "]:reached: "), ("reached: ",)),
+    "by-metric": Shot("runs", "several", (*MARKED, "]:means over"), ("means over seeds",)),
+    "answers": Shot("runs", "several", (*MARKED, "]:@60 mean"), ("prompt 1 of",)),
     "pick-runs": Shot("runs", "several", (*MARKED, "plus"), ("runs to compare",)),
     "threshold": Shot("runs", "several", (*MARKED, "T"), ("METRIC=VALUE",)),
     "tour": Shot("watch", "one", (), ("1/9",), at=12.0, tour=True),
@@ -185,6 +187,9 @@ STATES = {
                          ("n", "right_curly_bracket", "full_stop", "4", "WAIT:5/9",
                           "WAIT:each pass", "f", "WAIT:6/9", "m", "WAIT:7/9", "1", "WAIT:8/9", "2"),
                          ("9/9",), at=12.0, tour=True),
+    # last, as its run is missing from then on
+    "runs-deleted": Shot("runs", "several", ("x", "WAIT:remove the run", "d", "WAIT:1 deleted"),
+                         ("1 deleted (u)",)),
 }  # fmt: skip
 
 
@@ -272,10 +277,10 @@ async def shoot(shot: Shot, store: Path, size: tuple[int, int], theme: str) -> s
                 for _ in range(8):
                     if shows(app, words):
                         break
-                    await pilot.press(pressed)
+                    await pilot.press(KEYS.get(pressed, pressed))
                     await pilot.pause(0.5)
             else:
-                await pilot.press({"[": "left_square_bracket"}.get(key, key))
+                await pilot.press(KEYS.get(key, key))
                 await pilot.pause(0.2)
         if shot.over is not None and isinstance(app.screen, WorkbenchScreen):
             app.push_screen(shot.over(app.screen.snapshot))

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, String, func, not_, or_, select, type_coerce
+from sqlalchemy import ColumnElement, Select, String, func, not_, null, or_, select, type_coerce
 
 from grpo_engine import events as ev
 from grpo_engine.errors import nearest, quoted
@@ -269,6 +269,21 @@ class StoreReader(Connection):
         query = select(RUN_PARAM.c.path, value).join_from(RUN_PARAM, RUN).where(RUN.c.id == run)
         return self.pairs(query)
 
+    def differing_settings(self, runs: Iterable[int]) -> dict[int | None, tuple[str, ...]]:
+        """Return by sweep which settings differ among these runs; None has those of no sweep."""
+        sweep = RUN.c.sweep_id if self.schema >= 3 else null()
+        query = (
+            select(sweep, RUN_PARAM.c.path)
+            .join_from(RUN_PARAM, RUN)
+            .where(among(RUN_PARAM.c.run_id, runs))
+            .group_by(sweep, RUN_PARAM.c.path)
+            .having(func.count(RUN_PARAM.c.value.distinct()) > 1)
+        )
+        differing: dict[int | None, tuple[str, ...]] = {}
+        for key, path in self.rows(query):
+            differing[key] = (*differing.get(key, ()), path)
+        return differing
+
     def attempts(self, run: int) -> tuple[v.AttemptView, ...]:
         """Return the attempts at a run, oldest first."""
         query = self.select(v.AttemptView, ATTEMPT).where(ATTEMPT.c.run_id == run)
@@ -395,15 +410,6 @@ class StoreReader(Connection):
         query = select(func.max(STEP.c.step)).where(*_of_run(STEP, run), amount <= limit)
         last: int | None = self.value(query)
         return last
-
-    def metrics_at(self, run: int, step: int) -> dict[str, float]:
-        query = (
-            select(METRIC_KEY.c.name, METRIC.c.value)
-            .join_from(METRIC_SUMMARY, METRIC_KEY)
-            .join(METRIC, (METRIC.c.key_id == METRIC_KEY.c.id) & (METRIC.c.run_id == run))
-            .where(METRIC_SUMMARY.c.run_id == run, METRIC.c.step == step)
-        )
-        return self.pairs(query.order_by(METRIC_KEY.c.id))
 
     def last_metric_step(self, run: int) -> int:
         """Return the last step of any metric; evaluations may follow the last finished step."""
@@ -672,12 +678,6 @@ class StoreReader(Connection):
             as_view(v.QueueItemView, row, lease_until=row.lease_until or None)
             for row in self.rows(query.where(condition).order_by(order).limit(limit))
         )
-
-    def sweeps(self) -> tuple[v.SweepView, ...]:
-        """Return the sweeps, newest first."""
-        if self.schema < 3:
-            return ()
-        return tuple(map(self.sweep, self.column(select(SWEEP.c.id).order_by(SWEEP.c.id.desc()))))
 
     def sweep(self, key: int) -> v.SweepView:
         row = self.row(self.select(v.SweepView, SWEEP, id="uid").where(SWEEP.c.id == key))

@@ -24,7 +24,7 @@ from grpo_tui.experiments.db.paths import RUNS, inside_store, run_folder, store_
 
 if TYPE_CHECKING:
     from grpo_tui.experiments.record.recorder import Recorder
-    from grpo_tui.experiments.record.run_recorder import RunHandle
+    from grpo_tui.experiments.record.run_recorder import RunRecorder
 
 RECORDED_S = 10.0  # a store that is locked is given up for the spill file long before
 
@@ -38,7 +38,7 @@ class Job:
     resume: bool
     control: Control = field(default_factory=Control)
     recorder: "Recorder | None" = None
-    handle: "RunHandle | None" = None
+    handle: "RunRecorder | None" = None
     muted: frozenset[str] = frozenset()  # alert rules that were muted before it was resumed
     follows: bool = False  # another rank records and shows this run
     evaluations: tuple[EvaluationFinished, ...] = ()  # of a resumed run, up to where it resumes
@@ -104,8 +104,8 @@ def new_job(
     from grpo_tui.experiments.record.recorder import recorded
     from grpo_tui.experiments.starts import keep
 
-    kept, origin = keep(store_path(db), config.model_dump())
-    config = build(merge(config.model_dump(mode="json"), kept)) if kept else config
+    start, origin = keep(store_path(db), config.model_dump())
+    config = build(merge(config.model_dump(mode="json"), start)) if start else config
     control, version = control or Control(), versions().get("grpo-tui", "")
     recorder, handle = recorded(store_path(db), lambda recorder: recorder.start_run(
         config, name=config.name, control=control, code_version=version, tags=tags,
@@ -137,10 +137,10 @@ def with_pass_rates(config: RunConfig, store: Path) -> RunConfig:
     from grpo_engine.rewards.right import Right
 
     rates: dict[str, float] = {}
-    others = settings["task"].get("others", {})
+    tasks = settings["task"].get("others", {})
     for key, columns in scores.items():
-        further = next((one for label, one in others.items() if key.startswith(f"{label}/")), None)
-        rule = (further or settings["evaluation"]).get("accuracy", "")
+        task = next((task for label, task in tasks.items() if key.startswith(f"{label}/")), None)
+        rule = (task or settings["evaluation"]).get("accuracy", "")
         right = Right.of(rule, "", list(columns))
         if right.function:
             values = columns[right.function]
@@ -156,8 +156,8 @@ def with_pass_rates(config: RunConfig, store: Path) -> RunConfig:
     file = inside_store(run_folder(store, run.id), "pass-rates.json")
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps({"answers": answers, "pass_rates": rates}), encoding="utf-8")
-    task = config.task.model_copy(update={"pass_rates": str(file)})
-    return config.model_copy(update={"task": task})
+    changed = config.task.model_copy(update={"pass_rates": str(file)})
+    return config.model_copy(update={"task": changed})
 
 
 def resumed_job(
@@ -184,23 +184,24 @@ def resumed_job(
         return Job(config=config, folder=folder, resume=True)
     control, path = control or Control(), store_path(db)
     with closing(StoreReader(path)) as reader:
-        found = reader.resumable(run)
-        muted = reader.muted_alerts(found.summary.key)
-        tried = reader.evaluations(found.summary.key)
-    if found.summary.status == "completed" and steps is None:
+        detail = reader.resumable(run)
+        muted = reader.muted_alerts(detail.summary.key)
+        tried = reader.evaluations(detail.summary.key)
+    if detail.summary.status == "completed" and steps is None:
         raise CheckpointError(
-            f"run {found.summary.name} is complete at step {found.summary.step}; "
-            f"`grpo-tui resume {found.summary.name} --steps N` continues it to step N"
+            f"run {detail.summary.name} is complete at step {detail.summary.step}; "
+            f"`grpo-tui resume {detail.summary.name} --steps N` continues it to step N"
         )
-    step = newest_step(run_folder(path, found.summary.id))
-    config = _with_steps(build(found.config, f"run {found.summary.name}"), steps, step)
+    step = newest_step(run_folder(path, detail.summary.id))
+    config = _with_steps(build(detail.config, f"run {detail.summary.name}"), steps, step)
     refuse_python_objects(config)
+    evaluations = tuple(event for event in tried if event.step <= step)
     recorder, handle = recorded(path, lambda recorder: recorder.resume_run(
-        found.summary.id, from_step=step, control=control, config=None if steps is None else config
+        detail.summary.id, from_step=step, control=control, config=None if steps is None else config
     ))  # fmt: skip
     return Job(
         config=config, folder=handle.folder, resume=True, recorder=recorder, handle=handle,
-        control=control, muted=muted, evaluations=tuple(one for one in tried if one.step <= step),
+        control=control, muted=muted, evaluations=evaluations,
     )  # fmt: skip
 
 

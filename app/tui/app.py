@@ -242,6 +242,8 @@ class Workbench(RunApp):
         if request is not None:
             await self.forward(mode, request)
         else:
+            if mode in ("watch", "rollouts") and self.session is None and self.selected:
+                self._open(self.selected)  # as if opened before, also after a restart
             await self._switch(mode)
         if isinstance(self.screen, WorkbenchScreen):
             self.screen.came_from = ""

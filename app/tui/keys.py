@@ -18,7 +18,7 @@ MEANINGS: Final = MappingProxyType({
     "space": ("mark", "switch", "hide", "unfold"),
     "1": ("Runs",), "2": ("New",), "3": ("Watch",), "4": ("Rollouts",), "5": ("Compare",),
     "ctrl+o": ("jump",), "ctrl+p": ("palette",), "ctrl+c": ("copy",),
-    "exclamation_mark": ("messages",),
+    "exclamation_mark": ("messages", "close"),
     "slash": ("find", "filter"), "z": ("zoom",), "Z": ("all",), "X": ("hide",),
     "left_parenthesis": ("smaller",), "right_parenthesis": ("larger",),
     "y": ("copy",), "e": ("export",), "question_mark,f1": ("explain", "close"),
@@ -41,6 +41,10 @@ MEANINGS: Final = MappingProxyType({
 
 # Ids of bindings in keymaps of earlier versions, and the ids that have their actions now.
 EARLIER_IDS: Final = MappingProxyType({
+    "compare.home": "move.first", "compare.end": "move.last",
+    "compare.grid_down": "compare.page", "compare.grid_across": "compare.page",
+    "pick.sweep": "compare.sweep", "new.pick_cancel": "pick.leave",
+    "new.pick_down": "move.down", "new.pick_up": "move.up",
     "rollouts.token": "move.right", "rollouts.token_before": "move.left",
     "rollouts.first": "move.first", "rollouts.last": "move.last",
     "rollouts.answer": "move.down", "rollouts.answer_before": "move.up",
@@ -58,7 +62,8 @@ EARLIER_IDS: Final = MappingProxyType({
                             ("page_down", "page_down"), ("page_up", "page_up"),
                             ("first", "first"), ("last", "last"))
 } | {"new.next": "move.right", "new.more": "move.right", "new.before": "move.left",
-     "new.less": "move.left"})  # fmt: skip
+     "new.less": "move.left"}
+  | dict.fromkeys(("runs.tags", "runs.rename", "runs.note"), "runs.describe"))  # fmt: skip
 
 NAVIGATION: Final = (
     Binding("up,k", "move(-1, 0)", "up", id="move.up", show=False, tooltip="One line up"),

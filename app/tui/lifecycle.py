@@ -6,9 +6,10 @@ import signal
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from textual import events, on
 from textual.message import Message
@@ -30,6 +31,8 @@ from grpo_tui.app.tui.textual_private.themed_app import ThemedApp
 from grpo_tui.app.tui.tour import Tour
 from grpo_tui.experiments.db.texts import visible
 
+T = TypeVar("T")
+
 
 class RunApp(ThemedApp):
     """The app as its screens see it: the store, the run on screen, and this process's run.
@@ -50,6 +53,8 @@ class RunApp(ThemedApp):
         self.session = Session(feed) if feed is not None else None
         self.live: Session | None = None
         self.marked = msg.CompareRequested(())  # the runs marked on Runs
+        self.selected = ""  # the run under the cursor of Runs
+        self.has_deleted = False  # whether there are deleted runs to purge
         self.tour: Tour | None = None
         self.plan: Plan = ""
         self.handed_over = ""
@@ -64,10 +69,10 @@ class RunApp(ThemedApp):
         if self.is_running:
             self.post_message(message)
 
-    async def write(self, call: Callable[[], None]) -> None:
+    async def write(self, call: Callable[[], T]) -> T:
         """Change the store on a thread, after the changes that were asked for earlier."""
         # shielded: a screen that is left cancels its workers
-        await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._writer, call))
+        return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._writer, call))
 
     def end_writing(self) -> None:
         """Take no further changes; those asked for are still made."""
@@ -168,8 +173,8 @@ class RunApp(ThemedApp):
         elif self.bridge.running:
             self.push_screen(BusyDialog(self.bridge.name), partial(self._launch_elsewhere, message))
         else:
-            self.bridge.launch(message.config, message.parent)
             await self._show_starting(message)
+            self.bridge.launch(message.config, message.parent)
 
     def _launch_elsewhere(self, message: msg.LaunchRequested, where: str | None) -> None:
         if where in ("detached", "queue"):
@@ -378,6 +383,8 @@ class RunApp(ThemedApp):
         After an error of the workbench, say what became of the run and which command shows it.
         """
         crashed = has_crashed(self)
+        if self.has_deleted and not (crashed or self.read_only or self.terminal_lost):
+            self._purge()
         if self.plan == "hand_over" and self.handed_over:
             sys.stderr.write(f"{visible(self.handed_over)} continues in the background; "
                              "run grpo-tui watch to see it\n")  # fmt: skip
@@ -393,6 +400,13 @@ class RunApp(ThemedApp):
             pass
         if crashed:
             sys.stderr.write(f"grpo-tui: {self._whereabouts()}\n")
+
+    def _purge(self) -> None:
+        """Remove the deleted runs; what fails is left to the next command that writes."""
+        from grpo_tui.experiments.errors import StoreError
+
+        with suppress(StoreError, OSError):
+            writes.purge(self.store)
 
     def _whereabouts(self) -> str:
         """Where the run of this process or on screen goes on or is saved, and what shows it."""

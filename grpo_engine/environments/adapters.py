@@ -142,15 +142,16 @@ def checked_messages(messages: Any, what: str) -> list[dict[str, Any]]:
         return []
     if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
         raise UnusableError(f"{what} returned {preview(messages)}, not a list of messages")
-    result = []
+    result, length = [], 0
     for message in messages:
         content = message.get("content") if isinstance(message, Mapping) else None
         if not isinstance(content, str) or not isinstance(message.get("role"), str):
             raise UnusableError(
                 f"{what} returned {preview(message)}; a message has a role and a text as content"
             )
+        length += len(content)
+        check_length(length)
         result.append({str(name): plain(value) for name, value in message.items()})
-    check_length(sum(len(message["content"]) for message in messages))
     return result
 
 

@@ -4,7 +4,7 @@ A careful completion to "What is 47 + 38?" is
 `<think>7+8=15, carry 1, 4+3+1=8</think><answer>85</answer>`.
 
 A hash of the operands assigns each problem permanently to one of three disjoint sets: `making` was
-used to train the embedded starter, `train` is for GRPO, `held_out` for evaluation. `a + b` and
+used to train the built-in starter, `train` is for GRPO, `held_out` for evaluation. `a + b` and
 `b + a` are in the same set, as are products, so that neither leaks the other's answer.
 """
 

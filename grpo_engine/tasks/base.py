@@ -254,7 +254,7 @@ def user_message(text: str) -> tuple[Message, ...]:
 BUILT_IN: Final[Mapping[str, tuple[str, str]]] = {
     "arithmetic": (
         "grpo_engine.tasks.arithmetic:build",
-        "Two-number sums, differences and small products; the embedded starter's task.",
+        "Two-number sums, differences and small products; the built-in starter's task.",
     ),
     "countdown": (
         "grpo_engine.tasks.countdown:build",

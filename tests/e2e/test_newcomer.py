@@ -259,7 +259,7 @@ def follow_a_prompt(visit: Visit) -> None:
 
 def stop(visit: Visit, ref: str) -> None:
     """Stop the run on screen at once."""
-    visit.press("3", "s")
+    visit.press("3", "S")
     visit.until("stop the run")
     visit.press("x")
     visit.until(lambda: visit.run(ref).status in ("stopped", "aborted"))

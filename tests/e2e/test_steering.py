@@ -32,7 +32,7 @@ def test_keys_are_acknowledged_before_the_run_can_obey(tmp_path: Path) -> None:
         gate.open()
         terminal.until(lambda: "Saving a checkpoint" not in terminal.text())
         gate.close()
-        terminal.press("s")
+        terminal.press("S")
         terminal.until("stop the run")
         terminal.press("x")
         terminal.until("The run was stopped")  # even while its answers were being scored

@@ -48,12 +48,12 @@ class Choice(Dialog[T | None], Generic[T]):
             yield Static(safe(self._question, "\n"), markup=False)
             names = min(NAMES, max(len(name) for _, _, name, _ in self._answers))
             indent = len(" k  ") + names + 2
-            room = min(WIDTH, int(0.96 * self.app.size.width)) - 6 - indent  # in frame and padding
+            space = min(WIDTH, int(0.96 * self.app.size.width)) - 6 - indent  # in frame and padding
             lines = [
                 Content.assemble((f" {key}  ", "bold $accent"), (name.ljust(names), "$headline"),
-                                 ("  " + f"\n{' ' * indent}".join(wrap(why, room, 4)),
+                                 ("  " + f"\n{' ' * indent}".join(wrap(about, space, 4)),
                                   "$foreground"))
-                for _, key, name, why in self._answers
+                for _, key, name, about in self._answers
             ]  # fmt: skip
             yield OptionList(*map(Option, lines))
 

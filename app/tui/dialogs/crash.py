@@ -56,7 +56,7 @@ class CrashScreen(Dialog[None]):
     CrashScreen Static { width: 100%; height: auto; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,enter", "dismiss", "back", id="crash.close",
+        Binding("escape,q,enter", "dismiss", "close", id="crash.close",
                 tooltip="Back to what was recorded"),
         Binding("y", "copy", "copy", id="crash.copy", tooltip="Copy message and traceback"),
     ]  # fmt: skip

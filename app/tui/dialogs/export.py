@@ -10,8 +10,8 @@ from textual.app import App
 from grpo_tui.app.tui.dialogs.choices import Choice
 from grpo_tui.app.tui.picture import paper_of, rows_of, svg
 
-Maker = Callable[[], str | Awaitable[str]]  # the text of a file, or a store query that returns it
-WORDS = {
+Writer = Callable[[], str | Awaitable[str]]  # the text of a file, or a store query that returns it
+FORMATS = {
     "csv": ("c", "CSV", "for spreadsheets and pandas"),
     "yaml": ("y", "YAML", "for `grpo-tui train` and New run"),
     "json": ("j", "JSON", "for programs"),
@@ -34,12 +34,12 @@ def free_path(folder: Path, stem: str, ending: str) -> Path:
 class ExportScreen(Choice[str]):
     """Choose a format; the file is written to the folder the program was started in."""
 
-    def __init__(self, app: App[Any], name: str, makers: Mapping[str, Maker]) -> None:
+    def __init__(self, app: App[Any], name: str, writers: Mapping[str, Writer]) -> None:
         self._stem = "".join(c if c.isalnum() or c in "-_" else "-" for c in name)
-        self._makers = dict(makers)
+        self._writers = dict(writers)
         # Capture the screen before the dialog covers it; build the SVG only if chosen.
-        self._makers["svg"] = partial(svg, rows_of(app), *app.size, paper_of(app))
-        answers = [(kind, *WORDS[kind]) for kind in self._makers if kind in WORDS]
+        self._writers["svg"] = partial(svg, rows_of(app), *app.size, paper_of(app))
+        answers = [(kind, *FORMATS[kind]) for kind in self._writers if kind in FORMATS]
         super().__init__("export", f"Write what is shown to {Path.cwd()}", answers)
 
     def dismiss(self, result: str | None = None) -> object:  # type: ignore[override]
@@ -51,10 +51,10 @@ class ExportScreen(Choice[str]):
     async def _write(self, kind: str) -> None:
         path = free_path(Path.cwd(), self._stem, kind)
         try:
-            made = self._makers[kind]()
-            text = made if isinstance(made, str) else await made
+            result = self._writers[kind]()
+            text = result if isinstance(result, str) else await result
             path.write_text(text, encoding="utf-8", newline="")
-        except Exception as error:  # told on the screen, whatever failed to be written
+        except Exception as error:  # reported on the screen, whatever failed to be written
             self.app.notify(f"{path.name} was not written: {error}", severity="error",
                             markup=False)  # fmt: skip
         else:

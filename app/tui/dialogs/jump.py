@@ -15,8 +15,8 @@ LETTERS = "asdfghjklqwertyuiopzxcvbnm"
 
 def targets(screen: Screen[Any]) -> list[Widget]:
     """Return visible, focusable widgets in reading order."""
-    found = [w for w in screen.focus_chain if w.region and w.display]
-    return sorted(found, key=lambda w: (w.region.y, w.region.x))[: len(LETTERS)]
+    widgets = [w for w in screen.focus_chain if w.region and w.display]
+    return sorted(widgets, key=lambda w: (w.region.y, w.region.x))[: len(LETTERS)]
 
 
 class JumpScreen(Dialog[None]):

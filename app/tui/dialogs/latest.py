@@ -14,7 +14,7 @@ from grpo_tui.app.text.safe_text import wrap
 from grpo_tui.app.tui.messages import Said
 from grpo_tui.app.tui.textual_private.screens import Dialog
 
-WIDTH, INDENT, MOST_LINES = 100, len("12:34:56 ✗ "), 40
+WIDTH, INDENT, MAX_LINES = 100, len("12:34:56 ✗ "), 40
 MARKS = {"error": ("✗", "$error"), "warning": ("▲", "$warning")}
 
 
@@ -33,35 +33,35 @@ class LatestScreen(Dialog[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,exclamation_mark,enter", "close", "close", id="messages.close",
                 tooltip="Back to the screen"),
-        Binding("j", "scroll(1)", "down", id="messages.down", show=False, tooltip="Older messages"),
-        Binding("k", "scroll(-1)", "up", id="messages.up", show=False, tooltip="Newer messages"),
+        Binding("j", "move(1, 0)", "down", id="move.down", show=False, tooltip="Older messages"),
+        Binding("k", "move(-1, 0)", "up", id="move.up", show=False, tooltip="Newer messages"),
     ]  # fmt: skip
 
-    def __init__(self, said: Iterable[Said]) -> None:
+    def __init__(self, messages: Iterable[Said]) -> None:
         super().__init__()
-        self._said = tuple(said)[::-1]
+        self._messages = tuple(messages)[::-1]
 
     def compose(self) -> ComposeResult:
         with VerticalScroll() as box:
             box.border_title = "messages"
             box.border_subtitle = "newest first   ↑↓ browse   esc close"
-            if not self._said:
-                yield Static("Nothing has been said yet.")
+            if not self._messages:
+                yield Static("No messages.")
             width = min(WIDTH, int(0.96 * self.app.size.width)) - 5  # in the frame, beside the bar
-            for one in self._said:
-                mark, colour = MARKS.get(one.severity, ("·", "$text-muted"))
-                at = time.strftime("%H:%M:%S", time.localtime(one.at))
-                said = ("\n" + " " * INDENT).join(wrap(one.text, width - INDENT, MOST_LINES))
+            for message in self._messages:
+                mark, colour = MARKS.get(message.severity, ("·", "$text-muted"))
+                at = time.strftime("%H:%M:%S", time.localtime(message.at))
+                lines = wrap(message.text, width - INDENT, MAX_LINES)
                 yield Static(Content.assemble((f"{at} ", "$text-muted"), (f"{mark} ", colour),
-                                              said))  # fmt: skip
+                                              ("\n" + " " * INDENT).join(lines)))  # fmt: skip
 
     def on_mount(self) -> None:
         """Focus the list, so that the arrow keys work at once."""
         self.query_one(VerticalScroll).focus()
 
-    def action_scroll(self, by: int) -> None:
-        """Scroll by one line."""
-        self.query_one(VerticalScroll).scroll_relative(y=by, animate=False)
+    def action_move(self, rows: int, _columns: int) -> None:
+        """Scroll by a line."""
+        self.query_one(VerticalScroll).scroll_relative(y=rows, animate=False)
 
     def action_close(self) -> None:
         """Close the list."""

@@ -115,7 +115,10 @@ class DetailsPanel(Panel, can_focus=False):
 
 
 class Picker(Filtered[Picked]):
-    """Return what is picked, or None if dismissed. With `marks`, several items can be marked."""
+    """Return what is picked, or None if dismissed.
+
+    With `marks`, several items can be marked, and none if `optional`.
+    """
 
     DEFAULT_CSS = """
     Picker > Vertical {
@@ -146,19 +149,19 @@ class Picker(Filtered[Picked]):
                 tooltip="Filter the list, as typing does"),
         Binding("escape", "leave", "cancel", id="pick.leave",
                 tooltip="End the filter, or change nothing"),
-        Binding("down", "cursor('down')", "down", id="move.down", show=False, tooltip="Next line"),
-        Binding("up", "cursor('up')", "up", id="move.up", show=False, tooltip="Line above"),
+        Binding("down", "move(1, 0)", "down", id="move.down", show=False, tooltip="Next line"),
+        Binding("up", "move(-1, 0)", "up", id="move.up", show=False, tooltip="Line above"),
     ]  # fmt: skip
 
     def __init__(
         self, title: str, items: Sequence[Item] | Find, *, verb: str = "choose", hint: str = "",
         cursor: str = "", marks: Sequence[str] | None = None, details: Details | None = None,
-        below: bool = False,
+        below: bool = False, optional: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()
         self._title, self._hint, self._verb = title, hint, verb
         self._all, self._cursor, self._below = items, cursor, below
-        self._details = details
+        self._details, self._optional = details, optional
         self._several = marks is not None
         self._first_marks = self.marks = tuple(marks or ())
         self.items: Sequence[Item] = ()  # those that match
@@ -331,17 +334,21 @@ class Picker(Filtered[Picked]):
         """Return the marked items, or the highlighted one as well if no mark was changed."""
         item, marks = self.item, self.marks
         value = (item.value if item else None) or ""
-        if item is None and not marks:
+        unchanged = set(marks) == set(self._first_marks) or not (marks or self._optional)
+        if item is None and unchanged:
             return
-        if item and self._several and (not marks or set(marks) == set(self._first_marks)):
+        if item and self._several and unchanged:
             marks = tuple(dict.fromkeys((*marks, value)))
         self.dismiss(Picked(value, marks))
 
-    async def action_cursor(self, to: str) -> None:
+    def action_move(self, rows: int, _columns: int) -> None:
         """Move the cursor, also from the field."""
         options = self.query_one(OptionList)
         options.focus()
-        await options.run_action(f"cursor_{to}")
+        if rows > 0:
+            options.action_cursor_down()
+        else:
+            options.action_cursor_up()
 
     @on(OptionList.OptionSelected)
     def click(self) -> None:

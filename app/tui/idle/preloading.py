@@ -24,7 +24,7 @@ MODULES = (
     "grpo_tui.app.tui.dialogs.help",
     "grpo_tui.app.tui.dialogs.export",
     "grpo_tui.app.tui.dialogs.jump",
-    "grpo_tui.app.tui.screens.runs.queue",
+    "grpo_tui.app.tui.screens.runs.dialogs",
     "numpy",
     "grpo_tui.experiments.compare.values",
     "grpo_tui.app.tui.screens.compare",

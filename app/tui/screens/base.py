@@ -37,7 +37,7 @@ from grpo_tui.app.tui.widgets.panel import Panel
 from grpo_tui.app.tui.widgets.top_bar import TopBar
 
 if TYPE_CHECKING:
-    from grpo_tui.app.tui.dialogs.export import Maker
+    from grpo_tui.app.tui.dialogs.export import Writer
 
 NARROW, SHORT, WIDE = 110, 30, 160
 
@@ -112,7 +112,7 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
         """What the palette finds on this screen, besides what it finds on all of them."""
         return ()
 
-    def exports(self) -> "Mapping[str, Maker]":
+    def exports(self) -> "Mapping[str, Writer]":
         """Map file extensions to functions that return the text, in addition to the screenshot."""
         return {}
 

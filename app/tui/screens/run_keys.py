@@ -14,7 +14,7 @@ CONTROL_BINDINGS: Final = (
             tooltip="Pause at the next token or micro-batch, or continue"),
     Binding("w", "checkpoint", "checkpoint", id="run.checkpoint",
             tooltip="Save everything needed to resume, at the next token or micro-batch"),
-    Binding("s", "stop", "stop…", id="run.stop",
+    Binding("S", "stop", "stop…", id="run.stop",
             tooltip="Stop after this step, or now; asks first"),
 )  # fmt: skip
 CONTROLS: Final = frozenset(binding.action for binding in CONTROL_BINDINGS)

@@ -1,7 +1,7 @@
 """What screens write to the store; called on a worker thread, which loads SQLModel."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,32 +23,62 @@ def _opened(path: Path) -> "Iterator[ExperimentStore]":
         store.close()
 
 
-def set_archived(path: Path, runs: Sequence[RunSummary], archived: bool) -> None:
-    """Archive or restore runs."""
+def count(runs: Sequence[RunSummary]) -> str:
+    return "1 run" if len(runs) == 1 else f"{len(runs)} runs"
+
+
+def set_archived(path: Path, runs: Sequence[RunSummary], archived: bool) -> str:
+    """Archive or restore runs, and say so."""
     with _opened(path) as store:
         for run in runs:
             store.set_archived(run.key, archived)
+    return f"{count(runs)} archived; u undoes it." if archived else f"{count(runs)} listed again."
 
 
-def change_tags(path: Path, runs: Sequence[RunSummary], text: str) -> None:
-    """Add the named tags; a `-` in front removes a tag."""
-    words = text.replace(",", " ").split()
-    add = [word for word in words if not word.startswith("-")]
-    remove = [word[1:] for word in words if word.startswith("-")]
+def delete(path: Path, runs: Sequence[RunSummary]) -> str:
+    """Hide runs until they are purged, and say so."""
+    with _opened(path) as store:
+        store.delete([run.key for run in runs])
+    return f"{count(runs)} deleted; u undoes it until the workbench closes."
+
+
+def restore(path: Path) -> str:
+    """Bring back the runs that were deleted last, and name them."""
+    with _opened(path) as store:
+        names = store.restore()
+    return f"{', '.join(names)} listed again." if names else "There is nothing to undo."
+
+
+def purge(path: Path) -> None:
+    """Remove the runs that were deleted."""
+    from grpo_tui.experiments.purge import purge_deleted
+
+    with _opened(path) as store:
+        purge_deleted(store)
+
+
+def shared_tags(runs: Sequence[RunSummary]) -> tuple[str, ...]:
+    """The tags that all of the runs have."""
+    return tuple(tag for tag in runs[0].tags if all(tag in run.tags for run in runs))
+
+
+def describe(path: Path, runs: Sequence[RunSummary], values: Mapping[str, str]) -> str:
+    """Set the tags that the runs share, and a single run's name and note; say what changed.
+
+    A `-` in front of a tag removes it from those that have it.
+    """
+    words = values["tags"].replace(",", " ").split()
+    tags = [word for word in words if not word.startswith("-")]
+    removed = {word[1:] for word in words if word.startswith("-")}
+    removed |= {*shared_tags(runs)} - {*tags}
     with _opened(path) as store:
         for run in runs:
-            store.tag(run.key, add=add, remove=remove)
-
-
-def rename(path: Path, run: RunSummary, name: str) -> None:
-    with _opened(path) as store:
-        store.rename(run.key, name)
-
-
-def annotate(path: Path, run: RunSummary, note: str) -> None:
-    """Set a run's note."""
-    with _opened(path) as store:
-        store.set_note(run.key, note)
+            if (name := values.get("name", "").strip()) not in ("", run.name):
+                store.rename(run.key, name)
+            if (note := values.get("note", run.note)) != run.note:
+                store.set_note(run.key, note)
+            store.tag(run.key, add=tags, remove=removed)
+    return f"{count(runs)} changed."
 
 
 def mute(path: Path, run: int, rule: str, muted: bool) -> None:

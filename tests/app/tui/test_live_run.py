@@ -108,7 +108,7 @@ async def test_pause_stop_and_resume_reach_the_engine(world: Path, tmp_path: Pat
         assert "paused" in frames.text(app)
         await pilot.press("full_stop")
         await until(app, lambda: shown(app).status == "running")
-        await pilot.press("s")
+        await pilot.press("S")
         await pilot.press("s")
         await until(app, lambda: not app.bridge.running and app.live is None)
         step = shown(app).step

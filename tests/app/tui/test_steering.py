@@ -41,7 +41,7 @@ async def test_runs_steers_the_run_under_the_cursor_in_another_process(tmp_path:
         await pilot.press("down", "full_stop")
         await until(app, lambda: "Asked far-away to pause" in frames.text(app))
         await until(app, lambda: control.paused)
-        await pilot.press("s")
+        await pilot.press("S")
         assert "far-away is at step" in frames.text(app)
         await pilot.press("s")
         await until(app, lambda: control.stop_after_step)

@@ -20,12 +20,11 @@ from grpo_tui.app.charts.series import SMOOTHINGS
 from grpo_tui.app.charts.stored import CurveLoader, CurveRequest
 from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.dialogs.picker import Item, Picked, Picker
-from grpo_tui.app.tui.keys import LAST
+from grpo_tui.app.tui.keys import LAST, unbound
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
-from grpo_tui.app.tui.screens.compare.curves import ChartPicked, CurvesPanel, CurvesResized, Panned
-from grpo_tui.app.tui.screens.compare.load import load_comparison
+from grpo_tui.app.tui.screens.compare.curves import ChartChosen, CurvesPanel, CurvesResized, Panned
 from grpo_tui.app.tui.screens.compare.panels import ViewPanel
-from grpo_tui.app.tui.screens.compare.view import AXES, View
+from grpo_tui.app.tui.screens.compare.state import AXES, View, load_comparison
 from grpo_tui.app.tui.widgets.panel import Panel
 from grpo_tui.experiments.errors import StoreError
 
@@ -37,45 +36,32 @@ class ChartScreen(WorkbenchScreen):
     """A screen with a `CurvesPanel` on runs of the store."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left,h", "cross(-1)", "crosshair", id="compare.left", key_display="←→",
-                tooltip="Move the crosshair back"),
-        Binding("right,l", "cross(1)", "crosshair forward", id="compare.right", show=False,
+        Binding("less_than_sign", "cross(-1)", "previous step", id="compare.before",
+                show=False, tooltip="Move the crosshair back, as the left arrow does"),
+        Binding("greater_than_sign", "cross(1)", "next step", id="compare.after", show=False,
                 tooltip="Move the crosshair forward"),
-        Binding("shift+left", "cross(-10)", "crosshair back 10", id="compare.far_left",
+        Binding("left_curly_bracket", "cross(-10)", "ten steps back", id="compare.far_left",
                 show=False, tooltip="Move the crosshair back by ten"),
-        Binding("shift+right", "cross(10)", "crosshair forward 10", id="compare.far_right",
+        Binding("right_curly_bracket", "cross(10)", "ten steps forward", id="compare.far_right",
                 show=False, tooltip="Move the crosshair forward by ten"),
-        Binding("home", "cross(-1000000)", "to the start", id="compare.home", show=False,
-                tooltip="Crosshair to the start"),
-        Binding("end", "cross(1000000)", "to the end", id="compare.end", show=False,
-                tooltip="Crosshair to the end of the longest run"),
-        Binding("at", "place", "crosshair to…", id="compare.place", key_display="@", show=False,
+        Binding("at", "go_to", "step to show", id="compare.place", key_display="@", show=False,
                 tooltip="Type the step, tokens or seconds the crosshair goes to"),
-        Binding("down,j", "down(1)", "choose", id="compare.down", show=False,
-                tooltip="Next chart, run or row of the focused panel"),
-        Binding("up,k", "down(-1)", "choose above", id="compare.up", show=False,
-                tooltip="Chart, run or row above in the focused panel"),
         Binding("a", "axis", "axis", id="compare.axis",
                 tooltip="Curves by step, at equal tokens, or at equal wall time"),
         Binding("m", "metrics", "metrics", id="compare.metrics",
                 tooltip="Choose the metrics to draw"),
-        Binding("L", "log", "log", id="compare.log", show=False,
-                tooltip="Logarithmic vertical axis, or linear"),
         Binding("minus", "smooth(-1)", "less smooth", id="compare.less", show=False,
                 tooltip="Smooth the curves less"),
-        Binding("equals_sign", "smooth(1)", "smoother", id="compare.more", show=False,
+        Binding("equals_sign", "smooth(1)", "more smooth", id="compare.more", show=False,
                 tooltip="Smooth the curves more"),
-        Binding("o", "solo", "one chart", id="compare.solo", show=False,
-                tooltip="Only the chosen chart, or all"),
-        Binding("right_square_bracket", "zoom_axis(1)", "less of the axis", id="compare.closer",
-                key_display="[ ]", show=False,
-                tooltip="Show half as much of the axis, around the crosshair"),
-        Binding("left_square_bracket", "zoom_axis(-1)", "more of the axis", id="compare.wider",
-                show=False, tooltip="Show twice as much of the axis"),
-        Binding("less_than_sign", "pan(-1)", "earlier", id="compare.earlier", show=False,
-                tooltip="Show an earlier part of the axis"),
-        Binding("greater_than_sign", "pan(1)", "later", id="compare.later", show=False,
-                tooltip="Show a later part of the axis"),
+        unbound("log", "log axis", "compare.log", "Logarithmic vertical axis, or linear"),
+        unbound("solo", "one chart", "compare.solo", "Only the chosen chart, or all"),
+        unbound("zoom_axis(1)", "less of the axis", "compare.closer",
+                "Show half as much of the axis, around the crosshair"),
+        unbound("zoom_axis(-1)", "more of the axis", "compare.wider",
+                "Show twice as much of the axis"),
+        unbound("pan(-1)", "earlier part", "compare.earlier", "Show an earlier part of the axis"),
+        unbound("pan(1)", "later part", "compare.later", "Show a later part of the axis"),
     ]  # fmt: skip
 
     view: reactive[View] = reactive(View, repaint=False)
@@ -88,7 +74,7 @@ class ChartScreen(WorkbenchScreen):
 
     # -- for subclasses ---------------------------------------------------------------------
 
-    def keep(self, refs: Sequence[str]) -> None:
+    def compare_only(self, refs: Sequence[str]) -> None:
         """Show only these runs: the others are no longer stored."""
         raise NotImplementedError
 
@@ -124,7 +110,7 @@ class ChartScreen(WorkbenchScreen):
         view, began = self.view, time.monotonic()
         self._reading += 1
         try:
-            found = await self.workbench.reader.ask(
+            loaded = await self.workbench.reader.ask(
                 lambda r: load_comparison(
                     r, view.refs, view.baseline, view.axis, view.at, view.reach
                 ),
@@ -139,13 +125,13 @@ class ChartScreen(WorkbenchScreen):
         finally:
             self._reading -= 1
         self._wait_until = time.monotonic() + PATIENCE * (time.monotonic() - began)
-        if found.gone:
-            kept = tuple(ref for ref in self.view.refs if ref not in found.gone)
-            self.notify(f"No longer stored: {', '.join(found.gone)}", severity="warning",
+        if loaded.missing:
+            refs = tuple(ref for ref in self.view.refs if ref not in loaded.missing)
+            self.notify(f"No longer stored: {', '.join(loaded.missing)}", severity="warning",
                         markup=False)  # fmt: skip
-            self.keep(kept)
+            self.compare_only(refs)
             return
-        self.view = self.view.with_comparison(found.comparison)
+        self.view = self.view.with_comparison(loaded.comparison)
         self.draw()
         self.read_more()
 
@@ -158,14 +144,14 @@ class ChartScreen(WorkbenchScreen):
 
     @work(exclusive=True, group="curves")
     async def _draw(self) -> None:
-        view, found = self.view, self.view.comparison
-        if found is None or not self.query(CurvesPanel):
+        view, comparison = self.view, self.view.comparison
+        if comparison is None or not self.query(CurvesPanel):
             return  # or the screen was closed while the store was read
         curves = self.query_one(CurvesPanel)
         request = CurveRequest(
             runs=view.runs, metrics=curves.in_sight(), axis=view.axis, smoothing=view.smoothing,
             log=view.log, wide=curves.pixels, window=view.window,
-            seeds=tuple(group.runs for group in found.seeds) if view.bands else (),
+            seeds=tuple(group.runs for group in comparison.seeds) if view.bands else (),
         )  # fmt: skip
         parts = [request]
         if view.charts is None and view.metric:
@@ -203,15 +189,15 @@ class ChartScreen(WorkbenchScreen):
         """Reload curves for the new chart width."""
         self.draw()
 
-    @on(ChartPicked)
-    def pick_chart(self, message: ChartPicked) -> None:
+    @on(ChartChosen)
+    def pick_chart(self, message: ChartChosen) -> None:
         """Choose the chart, and put the crosshair or zoom there."""
         view = replace(self.view, chart=message.chart)
         if message.zoom:
             self.view = view.zoomed(message.zoom, message.x)
             self.draw()
             return
-        self.view = view if message.x is None else view.put(message.x)
+        self.view = view if message.x is None else view.with_crosshair(message.x)
         self.read_at_crosshair()
 
     @on(Panned)
@@ -238,13 +224,13 @@ class ChartScreen(WorkbenchScreen):
             self.draw()
         self.read_at_crosshair()
 
-    def action_place(self) -> None:
+    def action_go_to(self) -> None:
         """Ask where to move the crosshair."""
         unit = {"step": "a step", "tokens": "a number of tokens", "wall": "seconds"}[self.view.axis]
-        ask = Ask("crosshair", f"Type {unit}; the crosshair goes there.", f"{self.view.x:g}")
-        self.app.push_screen(ask, self._place)
+        dialog = Ask("crosshair", f"Type {unit}; the crosshair goes there.", f"{self.view.x:g}")
+        self.app.push_screen(dialog, self._go_to)
 
-    def _place(self, text: str | None) -> None:
+    def _go_to(self, text: str | None) -> None:
         if text is None:
             return
         try:
@@ -252,7 +238,7 @@ class ChartScreen(WorkbenchScreen):
         except ValueError:
             self.notify(f"{text!r} is not a number.", severity="warning", markup=False)
             return
-        self.view = self.view.put(x).followed()
+        self.view = self.view.with_crosshair(x).followed()
         self.draw()
         self.read_at_crosshair()
 
@@ -290,20 +276,20 @@ class ChartScreen(WorkbenchScreen):
 
     def action_metrics(self) -> None:
         """Choose which metrics are drawn."""
-        known = self.view.known_metrics()
-        if not known:
+        keys = self.view.metric_keys()
+        if not keys:
             return
         items = [Item(key, (spec(key).label, f"{key} · {spec(key).help}"), also=spec(key).also)
-                 for key in known]  # fmt: skip
+                 for key in keys]  # fmt: skip
         picker = Picker("metrics to draw", items, verb="draw", marks=self.view.metrics)
         self.app.push_screen(picker, self._draw_metrics)
 
-    def _draw_metrics(self, picked: Picked | None) -> None:
-        if picked is not None and picked.marks:
-            marks = picked.marks
+    def _draw_metrics(self, result: Picked | None) -> None:
+        if result is not None and result.marks:
+            marks = result.marks
             new = [key for key in marks if key not in self.view.metrics]
-            chart = marks.index(new[-1] if new else picked.value
-                                if picked.value in marks else marks[0])  # fmt: skip
+            chart = marks.index(new[-1] if new else result.value
+                                if result.value in marks else marks[0])  # fmt: skip
             self.view = replace(self.view, metrics=marks, chart=chart)
             self.draw()
 

@@ -19,8 +19,8 @@ from grpo_tui.app.text.numbers import with_unit
 from grpo_tui.app.text.safe_text import cell_len, clip
 from grpo_tui.app.tui.looks.colours import Palette, style
 from grpo_tui.app.tui.screens.compare.panels import ViewPanel
-from grpo_tui.app.tui.screens.compare.texts import place_text
-from grpo_tui.app.tui.screens.compare.view import View
+from grpo_tui.app.tui.screens.compare.render import position_text
+from grpo_tui.app.tui.screens.compare.state import View
 from grpo_tui.app.tui.widgets.charts.plot import (
     LABELS,
     Curve,
@@ -42,7 +42,7 @@ AXIS_WORDS = {"step": "by step", "tokens": "at equal tokens", "wall": "at equal 
 
 
 @dataclass
-class ChartPicked(Message):
+class ChartChosen(Message):
     """A chart was clicked: choose it and move the crosshair there; `zoom` by the mouse wheel."""
 
     chart: int
@@ -65,6 +65,7 @@ class CurvesResized(Message):
 class CurvesPanel(ViewPanel, ChartStack):
     """Charts of the chosen metrics, stacked, with a shared crosshair."""
 
+    navigable = True
     two_columns = 116
 
     def __init__(self, **kwargs: Any) -> None:
@@ -76,7 +77,7 @@ class CurvesPanel(ViewPanel, ChartStack):
         return max(2, 2 * (self.chart_width(len(self._metrics)) - LABELS))
 
     @property
-    def _drawn_width(self) -> int:
+    def _data_width(self) -> int:
         """The cells of each chart: those for which the curves were read."""
         data = self.view.charts
         return data.request.wide // 2 + LABELS if data else self.chart_width(len(self._metrics))
@@ -102,7 +103,7 @@ class CurvesPanel(ViewPanel, ChartStack):
         """The metrics whose charts fit, including the chosen one."""
         return tuple(self._metrics[index] for charts, _ in self._rows() for index in charts)
 
-    def _about(self) -> str:
+    def _description(self) -> str:
         """How the curves are drawn, as a note in the frame."""
         view = self.view
         smooth = f"smooth {view.smoothing:g}, numbers raw".replace("0.", ".")
@@ -127,13 +128,13 @@ class CurvesPanel(ViewPanel, ChartStack):
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - the base class has both
         """The charts that fit, then the axis."""
         view, palette = self.view, self.palette
-        self.note = self._about()
+        self.note = self._description()
         if view.charts is None:
             return [[("reading", style(palette.label))]]
         keys, rows = self._metrics, self._rows()
         if not keys:
             return [[("No metrics are recorded yet.", style(palette.label))]]
-        width = self._drawn_width
+        width = self._data_width
         lines = self.stacked(rows, width, self._chart)
         more = len(keys) - sum(len(charts) for charts, _ in rows)
         self.title = f"curves · {more} more ↕" if more > 0 else "curves"
@@ -148,20 +149,20 @@ class CurvesPanel(ViewPanel, ChartStack):
         if chart is None:
             return [[(f" {key}: reading", style(palette.label))], *([[]] * (height - 1))]
         size = (width - LABELS, max(1, height - 1))
-        front = view.chosen.id if view.chosen else ""
-        drawn_for = (chart, size, palette, view.hidden, front, view.bands, view.log, view.solo)
-        cells, scale = self.unchanged(key, drawn_for, lambda: plot_of(chart, view, *size, palette))
+        foreground = view.chosen.id if view.chosen else ""
+        content = (chart, size, palette, view.hidden, foreground, view.bands, view.log, view.solo)
+        cells, scale = self.unchanged(key, content, lambda: plot_of(chart, view, *size, palette))
         title = chart_title(chart, view, width, palette, chosen=key == view.metric)
         return [title, *plot_lines(cells, scale, palette, cross_of(view, size[0]))]
 
     def _pick(self, event: events.MouseEvent, zoom: int = 0) -> None:
         if (at := self.chart_at(event.offset)) and (data := self.view.charts) is not None:
             index, column = at[0], at[1] - LABELS
-            width = self._drawn_width - LABELS
+            width = self._data_width - LABELS
             if column < width:
                 x = data.first + cross_position(column, data.span, width)
                 chart = self.view.chart if self.view.solo else index
-                self.post_message(ChartPicked(chart, x if column >= 0 else None, zoom))
+                self.post_message(ChartChosen(chart, x if column >= 0 else None, zoom))
 
     def on_click(self, event: events.Click) -> None:
         """Choose the clicked chart and move the crosshair there."""
@@ -193,25 +194,27 @@ def curves_of(chart: ChartData, view: View, palette: Palette) -> list[Curve]:
 
     Only that one, and one that is alone, has the range of its values below it.
     """
-    visible = {run.id for run in view.drawn}
+    visible = {run.id for run in view.visible_runs}
     chosen = view.chosen.id if view.chosen else ""
-    back: list[Curve] = []
-    front: list[Curve] = []
+    background: list[Curve] = []
+    foreground: list[Curve] = []
     grouped: set[str] = set()
     for runs, trace in chart.bands if view.bands else ():
         if visible & set(runs):
             grouped |= set(runs)
-            look = view.look(runs[0], palette)
-            curve = Curve(_within(trace, chart.key, view.log), look.colour, look.mark, palette.raw)
-            (front if chosen in runs else back).append(curve)
+            marker = view.marker(runs[0], palette)
+            trace = _within(trace, chart.key, view.log)
+            curve = Curve(trace, marker.colour, marker.mark, palette.raw)
+            (foreground if chosen in runs else background).append(curve)
     alone = sum(curve.run in visible for curve in chart.curves) == 1
     for item in chart.curves:
         if item.run in visible - grouped:
-            look, smooth = view.look(item.run, palette), not item.series.sparse and view.smoothing
+            marker = view.marker(item.run, palette)
+            smooth = not item.series.sparse and view.smoothing
             ranged = palette.raw if smooth and (alone or item.run == chosen) else None
-            curve = Curve(item.trace, look.colour, look.mark, ranged)
-            (front if item.run == chosen else back).append(curve)
-    return back + front
+            curve = Curve(item.trace, marker.colour, marker.mark, ranged)
+            (foreground if item.run == chosen else background).append(curve)
+    return background + foreground
 
 
 def _within(trace: Trace, key: str, log: bool) -> Trace:
@@ -232,11 +235,11 @@ def plot_of(
 
     Its guide lines are the limits of the run's alerts, which have their words, else the metric's.
     """
-    about, curves = spec(chart.key), curves_of(chart, view, palette)
+    metric, curves = spec(chart.key), curves_of(chart, view, palette)
     named = chart.key in view.guides and view.solo
     guides: list[Guide] = [
-        (value, [f"limit {with_unit(value, about.unit)}"] if named else [])
-        for value in view.guides.get(chart.key, about.guides)
+        (value, [f"limit {with_unit(value, metric.unit)}"] if named else [])
+        for value in view.guides.get(chart.key, metric.guides)
     ]
     scale = axis_of(chart.key, curves, height, [value for value, _ in guides], log=view.log)
     return plot(curves, scale, width, height, palette, [] if view.log else guides), scale
@@ -256,26 +259,23 @@ def chart_title(
     """A metric's name, its better direction, and every run's value at the crosshair."""
     metric = spec(chart.key)
     name = f"{metric.label}{ARROWS[metric.direction]}"
-    if view.solo and len(view.runs) == 1:
-        name += extremes(chart)
-    return title_line([name], readouts(chart, view, palette), width, palette, chosen=chosen)
+    hints = extremes(chart) if view.solo and len(view.runs) == 1 else []
+    return title_line([name], readouts(chart, view, palette), width, palette, chosen=chosen,
+                      hints=hints)  # fmt: skip
 
 
-def extremes(chart: ChartData) -> str:
-    """The least, largest and last value of the only curve, with their steps."""
+def extremes(chart: ChartData) -> list[str]:
+    """The lowest, highest and last value of the only curve, with their steps."""
     if not chart.curves:
-        return ""
+        return []
     series, unit = chart.curves[0].series, spec(chart.key).unit
-    known = [(value, step) for value, step in zip(series.values, series.steps, strict=True)
-             if math.isfinite(value)]  # fmt: skip
-    if not known:
-        return ""
-    named = (
-        ("min", min(known)),
-        ("max", max(known, key=lambda pair: pair[0])),
-        ("last", known[-1]),
-    )
-    return "".join(f"  {name} {with_unit(value, unit)} @{step}" for name, (value, step) in named)
+    finite = [(value, step) for value, step in zip(series.values, series.steps, strict=True)
+              if math.isfinite(value)]  # fmt: skip
+    if not finite:
+        return []
+    highest = max(finite, key=lambda pair: pair[0])
+    ends = (("min", min(finite)), ("max", highest), ("last", finite[-1]))
+    return [f"{name} {with_unit(value, unit)} @{step}" for name, (value, step) in ends]
 
 
 def readouts(chart: ChartData, view: View, palette: Palette) -> list[Readout]:
@@ -283,22 +283,24 @@ def readouts(chart: ChartData, view: View, palette: Palette) -> list[Readout]:
 
     The value of a band is the mean of its seeds.
     """
-    visible = {run.id for run in view.drawn}
+    visible = {run.id for run in view.visible_runs}
     groups = [group for group, _ in chart.bands if visible & set(group)] if view.bands else []
     members = {run for group in groups for run in group}
-    groups += [(run.id,) for run in view.drawn if run.id not in members]
+    groups += [(run.id,) for run in view.visible_runs if run.id not in members]
     return [_readout(chart, view, group, palette) for group in groups]
 
 
 def _readout(chart: ChartData, view: View, group: Sequence[str], palette: Palette) -> Readout:
-    look, name, unit = view.look(group[0], palette), view.name_of(group), spec(chart.key).unit
+    marker, name = view.marker(group[0], palette), view.name_of(group)
+    unit = spec(chart.key).unit
     # the number of seeds goes first, and what they share is not cut
-    short = [name.rpartition(", ")[0]] if len(group) > 1 else [clip(name, most) for most in (14, 7)]
+    short = [clip(name, limit) for limit in (14, 7)]
+    short = [name.rpartition(", ")[0]] if len(group) > 1 else short
     names = tuple(dict.fromkeys((clip(name, LONGEST_NAME), *short, "")))
     recorded = [run for run in group if view.curve(chart.key, run) is not None]
     if not recorded:
         dim = style(palette.label)
-        return Readout("none", dim, (f"{look.mark} ", dim), names)
+        return Readout("none", dim, (f"{marker.mark} ", dim), names)
     read = [view.value_at_x(chart.key, run) for run in recorded]
     values = [value for value, _ in read if value is not None]
     text = with_unit(math.fsum(values) / len(values) if values else None, unit)
@@ -307,8 +309,8 @@ def _readout(chart: ChartData, view: View, group: Sequence[str], palette: Palett
     if reaches and view.axis == "step" and steps and min(steps) < int(view.x):
         text += f" @{min(steps)}"  # an evaluation of an earlier step, next to those of this one
     chosen = view.chosen is not None and view.chosen.id in group
-    colour = style(look.colour if reaches else palette.label, bold=chosen)
-    return Readout(text, colour, (f"{look.mark} ", style(look.colour, bold=True)), names)
+    colour = style(marker.colour if reaches else palette.label, bold=chosen)
+    return Readout(text, colour, (f"{marker.mark} ", style(marker.colour, bold=True)), names)
 
 
 def axis_line(view: View, width: int, palette: Palette) -> Line:
@@ -316,18 +318,18 @@ def axis_line(view: View, width: int, palette: Palette) -> Line:
     data = view.charts
     if data is None:
         return []
-    room = width - LABELS
+    cells = width - LABELS
     label = style(palette.label)
-    right = place_text(view.axis, data.first + data.span).removeprefix("step ")
-    left = place_text(view.axis, data.first).removeprefix("step ") if data.first else "0"
-    here = place_text(view.axis, view.x)
-    column = cross_column(view.x - data.first, data.span, room)
-    fits = column + cell_len(here) + 2 <= room
-    start = column if fits else max(0, column - cell_len(here) - 1)
+    right = position_text(view.axis, data.first + data.span).removeprefix("step ")
+    left = position_text(view.axis, data.first).removeprefix("step ") if data.first else "0"
+    position = position_text(view.axis, view.x)
+    column = cross_column(view.x - data.first, data.span, cells)
+    is_right = column + cell_len(position) + 2 <= cells
+    start = column if is_right else max(0, column - cell_len(position) - 1)
     left = left if start > len(left) + 1 else ""
-    rest = room - start - cell_len(here) - 2
+    end_cells = cells - start - cell_len(position) - 2
     return [
         (" " * LABELS, None), (left, label), (" " * (start - len(left)), None),
-        (f"▴ {here}" if fits else f"{here} ▴", style(palette.text)),
-        (right.rjust(rest) if rest >= cell_len(right) + 2 else "", label),
+        (f"▴ {position}" if is_right else f"{position} ▴", style(palette.text)),
+        (right.rjust(end_cells) if end_cells >= cell_len(right) + 2 else "", label),
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The panes of the Compare screen; each draws a `View` and posts messages for user actions."""
+"""The panels of the Compare screen: each draws the screen's view."""
 
 import time
 from dataclasses import dataclass
@@ -9,48 +9,38 @@ from textual.message import Message
 from textual.reactive import reactive
 
 from grpo_engine.metrics import spec
-from grpo_tui.app.text.safe_text import clip, wrap
-from grpo_tui.app.tui.looks.colours import Palette, style
-from grpo_tui.app.tui.screens.compare.lines import (
+from grpo_tui.app.text.safe_text import wrap
+from grpo_tui.app.tui.looks.colours import style
+from grpo_tui.app.tui.screens.compare.render import (
     answers_lines,
-    grid_lines,
+    differences,
+    legend_lines,
     metrics_lines,
+    progress_text,
     ranking_lines,
     run_notes,
-    runs_lines,
-    seeds_lines,
     settings_lines,
-    work_text,
+    verdict,
 )
-from grpo_tui.app.tui.screens.compare.texts import differences, verdict
-from grpo_tui.app.tui.screens.compare.view import PAGES, Page, View, measure_of
+from grpo_tui.app.tui.screens.compare.state import Page, View, measure_of
 from grpo_tui.app.tui.widgets.panel import Line, Panel
 from grpo_tui.app.tui.widgets.top_bar import pulse
 
-MOST_RUNS = 12
-MOST_WORDS = 5  # lines
+MAX_RUNS = 12
+MAX_SENTENCE = 5  # lines
+WHEEL = 3  # lines
 
 
 @dataclass
-class RunPicked(Message):
-    """A run was clicked; `twice` means a double click, which opens it."""
-
-    place: int
-    twice: bool = False
-
-
-@dataclass
-class PagePicked(Message):
-    """A page's name was clicked."""
+class PageChosen(Message):
+    """The name of a page was clicked."""
 
     page: Page
 
 
 @dataclass
-class RowPicked(Message):
-    """A row of the page was clicked or scrolled."""
-
-    by: int
+class RunActivated(Message):
+    """A run was clicked twice."""
 
 
 class ViewPanel(Panel):
@@ -60,27 +50,26 @@ class ViewPanel(Panel):
 
 
 class VerdictLine(ViewPanel, can_focus=False):
-    """Which run is better, with what confidence, and what differs."""
+    """Which setting is better, with what confidence, and what differs."""
 
     framed: ClassVar[bool] = False
 
     def watch_view(self) -> None:
         """Update the height to fit the sentences."""
-        self.styles.height = len(self.paint(self.app.size.width, MOST_WORDS))
+        self.styles.height = len(self.paint(self.app.size.width, MAX_SENTENCE))
 
     def on_resize(self) -> None:
         self.watch_view()
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - as many as needed
-        """Two sentences; the first may take most of the lines."""
-        palette = self.palette
-        first = wrap(verdict(self.view), width - 4, MOST_WORDS - 1)
+        """Two sentences; the first may take all but a line."""
+        palette, changes = self.palette, differences(self.view)
+        sentence = wrap(verdict(self.view), width - 4, MAX_SENTENCE - 1)
         lines: list[Line] = [
-            [(" ▸ " if not place else "   ", style(palette.accent)), (text, style(palette.text))]
-            for place, text in enumerate(first)
+            [("   " if index else " ▸ ", style(palette.accent)), (text, style(palette.text))]
+            for index, text in enumerate(sentence)
         ]
-        rest = differences(self.view)
-        for text in wrap(rest, width - 4, max(1, 3 - len(lines))) if rest else ():
+        for text in wrap(changes, width - 4, max(1, 3 - len(lines))) if changes else ():
             lines.append([("   " + text, style(palette.label))])
         return lines
 
@@ -88,7 +77,29 @@ class VerdictLine(ViewPanel, can_focus=False):
         return f"{verdict(self.view)}\n{differences(self.view)}"
 
 
-class RunsPanel(ViewPanel):
+class TablePanel(ViewPanel):
+    """A panel with a table of the view; `lines` draws it once the runs have been read."""
+
+    navigable = True
+
+    def lines(self, width: int, height: int) -> list[Line]:
+        """The table."""
+        raise NotImplementedError
+
+    def paint(self, width: int, height: int) -> list[Line]:
+        """The table, or where it will be while the runs are read for the first time."""
+        if self.view.comparison is None:
+            return [[("reading" if self.view.reading else "", style(self.palette.label))]]
+        return self.lines(width, height)
+
+    def on_mouse_scroll_down(self) -> None:
+        self.action_move(WHEEL, 0)
+
+    def on_mouse_scroll_up(self) -> None:
+        self.action_move(-WHEEL, 0)
+
+
+class RunsPanel(TablePanel):
     """The legend, with each run's value of the chosen metric."""
 
     now: reactive[float] = reactive(0.0, repaint=False)
@@ -97,10 +108,10 @@ class RunsPanel(ViewPanel):
         super().__init__("runs", **kwargs)
         self._first = 0
 
-    def needs(self) -> int:
+    def height_needed(self) -> int:
         """The rows for the runs and, on a large terminal, for notes on their values."""
         notes = 0 if self.app.size.height < 30 else len(self._notes(max(10, self.inner.width)))
-        return min(MOST_RUNS, max(1, len(self.view.runs))) + min(3, notes)
+        return min(MAX_RUNS, max(1, len(self.view.runs))) + min(3, notes)
 
     def watch_now(self, old: float, new: float) -> None:
         """Animate the marks of live runs."""
@@ -113,121 +124,107 @@ class RunsPanel(ViewPanel):
     def copy_text(self) -> str:
         """Return the run under the cursor."""
         run = self.view.chosen
-        return f"{run.id} {self.view.name(run)} {work_text(run)}" if run else ""
+        return f"{run.id} {self.view.name(run)} {progress_text(run)}" if run else ""
 
     def _notes(self, width: int) -> list[str]:
         return [part for note in run_notes(self.view) for part in wrap(note, width, 2)]
 
     def paint(self, width: int, height: int) -> list[Line]:
-        """A header, the runs around the cursor, and what is missing."""
-        view, palette = self.view, self.palette
-        count = len(view.runs)
+        """The frame's words, then the legend."""
+        view, count = self.view, len(self.view.runs)
         self.title = f"legend · {count} runs" if count > 1 else "legend"
         judged = view.comparison is not None and view.comparison.rankings
         marks = "▲ better ▼ worse than ◆ baseline" if judged else "◆ baseline"
         self.note = marks if count > 1 else ""
-        if view.comparison is None:
-            return [_reading(view, palette)]
-        lines = runs_lines(view, width, palette, self.now or time.time())
+        return super().paint(width, height)
+
+    def lines(self, width: int, height: int) -> list[Line]:
+        """A header, the runs around the cursor, and what is missing."""
+        view = self.view
+        head, *rows = legend_lines(view, width, self.palette, self.now or time.time())
         notes = self._notes(width)
-        room = max(1, height - 1 - min(3, len(notes)) if height > 8 else height - 1)
-        rows = lines[1:]
-        self._first = max(0, min(max(min(self._first, view.run), view.run - room + 1),
-                                 len(rows) - room))  # fmt: skip
-        kept = rows[self._first : self._first + room]
-        dim = style(palette.label)
-        tail: list[Line] = [[(note, dim)] for note in notes]
-        return [lines[0], *kept, *tail]
+        count = max(1, height - 1 - min(3, len(notes)) if height > 8 else height - 1)
+        self._first = max(0, min(max(min(self._first, view.run), view.run - count + 1),
+                                 len(rows) - count))  # fmt: skip
+        tail: list[Line] = [[(note, style(self.palette.label))] for note in notes]
+        return [head, *rows[self._first : self._first + count], *tail]
 
     def on_click(self, event: events.Click) -> None:
         """Choose the clicked run; a double click opens it."""
-        place = self.inside(event.offset).y - 1 + self._first
-        if 0 <= place < len(self.view.runs):
-            self.post_message(RunPicked(place, event.chain > 1))
-
-    def on_mouse_scroll_down(self) -> None:
-        self.post_message(RunPicked(self.view.run + 1))
-
-    def on_mouse_scroll_up(self) -> None:
-        self.post_message(RunPicked(self.view.run - 1))
+        index = self.inside(event.offset).y - 1 + self._first
+        if 0 <= index < len(self.view.runs):
+            self.action_move(index - self.view.run, 0)
+            if event.chain > 1:
+                self.post_message(RunActivated())
 
 
-class SettingsPanel(ViewPanel):
-    """The settings that differ."""
+class SettingsPanel(TablePanel):
+    """The changed settings."""
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__("settings that differ", **kwargs)
+        super().__init__("changed settings", **kwargs)
 
-    def needs(self) -> int:
+    def height_needed(self) -> int:
         """The rows for the settings; few for a single run's, which differ from nothing."""
         return min(len(self.view.settings()), 99 if len(self.view.runs) > 1 else 5)
 
     def copy_text(self) -> str:
-        """Return the settings that differ."""
+        """Return the changed settings."""
         return differences(self.view)
 
     def paint(self, width: int, height: int) -> list[Line]:
         """The table, with the number of differences in the frame."""
-        self.title, self.note = settings_words(self.view)
-        if self.view.comparison is None:
-            return [_reading(self.view, self.palette)]
+        everything = self.view.everything or len(self.view.runs) == 1
+        self.title = "all settings" if everything else "changed settings"
+        self.note = settings_note(self.view)
+        return super().paint(width, height)
+
+    def lines(self, width: int, height: int) -> list[Line]:
         return settings_lines(self.view, width, height, self.palette)
 
-    def on_mouse_scroll_down(self) -> None:
-        self.post_message(RowPicked(3))
 
-    def on_mouse_scroll_up(self) -> None:
-        self.post_message(RowPicked(-3))
-
-
-def _reading(view: View, palette: Palette) -> Line:
-    """Where results will be, as long as the runs are read for the first time."""
-    return [("reading" if view.reading else "", style(palette.label))]
+def settings_note(view: View) -> str:
+    """How many settings differ."""
+    comparison = view.comparison
+    if comparison is None:
+        return ""
+    more = "" if view.everything or len(view.runs) == 1 else " (⏎)"
+    return f"{len(comparison.differing)} differ, {len(comparison.same)} equal{more}"
 
 
-def settings_words(view: View) -> tuple[str, str]:
-    """Title and note of the settings panel."""
-    count = len(view.comparison.differing) if view.comparison else 0
-    everything = view.everything or len(view.runs) == 1
-    title = "all settings" if everything else "settings that differ"
-    if view.comparison is None:
-        return title, ""
-    same = len(view.comparison.same)
-    return title, f"{count} differ, {same} equal" + ("" if everything else " (s)")
-
-
-class PagePanel(ViewPanel):
+class PagePanel(TablePanel):
     """One of the pages, with the page names on top."""
+
+    pages: reactive[tuple[Page, ...]] = reactive[tuple[Page, ...]](())
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__("metrics", **kwargs)
-        self._tabs: list[tuple[int, int, Page]] = []
 
-    def _about(self) -> str:
+    def _note(self) -> str:
         """A note in the frame on what the page shows."""
         view = self.view
-        metric = spec(view.metric).label if view.metric else ""
         at = view.comparison.at if view.comparison else ""
-        base = f"Δ to {view.name(view.base)}" if view.base and len(view.runs) > 1 else ""
+        base = (
+            f"Δ to {view.column_name(view.base_column)}" if view.base and len(view.runs) > 1 else ""
+        )
         stat = {"best": "best of rewards and evaluations, else last", "last": "last",
                 "at": f"at {at}"}[view.stat]  # fmt: skip
-        measure = measure_of(view.comparison, view.metric)
-        by = "" if measure in ("", view.metric) else " · the verdict is by held-out answers"
-        return {
-            "ranking": f"{base} · T threshold" if base else "",
-            "metrics": " · ".join(part for part in (f"raw values, {stat} (t)", base) if part),
-            "settings": settings_words(view)[1],
-            "seeds": metric + by,
-            "grid": metric + by,
-            "answers": f"up to {at} · n p prompt" if at else "",
-        }[view.page]
+        by_metric = view.metric and view.metric != measure_of(view.comparison, view.metric)
+        metric = f"{spec(view.metric).label} {stat} (t)" if by_metric and view.bands else ""
+        mean = "means over seeds" if view.bands else "raw values"
+        return " · ".join(part for part in {
+            "settings": (settings_note(view),),
+            "ranking": (base, "T threshold" if base else "", metric),
+            "metrics": (f"{mean}, {stat} (t)", base),
+            "answers": (f"up to {at}", "n p prompt") if at else (),
+        }[view.page] if part)  # fmt: skip
 
-    def needs(self) -> int:
+    def height_needed(self) -> int:
         """The rows of a page that may be low; 0 if it takes any number."""
-        short = self.view.page in ("ranking", "grid") or (
+        low = self.view.page == "ranking" or (
             self.view.page == "answers" and self.view.answers is not None
         )
-        return max(10, len(self.paint(max(10, self.inner.width), 99)) + 2) if short else 0
+        return max(10, len(self.paint(max(10, self.inner.width), 99)) + 2) if low else 0
 
     def topic(self) -> str:
         rows = self.view.rows
@@ -237,31 +234,23 @@ class PagePanel(ViewPanel):
 
     def paint(self, width: int, height: int) -> list[Line]:
         """The page names, then the current page."""
-        self.title, self.note = self.view.page, self._about()
-        draw = {
-            "ranking": ranking_lines, "metrics": metrics_lines, "settings": settings_lines,
-            "seeds": seeds_lines, "grid": grid_lines, "answers": answers_lines,
-        }[self.view.page]  # fmt: skip
-        if self.view.comparison is None:
-            return [self._tab_line(), _reading(self.view, self.palette)]
-        return [self._tab_line(), *draw(self.view, width, height - 1, self.palette)]
+        self.title, self.note = self.view.page, self._note()
+        return [self._tab_line(), *super().paint(width, height - 1)]
+
+    def lines(self, width: int, height: int) -> list[Line]:
+        draw = {"ranking": ranking_lines, "metrics": metrics_lines, "settings": settings_lines,
+                "answers": answers_lines}[self.view.page]  # fmt: skip
+        return draw(self.view, width, height, self.palette)
 
     def _tab_line(self) -> Line:
-        palette = self.palette
-        line: Line = []
-        self._tabs = []
-        used = 0
-        for page in PAGES:
-            start = used
+        palette, line = self.palette, []
+        for page in self.pages:
             if page == self.view.page:
                 line += [("▌", style(palette.accent)), (page, style(palette.headline, bold=True)),
                          ("▐", style(palette.accent))]  # fmt: skip
             else:
                 line.append((f" {page} ", style(palette.label)))
-            used += len(page) + 2
-            self._tabs.append((start, used, page))
-        line.append(("  v next", style(palette.label)))
-        return line
+        return [*line, ("  [ ] page", style(palette.label))]
 
     def copy_text(self) -> str:
         """Return the visible part of the page."""
@@ -269,18 +258,13 @@ class PagePanel(ViewPanel):
         return "\n".join("".join(text for text, _ in line).rstrip() for line in lines)
 
     def on_click(self, event: events.Click) -> None:
-        """Switch to the clicked page, or choose the clicked row."""
-        place = self.inside(event.offset)
-        if place.y == 0:
-            for start, end, page in self._tabs:
-                if start <= place.x < end:
-                    self.post_message(PagePicked(page))
-
-    def on_mouse_scroll_down(self) -> None:
-        self.post_message(RowPicked(3))
-
-    def on_mouse_scroll_up(self) -> None:
-        self.post_message(RowPicked(-3))
+        """Switch to the clicked page."""
+        position = self.inside(event.offset)
+        end = 0
+        for page in self.pages if position.y == 0 else ():
+            start, end = end, end + len(page) + 2
+            if start <= position.x < end:
+                self.post_message(PageChosen(page))
 
 
 class CardPanel(ViewPanel):
@@ -295,21 +279,20 @@ class CardPanel(ViewPanel):
             return [[(part, style(palette.bad))] for part in wrap(view.problem, width - 2, height)]
         if not view.loaded:
             return [[("reading the store", style(palette.label))]]
-        inside = min(width - 4, 64)
-        left = " " * max(0, (width - inside) // 2)
+        left = " " * max(2, (width - 64) // 2)
         lines: list[Line] = [[] for _ in range(max(0, (height - 11) // 2))]
         lines += [[(left + "No runs to compare yet.", style(palette.headline, bold=True))], []]
-        for key, name, why in self._offers():
+        for key, name, hint in self._offers():
             lines.append([(f"{left}  {key}  ", style(palette.accent, bold=True)),
-                          (clip(name, inside), style(palette.text))])  # fmt: skip
-            lines.append([(left + " " * 5, None), (clip(why, inside - 5), style(palette.label))])
+                          (name, style(palette.text))])  # fmt: skip
+            lines.append([(f"{left}     {hint}", style(palette.label))])
         return lines
 
     def _offers(self) -> list[tuple[str, str, str]]:
         newest = self.view.newest
         if not newest:
             return [("1", "go to Runs", "there are no runs yet: ⏎ there starts the first one")]
-        offers = [("+", "pick runs here", "space marks, ⏎ compares them")]
+        offers = [("+", "add runs from a list", "space marks, ⏎ compares them")]
         if len(newest) > 1:
             names = " and ".join(run.name or run.id for run in newest[:2])
             offers.insert(0, ("⏎", "compare the two newest runs", names))

@@ -1,6 +1,6 @@
 """The text of New run: the form, help on a setting, the pages beside the form, and its lists."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from grpo_engine.config.declaration import Setting, as_text
@@ -136,52 +136,53 @@ def labelled(label: str, text: str, width: int, palette: Palette, most: int = 2)
     ]  # fmt: skip
 
 
+def entry_lines(
+    entries: Iterable[tuple[str, str]], width: int, palette: Palette, most: int = 2
+) -> list[Line]:
+    """The lines of labelled texts, one below another."""
+    return [line for entry in entries for line in labelled(*entry, width, palette, most)]
+
+
 # -- the header -----------------------------------------------------------------------------
 
 
 def header_line(view: View, width: int, palette: Palette) -> Line:
     """The costs, or what prevents a launch; whether it can be launched, and what is changed."""
-    state, colour = _state(view, palette)
+    state, message, colour = _status(view, palette)
     changed = f"{len(view.form.changed) or 'nothing'} changed"
     runs = f"{view.form.count} runs  " if view.form.count > 1 else ""
-    length = sum(map(len, (changed, runs, state))) + 6
-    text, text_colour = _message(view, palette)
+    space = width - sum(map(len, (changed, runs, state))) - 7
+    if not (blocked := bool(message)):
+        message = cost_summary(view) or view.origin.summary
+        while cell_len(message) > space and ", " in message:
+            message = message.rpartition(", ")[0]
     return [
-        (pad(f" {text}", max(0, width - length)), style(text_colour)),
+        (pad(f" {message}", max(0, space)), style(colour if blocked else palette.label)),
         (f"   {runs}", style(palette.headline, bold=True)),
         (changed, style(palette.accent if view.form.changed else palette.label)),
-        (f"  {state} ", style(colour, bold=bool(view.error_count))),
+        (f"   {state} ", style(colour, bold=bool(view.error_count))),
     ]
 
 
-def _state(view: View, palette: Palette) -> tuple[str, int]:
-    """Whether the run can be launched; only what was tried is ready."""
+def _status(view: View, palette: Palette) -> tuple[str, str, int]:
+    """Whether the run can be launched, and why not; only what was tried is ready."""
     verdict = view.verdict
-    if view.error_count:
-        return f"✗ {view.error_count} to fix", palette.bad
-    if not verdict:
-        return "… checking", palette.label
-    if "problem" in verdict:
-        return "▲ not checked", palette.warn
-    if verdict["now"]:
-        return "▲ cannot start now", palette.warn
-    if verdict["fetches"]:
-        return "▲ downloads first", palette.warn
-    return "✓ ready", palette.good
-
-
-def _message(view: View, palette: Palette) -> tuple[str, int]:
-    verdict = view.verdict
-    if view.yaml_error:
-        return f"YAML: {view.yaml_error}", palette.bad
+    if view.yaml_error or view.errors:
+        message = f"YAML: {view.yaml_error}" if view.yaml_error else ""
+        message = message or f"✗ {next(iter(view.errors.values()))}"
+        return f"✗ {view.error_count} to fix", message, palette.bad
     if view.lacking:
-        text = f"cannot train here: {view.lacking} Editing, saving and queueing work."
-        return text, palette.warn
-    if view.refused:
-        return f"✗ {next(iter(view.refused.values()))}", palette.bad
-    if text := verdict.get("problem") or verdict.get("now") or " ".join(verdict.get("fetches", ())):
-        return f"▲ {text}", palette.warn
-    return cost_summary(view) or view.origin.summary, palette.label
+        message = f"cannot train here: {view.lacking} Editing, saving and queueing work."
+        return "▲ cannot start now", message, palette.warn
+    if not verdict:
+        return "… checking", "", palette.label
+    for name, state in (
+        ("problem", "not checked"), ("now", "cannot start now"), ("fetches", "downloads first"),
+    ):  # fmt: skip
+        if text := verdict.get(name):
+            message = text if isinstance(text, str) else " ".join(text)
+            return f"▲ {state}", f"▲ {message}", palette.warn
+    return "✓ ready", "", palette.good
 
 
 # -- the form -------------------------------------------------------------------------------
@@ -200,10 +201,6 @@ def form_lines(view: View, width: int, palette: Palette) -> list[tuple[str, Line
             lines.append(("", [(text, style(palette.label, italic=True))]))
         section = row.section
         lines += [(row.path, line) for line in setting_lines(view, row, width, palette)]
-    if section in ("main", CHANGED):
-        rest = len(view.form.fields) - len(view.rows)
-        text = clip(f"   {rest} other settings: / finds them by name or purpose", width)
-        lines += [("", []), ("", [(text, style(palette.label))])]
     return lines
 
 
@@ -249,28 +246,24 @@ def setting_lines(view: View, row: Row, width: int, palette: Palette) -> list[Li
 
 
 def _value(view: View, field: FormField, width: int, background: int, palette: Palette) -> Line:
+    """The value with its unit, and at the right end a note, if it is not cut."""
     text, note = value_text(view, field)
-    derived = note == "suggested" or text != field.text
-    colour = palette.label if derived else palette.text
+    colour = palette.label if note == "suggested" or text != field.text else palette.text
     if field.changed:
         colour = palette.bad if field.info.path in view.errors else palette.headline
         note = f"← {start_text(view, field)}"
     if not text:
         text, colour = OFF, palette.label
-    # on narrow screens the value takes precedence over the note
-    tail = clip(note, max(8, width - cell_len(safe(text[:200])) - 3)) if note else ""
-    if tail.endswith("…") and not field.changed:
-        tail = ""
-    left = width - (cell_len(tail) + 2 if tail else 0) - 1
-    unit = field.info.unit
-    unit = f" {unit}" if text[0].isdigit() and not field.info.path.endswith(unit) else ""
-    value = clip(text, max(1, left - len(unit)))
-    tail = f"{tail} " if tail else ""
-    used = max(cell_len(value + unit), left) + 1 + cell_len(tail)
+    unit = field.info.unit if text[0].isdigit() else ""
+    unit = f" {unit}" if unit and not field.info.path.endswith(unit) else ""
+    note = clip(note, max(8, width - cell_len(safe(text[:200])) - 3)) if note else ""
+    if note.endswith("…") and not field.changed:
+        note = ""
+    value = clip(text, max(1, width - cell_len(note) - len(unit) - 3))
+    space = max(1, width - cell_len(value + unit + note) - 1)
     return [
         (value, style(colour, background, bold=field.changed)),
-        (pad(unit, max(0, left - cell_len(value))) + " ", style(palette.label, background)),
-        (tail + " " * max(0, width - used), style(palette.label, background)),
+        (f"{unit}{' ' * space}{note} ", style(palette.label, background)),
     ]
 
 
@@ -341,9 +334,7 @@ def help_lines(view: View, width: int, palette: Palette) -> list[Line]:
         return paragraph("No setting matches; esc shows all again.", width, 2, palette.label)
     field = view.row.field
     lines: list[Line] = paragraph(field.info.help.replace("`", ""), width, 3, palette.text)
-    for label, text in _entries(view, field):
-        lines += labelled(label, text, width, palette, 6)
-    return lines
+    return lines + entry_lines(_entries(view, field), width, palette, 6)
 
 
 def _entries(view: View, field: FormField) -> list[tuple[str, str]]:
@@ -436,40 +427,34 @@ def cost_lines(view: View, width: int, palette: Palette) -> list[Line]:
     if config is None:
         return paragraph("Costs are shown once all errors are fixed.", width, 3, palette.label)
     price = cost(config, view.runs)
-    longest = "at most " if price.seconds is None else "about "
-    step = price.seconds_per_step
-    time = (
-        f"{seconds(step)} a step, {seconds(price.seconds)} in all, {price.source.partition(',')[0]}"
-        if step is not None else price.source.partition(":")[0]
-    )  # fmt: skip
+    about, time = "at most", price.source.partition(":")[0]
+    if price.seconds_per_step is not None:
+        source = price.source.partition(",")[0]
+        time = (
+            f"{seconds(price.seconds_per_step)} a step, {seconds(price.seconds)} in all, {source}"
+        )
+        about = "about"
     rows, count = price.rollouts_per_step, price.tokens_per_step
     per = f"{config.rollout.prompts} prompts × {config.rollout.group_size}"
-    entries = [
+    lines = entry_lines([
         ("answers", f"{per} = {rows:,} a step, {tokens(rows * config.steps)} in all"),
-        ("tokens", f"{longest}{tokens(count)} a step, {tokens(count * config.steps)} in all"),
-    ]
-    lines = [line for entry in entries for line in labelled(*entry, width, palette)]
+        ("tokens", f"{about} {tokens(count)} a step, {tokens(count * config.steps)} in all"),
+    ], width, palette)  # fmt: skip
     lines += memory_lines(view, width, palette)
-    entries = [
-        ("time", time),
-        ("disk", f"{size(price.gigabytes * GIGA)} of token numbers"),
+    lines += entry_lines([
+        ("time", time), ("disk", f"{size(price.gigabytes * GIGA)} of token numbers"),
         *side_costs(config, count, view.examples.get("held_out")),
-    ]
-    lines += [line for entry in entries for line in labelled(*entry, width, palette)]
-    if view.form.count > 1:
-        lines += [[], *sweep_lines(view, width, palette)]
-    return lines
+    ], width, palette)  # fmt: skip
+    return lines + sweep_lines(view, width, palette) if view.form.count > 1 else lines
 
 
 def sweep_lines(view: View, width: int, palette: Palette) -> list[Line]:
     """What varies over a sweep, and what its runs cost together."""
     heading = f"a sweep of {view.form.count} runs; above is the first"
-    lines: list[Line] = [[(clip(heading, width), style(palette.headline, bold=True))]]
-    for path, values in view.form.axes.items():
-        lines += labelled(path.rpartition(".")[2], ", ".join(values), width, palette)
-    if view.form.seeds > 1:
-        lines += labelled("seeds", str(view.form.seeds), width, palette)
-    return lines + labelled("in all", sweep_cost(view), width, palette)
+    entries = [(p.rpartition(".")[2], ", ".join(values)) for p, values in view.form.axes.items()]
+    entries += [("seeds", str(view.form.seeds)), ("in all", sweep_cost(view))]
+    return [[], [(heading, style(palette.headline, bold=True))],
+            *entry_lines(entries, width, palette)]  # fmt: skip
 
 
 def sweep_cost(view: View) -> str:
@@ -520,18 +505,14 @@ def side_costs(
 def memory_lines(view: View, width: int, palette: Palette) -> list[Line]:
     """The memory estimate beside the available memory, or why there is no estimate."""
     memory = view.memory
-    if not memory:
+    if not memory or "problem" in memory:
         reason = "reading the model's shape" if view.activity else "not estimated"
+        reason = f"unknown: {memory['problem']}" if memory else reason
         return labelled("memory", reason, width, palette)
-    if error := memory.get("problem"):
-        return labelled("memory", f"unknown: {error}", width, palette)
     label = (f"{'memory':<{LABEL}}", style(palette.label))
     if refused := memory.get("refused"):
-        parts = wrap(f"✗ {refused}", width - LABEL, 4)
-        return [
-            [label if not index else (" " * LABEL, None), (part, style(palette.bad))]
-            for index, part in enumerate(parts)
-        ]
+        first, *others = paragraph(f"✗ {refused}", width - LABEL, 4, palette.bad)
+        return [[label, *first], *([(" " * LABEL, None), *line] for line in others)]
     used = min(1.0, memory["peak"] / max(1, memory["limit"]))
     full = max(1, round(10 * used))
     line: Line = [
@@ -541,9 +522,11 @@ def memory_lines(view: View, width: int, palette: Palette) -> list[Line]:
         (f" {size(memory['peak'])} of {size(memory['limit'])}", style(palette.text)),
     ]
     per, unit = byte_unit(memory["peak"])
-    parts = [f"{name} {short(memory[name] / per)}"
-             for name in ("weights", "optimizer", "sampling", "update")]  # fmt: skip
-    text = f"{parts[0]}, {parts[1]}, {parts[2]} or {parts[3]} {unit}, in {memory['dtype']}"
+    weights, optimizer, sampling, update = (
+        f"{name} {short(memory[name] / per)}"
+        for name in ("weights", "optimizer", "sampling", "update")
+    )
+    text = f"{weights}, {optimizer}, {sampling} or {update} {unit}, in {memory['dtype']}"
     text += ", layers recomputed" if memory.get("recomputed") else ""
     return [line, *labelled("", text, width, palette)]
 
@@ -702,11 +685,10 @@ GROUP = 6  # the group size
 CELL = 17  # a share with its interval, and the seconds of a step
 
 
-def probe_key(config: RunConfig) -> str:
-    """A key of the settings that a probe depends on, without what it recommends."""
-    task, rewards = config.task.model_dump_json(), config.rewards.model_dump_json()
-    limit = str(config.rollout.max_new_tokens)
-    return "\n".join([str(config.seed), config.model.model_dump_json(), task, rewards, limit])
+def probe_key(config: RunConfig) -> object:
+    """The settings that a probe depends on, without what it recommends."""
+    limit = config.rollout.max_new_tokens
+    return config.seed, config.model, config.task, config.rewards, limit
 
 
 def probe_enter(view: View) -> str:
@@ -844,22 +826,13 @@ def diff_lines(view: View, width: int, palette: Palette) -> list[Line]:
     ):
         count = "1 setting differs" if len(rows) == 1 else f"{len(rows) or 'no'} settings differ"
         lines.append([(f"{count} from {name}", style(palette.headline, bold=True))])
-        lines += [_diff_line(row, width, palette) for row in rows]
+        for path, value, start in rows:
+            name = path if cell_len(path) <= NAME_CELLS else path.rpartition(".")[2]
+            lines.append([(pad(name, NAME_CELLS) + " ", style(palette.text)),
+                          (clip(value, width // 2), style(palette.headline, bold=True)),
+                          (f" ← {start}", style(palette.label))])  # fmt: skip
         lines.append([])
     return lines[:-1]
-
-
-def _diff_line(row: tuple[str, str, str], width: int, palette: Palette) -> Line:
-    path, value, start = row
-    name_width = min(30, max(14, width // 2))
-    space = max(12, width - name_width - 4)
-    value = clip(value, max(space // 2, space - cell_len(start)))
-    return [
-        (pad(path if cell_len(path) < name_width else path.rpartition(".")[2], name_width) + " ",
-         style(palette.text)),
-        (value, style(palette.headline, bold=True)),
-        (f" ← {clip(start, space - cell_len(value))}", style(palette.label)),
-    ]  # fmt: skip
 
 
 def play_lines(view: View, width: int, palette: Palette) -> list[Line]:
@@ -969,8 +942,7 @@ def recipe_card(view: View, name: str, width: int, palette: Palette) -> list[Lin
         [(card.title, style(palette.headline, bold=True))],
         *paragraph(card.summary, width, 3, palette.text),
         [], *recipe_lines(view, width, palette), [],
-        *labelled("good", card.good, width, palette, 3),
-        *labelled("bad", card.bad, width, palette, 3),
+        *entry_lines([("good", card.good), ("bad", card.bad)], width, palette, 3),
         *paragraph(card.paper, width, 1, palette.label),
     ]  # fmt: skip
 
@@ -998,7 +970,7 @@ def start_picker(view: View) -> Picker:
         entries = (("id", run.id), ("state", state), ("model", run.model), ("task", run.task),
                    ("recipe", run.recipe), ("seed", str(run.seed)), ("tags", " ".join(run.tags)),
                    ("note", run.note))  # fmt: skip
-        return [line for entry in entries for line in labelled(*entry, width, palette)]
+        return entry_lines(entries, width, palette)
 
     origin = view.origin
     current = f"clone:{origin.run}" if origin.run else f"preset:{origin.name}"
@@ -1039,7 +1011,8 @@ def launch_text(view: View, training: str) -> str:
     rollout = config.rollout
     lines = [
         f"{config.model.path} learns {config.task.name} with {config.algorithm.recipe}: "
-        f"{config.steps:,} steps of {rollout.prompts} × {rollout.group_size} answers.",
+        f"{config.steps:,} step{'s' * (config.steps > 1)} of "
+        f"{rollout.prompts} × {rollout.group_size} answers.",
         f"{cost_summary(view)}.",
     ]
     if form.count > 1:

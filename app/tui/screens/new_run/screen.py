@@ -20,6 +20,7 @@ from textual.widgets import Input, TextArea
 from grpo_engine.config.declaration import as_text
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError, EngineError
+from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.trial import TrialError, TrialProcess
 from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.dialogs.choices import Choice
@@ -196,9 +197,7 @@ class PagePanel(ScrolledPanel):
             return self.area.text
         examples = view.examples.get("examples", ())
         if view.page == "prompts" and view.example < len(examples):
-            return plain_text(
-                [[(line, None)] for line in examples[view.example]["text"].split("\n")]
-            )
+            return safe(str(examples[view.example]["text"]), "\n")
         return plain_text(PAGE[view.page].lines(view, 100, self.palette))
 
     def paint(self, width: int, height: int) -> list[Line]:
@@ -304,7 +303,8 @@ class SettingsPanel(ViewPanel):
             return []
         notes = [f"find {view.search}" if view.search else "",
                  "changed only" if view.only_changed else "",
-                 f"{len(view.rows)} of {len(view.form.fields)}"]  # fmt: skip
+                 f"{len(view.rows)} of {len(view.form.fields)}",
+                 "" if view.listed else "/ finds others"]  # fmt: skip
         self.note = " · ".join(filter(None, notes))
         if view.row is None:
             return [[("no setting matches; esc shows all again", None)]]
@@ -365,15 +365,6 @@ class SettingsPanel(ViewPanel):
 # -- the screen -----------------------------------------------------------------------------
 
 
-def key_of(config: RunConfig, *, for_memory: bool) -> str:
-    """A cache key of the settings that determine the example prompts, or the memory estimate."""
-    parts = [str(config.seed), config.model.model_dump_json(), config.task.model_dump_json()]
-    parts += [str(config.rollout.max_new_tokens), config.rewards.completions]
-    if for_memory:
-        parts += [config.rollout.model_dump_json(), config.optimizer.model_dump_json()]
-    return "\n".join(parts)
-
-
 class NewRunScreen(WorkbenchScreen):
     """Edit the settings of a new run and launch it."""
 
@@ -406,8 +397,8 @@ class NewRunScreen(WorkbenchScreen):
         unbound("preset", "preset…", "new.preset", "Start from another preset, or clone a run"),
         unbound("begin", "begin with…", "new.begin",
                 "Begin with a checkpoint of the cloned run, or with its model untrained"),
-        unbound("all_settings", "all settings", "new.all", "List all settings by section"),
-        unbound("changed", "changed only", "new.changed",
+        unbound("list('all_settings')", "all settings", "new.all", "List all settings by section"),
+        unbound("list('only_changed')", "changed only", "new.changed",
                 "Show only what differs from the preset or the parent"),
         unbound("reset_all", "reset all", "new.reset_all", "Reset all settings"),
         unbound("section(1)", "next section", "new.section", "The first setting of the next "
@@ -444,7 +435,7 @@ class NewRunScreen(WorkbenchScreen):
         self.trial = TrialProcess()  # its process starts with the first request
         self.player = TrialProcess()  # an environment takes its time; other requests do not wait
         self._delays: dict[str, Timer] = {}
-        self._tried = {"examples": "", "memory": "", "rewards": ""}
+        self._tried: dict[str, object] = {}
         self._answer = ""
 
     def body(self) -> ComposeResult:
@@ -782,15 +773,10 @@ class NewRunScreen(WorkbenchScreen):
         self.change(self.view.with_form(RunForm(form.base, title=form.title)))
         self.notify(f"{len(form.changed)} reset; u undoes that.")
 
-    def action_changed(self) -> None:
-        """Toggle between changed settings and the usual ones."""
+    def action_list(self, name: str) -> None:
+        """Toggle between other settings, `all_settings` or `only_changed`, and the usual ones."""
         self.end_typing()
-        self.view = replace(self.view, only_changed=not self.view.only_changed)
-
-    def action_all_settings(self) -> None:
-        """Toggle between all settings and the usual ones."""
-        self.end_typing()
-        self.view = replace(self.view, all_settings=not self.view.all_settings)
+        self.view = self.view.toggled(name)
 
     # -- lists ------------------------------------------------------------------------------
 
@@ -900,19 +886,20 @@ class NewRunScreen(WorkbenchScreen):
 
     @work(exclusive=True, group="try_settings")
     async def _try(self, form: RunForm, config: RunConfig, *, online: bool) -> None:
-        prompts, memory = key_of(config, for_memory=False), key_of(config, for_memory=True)
-        rewards = config.rewards.model_dump_json()
-        if rewards != self._tried["rewards"] or "problem" in self.view.scores:
-            self._tried["rewards"] = rewards
+        prompts = (config.seed, config.model, config.task, config.rollout.max_new_tokens,
+                   config.rewards.completions)  # fmt: skip
+        memory = (*prompts, config.rollout, config.optimizer)
+        if config.rewards != self._tried.get("rewards") or "problem" in self.view.scores:
+            self._tried["rewards"] = config.rewards
             self._score_again()
-        if prompts != self._tried["examples"] or online:
+        if prompts != self._tried.get("examples") or online:
             activity = "downloading…" if online else "reading the task…"
             self.view = replace(self.view, activity=activity)
             examples = await self._request("examples", config, online=online)
             self._tried["examples"] = prompts
             self.view = replace(self.view, examples=examples, example=0)
             self._score_again()
-        if memory != self._tried["memory"] or online:
+        if memory != self._tried.get("memory") or online:
             self.view = replace(self.view, activity="estimating memory…")
             estimate = await self._request("memory", config, online=online)
             self._tried["memory"] = memory

@@ -430,7 +430,7 @@ class Row(NamedTuple):
         return self.field.info.path
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class View:
     """The screen's state; every change returns a new one."""
 
@@ -456,10 +456,14 @@ class View:
     activity: str = ""
 
     @property
+    def listed(self) -> bool:
+        """Whether settings are listed by section, and not the main ones."""
+        return bool(self.search or self.only_changed or self.all_settings)
+
+    @cached_property
     def rows(self) -> list[Row]:
         """The main settings and what is changed; or all that match, by section."""
-        fields, errors = self.form.fields, self.errors
-        listed = bool(self.search or self.only_changed or self.all_settings)
+        fields, errors, listed = self.form.fields, self.errors, self.listed
         return [
             Row(section, fields[path])
             for section, paths in sections(listed).items()
@@ -469,7 +473,7 @@ class View:
                  or not (self.only_changed or (section == CHANGED and not listed)))
         ]  # fmt: skip
 
-    @property
+    @cached_property
     def row(self) -> Row | None:
         """The line under the cursor."""
         rows = self.rows
@@ -498,7 +502,7 @@ class View:
         """By setting, why a run would fail at its first step."""
         return dict(self.verdict.get("problems", ()))
 
-    @property
+    @cached_property
     def errors(self) -> dict[str, str]:
         """By setting, what has to be changed."""
         return {**self.refused, **self.form.errors}
@@ -527,6 +531,11 @@ class View:
     def with_form(self, form: RunForm) -> "View":
         """Use another form."""
         return replace(self, form=form, yaml_error="")
+
+    def toggled(self, name: str) -> "View":
+        """List `all_settings` or `only_changed`, or the main ones again."""
+        changes: dict[str, Any] = {name: not getattr(self, name)}
+        return replace(self, **changes)
 
     def moved(self, by: int) -> "View":
         """Move the cursor."""
@@ -602,7 +611,7 @@ def suggest(view: View) -> str:
 
     form = view.form
     stem = form.base.name or view.origin.name
-    changed = [path for path in form.changed if path not in ("name", SEEDS)]
+    changed = list(form.axes) or [p for p in form.changed if p not in ("name", SEEDS)]
     if len(changed) <= MAX_IN_NAME:
         for path in changed:
             leaf = path.rpartition(".")[2]

@@ -43,7 +43,7 @@ from grpo_tui.app.text.prompt_text import question
 from grpo_tui.app.text.safe_text import cell_len, clip, excerpt, pad, safe, wrap
 from grpo_tui.app.tui.looks.colours import Palette, style
 from grpo_tui.app.tui.screens.rollouts.state import Answer, RunInfo, Search, View
-from grpo_tui.app.tui.widgets.lanes import end_mark
+from grpo_tui.app.tui.screens.watch.render import end_mark
 from grpo_tui.app.tui.widgets.panel import Line, paragraph
 from grpo_tui.app.tui.widgets.panel import Span as Part
 from grpo_tui.experiments.export.csv import csv_string, header_of
@@ -57,7 +57,6 @@ ORDER_HEADINGS: Mapping[Order, str] = {
 }  # fmt: skip
 TURN_LINES, TEXT_LINES, NUMBER_LINES = 9, 6, 3  # at least, of a dialogue, an answer, a token
 LABEL = 9  # cells of a name before what it says of a token
-INTERVAL, TAIL = 20, 6
 MAX_NAMED = 3
 MAX_REPLY = 8  # lines of a reply
 LAST = 1_000_000
@@ -327,11 +326,10 @@ def _with_bars(
     return [line, [(" " * indent, None), *bars]]
 
 
-def bar(shading: Heat | None, token: int, cells: int, palette: Palette) -> Part:
+def bar(shading: Heat, token: int, cells: int, palette: Palette) -> Part:
     """The bar under one token: its height is the shade's size, its colour the sign."""
-    shades = shading.shades if shading else ()
-    shade = shades[token] if token < len(shades) else None
-    if shading is None or shade is None:
+    shade = shading.shades[token] if token < len(shading.shades) else None
+    if shade is None:
         return " " * cells, None
     if shade == 0:
         return BARS[0] * cells, style(palette.guide)
@@ -368,12 +366,9 @@ def text_rows(view: View, width: int, palette: Palette) -> Sequence[TextRow]:
     return laid_out(answer.texts, width)
 
 
-def rows_height(row: TextRow) -> int:
-    """A line of tokens has one with their bars below it."""
-    return 1 if isinstance(row, Note) else 2
-
-
-def visible_rows(rows: Sequence[TextRow], token: int, height: int, top: int) -> range:
+def visible_rows(
+    rows: Sequence[TextRow], token: int, row_height: int, height: int, top: int
+) -> range:
     """The lines to draw: with that of the token, and the turn it is in if that fits."""
     at = next(
         (
@@ -385,25 +380,27 @@ def visible_rows(rows: Sequence[TextRow], token: int, height: int, top: int) -> 
     heads = [n for n, row in enumerate(rows) if isinstance(row, Note) and row.is_head]
     first = max((n for n in heads if n <= at), default=at)
     last = min((n for n in heads if n > at), default=len(rows)) - 1 if heads else at
-    sizes = list(map(rows_height, rows))
+    sizes = [1 if isinstance(row, Note) else row_height for row in rows]
     if sum(sizes[first : last + 1]) > height:
         first = last = at
     return visible(sizes, height, first, last, top)
 
 
-def row_lines(view: View, row: TextRow, palette: Palette) -> list[Line]:
-    """A line of tokens with their bars, clipped ones underlined; or a note."""
+def row_lines(view: View, row: TextRow, shading: Heat | None, palette: Palette) -> list[Line]:
+    """A line of tokens, clipped ones underlined, with their bars if there are any; or a note."""
     answer = view.answer
     if isinstance(row, Note):
         return [row.line]
     assert answer is not None
-    shading, last = view.heat(answer), answer.last
+    last = answer.last
     line: Line = []
     for piece in row:
         current = piece.token == view.token and answer.row is not None
         clipped = piece.token < len(last) and last[piece.token].side != "free"
         colour, back = (palette.headline, palette.cursor) if current else (palette.text, None)
         line.append((piece.text, style(colour, back, bold=current, underline=clipped)))
+    if shading is None:
+        return [line]
     return [line, [bar(shading, piece.token, piece.cells, palette) for piece in row]]
 
 
@@ -510,7 +507,7 @@ def token_lines(
     """
     row, recipe = answer.row, run.recipe
     assert row is not None
-    title = f"╶ token {_number(answer, token)} of {len(row.own)} {_quoted(answer, token)} ╴"
+    title = f"← token {_number(answer, token)} of {len(row.own)} {_quoted(answer, token)} →"
     lines: list[Line] = [[(clip(title, width), style(palette.headline))]]
     lines.append(probability_line(answer, token, width, palette))
     passes = [losses[token] for losses in answer.losses if token < len(losses)]
@@ -579,32 +576,31 @@ def _ratio_line(loss: TokenLoss, width: int, palette: Palette) -> Line:
     """The ratio as a diamond on its interval: `┈.8├────┼────┤1.2┈◆  1.35 CLIPPED high`."""
     label, headline = style(palette.label), style(palette.headline)
     clipped = {"low": " CLIPPED low", "high": " CLIPPED high", "ceiling": " AT THE CEILING"}
-    end = clipped.get(loss.side, "")
     alarm = style(palette.of_series("clip"), bold=True)
+    ratio: Line = [(short(loss.ratio, 3), headline), (clipped.get(loss.side, ""), alarm)]
     name = f"{'ratio':<{LABEL}}"
     if loss.high >= UNBOUNDED or loss.low <= 1 / UNBOUNDED:
         bounds = "no bounds" if loss.high >= UNBOUNDED else f"at most {short(loss.high)}"
-        ratio = short(loss.ratio, 3)
-        return [(name, label), (ratio, headline), (f"  {bounds}", label), (end, alarm)]
-    inner = max(9, min(INTERVAL, width - 2 * TAIL - LABEL - 30))
+        return [(name, label), ratio[0], (f"  {bounds}", label), ratio[1]]
+    size = max(21, min(32, width - LABEL - 28))
     span = (loss.high - loss.low) or 1.0
-    marks = list("├" + "─" * (inner - 2) + "┤")
-    marks[round((1.0 - loss.low) / span * (inner - 1)) % inner] = "┼"
-    track = [*"┈" * TAIL, short(loss.low), *marks, short(loss.high), *"┈" * TAIL]
-    track[_diamond(loss, span, inner)] = "◆"
-    line: Line = [(name, label)]
-    line += [(t, (alarm if end else headline) if t == "◆" else label) for t in track]
-    return [*line, ("  ", None), (short(loss.ratio, 3), headline), (end, alarm)]
 
+    def cell(value: float) -> int:
+        """A value's position; the interval is in the middle half."""
+        part = 0.25 + (value - loss.low) / span / 2
+        return max(0, min(size - 1, round(part * (size - 1))))
 
-def _diamond(loss: TokenLoss, span: float, inner: int) -> int:
-    """The diamond's position: inside the interval, or in a tail that covers half its span."""
-    beyond = min(1.0, max(loss.low - loss.ratio, loss.ratio - loss.high) / span * 2)
-    if loss.ratio < loss.low:
-        return round((1 - beyond) * (TAIL - 1))
-    if loss.ratio > loss.high:
-        return TAIL + inner + 2 + round(beyond * (TAIL - 1))
-    return TAIL + 1 + round((loss.ratio - loss.low) / span * (inner - 1))
+    low, high, at = cell(loss.low), cell(loss.high), cell(loss.ratio)
+    at += (loss.ratio > loss.high and at == high) - (loss.ratio < loss.low and at == low)
+    track = ["┈"] * size
+    track[low : high + 1] = f"├{'─' * (high - low - 1)}┤"
+    track[cell(1.0)] = "┼"
+    track[at] = "◆"
+    track.insert(high + 1, short(loss.high))
+    track.insert(low, short(loss.low))
+    diamond = alarm if ratio[1][0] else headline
+    line: Line = [(mark, diamond if mark == "◆" else label) for mark in track]
+    return [(name, label), *line, ("  ", None), *ratio]
 
 
 def notable(answer: Answer, recipe: Recipe) -> list[tuple[str, str]]:
@@ -641,8 +637,6 @@ def heat_notes(view: View, changes: bool) -> list[str]:
     """What the bars show and which highlight this is, from the longest to the shortest text."""
     shade, number = HEAT_NAMES[view.mode], HEAT_MODES.index(view.mode) + 1
     texts = [f"heat {number}/{len(HEAT_MODES)}: {shade}", shade]
-    if view.mode != "clip":
-        texts = [f"{text}, group's scale" for text in texts] + texts
     if view.heat(view.answer) is None:
         texts = [f"heat {number}/{len(HEAT_MODES)}: no {shade} here", f"no {shade}"]
     texts = [] if changes else texts

@@ -21,6 +21,7 @@ from textual.message import Message
 from textual.reactive import reactive
 
 from grpo_engine.events import Origin
+from grpo_tui.app.feed.feed import StartingFeed
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.inspector.groups import Order, letter, ordered
 from grpo_tui.app.inspector.highlights import (
@@ -233,16 +234,18 @@ class AnswerPanel(ViewPanel):
         return render.token_lines(answer, view.token, step.run, width, self.palette)
 
     def _text(self, width: int, height: int) -> list[Line]:
-        view = self.view
-        rows = render.text_rows(view, width, self.palette)
-        indices = render.visible_rows(rows, view.token, height, self._top)
+        view, palette = self.view, self.palette
+        rows = render.text_rows(view, width, palette)
+        shading = view.heat(view.answer)
+        row_height = 2 if shading else 1
+        indices = render.visible_rows(rows, view.token, row_height, height, self._top)
         self._top = indices.start
         lines: list[Line] = []
         self._drawn = []
-        for index in indices:
-            drawn = render.row_lines(view, rows[index], self.palette)
+        for row in rows[indices.start : indices.stop]:
+            drawn = render.row_lines(view, row, shading, palette)
             lines += drawn
-            self._drawn += [rows[index]] * len(drawn)
+            self._drawn += [row] * len(drawn)
         return lines
 
     def on_click(self, event: events.Click) -> None:
@@ -376,6 +379,9 @@ class RolloutsScreen(WorkbenchScreen):
             bar.live = snapshot.active
         session = self.workbench.session
         if session is None or not session.run:  # a run that is not in the store yet
+            if self._watched and session is not None and isinstance(session.feed, StartingFeed):
+                self._watched, self._requested, self._run = 0, None, None
+                self.view = View(mode=self.view.mode, unfolded=self.view.unfolded)
             return
         if session.run != self._watched:
             self._following = self._following or self._watched is not None
@@ -512,9 +518,8 @@ class RolloutsScreen(WorkbenchScreen):
         step = self.view.step
         if step is None:
             return
-        index = ORIGINS.index(step.origin) if step.origin in ORIGINS else 0
-        others = (*ORIGINS[index + 1 :], *ORIGINS[: index + 1])
-        origin = next(o for o in others if o in ("train", step.origin) or step.counts[o])
+        origins = [o for o in ORIGINS if o in ("train", step.origin) or step.counts[o]]
+        origin = origins[(origins.index(step.origin) + 1) % len(origins)]
         self._following = origin == "train"
         self._load(None, None, origin)
 
@@ -534,12 +539,8 @@ class RolloutsScreen(WorkbenchScreen):
 
     def action_visit_at(self) -> None:
         """Ask for a step, and go to the same prompt there."""
-        opens = "The nearest one with this prompt opens."
-        if self.view.loaded and not self.view.visit(1) and not self.view.visit(-1):
-            opens = f"{ONCE}."
-            if self.view.group and self.view.group.origin != "pinned":
-                opens += " A pinned prompt at the nearest step opens instead."
-        hint = f"A step, or -50 for 50 steps earlier. {opens}"
+        hint = ("A step, or -50 for 50 steps earlier. The nearest one with this prompt opens; for "
+                "a prompt that was sampled once, a pinned one.")  # fmt: skip
         self.app.push_screen(Ask("this prompt at another step", hint), self._typed_step)
 
     def _typed_step(self, text: str | None) -> None:

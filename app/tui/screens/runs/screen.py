@@ -2,22 +2,27 @@
 
 import asyncio
 import subprocess
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from textual import on, work
+from textual import events, on, work
 from textual.app import ComposeResult, SuspendNotSupported
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
+from textual.message import Message
 from textual.reactive import reactive
 
 from grpo_engine.errors import EngineError
 from grpo_tui.app.feed.session import Session
-from grpo_tui.app.feed.snapshot import Asked, Snapshot
+from grpo_tui.app.feed.snapshot import Asked
+from grpo_tui.app.text.safe_text import wrap
 from grpo_tui.app.tui import messages as msg
 from grpo_tui.app.tui.dialogs.ask import Ask
+from grpo_tui.app.tui.keys import unbound
+from grpo_tui.app.tui.looks.colours import style
 from grpo_tui.app.tui.screens.run_keys import (
     CONTROL_BINDINGS,
     CONTROLS,
@@ -25,29 +30,144 @@ from grpo_tui.app.tui.screens.run_keys import (
     ControlledRun,
     ControlScreen,
 )
-from grpo_tui.app.tui.screens.runs.columns import COLUMNS, METRICS
-from grpo_tui.app.tui.screens.runs.load import load_preview, load_sparks
-from grpo_tui.app.tui.screens.runs.panels import PreviewPanel, RowPicked, RunsTable, ViewPanel
-from grpo_tui.app.tui.screens.runs.texts import as_csv, as_json, as_markdown
-from grpo_tui.app.tui.screens.runs.view import GROUPS, View
+from grpo_tui.app.tui.screens.runs.render import (
+    COLUMNS,
+    as_csv,
+    as_json,
+    as_markdown,
+    card_lines,
+    column_at,
+    fitting,
+    preview_lines,
+    table_lines,
+    table_note,
+)
+from grpo_tui.app.tui.screens.runs.state import (
+    GROUPS,
+    Row,
+    View,
+    load_list,
+    load_preview,
+    load_sparks,
+)
 from grpo_tui.app.tui.store import writes
 from grpo_tui.app.tui.widgets.find_bar import FindBar
+from grpo_tui.app.tui.widgets.panel import Line, Panel, paragraph
+from grpo_tui.app.tui.widgets.top_bar import pulse
 from grpo_tui.experiments.errors import NoStoreError, StoreError
 from grpo_tui.experiments.values import RunSummary
 
 if TYPE_CHECKING:
-    from grpo_tui.experiments.reader import StoreReader
+    from grpo_tui.app.tui.dialogs.picker import Picked
 
-MOST_RUNS = 5000  # in the table; a search finds the others
 POLL_S = 0.5
 PREVIEW_DELAY_S = 0.12
-DEMO = frozenset({"demo"})
-NEED_RUNS = frozenset({"mark", "mark_sweep", "compare", "clone", "resume", "find", "zoom"})
-OFFERS: Final = {"open": "starter run", "demo": "recorded run", "new": "own run"}
-WORDS: Final = {
+DEMO, UNDO = frozenset({"demo"}), frozenset({"undo"})
+NEED_RUNS = frozenset(
+    {"mark", "mark_sweep", "compare", "clone", "resume", "remove", "find", "zoom"}
+)
+OFFERS: Final = {"open": "starter run", "demo": "recorded run"}
+REQUESTS: Final = {
     "pause": "pause", "continue": "continue", "checkpoint": "save a checkpoint",
     "stop_after_step": "stop after this step", "stop_now": "stop now",
 }  # fmt: skip
+
+
+class ViewPanel(Panel):
+    """A panel that draws the screen's view."""
+
+    view: reactive[View] = reactive(View)
+
+
+class RunsTable(ViewPanel):
+    """One line per run; only visible lines are drawn."""
+
+    navigable = True
+    now: reactive[float] = reactive(0.0, repaint=False)
+
+    @dataclass
+    class Clicked(Message):
+        """A row was clicked, or scrolled to; `double` opens it."""
+
+        index: int
+        double: bool = False
+
+    @dataclass
+    class TitleClicked(Message):
+        """The title of a column was clicked, which sorts by this key."""
+
+        sort: str
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__("runs", **kwargs)
+        self._top = 0
+
+    def watch_now(self, old: float, new: float) -> None:
+        """Animate the marks of live runs."""
+        if pulse(old) != pulse(new) and any(run.active for run in self.view.runs[:200]):
+            self.refresh()
+
+    def topic(self) -> str:
+        return "screen:runs"
+
+    def copy_text(self) -> str:
+        """Return the run's id and name."""
+        run = self.view.selected
+        return f"{run.id} {run.name}" if run else ""
+
+    def visible_rows(self) -> tuple[Row, ...]:
+        return self.view.rows[self._top : self._top + max(1, self.inner.height - 1)]
+
+    def paint(self, width: int, height: int) -> list[Line]:
+        """Titles, then the rows around the cursor; a hint card if there are no runs."""
+        view, palette = self.view, self.palette
+        self.note = table_note(view)
+        if view.problem:
+            return paragraph(view.problem, width, height, palette.bad)
+        if view.is_empty:
+            return card_lines(view, width, height, palette)
+        if not view.loaded:
+            return [[("reading the store", style(palette.label))]]
+        count, rows = len(view.rows), max(1, height - 1)
+        first = max(min(self._top, view.cursor), view.cursor - rows + 1)
+        self._top = max(0, min(first, count - rows))
+        return table_lines(view, self._top, width, height, palette, self.now or time.time())
+
+    def on_click(self, event: events.Click) -> None:
+        """Sort by the clicked title, or go to the clicked row; a double click opens it."""
+        x, y = self.inside(event.offset)
+        column = column_at(fitting(self.inner.width, self.view), x)
+        if y == 0 and column is not None and column.sort:
+            self.post_message(self.TitleClicked(column.sort))
+        elif 0 < y <= len(self.view.rows) - self._top:
+            self.post_message(self.Clicked(y - 1 + self._top, event.chain > 1))
+
+    def on_mouse_scroll_down(self) -> None:
+        self.post_message(self.Clicked(self.view.moved(3).cursor))
+
+    def on_mouse_scroll_up(self) -> None:
+        self.post_message(self.Clicked(self.view.moved(-3).cursor))
+
+
+class PreviewPanel(ViewPanel):
+    """The run under the cursor at a glance."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__("preview", **kwargs)
+
+    def paint(self, width: int, height: int) -> list[Line]:
+        """The run's preview, or a hint if there is no run."""
+        view, palette = self.view, self.palette
+        run, preview = view.selected, view.preview
+        self.title = (run.name or run.id) if run else "preview"
+        if run is None:
+            hint = "⏎ folds or unfolds the group, space marks its runs."
+            if view.row is None:
+                hint = "The curves of a run appear here."
+            return [[(part, style(palette.label))] for part in wrap(hint, width, height)]
+        if preview is None or preview.detail.summary.key != run.key:
+            return [[("reading", style(palette.label))]]
+        return preview_lines(preview, width, height, palette)
 
 
 class RunsScreen(ControlScreen):
@@ -58,61 +178,46 @@ class RunsScreen(ControlScreen):
     CSS_PATH = "runs.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "open", "open", id="runs.open", tooltip="Watch the run under the cursor"),
-        Binding("down,j", "move(1)", "down", id="runs.down", show=False, tooltip="The next run"),
-        Binding("up,k", "move(-1)", "up", id="runs.up", show=False, tooltip="The run above"),
-        Binding("pagedown", "move(20)", "page down", id="runs.page_down", show=False,
-                tooltip="Twenty runs down"),
-        Binding("pageup", "move(-20)", "page up", id="runs.page_up", show=False,
-                tooltip="Twenty runs up"),
-        Binding("home", "move(-1000000)", "first", id="runs.first", show=False,
-                tooltip="The first run"),
-        Binding("end", "move(1000000)", "last", id="runs.last", show=False,
-                tooltip="The last run"),
         Binding("space", "mark", "mark", id="runs.mark", tooltip="Mark for the next action"),
-        Binding("asterisk", "mark_sweep", "sweep", id="runs.sweep", key_display="*",
+        Binding("G", "mark_sweep", "sweep", id="runs.sweep",
                 tooltip="Mark this run's sweep and no other runs, or unmark it; space adds"),
         Binding("d", "compare", "compare", id="runs.compare",
                 tooltip="The marked runs side by side"),
-        Binding("n", "new", "new", id="runs.new", tooltip="Settings of a new run"),
         Binding("c", "clone", "clone", id="runs.clone", tooltip="A new run with these settings"),
-        Binding("a", "chat", "ask", id="runs.chat", show=False,
+        Binding("A", "chat", "ask", id="runs.chat", show=False,
                 tooltip="Ask the trained model and the one it began as the same thing"),
         Binding("r", "resume", "resume", id="runs.resume",
                 tooltip="Resume from the last checkpoint"),
         *CONTROL_BINDINGS,
         Binding("b", "baseline", "baseline", id="runs.baseline", show=False,
                 tooltip="Pin this run as the baseline"),
-        Binding("t", "tags", "tags", id="runs.tags", show=False, tooltip="Add and remove tags"),
-        Binding("N", "rename", "name", id="runs.rename", show=False, tooltip="Rename"),
-        Binding("i", "note", "note", id="runs.note", show=False, tooltip="Write a note"),
+        Binding("i", "describe", "name, tags, note", id="runs.describe", show=False,
+                tooltip="Name, tags and note of this run; tags of the marked runs"),
         Binding("g", "group", "group", id="runs.group", show=False,
                 tooltip="Group by recipe, task, model, sweep, seed or status"),
-        Binding("G", "group_by", "group by…", id="runs.group_by", show=False,
-                tooltip="Group by any setting or metric"),
-        Binding("C", "columns", "columns…", id="runs.columns", show=False,
-                tooltip="Add columns of any setting or metric"),
-        Binding("o", "order", "order", id="runs.order", show=False,
-                tooltip="Sort by the next column"),
-        Binding("O", "turn_round", "reverse", id="runs.turn_round", show=False,
-                tooltip="Reverse the order"),
-        Binding("R", "running", "running only", id="runs.running", show=False,
-                tooltip="Only active runs"),
-        Binding("A", "archived", "archived too", id="runs.archived", show=False,
-                tooltip="Show archived runs as well"),
-        Binding("x", "archive", "archive…", id="runs.archive", show=False,
-                tooltip="Hide runs from the list; u brings them back"),
-        Binding("u", "undo", "undo", id="runs.undo", show=False,
-                tooltip="Bring back what was archived last"),
+        Binding("m", "columns", "columns…", id="runs.columns", show=False,
+                tooltip="Choose columns from all settings and metrics"),
+        Binding("s", "sort", "sort", id="runs.order", show=False,
+                tooltip="Sort by the next column; a click on a title sorts by it"),
+        Binding("x", "remove", "remove…", id="runs.archive",
+                tooltip="Archive or delete runs; u brings them back"),
+        Binding("u", "undo", "undo", id="runs.undo",
+                tooltip="Bring back what was archived or deleted last"),
         Binding("Q", "queue", "queue", id="runs.queue", show=False,
                 tooltip="The queue of waiting runs"),
-        Binding("p", "demo", "demo", id="runs.demo", tooltip="Play the bundled recorded run"),
+        Binding("P", "demo", "play demo", id="runs.demo", tooltip="Play the bundled recorded run"),
+        unbound("new", "new run", "runs.new", "Settings of a new run"),
+        unbound("group_by", "group by…", "runs.group_by", "Group by any setting or metric"),
+        unbound("reverse", "reverse order", "runs.turn_round", "Sort the other way round"),
+        unbound("active_only", "active runs only", "runs.running", "Only active runs, or all"),
+        unbound("archived", "archived runs too", "runs.archived", "Show archived runs as well"),
     ]  # fmt: skip
 
     view: reactive[View] = reactive(View, repaint=False)
 
     def __init__(self) -> None:
         super().__init__()
-        self._archived_last: tuple[RunSummary, ...] = ()
+        self._undo: list[Callable[[], str]] = []  # each returns what it has brought back
         self._opened = 0  # the open run that the cursor was moved to
         self._awaits_run = False  # whether the open run was not known yet when the cursor moved
 
@@ -123,9 +228,9 @@ class RunsScreen(ControlScreen):
 
     def on_mount(self) -> None:
         """Apply the remembered columns, read the runs, and poll for changes while active."""
-        known = self.workbench.preferences.get("runs.columns", [])
-        columns = tuple(str(name) for name in known) if isinstance(known, list) else ()
-        self.view = replace(self.view, columns=columns)
+        columns = self.workbench.preferences.get("runs.columns", [])
+        if isinstance(columns, list):
+            self.view = replace(self.view, columns=tuple(map(str, columns)))
         self.query_one(RunsTable).focus()
         self.refresh_runs()
         self.set_interval(POLL_S, self._poll)
@@ -145,11 +250,8 @@ class RunsScreen(ControlScreen):
         self._awaits_run = self.run_is_opening
         if self.run_on_watch != self._opened:
             view = self.view.on_run(self.run_on_watch)
-            if view.chosen is not None and view.chosen.key == self.run_on_watch:
+            if view.selected is not None and view.selected.key == self.run_on_watch:
                 self.view, self._opened = view, self.run_on_watch
-
-    def show(self, snapshot: Snapshot) -> None:
-        """Note that this process's run has changed; the next poll reads it."""
 
     def tick(self, now: float) -> None:
         """Animate the marks of live runs, and show the keys that the selected run can use."""
@@ -159,8 +261,10 @@ class RunsScreen(ControlScreen):
         run, bar = self.controlled_run(), self.key_bar
         bar.renamed = HELD if run is not None and run.held else {}
         bar.hidden = DEMO if run is not None and run.active else CONTROLS | DEMO
-        if self.view.empty:
+        if self.view.is_empty:
             bar.renamed, bar.hidden = OFFERS, CONTROLS | NEED_RUNS
+        if not (self._undo or self.view.deleted):
+            bar.hidden |= UNDO
 
     # -- reading ----------------------------------------------------------------------------
 
@@ -172,97 +276,94 @@ class RunsScreen(ControlScreen):
             changed = await self.workbench.reader.ask(lambda reader: reader.changed(), "changed")
         except (StoreError, asyncio.CancelledError):
             return
-        if changed or self.view.empty or any(run.active for run in self.view.runs):
+        if changed or self.view.is_empty or any(run.active for run in self.view.runs):
             self.refresh_runs()
 
     def refresh_runs(self) -> None:
         """Reload the table."""
-        self._read()
+        self._read_list()
 
     @work(exclusive=True, group="runs")
-    async def _read(self) -> None:
-        view = self.view
-        ask = self.workbench.reader.ask
-        extra = () if view.group in GROUPS else (view.group,)
-
-        def read(reader: "StoreReader") -> tuple[tuple[RunSummary, ...], int]:
-            runs = reader.runs(
-                view.filter, sort=view.sort, columns=(*view.columns, *extra),
-                archived=view.archived, metrics=METRICS, limit=MOST_RUNS + 1,
-            )  # fmt: skip
-            return runs, sum(item.state == "queued" for item in reader.queue())
-
+    async def _read_list(self) -> None:
+        """Read the table; the cursor stays on its run."""
+        view, selected = self.view, self.view.selected
         try:
-            runs, waiting = await ask(read, "runs")
+            fields = await self.workbench.reader.ask(partial(load_list, view=view), "runs")
         except asyncio.CancelledError:
             return
         except NoStoreError:  # before the very first run
-            runs, waiting = (), 0
+            fields = {"runs": ()}
         except StoreError as error:
             self.view = replace(self.view, problem=str(error), loaded=True)
             return
-        more = len(runs) > MOST_RUNS
-        self.view = replace(self.view.with_runs(runs[:MOST_RUNS]), waiting=waiting, more=more)
+        view = replace(self.view, loaded=True, problem="", **fields)
+        self.view = view.on_run(selected.key) if selected is not None else view.moved(0)
+        self.workbench.has_deleted = bool(view.deleted)
         self._go_to_open_run()
-        await self._read_sight()
+        await self._read_visible()
 
-    async def _read_sight(self) -> None:
+    async def _read_visible(self) -> None:
+        """Read the sparklines of the visible runs and the preview of the selected one."""
         if not (tables := self.query(RunsTable)):
             return  # the screen was closed while the store was read
-        rows = tables.first().in_sight()
-        runs = [row.run for row in rows if row.run is not None]
-        wanted = [run for run in runs if run.active or run.key not in self.view.sparks]
-        chosen = self.view.chosen
+        runs = [row.run for row in tables.first().visible_rows() if row.run is not None]
+        unread = [run for run in runs if run.active or run.key not in self.view.sparks]
+        selected = self.view.selected
+        ask = self.workbench.reader.ask
         try:
-            if wanted:
-                found = await self.workbench.reader.ask(
-                    lambda reader: load_sparks(reader, wanted), "sparks"
-                )
-                self.view = replace(self.view, sparks={**self.view.sparks, **found})
-            if chosen is not None:
-                run: RunSummary = chosen
-                preview = await self.workbench.reader.ask(
-                    lambda reader: load_preview(reader, run), "preview"
-                )
+            if unread:
+                sparks = await ask(partial(load_sparks, runs=unread), "sparks")
+                self.view = replace(self.view, sparks={**self.view.sparks, **sparks})
+            if selected is not None:
+                preview = await ask(partial(load_preview, run=selected), "preview")
                 self.view = replace(self.view, preview=preview)
         except (StoreError, asyncio.CancelledError):
             return
 
     def watch_view(self, _old: View, new: View) -> None:
-        """Pass the view to every panel, and the marked runs to Compare."""
+        """Pass the view to every panel, and what is selected to the other screens."""
         if self.is_mounted:
-            self.workbench.marked = self._side_by_side() if new.marks else msg.CompareRequested(())
+            bench = self.workbench
+            bench.marked = self._side_by_side() if new.marked else msg.CompareRequested(())
+            bench.selected = new.selected.id if new.selected else ""
             for panel in self.query(ViewPanel):
                 panel.view = new
 
     # -- moves ------------------------------------------------------------------------------
 
-    def action_move(self, by: int) -> None:
+    @on(Panel.Moved, "#table")
+    def move(self, event: Panel.Moved) -> None:
         """Move the cursor; the preview follows once it stops."""
+        self._move(event.rows)
+
+    def _move(self, by: int) -> None:
         self.view = self.view.moved(by)
         self._rest()
 
     @work(exclusive=True, group="rest")
     async def _rest(self) -> None:
         await asyncio.sleep(PREVIEW_DELAY_S)
-        await self._read_sight()
+        await self._read_visible()
 
-    @on(RowPicked)
-    def pick(self, message: RowPicked) -> None:
-        """A row was clicked."""
-        self.action_move(message.place - self.view.cursor)
-        if message.twice:
+    @on(RunsTable.Clicked)
+    def click(self, message: RunsTable.Clicked) -> None:
+        self._move(message.index - self.view.cursor)
+        if message.double:
             self.action_open()
+
+    @on(RunsTable.TitleClicked)
+    def sort_by_title(self, message: RunsTable.TitleClicked) -> None:
+        self._relist(sort=self.view.sorted_by(message.sort).sort)
 
     def action_open(self) -> None:
         """Watch the run, fold the group, or launch the starter preset if there are no runs."""
         view = self.view
-        if view.empty:
+        if view.is_empty:
             self._start_starter()
-        elif view.chosen is not None:
-            self.post_message(msg.RunOpened(view.chosen.id))
+        elif view.selected is not None:
+            self.post_message(msg.RunOpened(view.selected.id))
         else:
-            self.view = view.toggled()
+            self.view = view.toggle_fold()
 
     def _start_starter(self) -> None:
         from grpo_engine.config.parse import build
@@ -272,22 +373,22 @@ class RunsScreen(ControlScreen):
 
     def action_mark(self) -> None:
         """Mark the run or the whole group."""
-        self.view = self.view.marked()
+        self.view = self.view.mark()
         self._rest()
 
     def action_mark_sweep(self) -> None:
         """Mark the run's sweep in place of what was marked, or unmark it."""
-        chosen = self.view.chosen
-        if chosen is not None and chosen.sweep_id is None:
-            self.notify(f"{chosen.name or chosen.id} is part of no sweep; space marks runs.")
+        run = self.view.selected
+        if run is not None and run.sweep_id is None:
+            self.notify(f"{run.name or run.id} is part of no sweep; space marks runs.")
         self.view = self.view.mark_sweep()
 
     def action_baseline(self) -> None:
         """Pin the run on top as the baseline, or unpin it."""
-        chosen = self.view.chosen
-        if chosen is not None:
-            key = 0 if chosen.key == self.view.baseline else chosen.key
-            self.view = replace(self.view, baseline=key).on_run(chosen.key)
+        run = self.view.selected
+        if run is not None:
+            key = 0 if run.key == self.view.baseline else run.key
+            self.view = replace(self.view, baseline=key).on_run(run.key)
 
     # -- other screens ----------------------------------------------------------------------
 
@@ -297,8 +398,8 @@ class RunsScreen(ControlScreen):
 
     def action_clone(self) -> None:
         """Open the form with this run's settings."""
-        if self.view.chosen is not None:
-            self.post_message(msg.NewRunRequested(clone=self.view.chosen.id))
+        if self.view.selected is not None:
+            self.post_message(msg.NewRunRequested(clone=self.view.selected.id))
 
     @work(exclusive=True, group="chat")
     async def action_chat(self) -> None:
@@ -307,12 +408,12 @@ class RunsScreen(ControlScreen):
         from grpo_tui.app.chat.client import pair_of
         from grpo_tui.app.tui.dialogs.chat import ChatScreen
 
-        chosen = self.view.chosen
-        if chosen is None:
+        run = self.view.selected
+        if run is None:
             return
         try:
             pair = await self.workbench.reader.ask(
-                lambda reader: pair_of(reader, chosen.id, None), "chat"
+                lambda reader: pair_of(reader, run.id, None), "chat"
             )
         except (StoreError, EngineError, asyncio.CancelledError) as error:
             self.notify(str(error), severity="warning", markup=False)
@@ -321,16 +422,16 @@ class RunsScreen(ControlScreen):
 
     def action_resume(self) -> None:
         """Resume the run from its last checkpoint."""
-        chosen = self.view.chosen
-        if chosen is None:
+        run = self.view.selected
+        if run is None:
             return
-        if chosen.status in ("running", "paused"):
-            self.notify(f"{chosen.name or chosen.id} has not ended yet; ⏎ opens it.")
-        elif chosen.status == "completed":
-            name = chosen.name or chosen.id
+        name = run.name or run.id
+        if run.status in ("running", "paused"):
+            self.notify(f"{name} has not ended yet; ⏎ opens it.")
+        elif run.status == "completed":
             self.notify(f"{name} is complete; `grpo-tui resume {name} --steps N` continues it.")
         else:
-            self.post_message(msg.ResumeRequested(chosen.id))
+            self.post_message(msg.ResumeRequested(run.id))
 
     def action_compare(self) -> None:
         """Compare the marked runs side by side."""
@@ -341,11 +442,12 @@ class RunsScreen(ControlScreen):
             self.post_message(request)
 
     def _side_by_side(self) -> msg.CompareRequested:
-        """The baseline, if one is pinned, and the picked runs."""
-        pinned = self.view.pinned
-        picked = [run for run in self.view.picked if run.key != self.view.baseline]
-        runs = [pinned, *picked] if pinned else picked
-        return msg.CompareRequested(tuple(run.id for run in runs), pinned.id if pinned else "")
+        """The baseline, if one is pinned, and the selected runs."""
+        baseline = self.view.baseline_run
+        refs = [run.id for run in self.view.selection if run.key != self.view.baseline]
+        if baseline is None:
+            return msg.CompareRequested(tuple(refs))
+        return msg.CompareRequested((baseline.id, *refs), baseline.id)
 
     def action_demo(self) -> None:
         """Play the bundled recording in the terminal, then return."""
@@ -364,22 +466,20 @@ class RunsScreen(ControlScreen):
 
     def action_queue(self) -> None:
         """Show the queue."""
-        from grpo_tui.app.tui.screens.runs.queue import QueueScreen
+        from grpo_tui.app.tui.screens.runs.dialogs import QueueScreen
 
         self.app.push_screen(QueueScreen(), lambda _: self.refresh_runs())
 
-    # -- controlling the run under the cursor, wherever it is training ---------------------------
+    # -- controlling the run under the cursor, wherever it is training ----------------------
 
     def _session(self, run: RunSummary) -> Session | None:
         """The session of a run that trains in this process or is on screen."""
-        bench = self.workbench
-        if bench.live is not None and bench.live.run == run.key:
-            return bench.live
-        return bench.session if bench.session and bench.session.run == run.key else None
+        sessions = (self.workbench.live, self.workbench.session)
+        return next((one for one in sessions if one is not None and one.run == run.key), None)
 
     def controlled_run(self) -> ControlledRun | None:
         """The run under the cursor."""
-        run = self.view.chosen
+        run = self.view.selected
         if run is None:
             return None
         session = self._session(run)
@@ -390,24 +490,24 @@ class RunsScreen(ControlScreen):
 
     def send(self, verb: Asked) -> None:
         """Send a request; the answer names the run."""
-        run, found = self.view.chosen, self.controlled_run()
-        if run is None or found is None:
+        run, controlled = self.view.selected, self.controlled_run()
+        if run is None or controlled is None:
             self.notify("No run is under the cursor.", severity="warning")
         elif self.workbench.read_only:
             self.notify("This view is read-only.", severity="warning")
-        elif not found.active:
-            self.notify(f"{found.name} has ended.", severity="warning", markup=False)
+        elif not controlled.active:
+            self.notify(f"{controlled.name} has ended.", severity="warning", markup=False)
         else:
-            self.notify(f"Asked {found.name} to {WORDS[verb]}.", markup=False)
+            self.notify(f"Asked {controlled.name} to {REQUESTS[verb]}.", markup=False)
             session = self._session(run)
             if session is not None and session.feed.may_control:
                 session.ask(verb)
                 self.workbench.frame_now()
             else:
-                self.run_worker(partial(self._leave_request, run, verb), thread=True,
+                self.run_worker(partial(self._send_request, run, verb), thread=True,
                                 group="control", exit_on_error=False)  # fmt: skip
 
-    def _leave_request(self, run: RunSummary, verb: str) -> None:
+    def _send_request(self, run: RunSummary, verb: str) -> None:
         """Send a request through the store to the training process; called on a thread."""
         try:
             problem = writes.request(self.workbench.store, run, verb)
@@ -418,111 +518,87 @@ class RunsScreen(ControlScreen):
                 self.notify, f"{run.name or run.id}: {problem}", severity="warning", markup=False
             )
 
-    # -- changes in the store: archive, tags, names, notes -----------------------------------
+    # -- changes in the store: archive, delete, name, tags, note -----------------------------
 
     @work(group="write")
-    async def _write(self, call: Callable[[], None], done: str) -> None:
+    async def _write(self, call: Callable[[], str]) -> None:
+        """Change the store on the writer's thread, and say what was done."""
         if self.workbench.read_only:
             self.notify("This view is read-only.", severity="warning")
             return
         try:
-            await self.workbench.write(call)
+            self.notify(await self.workbench.write(call))
         except StoreError as error:
             self.notify(str(error), severity="error")
             return
-        self.notify(done)
         self.refresh_runs()
 
-    def action_archive(self) -> None:
-        """Archive the marked runs, or restore archived ones."""
-        picked, path = self.view.picked, self.workbench.store
-        going = [run for run in picked if run.active]
-        if not picked:
+    def action_remove(self) -> None:
+        """Ask whether to archive or to delete the marked runs."""
+        from grpo_tui.app.tui.screens.runs.dialogs import RemoveDialog
+
+        runs = self.view.selection
+        active = next((run for run in runs if run.active), None)
+        if active is not None:
+            self.notify(f"{active.name or active.id} has not ended yet; stop it first (S).")
+        elif runs and self.workbench.read_only:
+            self.notify("This view is read-only.", severity="warning")
+        elif runs:
+            self.app.push_screen(RemoveDialog(runs), partial(self._remove, runs))
+
+    def _remove(self, runs: tuple[RunSummary, ...], how: str | None) -> None:
+        path = self.workbench.store
+        changes: dict[str, Callable[[], str]] = {
+            "archive": partial(writes.set_archived, path, runs, True),
+            "restore": partial(writes.set_archived, path, runs, False),
+            "delete": partial(writes.delete, path, runs),
+        }
+        if how not in changes:
             return
-        if going:
-            self.notify(f"{going[0].name or going[0].id} has not ended yet; stop it first (s).")
-            return
-        back = all(run.archived for run in picked)
-        self._archived_last = () if back else picked
-        count = f"{len(picked)} run{'s' if len(picked) > 1 else ''}"
-        them = "it" if len(picked) == 1 else "them"
-        done = f"{count} back in the list." if back else f"{count} archived; u brings {them} back."
-        self.view = replace(self.view, marks=frozenset())
-        self._write(partial(writes.set_archived, path, picked, not back), done)
+        self.view = replace(self.view, marked=frozenset())
+        if how != "restore":
+            self._undo.append(changes["restore"] if how == "archive" else self._restore)
+        self._write(changes[how])
 
     def action_undo(self) -> None:
-        """Restore what was archived last."""
-        runs, self._archived_last = self._archived_last, ()
+        """Bring back what was archived or deleted last, also by an earlier process."""
+        self._write(self._undo.pop() if self._undo else self._restore)
+
+    def _restore(self) -> str:
+        return writes.restore(self.workbench.store)
+
+    def action_describe(self) -> None:
+        """Ask for name, tags and note of the selected run, or for tags of the marked ones."""
+        from grpo_tui.app.tui.screens.runs.dialogs import DescribeDialog
+
+        runs = self.view.selection
         if runs:
-            call = partial(writes.set_archived, self.workbench.store, runs, False)
-            self._write(call, f"{len(runs)} run{'s' if len(runs) > 1 else ''} back in the list.")
-        else:
-            self.notify("Nothing was archived here; A shows archived runs.")
+            self.app.push_screen(DescribeDialog(runs), partial(self._describe, runs))
 
-    def action_tags(self) -> None:
-        """Ask for tags to add and remove."""
-        picked = self.view.picked
-        if not picked:
-            return
-        runs = "1 run" if len(picked) == 1 else f"{len(picked)} runs"
-        hint = f"Tags for {runs}, separated by spaces; -tag removes one."
-        now = " ".join(dict.fromkeys(tag for run in picked for tag in run.tags))
-
-        def done(text: str | None) -> None:
-            if text is not None and text.strip():
-                call = partial(writes.change_tags, self.workbench.store, picked, text)
-                self._write(call, "tags changed")
-
-        self.app.push_screen(Ask("tags", f"{hint}\nNow: {now or 'none'}"), done)
-
-    def action_rename(self) -> None:
-        """Ask for another name."""
-        run = self.view.chosen
-        if run is None:
-            return
-        chosen: RunSummary = run
-
-        def done(text: str | None) -> None:
-            if text is not None and text.strip() and text != chosen.name:
-                call = partial(writes.rename, self.workbench.store, chosen, text.strip())
-                self._write(call, f"renamed to {text.strip()}")
-
-        self.app.push_screen(Ask("name", "Another name for this run.", chosen.name), done)
-
-    def action_note(self) -> None:
-        """Ask for a note."""
-        run = self.view.chosen
-        if run is None:
-            return
-        chosen: RunSummary = run
-
-        def done(text: str | None) -> None:
-            if text is not None and text != chosen.note:
-                self._write(partial(writes.annotate, self.workbench.store, chosen, text), "noted")
-
-        self.app.push_screen(Ask("note", "What to remember about this run.", chosen.note), done)
+    def _describe(self, runs: tuple[RunSummary, ...], values: Mapping[str, str] | None) -> None:
+        if values:
+            self._write(partial(writes.describe, self.workbench.store, runs, values))
 
     # -- the list ---------------------------------------------------------------------------
 
     def action_escape(self) -> None:
         """Clear the marks once no search is open."""
-        if self.view.marks and not self.query_one(FindBar).display:
-            self.view = replace(self.view, marks=frozenset())
+        if self.view.marked and not self.query_one(FindBar).display:
+            self.view = replace(self.view, marked=frozenset())
         else:
             super().action_escape()
 
     def find(self, text: str) -> None:
         """Filter by words of name, tags and note, or an expression in the filter language."""
-        self.view = replace(self.view, filter=text, problem="")
-        self.refresh_runs()
+        self._relist(filter=text, problem="")
 
     def _relist(self, **changes: Any) -> None:
         self.view = replace(self.view, **changes)
         self.refresh_runs()
 
-    def action_running(self) -> None:
+    def action_active_only(self) -> None:
         """Toggle between active runs and all."""
-        self._relist(running=not self.view.running)
+        self._relist(active_only=not self.view.active_only)
 
     def action_archived(self) -> None:
         """Show or hide archived runs."""
@@ -530,63 +606,64 @@ class RunsScreen(ControlScreen):
 
     def action_group(self) -> None:
         """Group by the next property."""
-        place = GROUPS.index(self.view.group) if self.view.group in GROUPS else -1
-        self._relist(group=GROUPS[(place + 1) % len(GROUPS)], folded=frozenset())
+        index = GROUPS.index(self.view.group) if self.view.group in GROUPS else -1
+        self._relist(group=GROUPS[(index + 1) % len(GROUPS)], folded=frozenset())
 
     def action_group_by(self) -> None:
-        """Ask what to group by."""
+        """Ask what to group by, and do so if the store has it."""
         hint = "A setting or a metric, such as optimizer.learning_rate. Empty for no groups."
-        ask = Ask("group by", hint, self.view.group)
-        self.app.push_screen(ask, lambda text: self._ask_done("group", text))
+        self.app.push_screen(Ask("group by", hint, self.view.group), self._group_by)
 
-    def action_columns(self) -> None:
-        """Ask which columns to add, and remember them."""
-        hint = (
-            "Settings and metrics, separated by commas, for example\n"
-            "best reward, last kl, =optimizer.learning_rate as lr"
-        )
-        ask = Ask("columns", hint, ", ".join(self.view.columns))
-        self.app.push_screen(ask, lambda text: self._ask_done("columns", text))
-
-    def _ask_done(self, what: str, text: str | None) -> None:
+    def _group_by(self, text: str | None) -> None:
         if text is not None:
-            self._choose(what, tuple(part.strip() for part in text.split(",") if part.strip()))
+            self._try_group(text.strip())
 
     @work(exclusive=True, group="columns")
-    async def _choose(self, what: str, columns: tuple[str, ...]) -> None:
-        """Group by or show these columns, if the store has them."""
-        fixed = what == "group" and columns[:1] and columns[0] in GROUPS
+    async def _try_group(self, group: str) -> None:
         try:
-            if columns and not fixed:
+            if group not in GROUPS:
                 await self.workbench.reader.ask(
-                    lambda reader: reader.runs(columns=columns, limit=0), "columns"
+                    lambda reader: reader.runs(columns=[group], limit=0), "columns"
                 )
         except StoreError as error:
             self.notify(str(error), severity="error", markup=False)
             return
-        if what == "group":
-            self._relist(group=columns[0] if columns else "", folded=frozenset())
+        self._relist(group=group, folded=frozenset())
+
+    @work(exclusive=True, group="columns")
+    async def action_columns(self) -> None:
+        """Choose columns from all settings and metrics, and remember them."""
+        from grpo_tui.app.tui.dialogs.picker import Picker
+        from grpo_tui.app.tui.screens.runs.dialogs import column_items
+
+        columns = self.view.columns
+        try:
+            items = await self.workbench.reader.ask(
+                partial(column_items, columns=columns), "columns"
+            )
+        except (StoreError, asyncio.CancelledError):  # there is no store yet
             return
-        self.workbench.preferences.remember(**{"runs.columns": list(columns)})
-        self._relist(columns=columns)
+        picker = Picker("columns", items, marks=columns, verb="show", optional=True)
+        self.app.push_screen(picker, self._show_columns)
 
-    def action_order(self) -> None:
+    def _show_columns(self, picked: "Picked | None") -> None:
+        if picked is not None:
+            self.workbench.preferences.remember(**{"runs.columns": list(picked.marks)})
+            self._relist(columns=picked.marks)
+
+    def action_sort(self) -> None:
         """Sort by the next visible column; before the first layout, by the next of all columns."""
-        shown = self.query_one(RunsTable).columns or [column.title for column in COLUMNS]
-        keys = [column.sort for column in COLUMNS if column.sort and column.title in shown]
-        now = self.view.sort.lstrip("-")
-        place = keys.index(now) if now in keys else -1
-        self._relist(sort="-" + keys[(place + 1) % len(keys)])
+        columns = fitting(self.query_one(RunsTable).inner.width, self.view) or COLUMNS
+        keys = [column.sort for column in columns if column.sort]
+        current = self.view.sort.lstrip("-")
+        index = keys.index(current) if current in keys else -1
+        self._relist(sort="-" + keys[(index + 1) % len(keys)])
 
-    def action_turn_round(self) -> None:
+    def action_reverse(self) -> None:
         """Reverse the order."""
-        sort = self.view.sort
-        self._relist(sort=sort[1:] if sort.startswith("-") else f"-{sort}")
+        self._relist(sort=self.view.sorted_by(self.view.sort.lstrip("-")).sort)
 
     def exports(self) -> Mapping[str, Callable[[], str]]:
         """The listed runs as CSV, JSON or Markdown."""
-        return {
-            "csv": lambda: as_csv(self.view),
-            "json": lambda: as_json(self.view),
-            "md": lambda: as_markdown(self.view),
-        }
+        formats = {"csv": as_csv, "json": as_json, "md": as_markdown}
+        return {name: partial(write, self.view) for name, write in formats.items()}

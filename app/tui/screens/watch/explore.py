@@ -11,22 +11,17 @@ from textual.message import Message
 from textual.reactive import reactive
 
 from grpo_tui.app.feed.snapshot import Snapshot
-from grpo_tui.app.tui.dialogs.export import Maker
+from grpo_tui.app.tui.dialogs.export import Writer
 from grpo_tui.app.tui.dialogs.picker import Picked
 from grpo_tui.app.tui.messages import ExplainRequested, MetricRequested
 from grpo_tui.app.tui.screens.compare.charts import ChartScreen
 from grpo_tui.app.tui.screens.compare.curves import CurvesPanel
-from grpo_tui.app.tui.screens.compare.texts import curves_csv
-from grpo_tui.app.tui.screens.compare.view import View
-from grpo_tui.app.tui.screens.watch.charts import (
-    GUIDES,
-    charts_of,
-    function_lines,
-    limit_of,
-    reward_chart,
-)
+from grpo_tui.app.tui.screens.compare.render import curves_csv
+from grpo_tui.app.tui.screens.compare.state import View
+from grpo_tui.app.tui.screens.watch.panels import PhaseBar
+from grpo_tui.app.tui.screens.watch.render import function_lines
+from grpo_tui.app.tui.screens.watch.state import GUIDES, charts_of, limit_of, reward_chart
 from grpo_tui.app.tui.widgets.panel import Line, Panel
-from grpo_tui.app.tui.widgets.phase_bar import PhaseBar
 
 POLL_S = 0.5
 
@@ -52,7 +47,7 @@ class ExploreScreen(ChartScreen):
 
     mode = "watch"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "explain_metric", "what is this", id="explore.explain",
+        Binding("enter", "explain_metric", "explain metric", id="explore.explain",
                 tooltip="Explain the chosen metric"),
     ]  # fmt: skip
 
@@ -103,7 +98,7 @@ class ExploreScreen(ChartScreen):
         if isinstance(message, MetricRequested):
             self.choose(message.key)
 
-    def keep(self, refs: Sequence[str]) -> None:
+    def compare_only(self, refs: Sequence[str]) -> None:
         """Leave: the run is no longer stored."""
         if not refs:
             self.leave()
@@ -129,7 +124,7 @@ class ExploreScreen(ChartScreen):
         """Update the elapsed time of the phase."""
         self.query_one(PhaseBar).now = now
 
-    def exports(self) -> Mapping[str, Maker]:
+    def exports(self) -> Mapping[str, Writer]:
         """The curves as CSV."""
         return {"csv": lambda: curves_csv(self.view)} if self.view.comparison is not None else {}
 

@@ -78,7 +78,7 @@ async def test_compare_begins_with_the_open_run(store: Path, size: tuple[int, in
         await watch(app, pilot, "rates-2")
         screen = await on_compare(app, pilot)
         assert names(screen) == ["rates-2"]
-        assert "Only rates-2 is shown." in frames.frame(app)[1]
+        assert "Only rates-2 is compared." in frames.frame(app)[1]
         frames.check(app)
         await pilot.press("plus")
         await pilot.pause()
@@ -152,14 +152,14 @@ async def test_the_cursor_of_runs_is_on_the_run_that_was_opened(store: Path) -> 
         await pilot.press("1")
         screen = app.screen
         assert isinstance(screen, RunsScreen)
-        assert screen.view.chosen is not None
-        assert screen.view.chosen.name == "rates-2"
+        assert screen.view.selected is not None
+        assert screen.view.selected.name == "rates-2"
         # the cursor stays where it is moved to, until another run is opened
         await pilot.press("home", "3", "1")
-        assert screen.view.chosen.name == "lone-wolf"
+        assert screen.view.selected.name == "lone-wolf"
         await watch(app, pilot, "other-1")
         await pilot.press("1")
-        assert screen.view.chosen.name == "other-1"
+        await until(app, lambda: getattr(screen.view.selected, "name", "") == "other-1")
 
 
 async def test_runs_that_were_marked_are_compared_however_one_goes_there(store: Path) -> None:
@@ -187,7 +187,7 @@ async def test_runs_that_were_marked_are_compared_however_one_goes_there(store: 
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("keys", [("5", "asterisk"), ("1", "asterisk", "d")])  # fmt: skip
+@pytest.mark.parametrize("keys", [("5", "G"), ("1", "G", "d")])  # fmt: skip
 async def test_a_sweep_is_compared_with_few_keys_and_the_verdict_is_first(
     store: Path, keys: tuple[str, ...], size: tuple[int, int]
 ) -> None:
@@ -210,7 +210,7 @@ async def test_a_sweep_is_compared_with_few_keys_and_the_verdict_is_first(
         frames.check(app)
 
 
-@pytest.mark.parametrize("keys", [("5", "asterisk"), ("1", "asterisk", "d")])
+@pytest.mark.parametrize("keys", [("5", "G"), ("1", "G", "d")])
 async def test_keys_wait_until_the_run_that_was_opened_is_known(
     store: Path, keys: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,19 +243,19 @@ async def test_a_sweep_is_marked_on_runs_and_unmarked(store: Path) -> None:
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
         await watch(app, pilot, "rates-2")
-        await pilot.press("1", "asterisk")
+        await pilot.press("1", "G")
         screen = app.screen
         assert isinstance(screen, RunsScreen)
-        assert {run.name for run in screen.view.picked} == RATES
-        await pilot.press("asterisk")
-        assert not screen.view.marks
+        assert {run.name for run in screen.view.selection} == RATES
+        await pilot.press("G")
+        assert not screen.view.marked
         # marks of an earlier comparison leave, and space adds to the sweep
-        await pilot.press("home", "space", "end", "asterisk")
-        assert {run.name for run in screen.view.picked} == {"other-1", "other-2"}
+        await pilot.press("home", "space", "end", "G")
+        assert {run.name for run in screen.view.selection} == {"other-1", "other-2"}
         await pilot.press("home", "space")
-        assert {run.name for run in screen.view.picked} == {"lone-wolf", "other-1", "other-2"}
-        await pilot.press("home", "asterisk")
-        assert len(screen.view.marks) == 3
+        assert {run.name for run in screen.view.selection} == {"lone-wolf", "other-1", "other-2"}
+        await pilot.press("home", "G")
+        assert len(screen.view.marked) == 3
         assert "lone-wolf is part of no sweep" in app.said[-1].text
 
 
@@ -263,7 +263,8 @@ async def test_a_sweep_takes_the_place_of_the_runs_that_were_compared(store: Pat
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await opened(app, pilot, ("lone-wolf", "rates-1"))
-        await pilot.press("J", "asterisk")
+        screen.query_one(RunsPanel).focus()
+        await pilot.press("down", "G")
         await until(app, lambda: set(names(screen)) == RATES)
 
 
@@ -272,10 +273,10 @@ async def test_the_newest_sweep_is_compared_where_a_run_has_none(store: Path) ->
     async with app.run_test(size=(120, 40)) as pilot:
         await watch(app, pilot, "lone-wolf")
         screen = await on_compare(app, pilot)
-        assert "Only lone-wolf is shown." in frames.text(app)
-        assert "* the newest sweep." in frames.text(app)
-        await until(app, lambda: "* sweep" in frames.frame(app)[-1], app.frame_now)
-        await pilot.press("asterisk")
+        assert "Only lone-wolf is compared." in frames.text(app)
+        assert "G the newest sweep." in frames.text(app)
+        await until(app, lambda: "G sweep" in frames.frame(app)[-1], app.frame_now)
+        await pilot.press("G")
         await until(app, lambda: set(names(screen)) == RATES)
 
 
@@ -284,7 +285,7 @@ async def test_without_a_sweep_compare_says_so(tmp_path: Path) -> None:
     app = workbench(tmp_path / "runs.db")
     async with app.run_test(size=(120, 40)) as pilot:
         await watch(app, pilot, "lone-wolf")
-        screen = await on_compare(app, pilot, "asterisk")
+        screen = await on_compare(app, pilot, "G")
         await pilot.pause()
         assert names(screen) == ["lone-wolf"]
         assert app.said[-1].text == "No run is part of a sweep; + adds runs one by one."
@@ -406,7 +407,7 @@ async def test_names_and_values_of_two_runs_are_not_cut(
         assert any("calm-otter" in line and "brave-fox" in line for line in shown)
         # a row for each of two settings, none is left blank
         assert settings.size.height == screen.query_one(RunsPanel).size.height == 2 + 1 + 2
-        await pilot.press("s")
+        screen.action_settings()
         await settled(pilot, screen)
         rows = size[1] // 5
         assert settings.size.height == 2 + 1 + rows

@@ -16,8 +16,8 @@ from grpo_tui.app.text.numbers import short
 from grpo_tui.app.tui.dialogs.picker import Picker
 from grpo_tui.app.tui.looks.colours import PALETTES
 from grpo_tui.app.tui.screens.compare import CompareScreen
-from grpo_tui.app.tui.screens.compare.load import load_comparison
-from grpo_tui.app.tui.screens.compare.view import View
+from grpo_tui.app.tui.screens.compare.panels import RunsPanel
+from grpo_tui.app.tui.screens.compare.state import View, load_comparison
 from grpo_tui.app.tui.screens.runs import RunsScreen
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder
@@ -44,9 +44,9 @@ async def test_exactly_the_settings_that_differ_are_shown(
         shown = [path for path, _, _ in screen.view.settings()]
         assert shown == ["algorithm.beta", "seed"]
         assert "2 differ" in text
-        assert "Differ in algorithm.beta (0.04, 0.1), seed (0, 1)." in text
+        assert "Changed settings: algorithm.beta (0.04, 0.1), seed (0, 1)." in text
         assert list(whole["settings"]) == shown
-        await pilot.press("s")
+        screen.action_settings()
         await pilot.pause()
         assert "task.name" in [path for path, _, _ in screen.view.settings()]
         assert "all settings" in frames.text(app)
@@ -67,7 +67,7 @@ async def test_numbers_on_screen_equal_the_store_and_the_command(
         await until(app, lambda: "raw reward" in frames.text(app))
         text = frames.text(app)
         assert "step 6" in text
-        for key in screen.view.known_metrics():
+        for key in screen.view.metric_keys():
             cells = whole["metrics"][key]["runs"]
             for ref, run in zip(refs, (1, 2), strict=True):
                 own = screen.view.cell(key, ref)
@@ -104,7 +104,7 @@ async def test_the_crosshair_reads_every_run_at_the_same_place(store: Path) -> N
         await settled(pilot, screen)
         assert screen.view.x == 8
         assert "brave-fox ended before" in frames.text(app)
-        await pilot.press("c")
+        screen.action_common()
         assert screen.view.x == 6
         await pilot.press("at")
         await pilot.pause()
@@ -127,7 +127,8 @@ async def test_axes_are_steps_tokens_and_wall_time(store: Path) -> None:
         await settled(pilot, screen)
         assert "at equal wall time" in frames.text(app)
         assert screen.view.x == pytest.approx(6 * 2.1)
-        await pilot.press("a", "L", "equals_sign", "minus", "minus")
+        await pilot.press("a", "equals_sign", "minus", "minus")
+        screen.action_log()
         await settled(pilot, screen)
         text = frames.text(app)
         assert "by step" in text
@@ -140,7 +141,8 @@ async def test_another_baseline_turns_the_deltas_round(store: Path) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await opened(app, pilot)
         first = screen.view.cell("reward", screen.view.refs[1])
-        await pilot.press("J", "b")
+        screen.query_one(RunsPanel).focus()
+        await pilot.press("down", "b")
         await settled(pilot, screen)
         assert screen.view.base is not None
         assert screen.view.base.name == "brave-fox"
@@ -218,7 +220,7 @@ async def test_an_empty_screen_helps_and_picks_runs(store: Path) -> None:
         await pilot.press(*"otter", "enter")
         await settled(pilot, screen)
         assert [run.name for run in screen.view.runs] == ["calm-otter"]
-        assert "Only calm-otter is shown. + adds runs" in frames.text(app)
+        assert "Only calm-otter is compared. + adds runs" in frames.text(app)
         frames.check(app)
         await pilot.press("x")
         await settled(pilot, screen)
@@ -260,11 +262,13 @@ async def test_gaps_missing_metrics_and_early_ends_are_said(tmp_path: Path) -> N
         assert "begun never recorded reward" in text
         assert screen.view.x == 4
         frames.check(app)
-        await pilot.press("down", "down", "L", "end")
+        await pilot.press("down", "down", "end")
+        screen.action_log()
         await settled(pilot, screen)
         assert screen.view.metric == "completions/mean_length"
         frames.check(app)
-        await pilot.press("up", "L")
+        await pilot.press("up")
+        screen.action_log()
         await settled(pilot, screen)
         assert screen.view.metric == "kl"
         assert "holes never recorded kl" in frames.text(app)
@@ -305,25 +309,26 @@ async def test_hidden_and_dropped_runs_leave_the_charts_but_keep_their_marks(sto
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await opened(app, pilot)
         fox = screen.view.refs[1]
-        look = screen.view.look(fox, PALETTES["dark"])
+        look = screen.view.marker(fox, PALETTES["dark"])
         await pilot.press("space")
         await pilot.pause()
-        assert [run.id for run in screen.view.drawn] == [fox]
-        await pilot.press("J", "space")
+        assert [run.id for run in screen.view.visible_runs] == [fox]
+        screen.query_one(RunsPanel).focus()
+        await pilot.press("down", "space")
         await pilot.pause()
-        assert [run.id for run in screen.view.drawn] == [fox]
-        await pilot.press("K", "space", "x")
+        assert [run.id for run in screen.view.visible_runs] == [fox]
+        await pilot.press("up", "space", "x")
         await settled(pilot, screen)
         assert [run.id for run in screen.view.runs] == [fox]
-        assert screen.view.look(fox, PALETTES["dark"]) == look
+        assert screen.view.marker(fox, PALETTES["dark"]) == look
 
 
 def test_thirty_runs_are_told_apart_by_mark_and_colour_together() -> None:
     view = View().with_refs([str(number) for number in range(30)])
     for palette in PALETTES.values():
-        looks = {(one := view.look(ref, palette)).mark + str(one.colour) for ref in view.refs}
+        looks = {(one := view.marker(ref, palette)).mark + str(one.colour) for ref in view.refs}
         assert len(looks) == 30
-        first = [view.look(str(number), palette) for number in range(10)]
+        first = [view.marker(str(number), palette) for number in range(10)]
         assert len({look.mark for look in first}) == 10
 
 

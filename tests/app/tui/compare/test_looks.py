@@ -16,8 +16,8 @@ from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.screens.compare.curves import CurvesPanel
 from grpo_tui.app.tui.screens.compare.panels import PagePanel, RunsPanel
-from grpo_tui.app.tui.screens.compare.texts import as_csv, as_json, as_markdown, curves_csv
-from grpo_tui.app.tui.screens.compare.view import MARKS, PAGES, View
+from grpo_tui.app.tui.screens.compare.render import as_csv, as_json, as_markdown, curves_csv
+from grpo_tui.app.tui.screens.compare.state import MARKS, PAGES, View
 from grpo_tui.experiments.reader import StoreReader
 from tests.app import frames
 from tests.app.compared import (
@@ -56,8 +56,8 @@ async def test_frames_are_whole_on_every_page_size_and_theme(
         screen = await opened(app, pilot)
         frames.check(app)
         assert "calm-otter" in frames.text(app)
-        for _ in range(6):
-            await pilot.press("v")
+        for _ in range(5):
+            await pilot.press("right_square_bracket")
             await settled(pilot, screen)
             frames.check(app)
         await pilot.press("z")
@@ -141,9 +141,9 @@ async def test_the_mouse_does_what_keys_do(store: Path) -> None:
         await settled(pilot, screen)
         assert screen.view.chart == 1
         assert screen.view.x == 0
-        await pilot.click(PagePanel, offset=(33, 1))
+        await pilot.click(PagePanel, offset=(21, 1))
         await settled(pilot, screen)
-        assert screen.view.page == "seeds"
+        assert screen.view.page == "answers"
 
 
 async def test_copy_gives_the_focused_panel(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +184,7 @@ async def test_the_keys_that_choose_the_runs_are_on_the_key_line_of_a_small_term
     async with app.run_test(size=(80, 24)) as pilot:
         await opened(app, pilot)
         # there is no sweep
-        await until(app, lambda: "b baseline" in frames.frame(app)[-1])
+        await until(app, lambda: "[ ] page  + add runs  b baseline" in frames.frame(app)[-1])
 
 
 async def test_numbers_say_what_they_are_where_they_stand(store: Path) -> None:
@@ -219,7 +219,7 @@ async def test_only_the_verdict_marks_what_is_better(
         screen = await opened(app, pilot)
         for metric in screen.view.metrics:
             choose(screen, metric)
-            for page in ("metrics", "seeds", "grid"):
+            for page in ("metrics", "ranking"):
                 screen.turn_to(page)
                 await settled(pilot, screen)
                 text = frames.text(app)
@@ -246,10 +246,10 @@ async def test_only_the_verdict_marks_what_is_better(
             # it stands once for each setting; its other seeds point to that row
             first = next(place for place, line in enumerate(rows) if "b0.4-" in line)
             assert [place for place, line in enumerate(rows[:6]) if said in line] == [first]
-            shown = [re.findall(r"baseline|with \S", line)[0] for line in rows[:3]]
-            assert shown == ["baseline", "with ◆", "with ◆"]
-            mark = screen.view.look(other.own.runs[0], screen.query_one(RunsPanel).palette).mark
-            assert all(f"with {mark}" in line for line in rows[first + 1 : 6])
+            shown = [re.findall(r"baseline|same setting as \S", line)[0] for line in rows[:3]]
+            assert shown == ["baseline", "same setting as ◆", "same setting as ◆"]
+            mark = screen.view.marker(other.own.runs[0], screen.query_one(RunsPanel).palette).mark
+            assert all(f"same setting as {mark}" in line for line in rows[first + 1 : 6])
 
 
 async def test_what_is_read_is_said_where_the_results_will_be(store: Path) -> None:

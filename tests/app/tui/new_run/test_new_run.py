@@ -104,7 +104,7 @@ async def test_all_settings_are_listed_by_section_and_the_cursor_stays_in_view(
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await opened(app, pilot)
         assert [row.path for row in screen.view.rows] == list(MAIN)
-        screen.action_all_settings()
+        screen.action_list("all_settings")
         assert len(screen.view.rows) == len(screen.view.form.fields)
         for section in ("model", "task", "rewards"):
             screen.action_section(1)
@@ -217,7 +217,7 @@ async def test_clone_from_runs_shows_exactly_the_setting_that_differs(store: Pat
         await pilot.press("enter")
         await write(pilot, "0.2")
         await pilot.press("enter")
-        screen.action_changed()
+        screen.action_list("only_changed")
         await pilot.pause()
         assert screen.view.form.changed == ("algorithm.beta",)
         assert [row.path for row in screen.view.rows] == ["algorithm.beta"]
@@ -327,6 +327,27 @@ async def test_the_last_line_has_the_keys_of_the_page(store: Path) -> None:
         await pilot.press("escape")
         await pilot.pause()
         assert frames.frame(app)[-1].startswith(" ⏎ edit  L launch…")
+
+
+async def test_a_page_is_copied_as_text_and_of_the_prompts_the_chosen_one(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot)
+        (example,) = EXAMPLES["examples"]
+        other = {**example, "text": "say\n\x1b[31mred"}
+        screen.view = replace(screen.view, examples={**EXAMPLES, "examples": [example, other]})
+        panel = screen.query_one(PagePanel)
+        assert panel.copy_text().splitlines()[0].startswith("answers")
+        await turn_to(pilot, screen, "prompts")
+        assert panel.copy_text() == "1 + 2 = ?"
+        await pilot.press("n")
+        assert panel.copy_text().startswith("say\n")
+        assert "\x1b" not in panel.copy_text()
+        await pilot.press("p", "p")
+        assert screen.view.example == 1
+        for page in PAGES[:-1]:
+            await turn_to(pilot, screen, page)
+            assert panel.copy_text()
 
 
 async def test_taking_a_change_back_ends_typing(store: Path) -> None:

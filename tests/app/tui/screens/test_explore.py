@@ -12,7 +12,7 @@ from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.dialogs.picker import Picker
 from grpo_tui.app.tui.messages import MetricRequested
 from grpo_tui.app.tui.preferences import Preferences
-from grpo_tui.app.tui.screens.compare.view import LEAST_STEPS
+from grpo_tui.app.tui.screens.compare.state import MIN_STEPS
 from grpo_tui.app.tui.screens.watch import WatchScreen
 from grpo_tui.app.tui.screens.watch.explore import ExploreScreen
 from grpo_tui.experiments.reader import StoreReader
@@ -73,7 +73,7 @@ async def test_a_chart_alone_has_its_extremes_and_its_limit_at_every_size(
         text = frames.text(app)
         assert f"max {with_unit(max(kl.values()), '')} @{max(kl, key=lambda s: kl[s])}" in text
         assert f"last {with_unit(kl[STEPS], '')} @{STEPS}" in text
-        await pilot.press("o")
+        screen.action_solo()
         await pilot.pause()
         frames.check(app)
         await pilot.press("z")
@@ -126,7 +126,8 @@ async def test_one_crosshair_reads_all_charts_at_one_step(store: Path) -> None:
     app = workbench(store)
     async with app.run_test(size=(200, 60)) as pilot:
         screen = await explored(app, pilot)
-        await pilot.press("o", *["minus"] * 6, "home", *["right"] * 9)
+        screen.action_solo()
+        await pilot.press(*["minus"] * 6, "home", *["right"] * 9)
         await until(app, lambda: screen.view.charts is not None)
         await pilot.pause()
         assert screen.view.smoothing == 0
@@ -143,19 +144,23 @@ async def test_the_axis_zooms_around_the_crosshair_and_pans(store: Path) -> None
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await explored(app, pilot)
-        await pilot.press("end", "right_square_bracket", "right_square_bracket")
+        await pilot.press("end")
+        screen.action_zoom_axis(1)
+        screen.action_zoom_axis(1)
         assert screen.view.window == (STEPS * 0.75, STEPS)
-        await pilot.press("less_than_sign")
+        screen.action_pan(-1)
         assert screen.view.window == (STEPS * 0.75 - 2.5, STEPS - 2.5)
         await pilot.press("home")
         assert screen.view.window == (0.0, STEPS * 0.25)
-        await pilot.press(*["right_square_bracket"] * 9)
-        assert screen.view.window == (0.0, LEAST_STEPS)
+        for _ in range(9):
+            screen.action_zoom_axis(1)
+        assert screen.view.window == (0.0, MIN_STEPS)
         await until(app, lambda: screen.view.charts is not None
-                    and screen.view.charts.span == LEAST_STEPS)  # fmt: skip
+                    and screen.view.charts.span == MIN_STEPS)  # fmt: skip
         await pilot.pause()
         frames.check(app)
-        await pilot.press(*["left_square_bracket"] * 9)
+        for _ in range(9):
+            screen.action_zoom_axis(-1)
         assert screen.view.window is None
 
 

@@ -17,7 +17,7 @@ from grpo_engine.config.parse import build
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.screens.runs import RunsScreen
-from grpo_tui.app.tui.screens.runs.texts import as_csv, as_json, as_markdown
+from grpo_tui.app.tui.screens.runs.render import as_csv, as_json, as_markdown
 from grpo_tui.experiments.record.recorder import Recorder
 from grpo_tui.experiments.store import ExperimentStore
 from tests.app import frames
@@ -53,9 +53,10 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-KEYS = ("g", "g", "g", "g", "g", "g", "g", "down", "z", "z", "y", "t", "escape", "N", "escape", "i",
-        "escape", "s", "b", "e", "escape", "space", "down", "space", "d", "v", "v", "v", "v",
-        "plus", "escape", "1", "c", "v", "escape", "escape", "1", "enter", "tab", "tab", "tab",
+KEYS = ("g", "g", "g", "g", "g", "g", "g", "down", "z", "z", "y", "x", "escape", "m", "escape", "i",
+        "escape", "s", "b", "e", "escape", "space", "down", "space", "d", "right_square_bracket",
+        "right_square_bracket", "plus", "escape", "1", "c", "v", "escape", "escape", "1", "enter",
+        "tab", "tab", "tab",
         "down", "enter", "escape", "ctrl+c", "escape", "4", "v", "escape", "question_mark",
         "escape")  # fmt: skip
 

@@ -112,7 +112,7 @@ async def test_what_another_beta_would_have_changed_is_five_keys_from_watch(stor
         assert "Later steps would have" in text
         assert "temperature" not in text
         assert isinstance(app.screen, LabScreen)
-        told = [words for ((words, _),) in notes(app.screen.state, 400, 1, PALETTES["dark"])]
+        told = [words for ((words, _),) in notes(app.screen.view, 400, 1, PALETTES["dark"])]
         assert "The run's ratios are from ." in told[0]
 
 
@@ -138,10 +138,10 @@ async def test_a_live_run_is_asked_with_the_same_keys(tmp_path: Path) -> None:
         lab = await opened(app, pilot)
         await pilot.press("enter", "full_stop", "1", "enter")
         await computed(app, pilot)
-        assert lab.state.steps == (1, 2, 3, 4)
+        assert lab.view.steps == (1, 2, 3, 4)
         # the step that is being trained has no token numbers: it is not in the curves
-        assert list(lab.state.curve(lab.state.recipe)) == [1, 2, 3]
-        effect = lab.state.effect(lab.state.recipe)
+        assert list(lab.view.curve(lab.view.recipe)) == [1, 2, 3]
+        effect = lab.view.effect(lab.view.recipe)
         assert effect is not None
         assert effect.missing == frozenset()
         assert "● beta 0.1" in frames.text(app)
@@ -191,7 +191,7 @@ async def test_the_groups_of_a_step_have_their_prompts_where_there_is_room(store
         lab = await opened(app, pilot)
         await pilot.press("t")
         await computed(app, pilot)
-        asks = [asked(group.prompt_text)[:24] for group in lab.state.step.groups]
+        asks = [asked(group.prompt_text)[:24] for group in lab.view.step.groups]
         assert asks[0]
         assert [ask for ask in asks if ask not in frames.text(app)] == []
 
@@ -213,8 +213,8 @@ async def test_groups_without_room_are_counted_and_an_answer_has_room_for_its_to
         await pilot.resize_terminal(80, 20)
         lab.query_one(EffectPanel).focus()
         await pilot.press("down", "t", "down", "down", "down")
-        assert lab.state.group is lab.state.step.groups[1]
-        assert lab.state.answer_at == 3
+        assert lab.view.group is lab.view.step.groups[1]
+        assert lab.view.answer_at == 3
         text = frames.text(app)
         assert "│ d " in text
         assert "│was " in text
@@ -229,33 +229,33 @@ async def test_a_group_shows_its_answers_before_and_after(store: Path) -> None:
         await computed(app, pilot)
         text = frames.text(app)
         assert "was 0.2" in text
-        view, group = lab.state, lab.state.group
+        view, group = lab.view, lab.view.group
         assert group is not None
         push = view.outcomes[view.recipe].answers(group.index)[0].push
         assert short(abs(push), 3) in next(line for line in text.splitlines() if "│ a " in line)
         assert "would " in text
         assert "push in the loss" in text
         lines = ["".join(text for text, _ in line)
-                 for line in answer_lines(lab.state, 46, 4, PALETTES["dark"])]  # fmt: skip
-        count = len(lab.state.answers)
+                 for line in answer_lines(lab.view, 46, 4, PALETTES["dark"])]  # fmt: skip
+        count = len(lab.view.answers)
         assert "push in the loss" in lines[0]
         assert lines[-1] == f"… and {count - 2} more answers (↑↓)"
-        assert len(answer_lines(lab.state, 46, count + 1, PALETTES["dark"])) == count + 1
+        assert len(answer_lines(lab.view, 46, count + 1, PALETTES["dark"])) == count + 1
         # every answer has its tokens below as far as there are lines, the chosen one first
-        rows = token_lines(lab.state, 80, 60, PALETTES["dark"])
+        rows = token_lines(lab.view, 80, 60, PALETTES["dark"])
         begins = ["".join(text for text, _ in row)[:6].strip() for row in rows]
         assert [one for one in begins if one not in ("", "was", "would")] == ["a", "b", "c", "d"]
-        short_of = token_lines(lab.state, 80, len(rows) - 1, PALETTES["dark"])
+        short_of = token_lines(lab.view, 80, len(rows) - 1, PALETTES["dark"])
         assert short_of == rows[: len(short_of)]
-        assert len(token_lines(lab.state, 80, 2, PALETTES["dark"])) == 0
+        assert len(token_lines(lab.view, 80, 2, PALETTES["dark"])) == 0
         lab.query_one(EffectPanel).focus()
         await pilot.press("down")
-        assert lab.state.answer_at == 1
+        assert lab.view.answer_at == 1
         await pilot.press("up", "up")
-        assert lab.state.answer_at == 0
+        assert lab.view.answer_at == 0
         await pilot.press("backspace")
         await computed(app, pilot)
-        assert lab.state.recipe == view.base
+        assert lab.view.recipe == view.base
 
 
 async def test_a_typed_range_is_looked_at_alone(store: Path) -> None:
@@ -264,14 +264,14 @@ async def test_a_typed_range_is_looked_at_alone(store: Path) -> None:
         lab = await opened(app, pilot)
         await pilot.press("at", "2", "minus", "4", "enter")
         await computed(app, pilot)
-        assert lab.state.steps == (2, 3, 4)
+        assert lab.view.steps == (2, 3, 4)
         assert "steps 2 to 4" in frames.text(app)
         await pilot.press("at", "9", "enter")
         await pilot.pause()
-        assert lab.state.steps == (2, 3, 4)
+        assert lab.view.steps == (2, 3, 4)
         await pilot.press("at", "enter")
         await computed(app, pilot)
-        assert list(lab.state.steps) == [1, 2, 3, 4, 5, 6]
+        assert list(lab.view.steps) == [1, 2, 3, 4, 5, 6]
 
 
 async def test_variants_stand_beside_each_other(store: Path) -> None:
@@ -280,7 +280,7 @@ async def test_variants_stand_beside_each_other(store: Path) -> None:
         lab = await opened(app, pilot)
         await pilot.press("right", "plus", "right", "plus", "down", "right", "plus", "plus")
         await computed(app, pilot)
-        assert [name_of(one, lab.state.base) for one in lab.state.variants] == [
+        assert [name_of(one, lab.view.base) for one in lab.view.variants] == [
             "beta 0.1", "beta 0.3", "clip_low 0.3, beta 0.3", "clip_low 0.3, beta 0.3",
         ]  # fmt: skip
         rows = [line for line in frames.text(app).splitlines() if "●" in line or "○" in line]
@@ -289,9 +289,9 @@ async def test_variants_stand_beside_each_other(store: Path) -> None:
         keys = " ".join(frames.frame(app)[-1].split())
         assert "c clone x remove [ ] variant" in keys
         await pilot.press("x", "[", "[")
-        assert (len(lab.state.variants), lab.state.variant) == (3, 0)
+        assert (len(lab.view.variants), lab.view.variant) == (3, 0)
         await pilot.press("x", "x", "x")
-        assert lab.state.variants == (lab.state.base,)
+        assert lab.view.variants == (lab.view.base,)
         await pilot.pause()
         assert not re.search(r"remove|\] variant|answer", frames.frame(app)[-1])
 
@@ -306,7 +306,7 @@ async def test_what_stored_numbers_cannot_tell_is_refused_and_a_clone_can_train_
         await pilot.pause()
         told = [one.message for one in app._notifications]
         assert any("do not determine what another temperature" in words for words in told)
-        assert lab.state.recipe == lab.state.base
+        assert lab.view.recipe == lab.view.base
         await pilot.press("enter", *"recipe", "equals_sign", *"dapo", "space", *"beta", "space",
                           "full_stop", "1", "enter")  # fmt: skip
         await computed(app, pilot)
@@ -357,8 +357,8 @@ async def test_what_is_not_computed_yet_is_no_number(store: Path) -> None:
         lab = await opened(app, pilot)
         await pilot.press("right")
         await computed(app, pilot)
-        some = {key: one for key, one in lab.state.effects.items() if key != (BETA, 2)}
-        lab.view = replace(lab.state, effects=some)
+        some = {key: one for key, one in lab.view.effects.items() if key != (BETA, 2)}
+        lab.view = replace(lab.view, effects=some)
         await pilot.pause()
         (row,) = [line for line in frames.text(app).splitlines() if "● beta 0.1" in line]
         assert row.strip("│").split()[-4:] == ["…"] * 4
@@ -374,12 +374,12 @@ async def test_a_digit_or_a_dot_begins_the_value_of_the_row(store: Path) -> None
         lab = await opened(app, pilot)
         await pilot.press("full_stop", "1", "enter")
         await computed(app, pilot)
-        assert lab.state.recipe == BETA
+        assert lab.view.recipe == BETA
         await pilot.press("down", "0", "full_stop", "3")
         assert app.screen.query_one(Field).value == "0.3"
         await pilot.press("enter")
         await computed(app, pilot)
-        assert lab.state.recipe == replace(BETA, clip_low=0.3)
+        assert lab.view.recipe == replace(BETA, clip_low=0.3)
 
 
 async def test_help_explains_the_choice_the_numbers_and_the_keys(store: Path) -> None:
@@ -409,7 +409,7 @@ async def test_replies_of_an_environment_have_no_push_in_the_lab(tmp_path: Path)
         assert "was" in lines[reply - 2]
         assert "75" in lines[reply + 1]
         frames.check(app)
-        assert lab.state.answer_at == 0
+        assert lab.view.answer_at == 0
 
 
 @pytest.mark.parametrize("palette", PALETTES.values(), ids=list(PALETTES))

@@ -14,20 +14,20 @@ from textual.pilot import Pilot
 from grpo_engine import events as ev
 from grpo_tui.app.tui import messages as msg
 from grpo_tui.app.tui.app import Workbench
+from grpo_tui.app.tui.dialogs.ask import Ask
+from grpo_tui.app.tui.dialogs.picker import Picker
 from grpo_tui.app.tui.looks.colours import PALETTES
 from grpo_tui.app.tui.preferences import Preferences
-from grpo_tui.app.tui.screens.runs import RunsScreen
-from grpo_tui.app.tui.screens.runs import screen as screen_module
-from grpo_tui.app.tui.screens.runs.columns import fitting
-from grpo_tui.app.tui.screens.runs.load import load_preview
-from grpo_tui.app.tui.screens.runs.panels import PreviewPanel, RunsTable
-from grpo_tui.app.tui.screens.runs.preview import preview_lines
-from grpo_tui.app.tui.screens.runs.queue import QueueScreen
-from grpo_tui.app.tui.screens.runs.texts import as_csv, records
+from grpo_tui.app.tui.screens.runs import RunsScreen, state
+from grpo_tui.app.tui.screens.runs.dialogs import QueueScreen
+from grpo_tui.app.tui.screens.runs.render import as_csv, fitting, preview_lines, records
+from grpo_tui.app.tui.screens.runs.screen import PreviewPanel, RunsTable
+from grpo_tui.app.tui.screens.runs.state import View, load_preview
 from grpo_tui.app.tui.store import writes
 from grpo_tui.experiments.errors import StoreError
 from grpo_tui.experiments.queue import RunQueue
 from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.record.recorder import Recorder
 from grpo_tui.experiments.store import ExperimentStore
 from grpo_tui.experiments.values import AlertView, MetricSeries, RunSummary
 from tests.app import frames
@@ -58,9 +58,9 @@ async def ready(app: Workbench, pilot: Pilot[int]) -> RunsScreen:
     screen = app.screen
     assert isinstance(screen, RunsScreen)
     await pilot.pause()
-    preview, chosen = screen.view.preview, screen.view.chosen
+    preview, selected = screen.view.preview, screen.view.selected
     assert screen.view.loaded
-    assert chosen is None or (preview and preview.detail.summary.key == chosen.key)
+    assert selected is None or (preview and preview.detail.summary.key == selected.key)
     return screen
 
 
@@ -118,7 +118,7 @@ async def test_the_preview_of_a_failed_run_says_once_what_went_wrong(tmp_path: P
         text = frames.text(app)
         assert "DataError: no column" in text
         assert "ended:" not in text
-        assert re.search(r"last step 0, [0-9-]+ [0-9:]+ UTC", text)
+        assert re.search(r"last seen [0-9-]+ [0-9:]+ UTC", text)
         assert "no checkpoint: it would start over" in text
         assert "from there" not in text
         assert re.search(r"\d\d:\d\d:\d\d step 0: no column", text)
@@ -155,7 +155,7 @@ async def test_a_filter_is_typed_and_ended(store: Path) -> None:
 async def test_a_store_of_many_runs_shows_the_first_and_a_search_finds_the_others(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(screen_module, "MOST_RUNS", 2)
+    monkeypatch.setattr(state, "MAX_RUNS", 2)
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await ready(app, pilot)
@@ -196,9 +196,9 @@ async def test_escape_clears_the_marks_once_the_search_is_closed(store: Path) ->
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await ready(app, pilot)
         await pilot.press("space", "space", "slash", "o", "escape")
-        assert len(screen.view.marks) == 2
+        assert len(screen.view.marked) == 2
         await pilot.press("escape")
-        assert screen.view.marks == frozenset()
+        assert screen.view.marked == frozenset()
         assert app.screen is screen
 
 
@@ -232,7 +232,7 @@ async def test_sweeps_of_one_name_are_groups_of_their_own(tmp_path: Path) -> Non
         assert "sweep rates  (2)" in text
         # both are marked and folded alone
         await pilot.press("home", "down", "down", "space")
-        assert {run.name for run in screen.view.picked} == {f"rates-{n}" for n in range(1, 7)}
+        assert {run.name for run in screen.view.selection} == {f"rates-{n}" for n in range(1, 7)}
         await pilot.press("up", "enter")
         await until(app, lambda: "rates-6" not in frames.text(app))
         assert "other-1" in frames.text(app)
@@ -268,19 +268,71 @@ async def test_tags_are_a_column_and_found_by_a_search(tmp_path: Path) -> None:
             assert [run.name for run in screen.view.runs] == [found]
 
 
-async def test_archive_hides_and_undo_brings_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("key", ["a", "d"])
+async def test_what_is_archived_or_deleted_is_hidden_and_undo_brings_it_back(
+    tmp_path: Path, key: str
+) -> None:
     path = tmp_path / "runs.db"
     record(path, run_events(steps=1))
     app = workbench(path)
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await ready(app, pilot)
         await pilot.press("x")
-        await pilot.pause()
-        assert screen.view.runs == ()
-        assert app.said[-1].text == "1 run archived; u brings it back."
+        await pilot.press(key)
+        await until(app, lambda: screen.view.runs == ())
+        assert app.has_deleted is (key == "d")
+        assert ("u brings back what was deleted" in frames.text(app)) is (key == "d")
         await pilot.press("u")
-        await pilot.pause()
+        await until(app, lambda: len(screen.view.runs) == 1)
+        assert not app.has_deleted
+
+
+async def test_nothing_is_removed_before_the_question_is_answered(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    record(path, run_events(steps=1))
+    app = workbench(path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await ready(app, pilot)
+        await pilot.press("x", "escape")
+        await ready(app, pilot)
         assert len(screen.view.runs) == 1
+
+
+async def test_what_an_earlier_workbench_deleted_comes_back_unless_it_left_cleanly(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "runs.db"
+    record(path, run_events(steps=1), name="calm-otter")
+    with closing(ExperimentStore(path)) as opened:
+        opened.delete([opened.key_of("calm-otter")])
+    app = workbench(path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await ready(app, pilot)
+        assert "1 deleted (u)" in frames.text(app)
+        await pilot.press("u")
+        await until(app, lambda: [run.name for run in screen.view.runs] == ["calm-otter"])
+        await pilot.press("x")
+        await pilot.press("d")
+        await until(app, lambda: screen.view.runs == ())
+    app.finish_run()
+    with closing(ExperimentStore(path)) as opened:
+        assert opened.deleted() == ()
+        assert opened.restore() == ()
+
+
+async def test_an_active_run_is_not_removed(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "runs.db")
+    handle = recorder.start_run(CONFIG, name="busy-otter")
+    handle.put(started())
+    assert handle.flush(60)
+    app = workbench(tmp_path / "runs.db")
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await ready(app, pilot)
+        await pilot.press("x")
+        assert app.screen is screen
+        assert "busy-otter has not ended yet" in app.said[-1].text
+    handle.close()
+    recorder.close()
 
 
 async def test_an_undo_at_once_comes_after_the_archiving(
@@ -290,15 +342,15 @@ async def test_an_undo_at_once_comes_after_the_archiving(
     record(path, run_events(steps=1))
     set_archived = writes.set_archived
 
-    def slow_to_archive(path: Path, runs: Sequence[RunSummary], archived: bool) -> None:
+    def slow_to_archive(path: Path, runs: Sequence[RunSummary], archived: bool) -> str:
         time.sleep(0.2 if archived else 0)
-        set_archived(path, runs, archived)
+        return set_archived(path, runs, archived)
 
     monkeypatch.setattr(writes, "set_archived", slow_to_archive)
     app = workbench(path)
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await ready(app, pilot)
-        screen.action_archive()
+        screen._remove(screen.view.selection, "archive")
         screen.action_undo()
         await pilot.pause()
         assert len(screen.view.runs) == 1
@@ -310,7 +362,7 @@ async def test_a_change_of_the_queue_is_seen_without_waiting_for_the_next_look(
     path = tmp_path / "runs.db"
     with closing(ExperimentStore(path)) as opened:
         RunQueue(opened).add(CONFIG, name="otter")
-    monkeypatch.setattr(QueueScreen, "on_mount", lambda self: self._look())  # once
+    monkeypatch.setattr(QueueScreen, "on_mount", lambda self: self.read())  # once
     app = workbench(path)
     async with app.run_test(size=(120, 40)) as pilot:
         await ready(app, pilot)
@@ -340,17 +392,35 @@ async def test_a_change_of_the_queue_that_the_store_refuses_is_told_and_ends_not
         await until(app, lambda: "the store is busy" in "\n".join(frames.frame(app)))
 
 
-async def test_tags_are_asked_for_and_written(tmp_path: Path) -> None:
+async def test_name_tags_and_note_are_one_dialog(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
-    record(path, run_events(steps=1))
+    record(path, run_events(steps=1), name="otter")
+    with closing(ExperimentStore(path)) as opened:
+        opened.tag(1, add=["old", "kept"])
     app = workbench(path)
     async with app.run_test(size=(120, 40)) as pilot:
         await ready(app, pilot)
-        await pilot.press("t", *"good", "enter")
-        await pilot.pause()
-    reader = StoreReader(path)
-    assert reader.resolve("@last").tags == ("good",)
-    reader.close()
+        await pilot.press("i", *"heron", "tab", *" good -old", "tab", *"slow", "enter")
+        await until(app, lambda: app.said and app.said[-1].text == "1 run changed.")
+    with closing(StoreReader(path)) as reader:
+        run = reader.resolve("@last")
+    assert (run.name, run.tags, run.note) == ("heron", ("good", "kept"), "slow")
+
+
+async def test_tags_of_marked_runs_are_changed_together(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    for name, tags in (("otter", ["a", "b"]), ("heron", ["b", "c"])):
+        record(path, run_events(steps=1), name=name)
+        with closing(ExperimentStore(path)) as opened:
+            opened.tag(opened.key_of(name), add=tags)
+    app = workbench(path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await ready(app, pilot)
+        await pilot.press("space", "space", "i", "backspace", *"both", "enter")
+        await until(app, lambda: app.said and app.said[-1].text == "2 runs changed.")
+    with closing(StoreReader(path)) as reader:
+        found = {run.name: run.tags for run in reader.runs()}
+    assert found == {"otter": ("a", "both"), "heron": ("both", "c")}
 
 
 async def test_a_read_only_view_writes_nothing(tmp_path: Path) -> None:
@@ -376,22 +446,21 @@ async def test_an_empty_store_shows_one_card_that_starts_a_run(
         frames.check(app)
         text = frames.text(app)
         assert "two-minute starter run" in text
-        assert "play the bundled recorded run" in text
+        assert "play the recorded run" in text
+        assert "a run of your own" in text
         await until(app, lambda: "⏎ starter run  " in frames.frame(app)[-1], app.frame_now)
-        assert "p recorded run" in frames.frame(app)[-1]
+        assert "P recorded run" in frames.frame(app)[-1]
         assert "space mark" not in frames.text(app)
 
 
 @pytest.mark.parametrize("width", range(30, 220, 7))
 def test_columns_fit_their_room(width: int) -> None:
-    columns = fitting(width, ("last kl",), tagged=True, sort="-tokens_per_second")
+    columns = fitting(width, View(columns=("last kl",), sort="-tokens_per_second"))
     assert len(columns) < 2 or "tok/s" in [column.title for column in columns]
     assert 2 + sum(column.width + 1 for column in columns) <= width
 
 
 def test_csv_guards_names_that_look_like_formulas(tmp_path: Path) -> None:
-    from grpo_tui.app.tui.screens.runs.view import View
-
     path = tmp_path / "runs.db"
     record(path, run_events(steps=1), name="=1+1")
     reader = StoreReader(path)
@@ -405,12 +474,11 @@ async def test_sorting_works_while_the_table_has_no_room(store: Path) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await ready(app, pilot)
         screen.query_one(PreviewPanel).focus()
-        await pilot.press("z", "o")
+        await pilot.press("z", "s")
         assert screen.view.sort.startswith("-")
-        table = screen.query_one(RunsTable)
-        assert not table.columns
+        assert not fitting(screen.query_one(RunsTable).inner.width, screen.view)
         before = screen.view.sort
-        await pilot.press("o")
+        await pilot.press("s")
         assert screen.view.sort not in (before, "")
 
 
@@ -461,9 +529,9 @@ async def test_an_empty_queue_offers_nothing_to_do_with_its_runs(tmp_path: Path)
 
 async def test_titles_of_columns_do_not_run_into_each_other(store: Path) -> None:
     app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
+    async with app.run_test(size=(160, 48)) as pilot:
         await ready(app, pilot)
-        assert "steps  best reward  curve" in frames.text(app)
+        assert "seed  best reward  curve" in frames.text(app)
 
 
 async def test_the_preview_keeps_numbers_near_their_names(store: Path) -> None:
@@ -500,29 +568,55 @@ def test_the_last_alert_of_a_run_has_its_step(tmp_path: Path) -> None:
     )
 
 
-async def test_the_example_of_the_columns_dialog_shows_values(store: Path) -> None:
+async def test_columns_are_picked_from_settings_and_metrics_and_remembered(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(160, 48)) as pilot:
+        screen = await ready(app, pilot)
+        await pilot.press("m")
+        await until(app, lambda: isinstance(app.screen, Picker))
+        await pilot.press(*"learning_rate", "enter")
+        await until(app, lambda: screen.view.columns == ("=optimizer.learning_rate",))
+        await until(app, lambda: " learning_rate " in frames.frame(app)[2])
+        assert app.preferences.get("runs.columns") == ["=optimizer.learning_rate"]
+        await pilot.press("m")
+        await until(app, lambda: isinstance(app.screen, Picker))
+        await pilot.press("space", "enter")
+        await until(app, lambda: screen.view.columns == ())
+
+
+async def test_settings_that_differ_among_the_listed_runs_are_columns(tmp_path: Path) -> None:
+    app = workbench(sweep_of_rates(tmp_path))
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await ready(app, pilot)
+        assert "learning_rate" in frames.frame(app)[2]
+        row = next(line for line in frames.frame(app) if "rates-1" in line)
+        assert "1e−5" in row or ".1" in row
+        await pilot.press("slash", *"lone-wolf", "enter")
+        await until(app, lambda: len(screen.view.runs) == 1)
+        await until(app, lambda: "learning_rate" not in frames.frame(app)[2])
+
+
+async def test_a_click_on_a_title_sorts_and_a_second_one_reverses(store: Path) -> None:
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await ready(app, pilot)
-
-        def row(word: str) -> str:
-            return next(line for line in frames.frame(app) if word in line)
-
-        screen._ask_done("columns", "=algorithm.beta as trust, =algorithm.beta")
-        await until(app, lambda: row("otter-0").count(" .1 ") == 2)
-        assert "trust" in row(" steps")
-        assert "algorithm.beta" in row(" steps")
+        title = frames.frame(app)[2].index("best reward")
+        for sort in ("-reward", "reward", "-reward"):
+            await pilot.click(RunsTable, offset=(title, 1))
+            assert screen.view.sort == sort
+            await until(app, lambda: len(re.findall("[▾▴]", frames.frame(app)[2])) == 1)
 
 
-async def test_a_column_that_the_store_lacks_leaves_the_list_as_it_is(store: Path) -> None:
+@pytest.mark.parametrize(("key", "mode"), [("3", "watch"), ("4", "rollouts")])
+async def test_the_selected_run_opens_with_the_keys_of_its_screens(
+    store: Path, key: str, mode: str
+) -> None:
     app = workbench(store)
-    async with app.run_test(size=(120, 40), notifications=True) as pilot:
-        screen = await ready(app, pilot)
-        screen._ask_done("columns", "best rewrd")
-        await until(app, lambda: "there is no" in " ".join(n.message for n in app._notifications))
-        assert "otter-2" in frames.text(app)
-        assert not screen.view.columns
-        assert not app.preferences.get("runs.columns")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await ready(app, pilot)
+        await pilot.press("down", key)
+        await until(app, lambda: app.current_mode == mode)
+        await until(app, lambda: "otter-1" in frames.text(app), app.frame_now)
 
 
 @pytest.mark.parametrize(
@@ -534,5 +628,7 @@ async def test_groups_are_headed_by_their_value_also_where_that_is_0(
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await ready(app, pilot)
-        screen._ask_done("group", by)
+        screen.action_group_by()
+        await until(app, lambda: isinstance(app.screen, Ask))
+        await pilot.press(*by, "enter")
         await until(app, lambda: heading in frames.text(app))

@@ -215,7 +215,7 @@ async def test_an_engine_at_work_can_be_steered_from_a_whole_screen(
     async with app.run_test(size=size) as pilot:
         walk = Walk(app, pilot)
         await walk.see("generate", "pause run")
-        await walk.over("s", words=("after this step",))
+        await walk.over("S", words=("after this step",))
 
 
 @pytest.mark.parametrize("size", SIZES)

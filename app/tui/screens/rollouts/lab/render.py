@@ -18,6 +18,7 @@ from grpo_tui.app.tui.looks.colours import Palette, style
 from grpo_tui.app.tui.screens.rollouts.lab.state import LabView, name_of, value_text
 from grpo_tui.app.tui.screens.rollouts.render import filled, visible
 from grpo_tui.app.tui.widgets.charts.plot import LABELS, Curve, plot, plot_lines
+from grpo_tui.app.tui.widgets.charts.stack import GAP, side_by_side
 from grpo_tui.app.tui.widgets.panel import Line, paragraph
 from grpo_tui.app.tui.widgets.panel import Span as Part
 
@@ -105,14 +106,11 @@ def scope_lines(view: LabView, width: int, height: int, palette: Palette) -> lis
 
 def chart_lines(view: LabView, width: int, height: int, palette: Palette) -> list[Line]:
     """The four measures over the steps, two beside each other."""
-    width, height = (width - 2) // 2, height // 2
+    width, height = (width - GAP) // 2, height // 2
     if height < 3 or width < LABELS + 4:
         return []
     charts = [_chart(view, index, width, height, palette) for index in range(len(MEASURES))]
-    return [
-        [*left, ("  ", None), *right]
-        for pair in (charts[:2], charts[2:]) for left, right in zip(*pair, strict=True)
-    ]  # fmt: skip
+    return [*side_by_side(charts[:2], width), *side_by_side(charts[2:], width)]
 
 
 def _chart(view: LabView, measure: int, width: int, height: int, palette: Palette) -> list[Line]:
@@ -123,7 +121,7 @@ def _chart(view: LabView, measure: int, width: int, height: int, palette: Palett
     for index, recipe in enumerate((view.base, *view.variants)):
         known = {step: value for step, effect in view.curve(recipe).items()
                  if (value := effect.measures[measure]) is not None}  # fmt: skip
-        series = Series(few=True, smoothing=0.0).extended(known, known.values())
+        series = Series(unsmoothed=True, smoothing=0.0).extended(known, known.values())
         trace = cut(series, series.steps, last - first, 2 * wide, first)
         front = index == view.variant + 1
         curves.insert(len(curves) if front else 0, Curve(trace, colour_of(index, palette)))

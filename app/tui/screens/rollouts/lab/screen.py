@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from textual import events, on, work
 from textual.app import ComposeResult
@@ -22,7 +22,6 @@ from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.dialogs.help.topics import setting_part
 from grpo_tui.app.tui.lifecycle import RunApp
 from grpo_tui.app.tui.messages import NewRunRequested
-from grpo_tui.app.tui.screens.base import NARROW
 from grpo_tui.app.tui.screens.rollouts.lab import render
 from grpo_tui.app.tui.screens.rollouts.lab.state import (
     MAX_STEPS,
@@ -45,11 +44,20 @@ TYPED = "0123456789.-"  # begins a value
 NAMES = list(VARIED)
 
 
-class SettingsPanel(Panel):
-    """The settings that can be changed."""
+class LabPanel(Panel):
+    """A panel that draws the lab's view."""
 
     navigable = True
-    view: reactive[LabView | None] = reactive(None)
+    view: reactive[LabView] = reactive(None, init=False)  # type: ignore[arg-type]  # given at once
+
+    def __init__(self, view: LabView, title: str = "", **kwargs: Any) -> None:
+        super().__init__(title, **kwargs)
+        self.set_reactive(LabPanel.view, view)
+
+
+class SettingsPanel(LabPanel):
+    """The settings that can be changed."""
+
     selected: reactive[int] = reactive(NAMES.index("beta"))
 
     @property
@@ -62,8 +70,6 @@ class SettingsPanel(Panel):
 
     def paint(self, width: int, height: int) -> list[Line]:
         """One line per setting, and what the selected one does."""
-        if self.view is None:
-            return []
         base, recipe = self.view.base, self.view.recipe
         count = len(self.view.variants)
         self.note = f"variant {self.view.variant + 1} of {count}" if count > 1 else ""
@@ -88,11 +94,8 @@ class SettingsPanel(Panel):
             super().action_move(rows, columns)
 
 
-class EffectPanel(Panel):
+class EffectPanel(LabPanel):
     """What the updates did, and what they would have done."""
-
-    navigable = True
-    view: reactive[LabView | None] = reactive(None)
 
     def topic(self) -> str:
         return "panel:lab"
@@ -100,8 +103,6 @@ class EffectPanel(Panel):
     def paint(self, width: int, height: int) -> list[Line]:
         """The variants as a table, the scope, and what the numbers can say."""
         view, palette = self.view, self.palette
-        if view is None:
-            return []
         self.title, self.note = view.title, ""
         if view.scope == "steps":
             count, left = len(view.steps), len({step for _, step in view.pending})
@@ -118,8 +119,7 @@ class LabScreen(Dialog[None]):
 
     DEFAULT_CSS = """
     LabScreen { background: $background; }
-    LabScreen #settings { width: 46; }
-    LabScreen.-narrow #settings { width: 32; }
+    LabScreen #settings { width: 40%; min-width: 32; max-width: 46; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q", "close", "close", id="lab.close", tooltip="Back to the rollouts"),
@@ -144,7 +144,7 @@ class LabScreen(Dialog[None]):
                 tooltip="Explain the setting, the numbers and the keys"),
     ]  # fmt: skip
 
-    view: reactive[LabView | None] = reactive(None, repaint=False)
+    view: reactive[LabView] = reactive(None, repaint=False, init=False)  # type: ignore[arg-type]
 
     def __init__(
         self, step: StepGroups, group: GroupView | None, answer: int, snapshot: Snapshot
@@ -154,28 +154,18 @@ class LabScreen(Dialog[None]):
         self._study = Study(step)
         tokens = sum(r.tokens for group in step.groups for r in group.rollouts)
         self._max_steps = max(1, min(MAX_STEPS, MAX_TOKENS // max(1, tokens)))
-        self._first = LabView(
-            step=step, group=group, answer=answer, variants=(step.run.recipe,), steps=()
-        )
+        view = LabView(step=step, group=group, answer=answer, variants=(step.run.recipe,), steps=())
+        self.set_reactive(LabScreen.view, view)
 
     def compose(self) -> ComposeResult:
         with Vertical(), Horizontal():
-            yield SettingsPanel("what if", id="settings")
-            yield EffectPanel(id="effect")
+            yield SettingsPanel(self.view, "what if", id="settings")
+            yield EffectPanel(self.view, id="effect")
         yield KeyBar()
-
-    def on_resize(self) -> None:
-        """Collapse on narrow terminals."""
-        self.set_class(self.app.size.width < NARROW, "-narrow")
 
     def on_mount(self) -> None:
         """Begin with the run's recipe over all steps."""
-        self._show_steps(self._first, self._first.step.steps)
-
-    @property
-    def state(self) -> LabView:
-        """What is on the screen."""
-        return self.view or self._first
+        self._show_steps(self.view, self.view.step.steps)
 
     @property
     def setting(self) -> str:
@@ -191,30 +181,29 @@ class LabScreen(Dialog[None]):
         self.view = view
         self._compute()
 
-    def watch_view(self, _old: LabView | None, new: LabView | None) -> None:
+    def watch_view(self, _old: LabView, new: LabView) -> None:
         """Pass the view to the panels."""
-        if self.is_mounted:
-            self.query_one(SettingsPanel).view = new
-            self.query_one(EffectPanel).view = new
-            alone = len(self.state.variants) == 1
-            hidden = ("remove", "variant(1)") if alone else ()
-            unchanged = self.state.recipe == self.state.base
-            self.query_one(KeyBar).hidden = frozenset((*hidden, *("reset",) * unchanged))
+        for panel in self.query(LabPanel):
+            panel.view = new
+        hidden = {"remove", "variant(1)"} if len(new.variants) == 1 else set()
+        hidden |= {"reset"} if new.recipe == new.base else set()
+        for bar in self.query(KeyBar):
+            bar.hidden = frozenset(hidden)
 
     @work(exclusive=True, group="lab")
     async def _compute(self) -> None:
         app, study = self.app, self._study
         assert isinstance(app, RunApp)
         try:
-            view = self.state
+            view = self.view
             read = partial(study.of_step, recipes=view.recipes, known=view.outcomes)
             outcomes, rows = await app.reader.ask(read, "lab.step")
-            self.view = replace(self.state, outcomes=outcomes, rows=rows)
-            while pending := self.state.pending:
+            self.view = replace(self.view, outcomes=outcomes, rows=rows)
+            while pending := self.view.pending:
                 recipe, step = pending[0]
                 compute = partial(study.effect, recipe=recipe, step=step)
                 effects = {pending[0]: await app.reader.ask(compute, "lab")}
-                self.view = replace(self.state, effects={**self.state.effects, **effects})
+                self.view = replace(self.view, effects={**self.view.effects, **effects})
         except (EngineError, StoreError) as error:
             self.notify(str(error), severity="error", markup=False)
         except (asyncio.CancelledError, InterruptedError):
@@ -224,7 +213,7 @@ class LabScreen(Dialog[None]):
 
     def _change(self, change: Callable[[Recipe], Recipe]) -> None:
         try:
-            self._show(self.state.with_recipe(change(self.state.recipe)))
+            self._show(self.view.with_recipe(change(self.view.recipe)))
         except EngineError as error:
             self.notify(str(error), severity="warning", markup=False)
 
@@ -236,11 +225,11 @@ class LabScreen(Dialog[None]):
     @on(Panel.Moved, "#effect")
     def move_in_scope(self, event: Panel.Moved) -> None:
         """Select another answer of the group, or another group of the step."""
-        self.view = self.state.moved(event.rows)
+        self.view = self.view.moved(event.rows)
 
     def action_reset(self) -> None:
         """Reset the selected setting."""
-        base, name = self.state.base, self.setting
+        base, name = self.view.base, self.setting
         self._change(
             lambda recipe: base if name == "name"
             else with_setting(recipe, name, getattr(base, name))
@@ -269,7 +258,7 @@ class LabScreen(Dialog[None]):
 
     def action_add(self) -> None:
         """Add a copy of the selected variant, to be changed."""
-        view = self.state
+        view = self.view
         if len(view.variants) == MAX_VARIANTS:
             self.notify(f"There are {MAX_VARIANTS} variants already: x removes one.")
             return
@@ -278,28 +267,28 @@ class LabScreen(Dialog[None]):
 
     def action_remove(self) -> None:
         """Remove the selected variant; the last one becomes the run's recipe."""
-        view = self.state
+        view = self.view
         others = (*view.variants[: view.variant], *view.variants[view.variant + 1 :])
         others = others or (view.base,)
         self._show(replace(view, variants=others, variant=min(view.variant, len(others) - 1)))
 
     def action_variant(self, by: int) -> None:
         """Select another variant."""
-        view = self.state
+        view = self.view
         self._show(replace(view, variant=(view.variant + by) % len(view.variants)))
 
     # -- scope ------------------------------------------------------------------------------
 
     def action_scope(self) -> None:
         """Show the steps, the step or the group."""
-        view = self.state
+        view = self.view
         scopes = SCOPES if view.group is not None else SCOPES[:2]
         scope = scopes[(scopes.index(view.scope) + 1) % len(scopes)]
         self._show(replace(view, scope=scope))
 
     def action_range(self) -> None:
         """Ask for the range of steps."""
-        steps = self.state.step.steps
+        steps = self.view.step.steps
 
         def take(text: str | None) -> None:
             if text is None:
@@ -307,7 +296,7 @@ class LabScreen(Dialog[None]):
             ends = [int(number) for number in re.findall(r"\d+", text)] or [steps[0], steps[-1]]
             selected = tuple(step for step in steps if ends[0] <= step <= ends[-1])
             if selected:
-                self._show_steps(replace(self.state, scope="steps"), selected)
+                self._show_steps(replace(self.view, scope="steps"), selected)
             else:
                 self.notify(f"No step of {text} has answers: there are {steps[0]} to {steps[-1]}.",
                             severity="warning", markup=False)  # fmt: skip
@@ -317,7 +306,7 @@ class LabScreen(Dialog[None]):
 
     def action_clone(self) -> None:
         """Open New run with the settings of the selected variant."""
-        request = NewRunRequested(clone=self.state.step.run.id, changes=self.state.changes())
+        request = NewRunRequested(clone=self.view.step.run.id, changes=self.view.changes())
         self.dismiss(None)
         self.app.post_message(request)
 

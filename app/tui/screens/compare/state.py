@@ -1,0 +1,478 @@
+"""What the Compare screen shows: frozen values, how keys change them, and how they are read."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
+
+from grpo_engine.metrics import natural_range, spec
+from grpo_tui.app.charts.series import SMOOTHINGS
+from grpo_tui.app.charts.stored import Charts, StoredCurve
+from grpo_tui.app.text.comparison import (
+    GREEDY,
+    MAIN_METRICS,
+    ranking_of,
+    run_name,
+    setting_name,
+    value_text,
+)
+from grpo_tui.app.text.numbers import short
+from grpo_tui.app.tui.looks.colours import Palette
+from grpo_tui.experiments.compare.runs import compare, only_recorded, side_by_side
+from grpo_tui.experiments.compare.statistics import mean_interval
+from grpo_tui.experiments.compare.values import Comparison, MetricCell, MetricComparison
+from grpo_tui.experiments.errors import CompareError, RunNotFoundError
+from grpo_tui.experiments.values import GroupView, RunSummary
+
+if TYPE_CHECKING:
+    from grpo_tui.experiments.reader import StoreReader
+
+Axis = Literal["step", "tokens", "wall"]
+Stat = Literal["last", "best", "at"]
+Page = Literal["settings", "ranking", "metrics", "answers"]
+
+AXES: tuple[Axis, ...] = ("step", "tokens", "wall")
+STATS: tuple[Stat, ...] = ("last", "best", "at")
+PAGES: tuple[Page, ...] = ("settings", "ranking", "metrics", "answers")
+MARKS = "●■✚○□✱◇△✦◉"  # neither ◆, the baseline, nor ▲ and ▼, better and worse
+MIN_STEPS, MAX_ZOOM = 8.0, 1024.0
+ORIGINS = ("pinned", "eval", "train")
+LATE_STEPS = 20  # training prompts of this many last steps are offered for comparing answers
+MAX_PROMPTS = 200
+MAX_LISTED = 2000  # runs to choose from
+MAX_DESCRIBED = 100  # of these have the settings that differ
+MAX_CHANGES = 3
+
+
+def measure_of(comparison: Comparison | None, metric: str = "") -> str:
+    """The metric that the verdict is by: held-out accuracy, greedy if `metric` is; or none."""
+    ranking = ranking_of(comparison, metric) if comparison else None
+    if ranking is None:
+        return ""
+    return f"{GREEDY}accuracy" if ranking.mode == "greedy" else "eval/accuracy"
+
+
+def first_metrics(keys: Sequence[str]) -> tuple[str, ...]:
+    """The metrics that are drawn until others are chosen."""
+    return tuple(key for key in MAIN_METRICS if key in keys) or tuple(keys[:4])
+
+
+def end_of(run: RunSummary, axis: str) -> float:
+    """Where a run ends on the axis."""
+    if axis == "step":
+        return float(run.step)
+    return float(run.tokens) if axis == "tokens" else run.elapsed
+
+
+def common_end(runs: Sequence[RunSummary], axis: str) -> float:
+    """Where the shortest run ends, ignoring runs without a finished step."""
+    return min((end for run in runs if (end := end_of(run, axis)) > 0), default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """The mark and colour that identify a run; the mark alone is enough."""
+
+    mark: str
+    colour: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """An example that at least one of the runs has answered."""
+
+    example_key: str
+    text: str
+    target: str
+    origin: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """Each run's answers to one prompt, up to a position on the axis."""
+
+    prompt: Prompt
+    groups: dict[str, GroupView | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A metric of one run with its step, or the mean of several seeds with its 95% interval."""
+
+    mean: float
+    step: int | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """The screen's state; every change returns a new one."""
+
+    refs: tuple[str, ...] = ()
+    slots: Mapping[str, int] = field(default_factory=dict)  # of marks and colours, by run
+    comparison: Comparison | None = None
+    charts: Charts | None = None
+    loaded: bool = False
+    reading: bool = False  # whether the requested runs are not those shown yet
+    problem: str = ""
+    newest: tuple[RunSummary, ...] = ()
+    swept: bool = False  # whether any run is part of a sweep
+    baseline: str = ""
+    hidden: frozenset[str] = frozenset()
+    run: int = 0
+    metrics: tuple[str, ...] = ()
+    chart: int = 0
+    solo: bool = False
+    axis: Axis = "step"
+    log: bool = False
+    smooth: int = 3
+    bands: bool = False  # whether seeds are pooled: in charts as bands, in tables as means
+    at: float | None = None
+    reach: str = ""
+    window: tuple[float, float] | None = None
+    guides: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    stat: Stat = "last"
+    page: Page = "metrics"
+    row: int = 0
+    everything: bool = False
+    filter: str = ""
+    prompts: tuple[Prompt, ...] | None = None
+    prompt: int = 0
+    answers: Answers | None = None
+
+    # -- runs -------------------------------------------------------------------------------
+
+    @property
+    def runs(self) -> tuple[RunSummary, ...]:
+        """The compared runs, in their order."""
+        return self.comparison.runs if self.comparison else ()
+
+    @property
+    def visible_runs(self) -> tuple[RunSummary, ...]:
+        """The runs whose curves are not hidden."""
+        return tuple(run for run in self.runs if run.id not in self.hidden)
+
+    @property
+    def chosen(self) -> RunSummary | None:
+        """The run under the cursor."""
+        runs = self.runs
+        return runs[min(self.run, len(runs) - 1)] if runs else None
+
+    @property
+    def base(self) -> RunSummary | None:
+        """The baseline run."""
+        baseline = self.comparison.baseline if self.comparison else None
+        return next((run for run in self.runs if run.id == baseline), None)
+
+    @property
+    def columns(self) -> tuple[tuple[str, ...], ...]:
+        """The runs of each column of a table: those of a setting where seeds are pooled."""
+        seeds = self.comparison.seeds if self.comparison and self.bands else ()
+        pooled = {run: group.runs for group in seeds for run in group.runs}
+        return tuple(dict.fromkeys(pooled.get(run.id, (run.id,)) for run in self.runs))
+
+    @property
+    def column(self) -> int:
+        """The column of the chosen run."""
+        run = self.chosen
+        return next((i for i, runs in enumerate(self.columns) if run and run.id in runs), 0)
+
+    @property
+    def base_column(self) -> tuple[str, ...]:
+        """The runs of the baseline's column."""
+        base = self.base
+        return next((runs for runs in self.columns if base and base.id in runs), ())
+
+    def name(self, run: RunSummary) -> str:
+        """A run's name, followed by its id if two runs share the name."""
+        return run_name(run, self.runs)
+
+    def name_of(self, runs: Sequence[str]) -> str:
+        """The name of the runs with these ids: of a single one, or what several seeds share."""
+        return setting_name(self.comparison, runs) if self.comparison else ""
+
+    def column_name(self, runs: Sequence[str]) -> str:
+        """The name of a column's run or setting."""
+        return self.name_of(runs).removesuffix(f", {len(runs)} seeds")
+
+    def marker(self, run: str, palette: Palette) -> Marker:
+        """Mark and colour of a run, unchanged when other runs are added or removed."""
+        slot = self.slots.get(run, 0)
+        turn = slot + slot // len(MARKS)
+        return Marker(MARKS[turn % len(MARKS)], palette.cycle[slot % len(palette.cycle)])
+
+    def with_refs(self, refs: Sequence[str], baseline: str = "") -> "View":
+        """Compare these runs; those already present keep their mark and colour."""
+        slots = {ref: slot for ref, slot in self.slots.items() if ref in refs}
+        for ref in refs:
+            used = set(slots.values())
+            slots.setdefault(ref, next(n for n in range(len(used) + 1) if n not in used))
+        base = baseline if baseline in refs else self.baseline
+        return replace(
+            self, refs=tuple(refs), slots=slots, hidden=self.hidden & set(refs), at=None,
+            window=None, baseline=base if base in refs else next(iter(refs), ""), prompts=None,
+            answers=None, problem="", row=0, reading=bool(refs),
+            comparison=self.comparison if refs else None, charts=self.charts if refs else None,
+            run=min(self.run, max(0, len(refs) - 1)),
+        )  # fmt: skip
+
+    # -- metrics ----------------------------------------------------------------------------
+
+    @property
+    def metric(self) -> str:
+        """The metric of the chart under the cursor."""
+        return self.metrics[min(self.chart, len(self.metrics) - 1)] if self.metrics else ""
+
+    def metric_keys(self) -> tuple[str, ...]:
+        """Every metric that at least one of the runs has."""
+        return tuple(item.key for item in self.comparison.metrics) if self.comparison else ()
+
+    def with_comparison(self, comparison: Comparison | None) -> "View":
+        """Show a loaded comparison, keeping charts and cursors where possible.
+
+        The first one of several runs decides what comes first: the ranking with seeds as bands, or
+        the chart of what the verdict is by.
+        """
+        if comparison is None:
+            return replace(self, comparison=None, charts=None, loaded=True, reading=False)
+        keys = [item.key for item in comparison.metrics]
+        metrics = tuple(key for key in self.metrics if key in keys)
+        if not metrics or self.metrics == first_metrics(self.metric_keys()):
+            metrics = first_metrics(keys)
+        chart = metrics.index(self.metric) if self.metric in metrics else self.chart
+        page, bands = self.page, self.bands
+        if len(self.runs) < 2:
+            measure = measure_of(comparison)
+            if measure in metrics:
+                metrics, chart = tuple(dict.fromkeys((measure, *metrics))), 0
+            bands = any(len(group.runs) < len(comparison.runs) for group in comparison.seeds)
+            if bands or any(len(ranking.settings) > 2 for ranking in comparison.rankings):
+                page = "ranking"
+        return replace(
+            self, comparison=comparison, page=page, bands=bands, metrics=metrics, loaded=True,
+            reading=False, problem="", chart=min(chart, max(0, len(metrics) - 1)),
+        )  # fmt: skip
+
+    @property
+    def rows(self) -> tuple[MetricComparison, ...]:
+        """The metrics of the table that match the search, what the verdict is by first."""
+        items = self.comparison.metrics if self.comparison else ()
+        measure, text = measure_of(self.comparison), self.filter.casefold()
+        rows = [item for item in items if text in f"{item.key} {spec(item.key).label}".casefold()]
+        return tuple(sorted(rows, key=lambda item: item.key != measure))
+
+    def cell(self, key: str, run: str) -> MetricCell | None:
+        """One run's numbers of a metric."""
+        ids = [item.id for item in self.runs]
+        metrics = self.comparison.metrics if self.comparison else ()
+        item = next((item for item in metrics if item.key == key), None)
+        return item.cells[ids.index(run)] if item and run in ids else None
+
+    def stat_of(self, key: str) -> Stat:
+        """Which value of a metric counts: its best one only if best values say something."""
+        return "last" if self.stat == "best" and not spec(key).best else self.stat
+
+    def value(self, key: str, runs: Sequence[str]) -> Value | None:
+        """The value of a metric, or the mean over the runs of a column."""
+        stat = self.stat_of(key)
+        cells = [cell for run in runs if (cell := self.cell(key, run))]
+        numbers = [value for cell in cells if (value := getattr(cell, stat)) is not None]
+        if not numbers:
+            return None
+        low, high = mean_interval(numbers, limits=natural_range(key))
+        step = getattr(cells[0], f"{stat}_step") if len(runs) == 1 else None
+        return Value(math.fsum(numbers) / len(numbers), step, low, high)
+
+    def delta(self, key: str, runs: Sequence[str], base: Sequence[str]) -> float | None:
+        """The value of some runs less that of the baseline's; none for the baseline itself."""
+        value, other = self.value(key, runs), self.value(key, base)
+        return None if runs == base or value is None or other is None else value.mean - other.mean
+
+    # -- axis and crosshair -----------------------------------------------------------------
+
+    @property
+    def smoothing(self) -> float:
+        """The weight of the previous average in the next one."""
+        return SMOOTHINGS[self.smooth]
+
+    def end(self, run: RunSummary) -> float:
+        """Where a run ends on the axis."""
+        return end_of(run, self.axis)
+
+    @property
+    def longest(self) -> float:
+        """Where the longest run ends."""
+        return max((self.end(run) for run in self.runs), default=0.0)
+
+    @property
+    def x(self) -> float:
+        """The crosshair's position, by default where the shortest run ends."""
+        return self.at if self.at is not None else common_end(self.runs, self.axis)
+
+    def moved(self, cells: int, width: int) -> "View":
+        """Move the crosshair by this many chart cells, but at least one step."""
+        if not self.runs:
+            return self
+        size = (self.charts.span if self.charts else self.longest) / max(1, width)
+        if self.axis == "step":
+            size = float(max(1, round(size)))
+        return self.with_crosshair(self.x + cells * size).followed()
+
+    def with_crosshair(self, x: float) -> "View":
+        """Move the crosshair to a position on the axis, within the longest run."""
+        x = float(round(x)) if self.axis == "step" and math.isfinite(x) else x
+        return replace(self, at=max(0.0, min(self.longest, x)))
+
+    def zoomed(self, by: int, around: float | None = None) -> "View":
+        """Show half of the visible part of the axis, or twice as much, around the crosshair."""
+        end = self.charts.span if self.charts and self.window is None else self.longest
+        first, last = self.window or (0.0, end)
+        around = min(max(self.x if around is None else around, first), last)
+        smallest = MIN_STEPS if self.axis == "step" else end / MAX_ZOOM
+        span = max(smallest, (last - first) * (0.5 if by > 0 else 2.0))
+        if span >= self.longest:
+            return replace(self, window=None)
+        share = (around - first) / ((last - first) or 1.0)
+        return self.windowed(around - share * span, span)
+
+    def panned(self, by: int) -> "View":
+        """Show an earlier or later part of the axis, a quarter of the visible part away."""
+        if self.window is None:
+            return self
+        first, last = self.window
+        return self.windowed(first + by * (last - first) / 4, last - first)
+
+    def windowed(self, first: float, span: float) -> "View":
+        """Show this part of the axis, moved to where the runs are."""
+        first = max(0.0, min(self.longest - span, first))
+        return replace(self, window=(first, first + span))
+
+    def followed(self) -> "View":
+        """Move the visible part of the axis to the crosshair, if it is outside."""
+        if self.window is None or self.window[0] <= self.x <= self.window[1]:
+            return self
+        first, last = self.window
+        return self.windowed(self.x - (0.0 if self.x < first else last - first), last - first)
+
+    def curve(self, key: str, run: str) -> StoredCurve | None:
+        """One run's curve of a metric, if loaded."""
+        for chart in self.charts.charts if self.charts else ():
+            if chart.key == key:
+                return next((curve for curve in chart.curves if curve.run == run), None)
+        return None
+
+    def value_at_x(self, key: str, run: str) -> tuple[float | None, int | None]:
+        """The last number of a metric up to the crosshair, and its step."""
+        curve = self.curve(key, run)
+        return curve.series.at(curve.positions, self.x) if curve else (None, None)
+
+    # -- pages ------------------------------------------------------------------------------
+
+    def settings(self) -> tuple[tuple[str, tuple[object, ...], bool], ...]:
+        """Path, values by run, and whether they differ; equal ones only on request."""
+        comparison = self.comparison
+        if comparison is None:
+            return ()
+        rows = [(item.path, item.values, True) for item in comparison.differing]
+        if self.everything or len(comparison.runs) == 1:
+            rows += [(item.path, item.values, True) for item in comparison.by_recipe]
+            count = len(comparison.runs)
+            rows += [(path, (value,) * count, False) for path, value in comparison.same.items()]
+        return tuple(row for row in rows if self.filter.casefold() in row[0].casefold())
+
+
+# -- what the store answers ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """The compared runs, and the references that match no run."""
+
+    comparison: Comparison | None
+    missing: tuple[str, ...]
+
+
+def load_comparison(
+    reader: "StoreReader", refs: Sequence[str], baseline: str, axis: str, at: float | None,
+    reach: str = "",
+) -> Loaded:  # fmt: skip
+    """Compare the runs where the shortest one ends, their metrics at a position on the axis."""
+    runs: dict[int, RunSummary] = {}
+    missing: list[str] = []
+    for ref in refs:
+        try:
+            run = reader.resolve(ref)
+            runs.setdefault(run.key, run)
+        except RunNotFoundError:
+            missing.append(ref)
+    if not runs:
+        return Loaded(comparison=None, missing=tuple(missing))
+    ordered = list(runs.values())
+    base = next((run for run in ordered if run.id == baseline), ordered[0])
+    comparison = compare(
+        reader, ordered, baseline=base, axis=axis, at=common_end(ordered, axis), reach=reach,
+        or_last=True, values_at=at,
+    )  # fmt: skip
+    return Loaded(comparison=comparison, missing=tuple(missing))
+
+
+def list_runs(
+    reader: "StoreReader", text: str, base: RunSummary | None
+) -> list[tuple[RunSummary, str]]:
+    """The runs that match a filter, each described in a line; the newest with their changes."""
+    runs = reader.runs(text, limit=MAX_LISTED)
+    settings = reader.settings(base.key) if base else {}
+    return [
+        (run, about(run, _changes(reader, run, settings) if index < MAX_DESCRIBED else []))
+        for index, run in enumerate(runs)
+    ]
+
+
+def _changes(reader: "StoreReader", run: RunSummary, other: dict[str, object]) -> list[str]:
+    """Some settings in which a run differs from another, as `beta 0.4`."""
+    changes = [
+        f"{path.rpartition('.')[2]} {value_text(value)}"
+        for path, value in (reader.settings(run.key) if other else {}).items()
+        if path in other and path not in ("name", "seed") and not only_recorded(path)
+        and value_text(value) != value_text(other[path])
+    ]  # fmt: skip
+    return changes[:MAX_CHANGES] + (["…"] if len(changes) > MAX_CHANGES else [])
+
+
+def about(run: RunSummary, changes: Sequence[str] = ()) -> str:
+    """Describe a run in one line of the picker, first how its settings differ."""
+    reward = run.metrics.get("reward")
+    best = f"best reward {short(reward.best)}" if reward and reward.best is not None else ""
+    sweep = f"sweep {run.sweep}" if run.sweep else ""
+    parts = (*changes, run.status, f"step {run.step}", best, f"seed {run.seed}", sweep,
+             run.recipe, run.task, *run.tags)  # fmt: skip
+    return " · ".join(part for part in parts if part)
+
+
+def load_prompts(reader: "StoreReader", runs: Sequence[RunSummary]) -> tuple[Prompt, ...]:
+    """Prompts that the runs have answered: those that more runs share first, then by `ORIGINS`."""
+    prompts: dict[str, Prompt] = {}
+    answered: dict[str, set[int]] = {}
+    for origin in ORIGINS:
+        for run in runs:
+            since = max(0, run.step - LATE_STEPS) if origin == "train" else 0
+            for key, (text, target) in reader.examples(run.key, origin, since=since).items():
+                prompts.setdefault(key, Prompt(key, text, target, origin))
+                answered.setdefault(key, set()).add(run.key)
+    order = sorted(prompts.values(), key=lambda prompt: -len(answered[prompt.example_key]))
+    return tuple(order[:MAX_PROMPTS])
+
+
+def load_answers(
+    reader: "StoreReader", runs: Sequence[RunSummary], prompt: Prompt, axis: str, at: float
+) -> Answers:
+    """Return each run's latest answers to a prompt, up to a position on the axis."""
+    groups: dict[str, GroupView | None] = {}
+    for run in runs:
+        step = int(at) if axis == "step" else reader.step_within(run.key, axis, at) or 0
+        try:
+            groups[run.id] = side_by_side(reader, [run], prompt.example_key, step).groups[0]
+        except CompareError:
+            groups[run.id] = None
+    return Answers(prompt=prompt, groups=groups)

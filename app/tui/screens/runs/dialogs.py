@@ -1,0 +1,256 @@
+"""The dialogs of Runs: the queue; archive or delete; name, tags and note; the columns."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.reactive import reactive
+from textual.widgets import Input, Label
+
+from grpo_engine.metrics import METRICS, spec
+from grpo_tui.app.jobs.launch import start_queue_worker
+from grpo_tui.app.text.safe_text import cell_len, pad, safe
+from grpo_tui.app.tui.dialogs.choices import Choice
+from grpo_tui.app.tui.dialogs.picker import Item
+from grpo_tui.app.tui.lifecycle import RunApp
+from grpo_tui.app.tui.looks.colours import style
+from grpo_tui.app.tui.store.writes import shared_tags
+from grpo_tui.app.tui.textual_private.screens import Dialog
+from grpo_tui.app.tui.widgets.field import Field
+from grpo_tui.app.tui.widgets.key_bar import KeyBar
+from grpo_tui.app.tui.widgets.panel import Line, Panel, paragraph
+from grpo_tui.experiments.errors import StoreError
+from grpo_tui.experiments.values import QueueItemView, RunSummary
+
+if TYPE_CHECKING:
+    from grpo_tui.experiments.queue import RunQueue
+    from grpo_tui.experiments.reader import StoreReader
+
+MANY = 10_000  # more settings than are declared: those of other versions come last
+ENDED = 20  # how many runs are listed that are no longer in the queue
+AGAIN = ("skipped", "failed", "cancelled")
+EMPTY = "The queue is empty. New run (2) and `grpo-tui sweep` add runs to it."
+NEED_ITEMS = frozenset({"start_worker", "remove", "train_anyway"})
+
+
+class QueuePanel(Panel):
+    """One line per run in the queue."""
+
+    navigable = True
+    items: reactive[tuple[QueueItemView, ...]] = reactive(())
+    cursor: reactive[int] = reactive(0)
+
+    @property
+    def item(self) -> QueueItemView | None:
+        """The run under the cursor."""
+        return self.items[min(self.cursor, len(self.items) - 1)] if self.items else None
+
+    def action_move(self, rows: int, columns: int) -> None:  # noqa: ARG002 - the base class has it
+        self.cursor = max(0, min(len(self.items) - 1, self.cursor + rows))
+
+    def paint(self, width: int, height: int) -> list[Line]:
+        """State, name, differing settings, and the run it became; below, a note that is cut."""
+        self.note = f"{sum(item.state == 'queued' for item in self.items)} waiting"
+        palette = self.palette
+        if self.item is None:
+            return paragraph(EMPTY, width, height, palette.label)
+        note_width = max(1, width - 45)
+        details: list[Line] = []
+        if cell_len(self.item.note) > note_width:
+            details = [[], *paragraph(self.item.note, width, height // 2, palette.text)]
+        height -= len(details)
+        top = max(0, self.cursor - height + 1)
+        lines: list[Line] = []
+        for index, item in enumerate(self.items[top : top + height], top):
+            background = palette.cursor if index == self.cursor else palette.paper
+            settings = ", ".join(f"{path}={value}" for path, value in item.settings.items())
+            lines.append([
+                (pad(item.state, 11), style(palette.label, background)),
+                (pad(item.name or item.sweep or "run", 24), style(palette.headline, background)),
+                (pad(item.note or settings, note_width), style(palette.text, background)),
+                (pad(item.run or "", 10), style(palette.label, background)),
+            ])  # fmt: skip
+        lines += [[]] * (height - len(lines))
+        return lines + details
+
+
+class QueueScreen(Dialog[None]):
+    """Show waiting runs and the worker that takes them."""
+
+    DEFAULT_CSS = "QueueScreen { background: $background; }"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "start_worker", "start a worker", id="queue.work",
+                tooltip="Train the waiting runs, one after another, in a background process"),
+        Binding("x", "remove", "remove", id="queue.cancel",
+                tooltip="Remove a waiting run from the queue"),
+        Binding("r", "train_anyway", "run anyway", id="queue.again",
+                tooltip="Train a run that was skipped, failed or removed after all"),
+        Binding("escape,q,Q", "close", "close", id="queue.close", tooltip="Back to the runs"),
+    ]  # fmt: skip
+
+    @property
+    def workbench(self) -> RunApp:
+        """The app with its own type."""
+        assert isinstance(self.app, RunApp)
+        return self.app
+
+    def compose(self) -> ComposeResult:
+        yield QueuePanel("queue")
+        yield KeyBar()
+
+    def on_mount(self) -> None:
+        """Read the queue, and poll for changes."""
+        self.query_one(QueuePanel).focus()
+        self.query_one(KeyBar).hidden = NEED_ITEMS
+        self.read()
+        self.set_interval(1.0, self.read)
+
+    @work(exclusive=True)
+    async def read(self) -> None:
+        """Read the queue."""
+        try:
+            items = await self.workbench.reader.ask(
+                lambda reader: reader.queue(ended=ENDED), "queue"
+            )
+        except (StoreError, asyncio.CancelledError):
+            return
+        self.query_one(QueuePanel).items = items
+        self.query_one(KeyBar).hidden = frozenset() if items else NEED_ITEMS
+
+    def action_start_worker(self) -> None:
+        """Start a process that works through the queue."""
+        if self.workbench.read_only:
+            self.notify("This view is read-only.", severity="warning")
+            return
+        start_queue_worker(self.workbench.store)
+        self.notify("A worker trains the waiting runs, one after another.")
+
+    def action_remove(self) -> None:
+        """Remove the run under the cursor from the queue."""
+        item = self.query_one(QueuePanel).item
+        if item is None or self.workbench.read_only:
+            return
+        if item.state == "queued":
+            self._write(lambda queue: queue.cancel(item.key))
+        else:
+            self.notify(f"Only a waiting run can be removed; this one is {item.state}.")
+
+    def action_train_anyway(self) -> None:
+        """Queue the run under the cursor once more."""
+        item = self.query_one(QueuePanel).item
+        if item is None or self.workbench.read_only:
+            return
+        if item.state in AGAIN:
+            done = f"{item.name or 'The run'} waits again; ⏎ starts a worker."
+            self._write(lambda queue: queue.requeue(item.state, item=item.key), done)
+        else:
+            self.notify(
+                f"This run is {item.state}; what was skipped or failed can be queued again."
+            )
+
+    @work(group="write")
+    async def _write(self, change: "Callable[[RunQueue], object]", done: str = "") -> None:
+        path = self.workbench.store
+
+        def write() -> None:
+            from grpo_tui.experiments.queue import RunQueue
+            from grpo_tui.experiments.store import ExperimentStore
+
+            with closing(ExperimentStore(path)) as store:
+                change(RunQueue(store))
+
+        try:
+            await self.workbench.write(write)
+        except StoreError as error:
+            self.notify(str(error), severity="error")
+            return
+        if done:
+            self.notify(done)
+        self.read()
+
+    def action_close(self) -> None:
+        """Return to the runs."""
+        self.dismiss(None)
+
+
+class RemoveDialog(Choice[str]):
+    """Whether to archive or to delete runs."""
+
+    def __init__(self, runs: Sequence[RunSummary]) -> None:
+        names = ", ".join(run.name or run.id for run in runs[:5])
+        more = f" and {len(runs) - 5} more" if len(runs) > 5 else ""
+        archive = ("archive", "a", "archive", "hide from the list; nothing is removed")
+        if all(run.archived for run in runs):
+            archive = ("restore", "a", "bring back", "list them again")
+        delete = ("delete", "d", "delete", "everything that was recorded, with checkpoints; u "
+                  "undoes it until the workbench closes")  # fmt: skip
+        super().__init__("remove runs" if len(runs) > 1 else "remove the run", f"{names}{more}",
+                         [archive, delete])  # fmt: skip
+
+
+class DescribeDialog(Dialog[dict[str, str] | None]):
+    """Return the name, tags and note of a run, or the shared tags of several."""
+
+    DEFAULT_CSS = """
+    DescribeDialog { align: center middle; }
+    DescribeDialog > Vertical {
+        width: 72; max-width: 96%; height: auto; padding: 1 2;
+        border: round $border; background: $background; border-title-color: $headline;
+        border-subtitle-color: $text-muted;
+    }
+    DescribeDialog Label { color: $text-muted; width: 100%; }
+    DescribeDialog Input {
+        border: none; height: 1; padding: 0; background: $panel; margin-bottom: 1;
+    }
+    DescribeDialog Input:focus { border: none; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "cancel", "cancel", id="describe.cancel", tooltip="Change nothing"),
+    ]
+
+    def __init__(self, runs: Sequence[RunSummary]) -> None:
+        super().__init__()
+        self._runs = runs
+
+    def compose(self) -> ComposeResult:
+        runs = self._runs
+        with Vertical() as box:
+            box.border_title = f"{len(runs)} runs" if len(runs) > 1 else "the run"
+            box.border_subtitle = "tab next field   ⏎ save   esc cancel"
+            if len(runs) == 1:
+                yield Label("name")
+                yield Field(runs[0].name, id="name")
+            yield Label("tags, separated by spaces" + " (those that all have)" * (len(runs) > 1))
+            yield Field(" ".join(shared_tags(runs)), id="tags", select_on_focus=False)
+            if len(runs) == 1:
+                yield Label("note")
+                yield Field(runs[0].note, id="note", select_on_focus=False)
+
+    @on(Input.Submitted)
+    def save(self) -> None:
+        self.dismiss({str(field.id): field.value for field in self.query(Field)})
+
+    def action_cancel(self) -> None:
+        self.dismiss(None)
+
+
+def column_items(reader: "StoreReader", columns: Sequence[str]) -> list[Item]:
+    """The columns to choose from: those that are shown, the settings and the metrics."""
+    from grpo_engine.config.parse import settings
+
+    names, declared = reader.names(), settings()
+    order = {path: index for index, path in enumerate(declared)}
+    metrics = sorted(names.metrics, key=lambda key: (key not in METRICS, key))
+    items = [
+        *(Item(f"={path}", (path, declared[path].help.replace("`", "") if path in declared else ""))
+          for path in sorted(names.settings, key=lambda path: (order.get(path, MANY), path))),
+        *(Item(f"{stat} {key}", (f"{stat} {key}", spec(key).help), also=spec(key).also)
+          for key in metrics for stat in ("best", "last")),
+    ]  # fmt: skip
+    listed = {item.value for item in items}
+    return [*(Item(text, (safe(text), "")) for text in columns if text not in listed), *items]

@@ -1,0 +1,457 @@
+"""Runs as text: the table and its columns, the preview of a run, and the exports."""
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from grpo_engine.metrics import spec
+from grpo_tui.app.charts.series import Series, axis_end, cut
+from grpo_tui.app.text.comparison import value_text
+from grpo_tui.app.text.numbers import change, seconds, share, short, sparkline, tokens, with_unit
+from grpo_tui.app.text.safe_text import cell_len, clip, pad, safe, wrap
+from grpo_tui.app.tui.looks.colours import Palette, style
+from grpo_tui.app.tui.screens.runs.state import (
+    METRICS,
+    SPARK_WIDTH,
+    Preview,
+    Row,
+    View,
+)
+from grpo_tui.app.tui.widgets.charts.plot import (
+    LABELS,
+    Curve,
+    axis_of,
+    plot,
+    plot_lines,
+    step_axis,
+)
+from grpo_tui.app.tui.widgets.panel import Line, Span, paragraph
+from grpo_tui.app.tui.widgets.top_bar import status_mark
+from grpo_tui.experiments.db.texts import seconds as seconds_of
+from grpo_tui.experiments.export.csv import csv_string, header_of
+from grpo_tui.experiments.export.json import json_text
+from grpo_tui.experiments.export.markdown import table
+from grpo_tui.experiments.values import (
+    MetricSeries,
+    MetricSummary,
+    RunSummary,
+    column_label,
+    setting_path,
+)
+
+CARD = (
+    ("⏎", "two-minute starter run", "a built-in model learns arithmetic on this machine"),
+    ("P", "play the recorded run", "needs nothing, not even MLX"),
+    ("2", "a run of your own", "choose model, task and settings"),
+)
+CHART_HEIGHT = 4
+DATE = re.compile(r"^\d{4}-\d\d-\d\dT(\d\d:\d\d:\d\d)\S*")  # of a line of the log
+
+# -- columns ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """What a cell is drawn from besides the run."""
+
+    palette: Palette
+    background: int
+    now: float
+    sparks: Mapping[int, tuple[float, ...]]
+    baseline: RunSummary | None
+
+    def span(self, text: str, colour: int | None = None) -> Span:
+        return text, style(self.palette.text if colour is None else colour, self.background)
+
+
+Draw = Callable[[RunSummary, Cell, int], Line]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column: its title, width, sort key, and how it draws a run."""
+
+    title: str
+    width: int
+    sort: str
+    draw: Draw
+    align: str = "<"
+    annotated: bool = False  # a note behind the value leaves the last cell free, also in the title
+
+
+def _text(value_of: Callable[[RunSummary], str]) -> Draw:
+    return lambda run, cell, width: [cell.span(pad(value_of(run), width))]
+
+
+def _name(run: RunSummary, cell: Cell, width: int) -> Line:
+    glyph, colour = status_mark(run.status, cell.palette, cell.now)
+    name = pad(run.name or run.id, width - 2)
+    return [cell.span(f"{glyph} ", colour), cell.span(name, cell.palette.headline)]
+
+
+def _steps(run: RunSummary, cell: Cell, width: int) -> Line:
+    progress = min(1.0, run.step / run.total_steps) if run.total_steps else 0.0
+    full = round(4 * progress)
+    steps = pad(f"{short(run.step)}/{short(run.total_steps)}", width - 5, ">")
+    return [cell.span(f"{steps} "), cell.span("━" * full, cell.palette.accent),
+            cell.span("─" * (4 - full), cell.palette.guide)]  # fmt: skip
+
+
+def _age(run: RunSummary, cell: Cell, width: int) -> Line:
+    created = seconds_of(run.created_at)
+    age = run.created_at if math.isnan(created) else seconds(max(0.0, cell.now - created))
+    return [cell.span(pad(age, width, ">"), cell.palette.label)]
+
+
+def _spark(run: RunSummary, cell: Cell, width: int) -> Line:
+    bars = sparkline(cell.sparks.get(run.key, ()), width)
+    line = pad(bars.replace("█", "▇"), width)  # a gap to the row above
+    return [cell.span(line, cell.palette.of_series("reward"))]
+
+
+def metric_of(run: RunSummary, key: str) -> MetricSummary | None:
+    """A metric of the run; for held-out accuracy the greedy one if there is no plain one."""
+    metric = run.metrics.get(key)
+    if metric is None and key == "eval/accuracy":
+        metric = run.metrics.get("eval/greedy/accuracy")
+    return metric
+
+
+def _best(key: str) -> Draw:
+    """The best value and its step; with a baseline, the tinted difference to it."""
+    unit = spec(key).unit
+
+    def draw(run: RunSummary, cell: Cell, width: int) -> Line:
+        metric = metric_of(run, key)
+        if metric is None or metric.best is None:
+            return [cell.span(pad("–", width, ">"), cell.palette.label)]
+        other = cell.baseline if cell.baseline and cell.baseline.key != run.key else None
+        base = metric_of(other, key) if other else None
+        tint, note = cell.palette.label, f"@{short(metric.best_step)}"
+        if base is not None and base.best is not None:
+            difference = metric.best - base.best
+            note = change(metric.best, difference, unit)
+            better = (difference > 0) == (spec(key).direction == "up")
+            if note != "=":
+                tint = cell.palette.good if better else cell.palette.bad
+        value = pad(with_unit(metric.best, unit), width - 6, ">")
+        return [cell.span(f"{value} "), cell.span(pad(note, 5), tint)]
+
+    return draw
+
+
+def _last(key: str) -> Draw:
+    unit = spec(key).unit.replace("tok/s", "")  # which is the title
+
+    def draw(run: RunSummary, cell: Cell, width: int) -> Line:
+        metric = metric_of(run, key)
+        return [cell.span(pad(with_unit(metric.last if metric else None, unit), width, ">"))]
+
+    return draw
+
+
+def _added(expression: str) -> Column:
+    """A column of any setting or metric, in the column language."""
+    unit = next(filter(None, (spec(word).unit for word in expression.split())), "")
+    label = column_label(expression)
+
+    def draw(run: RunSummary, cell: Cell, width: int) -> Line:
+        value = run.columns.get(label)
+        is_number = value is None or isinstance(value, float)
+        return [cell.span(pad(with_unit(value, unit) if is_number else value_text(value), width,
+                              ">"))]  # fmt: skip
+
+    title = label.rpartition(".")[2] if setting_path(expression) else label
+    width = max(6, min(18, len(title) + 1))
+    return Column(title=title, width=width, sort=expression, draw=draw, align=">")
+
+
+NAME = Column(title="name", width=18, sort="name", draw=_name)
+# In order of priority on a narrow terminal: the last ones are hidden first.
+COLUMNS: tuple[Column, ...] = (
+    NAME,
+    Column(title="best reward", width=13, sort="reward", draw=_best("reward"), align=">",
+           annotated=True),
+    Column(title="steps", width=14, sort="step", draw=_steps, align=">"),
+    Column(title="tags", width=14, sort="", draw=_text(lambda run: " ".join(run.tags))),
+    Column(title="curve", width=SPARK_WIDTH, sort="", draw=_spark),
+    Column(title="recipe", width=10, sort="recipe", draw=_text(lambda run: run.recipe)),
+    Column(title="KL", width=6, sort="kl", draw=_last("kl"), align=">"),
+    Column(title="age", width=7, sort="created", draw=_age, align=">"),
+    Column(title="held-out", width=11, sort="eval/accuracy", draw=_best("eval/accuracy"),
+           align=">", annotated=True),
+    Column(title="task", width=14, sort="task", draw=_text(lambda run: run.task)),
+    Column(title="clip", width=6, sort="clip_ratio/region_mean",
+           draw=_last("clip_ratio/region_mean"), align=">"),
+    Column(title="tok/s", width=6, sort="tokens_per_second", draw=_last("tokens_per_second"),
+           align=">"),
+    Column(title="model", width=14, sort="model", draw=_text(lambda run: run.model)),
+)  # fmt: skip
+SHOWN_AS = {"model.path": "model", "task.name": "task", "algorithm.recipe": "recipe",
+            "steps": "steps"}  # fmt: skip
+ORDER = (
+    "name", "tags", "recipe", "task", "model", "steps", "best reward", "curve", "held-out", "KL",
+    "clip", "tok/s", "age",
+)  # fmt: skip
+
+
+def fitting(width: int, view: View) -> tuple[Column, ...]:
+    """The columns that fit, in display order.
+
+    What the runs are sorted by comes first, then the user's columns, the best reward and the
+    settings that differ, then the others; tags only if there are any.
+    """
+    differing = {SHOWN_AS[path] for path in view.differing if path in SHOWN_AS}
+    settings = [f"={path}" for path in view.differing if path not in SHOWN_AS]
+    sort = view.sort.removeprefix("-")
+    hidden = set() if any(run.tags for run in view.runs) else {"tags"}
+    columns = [
+        *map(_added, view.columns), *COLUMNS[:2], *map(_added, settings),
+        *sorted(COLUMNS[2:], key=lambda column: column.title not in differing),
+    ]  # fmt: skip
+    columns.sort(key=lambda column: (column is not NAME, column.sort != sort))
+    chosen: dict[tuple[str, str], Column] = {}
+    left = width - 2
+    for column in columns:
+        key = column.title, column.sort
+        if column.width < left and key not in chosen and column.title not in hidden:
+            chosen[key] = column
+            left -= column.width + 1
+    wider = replace(NAME, width=NAME.width + min(left, 14))
+    position = {title: index for index, title in enumerate(ORDER)}
+    return tuple(sorted((wider if column is NAME else column for column in chosen.values()),
+                        key=lambda column: position.get(column.title, 5.5)))  # fmt: skip
+
+
+def column_at(columns: Sequence[Column], x: int) -> Column | None:
+    """The column whose title is at a position of the first line."""
+    end = 2
+    for column in columns:
+        end += column.width + 1
+        if 2 <= x < end:
+            return column
+    return None
+
+
+# -- the table ----------------------------------------------------------------------------------
+
+
+def table_note(view: View) -> str:
+    """How many runs there are and why some are hidden, for the frame."""
+    count = len(view.runs)
+    runs = f"{count} run{'s' * (count != 1)}"
+    parts = (
+        f"filter {view.filter}" * bool(view.filter), "active only" * view.active_only,
+        "archived too" * view.archived, f"by {view.group}" * bool(view.group),
+        f"{len(view.marked)} marked" * bool(view.marked),
+        f"{view.queued} in the queue (Q)" * bool(view.queued),
+        f"{view.deleted} deleted (u)" * bool(view.deleted),
+        f"the first {runs}, / finds others" if view.more else runs,
+    )  # fmt: skip
+    return " · ".join(filter(None, parts))
+
+
+def table_lines(
+    view: View, top: int, width: int, height: int, palette: Palette, now: float
+) -> list[Line]:
+    """The titles and the rows from `top` on."""
+    columns = fitting(width, view)
+    lines = [head_line(columns, view.sort, palette)]
+    for index, row in enumerate(view.rows[top : top + height - 1], top):
+        background = palette.cursor if index == view.cursor else palette.paper
+        cell = Cell(palette=palette, background=background, now=now, sparks=view.sparks,
+                    baseline=view.baseline_run)  # fmt: skip
+        line = run_line(row.run, columns, cell, view) if row.run else _heading(row, cell, view)
+        used = sum(cell_len(text) for text, _ in line)
+        lines.append([*line, cell.span(" " * max(0, width - used))])
+    if not view.rows:
+        lines.append([("No run matches; esc ends the search.", style(palette.label))])
+    return lines
+
+
+def head_line(columns: Sequence[Column], sort: str, palette: Palette) -> Line:
+    """The column titles, with an arrow on the sort column."""
+    line: Line = [("  ", None)]
+    for column in columns:
+        sorts = sort.lstrip("-") == column.sort
+        arrow = ("▾" if sort.startswith("-") else "▴") if sorts else " " * column.annotated
+        text = pad(column.title + arrow, column.width, column.align)
+        line.append((text + " ", style(palette.headline if sorts else palette.label)))
+    return line
+
+
+def run_line(run: RunSummary, columns: Sequence[Column], cell: Cell, view: View) -> Line:
+    """One run as a row: ◆ baseline and * mark, which are no status glyphs, then the cells."""
+    signs = ("◆" if run.key == view.baseline else " ") + ("*" if run.key in view.marked else " ")
+    line: Line = [(signs, style(cell.palette.accent, cell.background, bold=True))]
+    for column in columns:
+        line += [*column.draw(run, cell, column.width), cell.span(" ")]
+    return line
+
+
+def _heading(row: Row, cell: Cell, view: View) -> Line:
+    sign = "▸" if row.folded else "▾"
+    name = f"no {view.group}" if row.group == "–" else f"{view.group} {row.group}"
+    return [cell.span(f"{sign} {safe(name)}  ({row.count})", cell.palette.headline)]
+
+
+def card_lines(view: View, width: int, height: int, palette: Palette) -> list[Line]:
+    """What to do where no run is listed."""
+    left = " " * max(0, (width - 62) // 2)
+    head = "No runs left; u brings back what was deleted." if view.deleted else "No runs yet."
+    lines: list[Line] = [[] for _ in range(max(0, (height - 9) // 2))]
+    lines += [[(left + head, style(palette.headline, bold=True))], []]
+    for key, name, help_text in CARD:
+        lines += [
+            [(f"{left}  {key}  ", style(palette.accent, bold=True)), (name, style(palette.text))],
+            [(f"{left}     {help_text}", style(palette.label))],
+        ]
+    return lines
+
+
+# -- the preview --------------------------------------------------------------------------------
+
+
+def preview_lines(preview: Preview, width: int, height: int, palette: Palette) -> list[Line]:
+    """Everything that fits, the most important first."""
+    lines = _head(preview, width, palette)
+    if preview.post_mortem is not None:
+        lines += _post_mortem(preview, width, palette)
+    lines += _charts(preview, width, height - len(lines), palette)
+    lines += _evaluations(preview, width, palette)
+    if preview.alert is not None:
+        text = f"▲ step {preview.alert.last_step}: {preview.alert.explanation}"
+        lines += paragraph(text, width, 6, palette.warn)
+    if preview.changed and len(lines) + 3 < height:
+        lines += [[], [("changed settings", style(palette.label))]]
+        names = _name_width(width)
+        for path, value in preview.changed[: max(0, height - len(lines))]:
+            for index, part in enumerate(wrap(value, max(1, width - names - 1), 2)):
+                name = pad("" if index else path, names)
+                lines.append([(f"{name} ", style(palette.label)), (part, style(palette.text))])
+    return lines[:height]
+
+
+def _name_width(width: int) -> int:
+    """Cells of the names, before the values of settings and evaluations."""
+    return min(26, width * 3 // 5)
+
+
+def _head(preview: Preview, width: int, palette: Palette) -> list[Line]:
+    run = preview.detail.summary
+    waiting = f"{run.waiting} and are imported when the store can be written" if run.waiting else ""
+    descent = preview.detail.descent
+    texts = (
+        (f"{run.id} · {run.status}", 2, palette.text),
+        (f"step {run.step} of {run.total_steps} · {seconds(run.elapsed)}", 2, palette.text),
+        (f"{tokens(run.tokens)} tokens", 2, palette.text),
+        (f"{run.model} · {run.task} · {run.recipe} · seed {run.seed}", 2, palette.text),
+        (run.note, 3, palette.text), (run.error, 4, palette.bad), (waiting, 4, palette.warn),
+        (f"from {descent}" if descent else "", 3, palette.label),
+    )  # fmt: skip
+    return [line for text, most, colour in texts if text
+            for line in paragraph(text, width, most, colour)]  # fmt: skip
+
+
+def _post_mortem(preview: Preview, width: int, palette: Palette) -> list[Line]:
+    end = preview.post_mortem
+    if end is None:
+        return []
+    step = end.checkpoint_step
+    saved = (
+        f"checkpoint at step {step}, {end.steps_to_redo} steps to redo"
+        if step is not None
+        else "no checkpoint: it would start over"
+    )
+    seen = f"last seen {end.last_seen[:16].replace('T', ' ')} UTC" if end.last_seen else ""
+    is_new = end.cause != preview.detail.summary.error  # which stands above
+    texts = (f"ended: {end.cause}" if is_new else "", f"last step {end.last_step}", seen, saved)
+    lines: list[Line] = [[]]
+    lines += [line for text in texts if text for line in paragraph(text, width, 3, palette.text)]
+    resume = " from there" if step is not None else ""
+    lines.append([("r resume", style(palette.accent)), (resume, style(palette.label))])
+    for log_line in end.log_lines[-3:]:
+        lines += paragraph(DATE.sub(r"\1", log_line), width, 2, palette.label)
+    return lines
+
+
+def _charts(preview: Preview, width: int, height: int, palette: Palette) -> list[Line]:
+    count = max(0, height - 2) // (CHART_HEIGHT + 1)
+    drawn = [series for series in preview.series[:3] if len(series.values) > 1][:count]
+    steps = max((series.steps[-1] for series in drawn), default=0)
+    last = axis_end(steps, preview.detail.summary.total_steps)
+    lines = [line for series in drawn for line in _chart(series, last, width, palette)]
+    return [*lines, step_axis(last, width, palette)] if lines else []
+
+
+def _chart(series: MetricSeries, last: float, width: int, palette: Palette) -> list[Line]:
+    about, curve = spec(series.key), Series.of(series.key, series.steps, series.values)
+    columns = max(4, width - LABELS)
+    trace = Curve(cut(curve, curve.steps, last, 2 * columns), palette.of_series(series.key),
+                  range_colour=None if curve.sparse else palette.raw)  # fmt: skip
+    scale = axis_of(series.key, [trace], CHART_HEIGHT)
+    last_value = with_unit(curve.value, about.unit)  # where the line ends
+    title: Line = [(f"{about.label} ", style(palette.label)),
+                   (last_value, style(palette.headline))]  # fmt: skip
+    if not curve.sparse:  # the table has the last step's value
+        left = width - cell_len(about.label + last_value) - 1
+        title.append((clip(" smoothed", left), style(palette.label)))
+    cells = plot([trace], scale, columns, CHART_HEIGHT, palette)
+    return [title, *plot_lines(cells, scale, palette)]
+
+
+def _evaluations(preview: Preview, width: int, palette: Palette) -> list[Line]:
+    """Held-out accuracy before and after training, for each sampling method."""
+    lines: list[Line] = []
+    for mode in ("greedy", "sampled"):
+        evaluations = [one.metrics for one in preview.evaluations if one.mode == mode]
+        values = [share(metrics["eval/accuracy"]) for metrics in evaluations
+                  if metrics.get("eval/accuracy") is not None]  # fmt: skip
+        if evaluations:
+            text = " → ".join([values[0], values[-1]][: len(values)]) if values else "not measured"
+            name = pad(f"held-out, {mode}", _name_width(width))
+            lines.append([(f"{name} ", style(palette.label)), (text, style(palette.text))])
+    return lines
+
+
+# -- exports ------------------------------------------------------------------------------------
+
+MAIN = ("name", "recipe", "task", "status", "step", "best reward", "best eval/accuracy")
+
+
+def _record(run: RunSummary) -> dict[str, Any]:
+    record: dict[str, Any] = {
+        "id": run.id, "name": run.name, "status": run.status, "model": run.model,
+        "task": run.task, "recipe": run.recipe, "seed": run.seed, "step": run.step,
+        "total_steps": run.total_steps, "tokens": run.tokens, "elapsed": run.elapsed,
+        "created_at": run.created_at, "tags": " ".join(run.tags), "note": run.note,
+    }  # fmt: skip
+    for key in (key for key in METRICS if key != "eval/greedy/accuracy"):
+        metric = metric_of(run, key)
+        record[f"best {key}"] = metric.best if metric else None
+        record[f"best {key} step"] = metric.best_step if metric else None
+        record[f"last {key}"] = metric.last if metric else None
+    return {**record, **run.columns}
+
+
+def records(view: View) -> list[dict[str, Any]]:
+    """The listed runs in display order."""
+    return [_record(row.run) for row in view.rows if row.run is not None]
+
+
+def as_json(view: View) -> str:
+    """One object per run."""
+    return json_text(records(view), indent=2) + "\n"
+
+
+def as_csv(view: View) -> str:
+    """One row per run; text is escaped against formulas in spreadsheets."""
+    rows = records(view)
+    return csv_string(header_of(rows), rows)
+
+
+def as_markdown(view: View) -> str:
+    """A table of the most important columns."""
+    return "\n".join(table(MAIN, records(view))) + "\n"

@@ -1,0 +1,244 @@
+"""The state of Runs: the listed runs, their order, groups and marks, and what is read for it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from grpo_tui.app.text.comparison import value_text
+from grpo_tui.app.text.numbers import averaged
+from grpo_tui.experiments.errors import QueryError
+from grpo_tui.experiments.values import (
+    AlertView,
+    EvaluationView,
+    MetricSeries,
+    PostMortem,
+    RunDetail,
+    RunSummary,
+    column_label,
+)
+
+if TYPE_CHECKING:
+    from grpo_tui.experiments.reader import StoreReader
+
+GROUPS = ("", "recipe", "task", "model", "sweep", "seed", "status")
+MAX_RUNS = 5000  # in the table; a search finds the others
+MAX_DIFFERING = 6  # settings of runs that are of no sweep; with more there is nothing to compare
+COMPARED_RUNS = 500  # whose settings are compared, at most
+METRICS = (
+    "reward", "eval/accuracy", "eval/greedy/accuracy", "kl", "clip_ratio/region_mean",
+    "tokens_per_second",
+)  # fmt: skip
+PREVIEWED = ("reward", "kl", "eval/accuracy", "eval/greedy/accuracy")
+SPARK_WIDTH = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    """One run at a glance."""
+
+    detail: RunDetail
+    changed: tuple[tuple[str, str], ...]
+    series: tuple[MetricSeries, ...]
+    alert: AlertView | None
+    evaluations: tuple[EvaluationView, ...]
+    post_mortem: PostMortem | None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A line of the table: a run, or a group's heading with the number of its runs.
+
+    `key` identifies the group: sweeps may share a name.
+    """
+
+    run: RunSummary | None
+    key: str | int | None = None
+    group: str = ""
+    count: int = 0
+    folded: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """The screen's state; every change returns a new one."""
+
+    runs: tuple[RunSummary, ...] = ()
+    loaded: bool = False
+    cursor: int = 0
+    marked: frozenset[int] = frozenset()
+    baseline: int = 0
+    filter: str = ""
+    sort: str = "-created"
+    active_only: bool = False
+    archived: bool = False
+    columns: tuple[str, ...] = ()  # that the user has added, in the column language
+    differing: tuple[str, ...] = ()  # settings that differ among the listed runs
+    group: str = ""
+    folded: frozenset[str | int | None] = frozenset()
+    sparks: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
+    preview: Preview | None = None
+    problem: str = ""
+    queued: int = 0
+    deleted: int = 0  # runs that can still be brought back
+    more: bool = False  # whether the store has runs beyond those of the table
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """The table's lines: the baseline on top, then groups, unless folded, under headings."""
+        runs = [run for run in self.runs if not self.active_only or run.active]
+        top = [Row(run) for run in runs if run.key == self.baseline]
+        others = [run for run in runs if run.key != self.baseline]
+        if not self.group:
+            return (*top, *map(Row, others))
+        rows = top
+        for key, members in self._groups(others).items():
+            folded = key in self.folded
+            rows.append(Row(None, key, str(self._group_of(members[0])), len(members), folded))
+            rows += [] if folded else map(Row, members)
+        return tuple(rows)
+
+    def _groups(self, runs: Iterable[RunSummary]) -> dict[str | int | None, list[RunSummary]]:
+        groups: dict[str | int | None, list[RunSummary]] = {}
+        for run in runs:
+            key = run.sweep_id if self.group == "sweep" else str(self._group_of(run))
+            groups.setdefault(key, []).append(run)
+        return groups
+
+    def _group_of(self, run: RunSummary) -> Any:
+        if self.group in GROUPS:
+            value = getattr(run, self.group)
+            return "–" if value in (None, "") else value
+        return run.columns.get(column_label(self.group), "–")
+
+    @property
+    def row(self) -> Row | None:
+        """The line under the cursor."""
+        rows = self.rows
+        return rows[min(self.cursor, len(rows) - 1)] if rows else None
+
+    @property
+    def selected(self) -> RunSummary | None:
+        """The run under the cursor."""
+        row = self.row
+        return row.run if row else None
+
+    @property
+    def selection(self) -> tuple[RunSummary, ...]:
+        """The marked runs, or else the one under the cursor."""
+        marked = tuple(run for run in self.runs if run.key in self.marked)
+        return marked or ((self.selected,) if self.selected else ())
+
+    @property
+    def baseline_run(self) -> RunSummary | None:
+        return next((run for run in self.runs if run.key == self.baseline), None)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the store lists no runs at all."""
+        return self.loaded and not (self.runs or self.filter or self.active_only or self.problem)
+
+    def on_run(self, key: int) -> "View":
+        """Move the cursor to a run, if it is in the table."""
+        for index, row in enumerate(self.rows):
+            if row.run is not None and row.run.key == key:
+                return replace(self, cursor=index)
+        return self.moved(0)
+
+    def moved(self, by: int) -> "View":
+        """Move the cursor."""
+        last = max(0, len(self.rows) - 1)
+        return replace(self, cursor=max(0, min(last, self.cursor + by)))
+
+    def mark(self) -> "View":
+        """Mark or unmark the run under the cursor, or a whole group, then move down."""
+        row = self.row
+        if row is None:
+            return self
+        runs = [row.run] if row.run else self._groups(self.runs).get(row.key, [])
+        keys = frozenset(run.key for run in runs)
+        marked = self.marked - keys if keys <= self.marked else self.marked | keys
+        return replace(self, marked=marked).moved(1)
+
+    def mark_sweep(self) -> "View":
+        """Mark the runs of the selected run's sweep and no others, or unmark them."""
+        sweep = self.selected.sweep_id if self.selected else None
+        keys = frozenset(run.key for run in self.runs if sweep and run.sweep_id == sweep)
+        return replace(self, marked=frozenset() if keys == self.marked else keys) if keys else self
+
+    def toggle_fold(self) -> "View":
+        """Fold or unfold the group under the cursor."""
+        row = self.row
+        if row is None or row.run is not None:
+            return self
+        return replace(self, folded=self.folded ^ {row.key})
+
+    def sorted_by(self, key: str) -> "View":
+        """Sort by a key, or reverse the order if it is the current key."""
+        return replace(self, sort=key if self.sort == f"-{key}" else f"-{key}")
+
+
+# -- reading ------------------------------------------------------------------------------------
+
+
+def load_list(reader: "StoreReader", view: View) -> dict[str, Any]:
+    """Read what the table lists; returns the fields of the view that change."""
+    group = () if view.group in GROUPS else (view.group,)
+
+    def listed(differing: Sequence[str]) -> tuple[RunSummary, ...]:
+        columns = (*view.columns, *(f"={path}" for path in differing), *group)
+        return reader.runs(view.filter, sort=view.sort, columns=columns, archived=view.archived,
+                           metrics=METRICS, limit=MAX_RUNS + 1)  # fmt: skip
+
+    try:
+        runs = listed(view.differing)
+    except QueryError:  # perhaps a setting of runs that another process has deleted
+        runs = listed(())
+    differing = view.differing
+    if [run.key for run in runs] != [run.key for run in view.runs]:
+        differing = differing_settings(reader, runs[:COMPARED_RUNS])
+        runs = listed(differing) if differing != view.differing else runs
+    return {
+        "runs": runs[:MAX_RUNS], "more": len(runs) > MAX_RUNS, "differing": differing,
+        "queued": sum(item.state == "queued" for item in reader.queue()),
+        "deleted": len(reader.deleted()),
+    }  # fmt: skip
+
+
+def differing_settings(reader: "StoreReader", runs: Sequence[RunSummary]) -> tuple[str, ...]:
+    """The settings that differ within a sweep, and those of the other runs if they are few."""
+    differing: dict[str, None] = {}
+    for sweep, settings in reader.differing_settings(run.key for run in runs).items():
+        paths = [path for path in settings if path != "name" and not path.startswith("record.")]
+        if sweep is not None or len(paths) <= MAX_DIFFERING:
+            differing |= dict.fromkeys(paths)
+    return tuple(differing)
+
+
+def load_sparks(reader: "StoreReader", runs: Sequence[RunSummary]) -> dict[int, tuple[float, ...]]:
+    """The reward of each run, averaged to the columns of its sparkline."""
+    return {
+        run.key: tuple(averaged(reader.metric_series(run.key, "reward").values, SPARK_WIDTH))
+        for run in runs
+    }
+
+
+def load_preview(reader: "StoreReader", run: RunSummary) -> Preview:
+    """Curves, changed settings, the last alert; for a lost run, what is known of its end."""
+    # pydantic takes as long to load as the screen's first frame takes to draw
+    from grpo_engine.config.parse import changed
+    from grpo_tui.experiments.post_mortem import post_mortem
+
+    detail = reader.run(run.key)
+    keys = set(reader.metric_keys(run.key))
+    return Preview(
+        detail=detail,
+        changed=tuple(
+            (path, ", ".join(map(str, value)) if isinstance(value, list) else value_text(value))
+            for path, value in changed(detail.settings).items()
+            if value is not None and path != "name"
+        ),
+        series=tuple(reader.metric_series(run.key, key) for key in PREVIEWED if key in keys),
+        alert=next((alert for alert in reader.alerts(run.key) if not alert.muted), None),
+        evaluations=reader.evaluations(run.key),
+        post_mortem=post_mortem(reader, run.key) if run.status in ("lost", "failed") else None,
+    )
