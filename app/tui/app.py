@@ -95,9 +95,9 @@ class Workbench(RunApp):
 
     def get_driver_class(self) -> type[Driver]:
         """Return the driver that survives a lost terminal, unless the environment names another."""
-        found = super().get_driver_class()
-        if found.__name__ != "LinuxDriver":
-            return found
+        driver = super().get_driver_class()
+        if driver.__name__ != "LinuxDriver":
+            return driver
         from grpo_tui.app.tui.textual_private.terminal_driver import TerminalDriver
 
         return TerminalDriver
@@ -257,11 +257,11 @@ class Workbench(RunApp):
 
     async def action_lead(self, mode: str) -> None:
         """Switch to a screen that esc and q leave for the present one."""
-        here = getattr(self.screen, "mode", "")
+        before = getattr(self.screen, "mode", "")
         await self._switch(mode)
-        found = self.screen
-        if isinstance(found, WorkbenchScreen) and here != found.mode == mode:
-            found.came_from = here
+        screen = self.screen
+        if isinstance(screen, WorkbenchScreen) and before != screen.mode == mode:
+            screen.came_from = before
 
     def action_jump(self) -> None:
         """Show a letter on every panel and field to jump to it."""

@@ -22,7 +22,7 @@ from grpo_tui.experiments.values import RunSummary
 if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
 
-MOST_RUNS, MOST_HITS = 1000, 50
+MAX_RUNS, MAX_HITS = 1000, 50
 PARTS = re.compile(r"[^\w+-]+")
 
 
@@ -30,7 +30,7 @@ class Finding(Provider):
     """Finds what has a name."""
 
     _actions: tuple[Found, ...] = ()
-    _rest: tuple[Found, ...] = ()
+    _others: tuple[Found, ...] = ()
 
     async def startup(self) -> None:
         """Read the runs once, and list all names."""
@@ -43,19 +43,19 @@ class Finding(Provider):
         runs: tuple[RunSummary, ...] = ()
         with suppress(StoreError):  # there is no store yet
             runs = await app.reader.ask(_read)
-        self._rest = (*_metrics(app, screen), *screen.places(), *_runs(app, screen, runs),
+        self._others = (*_metrics(app, screen), *screen.places(), *_runs(app, screen, runs),
                       *_settings(app), *_helps(screen))  # fmt: skip
 
     async def discover(self) -> Hits:
         """Yield the actions by their names."""
-        for found in sorted(self._actions, key=lambda one: one.name):
-            yield DiscoveryHit(found.name, found.go, help=escape(safe(found.help)))
+        for entry in sorted(self._actions, key=lambda entry: entry.name):
+            yield DiscoveryHit(entry.name, entry.go, help=escape(safe(entry.help)))
 
     async def search(self, query: str) -> Hits:
         """Yield what matches best."""
-        for score, found in best((*self._actions, *self._rest), query):
-            shown = Content.assemble(found.name, ("   " + found.value, "$accent"))
-            yield Hit(score, shown, found.go, found.name, escape(safe(found.help)))
+        for score, entry in best((*self._actions, *self._others), query):
+            title = Content.assemble(entry.name, ("   " + entry.value, "$accent"))
+            yield Hit(score, title, entry.go, entry.name, escape(safe(entry.help)))
 
 
 def _read(reader: "StoreReader") -> tuple[RunSummary, ...]:
@@ -63,24 +63,24 @@ def _read(reader: "StoreReader") -> tuple[RunSummary, ...]:
     from grpo_engine.config.parse import settings
 
     settings()
-    return reader.runs(limit=MOST_RUNS)
+    return reader.runs(limit=MAX_RUNS)
 
 
-def best(every: Iterable[Found], query: str) -> list[tuple[float, Found]]:
-    """Return what matches all words of the query with its score, the best first."""
-    words = query.casefold().split()
-    scored = [(min(_score(one, word) for word in words), one) for one in every] if words else []
-    fits = [one for one in scored if one[0]]
-    return sorted(fits, key=lambda one: -one[0])[:MOST_HITS]
+def best(entries: Iterable[Found], query: str) -> list[tuple[float, Found]]:
+    """Return what matches all terms of the query with its score, the best first."""
+    terms = query.casefold().split()
+    scored = ((min(_score(entry, term) for term in terms), entry) for entry in entries if terms)
+    matches = [match for match in scored if match[0]]
+    return sorted(matches, key=lambda match: -match[0])[:MAX_HITS]
 
 
-def _score(found: Found, word: str) -> float:
-    """1 for a whole word of the name or the other words, less for a part, least in the help."""
-    names = f"{found.name} {found.also}".casefold()
-    if word not in names:
-        return 0.25 if word in found.help.casefold() else 0.0
+def _score(entry: Found, term: str) -> float:
+    """1 for a whole term of the name or the other terms, less for a part, least in the help."""
+    names = f"{entry.name} {entry.also}".casefold()
+    if term not in names:
+        return 0.25 if term in entry.help.casefold() else 0.0
     parts = PARTS.split(names)
-    return 1.0 if word in parts else 0.75 if any(p.startswith(word) for p in parts) else 0.5
+    return 1.0 if term in parts else 0.75 if any(p.startswith(term) for p in parts) else 0.5
 
 
 def _metrics(app: RunApp, screen: WorkbenchScreen) -> Iterator[Found]:
@@ -88,33 +88,31 @@ def _metrics(app: RunApp, screen: WorkbenchScreen) -> Iterator[Found]:
 
     series = screen.snapshot.series
     lacking = "" if screen.snapshot.status == "empty" else "not in this run"
-    places = {key: place for place, key in enumerate(METRICS)}
-    recorded = sorted(series, key=lambda key: places.get(key, len(places)))
+    recorded = sorted(series, key=[*METRICS, *series].index)
     for key in dict.fromkeys((*recorded, *METRICS)):
-        one = spec(key)
-        label = key if one.label == key else f"{one.label} ({key})"
+        metric = spec(key)
+        label = key if metric.label == key else f"{metric.label} ({key})"
         if key in series:
             view = series[key]
-            value = (
-                f"first {with_unit(view.start, one.unit)}, now {with_unit(view.value, one.unit)}"
-            )
+            first, last = (with_unit(value, metric.unit) for value in (view.start, view.value))
             go = partial(app.post_message, msg.MetricRequested(key))
-            yield Found(f"Metric: {label}", one.help, go, one.also, value)
+            yield Found(f"Metric: {label}", metric.help, go, metric.also,
+                        f"first {first}, now {last}")  # fmt: skip
         else:
             go_help = partial(screen.explain, f"metric:{key}")
-            yield Found(f"Metric: {label}", one.help, go_help, one.also, lacking)
+            yield Found(f"Metric: {label}", metric.help, go_help, metric.also, lacking)
 
 
 def _runs(app: RunApp, screen: WorkbenchScreen, runs: Sequence[RunSummary]) -> Iterator[Found]:
-    shown, sweeps = screen.snapshot.head, defaultdict(list)
+    open_run, sweeps = screen.snapshot.head, defaultdict(list)
     for run in runs:
         name = safe(run.name or run.id)
-        about = (run.status, f"step {run.step}", run.recipe, run.task, *run.tags, run.note)
-        words = " · ".join(filter(None, about))
-        yield Found(f"Run: {name}", words, partial(app.post_message, msg.RunOpened(run.id)))
-        if shown.id and run.id != shown.id:
-            request = msg.CompareRequested((shown.id, run.id))
-            yield Found(f"Compare with: {name}", words, partial(app.post_message, request),
+        values = (run.status, f"step {run.step}", run.recipe, run.task, *run.tags, run.note)
+        summary = " · ".join(filter(None, values))
+        yield Found(f"Run: {name}", summary, partial(app.post_message, msg.RunOpened(run.id)))
+        if open_run.id and run.id != open_run.id:
+            request = msg.CompareRequested((open_run.id, run.id))
+            yield Found(f"Compare with: {name}", summary, partial(app.post_message, request),
                         "differs, differences")  # fmt: skip
         if run.sweep:
             sweeps[run.sweep_id, run.sweep].append(run.id)

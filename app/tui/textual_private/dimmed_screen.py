@@ -36,7 +36,7 @@ class DimmedScreen(Visual):
         size = Size(width, height if height is not None else self._screen.size.height)
         base, tint = style.rich_style, self._color
         return [
-            Strip([Segment(text, _dimmed(own, base, tint)) for text, own, _ in strip],
+            Strip([Segment(text, _dimmed(original, base, tint)) for text, original, _ in strip],
                   strip.cell_length)
             for strip in strips_of(self._screen, size)
         ]  # fmt: skip
@@ -49,12 +49,12 @@ class DimmedScreen(Visual):
 
 
 @lru_cache(maxsize=2048)
-def _dimmed(own: RichStyle | None, base: RichStyle, tint: Color) -> RichStyle:
-    if own is None:
+def _dimmed(style: RichStyle | None, base: RichStyle, tint: Color) -> RichStyle:
+    if style is None:
         return base
-    plain = own.clear_meta_and_links()
-    front, back = (
+    plain = style.clear_meta_and_links()
+    foreground, background = (
         (Color.from_rich_color(color) + tint).rich_color if color is not None else None
         for color in (plain.color, plain.bgcolor)
     )
-    return base + plain + RichStyle.from_color(front, back)
+    return base + plain + RichStyle.from_color(foreground, background)

@@ -56,7 +56,7 @@ async def take(app: Workbench, pilot: Pilot[int], text: str, name: str) -> None:
 async def everything(app: Workbench) -> tuple[Found, ...]:
     finding = Finding(app.screen)
     await finding.startup()
-    return (*finding._actions, *finding._rest)
+    return (*finding._actions, *finding._others)
 
 
 async def test_every_metric_is_found_by_its_key_its_title_and_everyday_words(store: Path) -> None:

@@ -75,7 +75,7 @@ class Column:
 
     title: str
     width: int
-    sort: str
+    key: str
     draw: Draw
     align: str = "<"
     annotated: bool = False  # a note behind the value leaves the last cell free, also in the title
@@ -165,29 +165,29 @@ def _added(expression: str) -> Column:
 
     title = label.rpartition(".")[2] if setting_path(expression) else label
     width = max(6, min(18, len(title) + 1))
-    return Column(title=title, width=width, sort=expression, draw=draw, align=">")
+    return Column(title=title, width=width, key=expression, draw=draw, align=">")
 
 
-NAME = Column(title="name", width=18, sort="name", draw=_name)
+NAME = Column(title="name", width=18, key="name", draw=_name)
 # In order of priority on a narrow terminal: the last ones are hidden first.
 COLUMNS: tuple[Column, ...] = (
     NAME,
-    Column(title="best reward", width=13, sort="reward", draw=_best("reward"), align=">",
+    Column(title="best reward", width=13, key="reward", draw=_best("reward"), align=">",
            annotated=True),
-    Column(title="steps", width=14, sort="step", draw=_steps, align=">"),
-    Column(title="tags", width=14, sort="", draw=_text(lambda run: " ".join(run.tags))),
-    Column(title="curve", width=SPARK_WIDTH, sort="", draw=_spark),
-    Column(title="recipe", width=10, sort="recipe", draw=_text(lambda run: run.recipe)),
-    Column(title="KL", width=6, sort="kl", draw=_last("kl"), align=">"),
-    Column(title="age", width=7, sort="created", draw=_age, align=">"),
-    Column(title="held-out", width=11, sort="eval/accuracy", draw=_best("eval/accuracy"),
+    Column(title="steps", width=14, key="step", draw=_steps, align=">"),
+    Column(title="tags", width=14, key="", draw=_text(lambda run: " ".join(run.tags))),
+    Column(title="curve", width=SPARK_WIDTH, key="", draw=_spark),
+    Column(title="recipe", width=10, key="recipe", draw=_text(lambda run: run.recipe)),
+    Column(title="KL", width=6, key="kl", draw=_last("kl"), align=">"),
+    Column(title="age", width=7, key="created", draw=_age, align=">"),
+    Column(title="held-out", width=11, key="eval/accuracy", draw=_best("eval/accuracy"),
            align=">", annotated=True),
-    Column(title="task", width=14, sort="task", draw=_text(lambda run: run.task)),
-    Column(title="clip", width=6, sort="clip_ratio/region_mean",
+    Column(title="task", width=14, key="task", draw=_text(lambda run: run.task)),
+    Column(title="clip", width=6, key="clip_ratio/region_mean",
            draw=_last("clip_ratio/region_mean"), align=">"),
-    Column(title="tok/s", width=6, sort="tokens_per_second", draw=_last("tokens_per_second"),
+    Column(title="tok/s", width=6, key="tokens_per_second", draw=_last("tokens_per_second"),
            align=">"),
-    Column(title="model", width=14, sort="model", draw=_text(lambda run: run.model)),
+    Column(title="model", width=14, key="model", draw=_text(lambda run: run.model)),
 )  # fmt: skip
 SHOWN_AS = {"model.path": "model", "task.name": "task", "algorithm.recipe": "recipe",
             "steps": "steps"}  # fmt: skip
@@ -203,19 +203,19 @@ def fitting(width: int, view: View) -> tuple[Column, ...]:
     What the runs are sorted by comes first, then the user's columns, the best reward and the
     settings that differ, then the others; tags only if there are any.
     """
-    differing = {SHOWN_AS[path] for path in view.differing if path in SHOWN_AS}
-    settings = [f"={path}" for path in view.differing if path not in SHOWN_AS]
+    axes = {SHOWN_AS[path] for path in view.axes if path in SHOWN_AS}
+    settings = [f"={path}" for path in view.axes if path not in SHOWN_AS]
     sort = view.sort.removeprefix("-")
     hidden = set() if any(run.tags for run in view.runs) else {"tags"}
     columns = [
         *map(_added, view.columns), *COLUMNS[:2], *map(_added, settings),
-        *sorted(COLUMNS[2:], key=lambda column: column.title not in differing),
+        *sorted(COLUMNS[2:], key=lambda column: column.title not in axes),
     ]  # fmt: skip
-    columns.sort(key=lambda column: (column is not NAME, column.sort != sort))
+    columns.sort(key=lambda column: (column is not NAME, column.key != sort))
     chosen: dict[tuple[str, str], Column] = {}
     left = width - 2
     for column in columns:
-        key = column.title, column.sort
+        key = column.title, column.key
         if column.width < left and key not in chosen and column.title not in hidden:
             chosen[key] = column
             left -= column.width + 1
@@ -275,10 +275,10 @@ def head_line(columns: Sequence[Column], sort: str, palette: Palette) -> Line:
     """The column titles, with an arrow on the sort column."""
     line: Line = [("  ", None)]
     for column in columns:
-        sorts = sort.lstrip("-") == column.sort
-        arrow = ("▾" if sort.startswith("-") else "▴") if sorts else " " * column.annotated
+        is_sorted = sort.lstrip("-") == column.key
+        arrow = ("▾" if sort.startswith("-") else "▴") if is_sorted else " " * column.annotated
         text = pad(column.title + arrow, column.width, column.align)
-        line.append((text + " ", style(palette.headline if sorts else palette.label)))
+        line.append((text + " ", style(palette.headline if is_sorted else palette.label)))
     return line
 
 

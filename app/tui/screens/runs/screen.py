@@ -96,7 +96,7 @@ class RunsTable(ViewPanel):
     class TitleClicked(Message):
         """The title of a column was clicked, which sorts by this key."""
 
-        sort: str
+        key: str
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__("runs", **kwargs)
@@ -137,8 +137,8 @@ class RunsTable(ViewPanel):
         """Sort by the clicked title, or go to the clicked row; a double click opens it."""
         x, y = self.inside(event.offset)
         column = column_at(fitting(self.inner.width, self.view), x)
-        if y == 0 and column is not None and column.sort:
-            self.post_message(self.TitleClicked(column.sort))
+        if y == 0 and column is not None and column.key:
+            self.post_message(self.TitleClicked(column.key))
         elif 0 < y <= len(self.view.rows) - self._top:
             self.post_message(self.Clicked(y - 1 + self._top, event.chain > 1))
 
@@ -353,7 +353,7 @@ class RunsScreen(ControlScreen):
 
     @on(RunsTable.TitleClicked)
     def sort_by_title(self, message: RunsTable.TitleClicked) -> None:
-        self._relist(sort=self.view.sorted_by(message.sort).sort)
+        self._relist(sort=self.view.sorted_by(message.key).sort)
 
     def action_open(self) -> None:
         """Watch the run, fold the group, or launch the starter preset if there are no runs."""
@@ -654,7 +654,7 @@ class RunsScreen(ControlScreen):
     def action_sort(self) -> None:
         """Sort by the next visible column; before the first layout, by the next of all columns."""
         columns = fitting(self.query_one(RunsTable).inner.width, self.view) or COLUMNS
-        keys = [column.sort for column in columns if column.sort]
+        keys = [column.key for column in columns if column.key]
         current = self.view.sort.lstrip("-")
         index = keys.index(current) if current in keys else -1
         self._relist(sort="-" + keys[(index + 1) % len(keys)])
