@@ -193,7 +193,7 @@ def report(path: Path, written: Sequence[dict[str, object]], callers: Sequence[C
         _line(f"{name}, the whole command", caller.times)
         failures += caller.failures
     with closing(StoreReader(path)) as reader:
-        checked = reader.integrity()
+        checked = reader.file.execute("PRAGMA integrity_check").fetchone()[0]
     log = path.with_name(path.name + "-wal")
     sizes = [file.stat().st_size / 1e6 if file.exists() else 0.0 for file in (path, log)]
     print(f"\nintegrity check: {checked}; file {sizes[0]:.0f} MB, log {sizes[1]:.1f} MB")

@@ -1,9 +1,11 @@
 """Writes docs/schema.md from the tables: python docs/schema.py."""
 
+import ast
 import sqlite3
 import sys
 import tempfile
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 from typing import get_args
 
@@ -13,8 +15,8 @@ from pydantic.fields import FieldInfo
 from sqlalchemy import UniqueConstraint
 from sqlmodel import SQLModel
 
-from grpo_tui.experiments.db.migration_sql import MIGRATIONS
-from grpo_tui.experiments.db.tables import declared
+from grpo_tui.experiments.db import tables
+from grpo_tui.experiments.db.tables import MIGRATIONS
 from grpo_tui.experiments.db.tokens import CODEC, FIELDS, TokenFile
 from grpo_tui.experiments.db.types import Text
 
@@ -65,7 +67,7 @@ def _word(field: FieldInfo) -> str:
 def page() -> str:
     """The text of docs/schema.md."""
     names = ", ".join(f"`{name}`" for name in MIGRATIONS)
-    parts = [HEAD.format(migrations=names), *(_section(row) for row in declared())]
+    parts = [HEAD.format(migrations=names), *(_section(row) for row in tables.declared())]
     with tempfile.TemporaryDirectory() as folder:
         file = TokenFile(Path(folder) / "tokens.db")
         file.write([(1, b"")])
@@ -78,15 +80,31 @@ def page() -> str:
     return "\n".join(parts)
 
 
+def _described() -> dict[tuple[str, str], str]:
+    """The docstring below each field, by class and field."""
+    tree = ast.parse(Path(tables.__file__).read_text(encoding="utf-8"))
+    return {
+        (row.name, field.target.id): doc.value.value
+        for row in tree.body if isinstance(row, ast.ClassDef)
+        for field, doc in pairwise(row.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        and isinstance(doc, ast.Expr) and isinstance(doc.value, ast.Constant)
+        and isinstance(doc.value.value, str)
+    }  # fmt: skip
+
+
 def _section(row: type[SQLModel]) -> str:
+    descriptions = _described()
     table = SQLModel.metadata.tables[str(row.__tablename__)]
     lines = [f"## {table.name}", "", str(row.__doc__), ""]
     lines += ["| column | type | | what |", "| --- | --- | --- | --- |"]
-    for column, field in zip(table.columns, row.model_fields.values(), strict=True):
+    for column, (name, field) in zip(table.columns, row.model_fields.items(), strict=True):
+        classes = (cls for cls in row.__mro__ if (cls.__name__, name) in descriptions)
+        meaning = descriptions[next(classes).__name__, name]
         marks = ["key"] * column.primary_key + ["may be NULL"] * bool(column.nullable)
         marks += [f"→ {key.column.table.name}" for key in column.foreign_keys]
         kind = "text" if isinstance(column.type, Text) else KINDS[_word(field)]
-        lines.append(f"| `{column.name}` | {kind} | {', '.join(marks)} | {field.description} |")
+        lines.append(f"| `{column.name}` | {kind} | {', '.join(marks)} | {meaning} |")
     unique = [item.columns for item in table.constraints if isinstance(item, UniqueConstraint)]
     indices = sorted(
         f"({', '.join(column.name for column in columns)})"

@@ -3,7 +3,7 @@
 import dataclasses
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from grpo_engine import events as ev
@@ -18,29 +18,27 @@ Value = TypeVar("Value", bound="DataclassInstance")
 class Growing:
     """A rollout on the board; tokens are appended to a list and joined only when someone reads."""
 
-    __slots__ = ("_finish", "_new", "_rollout", "_spans", "_tokens", "_waits_since")
+    __slots__ = ("_new", "_rollout")
 
     def __init__(self, rollout: BoardRollout) -> None:
         self._rollout = rollout
-        self._tokens, self._finish = rollout.tokens, rollout.finish
-        self._spans, self._waits_since = list(rollout.spans), rollout.waits_since
-        self._new: list[str] = []
+        self._new: list[ev.RowDelta] = []
 
     def grow(self, delta: ev.RowDelta) -> None:
-        self._new.append(delta.text)
-        self._tokens += delta.tokens
-        self._finish = delta.finish or self._finish
-        self._spans += delta.spans
-        self._waits_since = time.time() if delta.waits else None
+        self._new.append(delta)
+        if delta.waits:
+            self._rollout = dataclasses.replace(self.snapshot(), waits_since=time.time())
 
-    def look(self) -> BoardRollout:
+    def snapshot(self) -> BoardRollout:
         """Return the current rollout; the same object while nothing changed."""
         if self._new:
-            text = self._rollout.text + "".join(self._new)
-            self._new.clear()
+            old, new = self._rollout, self._new
+            self._new = []
             self._rollout = BoardRollout(
-                index=self._rollout.index, text=text, tokens=self._tokens, finish=self._finish,
-                spans=tuple(self._spans), waits_since=self._waits_since,
+                index=old.index, text=old.text + "".join(delta.text for delta in new),
+                tokens=old.tokens + sum(delta.tokens for delta in new),
+                finish=next((delta.finish for delta in new if delta.finish), old.finish),
+                spans=(*old.spans, *(span for delta in new for span in delta.spans)),
             )  # fmt: skip
         return self._rollout
 
@@ -53,20 +51,15 @@ class Board:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._view = BoardView()
-        self._values: dict[str, Any] = {
-            field.name: getattr(self._view, field.name)
-            for field in dataclasses.fields(BoardView)
-            if field.name not in ("version", "groups")
-        }
-        self._groups: dict[int, BoardGroup] = {}
+        self._view = BoardView()  # without groups
+        self._snapshot = self._view
+        self._groups: dict[int, BoardGroup] = {}  # without rollouts
         self._rollouts: dict[int, dict[int, Growing]] = {}
-        self._version = 0
 
     @property
     def version(self) -> int:
         """A counter that increases with every change."""
-        return self._version
+        return self._view.version
 
     def apply(self, event: ev.Event) -> None:
         """Apply an event; events that do not concern the board change nothing."""
@@ -78,25 +71,26 @@ class Board:
     def warn(self, text: str) -> None:
         """Show a problem of the store; an empty text clears it."""
         with self._lock:
-            if text != self._values["store_warning"]:
+            if text != self._view.store_warning:
                 self._change({"store_warning": text})
 
     def _change(self, changes: Mapping[str, Any]) -> None:
-        self._version += 1
-        self._values.update(changes, at=time.time())
+        version = self.version + 1
+        self._view = dataclasses.replace(self._view, version=version, at=time.time(), **changes)
 
     def snapshot(self) -> BoardView:
         """Return the current board; the same object while nothing changed."""
         with self._lock:
-            if self._view.version != self._version:
+            if self._snapshot.version != self.version:
                 groups = tuple(
                     dataclasses.replace(
-                        group, rollouts=tuple(one.look() for one in self._rollouts[index].values())
+                        group,
+                        rollouts=tuple(row.snapshot() for row in self._rollouts[index].values()),
                     )
                     for index, group in self._groups.items()
                 )
-                self._view = BoardView(version=self._version, groups=groups, **self._values)
-            return self._view
+                self._snapshot = dataclasses.replace(self._view, groups=groups)
+            return self._snapshot
 
     def _changes(self, event: ev.Event) -> dict[str, Any] | None:
         match event:
@@ -108,58 +102,56 @@ class Board:
                 return self._start_phase(event)
             case ev.PromptsStarted():
                 for prompt in event.prompts:
-                    self._start_prompt(prompt)
+                    self._show(prompt.group, prompt, map(_empty, range(prompt.rows)))
                 return {"step": event.step}
-            case ev.GroupScored():
-                self._end_sampling(event.group)
+            case ev.GroupScored():  # after a refill the board has only the new prompts
+                self._show(event.group.index, event.group, map(_complete, event.group.rollouts))
                 return {"step": event.step}
             case ev.RunStarted():
                 return {"step": event.step, "total_steps": event.total_steps, "phase": "load"}
             case ev.RunPaused() | ev.RunResumed():
                 return {"paused": isinstance(event, ev.RunPaused)}
             case ev.StepFinished() | ev.RunFinished() | ev.RunFailed():
-                return {"step": event.step, "phase": "", **self._close_phase()}
+                return {"step": event.step, "phase": "", "phase_seconds": self._phase_seconds()}
         return None
 
     def _start_phase(self, event: ev.PhaseStarted) -> dict[str, Any]:
         if event.phase in ("generate", "evaluate"):
             self._groups.clear()
             self._rollouts.clear()
-        seconds = self._close_phase()
-        if event.step != self._values["step"]:
-            seconds = {"phase_seconds": {}}
         return {
             "step": event.step, "phase": event.phase, "phase_detail": event.detail, "done": 0,
-            "total": event.total, "phase_started": time.time(), **seconds,
+            "total": event.total, "phase_started": time.time(),
+            "phase_seconds": self._phase_seconds() if event.step == self._view.step else {},
         }  # fmt: skip
 
-    def _close_phase(self) -> dict[str, Any]:
-        phase, started = self._values["phase"], self._values["phase_started"]
+    def _phase_seconds(self) -> Mapping[str, float]:
+        """The seconds of each phase, now that the current one has ended."""
+        phase, started = self._view.phase, self._view.phase_started
+        seconds = self._view.phase_seconds
         if not phase:
-            return {}
+            return seconds
         spent = time.time() - started if started else 0.0
-        seconds = self._values["phase_seconds"]
-        return {"phase_seconds": {**seconds, phase: seconds.get(phase, 0.0) + spent}}
+        return {**seconds, phase: seconds.get(phase, 0.0) + spent}
 
-    def _start_prompt(self, prompt: ev.PromptStarted) -> None:
-        self._groups[prompt.group] = BoardGroup(
-            index=prompt.group, origin=prompt.origin, prompt_text=prompt.prompt_text,
-            target=prompt.target, rollouts=(),
+    def _show(
+        self, index: int, group: ev.PromptStarted | ev.Group, rollouts: Iterable[BoardRollout]
+    ) -> None:
+        self._groups[index] = BoardGroup(
+            index=index, origin=group.origin, prompt_text=group.prompt_text, target=group.target,
+            rollouts=(),
         )  # fmt: skip
-        self._rollouts[prompt.group] = {
-            index: Growing(BoardRollout(index=index, text="", tokens=0))
-            for index in range(prompt.rows)
-        }
+        self._rollouts[index] = {rollout.index: Growing(rollout) for rollout in rollouts}
 
     def _advance(self, event: ev.RolloutsAdvanced) -> dict[str, Any]:
         for delta in event.rows:
-            rollouts = self._rollouts.setdefault(delta.group, {})
             if delta.group not in self._groups:
                 self._groups[delta.group] = BoardGroup(
                     index=delta.group, origin="train", prompt_text="", target="", rollouts=()
                 )
+            rollouts = self._rollouts.setdefault(delta.group, {})
             if delta.index not in rollouts:
-                rollouts[delta.index] = Growing(BoardRollout(index=delta.index, text="", tokens=0))
+                rollouts[delta.index] = Growing(_empty(delta.index))
             rollouts[delta.index].grow(delta)
         return {
             "step": event.step, "tokens": event.tokens, "finished": event.finished,
@@ -167,19 +159,16 @@ class Board:
             "done": event.finished, "total": event.total,
         }  # fmt: skip
 
-    def _end_sampling(self, group: ev.Group) -> None:
-        """Show the whole group: after a refill the board holds only the new prompts."""
-        self._groups[group.index] = BoardGroup(
-            index=group.index, origin=group.origin, prompt_text=group.prompt_text,
-            target=group.target, rollouts=(),
-        )  # fmt: skip
-        self._rollouts[group.index] = {
-            one.index: Growing(BoardRollout(
-                index=one.index, text=one.text, tokens=ev.model_tokens(one.ids, one.spans),
-                finish=one.finish, spans=tuple(map(ev.unscored, one.spans)),
-            ))
-            for one in group.rollouts
-        }  # fmt: skip
+
+def _empty(index: int) -> BoardRollout:
+    return BoardRollout(index=index, text="", tokens=0)
+
+
+def _complete(item: ev.Completion) -> BoardRollout:
+    return BoardRollout(
+        index=item.index, text=item.text, tokens=ev.model_tokens(item.ids, item.spans),
+        finish=item.finish, spans=tuple(map(ev.unscored, item.spans)),
+    )  # fmt: skip
 
 
 def board_json(view: BoardView) -> dict[str, Any]:

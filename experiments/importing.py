@@ -11,12 +11,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sqlmodel import select
+from sqlalchemy import Row, select
 
 from grpo_engine import events as ev
 from grpo_tui.experiments.db.connection import open_writer
 from grpo_tui.experiments.db.paths import log_file, run_folder
-from grpo_tui.experiments.db.tables import AttemptRow, RunRow
+from grpo_tui.experiments.db.tables import ATTEMPT, RUN
 from grpo_tui.experiments.db.texts import now_iso
 from grpo_tui.experiments.errors import ImportRefusedError, OutsideStoreError, StoreError
 from grpo_tui.experiments.purge import purge
@@ -25,32 +25,34 @@ from grpo_tui.experiments.record.rows import Item, recorded_parts
 from grpo_tui.experiments.record.writer import RunWriter
 from grpo_tui.experiments.recorded_events import events_after
 from grpo_tui.experiments.store import ExperimentStore
-from grpo_tui.experiments.values import ENDED, RunDetail, RunSummary
+from grpo_tui.experiments.values import ENDED, RunSummary
 
-Taken = list[tuple[str, str]]
+Imported = list[tuple[str, str]]
 SHORT = re.compile("[0-9a-z]{1,32}")  # it names a folder
-MOST_STEPS = 10_000_000
-MOST_BYTES = 1 << 30  # of a Parquet file's tables in memory
+MAX_STEPS = 10_000_000
+MAX_BYTES = 1 << 30  # of a Parquet file's tables in memory
 INTERRUPTED = "the import was interrupted; import the file again"
+COPIED = ("created_at", "started_at", "ended_at", "note", "archived", "error")
+ELSEWHERE = {"boot": "", "pid_start": ""}  # of an attempt: its process is of no use here
 NOT_REWARDS = ("step", "prompt", "completion", "advantage", "reward")
 
 
 def import_files(
     store: ExperimentStore, files: Sequence[Path], *, name: str = "",
     progress: Callable[[str], None] = lambda _: None,
-) -> Taken:  # fmt: skip
+) -> Imported:  # fmt: skip
     """Import stores and Parquet files; runs that already exist are skipped."""
     for path in files:
         if not path.is_file():
             raise ImportRefusedError(f"there is no file {path}")
     tables = [path for path in files if path.suffix == ".parquet"]
-    taken: Taken = []
+    imported: Imported = []
     for path in files:
         if path not in tables:
-            taken += import_store(store, path, progress)
+            imported += import_store(store, path, progress)
     if tables:
-        taken += import_completions(store, tables, name)
-    return taken
+        imported += import_completions(store, tables, name)
+    return imported
 
 
 # -- another store ------------------------------------------------------------------------------
@@ -58,140 +60,127 @@ def import_files(
 
 def import_store(
     store: ExperimentStore, path: Path, progress: Callable[[str], None] = lambda _: None
-) -> Taken:
+) -> Imported:
     """Import every new run of another store; checkpoints are not copied.
 
     The other file may be damaged or made to harm: a run is imported whole or not at all.
     """
     if path.resolve() == store.path.resolve():
         raise ImportRefusedError(f"{path} is the current store")
-    taken: Taken = []
+    imported: Imported = []
     refused: list[str] = []
-    with closing(_other(path)) as other:
-        for run in _runs(other):
+    with closing(_opened(path)) as source:
+        for run in _runs(source):
             try:
                 if not store.has_uid(run.uid) or _dropped(store, run.uid):
                     progress(f"importing {run.name}: {run.step} steps")
-                    taken.append(_copy_run(store, other, run))
+                    imported.append(_copy_run(store, source, run))
             except Exception as error:  # whatever is wrong with it, the other runs are imported
                 refused.append(f"{run.name} ({type(error).__name__}: {str(error)[:200]})")
     if refused:
         raise ImportRefusedError(
-            f"{len(refused)} runs of {path} cannot be imported, {len(taken)} were: "
+            f"{len(refused)} runs of {path} cannot be imported, {len(imported)} were: "
             f"{', '.join(refused[:5])}"
         )
-    return taken
+    return imported
 
 
-def _other(path: Path) -> StoreReader:
+def _opened(path: Path) -> StoreReader:
     try:
         return StoreReader(path)
     except StoreError as error:
         raise ImportRefusedError(f"{path} cannot be imported: {error}") from error
 
 
-def _runs(other: StoreReader) -> tuple[RunSummary, ...]:
+def _runs(source: StoreReader) -> tuple[RunSummary, ...]:
     try:
-        return other.runs(archived=True, sort="created")
+        return source.runs(archived=True, sort="created")
     except Exception as error:  # the file is from elsewhere
         raise ImportRefusedError(
-            f"the runs of {other.path} cannot be read ({type(error).__name__}: {error})"
+            f"the runs of {source.path} cannot be read ({type(error).__name__}: {error})"
         ) from error
 
 
 def _dropped(store: ExperimentStore, uid: str) -> bool:
     """Remove what a killed import left of a run; false if the run is complete."""
-    with store.session() as session:
-        found = session.exec(select(RunRow).where(RunRow.uid == uid)).one()
-        key, note = found.id, found.note
-    if note != INTERRUPTED or key is None:
+    with store.transaction() as conn:
+        key, note = conn.execute(select(RUN.c.id, RUN.c.note).where(RUN.c.uid == uid)).one()
+    if note != INTERRUPTED:
         return False
     purge(store, key)
     return True
 
 
 @contextmanager
-def _whole(store: ExperimentStore, row: RunRow) -> Iterator[int]:
+def _filled(
+    store: ExperimentStore, row: Row[Any], attempts: list[dict[str, Any]],
+    pages: Iterable[list[Item]],
+) -> Iterator[None]:  # fmt: skip
     """Fill a new run completely, or remove it; a killed import leaves it marked."""
-    assert row.id is not None
     store.set_note(row.id, INTERRUPTED)
     try:
-        yield row.id
+        with store.transaction() as conn:
+            for attempt in attempts:
+                conn.execute(ATTEMPT.insert(), {"run_id": row.id, **ELSEWHERE, **attempt})
+        folder, parts = run_folder(store.path, row.short), recorded_parts(row.config)
+        last = attempts[-1]["n"] if attempts else 1
+        with (
+            closing(open_writer(store.path)) as file,
+            closing(RunWriter(file, row.id, last, folder, parts)) as writer,
+        ):
+            for page in pages:
+                writer.write(page, limit=30.0)
+        yield
     except BaseException:
         purge(store, row.id)
         raise
 
 
-def _copy_run(store: ExperimentStore, other: StoreReader, run: RunSummary) -> tuple[str, str]:
+def _copy_run(store: ExperimentStore, source: StoreReader, run: RunSummary) -> tuple[str, str]:
     if not SHORT.fullmatch(run.id):
         raise ImportRefusedError(f"its id is {run.id!r}")
-    detail = other.run(run.key)
-    _refuse_damaged(other, run)
+    detail = source.run(run.key)
+    _refuse_damaged(source, run)
     row = store.create_run(
         detail.config, name=run.name, uid=run.uid, status="imported",
         code_version=run.code_version, tags=run.tags,
     )  # fmt: skip
-    with _whole(store, row):
-        _fill(store, other, row, detail)
+    attempts = [
+        asdict(attempt) | {"ended_at": attempt.ended_at or attempt.heartbeat}
+        for attempt in detail.attempts
+    ]
+    with _filled(store, row, attempts, _pages(source, run.key)):
+        _refuse_damaged(source, run)
+        values = {name: getattr(run, name) for name in COPIED}
+        values["status"] = run.status if run.status in ENDED else "imported"
+        with store.transaction() as conn:
+            conn.execute(RUN.update().where(RUN.c.id == row.id).values(values))
+        with suppress(OutsideStoreError):  # a log from elsewhere is left out
+            log = log_file(run_folder(source.path, run.id))
+            if log.is_file() and not log.is_symlink():
+                shutil.copyfile(log, log_file(run_folder(store.path, row.short)))
     return row.short, run.name
 
 
-def _refuse_damaged(other: StoreReader, run: RunSummary) -> None:
-    if damage := other.damaged().get(run.id):
+def _refuse_damaged(source: StoreReader, run: RunSummary) -> None:
+    if damage := source.damaged().get(run.id):
         raise ImportRefusedError(damage)
 
 
-def _fill(store: ExperimentStore, other: StoreReader, row: RunRow, detail: RunDetail) -> None:
-    assert row.id is not None
-    run = detail.summary
-    with store.session() as session:
-        for attempt in detail.attempts:
-            ended, cause = attempt.ended_at or attempt.heartbeat, attempt.cause
-            same = asdict(attempt) | {"ended_at": ended, "cause": cause}
-            session.add(AttemptRow(run_id=row.id, boot="", pid_start="", **same))
-    last = detail.attempts[-1].n if detail.attempts else 1
-    _write(store, row, last, _pages(other, run.key))
-    _refuse_damaged(other, run)
-    with store.session() as session:
-        kept = session.get(RunRow, row.id)
-        assert kept is not None
-        kept.status = run.status if run.status in ENDED else "imported"
-        kept.created_at, kept.started_at, kept.ended_at = (
-            run.created_at, run.started_at, run.ended_at,
-        )  # fmt: skip
-        kept.note, kept.archived, kept.error = (
-            run.note, run.archived, run.error,
-        )  # fmt: skip
-    with suppress(OutsideStoreError):  # a log from elsewhere is left out
-        source = log_file(run_folder(other.path, run.id))
-        if source.is_file() and not source.is_symlink():
-            shutil.copyfile(source, log_file(run_folder(store.path, row.short)))
-
-
-def _pages(other: StoreReader, run: int) -> Iterator[list[Item]]:
+def _pages(source: StoreReader, run: int) -> Iterator[list[Item]]:
     after = 0
-    while page := events_after(other, run, after):
+    while page := events_after(source, run, after):
         for item in page:
-            if not 0 <= item.event.step <= MOST_STEPS:
+            if not 0 <= item.event.step <= MAX_STEPS:
                 raise ImportRefusedError(f"it has an event of step {item.event.step}")
         yield [Item(item.seq, item.at or 0.0, item.event) for item in page]
         after = page[-1].seq
 
 
-def _write(store: ExperimentStore, row: RunRow, attempt: int, pages: Iterable[list[Item]]) -> None:
-    assert row.id is not None
-    folder = run_folder(store.path, row.short)
-    with closing(open_writer(store.path)) as conn:
-        writer = RunWriter(conn, row.id, attempt, folder, recorded_parts(row.config))
-        with closing(writer):
-            for page in pages:
-                writer.write(page, limit=30.0)
-
-
 # -- TRL's completions --------------------------------------------------------------------------
 
 
-def import_completions(store: ExperimentStore, files: Sequence[Path], name: str = "") -> Taken:
+def import_completions(store: ExperimentStore, files: Sequence[Path], name: str = "") -> Imported:
     """Make one run of TRL's completion tables: step, prompt, completion, rewards, advantage."""
     digest = hashlib.sha256()
     for path in files:
@@ -216,16 +205,12 @@ def import_completions(store: ExperimentStore, files: Sequence[Path], name: str 
     config = {"name": title, "steps": int(rows[-1]["step"]), "task": {"name": files[0].name}}
     row = store.create_run(config, name=title, uid=uid, status="imported", tags=["trl"])
     now = now_iso()
-    with _whole(store, row) as key:
-        with store.session() as session:
-            session.add(
-                AttemptRow(
-                    run_id=key, n=1, from_step=0, host="TRL", boot="", pid=0, pid_start="",
-                    started_at=now, heartbeat=now, progress_at=now, ended_at=now, cause="imported",
-                )
-            )  # fmt: skip
-        _write(store, row, 1, _steps(rows))
-        store.set_note(key, "")
+    attempt = {
+        "n": 1, "from_step": 0, "host": "TRL", "pid": 0, "started_at": now, "heartbeat": now,
+        "progress_at": now, "ended_at": now, "cause": "imported",
+    }  # fmt: skip
+    with _filled(store, row, [attempt], _steps(rows)):
+        store.set_note(row.id, "")
     return [(row.short, title)]
 
 
@@ -251,8 +236,8 @@ def _table(path: Path) -> list[dict[str, Any]]:
     size = 0
     for batch in file.iter_batches(batch_size=64):  # a small file may hold very much
         size += batch.nbytes
-        if size > MOST_BYTES:
-            raise ImportRefusedError(f"{path} holds more than {MOST_BYTES / 1e9:.1f} GB of text")
+        if size > MAX_BYTES:
+            raise ImportRefusedError(f"{path} holds more than {MAX_BYTES / 1e9:.1f} GB of text")
         rows += batch.to_pylist()
     return rows
 
@@ -263,10 +248,10 @@ def _steps(rows: list[dict[str, Any]]) -> Iterator[list[Item]]:
     by_step: dict[int, list[dict[str, Any]]] = {}
     for row in rows:
         by_step.setdefault(int(row["step"]), []).append(row)
-    for step, found in by_step.items():
+    for step, step_rows in by_step.items():
         groups: dict[str, list[dict[str, Any]]] = {}
-        for row in found:
-            groups.setdefault(_words(row["prompt"]), []).append(row)
+        for row in step_rows:
+            groups.setdefault(_text(row["prompt"]), []).append(row)
         events: list[ev.Event] = [
             ev.GroupScored(step=step, group=_group(index, prompt, siblings))
             for index, (prompt, siblings) in enumerate(groups.items())
@@ -274,12 +259,12 @@ def _steps(rows: list[dict[str, Any]]) -> Iterator[list[Item]]:
         scored = [event.group for event in events if isinstance(event, ev.GroupScored)]
         metrics = _metrics(scored)
         events.append(ev.StepFinished(step=step, metrics=metrics, tokens=0, elapsed=math.nan))
-        yield [Item(seq + place, 0.0, event) for place, event in enumerate(events, start=1)]
+        yield [Item(seq + index, 0.0, event) for index, event in enumerate(events, start=1)]
         seq += len(events)
 
 
 def _group(index: int, prompt: str, rows: list[dict[str, Any]]) -> ev.Group:
-    rollouts = tuple(_completion(place, row) for place, row in enumerate(rows))
+    rollouts = tuple(_completion(index, row) for index, row in enumerate(rows))
     rewards = [item.reward for item in rollouts if item.reward is not None]
     mean, std = (math.fsum(rewards) / len(rewards) if rewards else None), ev.reward_std(rewards)
     key = hashlib.sha256(prompt.encode("utf-8", "surrogatepass")).hexdigest()[:16]
@@ -298,7 +283,7 @@ def _completion(index: int, row: dict[str, Any]) -> ev.Completion:
     )
     advantage = row.get("advantage")
     return ev.Completion(
-        index=index, ids=(), text=_words(row["completion"]), finish="stop", rewards=rewards,
+        index=index, ids=(), text=_text(row["completion"]), finish="stop", rewards=rewards,
         reward=ev.total_reward([r.value for r in rewards], [r.weight for r in rewards]),
         advantage=None if advantage is None else float(advantage), sampler_logprobs=(),
     )  # fmt: skip
@@ -309,7 +294,7 @@ def _applicable(value: float | None) -> float | None:
     return None if value is None or math.isnan(value) else float(value)
 
 
-def _words(value: Any) -> str:
+def _text(value: Any) -> str:
     """Return a prompt or completion as text; messages are joined with their roles."""
     if isinstance(value, str):
         return value

@@ -53,7 +53,7 @@ def purge(store: ExperimentStore, run: int) -> int:
     starts_folder(store.path)  # raises now, not when half is deleted
     refuse_waiting(store.path, row.short)
     store.begin_purge(run)
-    freed = folder_size(folder) + row.bytes
+    freed: int = folder_size(folder) + row.bytes
     try:
         while _delete_groups(store, run):
             pass
@@ -67,11 +67,11 @@ def purge(store: ExperimentStore, run: int) -> int:
         while _delete_rows(store, large, key, run):
             pass
     remove_run_folder(store.path, row.short)
-    with store.session() as session:
-        session.connection().execute(RUN.delete().where(RUN.c.id == run))
+    with store.transaction() as conn:
+        conn.execute(RUN.delete().where(RUN.c.id == run))
     named = select(RUN_PARAM.c.value).where(RUN_PARAM.c.path.in_(PATHS))
-    with store.session() as session:
-        values = session.connection().scalars(named).all()
+    with store.transaction() as conn:
+        values = conn.scalars(named).all()
     drop_unused(store.path, values)
     with closing(open_writer(store.path)) as conn:
         # return free pages to the file system a few at a time
@@ -86,14 +86,13 @@ def purge(store: ExperimentStore, run: int) -> int:
 def _delete_groups(store: ExperimentStore, run: int) -> int:
     """Delete some groups with their rollouts and index entries, and return their number."""
     group, rollout = ROLLOUT_GROUP.c, ROLLOUT.c
-    with store.session() as session:
-        conn = session.connection()
+    with store.transaction() as conn:
         keys = conn.scalars(select(group.id).where(group.run_id == run).limit(GROUPS)).all()
-        for words, text, of_groups in (
+        for index_name, text, of_groups in (
             ("rollout_words", rollout.text, rollout.group_id.in_(keys)),
             ("prompt_words", group.prompt_text, group.id.in_(keys)),
         ):
-            index = table(words, column(words), column("rowid"), column(text.name))
+            index = table(index_name, column(index_name), column("rowid"), column(text.name))
             rows = select(literal("delete"), text.table.c.id, text).where(of_groups)
             conn.execute(index.insert().from_select([*index.c], rows))
         conn.execute(ROLLOUT_GROUP.delete().where(group.id.in_(keys)))
@@ -102,18 +101,18 @@ def _delete_groups(store: ExperimentStore, run: int) -> int:
 
 def _rebuild_search(store: ExperimentStore) -> None:
     """Index all texts again: a text that was changed behind its index cannot be taken out of it."""
-    with store.session() as session:
-        for words in ("rollout_words", "prompt_words"):
-            index = table(words, column(words))
-            session.connection().execute(index.insert().values({words: "rebuild"}))
+    with store.transaction() as conn:
+        for index_name in ("rollout_words", "prompt_words"):
+            index = table(index_name, column(index_name))
+            conn.execute(index.insert().values({index_name: "rebuild"}))
 
 
 def _delete_rows(store: ExperimentStore, large: Table, key: str, run: int) -> int:
     """Delete some rows of a table, and return their number."""
     of_run, number = large.c.run_id == run, large.c[key]
-    some = number.in_(select(number).where(of_run).limit(ROWS))
-    with store.session() as session:
-        return session.connection().execute(large.delete().where(of_run, some)).rowcount
+    batch = number.in_(select(number).where(of_run).limit(ROWS))
+    with store.transaction() as conn:
+        return int(conn.execute(large.delete().where(of_run, batch)).rowcount)
 
 
 def folder_size(folder: Path) -> int:

@@ -8,18 +8,19 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlmodel import Session, col, select
+from sqlalchemy import ColumnElement, Row, select
 
 from grpo_tui.experiments.db.configs import config_hash, config_tree, json_text
 from grpo_tui.experiments.db.machine import host_name, is_alive, process_start
 from grpo_tui.experiments.db.names import new_uid
-from grpo_tui.experiments.db.tables import QueueItemRow, RunRow, SweepRow
+from grpo_tui.experiments.db.tables import QUEUE_ITEM, RUN, SWEEP
 from grpo_tui.experiments.db.texts import now_iso
 from grpo_tui.experiments.errors import QueryError
 from grpo_tui.experiments.store import ExperimentStore
 
 LEASE_S = 60.0
 ANYWAY = "trained though the same run exists"
+ITEM = QUEUE_ITEM.c
 
 
 class RunQueue:
@@ -33,12 +34,9 @@ class RunQueue:
         settings: Mapping[str, Any] | None = None,
     ) -> int:  # fmt: skip
         """Queue a run and return the item's key."""
-        row = _queued(config, name, settings or {}, sweep)
-        with self.store.session() as session:
-            session.add(row)
-            session.flush()
-            assert row.id is not None
-            return row.id
+        values = _item(config, name, settings or {}, sweep)
+        with self.store.transaction() as conn:
+            return int(conn.execute(QUEUE_ITEM.insert().returning(ITEM.id), values).scalar_one())
 
     def sweep(
         self, name: str, axes: Mapping[str, Sequence[Any]], configs: Sequence[tuple[Any, Any]]
@@ -50,40 +48,33 @@ class RunQueue:
         """
         hashes = [config_hash(config_tree(config)) for _, config in configs]
         spec = hashlib.sha256(json_text([dict(axes), hashes]).encode()).hexdigest()[:16]
-        with self.store.session() as session:
-            known = session.exec(select(SweepRow.id).where(SweepRow.spec_hash == spec)).first()
-            if known is not None:
-                return known, False
-            row = SweepRow(
-                uid=new_uid(), name=name, created_at=now_iso(), spec_hash=spec,
-                axes={path: list(values) for path, values in axes.items()},
-            )  # fmt: skip
-            session.add(row)
-            session.flush()
-            assert row.id is not None
-            session.add_all(
-                _queued(config, f"{name}-{number}", settings, row.id)
+        with self.store.transaction() as conn:
+            old = conn.scalar(select(SWEEP.c.id).where(SWEEP.c.spec_hash == spec))
+            if old is not None:
+                return old, False
+            values = {
+                "uid": new_uid(), "name": name, "created_at": now_iso(), "spec_hash": spec,
+                "axes": {path: list(points) for path, points in axes.items()},
+            }  # fmt: skip
+            key = conn.execute(SWEEP.insert().returning(SWEEP.c.id), values).scalar_one()
+            conn.execute(QUEUE_ITEM.insert(), [
+                _item(config, f"{name}-{number}", settings, key)
                 for number, (settings, config) in enumerate(configs, start=1)
-            )
-            return row.id, True
+            ])  # fmt: skip
+            return key, True
 
-    def take(self, sweep: int | None = None) -> QueueItemRow | None:
-        """Lease the next item, or return None; a lease whose worker is gone is void."""
+    def take(self, sweep: int | None = None) -> Row[Any] | None:
+        """Lease the next item and return its row, or None; a lease without its worker is void."""
         now = time.time()
-        with self.store.session() as session:
-            query = (
-                select(QueueItemRow)
-                .where(col(QueueItemRow.state).in_(("queued", "leased")))
-                .order_by(col(QueueItemRow.id))
-            )
-            if sweep is not None:
-                query = query.where(QueueItemRow.sweep_id == sweep)
-            for row in session.exec(query):
-                if row.state == "queued" or _gone(row.lease_owner, row.lease_until < now):
-                    row.state, row.lease_owner, row.lease_until = "leased", owner(), now + LEASE_S
-                    session.flush()
-                    session.expunge(row)
-                    return row
+        query = select(QUEUE_ITEM).where(ITEM.state.in_(("queued", "leased"))).order_by(ITEM.id)
+        if sweep is not None:
+            query = query.where(ITEM.sweep_id == sweep)
+        lease = {"state": "leased", "lease_owner": owner(), "lease_until": now + LEASE_S}
+        with self.store.transaction() as conn:
+            for row in conn.execute(query).all():
+                if row.state == "queued" or _is_void(row.lease_owner, row.lease_until < now):
+                    item = QUEUE_ITEM.update().where(ITEM.id == row.id).values(lease)
+                    return conn.execute(item.returning(*ITEM)).one()
         return None
 
     def renew(self, item: int) -> None:
@@ -93,10 +84,8 @@ class RunQueue:
         """Record the outcome: done, failed, skipped, cancelled, or queued again."""
         if state not in ("done", "failed", "skipped", "cancelled", "queued"):
             raise QueryError(f"{state!r} is no state of a queued run")
-        changes: dict[str, Any] = {"state": state, "note": note, "lease_until": 0.0}
-        if run is not None:
-            changes["run_id"] = run
-        self._change(item, **changes)
+        changes = {} if run is None else {"run_id": run}
+        self._change(item, state=state, note=note, lease_until=0.0, **changes)
 
     def cancel(self, item: int) -> None:
         self.finish(item, "cancelled")
@@ -106,74 +95,60 @@ class RunQueue:
 
         `sweep` or `item` limits them; what was skipped is trained this time.
         """
-        query = select(QueueItemRow).where(QueueItemRow.state == state)
+        items = QUEUE_ITEM.update().where(ITEM.state == state)
         if sweep is not None:
-            query = query.where(QueueItemRow.sweep_id == sweep)
+            items = items.where(ITEM.sweep_id == sweep)
         if item is not None:
-            query = query.where(QueueItemRow.id == item)
-        with self.store.session() as session:
-            rows = session.exec(query).all()
-            for row in rows:
-                row.state = "queued"
-                if state == "skipped":
-                    row.run_id, row.note = None, ANYWAY
-            return len(rows)
+            items = items.where(ITEM.id == item)
+        if state == "skipped":
+            items = items.values(run_id=None, note=ANYWAY)
+        with self.store.transaction() as conn:
+            return conn.execute(items.values(state="queued")).rowcount
 
-    def repeats(self, item: QueueItemRow) -> RunRow | None:
-        """Return the completed run that a new item of a sweep would repeat."""
+    def repeats(self, item: Row[Any]) -> Row[Any] | None:
+        """Return the completed run that a new item of a sweep would repeat, or None."""
         if item.sweep_id is None or item.run_id is not None or item.note == ANYWAY:
             return None
         return self.finished_run(item.config_hash)
 
-    def finished_run(self, fingerprint: str) -> RunRow | None:
-        """Return a completed run of the same configuration, whatever its name."""
-        with self.store.session() as session:
-            row = session.exec(
-                select(RunRow)
-                .where(RunRow.config_hash == fingerprint, RunRow.status == "completed")
-                .where(col(RunRow.deleted_at).is_(None))
-                .order_by(col(RunRow.id).desc())
-            ).first()
-            if row is not None:
-                session.expunge(row)
-            return row
+    def finished_run(self, fingerprint: str) -> Row[Any] | None:
+        """Return a completed run of the same configuration, whatever its name, or None."""
+        conditions: tuple[ColumnElement[bool], ...] = (
+            RUN.c.config_hash == fingerprint, RUN.c.status == "completed",
+            RUN.c.deleted_at.is_(None),
+        )  # fmt: skip
+        with self.store.transaction() as conn:
+            return conn.execute(select(RUN).where(*conditions).order_by(RUN.c.id.desc())).first()
 
     def attach(self, item: int, run: int) -> None:
         """Record which run an item became, and add the run to the item's sweep."""
-        with self.store.session() as session:
-            row, made = session.get(QueueItemRow, item), session.get(RunRow, run)
-            if row is not None and made is not None:
-                row.run_id = run
-                made.sweep_id = row.sweep_id
+        with self.store.transaction() as conn:
+            conn.execute(QUEUE_ITEM.update().where(ITEM.id == item).values(run_id=run))
+            sweep = select(ITEM.sweep_id).where(ITEM.id == item).scalar_subquery()
+            conn.execute(RUN.update().where(RUN.c.id == run).values(sweep_id=sweep))
 
-    def item(self, item: int) -> QueueItemRow:
-        """Return an item, detached from any session."""
-        with self.store.session() as session:
-            row = _found(session, item)
-            session.expunge(row)
-            return row
+    def item(self, item: int) -> Row[Any]:
+        """Return an item's row."""
+        with self.store.transaction() as conn:
+            row = conn.execute(select(QUEUE_ITEM).where(ITEM.id == item)).one_or_none()
+        if row is None:
+            raise QueryError(f"there is no queued run {item}")
+        return row
 
     def _change(self, item: int, **values: Any) -> None:
-        with self.store.session() as session:
-            row = _found(session, item)
-            for name, value in values.items():
-                setattr(row, name, value)
+        with self.store.transaction() as conn:
+            changed = conn.execute(QUEUE_ITEM.update().where(ITEM.id == item).values(values))
+            if not changed.rowcount:
+                raise QueryError(f"there is no queued run {item}")
 
 
-def _queued(config: Any, name: str, settings: Mapping[str, Any], sweep: int | None) -> QueueItemRow:
+def _item(config: Any, name: str, settings: Mapping[str, Any], sweep: int | None) -> dict[str, Any]:
     tree = config_tree(config)
-    return QueueItemRow(
-        sweep_id=sweep, name=name or str(tree.get("name") or ""), state="queued",
-        created_at=now_iso(), settings=dict(settings), config=tree,
-        config_hash=config_hash(tree), lease_owner="", lease_until=0.0, note="",
-    )  # fmt: skip
-
-
-def _found(session: Session, item: int) -> QueueItemRow:
-    row = session.get(QueueItemRow, item)
-    if row is None:
-        raise QueryError(f"there is no queued run {item}")
-    return row
+    return {
+        "sweep_id": sweep, "name": name or str(tree.get("name") or ""), "state": "queued",
+        "created_at": now_iso(), "settings": dict(settings), "config": tree,
+        "config_hash": config_hash(tree),
+    }  # fmt: skip
 
 
 def owner() -> str:
@@ -182,7 +157,7 @@ def owner() -> str:
     return json.dumps([host_name(), pid, process_start(pid)])
 
 
-def _gone(holder: str, expired: bool) -> bool:
+def _is_void(holder: str, expired: bool) -> bool:
     """Return whether a lease's owner is gone; on another host only the lease's age can tell."""
     try:
         host, pid, start = json.loads(holder)

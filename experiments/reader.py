@@ -411,15 +411,6 @@ class StoreReader(Connection):
         last: int | None = self.value(query)
         return last
 
-    def metrics_at(self, run: int, step: int) -> dict[str, float]:
-        query = (
-            select(METRIC_KEY.c.name, METRIC.c.value)
-            .join_from(METRIC_SUMMARY, METRIC_KEY)
-            .join(METRIC, (METRIC.c.key_id == METRIC_KEY.c.id) & (METRIC.c.run_id == run))
-            .where(METRIC_SUMMARY.c.run_id == run, METRIC.c.step == step)
-        )
-        return self.pairs(query.order_by(METRIC_KEY.c.id))
-
     def last_metric_step(self, run: int) -> int:
         """Return the last step of any metric; evaluations may follow the last finished step."""
         last = func.max(METRIC_SUMMARY.c.last_step)
@@ -687,12 +678,6 @@ class StoreReader(Connection):
             as_view(v.QueueItemView, row, lease_until=row.lease_until or None)
             for row in self.rows(query.where(condition).order_by(order).limit(limit))
         )
-
-    def sweeps(self) -> tuple[v.SweepView, ...]:
-        """Return the sweeps, newest first."""
-        if self.schema < 3:
-            return ()
-        return tuple(map(self.sweep, self.column(select(SWEEP.c.id).order_by(SWEEP.c.id.desc()))))
 
     def sweep(self, key: int) -> v.SweepView:
         row = self.row(self.select(v.SweepView, SWEEP, id="uid").where(SWEEP.c.id == key))

@@ -23,37 +23,37 @@ def keep(store: Path, tree: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     changed: dict[str, dict[str, str]] = {}
     origin = ""
     for section, name in SETTINGS:
-        place = Path(tree.get(section, {}).get(name) or ".").expanduser().absolute()
-        run, step = place.parent.parent.name, place.name
-        if place.parents[2:3] != (runs_folder(store).absolute(),) or not place.is_dir():
+        folder = Path(tree.get(section, {}).get(name) or ".").expanduser().absolute()
+        run, step = folder.parent.parent.name, folder.name
+        if folder.parents[2:3] != (runs_folder(store).absolute(),) or not folder.is_dir():
             continue
-        kept = inside_store(starts_folder(store).absolute(), f"{run}-{step}")
-        _link(place, kept)
-        changed.setdefault(section, {})[name] = str(kept)
+        copy = inside_store(starts_folder(store).absolute(), f"{run}-{step}")
+        _link(folder, copy)
+        changed.setdefault(section, {})[name] = str(copy)
         origin = run if section == "model" else origin
     return changed, origin
 
 
-def _link(place: Path, kept: Path) -> None:
+def _link(folder: Path, copy: Path) -> None:
     """Link the files of a folder; where that cannot be done, copy them."""
-    partial = kept.with_name(f"{PARTIAL}{os.getpid()}-{kept.name}")
-    if kept.is_dir():
+    partial = copy.with_name(f"{PARTIAL}{os.getpid()}-{copy.name}")
+    if copy.is_dir():
         return
     remove(partial.parent, partial.name, ignore_errors=True)
     partial.parent.mkdir(parents=True, exist_ok=True)
     try:
-        shutil.copytree(place, partial, copy_function=os.link)
+        shutil.copytree(folder, partial, copy_function=os.link)
     except (OSError, shutil.Error):
-        shutil.copytree(place, partial, dirs_exist_ok=True)
-    partial.replace(kept)
+        shutil.copytree(folder, partial, dirs_exist_ok=True)
+    partial.replace(copy)
 
 
 def start_step(settings: Mapping[str, Any]) -> int | None:
     """The step of the checkpoint that a run with these settings by path began from."""
     for section, name in SETTINGS[:2]:
-        place = Path(str(settings.get(f"{section}.{name}") or "."))
-        step = place.name.rpartition("-step-")[2]
-        if place.parent.name == STARTS and step.isdigit():
+        folder = Path(str(settings.get(f"{section}.{name}") or "."))
+        step = folder.name.rpartition("-step-")[2]
+        if folder.parent.name == STARTS and step.isdigit():
             return int(step)
     return None
 
@@ -62,6 +62,6 @@ def drop_unused(store: Path, values: Iterable[Any]) -> None:
     """Remove the kept checkpoints that none of the values of `PATHS` names."""
     named = {Path(str(value)).name for value in values}
     root = starts_folder(store)
-    for place in root.iterdir() if root.is_dir() else ():
-        if place.name not in named and not place.name.startswith(PARTIAL):
-            remove(root, place.name, ignore_errors=True)
+    for folder in root.iterdir() if root.is_dir() else ():
+        if folder.name not in named and not folder.name.startswith(PARTIAL):
+            remove(root, folder.name, ignore_errors=True)

@@ -5,34 +5,37 @@ import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event, literal
+from sqlalchemy import (
+    Column,
+    Connection,
+    NullPool,
+    Row,
+    create_engine,
+    event,
+    func,
+    literal,
+    select,
+)
 from sqlalchemy.dialects.sqlite import insert
-from sqlalchemy.pool import NullPool
-from sqlmodel import Session, col, delete, func, select, update
 
 from grpo_engine.config.settings import LONGEST_NAME
 from grpo_engine.errors import quoted
-from grpo_tui.experiments.db.configs import (
-    config_hash,
-    config_tree,
-    flat,
-    number_of,
-    promoted,
-)
+from grpo_tui.experiments.db.configs import config_hash, config_tree, flat, number_of, promoted
 from grpo_tui.experiments.db.connection import begin, open_writer
 from grpo_tui.experiments.db.machine import boot_id, host_name, process_start
-from grpo_tui.experiments.db.migration_sql import CURRENT
-from grpo_tui.experiments.db.migrations import migrate, too_new, version
+from grpo_tui.experiments.db.migrations import migrate
 from grpo_tui.experiments.db.names import free_name, new_uid, short_id
 from grpo_tui.experiments.db.paths import run_folder
 from grpo_tui.experiments.db.schema import check_schema
 from grpo_tui.experiments.db.spilled import spilled
 from grpo_tui.experiments.db.summaries import rebuild
 from grpo_tui.experiments.db.tables import (
+    ALERT,
+    ATTEMPT,
+    CONTROL,
     EVALUATION,
     EVENT,
     METRIC,
@@ -40,14 +43,10 @@ from grpo_tui.experiments.db.tables import (
     ROLLOUT_GROUP,
     RUN,
     RUN_LIVE,
+    RUN_PARAM,
+    RUN_TAG,
     STEP,
     UPDATE_PASS,
-    AlertRow,
-    AttemptRow,
-    ControlRow,
-    RunParamRow,
-    RunRow,
-    RunTagRow,
 )
 from grpo_tui.experiments.db.texts import now_iso
 from grpo_tui.experiments.db.types import any_text
@@ -60,12 +59,14 @@ from grpo_tui.experiments.errors import (
     StoreReadOnlyError,
     StoreUnusableError,
 )
+from grpo_tui.experiments.read.connection import as_view
 from grpo_tui.experiments.read.status import LifeSigns, derive
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.values import ACTIVE
 
 VERBS = ("pause", "continue", "stop_after_step", "stop_now", "checkpoint", "pin")
 HIDING = (EVENT, STEP, UPDATE_PASS, ROLLOUT_GROUP, EVALUATION)
+CAN_RETURN = (RUN.c.deleted_at.is_not(None), RUN.c.purging == 0)
 
 
 def refuse_waiting(store: Path, run: str) -> None:
@@ -99,72 +100,53 @@ class ExperimentStore:
                 "another store with --db FILE or $GRPO_TUI_DB"
             ) from error
         with closing(open_writer(path, create=True)) as conn:
-            self._prepare(conn)
-        self._engine = self._make_engine()
+            check_schema(conn, path)
+            try:
+                self.copied_to = migrate(conn, path)
+            except StoreReadOnlyError as error:
+                self.read_only = str(error)
+        self._engine = create_engine("sqlite://", creator=self._connect, poolclass=NullPool)
+        event.listen(self._engine, "begin", lambda conn: begin(conn.connection.dbapi_connection))
 
-    def _prepare(self, conn: sqlite3.Connection) -> None:
-        check_schema(conn, self.path)
-        if version(conn) > CURRENT:
-            self.read_only = too_new(version(conn), self.path)
-            return
-        try:
-            self.copied_to = migrate(conn, self.path)
-        except StoreReadOnlyError as error:
-            self.read_only = str(error)
-
-    def _make_engine(self) -> Engine:
-        def connect() -> sqlite3.Connection:
-            connection = open_writer(self.path)
-            connection.text_factory = any_text
-            return connection
-
-        engine = create_engine("sqlite://", creator=connect, poolclass=NullPool)
-
-        @event.listens_for(engine, "begin")
-        def take_lock(connection: Any) -> None:
-            begin(connection.connection.dbapi_connection)
-
-        return engine
+    def _connect(self) -> sqlite3.Connection:
+        connection = open_writer(self.path)
+        connection.text_factory = any_text
+        return connection
 
     def close(self) -> None:
         self._engine.dispose()
 
     @contextmanager
-    def session(self) -> Iterator[Session]:
+    def transaction(self) -> Iterator[Connection]:
         """Open one transaction; commit unless an error is raised."""
         if self.read_only:
             raise StoreReadOnlyError(self.read_only)
-        with Session(self._engine) as session, session.begin():
-            yield session
+        with self._engine.begin() as conn:
+            yield conn
 
     # -- runs -----------------------------------------------------------------------------------
 
     def create_run(
         self, config: Any, *, name: str = "", status: str = "running", parent: int | None = None,
         code_version: str = "", tags: Iterable[str] = (), uid: str = "",
-    ) -> RunRow:  # fmt: skip
-        """Store a new run with its settings and create its folder."""
+    ) -> Row[Any]:  # fmt: skip
+        """Store a new run with its settings, create its folder, and return its row."""
         tree = config_tree(config)
-        with self.session() as session:
-            uid = uid or new_uid()
-            row = RunRow(
-                uid=uid,
-                short=short_id(uid, lambda short: _exists(session, RunRow.short, short)),
-                name=free_name(
+        uid = uid or new_uid()
+        with self.transaction() as conn:
+            values = {
+                "uid": uid,
+                "short": short_id(uid, lambda short: _exists(conn, RUN.c.short, short)),
+                "name": free_name(
                     name or str(tree.get("name") or ""),
-                    lambda name: _exists(session, RunRow.name, name),
+                    lambda name: _exists(conn, RUN.c.name, name),
                 ),
-                status=status, created_at=now_iso(), config=tree,
-                config_hash=config_hash(tree), code_version=code_version,
-                parent_id=parent, **promoted(tree),
-            )  # fmt: skip
-            session.add(row)
-            session.flush()
-            assert row.id is not None
-            session.add_all(_param_rows(row.id, tree))
-            session.add_all(RunTagRow(run_id=row.id, tag=tag) for tag in dict.fromkeys(tags))
-            session.flush()
-            session.expunge(row)
+                "status": status, "created_at": now_iso(), "code_version": code_version,
+                "parent_id": parent, "versions": {}, **_of_config(tree),
+            }  # fmt: skip
+            row = conn.execute(RUN.insert().returning(*RUN.c), values).one()
+            _insert(conn, RUN_PARAM, _settings(row.id, tree))
+            _insert(conn, RUN_TAG, [{"run_id": row.id, "tag": tag} for tag in dict.fromkeys(tags)])
         run_folder(self.path, row.short).mkdir(parents=True, exist_ok=True)
         return row
 
@@ -176,153 +158,133 @@ class ExperimentStore:
             return reader.resolve(run).key
 
     def has_uid(self, uid: str) -> bool:
-        with self.session() as session:
-            return _exists(session, RunRow.uid, uid)
+        with self.transaction() as conn:
+            return _exists(conn, RUN.c.uid, uid)
 
-    def run_row(self, run: int) -> RunRow:
-        """Return the run's row, detached from any session."""
-        with self.session() as session:
-            row = session.get(RunRow, run)
-            if row is None:
-                raise RunNotFoundError(f"run {run} is no longer in the store")
-            session.expunge(row)
-            return row
+    def run_row(self, run: int) -> Row[Any]:
+        """Return the run's row, of a deleted run too."""
+        with self.transaction() as conn:
+            return _run(conn, run, deleted=True)
 
     def last_attempt(self, run: int) -> int:
         """Return the number of the newest attempt; 0 if there is none."""
-        with self.session() as session:
-            return _last_attempt(session, run)
+        with self.transaction() as conn:
+            return _last_attempt(conn, run)
 
     def start_attempt(self, run: int, from_step: int, config: Any = None) -> int:
         """Begin the next attempt; rows of earlier attempts beyond `from_step` are hidden.
 
         `config` are the settings of a run that continues for more steps.
         """
-        with self.session() as session:
+        with self.transaction() as conn:
+            _set(conn, run, status="running", ended_at=None, error="")
             if config is not None:
-                _replace_settings(session, run, config_tree(config))
-            number = _last_attempt(session, run) + 1
+                tree = config_tree(config)
+                _set(conn, run, **_of_config(tree))
+                conn.execute(RUN_PARAM.delete().where(RUN_PARAM.c.run_id == run))
+                _insert(conn, RUN_PARAM, _settings(run, tree))
+            number = _last_attempt(conn, run) + 1
             now = now_iso()
-            session.exec(
-                update(AttemptRow)
-                .where(col(AttemptRow.run_id) == run)
-                .values(
-                    until_step=func.min(func.coalesce(AttemptRow.until_step, from_step), from_step),
-                    ended_at=func.coalesce(AttemptRow.ended_at, now),
+            until_step = func.coalesce(ATTEMPT.c.until_step, from_step)
+            conn.execute(
+                ATTEMPT.update().where(ATTEMPT.c.run_id == run).values(
+                    until_step=func.min(until_step, from_step),
+                    ended_at=func.coalesce(ATTEMPT.c.ended_at, now),
                 )
-            )
-            _expire_requests(session, run)
-            row = AttemptRow(
-                run_id=run, n=number, from_step=from_step, host=host_name(), boot=boot_id(),
-                pid=os.getpid(), pid_start=process_start(os.getpid()), started_at=now,
-                heartbeat=now, progress_at=now,
             )  # fmt: skip
-            session.add(row)
-            _set(session, run, status="running", ended_at=None, error="")
+            _expire_requests(conn, run)
+            conn.execute(ATTEMPT.insert(), {
+                "run_id": run, "n": number, "from_step": from_step, "host": host_name(),
+                "boot": boot_id(), "pid": os.getpid(), "pid_start": process_start(os.getpid()),
+                "started_at": now, "heartbeat": now, "progress_at": now,
+            })  # fmt: skip
             if number > 1:
-                _hide(session.connection(), run, number, from_step)
+                _hide(conn, run, number, from_step)
         return number
 
     def end_attempt(self, run: int, number: int, cause: str) -> None:
         """End an attempt; a run that did not report its end is `aborted`."""
-        with self.session() as session:
-            session.exec(
-                update(AttemptRow)
-                .where(col(AttemptRow.run_id) == run, col(AttemptRow.n) == number)
-                .values(ended_at=now_iso(), cause=cause)
+        with self.transaction() as conn:
+            of_attempt = (ATTEMPT.c.run_id == run, ATTEMPT.c.n == number)
+            conn.execute(
+                ATTEMPT.update().where(*of_attempt).values(ended_at=now_iso(), cause=cause)
             )
-            session.exec(
-                update(RunRow)
-                .where(col(RunRow.id) == run, col(RunRow.status).in_(("running", "paused")))
-                .values(status="aborted", ended_at=now_iso(), error=cause)
-            )
-            _expire_requests(session, run)
+            active = (RUN.c.id == run, RUN.c.status.in_(("running", "paused")))
+            end = {"status": "aborted", "ended_at": now_iso(), "error": cause}
+            conn.execute(RUN.update().where(*active).values(end))
+            _expire_requests(conn, run)
 
     def rename(self, run: int, name: str) -> None:
         """Rename the run; names are unique."""
-        wanted = name.strip()
-        if not wanted or wanted.startswith("@") or len(name) > LONGEST_NAME:
+        name = name.strip()
+        if not name or name.startswith("@") or len(name) > LONGEST_NAME:
             raise QueryError(
                 f"a run cannot be called {quoted(name)}: a name is text of at most {LONGEST_NAME} "
                 "characters without a leading @"
             )
-        with self.session() as session:
-            other = session.exec(
-                select(RunRow).where(RunRow.name == wanted, RunRow.id != run)
-            ).first()
-            if other is not None:
-                raise QueryError(
-                    f"{other.short} is already called {quoted(name)}; choose another name"
-                )
-            _set(session, run, name=wanted)
+        with self.transaction() as conn:
+            query = select(RUN.c.short).where(RUN.c.name == name, RUN.c.id != run)
+            if other := conn.scalar(query):
+                raise QueryError(f"{other} is already called {quoted(name)}; choose another name")
+            _set(conn, run, name=name)
 
     def set_note(self, run: int, note: str) -> None:
-        with self.session() as session:
-            _set(session, run, note=note)
+        with self.transaction() as conn:
+            _set(conn, run, note=note)
 
     def set_archived(self, run: int, archived: bool) -> None:
-        with self.session() as session:
-            _set(session, run, archived=archived)
+        with self.transaction() as conn:
+            _set(conn, run, archived=archived)
 
     def delete(self, runs: Iterable[int]) -> None:
         """Hide runs until they are purged; refuse all if one is active."""
-        with self.session() as session:
+        with self.transaction() as conn:
             now = now_iso()
             for run in runs:
-                row = _run(session, run)
-                status = _status(session, row)
+                row = _run(conn, run)
+                status = _status(conn, row)
                 if status in ACTIVE:
                     raise RunActiveError(
                         f"{row.name} is {status}: `grpo-tui stop {row.short}` first"
                     )
                 refuse_waiting(self.path, row.short)
-                row.deleted_at = now
+                _set(conn, run, deleted_at=now)
 
     def restore(self) -> tuple[str, ...]:
         """Bring back the runs that were deleted last, and return their names."""
-        can_return = (col(RunRow.deleted_at).is_not(None), col(RunRow.purging).is_(False))
-        with self.session() as session:
-            last = session.exec(select(func.max(RunRow.deleted_at)).where(*can_return)).one()
-            rows = session.exec(
-                select(RunRow).where(*can_return, col(RunRow.deleted_at) == last)
-            ).all()
-            for row in rows:
-                row.deleted_at = None
-            return tuple(row.name for row in rows)
+        last = select(func.max(RUN.c.deleted_at)).where(*CAN_RETURN).scalar_subquery()
+        deleted = RUN.update().where(*CAN_RETURN, RUN.c.deleted_at == last)
+        with self.transaction() as conn:
+            return tuple(conn.scalars(deleted.values(deleted_at=None).returning(RUN.c.name)))
 
     def deleted(self) -> tuple[int, ...]:
         """Return the runs that are to be purged."""
-        with self.session() as session:
-            query = select(RunRow.id).where(col(RunRow.deleted_at).is_not(None))
-            return tuple(key for key in session.exec(query) if key is not None)
+        with self.transaction() as conn:
+            return tuple(conn.scalars(select(RUN.c.id).where(RUN.c.deleted_at.is_not(None))))
 
     def begin_purge(self, run: int) -> None:
         """Hide a run for good: what was removed of it cannot be brought back."""
-        with self.session() as session:
-            values = {"deleted_at": func.coalesce(RunRow.deleted_at, now_iso()), "purging": True}
-            session.exec(update(RunRow).where(col(RunRow.id) == run).values(values))
+        deleted_at = func.coalesce(RUN.c.deleted_at, now_iso())
+        with self.transaction() as conn:
+            conn.execute(
+                RUN.update().where(RUN.c.id == run).values(deleted_at=deleted_at, purging=True)
+            )
 
     def tag(self, run: int, add: Iterable[str] = (), remove: Iterable[str] = ()) -> None:
         refuse_long_tags(add)
-        with self.session() as session:
-            _set(session, run)
-            gone = set(remove)
-            wanted = {tag.strip() for tag in add if tag.strip()} - gone
-            session.exec(
-                delete(RunTagRow).where(
-                    col(RunTagRow.run_id) == run, col(RunTagRow.tag).in_(gone | wanted)
-                )
-            )
-            session.add_all(RunTagRow(run_id=run, tag=tag) for tag in sorted(wanted))
+        removed = set(remove)
+        added = {tag.strip() for tag in add if tag.strip()} - removed
+        with self.transaction() as conn:
+            _run(conn, run)
+            old = (RUN_TAG.c.run_id == run, RUN_TAG.c.tag.in_(removed | added))
+            conn.execute(RUN_TAG.delete().where(*old))
+            _insert(conn, RUN_TAG, [{"run_id": run, "tag": tag} for tag in sorted(added)])
 
     def mute(self, run: int, rule: str, muted: bool = True) -> None:
-        with self.session() as session:
-            row = session.exec(
-                select(AlertRow).where(col(AlertRow.run_id) == run, col(AlertRow.rule) == rule)
-            ).one_or_none()
-            if row is None:
+        alert = ALERT.update().where(ALERT.c.run_id == run, ALERT.c.rule == rule)
+        with self.transaction() as conn:
+            if not conn.execute(alert.values(muted=muted)).rowcount:
                 raise NothingStoredError(f"the run has no alert {rule!r}")
-            row.muted = muted
 
     # -- viewers and requests -------------------------------------------------------------------
 
@@ -330,18 +292,15 @@ class ExperimentStore:
         """Send a request to the run's process; return the request's key."""
         if verb not in VERBS:
             raise QueryError(f"unknown request {verb!r}; choose from {', '.join(VERBS)}")
-        with self.session() as session:
-            attempt = _last_attempt(session, run)
+        with self.transaction() as conn:
+            attempt = _last_attempt(conn, run)
             if not attempt:
                 raise StoreError("this run was never started, so it takes no requests")
-            row = ControlRow(
-                run_id=run, attempt=attempt, verb=verb, argument=argument,
-                asked_at=now_iso(), asked_by=f"pid {os.getpid()}",
-            )  # fmt: skip
-            session.add(row)
-            session.flush()
-            assert row.id is not None
-            return row.id
+            values = {
+                "run_id": run, "attempt": attempt, "verb": verb, "argument": argument,
+                "asked_at": now_iso(), "asked_by": f"pid {os.getpid()}",
+            }  # fmt: skip
+            return int(conn.execute(CONTROL.insert().returning(CONTROL.c.id), values).scalar_one())
 
     def hold_lease(self, run: int, seconds: float = 10.0) -> None:
         """Ask the run's process to write its board for this long."""
@@ -351,61 +310,57 @@ class ExperimentStore:
             run_id=run, lease_until=time.time() + seconds, version=-1, updated_at=0, board={}
         )
         until = func.max(RUN_LIVE.c.lease_until, row.excluded.lease_until)
-        with self.session() as session:
-            session.connection().execute(row.on_conflict_do_update(set_={"lease_until": until}))
+        with self.transaction() as conn:
+            conn.execute(row.on_conflict_do_update(set_={"lease_until": until}))
 
 
-def _param_rows(run: int, tree: Mapping[str, Any]) -> list[RunParamRow]:
+def _of_config(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of a run that its configuration sets."""
+    return {"config": tree, "config_hash": config_hash(tree), **promoted(tree)}
+
+
+def _settings(run: int, tree: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [
-        RunParamRow(run_id=run, path=path, value=value, number=number_of(value))
+        {"run_id": run, "path": path, "value": value, "number": number_of(value)}
         for path, value in flat(tree).items()
     ]
 
 
-def _last_attempt(session: Session, run: int) -> int:
-    last = session.exec(select(func.max(AttemptRow.n)).where(AttemptRow.run_id == run)).one()
-    return last or 0
+def _insert(conn: Connection, table: Any, rows: list[dict[str, Any]]) -> None:
+    if rows:  # without any, SQLAlchemy would insert one of defaults
+        conn.execute(table.insert(), rows)
 
 
-def _expire_requests(session: Session, run: int) -> None:
-    session.exec(
-        update(ControlRow)
-        .where(col(ControlRow.run_id) == run, col(ControlRow.outcome) == "")
-        .values(outcome="expired")
-    )
+def _last_attempt(conn: Connection, run: int) -> int:
+    return conn.scalar(select(func.max(ATTEMPT.c.n)).where(ATTEMPT.c.run_id == run)) or 0
 
 
-def _replace_settings(session: Session, run: int, tree: Mapping[str, Any]) -> None:
-    settings = promoted(tree)
-    _set(session, run, config=tree, config_hash=config_hash(tree), **settings)
-    session.exec(delete(RunParamRow).where(col(RunParamRow.run_id) == run))
-    session.add_all(_param_rows(run, tree))
+def _expire_requests(conn: Connection, run: int) -> None:
+    waiting = (CONTROL.c.run_id == run, CONTROL.c.outcome == "")
+    conn.execute(CONTROL.update().where(*waiting).values(outcome="expired"))
 
 
-def _exists(session: Session, column: Any, value: str) -> bool:
-    return session.exec(select(column).where(column == value)).first() is not None
+def _exists(conn: Connection, column: Column[Any], value: str) -> bool:
+    return conn.scalar(select(column).where(column == value)) is not None
 
 
-def _set(session: Session, run: int, **values: Any) -> None:
-    row = _run(session, run)
-    for name, value in values.items():
-        setattr(row, name, value)
+def _set(conn: Connection, run: int, **values: Any) -> None:
+    _run(conn, run)
+    conn.execute(RUN.update().where(RUN.c.id == run).values(values))
 
 
-def _run(session: Session, run: int) -> RunRow:
-    row = session.get(RunRow, run)
-    if row is None or row.deleted_at is not None:
+def _run(conn: Connection, run: int, *, deleted: bool = False) -> Row[Any]:
+    row = conn.execute(select(RUN).where(RUN.c.id == run)).one_or_none()
+    if row is None or (row.deleted_at is not None and not deleted):
         raise RunNotFoundError(f"run {run} is no longer in the store")
     return row
 
 
-def _status(session: Session, run: RunRow) -> str:
+def _status(conn: Connection, run: Row[Any]) -> str:
     """Return the true status of a run."""
-    last = select(AttemptRow).where(AttemptRow.run_id == run.id).order_by(col(AttemptRow.n).desc())
-    attempt = session.exec(last.limit(1)).first()
-    if attempt is None:
-        return run.status
-    signs = LifeSigns(**{field.name: getattr(attempt, field.name) for field in fields(LifeSigns)})
+    last = select(ATTEMPT).where(ATTEMPT.c.run_id == run.id).order_by(ATTEMPT.c.n.desc()).limit(1)
+    attempt = conn.execute(last).one_or_none()
+    signs = as_view(LifeSigns, attempt) if attempt else None
     return derive(run.status, signs, run.elapsed / run.step if run.step else 0.0)[0]
 
 

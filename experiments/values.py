@@ -1,4 +1,4 @@
-"""Results of queries: frozen values of plain Python, never rows of a session."""
+"""Results of queries: frozen values of plain Python."""
 
 import math
 import re
@@ -163,8 +163,8 @@ class RunDetail:
     def descent(self) -> str:
         """Where the run comes from: "step 20 of base ← settings of first"; empty for a new one."""
         return " ← ".join(
-            f"settings of {one.name}" if one.step is None else f"step {one.step} of {one.name}"
-            for one in self.ancestry
+            f"{'settings' if ancestor.step is None else f'step {ancestor.step}'} of {ancestor.name}"
+            for ancestor in self.ancestry
         )
 
 
@@ -248,14 +248,14 @@ class TokenRow(TokenNumbers):
     def own(self) -> tuple[int, ...]:
         """The places of the model's tokens."""
         replies = self.replies
-        return tuple(place for place in range(len(self.ids)) if place not in replies)
+        return tuple(position for position in range(len(self.ids)) if position not in replies)
 
     @property
     def replies(self) -> frozenset[int]:
         """The places of an environment's tokens."""
         return frozenset(
-            place for span in self.spans if span.kind == "environment"
-            for place in range(span.start, span.start + span.length)
+            position for span in self.spans if span.kind == "environment"
+            for position in range(span.start, span.start + span.length)
         )  # fmt: skip
 
 

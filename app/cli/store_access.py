@@ -19,7 +19,7 @@ SCARCE = 1e6  # bytes; a step's events need about as many
 @contextmanager
 def reading(db: str | None) -> Iterator["StoreReader"]:
     """Open the store for reading; an older file is migrated first."""
-    from grpo_tui.experiments.db.migration_sql import CURRENT
+    from grpo_tui.experiments.db.tables import CURRENT
     from grpo_tui.experiments.reader import StoreReader
 
     path = store_path(db)

@@ -184,7 +184,7 @@ def _waiting(snapshot: Snapshot) -> str:
     if snapshot.status != "paused":
         return ""
     if snapshot.paused_for:
-        return f"The run waits: {snapshot.paused_for}. It continues by itself; s stops it."
+        return f"The run waits: {snapshot.paused_for}. It continues by itself; S stops it."
     return "The run is paused. Press . to continue."
 
 
@@ -219,7 +219,7 @@ def _opening(snapshot: Snapshot) -> str:
         return (f"Starting {snapshot.head.name}: checking its settings, then loading the model "
                 f"{snapshot.head.model}.")  # fmt: skip
     if snapshot.status == "loading":
-        return f"Loading the model {snapshot.head.model}."
+        return f"Loading the model {snapshot.head.model}".rstrip() + "."
     return "Loading the first prompts."
 
 

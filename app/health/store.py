@@ -9,9 +9,9 @@ from pathlib import Path
 from grpo_tui.app.health.checks import Check, Level, gib
 from grpo_tui.experiments.db.connection import open_reader, sqlite_warnings
 from grpo_tui.experiments.db.machine import network_file_system
-from grpo_tui.experiments.db.migration_sql import CURRENT
 from grpo_tui.experiments.db.migrations import too_new, version
 from grpo_tui.experiments.db.paths import runs_folder, store_path
+from grpo_tui.experiments.db.tables import CURRENT
 from grpo_tui.experiments.errors import StoreError
 
 ENOUGH = 2 << 30

@@ -6,7 +6,7 @@ import sys
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from grpo_engine.platform.scratch import scratch
 from grpo_tui.app.exit_codes import REFUSAL
@@ -15,7 +15,6 @@ from grpo_tui.app.text.stderr import print_stderr
 from grpo_tui.experiments.processes import environment
 
 if TYPE_CHECKING:
-    from grpo_tui.experiments.db.tables import QueueItemRow
     from grpo_tui.experiments.queue import RunQueue
 
 RENEW_S = 15.0
@@ -48,7 +47,7 @@ def work(queue: "RunQueue", sweep: int | None = None, *, stop_at_failure: bool =
     return failed
 
 
-def run_item(queue: "RunQueue", item: "QueueItemRow") -> tuple[str, str]:
+def run_item(queue: "RunQueue", item: Any) -> tuple[str, str]:
     """Train one item in another process; its outcome is what the store says."""
     from grpo_tui.app.jobs.launch import CLONE_OF
     from grpo_tui.experiments.record.recorder import PARENT, QUEUE_ITEM
@@ -114,7 +113,7 @@ def _has_stderr() -> bool:
     return True
 
 
-def _command(queue: "RunQueue", item: "QueueItemRow", folder: Path) -> list[str]:
+def _command(queue: "RunQueue", item: Any, folder: Path) -> list[str]:
     """Return the command that trains from the start, or resumes an interrupted run."""
     store = ["--db", str(queue.store.path)]
     if item.run_id is not None:

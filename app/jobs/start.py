@@ -24,7 +24,7 @@ from grpo_tui.experiments.db.paths import RUNS, inside_store, run_folder, store_
 
 if TYPE_CHECKING:
     from grpo_tui.experiments.record.recorder import Recorder
-    from grpo_tui.experiments.record.run_recorder import RunHandle
+    from grpo_tui.experiments.record.run_recorder import RunRecorder
 
 RECORDED_S = 10.0  # a store that is locked is given up for the spill file long before
 
@@ -38,7 +38,7 @@ class Job:
     resume: bool
     control: Control = field(default_factory=Control)
     recorder: "Recorder | None" = None
-    handle: "RunHandle | None" = None
+    handle: "RunRecorder | None" = None
     muted: frozenset[str] = frozenset()  # alert rules that were muted before it was resumed
     follows: bool = False  # another rank records and shows this run
     evaluations: tuple[EvaluationFinished, ...] = ()  # of a resumed run, up to where it resumes
@@ -195,12 +195,13 @@ def resumed_job(
     step = newest_step(run_folder(path, detail.summary.id))
     config = _with_steps(build(detail.config, f"run {detail.summary.name}"), steps, step)
     refuse_python_objects(config)
+    evaluations = tuple(event for event in tried if event.step <= step)
     recorder, handle = recorded(path, lambda recorder: recorder.resume_run(
         detail.summary.id, from_step=step, control=control, config=None if steps is None else config
     ))  # fmt: skip
     return Job(
         config=config, folder=handle.folder, resume=True, recorder=recorder, handle=handle,
-        control=control, muted=muted, evaluations=tuple(event for event in tried if event.step <= step),
+        control=control, muted=muted, evaluations=evaluations,
     )  # fmt: skip
 
 

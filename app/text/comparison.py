@@ -97,42 +97,42 @@ def flat_rows(result: "Comparison", all_settings: bool = False) -> list[dict[str
 # -- sentences ----------------------------------------------------------------------------------
 
 
-def verdict(found: "Comparison", chosen: str = "", metric: str = "") -> str:
+def verdict(comparison: "Comparison", chosen: str = "", metric: str = "") -> str:
     """Say which setting is better, how sure that is, and what would make it surer.
 
     It is about the chosen run's setting, or the best one beside the baseline's, by the evaluations
     that `metric` is from. Empty without evaluations of the same problems.
     """
-    ranking = ranking_of(found, metric)
+    ranking = ranking_of(comparison, metric)
     if ranking is None:
         return ""
     others = [row for row in ranking.settings if row.test]
     row = next((row for row in others if chosen in row.own.runs), others[0])
     assert row.test is not None
-    said = [sentence_of(row.test, found)]
+    sentences = [sentence_of(row.test, comparison)]
     if ranking.comparisons > 1:
-        said[0] = f"{said[0][:-1]}, corrected for {ranking.comparisons} comparisons."
-    said.append(_otherwise(row, ranking, found))
+        sentences[0] = f"{sentences[0][:-1]}, corrected for {ranking.comparisons} comparisons."
+    sentences.append(_otherwise(row, ranking, comparison))
     if not ranking.seeds:
-        said.append("One seed each: the interval covers other problems, not other seeds.")
-    said.append(needed(row, ranking))
+        sentences.append("One seed each: the interval covers other problems, not other seeds.")
+    sentences.append(needed(row, ranking))
     if ranking.comparisons > 1:
-        best = [setting_name(found, one.own.runs, inline=True)
-                for one in ranking.settings if one.may_be_best]  # fmt: skip
-        said.append(f"The best is {best[0]}." if len(best) == 1 else
+        best = [setting_name(comparison, item.own.runs, inline=True)
+                for item in ranking.settings if item.may_be_best]  # fmt: skip
+        sentences.append(f"The best is {best[0]}." if len(best) == 1 else
                     f"The best may be any of {len(best)}: {'; '.join(best[:4])}"
                     f"{' …' if len(best) > 4 else ''}.")  # fmt: skip
-    return " ".join(part for part in said if part)
+    return " ".join(part for part in sentences if part)
 
 
-def _otherwise(row: "RankedSetting", ranking: "Ranking", found: "Comparison") -> str:
+def _otherwise(row: "RankedSetting", ranking: "Ranking", comparison: "Comparison") -> str:
     """The same difference by the other kind of answers, if both kinds were evaluated."""
-    others = (one for other in found.rankings if other.mode != ranking.mode
-              for one in other.settings if one.own.runs == row.own.runs)  # fmt: skip
-    other = next(others, None)
-    if other is None or other.test is None or row.test is None:
+    rows = (setting for other in comparison.rankings if other.mode != ranking.mode
+            for setting in other.settings if setting.own.runs == row.own.runs)  # fmt: skip
+    match = next(rows, None)
+    if match is None or match.test is None or row.test is None:
         return ""
-    test, mode = other.test, "Sampled" if ranking.mode == "greedy" else "Greedy"
+    test, mode = match.test, "Sampled" if ranking.mode == "greedy" else "Greedy"
     up = row.test.difference >= 0  # the setting that was named first
     ends = (test.low, test.high) if up else (-test.high, -test.low)
     sure = "" if test.p_value < ALPHA else "not significant, "
@@ -151,19 +151,19 @@ def needed(row: "RankedSetting", ranking: "Ranking") -> str:
         return f"To be sure: {' or '.join(ways)}."
     if not row.test.difference:
         return ""
-    most = "100 more seeds each or 7,000" if ranking.seeds else "7,000"
-    return f"To be sure would take more than {most} more problems."
+    limit = "100 more seeds each or 7,000" if ranking.seeds else "7,000"
+    return f"To be sure would take more than {limit} more problems."
 
 
-def ranking_of(found: "Comparison", metric: str) -> "Ranking | None":
+def ranking_of(comparison: "Comparison", metric: str) -> "Ranking | None":
     """Return the ranking by greedy answers if the metric is of them, else by sampled ones."""
     first = "greedy" if metric.startswith(GREEDY) else "sampled"
-    return next(iter(sorted(found.rankings, key=lambda one: one.mode != first)), None)
+    return next(iter(sorted(comparison.rankings, key=lambda ranking: ranking.mode != first)), None)
 
 
-def ranked(found: "Comparison", run: str, metric: str) -> "RankedSetting | None":
+def ranked(comparison: "Comparison", run: str, metric: str) -> "RankedSetting | None":
     """Return the run's setting in the ranking that the verdict is from."""
-    ranking = ranking_of(found, metric)
+    ranking = ranking_of(comparison, metric)
     rows = ranking.settings if ranking else ()
     return next((row for row in rows if run in row.own.runs), None)
 
@@ -177,26 +177,28 @@ def standing(test: "PairedTest") -> str:
 def ranking_title(ranking: "Ranking") -> str:
     """Name what a ranking is by, and what its intervals hold for."""
     answers = "greedy answers" if ranking.mode == "greedy" else "sampled answers"
-    over = "seeds and problems" if ranking.seeds else "problems, not seeds"
-    many = f", all {ranking.comparisons} at once" if ranking.comparisons > 1 else ""
-    ours = ranking.metric in ("eval/accuracy", f"{GREEDY}accuracy")
+    scope = "seeds and problems" if ranking.seeds else "problems, not seeds"
+    at_once = f", all {ranking.comparisons} at once" if ranking.comparisons > 1 else ""
+    is_accuracy = ranking.metric in ("eval/accuracy", f"{GREEDY}accuracy")
     goal = f"{ranking.metric} {ranking.threshold:g}"
-    if ours:
+    if is_accuracy:
         goal = f"{percent(ranking.threshold)}% right"
-    return (f"{answers} to {ranking.problems} held-out problems; 95% over {over}{many}; "
-            f"reached: {goal}")  # fmt: skip
+    return (f"{answers} to {ranking.problems} held-out problems; reached: {goal}; "
+            f"95% over {scope}{at_once}")  # fmt: skip
 
 
-def ranking_rows(ranking: "Ranking", found: "Comparison") -> list[dict[str, str]]:
+def ranking_rows(ranking: "Ranking", comparison: "Comparison") -> list[dict[str, str]]:
     """Return the settings from best to worst as text, without columns that are empty."""
-    rows = [_ranking_row(row, ranking, found) for row in ranking.settings]
+    rows = [_ranking_row(row, ranking, comparison) for row in ranking.settings]
     return [{key: row[key] for key in row if any(row[key] for row in rows)} for row in rows]
 
 
-def _ranking_row(row: "RankedSetting", ranking: "Ranking", found: "Comparison") -> dict[str, str]:
+def _ranking_row(
+    row: "RankedSetting", ranking: "Ranking", comparison: "Comparison"
+) -> dict[str, str]:
     test, reached, count = row.test, row.reached, len(row.own.runs)
     unsure = test is not None and test.p_value >= ALPHA
-    alone = sum(one.may_be_best for one in ranking.settings) == 1
+    alone = sum(setting.may_be_best for setting in ranking.settings) == 1
     middle = "–" if reached.runs else ""  # no median, since too few reached it
     unknown = ">100" if ranking.seeds else "?"
     more = {
@@ -204,7 +206,7 @@ def _ranking_row(row: "RankedSetting", ranking: "Ranking", found: "Comparison") 
         "or problems": f"{row.more_problems:,}" if row.more_problems else ">7,000",
     }
     return {
-        "setting": setting_name(found, row.own.runs),
+        "setting": setting_name(comparison, row.own.runs),
         "right": f"{percent(row.own.share)}%",
         "best?": ("yes" if alone else "maybe") if row.may_be_best else "no",
         "points": points(test.difference) if test else "baseline",
@@ -218,23 +220,24 @@ def _ranking_row(row: "RankedSetting", ranking: "Ranking", found: "Comparison") 
     }
 
 
-def pooled(found: "Comparison") -> list[tuple[str, ...]]:
+def pooled(comparison: "Comparison") -> list[tuple[str, ...]]:
     """Return the runs of each setting; single runs if all share one setting."""
-    seeds = {run: group.runs for group in found.seeds for run in group.runs}
-    groups = list(dict.fromkeys(seeds.get(run.id, (run.id,)) for run in found.runs))
-    return groups if len(groups) > 1 else [(run.id,) for run in found.runs]
+    seeds = {run: group.runs for group in comparison.seeds for run in group.runs}
+    groups = list(dict.fromkeys(seeds.get(run.id, (run.id,)) for run in comparison.runs))
+    return groups if len(groups) > 1 else [(run.id,) for run in comparison.runs]
 
 
-def sentence_of(test: "PairedTest", found: "Comparison") -> str:
+def sentence_of(test: "PairedTest", comparison: "Comparison") -> str:
     """Put a paired test into words: the result, the evaluation, the method."""
-    own, other = (setting_name(found, side.runs, inline=True) for side in (test.own, test.other))
+    names = [setting_name(comparison, side.runs, inline=True) for side in (test.own, test.other)]
     up = test.difference > 0
     sides = (test.own, test.other) if up else (test.other, test.own)
-    where = f"on {evaluation_name(test, sides)}"
-    how = f"{probability(test.p_value)}, {test.method}"
+    evaluation = f"on {evaluation_name(test, sides)}"
+    method = f"{probability(test.p_value)}, {test.method}"
     if test.difference == 0:
-        return f"{own} and {other} get as many right, {percent(test.own.share)}%, {where}; {how}."
-    better, worse = (own, other) if up else (other, own)
+        share = f"{percent(test.own.share)}%"
+        return f"{' and '.join(names)} get as many right, {share}, {evaluation}; {method}."
+    better, worse = names if up else names[::-1]
     ends = (test.low, test.high) if up else (-test.high, -test.low)
     shares = sorted((test.own.share, test.other.share), reverse=True)
     size = (
@@ -242,17 +245,17 @@ def sentence_of(test: "PairedTest", found: "Comparison") -> str:
         f"{percent(shares[0])} and {percent(shares[1])}%,"
     )
     if test.p_value < ALPHA:
-        return f"{better} is better than {worse}: {size} {where}; {how}."
-    return f"No significant difference: {size} for {better} over {worse} {where}; {how}."
+        return f"{better} is better than {worse}: {size} {evaluation}; {method}."
+    return f"No significant difference: {size} for {better} over {worse} {evaluation}; {method}."
 
 
 def run_verdict(run: "RunSummary", tests: "Sequence[PairedTest]") -> str:
     """Say by its last and first evaluations whether a run has learned, or how its reward went."""
-    said = []
+    sentences = []
     for test in tests:
         change = "rose" if test.difference > 0 else "fell"
         change = change if test.p_value < ALPHA else "did not change significantly"
-        said.append(
+        sentences.append(
             f"Held-out accuracy {change}: from {percent(test.other.share)} to "
             f"{percent(test.own.share)}%, {points(test.difference)} points "
             f"(95%: {points(test.low)} to {points(test.high)}), on "
@@ -260,13 +263,13 @@ def run_verdict(run: "RunSummary", tests: "Sequence[PairedTest]") -> str:
             f"{test.method}."
         )
     reward = run.metrics.get("reward")
-    if not said and reward is not None and reward.last is not None:
-        why = "it has no two evaluations of the same problems (evaluation.every)"
+    if not sentences and reward is not None and reward.last is not None:
+        reason = "it has no two evaluations of the same problems (evaluation.every)"
         if is_unmeasured(run):
-            why = "held-out accuracy was not measured (evaluation.accuracy)"
-        said.append(f"Whether it learned cannot be tested: {why}. Reward went from "
+            reason = "held-out accuracy was not measured (evaluation.accuracy)"
+        sentences.append(f"Whether it learned cannot be tested: {reason}. Reward went from "
                     f"{short(reward.first)} to {short(reward.last)}.")  # fmt: skip
-    return " ".join(said) or "Nothing was measured yet."
+    return " ".join(sentences) or "Nothing was measured yet."
 
 
 def is_unmeasured(run: "RunSummary") -> bool:
@@ -278,10 +281,10 @@ def is_unmeasured(run: "RunSummary") -> bool:
 
 def evaluation_name(test: "PairedTest", sides: "Sequence[Evaluated]") -> str:
     """Name the evaluations of a test: the problems, greedy or sampled answers, each side's step."""
-    kind = "greedy answers"
+    answers = "greedy answers"
     if test.mode != "greedy":
         counts = list(dict.fromkeys(side.samples for side in sides))
-        kind = (
+        answers = (
             f"sampled {' and '.join(map(str, counts))} times" if counts != [1] else "sampled once"
         )
     ranges = [
@@ -289,22 +292,22 @@ def evaluation_name(test: "PairedTest", sides: "Sequence[Evaluated]") -> str:
         for side in sides
     ]
     at = " and ".join(dict.fromkeys(ranges))
-    return f"{test.problems} held-out problems, {kind}, step{'s' * (not at.isdigit())} {at}"
+    return f"{test.problems} held-out problems, {answers}, step{'s' * (not at.isdigit())} {at}"
 
 
-def setting_name(found: "Comparison", runs: Sequence[str], *, inline: bool = False) -> str:
+def setting_name(comparison: "Comparison", runs: Sequence[str], *, inline: bool = False) -> str:
     """Name runs by the settings they share and others do not: `beta 0.4, 2 seeds`; one by name.
 
     In a sentence it is `beta 0.4 (2 seeds)`.
     """
     if len(runs) == 1:
-        return run_name(next(run for run in found.runs if run.id == runs[0]), found.runs)
-    places = [place for place, run in enumerate(found.runs) if run.id in runs]
-    differing = _telling(found)
+        return run_name(next(run for run in comparison.runs if run.id == runs[0]), comparison.runs)
+    indices = [index for index, run in enumerate(comparison.runs) if run.id in runs]
+    differing = _telling(comparison)
     paths = [item.path for item in differing]
     leaves = [path.rpartition(".")[2] for path in paths]
     parts = [
-        f"{leaf if leaves.count(leaf) == 1 else item.path} {value_text(item.values[places[0]])}"
+        f"{leaf if leaves.count(leaf) == 1 else item.path} {value_text(item.values[indices[0]])}"
         for item, leaf in zip(differing, leaves, strict=True)
         if item.path != "seed"
     ]
@@ -314,13 +317,13 @@ def setting_name(found: "Comparison", runs: Sequence[str], *, inline: bool = Fal
     return ", ".join([*parts, count])
 
 
-def _telling(found: "Comparison") -> "Sequence[SettingDifference]":
+def _telling(comparison: "Comparison") -> "Sequence[SettingDifference]":
     """The settings that tell those with several seeds apart, without minor ones if they can."""
-    major = [item for item in found.differing if not item.minor and item.path != "seed"]
-    places = {run.id: place for place, run in enumerate(found.runs)}
-    groups = [places[group.runs[0]] for group in found.seeds]
-    names = {tuple(value_text(item.values[place]) for item in major) for place in groups}
-    return major if major and len(names) == len(groups) else found.differing
+    major = [item for item in comparison.differing if not item.minor and item.path != "seed"]
+    indices = {run.id: index for index, run in enumerate(comparison.runs)}
+    groups = [indices[group.runs[0]] for group in comparison.seeds]
+    names = {tuple(value_text(item.values[index]) for item in major) for index in groups}
+    return major if major and len(names) == len(groups) else comparison.differing
 
 
 def run_name(run: "RunSummary", runs: "Sequence[RunSummary]") -> str:
@@ -332,9 +335,11 @@ def run_name(run: "RunSummary", runs: "Sequence[RunSummary]") -> str:
 def phase_times(runs: "Sequence[RunSummary]") -> dict[str, float]:
     """Return the mean seconds of a step's phases, over the steps and the runs that have them."""
     means = ({key: line.mean for key, line in run.metrics.items() if line.mean} for run in runs)
-    known = [spent for one in means if (spent := phase_seconds(one))]
-    names = dict.fromkeys(name for spent in known for name in spent)
-    return {name: fsum(spent.get(name, 0.0) for spent in known) / len(known) for name in names}
+    measured = [spent for item in means if (spent := phase_seconds(item))]
+    names = dict.fromkeys(name for spent in measured for name in spent)
+    return {
+        name: fsum(spent.get(name, 0.0) for spent in measured) / len(measured) for name in names
+    }
 
 
 def metric_name(key: str) -> str:

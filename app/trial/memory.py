@@ -74,6 +74,6 @@ def shapes(config: RunConfig) -> "Policy":
         vocabulary=int(settings.get("vocab_size") or len(tokenizer)),
         parameters=int(get_total_parameters(model)),
         trainable_parameters=sum(int(array.size) for array in trained),
-        dtype=max(dtypes, key=dtypes.count), adapter=adapter, parts=None, windows=[],
+        dtype=max(dtypes, key=dtypes.count), adapter=adapter, parts=None, prefix_caches=[],
         head_is_trained=False, notes=tuple(notes),
     )  # fmt: skip

@@ -173,8 +173,8 @@ class RunApp(ThemedApp):
         elif self.bridge.running:
             self.push_screen(BusyDialog(self.bridge.name), partial(self._launch_elsewhere, message))
         else:
-            self.bridge.launch(message.config, message.parent)
             await self._show_starting(message)
+            self.bridge.launch(message.config, message.parent)
 
     def _launch_elsewhere(self, message: msg.LaunchRequested, where: str | None) -> None:
         if where in ("detached", "queue"):

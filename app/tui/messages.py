@@ -49,7 +49,7 @@ class MuteRequested(Message):
 class PromptFocused(Message):
     """Show the prompt at this index of the step."""
 
-    place: int
+    prompt: int
 
 
 @dataclass

@@ -48,9 +48,11 @@ def spread_of(sweep: Sequence[Shares]) -> Spread:
     freedom = sum(len(shares) - 1 for shares in sweep)
     if not freedom:
         return Spread(0.0, 0.0, 0, len(sweep))
-    runs = sum(float(((one.mean(1) - one.mean()) ** 2).sum()) for one in sweep)
-    rest = [one - one.mean(1, keepdims=True) - one.mean(0) + one.mean() for one in sweep]
-    answers = sum(float((part**2).sum()) for part in rest) / max(1, sweep[0].shape[1] - 1)
+    runs = sum(float(((shares.mean(1) - shares.mean()) ** 2).sum()) for shares in sweep)
+    residuals = [
+        shares - shares.mean(1, keepdims=True) - shares.mean(0) + shares.mean() for shares in sweep
+    ]
+    answers = sum(float((part**2).sum()) for part in residuals) / max(1, sweep[0].shape[1] - 1)
     return Spread(runs / freedom, answers / freedom, freedom, len(sweep))
 
 
@@ -66,7 +68,7 @@ class _Variance:
     def at(self, more_seeds: int = 0, more_problems: int = 0) -> tuple[float, float]:
         """Return V and its degrees of freedom by Satterthwaite's formula."""
         count, spread = self.count + more_problems, self.spread
-        seeds = sum(own / (size + more_seeds) for own, size in self.seeds)
+        seeds = sum(variance / (size + more_seeds) for variance, size in self.seeds)
         answers = sum(spread.answers / (size + more_seeds) for _, size in self.seeds) / count
         problems = self.problems / count
         total = seeds + problems + answers
@@ -86,16 +88,17 @@ def _variance(own: Shares, other: Shares, spread: Spread) -> _Variance:
     variance. Two half problems, one won and one lost, keep the variance above 0 where no answer
     differs (Agresti and Min, 2005).
     """
-    both, count = (own, other), own.shape[1]
+    sides, count = (own, other), own.shape[1]
     differences = own.mean(0) - other.mean(0)
     squares = float(((differences - differences.mean()) ** 2).sum()) + 1
-    answers = sum(spread.answers / len(one) for one in both)
+    answers = sum(spread.answers / len(shares) for shares in sides)
+
+    def of_seeds(shares: Shares) -> float:
+        variance = float(shares.mean(1).var(ddof=1)) if len(shares) > 1 else 0.0
+        return float(max(0.0, max(spread.runs, variance) - spread.answers / count))
+
     return _Variance(
-        seeds=tuple(
-            (max(0.0, max(spread.runs, float(one.mean(1).var(ddof=1)) if len(one) > 1 else 0.0)
-                 - spread.answers / count), len(one))
-            for one in both
-        ),
+        seeds=tuple((of_seeds(shares), len(shares)) for shares in sides),
         problems=max(0.0, squares * count / ((count + 1) * (count + 2)) - answers),
         spread=spread, count=count,
     )  # fmt: skip
@@ -164,25 +167,27 @@ def paired(differences: tuple[float, ...], alpha: float = ALPHA) -> Paired:
     if not values.any():
         return Paired(mean=0.0, low=0.0, high=0.0, p_value=1.0, exact=True)
     size, total, weight, exact = _splits(values)
-    rest, others = values.size - size, values.sum() - total
+    other_size, other_total = values.size - size, values.sum() - total
     # a half without a problem has no mean: it bounds nothing
-    empty = (size == 0) | (rest == 0)
-    one = np.round(total, 9) / np.where(empty, 1, size)
-    two = np.round(others, 9) / np.where(empty, 1, rest)
-    low = np.where(empty, -1.0, np.minimum(one, two))
-    high = np.where(empty, 1.0, np.maximum(one, two))
-    whole = float(weight.sum())
+    empty = (size == 0) | (other_size == 0)
+    first_mean = np.round(total, 9) / np.where(empty, 1, size)
+    second_mean = np.round(other_total, 9) / np.where(empty, 1, other_size)
+    low = np.where(empty, -1.0, np.minimum(first_mean, second_mean))
+    high = np.where(empty, 1.0, np.maximum(first_mean, second_mean))
+    total_weight = float(weight.sum())
     fits = float(weight[(low <= 0) & (high >= 0)].sum())
     return Paired(
-        mean=math.fsum(differences) / len(differences), low=_edge(low, weight, whole, alpha),
-        high=0.0 - _edge(-high, weight, whole, alpha), p_value=fits / whole, exact=exact,
+        mean=math.fsum(differences) / len(differences),
+        low=_edge(low, weight, total_weight, alpha),
+        high=0.0 - _edge(-high, weight, total_weight, alpha),
+        p_value=fits / total_weight, exact=exact,
     )  # fmt: skip
 
 
-def _edge(ends: Numbers, weight: Numbers, whole: float, alpha: float) -> float:
+def _edge(ends: Numbers, weight: Numbers, total_weight: float, alpha: float) -> float:
     """Return the least end up to which at least `alpha` of the splits reach."""
     order = np.argsort(ends)
-    reached = np.cumsum(weight[order]) / whole >= alpha
+    reached = np.cumsum(weight[order]) / total_weight >= alpha
     return float(ends[order][int(np.argmax(reached))]) + 0.0  # no -0.0
 
 
@@ -196,17 +201,17 @@ def _splits(values: Numbers) -> tuple[Numbers, Numbers, Numbers, bool]:
     if math.prod(int(count) + 1 for count in counts) <= MOST_WAYS:
         size, total, weight = np.zeros(1), np.zeros(1), np.ones(1)
         for value, count in zip(distinct, counts.tolist(), strict=True):
-            taken = np.arange(count + 1)
+            half = np.arange(count + 1)
             chance = np.array([math.comb(count, k) / 2**count for k in range(count + 1)])
-            size = np.add.outer(size, taken).ravel()
-            total = np.add.outer(total, taken * value).ravel()
+            size = np.add.outer(size, half).ravel()
+            total = np.add.outer(total, half * value).ravel()
             weight = np.outer(weight, chance).ravel()
         return size, total, weight, True
     random = np.random.default_rng(0)
     drawn = [
-        (taken.sum(axis=1), taken.astype(np.float64) @ values)
+        (half.sum(axis=1), half.astype(np.float64) @ values)
         for _ in range(SPLITS // AT_A_TIME)
-        for taken in [random.integers(0, 2, (AT_A_TIME, values.size), dtype=np.uint8)]
+        for half in [random.integers(0, 2, (AT_A_TIME, values.size), dtype=np.uint8)]
     ]
     size, total = (np.concatenate(parts).astype(np.float64) for parts in zip(*drawn, strict=True))
     size[0], total[0] = values.size, values.sum()

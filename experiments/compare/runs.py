@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import inf, isfinite
-from statistics import median
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from grpo_engine.errors import quoted
@@ -26,7 +26,7 @@ from grpo_tui.experiments.compare.values import (  # fmt: skip
     SideBySide,
 )
 from grpo_tui.experiments.errors import CompareError
-from grpo_tui.experiments.values import EvaluationView, GroupView, RunSummary
+from grpo_tui.experiments.values import EvaluationView, GroupView, MetricSummary, RunSummary
 
 if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
@@ -59,9 +59,9 @@ def compare(
     full = reader.runs(archived=True, keys=[run.key for run in runs], metrics=keys)
     by_key = {run.key: run for run in full}
     runs = [by_key[run.key] for run in runs]
-    steps, words = _equal_steps(reader, runs, axis, at)
+    steps, position = _equal_steps(reader, runs, axis, at)
     alike = _alike(runs, settings)
-    apart = {"name", *(one.path for one in (*differing, *by_recipe))}
+    changed = {"name", *(item.path for item in (*differing, *by_recipe))}
     base, limits = baseline or runs[0], _limits(runs, steps, axis)
     if or_last and any(
         not any(_evaluations(reader, run, limits.get(run.key)))
@@ -69,16 +69,16 @@ def compare(
         for run in runs
     ):
         limits = {}
-    tests, notes = _tests(reader, alike, base, limits, words)
+    tests, notes = _tests(reader, alike, base, limits, position)
     if values_at is not None:
-        steps, words = _equal_steps(reader, runs, axis, values_at)
+        steps, position = _equal_steps(reader, runs, axis, values_at)
     return Comparison(
         runs=tuple(runs),
         baseline=baseline.id if baseline else None,
-        at=words,
+        at=position,
         differing=differing,
         by_recipe=by_recipe,
-        same={path: value for path, value in settings[0].items() if path not in apart},
+        same={path: value for path, value in settings[0].items() if path not in changed},
         metrics=_metrics(reader, runs, baseline, keys, steps),
         seeds=_seed_groups(alike, keys),
         tests=tests,
@@ -91,19 +91,19 @@ def _differences(
     settings: Sequence[Mapping[str, Any]], stored: Sequence[Mapping[str, Any]]
 ) -> tuple[tuple[SettingDifference, ...], tuple[SettingDifference, ...]]:
     """The settings in force that differ: those that the stored ones do as well, and the others."""
-    differ = {path for path in {p for values in settings for p in values}
-              if path != "name" and _is_different(settings, path)}  # fmt: skip
-    minor = {path for path in differ
-             if only_recorded(path) or any(path not in values for values in stored)}  # fmt: skip
-    found = [
-        SettingDifference(
-            path=path, values=tuple(values.get(path) for values in settings), minor=path in minor
-        )
-        for path in sorted(differ, key=lambda path: (path in minor, path))
-    ]
-    own = {path for path in differ if _is_different(stored, path)}
-    return (tuple(one for one in found if one.path in own),
-            tuple(one for one in found if one.path not in own))  # fmt: skip
+    changed: list[SettingDifference] = []
+    by_recipe: list[SettingDifference] = []
+    for path in {path for values in settings for path in values} - {"name"}:
+        if _is_different(settings, path):
+            minor = only_recorded(path) or any(path not in values for values in stored)
+            values = tuple(values.get(path) for values in settings)
+            item = SettingDifference(path=path, values=values, minor=minor)
+            (changed if _is_different(stored, path) else by_recipe).append(item)
+
+    def order(item: SettingDifference) -> tuple[bool, str]:
+        return item.minor, item.path
+
+    return tuple(sorted(changed, key=order)), tuple(sorted(by_recipe, key=order))
 
 
 def only_recorded(path: str) -> bool:
@@ -112,13 +112,14 @@ def only_recorded(path: str) -> bool:
 
 
 def _is_different(settings: Sequence[Mapping[str, Any]], path: str) -> bool:
-    texts = {json.dumps(own[path], sort_keys=True) if path in own else "" for own in settings}
+    texts = {json.dumps(values[path], sort_keys=True) if path in values else ""
+             for values in settings}  # fmt: skip
     return len(texts) > 1
 
 
 def _all_keys(reader: "StoreReader", runs: Sequence[RunSummary]) -> list[str]:
     keys = dict.fromkeys(key for run in runs for key in reader.metric_keys(run.key))
-    order = {name: place for place, name in enumerate(METRICS)}
+    order = {name: index for index, name in enumerate(METRICS)}
     return sorted(keys, key=lambda key: (order.get(key, len(order)), key))
 
 
@@ -134,43 +135,48 @@ def _equal_steps(
     field = {"step": "step", "tokens": "tokens", "wall": "elapsed"}[axis]
     ends = [float(getattr(run, field)) for run in runs]
     limit = min(ends) if at is None else at
-    found = [
+    last_steps = [
         int(limit) if axis == "step" else reader.step_within(run.key, axis, limit) for run in runs
     ]
     unit = {"step": "step {:.0f}", "tokens": "{:,.0f} tokens", "wall": "{:,.1f} s"}[axis]
-    return found, unit.format(limit)
+    return last_steps, unit.format(limit)
 
 
 def _metrics(
     reader: "StoreReader", runs: Sequence[RunSummary], baseline: RunSummary | None,
     keys: Iterable[str], steps: Sequence[int | None],
 ) -> tuple[MetricComparison, ...]:  # fmt: skip
-    marked = [baseline is not None and run.key == baseline.key for run in runs]
-    base = marked.index(True) if any(marked) else None
-    found = []
+    base = next((run for run in runs if baseline and run.key == baseline.key), None)
+    metrics = []
     for key in keys:
-        values = [
-            reader.value_at(run.key, key, step) if step is not None else (None, None)
+        values = {
+            run.key: reader.value_at(run.key, key, step) if step is not None else (None, None)
             for run, step in zip(runs, steps, strict=True)
-        ]
-        lines = [run.metrics.get(key) for run in runs]
+        }
         cells = []
-        for place, (line, (at, at_step)) in enumerate(zip(lines, values, strict=True)):
-            other = lines[base] if base is not None and base != place else None
-            best = line.best if line else None
-            last = line.last if line else None
-            base_at = values[base][0] if base is not None and base != place else None
-            delta = _minus(best, other.best if other else None)
-            cells.append(
-                MetricCell(
-                    best=best, best_step=line.best_step if line else None, last=last,
-                    last_step=line.last_step if line else None, at=at, at_step=at_step,
-                    delta_best=delta, delta_last=_minus(last, other.last if other else None),
-                    delta_at=_minus(at, base_at), better=_better(key, delta),
-                )
-            )  # fmt: skip
-        found.append(MetricComparison(key=key, direction=spec(key).direction, cells=tuple(cells)))
-    return tuple(found)
+        for run in runs:
+            at, at_step = values[run.key]
+            other = base.metrics.get(key) if base and base is not run else None
+            other_at = values[base.key][0] if base and base is not run else None
+            cells.append(_cell(key, run.metrics.get(key), other, at, at_step, other_at))
+        metrics.append(MetricComparison(key=key, direction=spec(key).direction, cells=tuple(cells)))
+    return tuple(metrics)
+
+
+def _cell(
+    key: str, series: MetricSummary | None, other: MetricSummary | None, at: float | None,
+    at_step: int | None, other_at: float | None,
+) -> MetricCell:  # fmt: skip
+    """A run's numbers of a metric, beside those of the baseline."""
+    best, best_step, last, last_step = (
+        getattr(series, name, None) for name in ("best", "best_step", "last", "last_step")
+    )
+    delta = _minus(best, other.best if other else None)
+    return MetricCell(
+        best=best, best_step=best_step, last=last, last_step=last_step, at=at, at_step=at_step,
+        delta_best=delta, delta_last=_minus(last, other.last if other else None),
+        delta_at=_minus(at, other_at), better=_better(key, delta),
+    )  # fmt: skip
 
 
 def _minus(value: float | None, other: float | None) -> float | None:
@@ -216,17 +222,17 @@ def _seed_groups(
 def _statistics(
     group: Sequence[RunSummary], keys: Sequence[str], stat: str
 ) -> tuple[SeedStatistics, ...]:
-    found = []
+    results = []
     for key in keys:
         values = [getattr(run.metrics[key], stat) for run in group if key in run.metrics]
         numbers = tuple(value for value in values if value is not None)
         if numbers:
             mean, std = statistics.mean_and_std(numbers)
             low, high = statistics.mean_interval(numbers, limits=natural_range(key))
-            found.append(
+            results.append(
                 SeedStatistics(key=key, values=numbers, mean=mean, std=std, low=low, high=high)
             )
-    return tuple(found)
+    return tuple(results)
 
 
 # -- the same problems --------------------------------------------------------------------------
@@ -238,33 +244,33 @@ def _limits(
     """Return the last step within the equal work, by key, of the runs that did more."""
     if not axis:
         return {}
-    found = ((run, -1 if step is None else step) for run, step in zip(runs, steps, strict=True))
-    return {run.key: step for run, step in found if step < run.step}
+    pairs = ((run, -1 if step is None else step) for run, step in zip(runs, steps, strict=True))
+    return {run.key: step for run, step in pairs if step < run.step}
 
 
 def _tests(
     reader: "StoreReader", alike: Sequence[Sequence[RunSummary]], base: RunSummary,
-    limits: Mapping[int, int], words: str,
+    limits: Mapping[int, int], position: str,
 ) -> tuple[tuple[PairedTest, ...], tuple[str, ...]]:  # fmt: skip
     """Test each setting against the baseline's; if all runs share one, each run by itself."""
-    own, *others = _compared(alike, base)
+    base_runs, *others = _compared(alike, base)
     tests: list[PairedTest] = []
     notes: list[str] = []
     for group in others:
         try:
-            found = paired_tests(reader, group, own, limits)
-            if not found and limits and paired_tests(reader, group, own):
+            results = paired_tests(reader, group, base_runs, limits)
+            if not results and limits and paired_tests(reader, group, base_runs):
                 notes.append(
-                    f"no paired test of {_names(group)} and {_names(own)}: not both were "
-                    f"evaluated in training by {words}"
+                    f"no paired test of {_names(group)} and {_names(base_runs)}: not both were "
+                    f"evaluated in training by {position}"
                 )
-            unmeasured = [run.name for run in (*group, *own) if _is_unmeasured(reader, run)]
+            unmeasured = [run.name for run in (*group, *base_runs) if _is_unmeasured(reader, run)]
             if unmeasured:
                 notes.append(
-                    f"no paired test of {_names(group)} and {_names(own)}: the held-out accuracy "
-                    f"of {' and '.join(unmeasured)} was not measured"
+                    f"no paired test of {_names(group)} and {_names(base_runs)}: the held-out "
+                    f"accuracy of {' and '.join(unmeasured)} was not measured"
                 )
-            tests += found
+            tests += results
         except CompareError as error:
             notes.append(str(error))
     return tuple(tests), tuple(notes)
@@ -275,9 +281,9 @@ def _compared(alike: Sequence[Sequence[RunSummary]], base: RunSummary) -> list[l
     groups = [list(group) for group in alike]
     if len(groups) == 1:
         groups = [[run] for run in groups[0]]
-    own = next(group for group in groups if base.key in {run.key for run in group})
-    own.sort(key=lambda run: run.key != base.key)
-    return [own, *(group for group in groups if group is not own)]
+    base_runs = next(group for group in groups if base.key in {run.key for run in group})
+    base_runs.sort(key=lambda run: run.key != base.key)
+    return [base_runs, *(group for group in groups if group is not base_runs)]
 
 
 def paired_tests(
@@ -295,15 +301,15 @@ def paired_tests(
             f"no paired test of {_names(runs)} and {_names(base)}: their data sets differ "
             f"({', '.join(sorted(text or 'unknown' for text in prints))})"
         )
-    mine, theirs = ([(run, _last_by_mode(reader, run, (limits or {}).get(run.key)))
+    run_items, base_items = ([(run, _last_by_mode(reader, run, (limits or {}).get(run.key)))
                      for run in group] for group in (runs, base))  # fmt: skip
-    found = []
+    results = []
     for mode in ("greedy", "sampled"):
-        one, other = ([(run, last[mode]) for run, last in group if mode in last]
-                      for group in (mine, theirs))  # fmt: skip
-        if one and other and (test := _paired_test(mode, one, other)):
-            found.append(test)
-    return found
+        left, right = ([(run, last[mode]) for run, last in group if mode in last]
+                      for group in (run_items, base_items))  # fmt: skip
+        if left and right and (test := _paired_test(mode, left, right)):
+            results.append(test)
+    return results
 
 
 def _is_unmeasured(reader: "StoreReader", run: RunSummary) -> bool:
@@ -314,13 +320,13 @@ def _is_unmeasured(reader: "StoreReader", run: RunSummary) -> bool:
 
 def progress(reader: "StoreReader", run: RunSummary) -> list[PairedTest]:
     """Test a run's last evaluations against its first ones: has it learned?"""
-    whole = reader.evaluations(run.key, rows=True)
-    found = []
+    evaluations = reader.evaluations(run.key, rows=True)
+    results = []
     for mode in ("greedy", "sampled"):
-        own = [item for item in whole if item.mode == mode and _shares(item)]
-        if len(own) > 1 and (test := _paired_test(mode, [(run, own[-1])], [(run, own[0])])):
-            found.append(test)
-    return found
+        items = [item for item in evaluations if item.mode == mode and _shares(item)]
+        if len(items) > 1 and (test := _paired_test(mode, [(run, items[-1])], [(run, items[0])])):
+            results.append(test)
+    return results
 
 
 Evaluations = Sequence[tuple[RunSummary, EvaluationView]]
@@ -336,23 +342,23 @@ def _paired_test(mode: str, runs: Evaluations, base: Evaluations) -> PairedTest 
         - sum(shares[key] for shares in right) / len(right)
         for key in shared
     )
-    own, other = _evaluated(runs, left, shared), _evaluated(base, right, shared)
+    left_side, right_side = _evaluated(runs, left, shared), _evaluated(base, right, shared)
     from grpo_tui.experiments.compare.effects import (
         paired,  # numpy takes a tenth of a second to load
     )
 
     test = paired(differences)
-    single = len(runs) == len(base) == own.samples == other.samples == 1
+    single = len(runs) == len(base) == left_side.samples == right_side.samples == 1
     method = "McNemar's exact test" if single and test.exact else "paired permutation test"
-    found = Effect(test.mean, test.low, test.high, test.p_value, method)
-    return _pair(found, mode, own, other, len(shared))
+    result = Effect(test.mean, test.low, test.high, test.p_value, method)
+    return _pair(result, mode, left_side, right_side, len(shared))
 
 
-def _pair(found: Effect, mode: str, own: Evaluated, other: Evaluated, problems: int) -> PairedTest:
+def _pair(result: Effect, mode: str, own: Evaluated, other: Evaluated, problems: int) -> PairedTest:
     return PairedTest(
         run=own.runs[0], baseline=other.runs[0], mode=mode, step=own.steps[0],
-        baseline_step=other.steps[0], problems=problems, difference=found.difference,
-        low=found.low, high=found.high, p_value=found.p_value, method=found.method, own=own,
+        baseline_step=other.steps[0], problems=problems, difference=result.difference,
+        low=result.low, high=result.high, p_value=result.p_value, method=result.method, own=own,
         other=other,
     )  # fmt: skip
 
@@ -362,7 +368,7 @@ def _evaluated(
 ) -> Evaluated:
     return Evaluated(
         runs=tuple(run.id for run, _ in runs),
-        shares=tuple(sum(found[key] for key in shared) / len(shared) for found in shares),
+        shares=tuple(sum(run[key] for key in shared) / len(shared) for run in shares),
         steps=tuple(item.step for _, item in runs),
         samples=max(item.samples for _, item in runs),
     )
@@ -375,11 +381,11 @@ def _names(runs: Sequence[RunSummary]) -> str:
 def _last_by_mode(
     reader: "StoreReader", run: RunSummary, upto: int | None
 ) -> dict[str, EvaluationView]:
-    found: dict[str, EvaluationView] = {}
+    last: dict[str, EvaluationView] = {}
     for item in _evaluations(reader, run, upto):
-        if item.mode not in found and _shares(whole := reader.evaluation(item.key)):
-            found[item.mode] = whole
-    return found
+        if item.mode not in last and _shares(evaluation := reader.evaluation(item.key)):
+            last[item.mode] = evaluation
+    return last
 
 
 def _evaluations(
@@ -427,12 +433,12 @@ def _rankings(
         for group in settings
         if len(prints) == 1 and prints == {run.dataset_fingerprint for run in group}
     ]
-    found = []
+    rankings = []
     for mode in ("greedy", "sampled"):
         groups = [[(run, by[mode]) for run, by in group if mode in by] for group in last]
         if len(groups) > 1 and groups[0]:
-            found.append(_ranking(reader, mode, [group for group in groups if group], goal))
-    return tuple(ranking for ranking in found if ranking is not None)
+            rankings.append(_ranking(reader, mode, [group for group in groups if group], goal))
+    return tuple(ranking for ranking in rankings if ranking is not None)
 
 
 def _ranking(
@@ -445,108 +451,106 @@ def _ranking(
     from grpo_tui.experiments.compare.effects import effect, spread_of
 
     shares = [[_shares(item) for _, item in group] for group in groups]
-    problems = sorted(set.intersection(*(set(one) for group in shares for one in group)))
+    problems = sorted(set.intersection(*(set(run) for group in shares for run in group)))
     if len(groups) < 2 or len(problems) < 2:
         return None
-    sweep = [np.array([[one[key] for key in problems] for one in group]) for group in shares]
+    sweep = [np.array([[run[key] for key in problems] for run in group]) for group in shares]
     spread, count = spread_of(sweep), len(groups) - 1
-    sides = [_evaluated(group, own, problems) for group, own in zip(groups, shares, strict=True)]
-    order = sorted(range(len(groups)), key=lambda place: -sides[place].share)
+    sides = [_evaluated(group, side, problems) for group, side in zip(groups, shares, strict=True)]
+    order = sorted(range(len(groups)), key=lambda index: -sides[index].share)
     key = "eval/greedy/accuracy" if mode == "greedy" else "eval/accuracy"
-    asked, value = goal or ("", sides[0].share)
+    metric, value = goal or ("", sides[0].share)
+    metric = metric or key
     ranked = []
-    for place in order:
-        own = sides[place]
-        found = effect(sweep[place], sweep[0], spread, count) if place else None
-        leads = place == order[0] or effect(sweep[order[0]], sweep[place], spread, count).low <= 0
+    for index in order:
+        side = sides[index]
+        result = effect(sweep[index], sweep[0], spread, count) if index else None
+        leads = index == order[0] or effect(sweep[order[0]], sweep[index], spread, count).low <= 0
         ranked.append(
             RankedSetting(
-                own=own, test=_pair(found, mode, own, sides[0], len(problems)) if found else None,
-                may_be_best=leads, more_seeds=found.more_seeds if found else None,
-                more_problems=found.more_problems if found else None,
-                reached=_reached(reader, [run for run, _ in groups[place]], asked or key, value),
+                own=side, may_be_best=leads,
+                test=_pair(result, mode, side, sides[0], len(problems)) if result else None,
+                more_seeds=result.more_seeds if result else None,
+                more_problems=result.more_problems if result else None,
+                reached=_reached(reader, [run for run, _ in groups[index]], metric, value),
             )
         )  # fmt: skip
     return Ranking(
         mode=mode, problems=len(problems), comparisons=count, seeds=spread.freedom > 0,
-        metric=asked or key, threshold=value, settings=tuple(ranked),
+        metric=metric, threshold=value, settings=tuple(ranked),
     )  # fmt: skip
 
 
 def _reached(reader: "StoreReader", runs: Sequence[RunSummary], key: str, goal: float) -> Reached:
     """Return the median step, tokens and seconds of the first value that is good enough."""
     sign = -1 if spec(key).direction == "down" else 1
-    found: list[tuple[float, float, float]] = []
+    reached: list[tuple[float, float, float]] = []
     for run in runs:
         series = reader.metric_series(run.key, key)
         steps = zip(series.steps, series.values, strict=True)
         first = next((step for step, value in steps if sign * (value - goal) >= -1e-9), None)
         if first is not None:
-            done = zip(*reader.work(run.key), strict=True)
-            work = [(tokens, seconds) for step, tokens, seconds in done if step <= first]
-            found.append((first, *(work[-1] if work else (0, 0.0))))
-    never = [(inf, inf, inf)] * (len(runs) - len(found))
+            work_done = zip(*reader.work(run.key), strict=True)
+            work = [(tokens, seconds) for step, tokens, seconds in work_done if step <= first]
+            reached.append((first, *(work[-1] if work else (0, 0.0))))
+    never = [(inf, inf, inf)] * (len(runs) - len(reached))
     step, tokens, seconds = (
         middle if isfinite(middle := median(values)) else None
-        for values in zip(*found, *never, strict=True)
+        for values in zip(*reached, *never, strict=True)
     )
-    return Reached(runs=len(found), step=step, tokens=tokens, seconds=seconds)
+    return Reached(runs=len(reached), step=step, tokens=tokens, seconds=seconds)
 
 
 def side_by_side(
     reader: "StoreReader", runs: Sequence[RunSummary], example_key: str, step: int | None = None
 ) -> SideBySide:
     """Return each run's last completions of an example, or its last ones up to `step`."""
-    chosen: list[GroupView | None] = []
+    groups_by_run: list[GroupView | None] = []
     for run in runs:
         groups = [
             group
             for group in reader.of_example(run.key, example_key)
             if step is None or group.step <= step
         ]
-        chosen.append(reader.group(groups[-1].key) if groups else None)
-    known = next((group for group in chosen if group is not None), None)
-    if known is None:
+        groups_by_run.append(reader.group(groups[-1].key) if groups else None)
+    first = next((group for group in groups_by_run if group is not None), None)
+    if first is None:
         raise CompareError(f"none of these runs has sampled the example {quoted(example_key)}")
     return SideBySide(
-        example_key=example_key, prompt_text=known.prompt_text, target=known.target,
-        groups=tuple(chosen),
+        example_key=example_key, prompt_text=first.prompt_text, target=first.target,
+        groups=tuple(groups_by_run),
     )  # fmt: skip
 
 
 def grid(
-    reader: "StoreReader", runs: Sequence[RunSummary], rows_path: str, columns_path: str, key: str,
-    stat: str = "best",
-) -> GridView:  # fmt: skip
+    reader: "StoreReader", runs: Sequence[RunSummary], rows_path: str, columns_path: str, key: str
+) -> GridView:
     """Tabulate a metric over two settings; runs with the same two values are averaged."""
     cells: dict[tuple[str, str], list[float]] = {}
     rows: dict[str, Any] = {}
     columns: dict[str, Any] = {}
-    full = reader.runs(archived=True, keys=[run.key for run in runs], metrics=[key])
-    for run in full:
+    for run in reader.runs(archived=True, keys=[run.key for run in runs], metrics=[key]):
         settings = reader.settings(run.key, in_force=True)
-        row, column = settings.get(rows_path), settings.get(columns_path)
-        rows[json.dumps(row)], columns[json.dumps(column)] = row, column
-        line = run.metrics.get(key)
-        value = getattr(line, stat) if line else None
-        if value is not None:
-            cells.setdefault((json.dumps(row), json.dumps(column)), []).append(value)
-    left, top = sorted(rows, key=_order(rows)), sorted(columns, key=_order(columns))
+        row, column = (json.dumps(settings.get(path)) for path in (rows_path, columns_path))
+        rows[row], columns[column] = settings.get(rows_path), settings.get(columns_path)
+        series = run.metrics.get(key)
+        if series is not None and series.best is not None:
+            cells.setdefault((row, column), []).append(series.best)
+    left, top = _ordered(rows), _ordered(columns)
     values = [[cells.get((row, column), []) for column in top] for row in left]
     return GridView(
         key=key, rows_path=rows_path, columns_path=columns_path,
         rows=tuple(rows[row] for row in left), columns=tuple(columns[column] for column in top),
-        cells=tuple(
-            tuple(sum(found) / len(found) if found else None for found in line) for line in values
-        ),
-        counts=tuple(tuple(len(found) for found in line) for line in values),
+        cells=tuple(tuple(fmean(cell) if cell else None for cell in line) for line in values),
+        counts=tuple(tuple(len(cell) for cell in line) for line in values),
     )  # fmt: skip
 
 
-def _order(values: Mapping[str, Any]) -> Any:
-    def by(text: str) -> tuple[bool, float, str]:
-        value = values[text]
-        numeric = isinstance(value, int | float)
-        return not numeric, float(value) if numeric else 0.0, text
+def _ordered(values: Mapping[str, Any]) -> list[str]:
+    """The keys, those of numbers first and by size."""
 
-    return by
+    def order(text: str) -> tuple[bool, float, str]:
+        value = values[text]
+        return (False, value, text) if isinstance(value, int | float) else (True, 0.0, text)
+
+    return sorted(values, key=order)

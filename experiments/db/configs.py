@@ -56,8 +56,8 @@ def json_text(value: Any) -> str:
 
 def config_hash(tree: Mapping[str, Any]) -> str:
     """Hash everything but the name."""
-    rest = {key: value for key, value in tree.items() if key != "name"}
-    return hashlib.sha256(json_text(rest).encode()).hexdigest()[:16]
+    unnamed = {key: value for key, value in tree.items() if key != "name"}
+    return hashlib.sha256(json_text(unnamed).encode()).hexdigest()[:16]
 
 
 def promoted(tree: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,9 +24,9 @@ KNOWN_BUGS = (((3, 35, 0), (3, 35, 5), "defects in DROP COLUMN and UPSERT"),)
 def sqlite_warnings(version: tuple[int, int, int] = sqlite3.sqlite_version_info) -> tuple[str, ...]:
     """Describe the known corruption bugs of this SQLite version."""
     return tuple(
-        f"SQLite {'.'.join(map(str, version))} has {what}; "
+        f"SQLite {'.'.join(map(str, version))} has {defect}; "
         f"{'.'.join(map(str, fixed))} and later do not"
-        for first, fixed, what in KNOWN_BUGS
+        for first, fixed, defect in KNOWN_BUGS
         if first <= version < fixed
     )
 
@@ -53,7 +53,7 @@ def open_writer(path: Path, *, create: bool = False) -> sqlite3.Connection:
         conn.execute("PRAGMA cache_size = -16000")
     except sqlite3.Error as error:
         conn.close()
-        raise StoreUnusableError(_words(path, error)) from error
+        raise StoreUnusableError(_message(path, error)) from error
     return conn
 
 
@@ -62,7 +62,7 @@ def open_reader(path: Path) -> sqlite3.Connection:
     if not _is_file(path):
         raise NoStoreError(f"there is no store at {path}; the first run will create it")
     base = f"file:{quote(str(path))}"
-    error: Exception | None = None
+    failure: Exception | None = None
     for mode in ("mode=ro", "mode=ro&immutable=1"):
         conn = sqlite3.connect(
             f"{base}?{mode}", uri=True, timeout=5.0, isolation_level=None, check_same_thread=False
@@ -72,15 +72,14 @@ def open_reader(path: Path) -> sqlite3.Connection:
             conn.execute("PRAGMA query_only = ON")
             conn.execute("PRAGMA trusted_schema = OFF")
             conn.execute("PRAGMA cache_size = -64000")
-        except sqlite3.OperationalError as found:
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # a damaged message, too
             conn.close()
-            error = found
-        except (sqlite3.Error, UnicodeDecodeError) as found:  # a damaged message, too
-            conn.close()
-            raise StoreUnusableError(_words(path, found)) from found
+            failure = error
+            if not isinstance(error, sqlite3.OperationalError):
+                break
         else:
             return conn
-    raise StoreUnusableError(_words(path, error)) from error
+    raise StoreUnusableError(_message(path, failure)) from failure
 
 
 def _is_file(path: Path) -> bool:
@@ -109,7 +108,7 @@ def _check(conn: sqlite3.Connection, path: Path) -> None:
         raise StoreUnusableError(f"{path} is another program's SQLite file; choose another --db")
 
 
-def _words(path: Path, error: Exception | None) -> str:
+def _message(path: Path, error: Exception | None) -> str:
     if "not a database" in str(error):
         return f"{path} is not a SQLite file; choose another --db or move it away"
     return f"cannot use the store {path}: {error}"

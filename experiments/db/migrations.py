@@ -9,7 +9,7 @@ from pathlib import Path
 
 from grpo_tui.experiments.db.connection import APPLICATION_ID, begin
 from grpo_tui.experiments.db.machine import host_name, is_alive
-from grpo_tui.experiments.db.migration_sql import CURRENT, MIGRATIONS
+from grpo_tui.experiments.db.tables import CURRENT, MIGRATIONS, schema
 from grpo_tui.experiments.db.texts import iso, now_iso, seconds
 from grpo_tui.experiments.errors import StoreReadOnlyError, StoreUnusableError
 
@@ -21,21 +21,21 @@ def version(conn: sqlite3.Connection) -> int:
     return int(conn.execute("PRAGMA user_version").fetchone()[0])
 
 
-def too_new(found: int, path: Path) -> str:
+def too_new(schema: int, path: Path) -> str:
     """Return the error message for a file that a newer version wrote."""
     return (
-        f"{path} was written by a newer grpo-tui (schema {found}, this one knows {CURRENT}); "
+        f"{path} was written by a newer grpo-tui (schema {schema}, this one knows {CURRENT}); "
         "it is read only: upgrade grpo-tui to write to it"
     )
 
 
 def migrate(conn: sqlite3.Connection, path: Path) -> Path | None:
     """Migrate the file and return the path of its backup; None if there was nothing to back up."""
-    found = version(conn)
-    if found > CURRENT:
-        raise StoreReadOnlyError(too_new(found, path))
+    current = version(conn)
+    if current > CURRENT:
+        raise StoreReadOnlyError(too_new(current, path))
     copy = None
-    if 0 < found < CURRENT:
+    if 0 < current < CURRENT:
         _refuse_while_running(conn, path)
         copy = backup(conn, path, f"before-schema-{CURRENT}")
     try:
@@ -45,7 +45,7 @@ def migrate(conn: sqlite3.Connection, path: Path) -> Path | None:
         if "locked" in str(error):
             raise
         raise StoreUnusableError(
-            f"{path} says that its schema is {found}, but it does not fit ({error}); restore a "
+            f"{path} says that its schema is {current}, but it does not fit ({error}); restore a "
             f"backup, or choose another store with --db"
         ) from error
     return copy
@@ -58,8 +58,6 @@ def _apply(conn: sqlite3.Connection, done: int) -> None:
         names = names[:1]
         statements: Sequence[str] = MIGRATIONS[names[0]].split(";")
     else:
-        from grpo_tui.experiments.db.tables import schema  # readers do without SQLModel
-
         statements = schema()
     begin(conn)
     try:

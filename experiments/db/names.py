@@ -1,5 +1,6 @@
 """Identity of a run: a sortable unique id, a short id to type, and a readable name."""
 
+import itertools
 import random
 import secrets
 import time
@@ -33,19 +34,17 @@ def new_uid() -> str:
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
-def short_id(uid: str, taken: Callable[[str], bool]) -> str:
+def short_id(uid: str, exists: Callable[[str], bool]) -> str:
     """Return eight characters from the random end of `uid`, or another eight if those are taken."""
     value = int(uid.replace("-", ""), 16)
-    short = "".join(_BASE32[value >> 5 * place & 31] for place in range(8))
-    while taken(short):
+    short = "".join(_BASE32[value >> 5 * index & 31] for index in range(8))
+    while exists(short):
         short = "".join(secrets.choice(_BASE32) for _ in range(8))
     return short
 
 
-def free_name(wanted: str, taken: Callable[[str], bool]) -> str:
-    """Return the wanted name or a generated one, numbered if taken."""
-    base = wanted or f"{random.choice(_ADJECTIVES)}-{random.choice(_ANIMALS)}"
-    name, n = base, 2
-    while taken(name):
-        name, n = f"{base}-{n}", n + 1
-    return name
+def free_name(name: str, exists: Callable[[str], bool]) -> str:
+    """Return the name or a generated one, numbered if it exists."""
+    base = name or f"{random.choice(_ADJECTIVES)}-{random.choice(_ANIMALS)}"
+    names = itertools.chain([base], (f"{base}-{number}" for number in itertools.count(2)))
+    return next(itertools.filterfalse(exists, names))

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from sqlalchemy import Table, UniqueConstraint
 
-from grpo_tui.experiments.db.migration_sql import CURRENT, MIGRATIONS, SEARCH
-from grpo_tui.experiments.db.tables import RUN
+from grpo_tui.experiments.db.tables import CURRENT, MIGRATIONS, RUN, SEARCH
 from grpo_tui.experiments.errors import StoreUnusableError
 
 SEARCH_TABLES = dict(re.findall(r"(CREATE VIRTUAL TABLE (\w+).*?)\n?;", SEARCH, re.DOTALL)).items()
@@ -56,7 +55,7 @@ def _differences(conn: sqlite3.Connection, version: int) -> Iterator[str]:
         if name not in stored:
             if name not in later:
                 yield f"{name} is missing"
-        elif _words(stored[name][2]) != _words(sql):
+        elif _unspaced(stored[name][2]) != _unspaced(sql):
             yield f"{name} is no full-text index of ours"
     for name, declared in RUN.metadata.tables.items():
         kind, _, sql = stored.get(name, ("", "", ""))
@@ -72,7 +71,7 @@ def _differences(conn: sqlite3.Connection, version: int) -> Iterator[str]:
             yield from _indices(conn, declared, version)
 
 
-def _words(sql: str) -> str:
+def _unspaced(sql: str) -> str:
     return "".join(sql.split())
 
 
@@ -89,27 +88,27 @@ def _columns(
         ):
             yield f"{table}.{column.name} is missing"
     for _, name, _, required, default, key, hidden in stored.values():
-        place = f"{table}.{name}"
+        full_name = f"{table}.{name}"
         if hidden:
-            yield f"{place} is computed"
+            yield f"{full_name} is computed"
         elif default is not None and "(" in default:
-            yield f"{place} has a computed default"
+            yield f"{full_name} has a computed default"
         elif name not in ours:
             if required and default is None and version <= CURRENT:
-                yield f"{place} is not ours, and required"
+                yield f"{full_name} is not ours, and required"
         elif bool(key) != ours[name].primary_key:
-            yield f"{place} is {'' if key else 'not '}in the key"
+            yield f"{full_name} is {'' if key else 'not '}in the key"
 
 
 def _indices(conn: sqlite3.Connection, declared: Table, version: int) -> Iterator[str]:
     """What differs in the unique indices, and those that compute; others only cost time."""
     table = declared.name
     ours = {
-        frozenset(column.name for column in one.columns)
-        for one in declared.constraints
-        if isinstance(one, UniqueConstraint)
+        frozenset(column.name for column in item.columns)
+        for item in declared.constraints
+        if isinstance(item, UniqueConstraint)
     }
-    ours |= {frozenset(c.name for c in one.columns) for one in declared.indexes if one.unique}
+    ours |= {frozenset(c.name for c in item.columns) for item in declared.indexes if item.unique}
     conditions = {
         index.name
         for index in declared.indexes

@@ -62,7 +62,7 @@ def spilled(store: Path, run: str) -> Spilled:
     return Spilled(events, step, status, files)
 
 
-def room(path: Path) -> str:
+def free_space(path: Path) -> str:
     """Say how much is free where a file is, or would be."""
     for folder in path.parents:
         if folder.exists():

@@ -1,11 +1,10 @@
 """The store's tables as SQLModel rows, used only inside `experiments`.
 
-They are the declaration: a new file and docs/schema.md are made from them, and a test compares them
-with the result of the migrations.
+They are the declaration: a new file and docs/schema.md are made from them. The migrations after
+them bring older files up to date, and a test compares the results.
 """
 
 import re
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -17,14 +16,12 @@ from sqlmodel import Field, SQLModel
 from sqlmodel.sql.sqltypes import AutoString
 
 from grpo_engine.events import Event, Span
-from grpo_tui.experiments.db.migration_sql import SEARCH
 from grpo_tui.experiments.db.types import (
     EventJson,
     Flag,
     Json,
     JsonList,
     JsonObject,
-    Moment,
     Number,
     Numbers,
     Readable,
@@ -33,8 +30,21 @@ from grpo_tui.experiments.db.types import (
     StatusText,
     Text,
     Time,
-    Whole,
+    Timestamp,
+    WholeNumber,
 )
+
+# No column sizes: only ranking needs them, and newest-first does not rank.
+SEARCH = """
+CREATE VIRTUAL TABLE rollout_words USING fts5 (
+  text, content = 'rollout', content_rowid = 'id', columnsize = 0,
+  tokenize = 'unicode61 remove_diacritics 0'
+);
+CREATE VIRTUAL TABLE prompt_words USING fts5 (
+  prompt_text, content = 'rollout_group', content_rowid = 'id', columnsize = 0,
+  tokenize = 'unicode61 remove_diacritics 0'
+);
+"""
 
 WITHOUT_ROWID = {"sqlite_with_rowid": False}
 
@@ -59,30 +69,35 @@ class Table(SQLModel):
 class Numbered(Table):
     """A row with a number of its own."""
 
-    id: int | None = Field(default=None, primary_key=True, description="Key of the row.")
+    id: int | None = Field(default=None, primary_key=True)
+    """Key of the row."""
 
 
 class OfRun(Numbered):
     """One of many rows of a run."""
 
-    run_id: int = Field(foreign_key="run.id", ondelete="CASCADE", description="The run.")
+    run_id: int = Field(foreign_key="run.id", ondelete="CASCADE")
+    """The run."""
 
 
 class InRun(Table):
     """A row whose key begins with the run."""
 
-    run_id: int = Field(
-        primary_key=True, foreign_key="run.id", ondelete="CASCADE", description="The run."
-    )
+    run_id: int = Field(primary_key=True, foreign_key="run.id", ondelete="CASCADE")
+    """The run."""
 
 
 class Recorded(OfRun):
     """What an attempt recorded, in its order."""
 
-    attempt: int = Field(description="The attempt it belongs to.")
-    step: int = Field(description="The training step.")
-    seq: int = Field(description="Position in the run's record, counted from 1.")
-    hidden: bool = Field(description="1 if a later attempt repeated the step.")
+    attempt: int
+    """The attempt it belongs to."""
+    step: int
+    """The training step."""
+    seq: int
+    """Position in the run's record, counted from 1."""
+    hidden: bool
+    """1 if a later attempt repeated the step."""
 
 
 class RunRow(Numbered, table=True):
@@ -97,62 +112,67 @@ class RunRow(Numbered, table=True):
         Index("run_list", *RUN_LIST),
     )
 
-    uid: str = Field(
-        unique=True, description="UUIDv7; the same in every store that the row is copied to."
-    )
-    short: str = Field(unique=True, description="Eight characters to type.")
-    name: str = Field(description="Generated or chosen; unique if possible.")
-    status: str = Field(
-        sa_type=StatusText,
-        description="As last reported; stalled, lost and unknown are derived when it is read.",
-    )
-    created_at: str = Field(sa_type=Time, description="ISO, UTC.")
-    started_at: str | None = Field(default=None, sa_type=Time, description="ISO, UTC.")
-    ended_at: str | None = Field(default=None, sa_type=Time, description="ISO, UTC.")
-    model: str = Field(description="`model.path`.")
-    task: str = Field(description="`task.name`.")
-    recipe: str = Field(description="The algorithm.")
-    seed: int = Field(description="`seed`.")
-    config_hash: str = Field(description="Fingerprint of the configuration without its name.")
-    code_version: str = Field(default="", description="grpo-tui's version.")
-    versions: dict[str, Any] = Field(
-        default_factory=dict, sa_type=JsonObject, description="Versions of the packages, JSON."
-    )
-    device: str = Field(default="", description="The device used.")
-    dataset_fingerprint: str = Field(
-        default="", description="Fingerprint of the problems; paired tests need equal ones."
-    )
-    total_steps: int = Field(default=0, description="Steps requested.")
-    step: int = Field(default=0, description="Last finished step.")
-    tokens: int = Field(default=0, description="Tokens.")
-    elapsed: float = Field(default=0.0, description="Seconds without pauses.")
-    bytes: int = Field(default=0, description="Approximate size of the recorded data.")
-    last_seq: int = Field(default=0, description="Last stored `seq`.")
-    error: str = Field(default="", description="Why it failed.")
-    note: str = Field(default="", description="Free text.")
-    archived: bool = Field(default=False, description="1 hides it from lists.")
-    deleted_at: str | None = Field(
-        default=None, sa_type=Time, description="ISO, UTC; a deleted run is hidden until its purge."
-    )
-    purging: bool = Field(
-        default=False, description="1 once its rows are being removed: it cannot be brought back."
-    )
-    sweep_id: int | None = Field(
-        default=None,
-        foreign_key="sweep.id",
-        ondelete="SET NULL",
-        description="The sweep it belongs to.",
-    )
-    parent_id: int | None = Field(
-        default=None,
-        foreign_key="run.id",
-        ondelete="SET NULL",
-        description="The run it was cloned from.",
-    )
+    uid: str = Field(unique=True)
+    """UUIDv7; the same in every store that the row is copied to."""
+    short: str = Field(unique=True)
+    """Eight characters to type."""
+    name: str
+    """Generated or chosen; unique if possible."""
+    status: str = Field(sa_type=StatusText)
+    """As last reported; stalled, lost and unknown are derived when it is read."""
+    created_at: str = Field(sa_type=Time)
+    """ISO, UTC."""
+    started_at: str | None = Field(default=None, sa_type=Time)
+    """ISO, UTC."""
+    ended_at: str | None = Field(default=None, sa_type=Time)
+    """ISO, UTC."""
+    model: str
+    """`model.path`."""
+    task: str
+    """`task.name`."""
+    recipe: str
+    """The algorithm."""
+    seed: int
+    """`seed`."""
+    config_hash: str
+    """Fingerprint of the configuration without its name."""
+    code_version: str = ""
+    """grpo-tui's version."""
+    versions: dict[str, Any] = Field(default_factory=dict, sa_type=JsonObject)
+    """Versions of the packages, JSON."""
+    device: str = ""
+    """The device used."""
+    dataset_fingerprint: str = ""
+    """Fingerprint of the problems; paired tests need equal ones."""
+    total_steps: int = 0
+    """Steps requested."""
+    step: int = 0
+    """Last finished step."""
+    tokens: int = 0
+    """Tokens."""
+    elapsed: float = 0.0
+    """Seconds without pauses."""
+    bytes: int = 0
+    """Approximate size of the recorded data."""
+    last_seq: int = 0
+    """Last stored `seq`."""
+    error: str = ""
+    """Why it failed."""
+    note: str = ""
+    """Free text."""
+    archived: bool = False
+    """1 hides it from lists."""
+    deleted_at: str | None = Field(default=None, sa_type=Time)
+    """ISO, UTC; a deleted run is hidden until its purge."""
+    purging: bool = False
+    """1 once its rows are being removed: it cannot be brought back."""
+    sweep_id: int | None = Field(default=None, foreign_key="sweep.id", ondelete="SET NULL")
+    """The sweep it belongs to."""
+    parent_id: int | None = Field(default=None, foreign_key="run.id", ondelete="SET NULL")
+    """The run it was cloned from."""
     # last, since what follows a text of several pages is slow to read
-    config: dict[str, Any] = Field(
-        sa_type=JsonObject, description="The configuration as it was given, JSON."
-    )
+    config: dict[str, Any] = Field(sa_type=JsonObject)
+    """The configuration as it was given, JSON."""
 
 
 class AttemptRow(OfRun, table=True):
@@ -160,23 +180,36 @@ class AttemptRow(OfRun, table=True):
 
     __table_args__ = (UniqueConstraint("run_id", "n"),)
 
-    n: int = Field(description="Its number in the run, counted from 1.")
-    from_step: int = Field(description="The last step it kept; 0 for a new run.")
-    until_step: int | None = Field(
-        default=None, description="Later steps were repeated by a later attempt."
-    )
-    host: str = Field(description="The machine.")
-    boot: str = Field(description="The machine's boot ID; a pid is meaningless after a reboot.")
-    pid: int = Field(description="The process.")
-    pid_start: str = Field(description="When the process began; pids are reused.")
-    started_at: str = Field(sa_type=Time, description="ISO, UTC.")
-    heartbeat: str = Field(sa_type=Time, description="Last sign of life of the process.")
-    progress_at: str = Field(sa_type=Time, description="Last progress of the run.")
-    ended_at: str | None = Field(default=None, sa_type=Time, description="ISO, UTC.")
-    cause: str = Field(default="", description="How it ended.")
-    rss_gb: float = Field(default=0.0, description="Memory at the last heartbeat.")
-    free_gb: float = Field(default=0.0, description="Memory that was free then.")
-    slept_s: float = Field(default=0.0, description="Seconds the machine was suspended.")
+    n: int
+    """Its number in the run, counted from 1."""
+    from_step: int
+    """The last step it kept; 0 for a new run."""
+    until_step: int | None = None
+    """Later steps were repeated by a later attempt."""
+    host: str
+    """The machine."""
+    boot: str
+    """The machine's boot ID; a pid is meaningless after a reboot."""
+    pid: int
+    """The process."""
+    pid_start: str
+    """When the process began; pids are reused."""
+    started_at: str = Field(sa_type=Time)
+    """ISO, UTC."""
+    heartbeat: str = Field(sa_type=Time)
+    """Last sign of life of the process."""
+    progress_at: str = Field(sa_type=Time)
+    """Last progress of the run."""
+    ended_at: str | None = Field(default=None, sa_type=Time)
+    """ISO, UTC."""
+    cause: str = ""
+    """How it ended."""
+    rss_gb: float = 0.0
+    """Memory at the last heartbeat."""
+    free_gb: float = 0.0
+    """Memory that was free then."""
+    slept_s: float = 0.0
+    """Seconds the machine was suspended."""
 
 
 class RunParamRow(InRun, table=True):
@@ -184,11 +217,12 @@ class RunParamRow(InRun, table=True):
 
     __table_args__ = (Index("run_param_path", "path", "number"), WITHOUT_ROWID)
 
-    path: str = Field(primary_key=True, description="section.name")
-    value: Any = Field(sa_type=Json, nullable=False, description="JSON.")
-    number: float | None = Field(
-        default=None, description="The value as a number, for comparisons; NULL for texts."
-    )
+    path: str = Field(primary_key=True)
+    """section.name"""
+    value: Any = Field(sa_type=Json, nullable=False)
+    """JSON."""
+    number: float | None = None
+    """The value as a number, for comparisons; NULL for texts."""
 
 
 class RunTagRow(InRun, table=True):
@@ -196,7 +230,8 @@ class RunTagRow(InRun, table=True):
 
     __table_args__ = (Index("run_tag_tag", "tag"), WITHOUT_ROWID)
 
-    tag: str = Field(primary_key=True, description="The tag.")
+    tag: str = Field(primary_key=True)
+    """The tag."""
 
 
 class EventRow(Recorded, table=True):
@@ -207,9 +242,12 @@ class EventRow(Recorded, table=True):
         Index("event_kind", "run_id", "kind", "seq"),
     )
 
-    at: float = Field(sa_type=Moment, description="Seconds since 1970.")
-    kind: str = Field(description="Its class.")
-    payload: Event = Field(sa_type=EventJson, description="The event, JSON.")
+    at: float = Field(sa_type=Timestamp)
+    """Seconds since 1970."""
+    kind: str
+    """Its class."""
+    payload: Event = Field(sa_type=EventJson)
+    """The event, JSON."""
 
 
 class AlertRow(OfRun, table=True):
@@ -217,23 +255,35 @@ class AlertRow(OfRun, table=True):
 
     __table_args__ = (UniqueConstraint("run_id", "rule"),)
 
-    rule: str = Field(description="The rule.")
-    severity: str = Field(description="info, warning or error.")
-    first_step: int = Field(description="First step where it held.")
-    last_step: int = Field(description="Last step where it held.")
-    count: int = Field(description="How many.")
-    value: float | None = Field(default=None, description="The value.")
-    limit: float | None = Field(default=None, description="The limit that the value crossed.")
-    group_index: int | None = Field(default=None, description="The group, if it is one.")
-    explanation: str = Field(description="What it means.")
-    remedy: str = Field(description="What to do.")
-    muted: bool = Field(default=False, description="1 if the user muted it.")
+    rule: str
+    """The rule."""
+    severity: str
+    """info, warning or error."""
+    first_step: int
+    """First step where it held."""
+    last_step: int
+    """Last step where it held."""
+    count: int
+    """How many."""
+    value: float | None = None
+    """The value."""
+    limit: float | None = None
+    """The limit that the value crossed."""
+    group_index: int | None = None
+    """The group, if it is one."""
+    explanation: str
+    """What it means."""
+    remedy: str
+    """What to do."""
+    muted: bool = False
+    """1 if the user muted it."""
 
 
 class KeySetRow(Numbered, table=True):
     """The metric keys that a step reported, as JSON."""
 
-    keys: list[int] = Field(sa_type=JsonList, unique=True, description="Metric keys, JSON.")
+    keys: list[int] = Field(sa_type=JsonList, unique=True)
+    """Metric keys, JSON."""
 
 
 class StepRow(Recorded, table=True):
@@ -244,11 +294,16 @@ class StepRow(Recorded, table=True):
         Index("step_seq", "run_id", "seq"),
     )
 
-    at: float = Field(sa_type=Moment, description="Seconds since 1970.")
-    elapsed: float | None = Field(sa_type=Real, description="Seconds without pauses.")
-    tokens: int = Field(description="Tokens.")
-    key_set: int = Field(foreign_key="key_set.id", description="Which metrics it reported.")
-    skipped: str = Field(description="Why no update was made.")
+    at: float = Field(sa_type=Timestamp)
+    """Seconds since 1970."""
+    elapsed: float | None = Field(sa_type=Real)
+    """Seconds without pauses."""
+    tokens: int
+    """Tokens."""
+    key_set: int = Field(foreign_key="key_set.id")
+    """Which metrics it reported."""
+    skipped: str
+    """Why no update was made."""
 
 
 class UpdatePassRow(Recorded, table=True):
@@ -259,21 +314,31 @@ class UpdatePassRow(Recorded, table=True):
         Index("update_pass_seq", "run_id", "seq"),
     )
 
-    pass_: int = Field(sa_column_kwargs={"name": "pass"}, description="Counted from 1.")
-    minibatch: int = Field(description="Counted from 0.")
-    loss: float | None = Field(sa_type=Real, description="The objective.")
-    clip_low: float | None = Field(sa_type=Real, description="Share clipped low.")
-    clip_high: float | None = Field(sa_type=Real, description="Share clipped high.")
-    kl_to_old: float | None = Field(sa_type=Real, description="Distance to the sampling policy.")
-    grad_norm: float | None = Field(sa_type=Real, description="Before clipping.")
-    learning_rate: float | None = Field(sa_type=Real, description="In this update.")
-    stop_reason: str = Field(description="Why passes ended here.")
+    pass_: int = Field(sa_column_kwargs={"name": "pass"})
+    """Counted from 1."""
+    minibatch: int
+    """Counted from 0."""
+    loss: float | None = Field(sa_type=Real)
+    """The objective."""
+    clip_low: float | None = Field(sa_type=Real)
+    """Share clipped low."""
+    clip_high: float | None = Field(sa_type=Real)
+    """Share clipped high."""
+    kl_to_old: float | None = Field(sa_type=Real)
+    """Distance to the sampling policy."""
+    grad_norm: float | None = Field(sa_type=Real)
+    """Before clipping."""
+    learning_rate: float | None = Field(sa_type=Real)
+    """In this update."""
+    stop_reason: str
+    """Why passes ended here."""
 
 
 class MetricKeyRow(Numbered, table=True):
     """The name of a metric."""
 
-    name: str = Field(unique=True, description="As the trainer reports it.")
+    name: str = Field(unique=True)
+    """As the trainer reports it."""
 
 
 class MetricRow(InRun, table=True):
@@ -281,9 +346,12 @@ class MetricRow(InRun, table=True):
 
     __table_args__ = (WITHOUT_ROWID,)
 
-    key_id: int = Field(primary_key=True, foreign_key="metric_key.id", description="The metric.")
-    step: int = Field(primary_key=True, description="The training step.")
-    value: float | None = Field(sa_type=Real, description="The value.")
+    key_id: int = Field(primary_key=True, foreign_key="metric_key.id")
+    """The metric."""
+    step: int = Field(primary_key=True)
+    """The training step."""
+    value: float | None = Field(sa_type=Real)
+    """The value."""
 
 
 class MetricHiddenRow(InRun, table=True):
@@ -291,10 +359,14 @@ class MetricHiddenRow(InRun, table=True):
 
     __table_args__ = (WITHOUT_ROWID,)
 
-    attempt: int = Field(primary_key=True, description="The attempt it belongs to.")
-    key_id: int = Field(primary_key=True, foreign_key="metric_key.id", description="The metric.")
-    step: int = Field(primary_key=True, description="The training step.")
-    value: float | None = Field(sa_type=Real, description="The value.")
+    attempt: int = Field(primary_key=True)
+    """The attempt it belongs to."""
+    key_id: int = Field(primary_key=True, foreign_key="metric_key.id")
+    """The metric."""
+    step: int = Field(primary_key=True)
+    """The training step."""
+    value: float | None = Field(sa_type=Real)
+    """The value."""
 
 
 class MetricSummaryRow(InRun, table=True):
@@ -302,18 +374,30 @@ class MetricSummaryRow(InRun, table=True):
 
     __table_args__ = (Index("metric_summary_max", "key_id", "max"), WITHOUT_ROWID)
 
-    key_id: int = Field(primary_key=True, foreign_key="metric_key.id", description="The metric.")
-    first: float | None = Field(description="First finite value.")
-    first_step: int | None = Field(description="Its step.")
-    last: float | None = Field(description="Last finite value.")
-    last_step: int | None = Field(description="Its step.")
-    min: float | None = Field(description="Smallest.")
-    min_step: int | None = Field(description="Its step.")
-    max: float | None = Field(description="Largest.")
-    max_step: int | None = Field(description="Its step.")
-    mean: float | None = Field(description="Mean of the finite values.")
-    count: int = Field(description="How many.")
-    nonfinite: int = Field(description="How many are NaN or infinite.")
+    key_id: int = Field(primary_key=True, foreign_key="metric_key.id")
+    """The metric."""
+    first: float | None
+    """First finite value."""
+    first_step: int | None
+    """Its step."""
+    last: float | None
+    """Last finite value."""
+    last_step: int | None
+    """Its step."""
+    min: float | None
+    """Smallest."""
+    min_step: int | None
+    """Its step."""
+    max: float | None
+    """Largest."""
+    max_step: int | None
+    """Its step."""
+    mean: float | None
+    """Mean of the finite values."""
+    count: int
+    """How many."""
+    nonfinite: int
+    """How many are NaN or infinite."""
 
 
 class RolloutGroupRow(Recorded, table=True):
@@ -326,20 +410,34 @@ class RolloutGroupRow(Recorded, table=True):
         Index("rollout_group_tokens", "run_id", "tokens_seq"),
     )
 
-    tokens_seq: int | None = Field(description="`seq` of the token numbers.")
-    idx: int = Field(description="Place in the step.")
-    origin: str = Field(description="train, eval or pinned.")
-    example_key: str = Field(description="The problem, the same over steps and runs.")
-    prompt_hash: str = Field(description="The prompt, the same over steps.")
-    prompt_text: str = Field(description="The prompt as the model saw it.")
-    target: str = Field(description="The expected answer.")
-    sampling: dict[str, float] = Field(sa_type=Numbers, description="JSON.")
-    reward_mean: float | None = Field(description="Over its rollouts.")
-    reward_std: float | None = Field(description="The same.")
-    no_signal: str = Field(description="Why it gave no learning signal.")
-    refill: int = Field(description="Refill round.")
-    has_tokens: bool = Field(description="1 if tokens.db has its numbers.")
-    nonfinite: str = Field(description="Columns where NULL means NaN, not a missing value.")
+    tokens_seq: int | None
+    """`seq` of the token numbers."""
+    idx: int
+    """Place in the step."""
+    origin: str
+    """train, eval or pinned."""
+    example_key: str
+    """The problem, the same over steps and runs."""
+    prompt_hash: str
+    """The prompt, the same over steps."""
+    prompt_text: str
+    """The prompt as the model saw it."""
+    target: str
+    """The expected answer."""
+    sampling: dict[str, float] = Field(sa_type=Numbers)
+    """JSON."""
+    reward_mean: float | None
+    """Over its rollouts."""
+    reward_std: float | None
+    """The same."""
+    no_signal: str
+    """Why it gave no learning signal."""
+    refill: int
+    """Refill round."""
+    has_tokens: bool
+    """1 if tokens.db has its numbers."""
+    nonfinite: str
+    """Columns where NULL means NaN, not a missing value."""
 
 
 class RolloutRow(OfRun, table=True):
@@ -352,24 +450,28 @@ class RolloutRow(OfRun, table=True):
         ),
     )
 
-    group_id: int = Field(
-        foreign_key="rollout_group.id", ondelete="CASCADE", description="The group."
-    )
-    idx: int = Field(description="Place in the group.")
-    text: str = Field(description="The completion.")
-    reward: float | None = Field(description="Weighted sum of the reward functions.")
-    advantage: float | None = Field(description="The advantage used in the update.")
-    tokens: int = Field(description="Tokens.")
-    finish: str = Field(
-        description="stop, length, stop_string, turns, context or environment_error."
-    )
-    clip_fraction: float | None = Field(description="Share of its tokens that were clipped.")
-    kl: float | None = Field(description="Mean distance to the reference.")
-    nonfinite: str = Field(description="Columns where NULL means NaN, not a missing value.")
-    spans: tuple[Span, ...] = Field(
-        sa_type=Spans,
-        description="Turns and their environment's replies, JSON; empty for one turn.",
-    )
+    group_id: int = Field(foreign_key="rollout_group.id", ondelete="CASCADE")
+    """The group."""
+    idx: int
+    """Place in the group."""
+    text: str
+    """The completion."""
+    reward: float | None
+    """Weighted sum of the reward functions."""
+    advantage: float | None
+    """The advantage used in the update."""
+    tokens: int
+    """Tokens."""
+    finish: str
+    """stop, length, stop_string, turns, context or environment_error."""
+    clip_fraction: float | None
+    """Share of its tokens that were clipped."""
+    kl: float | None
+    """Mean distance to the reference."""
+    nonfinite: str
+    """Columns where NULL means NaN, not a missing value."""
+    spans: tuple[Span, ...] = Field(sa_type=Spans)
+    """Turns and their environment's replies, JSON; empty for one turn."""
 
 
 class RolloutRewardRow(Table, table=True):
@@ -377,15 +479,20 @@ class RolloutRewardRow(Table, table=True):
 
     __table_args__ = (WITHOUT_ROWID,)
 
-    rollout_id: int = Field(
-        primary_key=True, foreign_key="rollout.id", ondelete="CASCADE", description="The rollout."
-    )
-    position: int = Field(primary_key=True, description="Place in its list.")
-    function: str = Field(description="The reward function.")
-    value: float | None = Field(description="Raw score; NULL where it does not apply.")
-    weight: float | None = Field(sa_type=Real, description="Its weight.")
-    reason: str = Field(description="Why, in the function's words.")
-    nonfinite: str = Field(description="Columns where NULL means NaN, not a missing value.")
+    rollout_id: int = Field(primary_key=True, foreign_key="rollout.id", ondelete="CASCADE")
+    """The rollout."""
+    position: int = Field(primary_key=True)
+    """Place in its list."""
+    function: str
+    """The reward function."""
+    value: float | None
+    """Raw score; NULL where it does not apply."""
+    weight: float | None = Field(sa_type=Real)
+    """Its weight."""
+    reason: str
+    """Why, in the function's words."""
+    nonfinite: str
+    """Columns where NULL means NaN, not a missing value."""
 
 
 class EvaluationRow(Recorded, table=True):
@@ -393,13 +500,20 @@ class EvaluationRow(Recorded, table=True):
 
     __table_args__ = (Index("evaluation_run", "run_id", "seq"),)
 
-    at: float = Field(sa_type=Moment, description="Seconds since 1970.")
-    moment: str = Field(description="before, during or after.")
-    mode: str = Field(description="sampled or greedy.")
-    problems: int = Field(description="Problems asked.")
-    samples: int = Field(description="Samples per problem.")
-    metrics: dict[str, float] = Field(sa_type=Numbers, description="JSON.")
-    seconds: float | None = Field(sa_type=Real, description="How long it took.")
+    at: float = Field(sa_type=Timestamp)
+    """Seconds since 1970."""
+    moment: str
+    """before, during or after."""
+    mode: str
+    """sampled or greedy."""
+    problems: int
+    """Problems asked."""
+    samples: int
+    """Samples per problem."""
+    metrics: dict[str, float] = Field(sa_type=Numbers)
+    """JSON."""
+    seconds: float | None = Field(sa_type=Real)
+    """How long it took."""
 
 
 class EvaluationSampleRow(Table, table=True):
@@ -407,26 +521,31 @@ class EvaluationSampleRow(Table, table=True):
 
     __table_args__ = (WITHOUT_ROWID,)
 
-    evaluation_id: int = Field(
-        primary_key=True,
-        foreign_key="evaluation.id",
-        ondelete="CASCADE",
-        description="The evaluation.",
-    )
-    position: int = Field(primary_key=True, description="Place in its list.")
-    example_key: str = Field(description="The problem, the same over steps and runs.")
-    correct: int | None = Field(description="Samples that were right; NULL if nothing says so.")
-    samples: int = Field(description="Samples of it.")
-    rewards: dict[str, float] = Field(sa_type=Numbers, description="Means by function, JSON.")
+    evaluation_id: int = Field(primary_key=True, foreign_key="evaluation.id", ondelete="CASCADE")
+    """The evaluation."""
+    position: int = Field(primary_key=True)
+    """Place in its list."""
+    example_key: str
+    """The problem, the same over steps and runs."""
+    correct: int | None
+    """Samples that were right; NULL if nothing says so."""
+    samples: int
+    """Samples of it."""
+    rewards: dict[str, float] = Field(sa_type=Numbers)
+    """Means by function, JSON."""
 
 
 class RunLiveRow(InRun, table=True):
     """The board of a run while a viewer's lease is fresh."""
 
-    lease_until: float = Field(description="Seconds since 1970; no viewer is watching after that.")
-    version: int = Field(description="Grows with each change.")
-    updated_at: float = Field(description="Seconds since 1970.")
-    board: dict[str, Any] = Field(sa_type=JsonObject, description="JSON.")
+    lease_until: float
+    """Seconds since 1970; no viewer is watching after that."""
+    version: int
+    """Grows with each change."""
+    updated_at: float
+    """Seconds since 1970."""
+    board: dict[str, Any] = Field(sa_type=JsonObject)
+    """JSON."""
 
 
 class ControlRow(OfRun, table=True):
@@ -436,15 +555,20 @@ class ControlRow(OfRun, table=True):
         Index("control_open", "run_id", "attempt", sqlite_where=text("outcome = ''")),
     )
 
-    attempt: int = Field(description="The attempt it belongs to.")
-    verb: str = Field(description="What is asked.")
-    argument: str = Field(default="", description="What the verb applies to.")
-    asked_at: str = Field(sa_type=Time, description="ISO, UTC.")
-    asked_by: str = Field(description="Who.")
-    taken_at: str | None = Field(
-        default=None, sa_type=Time, description="When the run accepted it."
-    )
-    outcome: str = Field(default="", description="Empty while it is open.")
+    attempt: int
+    """The attempt it belongs to."""
+    verb: str
+    """What is asked."""
+    argument: str = ""
+    """What the verb applies to."""
+    asked_at: str = Field(sa_type=Time)
+    """ISO, UTC."""
+    asked_by: str
+    """Who."""
+    taken_at: str | None = Field(default=None, sa_type=Time)
+    """When the run accepted it."""
+    outcome: str = ""
+    """Empty while it is open."""
 
 
 class SweepRow(Numbered, table=True):
@@ -452,13 +576,16 @@ class SweepRow(Numbered, table=True):
 
     __table_args__ = (Index("sweep_spec", "spec_hash"),)
 
-    uid: str = Field(
-        unique=True, description="UUIDv7; the same in every store that the row is copied to."
-    )
-    name: str = Field(description="For people.")
-    created_at: str = Field(sa_type=Time, description="ISO, UTC.")
-    spec_hash: str = Field(description="Fingerprint of the grid.")
-    axes: dict[str, list[Any]] = Field(sa_type=JsonObject, description="Paths and values, JSON.")
+    uid: str = Field(unique=True)
+    """UUIDv7; the same in every store that the row is copied to."""
+    name: str
+    """For people."""
+    created_at: str = Field(sa_type=Time)
+    """ISO, UTC."""
+    spec_hash: str
+    """Fingerprint of the grid."""
+    axes: dict[str, list[Any]] = Field(sa_type=JsonObject)
+    """Paths and values, JSON."""
 
 
 class QueueItemRow(Numbered, table=True):
@@ -469,36 +596,143 @@ class QueueItemRow(Numbered, table=True):
         Index("queue_item_sweep", "sweep_id"),
     )
 
-    sweep_id: int | None = Field(
-        default=None,
-        foreign_key="sweep.id",
-        ondelete="CASCADE",
-        description="The sweep it belongs to, if any.",
-    )
-    name: str = Field(description="For people.")
-    state: str = Field(description="queued, leased, done, failed, skipped or cancelled.")
-    created_at: str = Field(sa_type=Time, description="ISO, UTC.")
-    settings: dict[str, Any] = Field(
-        sa_type=JsonObject, description="Its settings in the sweep, JSON."
-    )
-    config: dict[str, Any] = Field(
-        sa_type=JsonObject, description="The configuration as it was given, JSON."
-    )
-    config_hash: str = Field(description="Fingerprint of the configuration without its name.")
-    lease_owner: str = Field(default="", description="Host, pid and its start, JSON.")
-    lease_until: float = Field(default=0.0, description="Seconds since 1970.")
-    run_id: int | None = Field(
-        default=None, foreign_key="run.id", ondelete="SET NULL", description="The run it became."
-    )
-    note: str = Field(default="", description="Free text.")
+    sweep_id: int | None = Field(default=None, foreign_key="sweep.id", ondelete="CASCADE")
+    """The sweep it belongs to, if any."""
+    name: str
+    """For people."""
+    state: str
+    """queued, leased, done, failed, skipped or cancelled."""
+    created_at: str = Field(sa_type=Time)
+    """ISO, UTC."""
+    settings: dict[str, Any] = Field(sa_type=JsonObject)
+    """Its settings in the sweep, JSON."""
+    config: dict[str, Any] = Field(sa_type=JsonObject)
+    """The configuration as it was given, JSON."""
+    config_hash: str
+    """Fingerprint of the configuration without its name."""
+    lease_owner: str = ""
+    """Host, pid and its start, JSON."""
+    lease_until: float = 0.0
+    """Seconds since 1970."""
+    run_id: int | None = Field(default=None, foreign_key="run.id", ondelete="SET NULL")
+    """The run it became."""
+    note: str = ""
+    """Free text."""
 
 
 class MigrationRow(Table, table=True):
     """A migration that the file has had."""
 
-    n: int | None = Field(primary_key=True, description="Its number.")
-    name: str = Field(description="Its name.")
-    at: str = Field(sa_type=Time, description="ISO, UTC.")
+    n: int | None = Field(primary_key=True)
+    """Its number."""
+    name: str
+    """Its name."""
+    at: str = Field(sa_type=Time)
+    """ISO, UTC."""
+
+
+# The migrations in order, as names and SQL; never edit one after its release. A new file counts as
+# having had all of them.
+
+QUEUE = """
+CREATE TABLE sweep (
+  id INTEGER PRIMARY KEY,
+  uid TEXT NOT NULL UNIQUE,
+  name TEXT NOT NULL,
+  created_at TEXT NOT NULL,
+  spec_hash TEXT NOT NULL,
+  axes TEXT NOT NULL
+);
+CREATE INDEX sweep_spec ON sweep (spec_hash);
+
+CREATE TABLE queue_item (
+  id INTEGER PRIMARY KEY,
+  sweep_id INTEGER REFERENCES sweep (id) ON DELETE CASCADE,
+  name TEXT NOT NULL,
+  state TEXT NOT NULL,
+  created_at TEXT NOT NULL,
+  settings TEXT NOT NULL,
+  config TEXT NOT NULL,
+  config_hash TEXT NOT NULL,
+  lease_owner TEXT NOT NULL,
+  lease_until REAL NOT NULL,
+  run_id INTEGER REFERENCES run (id) ON DELETE SET NULL,
+  note TEXT NOT NULL
+);
+CREATE INDEX queue_item_state ON queue_item (state, id);
+CREATE INDEX queue_item_sweep ON queue_item (sweep_id);
+
+CREATE INDEX run_config ON run (config_hash);
+ALTER TABLE run ADD COLUMN sweep_id INTEGER REFERENCES sweep (id) ON DELETE SET NULL;
+CREATE INDEX run_sweep ON run (sweep_id) WHERE sweep_id IS NOT NULL;
+"""
+
+# Narrow and append-only, so that a long run's rollouts can be sorted without reading texts.
+ORDER = """
+DROP INDEX IF EXISTS rollout_group_id;
+CREATE INDEX IF NOT EXISTS rollout_of_group ON rollout (
+  group_id, run_id, advantage, tokens, kl, clip_fraction
+);
+"""
+
+# Covers the list of runs in its order: a row of `run` takes a whole page with its configuration.
+LIST = """
+CREATE INDEX IF NOT EXISTS run_list ON run (
+  archived, created_at, short, uid, name, status, model, task, recipe, seed, step, total_steps,
+  tokens, elapsed, started_at, ended_at, device, dataset_fingerprint, code_version, error, note,
+  bytes, config_hash
+);
+"""
+
+SPANS = """
+ALTER TABLE rollout ADD COLUMN spans TEXT NOT NULL DEFAULT '';
+"""
+
+# A problem that nothing judged has no number of right samples.
+UNJUDGED = """
+CREATE TABLE judged_sample (
+  evaluation_id INTEGER NOT NULL REFERENCES evaluation (id) ON DELETE CASCADE,
+  position INTEGER NOT NULL,
+  example_key TEXT NOT NULL,
+  correct INTEGER,
+  samples INTEGER NOT NULL,
+  rewards TEXT NOT NULL,
+  PRIMARY KEY (evaluation_id, position)
+) WITHOUT ROWID;
+INSERT INTO judged_sample SELECT evaluation_id, position, example_key, correct, samples, rewards
+FROM evaluation_sample;
+DROP TABLE evaluation_sample;
+ALTER TABLE judged_sample RENAME TO evaluation_sample;
+"""
+
+# A deleted run is hidden until it is purged.
+DELETED = """
+ALTER TABLE run ADD COLUMN deleted_at TEXT;
+ALTER TABLE run ADD COLUMN purging INTEGER NOT NULL DEFAULT 0;
+DROP INDEX IF EXISTS run_list;
+CREATE INDEX run_list ON run (
+  archived, created_at, short, uid, name, status, model, task, recipe, seed, step, total_steps,
+  tokens, elapsed, started_at, ended_at, device, dataset_fingerprint, code_version, error, note,
+  bytes, config_hash, deleted_at
+);
+"""
+
+REBUILD = """
+INSERT INTO rollout_words (rollout_words) VALUES ('rebuild');
+INSERT INTO prompt_words (prompt_words) VALUES ('rebuild');
+"""
+
+MIGRATIONS = {
+    "m001_runs": "",  # every file has had it
+    "m002_search": SEARCH + REBUILD,
+    "m003_queue": QUEUE,
+    "m004_order": ORDER,
+    "m005_list": LIST,
+    "m006_spans": SPANS,
+    "m007_unjudged": UNJUDGED,
+    "m008_deleted": DELETED,
+}
+CURRENT = len(MIGRATIONS)
 
 
 def declared() -> list[type[SQLModel]]:
@@ -518,28 +752,20 @@ def schema() -> tuple[str, ...]:
         sql.append(CreateTable(SQLModel.metadata.tables[str(row.__tablename__)]))
         # in their order: among indices that are as good, SQLite takes the one made last
         options = getattr(row, "__table_args__", ())
-        sql += [CreateIndex(one) for one in options if isinstance(one, Index)]
-    made = [str(one.compile(dialect=sqlite.dialect())) for one in sql]
-    # SQLite's own names of the types
-    names = {" VARCHAR": " TEXT", " FLOAT": " REAL", " BOOLEAN": " INTEGER"}
-    for name, plain in names.items():
-        made = [one.replace(name, plain) for one in made]
-    return (*made, *SEARCH.split(";"))
+        sql += [CreateIndex(index) for index in options if isinstance(index, Index)]
+    statements = [str(statement.compile(dialect=sqlite.dialect())) for statement in sql]
+    return (*statements, *SEARCH.split(";"))
 
 
-_TYPES: dict[type, Callable[[], Any]] = {
-    AutoString: Text,
-    Integer: Whole,
-    Float: Number,
-    Boolean: Flag,
-}
+# for SQLModel's types of what is declared as `str`, `int`, `float` or `bool`
+_TYPES: dict[type, type[Readable]] = {
+    AutoString: Text, Integer: WholeNumber, Float: Number, Boolean: Flag
+}  # fmt: skip
 for _table in SQLModel.metadata.tables.values():
     for _column in _table.columns:
-        # SQLModel's types for what is declared as `str`, `int`, `float` or `bool`
-        if type(_column.type) in _TYPES:
-            _column.type = _TYPES[type(_column.type)]()
-        assert isinstance(_column.type, Readable)
-        _column.type.column = str(_column)
+        if not isinstance(_column.type, Readable):
+            _column.type = _TYPES[type(_column.type)]()  # type: ignore[assignment]
+        _column.type.column = str(_column)  # type: ignore[attr-defined]
 
 (
     RUN, ATTEMPT, RUN_PARAM, RUN_TAG, EVENT, ALERT, KEY_SET, STEP, UPDATE_PASS, METRIC_KEY, METRIC,

@@ -47,10 +47,10 @@ def escape_of(character: str) -> str:
 
 def _unescape_match(match: re.Match[str]) -> str:
     slashes, tail = match.groups()
-    kept = slashes[: len(slashes) // 2]
+    unescaped = slashes[: len(slashes) // 2]
     if len(slashes) % 2 == 0:
-        return kept + str(tail)
-    return kept + chr(int(tail[1:], 16))
+        return unescaped + str(tail)
+    return unescaped + chr(int(tail[1:], 16))
 
 
 _STORED = Escapes("\x00\ud800-\udfff", "x00|ud[89a-f][0-9a-f]{2}")
@@ -67,11 +67,11 @@ class _Visible(dict[int, str]):
     """Visible forms of characters, computed on first use."""
 
     def __missing__(self, code: int) -> str:
-        shown = chr(code)
-        if unicodedata.category(shown) in ("Cc", "Cf", "Cs", "Zl", "Zp"):
-            shown = escape_of(shown)
-        self[code] = shown
-        return shown
+        visible_form = chr(code)
+        if unicodedata.category(visible_form) in ("Cc", "Cf", "Cs", "Zl", "Zp"):
+            visible_form = escape_of(visible_form)
+        self[code] = visible_form
+        return visible_form
 
 
 _VISIBLE = _Visible({ord("\n"): "↵", ord("\t"): " "})

@@ -9,10 +9,10 @@ they stay float32.
 import json
 import sqlite3
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
-from itertools import chain
+from itertools import chain, count, takewhile, zip_longest
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -24,8 +24,8 @@ from grpo_engine.events import UpdateTotals
 from grpo_tui.experiments.values import TokenRow
 
 CODEC = 1
-MOST_BYTES = 1 << 29  # of a blob when decompressed; a group of 4 million tokens has a fourth
-MOST_WORK = 10_000_000  # SQLite's instructions to find a blob by its key: some tens are needed
+MAX_BYTES = 1 << 29  # of a blob when decompressed; a group of 4 million tokens has a fourth
+MAX_WORK = 10_000_000  # SQLite's instructions to find a blob by its key: some tens are needed
 CLOSE = 1e-6  # nats by which a log-probability in the loss may be off
 _LARGEST = 6.0e4  # the largest float16 is 65504
 
@@ -33,118 +33,70 @@ Array = npt.NDArray[Any]
 FIELDS = ("sampler", "reference", "after", "entropy", "advantages")
 # written after the passes and only where there are any, so that older readers skip them
 LATER = ("sampled", "mask", "old_values", "returns")
-BY_PASS = ("entropies", "values")
+# several arrays a row, which are numbered
+PASSES = {"pass": "passes"}
+BY_PASS = {"entropies": "entropies", "values": "values"}
 HALVES = ("entropy", "mask")  # float16 as they are
 LOGPROBS = ("sampler", "reference", "after", "pass", "sampled")  # differences from old
-SHOWN = ("after",)  # read by no loss
+APPROXIMATE = ("after",)  # read by no loss
+
+Columns = dict[str, list[Sequence[float]]]  # the values of each row, by name
 
 
 def encode(prompt_ids: Sequence[int], rows: Sequence[TokenRow]) -> bytes:
-    lengths = [len(row.ids) for row in rows]
-    has_old = [bool(row.old) for row in rows]
     header: dict[str, Any] = {
         "prompt": len(prompt_ids),
         "index": [row.index for row in rows],
-        "length": lengths,
+        "length": [len(row.ids) for row in rows],
         "ends": [int(bool(row.ends)) for row in rows],
-        "old": [int(there) for there in has_old],
+        "old": [int(bool(row.old)) for row in rows],
         "passes": [len(row.passes) for row in rows],
     }
-    old = _chain([row.old for row in rows], np.float32)
     planes = [
         _planes(np.array(prompt_ids, np.int32)),
-        _planes(_chain([row.ids for row in rows], np.int32)),
-        _planes(_rises([row.ends for row in rows])),
-        _planes(old),
+        _planes(_joined([row.ids for row in rows], np.int32)),
+        _planes(_joined([_rises(row.ends) for row in rows], np.int32)),
+        _planes(all_old := _joined([row.old for row in rows], np.float32)),
     ]
-    fields = {name: [getattr(row, name) for row in rows] for name in FIELDS}
-    for number in range(max(header["passes"], default=0)):
-        fields[f"pass{number}"] = [
-            row.passes[number] if number < len(row.passes) else () for row in rows
-        ]
-    fields |= {
-        name: [getattr(row, name) for row in rows]
-        for name in LATER
-        if any(getattr(row, name) for row in rows)
-    }
-    for name in BY_PASS:
-        for number in range(max((len(getattr(row, name)) for row in rows), default=0)):
-            passes = [getattr(row, name) for row in rows]
-            fields[f"{name}{number}"] = [one[number] if number < len(one) else () for one in passes]
+    later = [name for name in LATER if any(getattr(row, name) for row in rows)]
+    columns = _plain(rows, FIELDS) | _numbered(rows, PASSES)
+    columns |= _plain(rows, later) | _numbered(rows, BY_PASS)
     if any(row.updates for row in rows):
-        header["updates"] = [[asdict(one) for one in row.updates] for row in rows]
-    for name, values in fields.items():
-        there = [bool(row) for row in values]
-        base = old if there == has_old else _chosen(old, lengths, has_old, there)
-        kind, array = _pack(name, _chain(values, np.float64), base)
-        header[name] = [kind, *map(int, there)] if array.size else [0]
+        header["updates"] = [[asdict(totals) for totals in row.updates] for row in rows]
+    for name, values in columns.items():
+        olds = [row.old for row, numbers in zip(rows, values, strict=True) if numbers]
+        old = None
+        if all(olds):
+            old = all_old if len(olds) == len(rows) else _joined(olds, np.float32)
+        kind, array = _pack(name, _joined(values, np.float64), old)
+        header[name] = [kind, *(int(bool(numbers)) for numbers in values)] if array.size else [0]
         planes.append(_planes(array))
     head = json.dumps(header, separators=(",", ":")).encode()
     return zlib.compress(len(head).to_bytes(4, "little") + head + b"".join(planes), 1)
 
 
-def decode(blob: bytes, codec: int = CODEC) -> tuple[tuple[int, ...], tuple[TokenRow, ...]]:
-    """Decode a group: the prompt's ids, and a row per completion."""
-    if codec != CODEC:
-        raise ValueError(f"token blob of codec {codec}; this program reads {CODEC}: upgrade it")
-    data = zlib.decompressobj().decompress(blob, MOST_BYTES)
-    if len(data) == MOST_BYTES:
-        raise ValueError(f"a token blob of {len(blob)} bytes holds more than {MOST_BYTES}")
-    size = int.from_bytes(data[:4], "little")
-    header = json.loads(data[4 : 4 + size])
-    take = _Planes(data, 4 + size)
-    lengths = header["length"]
-    prompt = take.next(np.int32, header["prompt"])
-    ids = _split(take.next(np.int32, sum(lengths)), lengths, [1] * len(lengths))
-    deltas = _split(take.next(np.int32, _total(lengths, header["ends"])), lengths, header["ends"])
-    olds = _split(take.next(np.float32, _total(lengths, header["old"])), lengths, header["old"])
-    fields = {name: _take_field(take, header, name, lengths, olds) for name in FIELDS}
-    passes = [
-        _take_field(take, header, f"pass{number}", lengths, olds)
-        for number in range(max(header["passes"], default=0))
-    ]
-    fields |= {name: _take_field(take, header, name, lengths, olds) for name in LATER}
-    by_pass: dict[str, list[list[Array]]] = {
-        name: [
-            _take_field(take, header, f"{name}{number}", lengths, olds)
-            for number in range(sum(key.rstrip("0123456789") == name for key in header))
-        ]
-        for name in BY_PASS
-    }
-    updates = header.get("updates", [()] * len(lengths))
-
-    def numbers(i: int) -> dict[str, Any]:
-        found = {name: _tuple(values[i]) for name, values in fields.items()}
-        found["mask"] = tuple(map(int, found["mask"]))
-        for name, values in by_pass.items():
-            found[name] = tuple(_tuple(one[i]) for one in values if one[i].size)
-        return found
-
-    rows = tuple(
-        TokenRow(
-            index=index,
-            ids=_tuple(ids[i]),
-            ends=_tuple(np.cumsum(deltas[i])),
-            old=_tuple(olds[i]),
-            passes=tuple(_tuple(values[i]) for values in passes[: header["passes"][i]]),
-            updates=tuple(UpdateTotals(**one) for one in updates[i]),
-            **numbers(i),
-        )
-        for i, index in enumerate(header["index"])
-    )
-    return _tuple(prompt), rows
+def _plain(rows: Sequence[TokenRow], names: Iterable[str]) -> Columns:
+    return {name: [getattr(row, name) for row in rows] for name in names}
 
 
-def _chain(rows: Sequence[Sequence[float]], kind: type[np.generic]) -> Array:
-    return np.fromiter(chain.from_iterable(rows), dtype=kind)
+def _numbered(rows: Sequence[TokenRow], names: Mapping[str, str]) -> Columns:
+    columns: Columns = {}
+    for name, field in names.items():
+        arrays = [getattr(row, field) for row in rows]
+        columns |= {
+            f"{name}{number}": list(values)
+            for number, values in enumerate(zip_longest(*arrays, fillvalue=()))
+        }
+    return columns
 
 
-def _rises(ends: Sequence[Sequence[int]]) -> Array:
+def _joined(rows: Sequence[Sequence[float] | Array], dtype: type[np.generic]) -> Array:
+    return np.fromiter(chain.from_iterable(rows), dtype=dtype)
+
+
+def _rises(ends: Sequence[int]) -> list[int]:
     """Return the number of characters that each token adds."""
-    rises: list[int] = []
-    for row in ends:
-        rises.extend(end - before for before, end in zip((0, *row), row, strict=False))
-    return np.array(rises, np.int32)
+    return [end - start for start, end in zip((0, *ends), ends, strict=False)]
 
 
 def _planes(values: Array) -> bytes:
@@ -152,73 +104,87 @@ def _planes(values: Array) -> bytes:
     return values.view(np.uint8).reshape(-1, size).T.tobytes() if values.size else b""
 
 
-def _chosen(old: Array, lengths: list[int], has_old: list[bool], there: list[bool]) -> Array | None:
-    """Return the part of `old` for the rows that are present; None if it lacks some."""
-    if any(row and not base for row, base in zip(there, has_old, strict=True)):
-        return None
-    wanted: Array = old[np.repeat(np.array(there)[has_old], np.array(lengths)[has_old])]
-    return wanted
-
-
 def _pack(name: str, full: Array, old: Array | None) -> tuple[int, Array]:
     """Choose the encoding of a field: 1 float16 difference from old, 2 float32, 3 float16."""
-    whole = name in HALVES
-    if full.size and (whole or (name.startswith(LOGPROBS) and old is not None)):
+    as_is = name in HALVES
+    if full.size and (as_is or (name.startswith(LOGPROBS) and old is not None)):
         with np.errstate(invalid="ignore"):
-            short = full if whole or old is None else full - old
+            short = full if as_is or old is None else full - old
         if float(np.abs(short).max()) < _LARGEST:  # false for NaN too
             half = short.astype(np.float16)
-            off = np.abs(half.astype(np.float64) - short).max()
-            if whole or name in SHOWN or off <= CLOSE:
-                return (3 if whole else 1), half
+            error = np.abs(half.astype(np.float64) - short).max()
+            if as_is or name in APPROXIMATE or error <= CLOSE:
+                return (3 if as_is else 1), half
     with np.errstate(over="ignore"):
         return 2, full.astype(np.float32)
 
 
-def _take_field(
-    take: "_Planes", header: dict[str, Any], name: str, lengths: list[int], olds: list[Array]
-) -> list[Array]:
-    kind, *there = header.get(name, [0])
-    if not kind:
-        return [np.zeros(0)] * len(lengths)
-    values = take.next(np.float32 if kind == 2 else np.float16, _total(lengths, there))
-    parts = _split(values, lengths, there)
-    if kind != 1:
-        return parts
-    return [
-        part.astype(np.float64) + old if here else part
-        for part, old, here in zip(parts, olds, there, strict=True)
-    ]
+def decode(blob: bytes, codec: int = CODEC) -> tuple[tuple[int, ...], tuple[TokenRow, ...]]:
+    """Decode a group: the prompt's ids, and a row per completion."""
+    if codec != CODEC:
+        raise ValueError(f"token blob of codec {codec}; this program reads {CODEC}: upgrade it")
+    data = zlib.decompressobj().decompress(blob, MAX_BYTES)
+    if len(data) == MAX_BYTES:
+        raise ValueError(f"a token blob of {len(blob)} bytes holds more than {MAX_BYTES}")
+    size = int.from_bytes(data[:4], "little")
+    header = json.loads(data[4 : 4 + size])
+    planes = _Planes(data, 4 + size)
+    index, lengths, passes = (header.pop(name) for name in ("index", "length", "passes"))
+    updates = header.pop("updates", [()] * len(index))
+    (prompt,) = planes.read(np.int32, [header.pop("prompt")])
+    ids = planes.read(np.int32, lengths)
+    rises = planes.read(np.int32, np.multiply(lengths, header.pop("ends")))
+    olds = planes.read(np.float32, np.multiply(lengths, header.pop("old")))
+    columns = {}
+    for name, (kind, *present) in header.items():  # in the order of their planes
+        if kind:
+            dtype = np.float32 if kind == 2 else np.float16
+            columns[name] = planes.read(dtype, np.multiply(lengths, present))
+        if kind == 1:
+            columns[name] = [
+                values.astype(np.float64) + old if values.size else values
+                for values, old in zip(columns[name], olds, strict=True)
+            ]
+
+    def numbered(name: str, row: int) -> Iterator[tuple[float, ...]]:
+        for number in takewhile(lambda number: f"{name}{number}" in header, count()):
+            yield _tuple(columns[f"{name}{number}"][row]) if f"{name}{number}" in columns else ()
+
+    def fields(row: int) -> dict[str, Any]:
+        values = {name: _tuple(columns[name][row]) for name in (*FIELDS, *LATER) if name in columns}
+        values["mask"] = tuple(map(int, values.get("mask", ())))
+        for name in BY_PASS:
+            values[name] = tuple(filter(None, numbered(name, row)))
+        return {"sampler": ()} | values
+
+    return _tuple(prompt), tuple(
+        TokenRow(
+            index=number,
+            ids=_tuple(ids[row]),
+            ends=_tuple(np.cumsum(rises[row])),
+            old=_tuple(olds[row]),
+            passes=tuple(numbered("pass", row))[: passes[row]],
+            updates=tuple(UpdateTotals(**totals) for totals in updates[row]),
+            **fields(row),
+        )
+        for row, number in enumerate(index)
+    )
 
 
 class _Planes:
     """Reads consecutive arrays of byte planes."""
 
-    def __init__(self, data: bytes, start: int) -> None:
-        self.data, self.place = data, start
+    def __init__(self, data: bytes, offset: int) -> None:
+        self.data, self.offset = data, offset
 
-    def next(self, kind: type[np.generic], count: int) -> Array:
-        size = np.dtype(kind).itemsize
-        end = self.place + count * size
-        part = np.frombuffer(self.data, np.uint8, count * size, self.place) if count else None
-        self.place = end
-        if part is None:
-            return np.zeros(0, kind)
-        return np.ascontiguousarray(part.reshape(size, count).T).view(kind).reshape(count)
-
-
-def _total(lengths: list[int], present: list[int]) -> int:
-    return sum(length for length, there in zip(lengths, present, strict=True) if there)
-
-
-def _split(values: Array, lengths: list[int], present: list[int]) -> list[Array]:
-    parts: list[Array] = []
-    place = 0
-    for length, there in zip(lengths, present, strict=True):
-        size = length if there else 0
-        parts.append(values[place : place + size])
-        place += size
-    return parts
+    def read(self, dtype: type[np.generic], lengths: Iterable[int]) -> list[Array]:
+        """Return the next arrays of these lengths."""
+        lengths, size = list(lengths), np.dtype(dtype).itemsize
+        total = int(sum(lengths))
+        part = np.frombuffer(self.data, np.uint8, total * size, self.offset)
+        self.offset += total * size
+        values = np.ascontiguousarray(part.reshape(size, total).T).view(dtype).reshape(total)
+        return np.split(values, np.cumsum(lengths, dtype=int))[:-1]
 
 
 def _tuple(values: Array) -> Any:
@@ -277,12 +243,12 @@ def read_blobs(
     if not path.is_file():
         return {}
     uri = f"file:{quote(str(path))}?mode=ro"
-    found = {}
+    blobs = {}
     with closing(sqlite3.connect(uri, uri=True, timeout=5.0)) as conn:
-        conn.set_progress_handler(lambda: 1, MOST_WORK)
+        conn.set_progress_handler(lambda: 1, MAX_WORK)
         for seq in seqs:
             row = conn.execute("SELECT codec, data FROM blob WHERE seq = ?", (seq,)).fetchone()
             if row is not None:
                 codec, data = row
-                found[seq] = decode(data, codec)
-    return found
+                blobs[seq] = decode(data, codec)
+    return blobs

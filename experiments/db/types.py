@@ -1,31 +1,29 @@
 """Column types: what a row holds in the values that Python uses.
 
 A store is input: a value that its column cannot hold, or that cannot be read, becomes a
-value of the column's type that shows as what is stored. It is noted for the reader, which says
+value of the column's type that shows as what is stored. The reader collects what it met, and says
 whose it is.
 """
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from dataclasses import fields as fields_of
 from datetime import datetime
 from functools import cache
 from typing import Any, ClassVar, get_args, get_type_hints
 
-from sqlalchemy.types import Boolean, Float, Integer
-from sqlmodel.sql.sqltypes import AutoString
+from sqlalchemy import REAL, TEXT, Integer
 
 from grpo_engine import events as ev
-from grpo_tui.experiments.db.numbers import dumps, known, loads
-from grpo_tui.experiments.db.spans import read_spans, spans_json
 from grpo_tui.experiments.db.texts import escape, unescape, visible
 from grpo_tui.experiments.values import Status, UnreadableFloat, UnreadableInt
 
 Convert = Callable[[Any], Any]
-LONGEST = 80  # characters of a stored value
+MAX_CHARS = 80  # characters of a stored value
 YEAR_10000 = 253_402_300_800  # in seconds
 STATUSES = frozenset(get_args(Status))
 
@@ -41,23 +39,23 @@ class Damage:
         return f"{self.column} is {stored_text(self.stored)}"
 
 
-_NOTED: ContextVar[set[Damage] | None] = ContextVar("damage", default=None)
+_COLLECTED: ContextVar[set[Damage] | None] = ContextVar("damage", default=None)
 
 
 @contextmanager
 def collecting(damage: set[Damage]) -> Iterator[None]:
-    """Add what is unreadable to a set while rows are read."""
-    token = _NOTED.set(damage)
+    """Add damaged values to a set while rows are read."""
+    token = _COLLECTED.set(damage)
     try:
         yield
     finally:
-        _NOTED.reset(token)
+        _COLLECTED.reset(token)
 
 
 def stored_text(stored: Any) -> str:
     """What a row holds as printable text, bytes as SQL writes them; a long one is cut."""
     text = visible(f"x'{stored.hex()}'" if isinstance(stored, bytes) else str(stored))
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+    return text if len(text) <= MAX_CHARS else f"{text[: MAX_CHARS - 1]}…"
 
 
 class BadText(str):
@@ -77,54 +75,54 @@ def any_text(data: bytes) -> str:
 
 
 class Readable:
-    """Reads a column; subclasses say what is readable, and what takes its place."""
-
-    def __init__(self, column: str = "", **options: Any) -> None:
-        super().__init__(**options)
-        self.column = column  # table.column
-
-    def unreadable(self, stored: Any) -> Any:
-        raise NotImplementedError
-
-    def note(self, stored: Any) -> Any:
-        noted = _NOTED.get()
-        if noted is not None:
-            noted.add(Damage(self.column, stored))
-        return self.unreadable(stored)
-
-
-class Whole(Readable, Integer):
-    """A whole number."""
+    """Reads a column; subclasses say what is readable, and what is read for other values."""
 
     cache_ok = True
 
-    def unreadable(self, stored: Any) -> Any:
+    def __init__(self, column: str = "", **options: Any) -> None:  # SQLAlchemy copies by these
+        super().__init__(**options)
+        self.column = column  # table.column
+
+    def replacement(self, stored: Any) -> Any:
+        raise NotImplementedError
+
+    def damaged(self, stored: Any) -> Any:
+        """Report a value that cannot be read, and return what stands for it."""
+        if (collected := _COLLECTED.get()) is not None:
+            collected.add(Damage(self.column, stored))
+        return self.replacement(stored)
+
+
+class WholeNumber(Readable, Integer):
+    cache_ok = True
+
+    def replacement(self, stored: Any) -> Any:
         return UnreadableInt.of(stored_text(stored))
 
     def result_processor(self, dialect: Any, coltype: Any) -> Convert:  # noqa: ARG002
-        return lambda value: value if value is None or type(value) is int else self.note(value)
+        return lambda value: value if value is None or type(value) is int else self.damaged(value)
 
 
-class Flag(Readable, Boolean):
+class Flag(WholeNumber):
     """Yes or no."""
 
     cache_ok = True
 
-    def unreadable(self, stored: Any) -> Any:
-        return UnreadableInt.of(stored_text(stored))
+    def bind_processor(self, dialect: Any) -> Convert:  # noqa: ARG002
+        return lambda value: None if value is None else int(value)
 
     def result_processor(self, dialect: Any, coltype: Any) -> Convert:  # noqa: ARG002
-        names = {None: None, 0: False, 1: True}
-        return lambda value: names[value] if value in names else self.note(value)
+        values = {None: None, 0: False, 1: True}
+        return lambda value: values[value] if value in values else self.damaged(value)
 
 
-class Number(Readable, Float[float]):
+class Number(Readable, REAL[float]):
     """A number, or NULL."""
 
     cache_ok = True
     null: ClassVar[float | None] = None
 
-    def unreadable(self, stored: Any) -> Any:
+    def replacement(self, stored: Any) -> Any:
         return UnreadableFloat.of(stored_text(stored))
 
     def result_processor(self, dialect: Any, coltype: Any) -> Convert:  # noqa: ARG002
@@ -135,12 +133,12 @@ class Number(Readable, Float[float]):
                 return value
             if value is None:
                 return null
-            return float(value) if type(value) is int else self.note(value)
+            return float(value) if type(value) is int else self.damaged(value)
 
         return read
 
 
-class Moment(Number):
+class Timestamp(Number):
     """Seconds since 1970."""
 
     cache_ok = True
@@ -148,11 +146,11 @@ class Moment(Number):
     def result_processor(self, dialect: Any, coltype: Any) -> Convert:
         read = super().result_processor(dialect, coltype)
 
-        def moment(value: Any) -> Any:
+        def timestamp(value: Any) -> Any:
             at = read(value)
-            return self.note(value) if at is not None and not 0 <= at < YEAR_10000 else at
+            return self.damaged(value) if at is not None and not 0 <= at < YEAR_10000 else at
 
-        return moment
+        return timestamp
 
 
 class Real(Number):
@@ -162,17 +160,17 @@ class Real(Number):
     null = math.nan
 
     def bind_processor(self, dialect: Any) -> Convert:  # noqa: ARG002
-        return known
+        return lambda value: None if value is None or math.isnan(value) else float(value)
 
 
-class Text(Readable, AutoString):
+class Text(Readable, TEXT):
     """Text, with escapes for what SQLite cannot hold."""
 
     cache_ok = True
-    # static methods instead of `process_bind_param`, which costs a call more for each value
     write: Convert = staticmethod(escape)
+    read: Convert = staticmethod(unescape)
 
-    def unreadable(self, stored: Any) -> Any:
+    def replacement(self, stored: Any) -> Any:
         return stored_text(stored)
 
     def bind_processor(self, dialect: Any) -> Convert:  # noqa: ARG002
@@ -180,37 +178,20 @@ class Text(Readable, AutoString):
         return lambda value: None if value is None else write(value)
 
     def result_processor(self, dialect: Any, coltype: Any) -> Convert:  # noqa: ARG002
-        note = self.note
-
-        def convert(value: Any) -> Any:
-            if type(value) is str:
-                return unescape(value) if "\\" in value else value
-            return None if value is None else note(value)
-
-        return convert
-
-
-class Parsed(Text):
-    """Text of a form: `read` raises for another."""
-
-    cache_ok = True
-    read: Convert
-
-    def result_processor(self, dialect: Any, coltype: Any) -> Convert:  # noqa: ARG002
-        read, note = self.read, self.note
+        read = self.read
 
         def convert(value: Any) -> Any:
             if type(value) is not str:
-                return None if value is None else note(value)
+                return None if value is None else self.damaged(value)
             try:
                 return read(value)
             except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-                return note(value)
+                return self.damaged(value)
 
         return convert
 
 
-class Time(Parsed):
+class Time(Text):
     """A time as ISO text, UTC."""
 
     cache_ok = True
@@ -221,7 +202,7 @@ class Time(Parsed):
         return text
 
 
-class StatusText(Parsed):
+class StatusText(Text):
     """The status of a run."""
 
     cache_ok = True
@@ -233,18 +214,18 @@ class StatusText(Parsed):
         return text
 
 
-class Json(Parsed):
+class Json(Text):
     """Any JSON, in ASCII and in its own order; an empty text is an empty object."""
 
     cache_ok = True
-    kind: ClassVar[type] = object
+    cls: ClassVar[type] = object
     should_evaluate_none = True
     write = staticmethod(lambda value: json.dumps(value, separators=(",", ":")))
 
     @classmethod
     def read(cls, text: str) -> Any:
         value = json.loads(text or "{}")
-        if not isinstance(value, cls.kind):
+        if not isinstance(value, cls.cls):
             raise TypeError(value)
         return value
 
@@ -256,9 +237,9 @@ class JsonObject(Json):
     """A JSON object."""
 
     cache_ok = True
-    kind = dict
+    cls = dict
 
-    def unreadable(self, stored: Any) -> Any:
+    def replacement(self, stored: Any) -> Any:
         return {"unreadable": stored_text(stored)}
 
 
@@ -266,13 +247,13 @@ class JsonList(Json):
     """A JSON list."""
 
     cache_ok = True
-    kind = list
+    cls = list
 
-    def unreadable(self, stored: Any) -> Any:  # noqa: ARG002
+    def replacement(self, stored: Any) -> Any:  # noqa: ARG002
         return []
 
 
-class EventJson(Parsed):
+class EventJson(Text):
     """An event as JSON; a note of it if it cannot be read."""
 
     cache_ok = True
@@ -287,7 +268,7 @@ class EventJson(Parsed):
             raise TypeError(text)
         return event
 
-    def unreadable(self, stored: Any) -> Any:
+    def replacement(self, stored: Any) -> Any:
         text = f"an event that cannot be read: {stored_text(stored)}"
         return ev.NoteWritten(step=0, text=text, severity="warning")
 
@@ -299,21 +280,45 @@ def _texts(kind: str) -> tuple[str, ...]:
     return tuple(name for name, hint in hints.items() if hint is str)
 
 
-class Numbers(Parsed):
+class Numbers(Text):
     """Numbers by name as JSON; those that are not finite are texts in it."""
 
     cache_ok = True
-    write, read = staticmethod(dumps), staticmethod(loads)
 
-    def unreadable(self, stored: Any) -> Any:
+    @staticmethod
+    def write(values: Mapping[str, Any]) -> str:
+        plain = {
+            name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in values.items()
+        }
+        return json.dumps(plain, separators=(",", ":"), allow_nan=False)
+
+    @staticmethod
+    def read(text: str) -> dict[str, float]:
+        return {name: float(value) for name, value in json.loads(text).items()}
+
+    def replacement(self, stored: Any) -> Any:
         return {"unreadable": UnreadableFloat.of(stored_text(stored))}
 
 
-class Spans(Parsed):
-    """The spans of a completion as JSON; an empty text without any."""
+class Spans(Text):
+    """The spans of a completion as JSON without defaults; an empty text without any."""
 
     cache_ok = True
-    write, read = staticmethod(spans_json), staticmethod(read_spans)
 
-    def unreadable(self, stored: Any) -> Any:  # noqa: ARG002
+    @staticmethod
+    def write(spans: Sequence[ev.Span]) -> str:
+        if not spans:
+            return ""
+        defaults = {field.name: field.default for field in fields_of(ev.Span)} | {"info": {}}
+        return json.dumps([
+            {name: value for name, value in asdict(span).items() if value != defaults[name]}
+            for span in spans
+        ])  # fmt: skip
+
+    @staticmethod
+    def read(text: str) -> tuple[ev.Span, ...]:
+        return tuple(ev.Span(**span) for span in json.loads(text)) if text else ()
+
+    def replacement(self, stored: Any) -> Any:  # noqa: ARG002
         return ()

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain, islice
 from pathlib import Path
+from types import NoneType
 from typing import IO, TYPE_CHECKING, Any
 
 from grpo_engine.errors import quoted
@@ -30,24 +31,26 @@ DATABASE = b"SQLite format 3\0"
 FORMATS = ("csv", "jsonl", "parquet", "md")
 
 
-def header_for(what: str, reader: "StoreReader", runs: Sequence[RunSummary]) -> list[str]:
+def header_for(table_name: str, reader: "StoreReader", runs: Sequence[RunSummary]) -> list[str]:
     """Return the columns of an export, from the metadata of each run and its first rows."""
-    if what == "metrics":
-        return header_of([dict.fromkeys((*METRIC_FIELDS, *reader.metric_keys(run.key)))
-                          for run in runs])  # fmt: skip
-    if what == "steps":
-        return header_of([dict.fromkeys((*STEP_FIELDS, *reader.metric_keys(run.key),
-                                         *numbers_of(reader, run))) for run in runs])  # fmt: skip
+    if table_name == "metrics":
+        return header_of(
+            dict.fromkeys((*METRIC_FIELDS, *reader.metric_keys(run.key))) for run in runs
+        )
+    if table_name == "steps":
+        return header_of(
+            dict.fromkeys((*STEP_FIELDS, *reader.metric_keys(run.key), *numbers_of(reader, run)))
+            for run in runs
+        )
     names = header_of(
-        chain.from_iterable(islice(rows_of(what, reader, [run]), PAGE) for run in runs)
+        chain.from_iterable(islice(rows_of(table_name, reader, [run]), PAGE) for run in runs)
     )
-    if what != "tokens" or not names:
-        return names
-    # a step may have fewer passes than others, and evaluations have none
-    passes = max((reader.max_passes(run.key) for run in runs), default=0)
-    rest = [name for name in names if not name.startswith("pass_")]
-    at = rest.index("after")
-    return [*rest[:at], *(f"pass_{number}" for number in range(1, passes + 1)), *rest[at:]]
+    if table_name == "tokens" and names:  # a step may have fewer passes, and evaluations have none
+        passes = max(reader.max_passes(run.key) for run in runs)
+        names = [name for name in names if not name.startswith("pass_")]
+        at = names.index("after")
+        names[at:at] = [f"pass_{number}" for number in range(1, passes + 1)]
+    return names
 
 
 def write_rows(
@@ -69,13 +72,13 @@ def write_rows(
     if format == "parquet":
         return Written(_write_parquet(everything, names, out))
     if isinstance(out, Path):
-        with whole(out) as part, part.open("w", encoding="utf-8", newline="") as stream:
+        with replacing(out) as part, part.open("w", encoding="utf-8", newline="") as stream:
             return _write_text(everything, names, format, stream, raw)
     return _write_text(everything, names, format, out, raw)
 
 
 @contextmanager
-def whole(out: Path) -> Iterator[Path]:
+def replacing(out: Path) -> Iterator[Path]:
     """Write to a temporary file that replaces `out` once it is complete.
 
     A device or a FIFO is written to directly; a folder or a database is refused.
@@ -154,7 +157,7 @@ def _write_parquet(rows: Iterator[Row], names: list[str], out: Path | IO[str]) -
     if not isinstance(out, Path):
         raise ExportError("parquet is binary: give a file with --out")
     count = 0
-    with whole(out) as part:
+    with replacing(out) as part:
         writer = None
         try:
             while page := list(islice(rows, 10_000)):
@@ -176,22 +179,19 @@ def _arrow_table(pa: Any, page: list[Row], names: list[str], schema: Any) -> Any
     columns = {}
     for name in names:
         values = [_arrow_value(row.get(name)) for row in page]
-        if schema is None and all(value is None for value in values):
-            columns[name] = pa.array(values, _guess(pa, name))
-        elif (
-            schema is None
-            and (kinds := {type(value) for value in values} - {type(None)})
-            and (len(kinds) > 1)
-        ):
-            numeric = kinds == {int, float}
-            columns[name] = (
-                pa.array(values, pa.float64())
-                if numeric
-                else pa.array([None if value is None else json_text(value) for value in values])
-            )
+        types = {type(value) for value in values} - {NoneType}
+        if schema is not None:
+            arrow_type = schema.field(escape(name)).type
+        elif not types:
+            arrow_type = _guess(pa, name)
+        elif types == {int, float}:
+            arrow_type = pa.float64()
         else:
-            columns[name] = pa.array(values, schema.field(escape(name)).type if schema else None)
-    return pa.table({escape(name): values for name, values in columns.items()})
+            arrow_type = None
+            if len(types) > 1:
+                values = [None if value is None else json_text(value) for value in values]
+        columns[escape(name)] = pa.array(values, arrow_type)
+    return pa.table(columns)
 
 
 def _arrow_value(value: Any) -> Any:

@@ -36,8 +36,8 @@ def follow(store: Path, ref: str, tracker: str, after: int) -> None:
 
 def _log_new(reader: StoreReader, ref: str, log: Log, after: int, *, ended: bool) -> int:
     """Log the steps whose values are complete, and return the last one."""
-    found = list(logged_steps(reader, reader.resolve(ref), after))
-    for step, at, values in found if ended else found[:-1]:
+    steps = list(logged_steps(reader, reader.resolve(ref), after))
+    for step, at, values in steps if ended else steps[:-1]:
         log.add(step, at, values)
         after = step
     return after

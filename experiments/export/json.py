@@ -41,4 +41,4 @@ def json_text(value: Any, *, indent: int | None = None) -> str:
         text = dumps(plain(value)) if Unreadable.exists else dumps(value, default=plain)
     except ValueError:  # contains NaN or an infinity
         text = dumps(plain(value))
-    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)

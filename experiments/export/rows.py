@@ -24,11 +24,11 @@ RUN_FIELDS = (
 )  # fmt: skip
 
 
-def rows_of(what: str, reader: "StoreReader", runs: Sequence[RunSummary]) -> Iterator[Row]:
+def rows_of(table: str, reader: "StoreReader", runs: Sequence[RunSummary]) -> Iterator[Row]:
     """Return the rows of an export, read lazily."""
-    if what not in WHAT:
-        raise ExportError(f"{quoted(what)} cannot be exported; choose from {', '.join(WHAT)}")
-    return WHAT[what](reader, runs)
+    if table not in WHAT:
+        raise ExportError(f"{quoted(table)} cannot be exported; choose from {', '.join(WHAT)}")
+    return WHAT[table](reader, runs)
 
 
 def run_row(run: RunSummary) -> Row:
@@ -67,8 +67,8 @@ def step_rows(reader: "StoreReader", runs: Sequence[RunSummary]) -> Iterator[Row
         settings = numbers_of(reader, run)
         for row in metric_rows(reader, [run]):
             del row["at"]
-            known = {"run": run.id, "name": run.name, "recipe": run.recipe, "seed": run.seed}
-            yield {**known, **row, **settings}
+            run_columns = {"run": run.id, "name": run.name, "recipe": run.recipe, "seed": run.seed}
+            yield {**run_columns, **row, **settings}
 
 
 def numbers_of(reader: "StoreReader", run: RunSummary) -> Row:
@@ -100,15 +100,15 @@ def _window(
         }  # fmt: skip
 
 
-def groups_of(reader: "StoreReader", run: RunSummary) -> Iterator[GroupView]:
-    """Yield the groups of a run with their rollouts, read in pages."""
-    after = 0
-    while True:
-        page = reader.groups(run.key, None, after=after, limit=PAGE)
-        yield from page
-        if len(page) < PAGE:
-            return
-        after = page[-1].key
+def _groups(
+    reader: "StoreReader", runs: Sequence[RunSummary]
+) -> Iterator[tuple[RunSummary, GroupView]]:
+    """Yield the groups of runs with their rollouts, read in pages."""
+    for run in runs:
+        after = 0
+        while page := reader.groups(run.key, None, after=after, limit=PAGE):
+            yield from ((run, group) for group in page)
+            after = page[-1].key
 
 
 def rollout_row(run: RunSummary, group: GroupView, rollout: RolloutView) -> Row:
@@ -126,63 +126,56 @@ def rollout_row(run: RunSummary, group: GroupView, rollout: RolloutView) -> Row:
 
 
 def rollout_rows(reader: "StoreReader", runs: Sequence[RunSummary]) -> Iterator[Row]:
-    for run in runs:
-        for group in groups_of(reader, run):
-            for rollout in group.rollouts:
-                yield rollout_row(run, group, rollout)
+    for run, group in _groups(reader, runs):
+        yield from (rollout_row(run, group, rollout) for rollout in group.rollouts)
 
 
 def turn_rows(reader: "StoreReader", runs: Sequence[RunSummary]) -> Iterator[Row]:
     """One row per turn of the model and per reply of its environment."""
-    for run in runs:
-        for group in groups_of(reader, run):
-            for rollout in group.rollouts:
-                whole = Span(
-                    start=0, length=rollout.tokens, kind="model", turn=0, chars=len(rollout.text)
-                )
-                begin = 0
-                for span in rollout.spans or (whole,):
-                    text, begin = rollout.text[begin : begin + span.chars], begin + span.chars
-                    yield {
-                        "run": run.id, "step": group.step, "origin": group.origin,
-                        "group": group.index, "index": rollout.index, "turn": span.turn,
-                        "kind": span.kind, "name": span.name, "text": text,
-                        "tokens": span.length, "reward": span.reward, "ms": span.ms,
-                        "error": span.error, "rollout": rollout.key,
-                        **{f"info/{name}": value for name, value in span.info.items()},
-                    }  # fmt: skip
+    for run, group in _groups(reader, runs):
+        for rollout in group.rollouts:
+            single = Span(
+                start=0, length=rollout.tokens, kind="model", turn=0, chars=len(rollout.text)
+            )
+            start = 0
+            for span in rollout.spans or (single,):
+                text, start = rollout.text[start : start + span.chars], start + span.chars
+                yield {
+                    "run": run.id, "step": group.step, "origin": group.origin,
+                    "group": group.index, "index": rollout.index, "turn": span.turn,
+                    "kind": span.kind, "name": span.name, "text": text, "tokens": span.length,
+                    "reward": span.reward, "ms": span.ms, "error": span.error,
+                    "rollout": rollout.key,
+                    **{f"info/{name}": value for name, value in span.info.items()},
+                }  # fmt: skip
 
 
 def token_rows(reader: "StoreReader", runs: Sequence[RunSummary]) -> Iterator[Row]:
-    for run in runs:
-        for group in groups_of(reader, run):
-            view = reader.tokens(run.key, group.key) if group.has_tokens else None
-            if view is None:
-                continue
-            texts = {rollout.index: rollout.text for rollout in group.rollouts}
-            advantages = {rollout.index: rollout.advantage for rollout in group.rollouts}
-            for row in view.rows:
-                text = texts.get(row.index, "")
-                starts = (0, *row.ends)
-                for place, token in enumerate(row.ids):
-                    yield {
-                        "run": run.id, "step": group.step, "origin": group.origin,
-                        "group": group.index, "index": row.index, "position": place, "id": token,
-                        "text": text[starts[place] : row.ends[place]] if row.ends else None,
-                        "sampler": _at(row.sampler, place), "old": _at(row.old, place),
-                        "reference": _at(row.reference, place),
-                        **{
-                            f"pass_{number}": _at(values, place)
-                            for number, values in enumerate(row.passes, start=1)
-                        },
-                        "after": _at(row.after, place), "entropy": _at(row.entropy, place),
-                        "advantage": _at(row.advantages, place) if row.advantages
-                        else advantages.get(row.index),
-                    }  # fmt: skip
+    for run, group in _groups(reader, runs):
+        view = reader.tokens(run.key, group.key) if group.has_tokens else None
+        rollouts = {rollout.index: rollout for rollout in group.rollouts}
+        for row in view.rows if view else ():
+            rollout, starts = rollouts.get(row.index), (0, *row.ends)
+            text = rollout.text if rollout else ""
+            for position, token in enumerate(row.ids):
+                yield {
+                    "run": run.id, "step": group.step, "origin": group.origin,
+                    "group": group.index, "index": row.index, "position": position, "id": token,
+                    "text": text[starts[position] : row.ends[position]] if row.ends else None,
+                    "sampler": _at(row.sampler, position), "old": _at(row.old, position),
+                    "reference": _at(row.reference, position),
+                    **{
+                        f"pass_{number}": _at(values, position)
+                        for number, values in enumerate(row.passes, start=1)
+                    },
+                    "after": _at(row.after, position), "entropy": _at(row.entropy, position),
+                    "advantage": _at(row.advantages, position) if row.advantages
+                    else rollout and rollout.advantage,
+                }  # fmt: skip
 
 
-def _at(values: Sequence[float], place: int) -> float | None:
-    return values[place] if values else None
+def _at(values: Sequence[float], position: int) -> float | None:
+    return values[position] if values else None
 
 
 def evaluation_rows(reader: "StoreReader", runs: Sequence[RunSummary]) -> Iterator[Row]:

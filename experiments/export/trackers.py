@@ -145,8 +145,8 @@ def package(name: str) -> Any:
 
 def _safe(name: str) -> str:
     """Make a run's name usable as a folder name."""
-    kept = "".join(sign if sign.isalnum() or sign in "-_. " else "_" for sign in name)
-    return kept.strip(". ") or "run"
+    safe = "".join(sign if sign.isalnum() or sign in "-_. " else "_" for sign in name)
+    return safe.strip(". ") or "run"
 
 
 TRACKERS: dict[str, Maker] = {"tensorboard": TensorBoard, "wandb": WandB, "trackio": Trackio}

@@ -21,7 +21,6 @@ from sqlalchemy import (
     func,
     literal,
     select,
-    text,
     true,
     type_coerce,
 )
@@ -30,10 +29,9 @@ from sqlalchemy.types import NullType
 
 from grpo_tui.experiments.db.configs import in_force, json_text, number_of
 from grpo_tui.experiments.db.connection import open_reader, sql_connection
-from grpo_tui.experiments.db.migration_sql import CURRENT
 from grpo_tui.experiments.db.migrations import too_new, version
 from grpo_tui.experiments.db.schema import check_schema
-from grpo_tui.experiments.db.tables import RUN
+from grpo_tui.experiments.db.tables import CURRENT, RUN
 from grpo_tui.experiments.db.texts import visible
 from grpo_tui.experiments.db.types import BadText, Damage, any_text, collecting
 from grpo_tui.experiments.errors import (
@@ -97,10 +95,6 @@ class Connection:
         """Interrupt the query running in another thread; it raises InterruptedError there."""
         self.interrupts += 1
         self.file.interrupt()
-
-    def integrity(self) -> str:
-        """Return `ok`, or the damage that SQLite finds in the file."""
-        return "; ".join(self.column(text("PRAGMA integrity_check")))
 
     def changed(self) -> bool:
         """Return whether another connection has committed since the last call."""

@@ -13,7 +13,7 @@ from grpo_engine.control import Control
 from grpo_tui.experiments.db.paths import run_folder, store_path
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder, recorded
-from grpo_tui.experiments.record.run_recorder import RunHandle
+from grpo_tui.experiments.record.run_recorder import RunRecorder
 
 
 class PythonStore:
@@ -34,9 +34,9 @@ class PythonStore:
 
     def resume(self, run: str, from_step: int, control: Control) -> "PythonRecord":
         with closing(StoreReader(self.path)) as reader:
-            found = reader.resumable(run).summary
+            series = reader.resumable(run).summary
         return PythonRecord(*recorded(self.path, lambda recorder: recorder.resume_run(
-            found.id, from_step=from_step, control=control
+            series.id, from_step=from_step, control=control
         )))  # fmt: skip
 
     def folder(self, run: str) -> Path:
@@ -47,7 +47,7 @@ class PythonStore:
 class PythonRecord:
     """The record of one run; what is read from it was put before."""
 
-    def __init__(self, recorder: Recorder, handle: RunHandle) -> None:
+    def __init__(self, recorder: Recorder, handle: RunRecorder) -> None:
         self._recorder, self._handle = recorder, handle
         self.id, self.name, self.folder = handle.id, handle.name, handle.folder
         self.store, self._closed = recorder.path, False
@@ -68,8 +68,8 @@ class PythonRecord:
 
     def metrics(self) -> dict[str, dict[int, float]]:
         with closing(self._reader()) as reader:
-            found = (reader.metric_series(self._key, key) for key in reader.metric_keys(self._key))
-            return {one.key: dict(zip(one.steps, one.values, strict=True)) for one in found}
+            series = (reader.metric_series(self._key, key) for key in reader.metric_keys(self._key))
+            return {item.key: dict(zip(item.steps, item.values, strict=True)) for item in series}
 
     def rollouts(self, step: int) -> tuple[ev.Group, ...]:
         with closing(self._reader()) as reader:

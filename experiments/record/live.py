@@ -54,7 +54,7 @@ class Requests:
 
     def __init__(self, writer: RunWriter, control: Control) -> None:
         self.writer, self.control = writer, control
-        self._taken: list[tuple[int, str]] = []
+        self._accepted: list[tuple[int, str]] = []
         self._done: list[int] = []
 
     def poll(self) -> None:
@@ -84,19 +84,19 @@ class Requests:
             if (verb == "pause" and paused) or (verb == "continue" and not paused):
                 self._done.append(key)
             else:
-                self._taken.append((key, verb))
+                self._accepted.append((key, verb))
         else:
             self._set([key], outcome="refused")
 
     def saw(self, event: ev.Event) -> None:
         """Mark the requests that an event answers."""
-        answered = [key for key, verb in self._taken if isinstance(event, _ANSWERS[verb])]
+        answered = [key for key, verb in self._accepted if isinstance(event, _ANSWERS[verb])]
         self._done += answered
-        self._taken = [pair for pair in self._taken if pair[0] not in answered]
+        self._accepted = [pair for pair in self._accepted if pair[0] not in answered]
 
     def finish(self) -> None:
         """Write the remaining outcomes at the end; a request that stopped the run is done."""
-        stops = [key for key, verb in self._taken if verb.startswith("stop")]
+        stops = [key for key, verb in self._accepted if verb.startswith("stop")]
         if self._done or stops:
             self._set(self._done + stops, outcome="done")
 

@@ -16,7 +16,7 @@ from grpo_engine.control import Control
 from grpo_tui.experiments.db.machine import network_file_system
 from grpo_tui.experiments.errors import StoreError, StoreReadOnlyError
 from grpo_tui.experiments.record import tracking
-from grpo_tui.experiments.record.run_recorder import RunHandle, RunRecorder
+from grpo_tui.experiments.record.run_recorder import RunRecorder
 from grpo_tui.experiments.record.spill import read_in_all
 from grpo_tui.experiments.record.store_file import StoreFile
 from grpo_tui.experiments.store import ExperimentStore
@@ -53,13 +53,12 @@ class Recorder:
     def start_run(
         self, config: Any, *, name: str = "", control: Control | None = None,
         parent: str | None = None, code_version: str = "", tags: tuple[str, ...] = (),
-    ) -> RunHandle:  # fmt: skip
+    ) -> RunRecorder:  # fmt: skip
         """Begin a new run; `config` is a RunConfig or its tree; requests go to `control`."""
         row = self.store.create_run(
             config, name=name, parent=self._parent(parent), code_version=code_version, tags=tags,
             status="lost",  # if this process ends before the first attempt begins
         )  # fmt: skip
-        assert row.id is not None
         # the queue's worker sets this for its child, whose own children must not inherit it
         if item := os.environ.pop(QUEUE_ITEM, ""):
             from grpo_tui.experiments.queue import RunQueue
@@ -78,7 +77,7 @@ class Recorder:
     def resume_run(
         self, run: int | str, *, from_step: int, control: Control | None = None,
         config: Any = None,
-    ) -> RunHandle:  # fmt: skip
+    ) -> RunRecorder:  # fmt: skip
         """Begin a new attempt at a stored run; rows after `from_step` are hidden.
 
         `config` replaces its settings, for a run that continues for more steps.
@@ -87,21 +86,20 @@ class Recorder:
 
     def _begin(
         self, key: int, from_step: int, control: Control | None, config: Any = None
-    ) -> RunHandle:
-        run = RunRecorder(self._file, key, control or Control(), from_step, config)
+    ) -> RunRecorder:
+        run = RunRecorder(self._file, self._queue, key, control or Control(), from_step, config)
         self._runs.append(run)
-        handle = RunHandle(run, self._queue)
 
         def warn(text: str) -> None:
             if not run.ended:
                 step = run.board.snapshot().step or from_step
-                handle.put(ev.NoteWritten(step=step, text=text, severity="warning"))
+                run.put(ev.NoteWritten(step=step, text=text, severity="warning"))
 
         if self.warning:
             warn(self.warning)
         for tracker in run.parts.trackers:
-            tracking.start(tracker, self.store.path, run.short, from_step or -1, warn)
-        return handle
+            tracking.start(tracker, self.store.path, run.id, from_step or -1, warn)
+        return run
 
     def close(self) -> None:
         """End all runs; while events of one wait for the store, the thread goes on trying."""
@@ -134,7 +132,7 @@ class Recorder:
             else:
                 if run is None:
                     break
-                self._guarded(run, partial(run.take, entry))
+                self._guarded(run, partial(run.process, entry))
             if time.monotonic() >= next_poll:
                 next_poll = time.monotonic() + POLL_S
                 self._poll()
@@ -167,7 +165,7 @@ class Recorder:
             run.failed(error)
 
 
-def recorded(path: Path, begin: Callable[[Recorder], RunHandle]) -> tuple[Recorder, RunHandle]:
+def recorded(path: Path, begin: Callable[[Recorder], RunRecorder]) -> tuple[Recorder, RunRecorder]:
     """Open a recorder and record of a run; close it again if the run cannot begin."""
     recorder = Recorder(path)
     try:

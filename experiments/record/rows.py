@@ -8,7 +8,6 @@ from typing import Any
 from sqlalchemy import Table
 
 from grpo_engine import events as ev
-from grpo_tui.experiments.db.numbers import nan_names
 from grpo_tui.experiments.db.tables import ROLLOUT, ROLLOUT_GROUP, ROLLOUT_REWARD
 from grpo_tui.experiments.db.tokens import encode
 from grpo_tui.experiments.values import TokenRow
@@ -16,7 +15,7 @@ from grpo_tui.experiments.values import TokenRow
 PROGRESS = (ev.PhaseStarted, ev.PhaseAdvanced, ev.PromptsStarted, ev.RolloutsAdvanced)
 
 Row = dict[str, Any]
-Rows = defaultdict[Any, list[Row]]  # by table, in the order in which they are inserted
+Rows = defaultdict[Table, list[Row]]  # in the order in which they are inserted
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +88,12 @@ def add_group(
             "advantage": item.advantage, "tokens": ev.model_tokens(item.ids, item.spans),
             "finish": item.finish, "spans": item.spans, **of_numbers(item, numbers.get(item.index)),
         })  # fmt: skip
-        rows[ROLLOUT_REWARD] += [
-            {
+        for position, reward in enumerate(item.rewards):
+            rows[ROLLOUT_REWARD].append({
                 "rollout_id": number, "position": position, "function": reward.name,
                 "value": reward.value, "weight": reward.weight, "reason": reward.reason,
                 "nonfinite": nan_names(value=reward.value),
-            }
-            for position, reward in enumerate(item.rewards)
-        ]  # fmt: skip
+            })  # fmt: skip
 
 
 def of_numbers(item: ev.Completion, numbers: ev.TokenNumbers | None) -> Row:
@@ -107,11 +104,14 @@ def of_numbers(item: ev.Completion, numbers: ev.TokenNumbers | None) -> Row:
     return {"clip_fraction": clip, "kl": kl, "nonfinite": nonfinite}
 
 
+def nan_names(**values: float | None) -> str:
+    """Return the names of the numbers that are NaN, as opposed to missing."""
+    return ",".join([name for name, value in values.items() if value != value])
+
+
 def of_event(target: Table, event: Any) -> Row:
     """Return the columns of a table that are fields of the event, too."""
-    return {
-        field.name: getattr(event, field.name) for field in fields(event) if field.name in target.c
-    }
+    return {name: getattr(event, name) for name in event.__dataclass_fields__ if name in target.c}
 
 
 def token_blob(scored: Scored) -> bytes:

@@ -4,7 +4,6 @@ import threading
 import time
 from collections import deque
 from contextlib import suppress
-from pathlib import Path
 from queue import Queue, SimpleQueue
 from typing import Any
 
@@ -12,7 +11,7 @@ from grpo_engine import events as ev
 from grpo_engine.control import Control
 from grpo_tui.experiments.board import Board
 from grpo_tui.experiments.db.paths import run_folder, spill_file
-from grpo_tui.experiments.db.spilled import room, spilled
+from grpo_tui.experiments.db.spilled import free_space, spilled
 from grpo_tui.experiments.record import spill
 from grpo_tui.experiments.record.heartbeat import Heartbeat
 from grpo_tui.experiments.record.live import LiveBoard, Requests
@@ -31,61 +30,6 @@ AT_ONCE = (
 )  # fmt: skip
 
 
-class RunHandle:
-    """The engine side's handle to a run that is being recorded."""
-
-    def __init__(
-        self, recorder: "RunRecorder", queue: "Queue[tuple[RunRecorder | None, Any]]"
-    ) -> None:
-        self._recorder, self._queue = recorder, queue
-        self.key, self.id, self.name = recorder.run, recorder.short, recorder.name
-        self.attempt = recorder.attempt
-        self.folder: Path = recorder.folder
-        self.board: Board = recorder.board
-
-    def put(self, event: ev.Event) -> None:
-        """Queue the event for recording; blocks only while the queue is full."""
-        self.board.apply(event)
-        if isinstance(event, PROGRESS):
-            self._recorder.progress_at = time.time()
-            return
-        self._queue.put((self._recorder, (time.time(), event)))
-
-    @property
-    def facts(self) -> "SimpleQueue[ev.Event | None]":
-        """The events from the first access on, each after its commit; None marks the end."""
-        if self._recorder.facts is None:
-            self._recorder.facts = SimpleQueue()
-        return self._recorder.facts
-
-    @property
-    def trouble(self) -> str:
-        """The store's current problem in words; empty if there is none."""
-        return self._recorder.trouble
-
-    @property
-    def left(self) -> str:
-        """After `close`: what is not in the store yet, in words; empty if everything is."""
-        return self._recorder.left
-
-    @property
-    def lock_waits(self) -> "deque[float]":
-        return self._recorder.lock_waits
-
-    def flush(self, timeout: float | None = None) -> bool:
-        """Wait until everything put so far has been tried, and return whether it is stored."""
-        flushed = _Flush()
-        self._queue.put((self._recorder, flushed))
-        return flushed.done.wait(timeout) and flushed.stored
-
-    def close(self, cause: str = "") -> bool:
-        """Flush, end the attempt, and return whether everything is in the store."""
-        closing = _Flush(cause)
-        self._queue.put((self._recorder, closing))
-        closing.done.wait()
-        return closing.stored
-
-
 class _Flush:
     """A marker in the queue: everything before it has been tried once it is reached."""
 
@@ -96,33 +40,35 @@ class _Flush:
 
 
 class RunRecorder:
-    """One attempt as the recorder's thread sees it."""
+    """One attempt at a run: the engine puts events, the recorder's thread writes them."""
 
     def __init__(
-        self, file: StoreFile, run: int, control: Control, from_step: int, config: Any = None
-    ) -> None:
-        self.file, self.store, self.run = file, file.store, run
+        self, file: StoreFile, queue: "Queue[tuple[RunRecorder | None, Any]]", run: int,
+        control: Control, from_step: int, config: Any = None,
+    ) -> None:  # fmt: skip
+        self.file, self.store, self.key = file, file.store, run
         row = self.store.run_row(run)
-        self.short, self.name, self.seq = row.short, row.name, row.last_seq
+        self.id: str = row.short
+        self.name, self.seq = row.name, row.last_seq
         self.folder = run_folder(self.store.path, row.short)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.parts = recorded_parts(row.config)
         self.board = Board()
-        self.facts: SimpleQueue[ev.Event | None] | None = None  # of the viewer, if there is one
         self.lock_waits: deque[float] = deque(maxlen=100_000)
-        self.progress_at = 0.0
-        self.trouble = ""
+        self.trouble = ""  # the store's current problem in words; empty if there is none
         self.left = ""  # at the end: what is not in the store
         self.ended = False
         self.closed = False  # ended, with everything in the store
+        self._queue = queue
+        self._events: SimpleQueue[ev.Event | None] | None = None  # of the viewer, if there is one
         self._cause = ""
-        self._progress_written = 0.0
+        self._progress_at = self._progress_written = 0.0
         self._pending: list[Item] = []
         self._failing_since = 0.0
         self._spilling = False
         self._retried = 0.0
         self._control = control
-        self._spill_file = spill_file(self.store.path, self.short)
+        self._spill_file = spill_file(self.store.path, self.id)
         self.attempt = self.store.start_attempt(run, from_step, config)
         self.writer = RunWriter(file.connection, run, self.attempt, self.folder, self.parts)
         self.requests = Requests(self.writer, control)
@@ -130,9 +76,38 @@ class RunRecorder:
         self.heart = Heartbeat(self.store, run, self.attempt)
         self.heart.start()
 
+    # -- on the engine's thread -----------------------------------------------------------------
+
+    def put(self, event: ev.Event) -> None:
+        """Queue the event for recording; blocks only while the queue is full."""
+        self.board.apply(event)
+        if isinstance(event, PROGRESS):
+            self._progress_at = time.time()
+        else:
+            self._queue.put((self, (time.time(), event)))
+
+    @property
+    def facts(self) -> "SimpleQueue[ev.Event | None]":
+        """The events from the first access on, each after its commit; None marks the end."""
+        if self._events is None:
+            self._events = SimpleQueue()
+        return self._events
+
+    def flush(self, timeout: float | None = None) -> bool:
+        """Wait until everything put so far has been tried, and return whether it is stored."""
+        return self._flush(_Flush(), timeout)
+
+    def close(self, cause: str = "") -> bool:
+        """Flush, end the attempt, and return whether everything is in the store."""
+        return self._flush(_Flush(cause))
+
+    def _flush(self, flush: _Flush, timeout: float | None = None) -> bool:
+        self._queue.put((self, flush))
+        return flush.done.wait(timeout) and flush.stored
+
     # -- on the recorder's thread -----------------------------------------------------------
 
-    def take(self, entry: Any) -> None:
+    def process(self, entry: Any) -> None:
         """Process an entry of the queue: an event with its time, or a flush."""
         if isinstance(entry, _Flush):
             try:
@@ -198,8 +173,8 @@ class RunRecorder:
         items, self._pending = self._pending, []
         for item in items:
             self.requests.saw(item.event)
-            if self.facts is not None:
-                self.facts.put(item.event)
+            if self._events is not None:
+                self._events.put(item.event)
 
     def _set_trouble(self, text: str) -> None:
         self.trouble = text
@@ -230,13 +205,13 @@ class RunRecorder:
 
     def _spill(self) -> None:
         try:
-            spill.append(self.store.path, self.short, self._pending)
+            spill.append(self.store.path, self.id, self._pending)
         except OSError as error:
             self._set_trouble(
                 f"neither {self.store.path} nor {self._spill_file} can be written "
-                f"({error.strerror or error}; {room(self._spill_file)}); {len(self._pending)} "
-                "events wait in memory, and the run waits before its next step: free some disk "
-                "space"
+                f"({error.strerror or error}; {free_space(self._spill_file)}); "
+                f"{len(self._pending)} events wait in memory, and the run waits before its next "
+                "step: free some disk space"
             )
             self._control.block(self.trouble)
             return
@@ -251,7 +226,7 @@ class RunRecorder:
             # needs
             self.file.checkpoint()
             self.writer.use(self.file.connection)
-            count, complaint = spill.read_in(self.writer, self.store.path, self.short)
+            count, complaint = spill.read_in(self.writer, self.store.path, self.id)
             self._spilling = False
             self._failing_since = 0.0
             self._control.block("")
@@ -271,7 +246,7 @@ class RunRecorder:
                 self._read_in()
                 self._retried = time.monotonic()
         elif self.ended:
-            self._close()
+            self._finish()
         elif self._pending and (self._failing_since or self._is_late()):
             self._commit()
         if self._spilling or self._failing_since or self.ended:
@@ -279,9 +254,9 @@ class RunRecorder:
         with suppress(*spill.STORE_ERRORS):
             self.requests.poll()
             self.live.poll()
-            if self.progress_at - self._progress_written >= 2.0:
-                self.writer.progress(self.progress_at)
-                self._progress_written = self.progress_at
+            if self._progress_at - self._progress_written >= 2.0:
+                self.writer.progress(self._progress_at)
+                self._progress_written = self._progress_at
 
     def _is_late(self) -> bool:
         """Return whether facts wait too long for their step to end: viewers do not see them yet."""
@@ -296,19 +271,19 @@ class RunRecorder:
         if self._spilling:
             self._read_in()
         self.heart.stop()
-        waiting = spilled(self.store.path, self.short)
+        waiting = spilled(self.store.path, self.id)
         if waiting.files or self._pending:
             memory = f", {len(self._pending)} only in memory" if self._pending else ""
             self.left = f"run {self.name}: {waiting}{memory}"
         if not self._spilling:
-            self._close()
-        if self.facts is not None:
-            self.facts.put(None)
+            self._finish()
+        if self._events is not None:
+            self._events.put(None)
 
-    def _close(self) -> None:
+    def _finish(self) -> None:
         self.closed = True
         with suppress(*spill.STORE_ERRORS):
             self.requests.finish()
         with suppress(*spill.STORE_ERRORS):
-            self.store.end_attempt(self.run, self.attempt, self._cause)
+            self.store.end_attempt(self.key, self.attempt, self._cause)
         self.writer.close()

@@ -47,10 +47,10 @@ def read_in(writer: RunWriter, store: Path, run: str) -> tuple[int, str]:
     the store refuses, stay in the file.
     """
     count = 0
-    rest: list[bytes] = []
+    left: list[bytes] = []
     with _lock(store):
         files = spill_files(store, run)
-        for items in _batches(files, rest):
+        for items in _batches(files, left):
             stored = writer.stored([item.seq for item in items])
             new = [item for item in items if item.seq not in stored]
             try:
@@ -59,13 +59,13 @@ def read_in(writer: RunWriter, store: Path, run: str) -> tuple[int, str]:
             except Exception as error:  # whatever the store refuses
                 if may_pass(error):
                     raise
-                rest += map(_line, new)
+                left += map(_line, new)
             else:
                 count += len(new)
-        if rest:
-            writer.reserve(max(_number(_fields(line)) for line in rest))
-        _replace(files, spill_file(store, run), dict.fromkeys(rest))
-    return count, _complaint(rest, spill_file(store, run))
+        if left:
+            writer.reserve(max(_number(_fields(line)) for line in left))
+        _replace(files, spill_file(store, run), dict.fromkeys(left))
+    return count, _complaint(left, spill_file(store, run))
 
 
 def read_in_all(store: ExperimentStore) -> tuple[int, list[str]]:
@@ -106,8 +106,8 @@ def _is_recorded(store: ExperimentStore, run: int) -> bool:
     query = select(columns.host, columns.pid, columns.pid_start).where(
         columns.run_id == run, columns.ended_at.is_(None)
     )
-    with store.session() as session:
-        attempts = session.connection().execute(query).all()
+    with store.transaction() as conn:
+        attempts = conn.execute(query).all()
     return any(host != host_name() or is_alive(pid, start) for host, pid, start in attempts)
 
 
@@ -124,7 +124,7 @@ def _lock(store: Path) -> Iterator[None]:
 # -- lines --------------------------------------------------------------------------------------
 
 
-def _batches(files: Iterable[Path], rest: list[bytes]) -> Iterator[list[Item]]:
+def _batches(files: Iterable[Path], left: list[bytes]) -> Iterator[list[Item]]:
     """Yield the events in batches that end with a step; add lines that are none to `rest`.
 
     An incomplete last line is ignored: the process was killed while writing it.
@@ -139,7 +139,7 @@ def _batches(files: Iterable[Path], rest: list[bytes]) -> Iterator[list[Item]]:
                         yield batch
                         batch = []
                 elif line.endswith(b"\n"):
-                    rest.append(line)
+                    left.append(line)
     if batch:
         yield batch
 
@@ -173,23 +173,23 @@ def _number(fields: Mapping[str, Any]) -> int:
     return seq if isinstance(seq, int) and 0 < seq < 2**62 else 0
 
 
-def _complaint(rest: Sequence[bytes], file: Path) -> str:
-    if not rest:
+def _complaint(left: Sequence[bytes], file: Path) -> str:
+    if not left:
         return ""
-    events = (_fields(line).get("event") for line in rest)
-    kinds = {str(event.get("event")) if isinstance(event, dict) else "?" for event in events}
+    events = (_fields(line).get("event") for line in left)
+    names = {str(event.get("event")) if isinstance(event, dict) else "?" for event in events}
     return (
-        f"{len(rest)} spilled events cannot be imported by this version "
-        f"({', '.join(sorted(kinds))}) and stay in {file}: "
+        f"{len(left)} spilled events cannot be imported by this version "
+        f"({', '.join(sorted(names))}) and stay in {file}: "
         "upgrade grpo-tui, or delete the file to give them up"
     )
 
 
-def _replace(files: Iterable[Path], file: Path, rest: Iterable[bytes]) -> None:
+def _replace(files: Iterable[Path], file: Path, left: Iterable[bytes]) -> None:
     """Leave only these lines of a run's files, in one of them."""
     partial = file.with_suffix(".partial")
     partial.unlink(missing_ok=True)
-    if lines := list(rest):
+    if lines := list(left):
         _append(partial, lines)
         partial.replace(file)
     for old in files:

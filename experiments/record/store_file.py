@@ -56,7 +56,7 @@ class StoreFile:
         if _identity(self.store.path) == self._identity:
             return ""
         try:
-            self.store.path, note = _write_again(self.connection, self.store.path)
+            self.store.path, note = _restore(self.connection, self.store.path)
             self.reopen()
         except (OSError, sqlite3.Error):
             return ""
@@ -90,13 +90,13 @@ def has_pages(log: str, count: int) -> bool:
 
 def _identity(path: Path) -> tuple[int, int] | None:
     try:
-        found = path.stat()
+        info = path.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return info.st_dev, info.st_ino
 
 
-def _write_again(conn: sqlite3.Connection, path: Path) -> tuple[Path, str]:
+def _restore(conn: sqlite3.Connection, path: Path) -> tuple[Path, str]:
     """Copy the store from its open connection and close it; return the path and a message.
 
     If another file has taken the name, the copy goes next to it, so that both survive.

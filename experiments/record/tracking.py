@@ -9,7 +9,7 @@ from pathlib import Path
 from grpo_tui.experiments.processes import environment
 
 
-def start(tracker: str, store: Path, run: str, after: int, say: Callable[[str], None]) -> None:
+def start(tracker: str, store: Path, run: str, after: int, warn: Callable[[str], None]) -> None:
     """Start a tracker's process for a run; `say` is told once if it fails."""
     process = subprocess.Popen(
         [
@@ -21,13 +21,14 @@ def start(tracker: str, store: Path, run: str, after: int, say: Callable[[str], 
     )  # fmt: skip
 
     def wait() -> None:
-        said = process.communicate()[1].decode(errors="replace").split("\n")
+        output = process.communicate()[1].decode(errors="replace").split("\n")
         if status := process.returncode:
-            why = next((line for line in reversed(said) if line.strip()), "")
-            how = f"signal {-status}" if status < 0 else f"status {status}"
-            say(
-                f"{tracker} ended with {how}{': ' if why else ''}{why.strip()}; the run continues, "
-                f"and `grpo-tui export {run} --format {tracker} --out FOLDER` writes all of it"
+            reason = next((line for line in reversed(output) if line.strip()), "")
+            end = f"signal {-status}" if status < 0 else f"status {status}"
+            warn(
+                f"{tracker} ended with {end}{': ' if reason else ''}{reason.strip()}; "
+                f"the run continues, and `grpo-tui export {run} --format {tracker} --out FOLDER` "
+                "writes all of it"
             )
 
     threading.Thread(target=wait, name=f"tracker {tracker}", daemon=True).start()

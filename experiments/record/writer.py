@@ -3,27 +3,24 @@
 import math
 import sqlite3
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import (
-    Connection,
+    Column,
+    Insert,
     Table,
     bindparam,
     column,
-    create_engine,
     func,
     select,
     table,
 )
-from sqlalchemy.dialects import sqlite
 from sqlalchemy.dialects.sqlite import insert
-from sqlalchemy.pool import StaticPool
 
 from grpo_engine import events as ev
 from grpo_tui.experiments.db import summaries
-from grpo_tui.experiments.db.connection import begin
+from grpo_tui.experiments.db.connection import begin, sql_connection
 from grpo_tui.experiments.db.paths import tokens_file
 from grpo_tui.experiments.db.tables import (
     ALERT,
@@ -37,7 +34,6 @@ from grpo_tui.experiments.db.tables import (
     METRIC_SUMMARY,
     ROLLOUT,
     ROLLOUT_GROUP,
-    ROLLOUT_REWARD,
     RUN,
     STEP,
     UPDATE_PASS,
@@ -99,23 +95,19 @@ class RunWriter:
             self._use(file)
 
     def _use(self, file: sqlite3.Connection) -> None:
-        self.file, self.conn = file, _connection(file)
+        self.file, self.conn = file, sql_connection(file)
         self._forget()
 
     def _forget(self) -> None:
         """Forget what was read from the store."""
-        self._keys: dict[str, int] = {}
-        self._sets: dict[tuple[str, ...], int] = {}
+        self._ids: dict[tuple[Column[Any], Any], int] = {}
         self._summaries: dict[int, summaries.Summary] | None = None
 
     def close(self) -> None:
         self.tokens.close()
 
     def write(self, items: Sequence[Item], limit: float) -> float:
-        """Commit the events and return the seconds spent waiting for the lock.
-
-        What can be is made before taking the lock, which another recorder may be waiting for.
-        """
+        """Commit the events and return the seconds spent waiting for the lock."""
         before = dict(self._open)
         try:
             scored = self._pair(items)
@@ -125,38 +117,32 @@ class RunWriter:
                 if self.parts.tokens_of(pair.step, pair.group.origin)
             ]
             self.tokens.write(blobs)
-            last = self._last_ids()
-            groups = self._groups(items, scored, last)
-            statements = _insertions(groups)
             waited = begin(self.file, limit)
             with self.file:
-                if (now := self._last_ids()) != last:  # another recorder's groups
-                    groups, last = self._groups(items, scored, now), now
-                    statements = _insertions(groups)
-                self._execute(statements)
-                if groups:
+                last = self._last_ids()
+                rows = self._rows(items, scored, last)
+                for target, values in rows.items():
+                    if values:
+                        self.conn.execute(_insertion(target), values)
+                if rows[ROLLOUT_GROUP]:
                     self._index(last)
-                rows = self._rows(items, scored)
-                self._execute(_insertions(rows))
-                size = _size(groups) + _size(rows) + sum(len(blob) for _, blob in blobs)
-                self._totals(items, size)
+                self._totals(items, _size(rows) + sum(len(blob) for _, blob in blobs))
         except BaseException:
             self._open = before
             self._forget()
             raise
-        for item in items:
-            if isinstance(item.event, ev.StepFinished):
-                done = item.event.step
-                self._open = {key: value for key, value in self._open.items() if key[0] > done}
+        steps = [item.event.step for item in items if isinstance(item.event, ev.StepFinished)]
+        if steps:
+            self._open = {key: pair for key, pair in self._open.items() if key[0] > max(steps)}
         return waited
 
     def stored(self, seqs: Sequence[int]) -> set[int]:
         """Return which of these sequence numbers of the run are already in the store."""
-        found: set[int] = set()
+        stored: set[int] = set()
         for seq in SOURCES:
             query = select(seq).where(seq.table.c.run_id == self.run, seq.in_(seqs))
-            found.update(self.conn.scalars(query))
-        return found
+            stored.update(self.conn.scalars(query))
+        return stored
 
     def reserve(self, seq: int) -> None:
         """Reserve the sequence numbers up to this one for events that arrive later."""
@@ -185,33 +171,22 @@ class RunWriter:
             for target in (ROLLOUT_GROUP, ROLLOUT)
         }
 
-    def _groups(
-        self, items: Sequence[Item], scored: Mapping[int, Scored], last: Mapping[Table, int]
-    ) -> Rows:
-        rows = Rows(list)
-        for item in items:
-            if isinstance(item.event, ev.GroupScored):
-                add_group(rows, scored[item.seq], self._common(item), self.parts, last)
-        return rows
-
-    def _execute(self, statements: Sequence[tuple[str, list[tuple[Any, ...]]]]) -> None:
-        for sql, parameters in statements:
-            self.conn.exec_driver_sql(sql, parameters)
-
     def _index(self, last: Mapping[Table, int]) -> None:
         """Add the rows after the last ids to the full-text index."""
-        for words, text in WORDS:
+        for index, text in WORDS:
             new = select(text.table.c.id, text).where(text.table.c.id > last[text.table])
-            self.conn.execute(words.insert().from_select(["rowid", text.name], new))
+            self.conn.execute(index.insert().from_select(["rowid", text.name], new))
 
-    def _rows(self, items: Sequence[Item], scored: Mapping[int, Scored]) -> Rows:
-        """Return the rows of all but groups; make the changes of rows that are there."""
+    def _rows(
+        self, items: Sequence[Item], scored: Mapping[int, Scored], last: Mapping[Table, int]
+    ) -> Rows:
+        """Return the rows of events; make the changes of rows that are there."""
         rows = Rows(list)
         seqs = {item.seq for item in items}
         for item in items:
             match item.event:
                 case ev.GroupScored():
-                    pass
+                    add_group(rows, scored[item.seq], self._common(item), self.parts, last)
                 case ev.TokensScored() if item.seq in scored:
                     if scored[item.seq].seq not in seqs:
                         self._late_numbers(scored[item.seq])
@@ -223,7 +198,7 @@ class RunWriter:
                 case ev.EvaluationFinished() as event:
                     self._evaluation(rows, item, event)
                 case _:
-                    self._other(rows, item)
+                    self._event(rows, item)
         if self._summaries is not None:
             rows[METRIC_SUMMARY] = [
                 self._summaries[key].row(self.run, key)
@@ -256,9 +231,10 @@ class RunWriter:
 
     def _step(self, rows: Rows, item: Item, event: ev.StepFinished) -> None:
         self._metrics(rows, event.step, event.metrics)
+        keys = tuple(self._id(METRIC_KEY.c.name, name) for name in event.metrics)
         rows[STEP].append({
             **of_event(STEP, event), **self._common(item), "at": item.at,
-            "key_set": self._key_set(tuple(event.metrics)),
+            "key_set": self._id(KEY_SET.c["keys"], keys),
             "skipped": self._skipped.get(event.step, ""),
         })  # fmt: skip
 
@@ -271,7 +247,7 @@ class RunWriter:
         ]
         self._metrics(rows, event.step, ev.evaluation_series(event))
 
-    def _other(self, rows: Rows, item: Item) -> None:
+    def _event(self, rows: Rows, item: Item) -> None:
         match item.event:
             case ev.StepSkipped() as event:
                 self._skipped[event.step] = event.reason
@@ -321,24 +297,18 @@ class RunWriter:
         if self._summaries is None:
             self._summaries = summaries.load(self.conn, self.run)
         for name, value in values.items():
-            key, number = self._key(name), float(value)
+            key, number = self._id(METRIC_KEY.c.name, name), float(value)
             rows[METRIC].append({"run_id": self.run, "key_id": key, "step": step, "value": number})
             self._summaries.setdefault(key, summaries.Summary()).add(step, number)
 
-    def _key(self, name: str) -> int:
-        if name not in self._keys:
-            self.conn.execute(METRIC_KEY.insert().prefix_with("OR IGNORE"), {"name": name})
-            query = select(METRIC_KEY.c.id).where(METRIC_KEY.c.name == name)
-            self._keys[name] = self.conn.execute(query).scalar_one()
-        return self._keys[name]
-
-    def _key_set(self, names: tuple[str, ...]) -> int:
-        if names not in self._sets:
-            keys = [self._key(name) for name in names]
-            self.conn.execute(KEY_SET.insert().prefix_with("OR IGNORE"), {"keys": keys})
-            query = select(KEY_SET.c.id).where(KEY_SET.c["keys"] == keys)
-            self._sets[names] = self.conn.execute(query).scalar_one()
-        return self._sets[names]
+    def _id(self, column: Column[Any], value: Any) -> int:
+        """Return the id of the row with this value, which is inserted if there is none."""
+        key = column, value
+        if key not in self._ids:
+            ids = column.table.c.id
+            self.conn.execute(column.table.insert().prefix_with("OR IGNORE"), {column.key: value})
+            self._ids[key] = self.conn.execute(select(ids).where(column == value)).scalar_one()
+        return self._ids[key]
 
     def _totals(self, items: Sequence[Item], size: int) -> None:
         self._update_run(bytes=RUN.c.bytes + size, last_seq=func.max(RUN.c.last_seq, items[-1].seq))
@@ -360,43 +330,11 @@ class RunWriter:
         self.conn.execute(ATTEMPT.update().where(*of_attempt).values(progress_at=iso(at)))
 
 
-def _connection(file: sqlite3.Connection) -> Connection:
-    """Return SQLAlchemy's connection for the open file; transactions are begun by hand."""
-    return create_engine(
-        "sqlite://", creator=lambda: file, poolclass=StaticPool, isolation_level="AUTOCOMMIT",
-        pool_reset_on_return=None,
-    ).connect()  # fmt: skip
-
-
-def _insertions(rows: Rows) -> list[tuple[str, list[tuple[Any, ...]]]]:
-    """Return the statements that insert the rows, with the parameters of each row."""
-    statements = []
-    for target, values in rows.items():
-        if values:
-            sql, columns = _insert_into(target, tuple(values[0]))
-            statements.append((sql, [
-                tuple([write(row[name]) if write else row[name] for name, write in columns])
-                for row in values
-            ]))  # fmt: skip
-    return statements
-
-
-@cache
-def _insert_into(target: Table, names: tuple[str, ...]) -> tuple[str, list[tuple[str, Any]]]:
-    """Return the statement for a row, and its columns with what converts their values."""
-    query = target.insert().prefix_with("OR REPLACE") if target in REPLACED else target.insert()
-    dialect = sqlite.dialect()
-    compiled = query.compile(dialect=dialect, column_keys=names)
-    types = (
-        (name, target.c[name].type.dialect_impl(dialect)) for name in compiled.positiontup or ()
-    )
-    return str(compiled), [(name, kind.bind_processor(dialect)) for name, kind in types]
+def _insertion(target: Table) -> Insert:
+    return target.insert().prefix_with("OR REPLACE") if target in REPLACED else target.insert()
 
 
 def _size(rows: Rows) -> int:
     """Return roughly the bytes of rows; a text takes as much again in its index."""
-    texts = sum(2 * len(row[text.name]) for _, text in WORDS for row in rows[text.table]) + sum(
-        len(row["reason"]) for row in rows[ROLLOUT_REWARD]
-    )
-    added = (values for target, values in rows.items() if values and target is not METRIC_SUMMARY)
-    return texts + sum(VALUE_BYTES * len(values) * len(values[0]) for values in added)
+    texts = sum(2 * len(row[text.name]) for _, text in WORDS for row in rows[text.table])
+    return texts + sum(VALUE_BYTES * len(row) for values in rows.values() for row in values)

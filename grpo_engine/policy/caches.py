@@ -1,12 +1,13 @@
-"""Caches of a prompt's keys and values that several completions share, with gradients."""
+"""Caches of a prompt that several completions share, with gradients: keys and values, or states."""
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.base import create_causal_mask
-from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
+from mlx_lm.models.cache import ArraysCache, KVCache, RotatingKVCache, make_prompt_cache
 
 from grpo_engine.policy.structure import Structure, agrees
 
@@ -65,6 +66,15 @@ class PrefixCache(KVCache):
         self.layout = layout
         self.shared = False
 
+    @property
+    def arrays(self) -> list[mx.array]:
+        """Keys and values; none before the first token."""
+        return [] if self.keys is None or self.values is None else [self.keys, self.values]
+
+    def new(self, lengths: Sequence[int]) -> "PrefixCache":  # noqa: ARG002 - padding is masked
+        """An empty cache for prompts of these lengths."""
+        return copy.copy(self)
+
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Append new keys and values; return all."""
         if self.keys is not None and self.values is not None:
@@ -122,18 +132,58 @@ class PrefixCache(KVCache):
         return keys, values
 
 
-def prefix_windows(parts: Structure, probe: mx.array, tolerance: float) -> list[int | None] | None:
-    """The attention window of each layer if rows can share a prompt's cache; else None.
+class PrefixState(ArraysCache):
+    """One layer's recurrent and convolution states; arrays are replaced, never written in place."""
+
+    cache: list[mx.array | None]  # type: ignore[assignment]  # mlx-lm has no types
+    lengths: mx.array | None  # type: ignore[assignment]
+
+    def __setitem__(self, index: int, value: mx.array) -> None:
+        self.cache = [*self.cache[:index], value, *self.cache[index + 1 :]]  # copies share the list
+
+    @property
+    def arrays(self) -> list[mx.array]:
+        """The states; none before the first token."""
+        return [array for array in self.cache if array is not None]
+
+    def store(self, *arrays: mx.array) -> None:
+        """Replace the states."""
+        self.cache = list(arrays)
+
+    def new(self, lengths: Sequence[int]) -> "PrefixState":
+        """An empty cache for right-padded prompts of these lengths."""
+        cache = copy.copy(self)
+        if len(set(lengths)) > 1:
+            cache.lengths = mx.array(list(lengths))
+        return cache
+
+    def advance(self, N: int) -> None:  # noqa: ARG002 - mlx-lm's signature
+        """After the prompts no token is padding that others follow."""
+        self.lengths = None
+
+    def spread(self, layout: Layout) -> "PrefixState":
+        """The same prompts' states for the rows of a layout."""
+        cache = copy.copy(self)
+        cache.lengths = None
+        cache.store(*(array[mx.array(list(layout.prompt_of))] for array in self.arrays))
+        return cache
+
+
+Prefix = PrefixCache | PrefixState
+
+
+def prefix_caches(parts: Structure, probe: mx.array, tolerance: float) -> list[Prefix] | None:
+    """An empty cache for each layer if rows can share a prompt's; else None.
 
     The probe's two rows are run as prompts of different length with two completions each, to test
     padding, offsets and masks.
     """
     try:
-        windows = _plain_windows(parts.model)
-        if windows is None:
+        empty = _empty_caches(parts.model)
+        if empty is None:
             return None
-        caches = [PrefixCache(window) for window in windows]
         length = probe.shape[1] // 2
+        caches = [cache.new((length, length - 1)) for cache in empty]
         parts.hidden(probe[:, :length], caches)
         rows, lengths = (0, 0, 1, 1), (length, length, length - 1, length - 1)
         spread = [cache.spread(Layout(lengths, length, rows)) for cache in caches]
@@ -142,19 +192,20 @@ def prefix_windows(parts: Structure, probe: mx.array, tolerance: float) -> list[
         shared = parts.hidden(completions, spread)
         separate = parts.hidden(probe)
         expected = mx.stack([separate[row, start : start + 2] for row, start in starts])
-        return windows if agrees(shared, expected, tolerance) else None
+        return empty if agrees(shared, expected, tolerance) else None
     except (TypeError, ValueError, AttributeError, RuntimeError, IndexError):
         return None  # an unknown kind of model: its prompts run per row
 
 
-def _plain_windows(model: nn.Module) -> list[int | None] | None:
-    """The attention window of each layer (None: full) if every cache holds keys and values."""
-    windows: list[int | None] = []
+def _empty_caches(model: nn.Module) -> list[Prefix] | None:
+    caches: list[Prefix] = []
     for cache in make_prompt_cache(model):
         if type(cache) is KVCache:
-            windows.append(None)
+            caches.append(PrefixCache())
         elif type(cache) is RotatingKVCache and cache.keep == 0:
-            windows.append(int(cache.max_size))
+            caches.append(PrefixCache(int(cache.max_size)))
+        elif type(cache) is ArraysCache:
+            caches.append(PrefixState(len(cache.cache)))
         else:
             return None
-    return windows
+    return caches

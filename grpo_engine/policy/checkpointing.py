@@ -7,7 +7,7 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 
-from grpo_engine.policy.caches import PrefixCache
+from grpo_engine.policy.caches import Prefix
 from grpo_engine.policy.trees import flatten, nest
 
 
@@ -23,29 +23,25 @@ def _checkpointed(layer_type: type) -> type:
 
 
 def _call(layer: Any, *args: Any, **kwargs: Any) -> Any:
-    """Run the layer as a pure function of (weights, arrays, keys, values).
+    """Run the layer as a pure function of (weights, arrays, arrays of caches).
 
-    A cache is an argument and a result: recomputation gets a new cache with the keys, values and
-    offset from before the call, so that nothing is appended twice.
+    A cache is an argument and a result: recomputation gets a new cache with the arrays from before
+    the call, so that nothing is appended twice.
     """
     plain = type(layer).__mro__[1].__call__
     if not layer.training:
         return plain(layer, *args, **kwargs)
     inputs: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
     arrays = {name: value for name, value in inputs.items() if isinstance(value, mx.array)}
-    caches = {name: value for name, value in inputs.items() if isinstance(value, PrefixCache)}
-    states: list[list[Any]] = []
-    empty = [copy.copy(cache) for cache in caches.values()]
-    for cache in empty:
-        states.append([] if cache.keys is None else [cache.keys, cache.values])
-        cache.keys = cache.values = None
+    caches = {name: value for name, value in inputs.items() if isinstance(value, Prefix)}
+    before = [copy.copy(cache) for cache in caches.values()]
     trained = flatten(layer.trainable_parameters())
 
     def run(weights: Any, new_arrays: list[mx.array], new_states: list[list[mx.array]]) -> Any:
-        new_caches = [copy.copy(cache) for cache in empty]
+        new_caches = [copy.copy(cache) for cache in before]
         for cache, state in zip(new_caches, new_states, strict=True):
             if state:
-                cache.keys, cache.values = state
+                cache.store(*state)
         values = inputs | dict(zip(arrays, new_arrays, strict=True))
         values |= zip(caches, new_caches, strict=True)
         layer.update(nest(weights))
@@ -54,9 +50,10 @@ def _call(layer: Any, *args: Any, **kwargs: Any) -> Any:
             out = plain(layer, *positional, **{name: values[name] for name in kwargs})
         finally:
             layer.update(nest(trained))
-        return out, [(cache.keys, cache.values) for cache in new_caches]
+        return out, [cache.arrays for cache in new_caches]
 
+    states = [cache.arrays for cache in before]
     out, after = mx.checkpoint(run)(trained, list(arrays.values()), states)
-    for cache, (keys, values) in zip(caches.values(), after, strict=True):
-        cache.store(keys, values)
+    for cache, state in zip(caches.values(), after, strict=True):
+        cache.store(*state)
     return out

@@ -11,6 +11,7 @@ from grpo_engine.cpu.weights import transpose
 from grpo_engine.errors import ModelError
 from grpo_engine.policy import lora
 from grpo_engine.policy.batch import TokenRow, make_batch
+from grpo_engine.policy.caches import PrefixCache
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.source import on_cpu
@@ -56,7 +57,10 @@ def _obstacle(config: ModelConfig) -> str | None:
 
 def _working(policy: Policy) -> Kernels | None:
     """Kernels that were compared with the graph, with adapters that are not zero."""
-    if policy.parts is None or policy.windows is None or any(policy.windows):
+    caches = policy.prefix_caches
+    if policy.parts is None or caches is None:
+        return None
+    if not all(isinstance(cache, PrefixCache) and cache.window is None for cache in caches):
         return None
     trunk = policy.parts.trunk
     head = policy.parts.owner.get("lm_head", trunk.get("embed_tokens"))

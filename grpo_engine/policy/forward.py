@@ -14,7 +14,7 @@ import numpy as np
 from grpo_engine.cpu.kernels import Kernels
 from grpo_engine.cpu.passes import Sequences
 from grpo_engine.policy.batch import TokenBatch
-from grpo_engine.policy.caches import Layout, PrefixCache
+from grpo_engine.policy.caches import Layout
 from grpo_engine.policy.head import (
     HeadScores,
     Scoring,
@@ -118,16 +118,17 @@ def _outputs(policy: Policy, batch: TokenBatch) -> mx.array:
 
 
 def _shared(policy: Policy, batch: TokenBatch) -> mx.array:
-    """Run each prompt once, then the completions on its keys and values, [B, T, D]."""
+    """Run each prompt once, then the completions on its caches, [B, T, D]."""
     assert policy.parts is not None
-    assert policy.windows is not None
+    assert policy.prefix_caches is not None
     prefixes, last = batch.prefixes(policy.pad_id)
     inputs = mx.concatenate([last, batch.ids[:, :-1]], axis=1)
     if prefixes.shape[1] == 0:
         return policy.parts.hidden(inputs)
-    caches = [PrefixCache(window) for window in policy.windows]
+    before = [len(prompt) - 1 for prompt in batch.prompts]
+    caches = [cache.new(before) for cache in policy.prefix_caches]
     policy.parts.hidden(prefixes, caches)
-    lengths = tuple(len(batch.prompts[p]) - 1 for p in batch.prompt_of)
+    lengths = tuple(before[p] for p in batch.prompt_of)
     layout = Layout(lengths, prefixes.shape[1], batch.prompt_of)
     return policy.parts.hidden(inputs, [cache.spread(layout) for cache in caches])
 

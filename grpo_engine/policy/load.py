@@ -10,8 +10,8 @@ from mlx_lm.utils import get_total_parameters
 
 from grpo_engine.config.settings import ModelConfig
 from grpo_engine.errors import ModelError
-from grpo_engine.policy import adapters, compute
-from grpo_engine.policy.caches import prefix_windows
+from grpo_engine.policy import adapters, compute, gated_delta
+from grpo_engine.policy.caches import prefix_caches
 from grpo_engine.policy.checkpointing import checkpoint_layers
 from grpo_engine.policy.policy import Critic, Policy, Trained
 from grpo_engine.policy.source import fingerprint, load_parts
@@ -22,19 +22,20 @@ from grpo_engine.policy.trees import flatten
 def load_policy(config: ModelConfig, *, seed: int, critic: bool = False) -> Policy:
     """Load the model, attach the adapter, and test how it can be run."""
     model, tokenizer, settings, folder, notes = load_parts(config)
+    gated_delta.install()
     compute.prepare(model, config)
     vocabulary = _number(settings, "vocab_size") or len(tokenizer)
     dtype = _dtype(model)
     probe = mx.array([[(7 * i + 3 * j + 1) % vocabulary for j in range(6)] for i in range(2)])
     adapter = adapters.attach(model, config, seed)
     parts = split_model(model, probe, TOLERANCE[dtype])
-    windows = prefix_windows(parts, probe, TOLERANCE[dtype]) if parts else None
+    caches = prefix_caches(parts, probe, TOLERANCE[dtype]) if parts else None
     if parts is None:
         notes.append(
             "this model cannot be split into trunk and head: logits are computed at every position"
         )
-    if windows is None:
-        notes.append("this model cannot share a prompt's keys and values: prompts run per row")
+    if caches is None:
+        notes.append("this model cannot share a prompt's cache: prompts run per row")
     if config.grad_checkpoint == "on":
         checkpoint_layers(model)
     if critic and parts is None:
@@ -50,7 +51,7 @@ def load_policy(config: ModelConfig, *, seed: int, critic: bool = False) -> Poli
         trainable_parameters=sum(
             int(array.size) for array in flatten(model.trainable_parameters()).values()
         ),
-        dtype=dtype, parts=parts, windows=windows,
+        dtype=dtype, parts=parts, prefix_caches=caches,
         head_is_trained=parts is not None and bool(parts.outer()), notes=tuple(notes),
         fingerprint=fingerprint(folder), grad_checkpoint=config.grad_checkpoint == "on",
     )  # fmt: skip

@@ -13,6 +13,7 @@ from grpo_engine.config.settings import ModelConfig
 from grpo_engine.cpu.kernels import Kernels
 from grpo_engine.errors import ModelError
 from grpo_engine.policy import adapters, lora
+from grpo_engine.policy.caches import Prefix
 from grpo_engine.policy.structure import Structure
 from grpo_engine.policy.trees import flatten, nest
 
@@ -60,7 +61,7 @@ class Policy:
     dtype: str
     adapter: Mapping[str, Any]  # as in adapter_config.json
     parts: Structure | None  # None: the model cannot be split
-    windows: list[int | None] | None  # attention window per layer; None: caches of another kind
+    prefix_caches: list[Prefix] | None  # empty; None: rows cannot share a prompt
     head_is_trained: bool
     head_chunk: int = 64  # positions per product of the head
     grad_checkpoint: bool = False  # whether the backward pass recomputes layers
@@ -140,7 +141,7 @@ class Policy:
     @property
     def shares_prompts(self) -> bool:
         """Whether a forward runs each prompt once for all completions of it."""
-        return self.config.shared_prefix and self.windows is not None
+        return self.config.shared_prefix and self.prefix_caches is not None
 
     def refresh_reference(self, mix: float = 1.0) -> None:
         """pi_ref <- mix * pi + (1 - mix) * pi_ref; a mix below 1 is for full fine-tuning only."""

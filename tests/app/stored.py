@@ -9,7 +9,7 @@ from typing import Any
 
 from grpo_engine import events as ev
 from grpo_engine.config.parse import build
-from grpo_tui.experiments.db.tables import RunRow
+from grpo_tui.experiments.db.tables import RUN
 from grpo_tui.experiments.record.recorder import Recorder
 from tests.app.script import CONFIG, Script, answer, scored, skill_at
 
@@ -95,7 +95,7 @@ def record(
         handle.put(event)
     handle.close()
     if sweep is not None:
-        with recorder.store.session() as session:
-            session.get_one(RunRow, handle.key).sweep_id = sweep
+        with recorder.store.transaction() as conn:
+            conn.execute(RUN.update().where(RUN.c.id == handle.key).values(sweep_id=sweep))
     recorder.close()
     return handle.key

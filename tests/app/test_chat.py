@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_tui.app.chat.client import Chat, Pair, Token, pair_of
+from grpo_engine.config.parse import build
+from grpo_tui.app.chat.client import Chat, Pair, Token, Turn, pair_of
 from grpo_tui.app.jobs.start import new_job
 from grpo_tui.app.text.safe_text import cell_len
 from grpo_tui.app.tui.app import Workbench
@@ -19,6 +20,7 @@ from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.experiments.reader import StoreReader
 from tests.app import frames
 from tests.app.rest import until
+from tests.app.script import CONFIG
 from tests.engine.runs import settings, write_world
 from tests.patience import until as wait_until
 
@@ -146,3 +148,25 @@ def test_no_line_of_an_answer_is_wider_than_its_panel(
     tokens = [Token(text, -1.0, -1.0 - place) for place, text in enumerate(texts)]
     for line in answer_lines(tokens, cursor, width, PALETTE):
         assert sum(cell_len(piece) for piece, _ in line) <= width
+
+
+async def test_arrows_scroll_the_dialogue_and_go_to_tokens(tmp_path: Path) -> None:
+    config = build(CONFIG)
+    pair = Pair(run="calm-otter", step=60, trained=config, before=config)
+    screen = ChatScreen(pair)
+    tokens = tuple(Token(f"{n} ", -0.5, -1.5) for n in range(40))
+    screen._chat.turns += [
+        Turn(f"question {n}", ["", ""], [tokens, tokens], done=True) for n in range(30)
+    ]
+    app = Workbench(tmp_path / "none.db", preferences=Preferences(), first=lambda: screen)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(app, lambda: "question 29" in frames.text(app))
+        await pilot.press("tab")
+        panel = screen.query(AnswersPanel).first()
+        assert panel.has_focus
+        await pilot.press("home")
+        await until(app, lambda: "question 0 " in frames.text(app))
+        await pilot.press("end", "right", "right")
+        assert panel.cursor == 1
+        await until(app, lambda: "“1 ”" in frames.text(app))
+        frames.check(app)

@@ -25,7 +25,7 @@ from grpo_engine.config.parse import build
 from grpo_tui.app.server import DRIVER, cookie_name
 from grpo_tui.experiments.processes import environment
 from grpo_tui.experiments.record.recorder import Recorder
-from grpo_tui.experiments.record.run_recorder import RunHandle
+from grpo_tui.experiments.record.run_recorder import RunRecorder
 from tests.app.script import CONFIG, Script
 from tests.app.test_server import free_port
 from tests.patience import PATIENCE, until
@@ -35,7 +35,7 @@ ESCAPE = "\x1b[27u"  # the key by its number: a bare \x1b counts only if nothing
 SCRIPT = Script(steps=3, total_steps=500, prompts=4, group=4)
 # keys that would control, start, change, delete, mute, write a file or start a program
 DENIED = (
-    "3", ".", "w", "S", "\r", ESCAPE, "\t\t\t", "m", "e", ESCAPE, "2", "4", "*", "o", "e", ESCAPE,
+    "3", ".", "w", "S", "\r", ESCAPE, "\t\t\t", "x", "e", ESCAPE, "2", "4", "*", "o", "e", ESCAPE,
     "1", "x", "d", "u", "c", "1", "r", "P", "i", "zz\r", ESCAPE, "b", "Q", ESCAPE, "e", ESCAPE,
     "5", "e", ESCAPE, "3", ".",
 )  # fmt: skip
@@ -47,7 +47,7 @@ class Page:
 
     address: str
     store: Path
-    run: RunHandle
+    run: RunRecorder
     process: psutil.Process
     log: Path
 

@@ -72,3 +72,20 @@ GEMMA2: dict[str, Any] = {
     "model_type": "gemma2", "architectures": ["Gemma2ForCausalLM"], "head_dim": 8,
     "attn_logit_softcapping": 50.0, "final_logit_softcapping": 5.0, "query_pre_attn_scalar": 8,
 }  # fmt: skip
+QWEN3_5: dict[str, Any] = {
+    "model_type": "qwen3_5", "architectures": ["Qwen3_5ForCausalLM"], "head_dim": 16,
+    "num_hidden_layers": 3, "full_attention_interval": 3, "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 8,
+    "linear_conv_kernel_dim": 4,
+    "rope_parameters": {"type": "default", "rope_theta": 1000.0, "partial_rotary_factor": 0.5},
+}  # fmt: skip
+KIMI_LINEAR: dict[str, Any] = {
+    "model_type": "kimi_linear", "architectures": ["KimiLinearForCausalLM"], "head_dim": 8,
+    "num_key_value_heads": 4, "model_max_length": 256, "num_experts": 2,
+    "moe_intermediate_size": 16, "kv_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4,
+    "v_head_dim": 8, "tie_word_embeddings": False,
+    "linear_attn_config": {
+        "num_heads": 2, "head_dim": 16, "kda_layers": [1], "full_attn_layers": [2],
+        "short_conv_kernel_size": 4,
+    },
+}  # fmt: skip

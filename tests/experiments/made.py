@@ -6,14 +6,27 @@ from pathlib import Path
 from typing import Any
 
 from grpo_engine import events as ev
+from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder
-from grpo_tui.experiments.record.run_recorder import RunHandle
+from grpo_tui.experiments.record.run_recorder import RunRecorder
 
 CONFIG = {
     "name": "", "seed": 0, "steps": 10, "model": {"path": "starter"},
     "task": {"name": "arithmetic"}, "algorithm": {"recipe": "grpo", "beta": 0.04},
     "optimizer": {"learning_rate": 1e-5, "name": "adamw"}, "record": {"tokens": "all"},
 }  # fmt: skip
+
+
+def integrity(reader: StoreReader) -> str:
+    """`ok`, or the damage that SQLite finds in the file."""
+    return str(reader.file.execute("PRAGMA integrity_check").fetchone()[0])
+
+
+def metrics_at(reader: StoreReader, run: int, step: int) -> dict[str, float]:
+    """The metrics of a step."""
+    series = (reader.metric_series(run, key, after=step - 1, upto=step)
+              for key in reader.metric_keys(run))  # fmt: skip
+    return {item.key: item.values[0] for item in series if item.values}
 
 
 def config(**sections: object) -> dict[str, object]:
@@ -105,7 +118,7 @@ def ended(step: int) -> ev.RunFinished:
     return ev.RunFinished(step=step, reason="completed", summary={})
 
 
-def put_all(handle: RunHandle, *events: ev.Event) -> None:
+def put_all(handle: RunRecorder, *events: ev.Event) -> None:
     for event in events:
         handle.put(event)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from grpo_tui.experiments import purge as purging
-from grpo_tui.experiments.db.migration_sql import CURRENT
 from grpo_tui.experiments.db.paths import run_folder
+from grpo_tui.experiments.db.tables import CURRENT
 from grpo_tui.experiments.errors import RunActiveError, RunNotFoundError
 from grpo_tui.experiments.importing import import_files
 from grpo_tui.experiments.purge import purge_deleted
@@ -17,7 +17,7 @@ from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder
 from grpo_tui.experiments.search import search
 from grpo_tui.experiments.store import ExperimentStore
-from tests.experiments.made import CONFIG, put_all, record_run, started
+from tests.experiments.made import CONFIG, integrity, put_all, record_run, started
 from tests.experiments.test_migrations import first_version
 
 
@@ -43,10 +43,8 @@ def test_no_question_finds_a_deleted_run(path: Path, store: ExperimentStore) -> 
     gone = store.key_of("gone")
     fingerprint = store.run_row(gone).config_hash
     record_run(path, name="clone", tree={**CONFIG, "seed": 1})
-    with store.session() as session:
-        session.connection().exec_driver_sql(
-            f"UPDATE run SET parent_id = {gone} WHERE name = 'clone'"
-        )
+    with store.transaction() as conn:
+        conn.exec_driver_sql(f"UPDATE run SET parent_id = {gone} WHERE name = 'clone'")
     store.delete([gone])
     with closing(StoreReader(path)) as reader:
         assert [run.name for run in reader.runs(archived=True)] == ["clone", "other"]
@@ -127,9 +125,9 @@ def test_a_purge_removes_rows_and_files_of_deleted_runs_only(
     assert complaints == []
     assert not folder.exists()
     assert names(path) == ["other"]
-    with closing(StoreReader(path)) as reader, store.session() as session:
-        assert reader.integrity() == "ok"
-        rows = session.connection().exec_driver_sql(f"SELECT * FROM step WHERE run_id = {gone}")
+    with closing(StoreReader(path)) as reader, store.transaction() as conn:
+        assert integrity(reader) == "ok"
+        rows = conn.exec_driver_sql(f"SELECT * FROM step WHERE run_id = {gone}")
         assert rows.all() == []
 
 
@@ -149,7 +147,7 @@ def test_a_purge_that_is_cut_off_shows_no_half_of_a_run_and_goes_on_later(
     assert store.deleted() == ()
     assert not folder.exists()
     with closing(StoreReader(path)) as reader:
-        assert reader.integrity() == "ok"
+        assert integrity(reader) == "ok"
 
 
 def cut_off(call: object) -> object:

@@ -32,6 +32,7 @@ from tests.experiments.made import (
     CONFIG,
     ended,
     finished,
+    metrics_at,
     put_all,
     record_run,
     started,
@@ -330,7 +331,7 @@ def test_a_half_written_spill_file_is_taken_in_up_to_the_break(tmp_path: Path) -
     store.close()
     assert steps_of(path) == [1, 2, 3, 4]
     with closing(StoreReader(path)) as reader:
-        assert reader.metrics_at(reader.resolve(short).key, 2)["reward"] == 0.2
+        assert metrics_at(reader, reader.resolve(short).key, 2)["reward"] == 0.2
     check(path)
 
 
@@ -533,7 +534,7 @@ def test_kill_9_loses_no_step_that_was_shown(tmp_path: Path, kills: int) -> None
             for event in (ev.from_json(json.loads(line)) for line in shown):
                 assert isinstance(event, ev.StepFinished)
                 assert event.step in stored
-                assert reader.metrics_at(summary.key, event.step) == event.metrics
+                assert metrics_at(reader, summary.key, event.step) == event.metrics
                 view = reader.groups(summary.key, event.step)[0]
                 assert reader.tokens(summary.key, view.key) is not None
             assert sorted(stored) == list(range(1, len(stored) + 1))

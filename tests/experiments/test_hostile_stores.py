@@ -17,7 +17,7 @@ from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.rows import Item
 from grpo_tui.experiments.record.writer import RunWriter
 from grpo_tui.experiments.store import ExperimentStore
-from tests.experiments.made import evaluated, record_run
+from tests.experiments.made import evaluated, integrity, record_run
 
 Harm = Callable[[Path], None]
 
@@ -149,7 +149,7 @@ def harmed(whole: Path, tmp_path: Path, harm: Harm) -> Path:
 def statuses(path: Path) -> list[tuple[str, int, str]]:
     """Status, step and error of each run in a store, which must not be damaged."""
     with closing(StoreReader(path)) as reader:
-        assert reader.integrity() == "ok"
+        assert integrity(reader) == "ok"
         return [(run.status, run.step, run.error) for run in reader.runs(archived=True)]
 
 

@@ -16,7 +16,7 @@ from grpo_engine import events as ev
 from grpo_tui.experiments.db.paths import trackers_folder
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder
-from grpo_tui.experiments.record.run_recorder import RunHandle
+from grpo_tui.experiments.record.run_recorder import RunRecorder
 from grpo_tui.experiments.recorded_events import events_after
 from tests.experiments.made import config, ended, put_all, started, step_events
 from tests.experiments.test_export import records
@@ -45,7 +45,7 @@ def followers(of: int = 0) -> list[psutil.Process]:
     return found
 
 
-def tracked(recorder: Recorder, tracker: str) -> RunHandle:
+def tracked(recorder: Recorder, tracker: str) -> RunRecorder:
     return recorder.start_run(config(record={"tokens": "none", "trackers": [tracker]}))
 
 
@@ -58,7 +58,7 @@ def logged(store: Path) -> set[int]:
     return found
 
 
-def notes(recorder: Recorder, handle: RunHandle) -> list[str]:
+def notes(recorder: Recorder, handle: RunRecorder) -> list[str]:
     with closing(StoreReader(recorder.path)) as reader:
         facts = [fact.event for fact in events_after(reader, handle.key)]
     return [event.text for event in facts if isinstance(event, ev.NoteWritten)]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from grpo_tui.experiments.db.connection import sqlite_warnings
-from grpo_tui.experiments.db.migration_sql import CURRENT, MIGRATIONS
 from grpo_tui.experiments.db.migrations import version
+from grpo_tui.experiments.db.tables import CURRENT, MIGRATIONS
 from grpo_tui.experiments.db.texts import now_iso
 from grpo_tui.experiments.errors import StoreReadOnlyError, StoreUnusableError
 from grpo_tui.experiments.post_mortem import post_mortem

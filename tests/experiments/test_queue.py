@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from grpo_tui.experiments.db.machine import host_name
-from grpo_tui.experiments.db.tables import QueueItemRow
+from grpo_tui.experiments.db.tables import QUEUE_ITEM
 from grpo_tui.experiments.errors import QueryError
 from grpo_tui.experiments.queue import RunQueue, points
 from grpo_tui.experiments.reader import StoreReader
@@ -33,10 +33,9 @@ def grid(queue: RunQueue, betas: tuple[float, ...] = (0.0, 0.04)) -> tuple[int, 
 
 
 def leave(queue: RunQueue, item: int, holder: str, until: float) -> None:
-    with queue.store.session() as session:
-        row = session.get(QueueItemRow, item)
-        assert row is not None
-        row.state, row.lease_owner, row.lease_until = "leased", holder, until
+    lease = {"state": "leased", "lease_owner": holder, "lease_until": until}
+    with queue.store.transaction() as conn:
+        conn.execute(QUEUE_ITEM.update().where(QUEUE_ITEM.c.id == item).values(lease))
 
 
 def test_a_grid_is_every_combination_the_last_axis_fastest() -> None:

@@ -29,6 +29,7 @@ from tests.experiments.made import (
     ended,
     finished,
     group,
+    metrics_at,
     numbers,
     put_all,
     record_run,
@@ -59,7 +60,7 @@ def test_a_fact_is_delivered_only_after_its_commit(recorder: Recorder) -> None:
     reader = StoreReader(recorder.path)
     while not isinstance(event := facts.get(timeout=PATIENCE), ev.StepFinished):
         assert event is not None
-    assert reader.metrics_at(handle.key, 1)["reward"] == 0.1
+    assert metrics_at(reader, handle.key, 1)["reward"] == 0.1
     reader.close()
 
 
@@ -115,7 +116,7 @@ def test_infinity_is_stored_as_infinity(recorder: Recorder) -> None:
     handle.put(finished(1, kl=float("-inf")))
     handle.close()
     with closing(StoreReader(recorder.path)) as reader:
-        assert reader.metrics_at(handle.key, 1)["kl"] == float("-inf")
+        assert metrics_at(reader, handle.key, 1)["kl"] == float("-inf")
 
 
 def test_resuming_hides_what_came_after_the_checkpoint_under_the_old_attempt(

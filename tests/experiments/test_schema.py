@@ -10,7 +10,7 @@ from grpo_tui.experiments.errors import StoreUnusableError
 from grpo_tui.experiments.purge import purge
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.store import ExperimentStore
-from tests.experiments.made import record_run
+from tests.experiments.made import integrity, record_run
 
 ENDLESS = "(WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT x FROM c)"
 CHANGED = {
@@ -88,8 +88,8 @@ def test_indices_and_tables_that_change_nothing_are_let_be(path: Path) -> None:
 
 
 def test_the_schema_of_a_file_calls_no_function_that_is_not_harmless(path: Path) -> None:
-    with closing(ExperimentStore(path)) as store, store.session() as session:
-        assert session.connection().exec_driver_sql("PRAGMA trusted_schema").scalar() == 0
+    with closing(ExperimentStore(path)) as store, store.transaction() as conn:
+        assert conn.exec_driver_sql("PRAGMA trusted_schema").scalar() == 0
 
 
 @pytest.mark.parametrize("edit", [
@@ -106,4 +106,4 @@ def test_a_run_whose_texts_were_changed_behind_their_index_can_be_deleted(
         purge(store, store.key_of("theirs"))
     with closing(StoreReader(path)) as reader:
         assert [run.name for run in reader.runs()] == ["kept"]
-        assert reader.integrity() == "ok"
+        assert integrity(reader) == "ok"

@@ -15,8 +15,8 @@ import pytest
 from grpo_engine import events as ev
 from grpo_tui.app.feed import demo
 from grpo_tui.experiments.db.machine import host_name
-from grpo_tui.experiments.db.migration_sql import CURRENT
 from grpo_tui.experiments.db.paths import spill_file
+from grpo_tui.experiments.db.tables import CURRENT
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder
 from grpo_tui.experiments.recorded_events import events_after

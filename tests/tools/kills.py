@@ -34,6 +34,7 @@ from typing import Any
 from grpo_engine.config.parse import build, merge, write_yaml
 from grpo_tui.experiments.reader import StoreReader
 from tests.e2e.training import TIMED, events_in, facts_by_step
+from tests.experiments.made import metrics_at
 
 STEPS = 6
 LOADED = (
@@ -209,7 +210,7 @@ def stored_in(home: Path, name: str) -> tuple[str, dict[int, Any]]:
         run = reader.resolve(name)
         return run.status, {
             view.step: {
-                key: value for key, value in reader.metrics_at(run.key, view.step).items()
+                key: value for key, value in metrics_at(reader, run.key, view.step).items()
                 if not key.startswith(TIMED)
             }
             for view in reader.steps(run.key)

@@ -104,7 +104,7 @@ TARGETS = {
         title="the charts",
         modules=(
             "app/charts/axis.py", "app/charts/series.py", "app/tui/widgets/charts/plot.py",
-            "app/tui/screens/watch/charts.py", "app/cli/curves.py",
+            "app/tui/screens/watch/render.py", "app/cli/curves.py",
         ),
         folder="tests/app",
         tests=(
@@ -113,7 +113,7 @@ TARGETS = {
         ),
         first={
             "plot": ("tui/plot", "tui/compare/plot"),
-            "charts": ("tui/charts",),
+            "render": ("tui/charts",),
             "series": ("charts/series", "tui/plot"),
             "curves": ("cli/plot",),
         },

@@ -67,7 +67,9 @@ def compare(
     example: Annotated[str, typer.Option(help="Answers of each run to this example key.")] = "",
     grid: Annotated[
         list[str] | None,
-        typer.Option(help="Given twice: tabulate the metric over these two settings."),
+        typer.Option(
+            help="Given twice: tabulate the metric, a setting for rows and one for columns."
+        ),
     ] = None,
     all_settings: Annotated[
         bool, typer.Option("--all", help="Include every metric and equal settings.")
@@ -84,7 +86,7 @@ def compare(
     the same held-out problems, greedy and sampled answers apart. The 95% intervals cover other
     seeds and other problems, and hold for all settings at once (Bonferroni); with one seed per
     setting they cover problems only. "best?" is "no" where the leading setting is better for sure.
-    "needs" is how many more seeds or problems would show the difference in 4 of 5 cases, if it is
+    "more seeds" or problems is how many would show the difference in 4 of 5 cases, if it is
     as large as measured.
 
     Example: grpo-tui compare calm-otter brave-fox --baseline calm-otter --reach .8
@@ -293,7 +295,7 @@ def _print_grid(
     from grpo_tui.experiments.compare.runs import grid
 
     if len(paths) != 2:
-        raise typer.BadParameter("--grid is given twice: one setting down, one across")
+        raise typer.BadParameter("--grid is given twice: a setting for rows, one for columns")
     view = grid(reader, runs, paths[0], paths[1], (metric or ["reward"])[0])
     if as_json:
         print_json(dataclasses.asdict(view))
@@ -302,5 +304,5 @@ def _print_grid(
         {paths[0]: _value(row), **dict(zip(map(_value, view.columns), cells, strict=True))}
         for row, cells in zip(view.rows, view.cells, strict=True)
     ]
-    print_stderr(f"best {view.key}; {paths[1]} across")
+    print_stderr(f"best {view.key}; rows: {paths[0]}, columns: {paths[1]}")
     print_rows(rows, as_json=False, as_csv=as_csv, raw=raw)

@@ -33,7 +33,7 @@ def init(
     from grpo_engine.config.parse import build, merge, parse_sets, write_yaml
     from grpo_engine.errors import ConfigError
     from grpo_tui.app.cli.run_config import assemble
-    from grpo_tui.experiments.export.files import whole
+    from grpo_tui.experiments.export.files import replacing
 
     if from_trl is not None and preset is not None:
         raise typer.BadParameter("--from-trl brings all settings: leave --preset out")
@@ -52,7 +52,7 @@ def init(
         return
     if out.exists() and not force:
         raise ConfigError(f"{out} already exists; use --force to overwrite it")
-    with whole(out) as part:
+    with replacing(out) as part:
         part.write_text(text, encoding="utf-8")
     typer.echo(f"wrote {out}", err=True)
 

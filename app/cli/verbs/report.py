@@ -61,12 +61,12 @@ def report(
     if as_json:
         print_json(content)
         return
-    from grpo_tui.experiments.export.files import whole
+    from grpo_tui.experiments.export.files import replacing
 
     if out is None or out == Path("-"):
         sys.stdout.write(text)
     else:
-        with whole(out) as part:
+        with replacing(out) as part:
             part.write_text(text, encoding="utf-8", errors="backslashreplace")
         print_stderr(f"wrote {out}")
 

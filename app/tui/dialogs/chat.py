@@ -13,12 +13,13 @@ from textual.reactive import reactive
 from textual.widgets import Input
 
 from grpo_tui.app.chat.client import Chat, Pair, Token, Turn
+from grpo_tui.app.inspector.layout import lay_out
 from grpo_tui.app.text.numbers import short
-from grpo_tui.app.text.safe_text import cell_len, clip, safe, wrap
+from grpo_tui.app.text.safe_text import clip, safe, wrap
 from grpo_tui.app.tui.looks.colours import Palette, style
 from grpo_tui.app.tui.textual_private.screens import Dialog
 from grpo_tui.app.tui.widgets.field import Field
-from grpo_tui.app.tui.widgets.panel import Line, Panel, Span, paragraph
+from grpo_tui.app.tui.widgets.panel import Line, Panel, paragraph
 
 DRAW_S = 0.1
 FULL_COLOUR = 2.0  # nats: a change of this size has it
@@ -92,22 +93,15 @@ def answer_lines(
     tokens: Sequence[Token], cursor: int | None, width: int, palette: Palette
 ) -> list[Line]:
     """The tokens, wrapped; in the colours of advantages where training changed them."""
-    lines: list[list[Span]] = [[]]
-    left = width
-    for index, token in enumerate(tokens):
-        look = style(palette.of_push(token.trained - token.before, FULL_COLOUR))
-        if abs(token.trained - token.before) < 0.05 * FULL_COLOUR:
-            look = style(palette.text)
-        if index == cursor:
-            look += Style(reverse=True)
-        for row, piece in enumerate(safe(token.text, "\n").split("\n")):
-            if row or (cell_len(piece) > left and left < width):
-                lines.append([])
-                left = width
-            piece = clip(piece if left < width or row else piece.lstrip() or piece, width)
-            lines[-1].append((piece, look))
-            left -= cell_len(piece)
-    return [*lines]
+
+    def look(index: int) -> Style:
+        change = tokens[index].trained - tokens[index].before
+        changed = abs(change) >= 0.05 * FULL_COLOUR
+        colour = palette.of_push(change, FULL_COLOUR) if changed else palette.text
+        return style(colour) + Style(reverse=index == cursor)
+
+    lines = lay_out([token.text for token in tokens], width)
+    return [[(piece.text, look(piece.token)) for piece in line] for line in lines]
 
 
 class TokenLine(Panel, can_focus=False):

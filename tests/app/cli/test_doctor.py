@@ -16,8 +16,8 @@ from grpo_tui.app.cli.main import main
 from grpo_tui.app.cli.verbs import doctor
 from grpo_tui.app.health import Check, Level, machine, mlx, packages, store, terminal
 from grpo_tui.experiments.db.connection import open_writer
-from grpo_tui.experiments.db.migration_sql import CURRENT
 from grpo_tui.experiments.db.migrations import migrate
+from grpo_tui.experiments.db.tables import CURRENT
 
 ROOT = Path(__file__).parents[3]
 

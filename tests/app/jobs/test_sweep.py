@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlmodel import select
+from sqlalchemy import select
 
 from grpo_engine.config.parse import build
 from grpo_engine.config.settings import RunConfig
 from grpo_tui.app.jobs.launch import CLONE_OF, enqueue_sweep
 from grpo_tui.app.jobs.sweep import sweep_of, values_in
-from grpo_tui.experiments.db.tables import QueueItemRow
+from grpo_tui.experiments.db.tables import QUEUE_ITEM
 from grpo_tui.experiments.queue import RunQueue
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.store import ExperimentStore
@@ -70,6 +70,6 @@ def test_a_sweep_that_fails_halfway_is_not_in_the_queue(tmp_path: Path) -> None:
         runs: list[Any] = [*sweep_of([point(0.04)], seeds=2).runs, ({"bad": object()}, {})]
         with pytest.raises(Exception, match="JSON"):
             queue.sweep("grid", {}, runs)
-        with store.session() as session:
-            assert not session.exec(select(QueueItemRow)).all()
+        with store.transaction() as conn:
+            assert not conn.execute(select(QUEUE_ITEM)).all()
         assert queue.sweep("grid", {}, runs[:2])[1]

@@ -25,7 +25,8 @@ from grpo_tui.app.tui.screens.compare import curves
 from grpo_tui.app.tui.screens.compare.state import View
 from grpo_tui.app.tui.screens.runs.render import preview_lines
 from grpo_tui.app.tui.screens.runs.state import Preview, load_preview
-from grpo_tui.app.tui.screens.watch import charts as watch
+from grpo_tui.app.tui.screens.watch.render import chart_lines, curve_colour
+from grpo_tui.app.tui.screens.watch.state import charts_of
 from grpo_tui.app.tui.widgets.charts.plot import LABELS, plot_lines
 from grpo_tui.experiments.compare.values import Comparison
 from grpo_tui.experiments.reader import StoreReader
@@ -138,13 +139,13 @@ def test_on_watch_each_dot_is_where_its_value_belongs(
     snapshot = watched(key, points, total, resumed)
     if resumed:
         points = [(s, v) for s, v in points if s < resumed[0][0]] + resumed
-    (chart,) = watch.charts_of(snapshot)
-    lines = watch.chart_lines(chart, snapshot, LABELS + width, height, DARK, False)[1:]
+    (chart,) = charts_of(snapshot)
+    lines = chart_lines(chart, snapshot, LABELS + width, height, DARK, False)[1:]
     if not finite(points):
         return
     last = axis_end(snapshot.step, total)
     picture = read(lines, LABELS)
-    colour = chart.colour(0, DARK)
+    colour = curve_colour(chart, 0, DARK)
     sparse = is_sparse(key, points)
     line = points if sparse else averages(points, SMOOTHING)
     line_is_true(picture, colour, line, last)
@@ -157,8 +158,8 @@ def test_on_watch_each_dot_is_where_its_value_belongs(
 def test_a_long_run_on_watch_keeps_the_extremes_of_each_column() -> None:
     points = [(step, math.sin(step / 40) + (step % 13) / 10) for step in range(1, 5001)]
     snapshot = watched("reward", points, 5000)
-    (chart,) = watch.charts_of(snapshot)
-    lines = watch.chart_lines(chart, snapshot, LABELS + 50, 9, DARK, False)[1:]
+    (chart,) = charts_of(snapshot)
+    lines = chart_lines(chart, snapshot, LABELS + 50, 9, DARK, False)[1:]
     picture = read(lines, LABELS)
     columns: dict[int, list[float]] = {}
     for step, value in points:
@@ -293,7 +294,7 @@ def test_on_compare_each_dot_is_where_its_value_belongs(
             x = where[step] * (picture.wide - 1) / (end or 1)
             height_of = shown(value) if log and math.isfinite(value) else value
             columns.setdefault(math.floor(x + 0.5), []).append((x, height_of))
-        colour = view.look(f"r{place}", DARK).colour
+        colour = view.marker(f"r{place}", DARK).colour
         for items in columns.values():
             known = [item for item in items if math.isfinite(item[1])]
             drawn = known if not smoothing else known[-1:]
@@ -309,7 +310,7 @@ def test_held_out_accuracy_of_two_runs_is_read_off_as_it_is_stored(made: Made) -
     assert max(picture.labels.values()) >= 0.86
     picture = uncrossed(picture)
     for run, points in zip(view.runs, lines, strict=True):
-        colour = view.look(run.id, DARK).colour
+        colour = view.marker(run.id, DARK).colour
         for step, value in points:
             x = step * (picture.wide - 1) / end
             assert picture.near(colour, x, picture.place(value))
@@ -331,7 +332,7 @@ def test_a_band_is_at_the_mean_of_its_seeds_and_within_what_a_share_can_be(
         there = [one[place] for one in values if place < len(one)]
         x = 4 * place * (picture.wide - 1) / (end or 1)
         mean = picture.place(math.fsum(there) / len(there))
-        assert picture.near(view.look("r0", DARK).colour, x, mean)
+        assert picture.near(view.marker("r0", DARK).colour, x, mean)
 
 
 def test_seeds_of_different_speed_are_averaged_where_both_are(

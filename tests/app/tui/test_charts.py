@@ -11,15 +11,8 @@ from grpo_tui.app.charts.series import Series
 from grpo_tui.app.feed.snapshot import Head, Snapshot
 from grpo_tui.app.tui.looks.colours import PALETTES
 from grpo_tui.app.tui.looks.themes import number_of
-from grpo_tui.app.tui.screens.watch.charts import (
-    FIXED,
-    Chart,
-    chart_lines,
-    charts_of,
-    function_lines,
-    guides_of,
-    last_step,
-)
+from grpo_tui.app.tui.screens.watch.render import chart_lines, function_lines
+from grpo_tui.app.tui.screens.watch.state import FIXED, Chart, charts_of, guides_of, last_step
 from grpo_tui.app.tui.widgets.charts.plot import LABELS, step_axis
 from grpo_tui.app.tui.widgets.charts.stack import heights
 from grpo_tui.app.tui.widgets.panel import Line

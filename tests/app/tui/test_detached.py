@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from grpo_engine.config.settings import RunConfig
+from grpo_engine.events import RunStarted
 from grpo_tui.app.jobs import launch
+from grpo_tui.app.text.prompt_text import asked
 from grpo_tui.app.tui.app import Workbench
-from grpo_tui.app.tui.messages import LaunchRequested
+from grpo_tui.app.tui.messages import LaunchRequested, RunOpened
 from tests.app import frames
 from tests.app.rest import until
 from tests.app.stored import record, run_events
@@ -20,12 +22,13 @@ class Process:
 
     def __init__(self) -> None:
         self.go, self.failure = threading.Event(), ""
+        self.events = list(run_events(steps=2))
 
     def start(self, config: RunConfig, store: Path, parent: str = "") -> str:  # noqa: ARG002
         self.go.wait(60)
         if self.failure:
             raise launch.LaunchError(self.failure)
-        record(store, run_events(steps=2), name=config.name)
+        record(store, iter(self.events), name=config.name)
         return config.name
 
 
@@ -66,3 +69,35 @@ async def test_a_refused_one_says_why_in_its_place(process: Process, tmp_path: P
         await until(app, lambda: app.session is not None and app.session.pull().status == "failed")
         app.frame_now()
         await until(app, lambda: "not started: the disk is full" in frames.text(app))
+
+
+@pytest.mark.parametrize("view", ["watch", "frozen", "rollouts"])
+async def test_at_step_0_it_does_not_show_the_groups_of_the_run_before(
+    process: Process, tmp_path: Path, view: str
+) -> None:
+    store = tmp_path / "runs.db"
+    record(store, run_events(steps=3), name="old-otter")
+    process.events = [event for event in process.events if isinstance(event, RunStarted)]
+    app = Workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        app.post_message(RunOpened("old-otter", "watch"))
+        await until(app, lambda: "run is complete after 3 steps" in frames.text(app))
+        assert app.session is not None
+        prompt = asked(app.session.state.snapshot().groups[0].prompt_text)
+        if view == "rollouts":
+            await pilot.press("4")
+        elif view == "frozen":
+            app.screen.frozen = True  # type: ignore[attr-defined]
+        await until(app, lambda: prompt in frames.text(app))
+        app.post_message(LaunchRequested(CONFIG, "detached"))
+        await until(app, lambda: "quick-hare" in frames.frame(app)[0])
+        if view == "rollouts":
+            await app.run_action("mode('rollouts')")
+        await until(app, lambda: prompt not in frames.text(app), app.frame_now)
+        process.go.set()
+        await until(app, lambda: app.session is not None and app.session.run == 2)
+        if view == "rollouts":
+            await app.run_action("mode('rollouts')")
+        app.frame_now()
+        await pilot.pause()
+        assert prompt not in frames.text(app)

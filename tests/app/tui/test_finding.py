@@ -17,7 +17,7 @@ from grpo_tui.app.tui.screens.base import Found
 from grpo_tui.app.tui.screens.compare import CompareScreen
 from grpo_tui.app.tui.screens.watch import WatchScreen
 from grpo_tui.app.tui.screens.watch.explore import ExploreScreen
-from grpo_tui.app.tui.widgets.alerts_log import AlertsLog
+from grpo_tui.app.tui.screens.watch.panels import AlertsLog
 from grpo_tui.experiments.store import ExperimentStore
 from tests.app import frames
 from tests.app.rest import until
@@ -143,7 +143,7 @@ async def test_a_word_of_an_answer_leads_to_its_prompt_and_one_of_the_log_to_its
         await until(app, lambda: f"Prompt {place + 1}:" in frames.text(app))
         await pilot.press("enter")
         await pilot.pause()
-        assert screen.place == place
+        assert screen.prompt == place
         await pilot.press("slash", *"log: completed", "enter")
         await pilot.pause()
         log = screen.query_one(AlertsLog)

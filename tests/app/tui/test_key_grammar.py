@@ -14,11 +14,6 @@ from grpo_tui.app.tui.screens.base import WorkbenchScreen
 from grpo_tui.app.tui.widgets.panel import Line, Panel
 from tests.app.tui.screens.test_watch import SHORT, settle, workbench
 
-# Screens whose keys still have their earlier meanings.
-EARLIER = {
-    "AlertsLog", "Curves", "Groups", "Lanes", "WatchScreen",
-}  # fmt: skip
-
 
 def words(key: str) -> tuple[str, ...]:
     """What a key may do; empty for one that has no meaning yet."""
@@ -36,10 +31,9 @@ def bound() -> Iterator[tuple[str, str, Binding]]:
 
 def test_a_key_means_the_same_on_every_screen() -> None:
     for name, key, binding in bound():
-        if name not in EARLIER:
-            allowed = words(key)
-            assert allowed, (name, key, binding.description, "has no meaning in keys.MEANINGS")
-            assert binding.description.startswith(allowed), (name, key, binding.description)
+        allowed = words(key)
+        assert allowed, (name, key, binding.description, "has no meaning in keys.MEANINGS")
+        assert binding.description.startswith(allowed), (name, key, binding.description)
 
 
 def test_no_two_keys_are_described_by_the_same_word() -> None:
@@ -56,7 +50,7 @@ def test_ids_of_earlier_keymaps_lead_to_bindings() -> None:
     ids = {binding.id for bindings in classes().values() for binding in bindings}
     ids |= {binding.id for binding in NAVIGATION}
     assert set(EARLIER_IDS.values()) <= ids
-    assert not set(EARLIER_IDS) & ids - set(EARLIER_IDS.values()) or EARLIER
+    assert not set(EARLIER_IDS) & ids - set(EARLIER_IDS.values())
 
 
 class Lines(Panel):

@@ -14,8 +14,9 @@ from grpo_tui.app.charts.axis import Axis
 from grpo_tui.app.charts.series import Series, column, cut
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.looks.colours import LIGHT, PALETTES
-from grpo_tui.app.tui.screens.watch.charts import Chart, chart_lines
 from grpo_tui.app.tui.screens.watch.panels import Curves
+from grpo_tui.app.tui.screens.watch.render import chart_lines
+from grpo_tui.app.tui.screens.watch.state import Chart
 from grpo_tui.app.tui.widgets.charts.plot import Canvas, Cell, Curve, plot
 from tests.app.script import ScriptFeed
 from tests.app.stored import run_events
@@ -176,7 +177,7 @@ async def test_charts_are_drawn_again_only_where_they_change(
         drawn.append(chart.title)
         return chart_lines(chart, *args)
 
-    monkeypatch.setattr("grpo_tui.app.tui.screens.watch.panels.chart_lines", noted)
+    monkeypatch.setattr("grpo_tui.app.tui.screens.watch.render.chart_lines", noted)
     app = Workbench(feed=ScriptFeed(run_events(steps=6)), mode="watch", store=tmp_path / "store.db")
     async with app.run_test(size=(120, 40)) as pilot:
         app.frame_now()

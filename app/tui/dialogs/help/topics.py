@@ -69,7 +69,7 @@ PANELS: Mapping[str, Part] = {
              "every ten. ⏎ explains what an alert means and what to try. Below is the log with "
              "older alerts, the newest line first."),
         ("m", "mutes that kind of alert in this run: it is listed below the others, dim, and is "
-              "not counted as open. m on it unmutes it."),
+              "not counted as open. x on it unmutes it."),
     )),
     "phases": Part("phases of a step", (
         ("generate", "answers are sampled."),
@@ -212,7 +212,9 @@ SHARES = ("no_signal", "most_truncated", "clip_too_much", "reward_slow", "duplic
 SCREENS: Mapping[str, str] = {
     "runs": "All runs in the store. Mark some with space, or a whole sweep with *, and press d to "
             "compare them.",
-    "new_run": "The settings of a new run. What differs from the preset is marked.",
+    "new_run": "The settings of a new run. What differs from the preset is marked. Several values, "
+               "such as 0.04,0.4 in a number or marked in a list, and a number of seeds make a "
+               "sweep.",
     "watch": "The run while it trains: where the step is, what its numbers are, what the model "
              "answers, which prompts give a signal, and what needs attention.",
     "rollouts": "Every recorded answer, down to the single token and its share of the loss.",
@@ -277,7 +279,7 @@ def alert_part(rule: str, snapshot: Snapshot) -> Part:
             if alert.group is not None:
                 paragraphs.append(("prompt", f"{alert.group + 1} of the step"))
             if alert.muted:
-                paragraphs.append(("muted", "in this run; m in the list unmutes it"))
+                paragraphs.append(("muted", "in this run; x in the list unmutes it"))
             return Part(_name_of(rule), (*paragraphs, ("stored as", rule)))
     meaning = ALERTS[rule][0] if rule in ALERTS else ""
     return Part(_name_of(rule), (("", meaning), ("", "It was not raised in this run."),

@@ -22,7 +22,7 @@ from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.dialogs.picker import Item, Picked, Picker
 from grpo_tui.app.tui.keys import LAST, unbound
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
-from grpo_tui.app.tui.screens.compare.curves import ChartPicked, CurvesPanel, CurvesResized, Panned
+from grpo_tui.app.tui.screens.compare.curves import ChartChosen, CurvesPanel, CurvesResized, Panned
 from grpo_tui.app.tui.screens.compare.panels import ViewPanel
 from grpo_tui.app.tui.screens.compare.state import AXES, View, load_comparison
 from grpo_tui.app.tui.widgets.panel import Panel
@@ -44,7 +44,7 @@ class ChartScreen(WorkbenchScreen):
                 show=False, tooltip="Move the crosshair back by ten"),
         Binding("right_curly_bracket", "cross(10)", "ten steps forward", id="compare.far_right",
                 show=False, tooltip="Move the crosshair forward by ten"),
-        Binding("at", "place", "step to show", id="compare.place", key_display="@", show=False,
+        Binding("at", "go_to", "step to show", id="compare.place", key_display="@", show=False,
                 tooltip="Type the step, tokens or seconds the crosshair goes to"),
         Binding("a", "axis", "axis", id="compare.axis",
                 tooltip="Curves by step, at equal tokens, or at equal wall time"),
@@ -74,7 +74,7 @@ class ChartScreen(WorkbenchScreen):
 
     # -- for subclasses ---------------------------------------------------------------------
 
-    def keep(self, refs: Sequence[str]) -> None:
+    def compare_only(self, refs: Sequence[str]) -> None:
         """Show only these runs: the others are no longer stored."""
         raise NotImplementedError
 
@@ -110,7 +110,7 @@ class ChartScreen(WorkbenchScreen):
         view, began = self.view, time.monotonic()
         self._reading += 1
         try:
-            found = await self.workbench.reader.ask(
+            loaded = await self.workbench.reader.ask(
                 lambda r: load_comparison(
                     r, view.refs, view.baseline, view.axis, view.at, view.reach
                 ),
@@ -125,13 +125,13 @@ class ChartScreen(WorkbenchScreen):
         finally:
             self._reading -= 1
         self._wait_until = time.monotonic() + PATIENCE * (time.monotonic() - began)
-        if found.missing:
-            kept = tuple(ref for ref in self.view.refs if ref not in found.missing)
-            self.notify(f"No longer stored: {', '.join(found.missing)}", severity="warning",
+        if loaded.missing:
+            refs = tuple(ref for ref in self.view.refs if ref not in loaded.missing)
+            self.notify(f"No longer stored: {', '.join(loaded.missing)}", severity="warning",
                         markup=False)  # fmt: skip
-            self.keep(kept)
+            self.compare_only(refs)
             return
-        self.view = self.view.with_comparison(found.comparison)
+        self.view = self.view.with_comparison(loaded.comparison)
         self.draw()
         self.read_more()
 
@@ -144,14 +144,14 @@ class ChartScreen(WorkbenchScreen):
 
     @work(exclusive=True, group="curves")
     async def _draw(self) -> None:
-        view, found = self.view, self.view.comparison
-        if found is None or not self.query(CurvesPanel):
+        view, comparison = self.view, self.view.comparison
+        if comparison is None or not self.query(CurvesPanel):
             return  # or the screen was closed while the store was read
         curves = self.query_one(CurvesPanel)
         request = CurveRequest(
             runs=view.runs, metrics=curves.in_sight(), axis=view.axis, smoothing=view.smoothing,
             log=view.log, wide=curves.pixels, window=view.window,
-            seeds=tuple(group.runs for group in found.seeds) if view.bands else (),
+            seeds=tuple(group.runs for group in comparison.seeds) if view.bands else (),
         )  # fmt: skip
         parts = [request]
         if view.charts is None and view.metric:
@@ -189,15 +189,15 @@ class ChartScreen(WorkbenchScreen):
         """Reload curves for the new chart width."""
         self.draw()
 
-    @on(ChartPicked)
-    def pick_chart(self, message: ChartPicked) -> None:
+    @on(ChartChosen)
+    def pick_chart(self, message: ChartChosen) -> None:
         """Choose the chart, and put the crosshair or zoom there."""
         view = replace(self.view, chart=message.chart)
         if message.zoom:
             self.view = view.zoomed(message.zoom, message.x)
             self.draw()
             return
-        self.view = view if message.x is None else view.put(message.x)
+        self.view = view if message.x is None else view.with_crosshair(message.x)
         self.read_at_crosshair()
 
     @on(Panned)
@@ -224,13 +224,13 @@ class ChartScreen(WorkbenchScreen):
             self.draw()
         self.read_at_crosshair()
 
-    def action_place(self) -> None:
+    def action_go_to(self) -> None:
         """Ask where to move the crosshair."""
         unit = {"step": "a step", "tokens": "a number of tokens", "wall": "seconds"}[self.view.axis]
-        ask = Ask("crosshair", f"Type {unit}; the crosshair goes there.", f"{self.view.x:g}")
-        self.app.push_screen(ask, self._place)
+        dialog = Ask("crosshair", f"Type {unit}; the crosshair goes there.", f"{self.view.x:g}")
+        self.app.push_screen(dialog, self._go_to)
 
-    def _place(self, text: str | None) -> None:
+    def _go_to(self, text: str | None) -> None:
         if text is None:
             return
         try:
@@ -238,7 +238,7 @@ class ChartScreen(WorkbenchScreen):
         except ValueError:
             self.notify(f"{text!r} is not a number.", severity="warning", markup=False)
             return
-        self.view = self.view.put(x).followed()
+        self.view = self.view.with_crosshair(x).followed()
         self.draw()
         self.read_at_crosshair()
 
@@ -276,20 +276,20 @@ class ChartScreen(WorkbenchScreen):
 
     def action_metrics(self) -> None:
         """Choose which metrics are drawn."""
-        known = self.view.known_metrics()
-        if not known:
+        keys = self.view.metric_keys()
+        if not keys:
             return
         items = [Item(key, (spec(key).label, f"{key} · {spec(key).help}"), also=spec(key).also)
-                 for key in known]  # fmt: skip
+                 for key in keys]  # fmt: skip
         picker = Picker("metrics to draw", items, verb="draw", marks=self.view.metrics)
         self.app.push_screen(picker, self._draw_metrics)
 
-    def _draw_metrics(self, picked: Picked | None) -> None:
-        if picked is not None and picked.marks:
-            marks = picked.marks
+    def _draw_metrics(self, result: Picked | None) -> None:
+        if result is not None and result.marks:
+            marks = result.marks
             new = [key for key in marks if key not in self.view.metrics]
-            chart = marks.index(new[-1] if new else picked.value
-                                if picked.value in marks else marks[0])  # fmt: skip
+            chart = marks.index(new[-1] if new else result.value
+                                if result.value in marks else marks[0])  # fmt: skip
             self.view = replace(self.view, metrics=marks, chart=chart)
             self.draw()
 

@@ -42,7 +42,7 @@ AXIS_WORDS = {"step": "by step", "tokens": "at equal tokens", "wall": "at equal 
 
 
 @dataclass
-class ChartPicked(Message):
+class ChartChosen(Message):
     """A chart was clicked: choose it and move the crosshair there; `zoom` by the mouse wheel."""
 
     chart: int
@@ -77,7 +77,7 @@ class CurvesPanel(ViewPanel, ChartStack):
         return max(2, 2 * (self.chart_width(len(self._metrics)) - LABELS))
 
     @property
-    def _drawn_width(self) -> int:
+    def _chart_width(self) -> int:
         """The cells of each chart: those for which the curves were read."""
         data = self.view.charts
         return data.request.wide // 2 + LABELS if data else self.chart_width(len(self._metrics))
@@ -103,7 +103,7 @@ class CurvesPanel(ViewPanel, ChartStack):
         """The metrics whose charts fit, including the chosen one."""
         return tuple(self._metrics[index] for charts, _ in self._rows() for index in charts)
 
-    def _about(self) -> str:
+    def _note(self) -> str:
         """How the curves are drawn, as a note in the frame."""
         view = self.view
         smooth = f"smooth {view.smoothing:g}, numbers raw".replace("0.", ".")
@@ -128,13 +128,13 @@ class CurvesPanel(ViewPanel, ChartStack):
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - the base class has both
         """The charts that fit, then the axis."""
         view, palette = self.view, self.palette
-        self.note = self._about()
+        self.note = self._note()
         if view.charts is None:
             return [[("reading", style(palette.label))]]
         keys, rows = self._metrics, self._rows()
         if not keys:
             return [[("No metrics are recorded yet.", style(palette.label))]]
-        width = self._drawn_width
+        width = self._chart_width
         lines = self.stacked(rows, width, self._chart)
         more = len(keys) - sum(len(charts) for charts, _ in rows)
         self.title = f"curves · {more} more ↕" if more > 0 else "curves"
@@ -149,20 +149,20 @@ class CurvesPanel(ViewPanel, ChartStack):
         if chart is None:
             return [[(f" {key}: reading", style(palette.label))], *([[]] * (height - 1))]
         size = (width - LABELS, max(1, height - 1))
-        front = view.chosen.id if view.chosen else ""
-        drawn_for = (chart, size, palette, view.hidden, front, view.bands, view.log, view.solo)
-        cells, scale = self.unchanged(key, drawn_for, lambda: plot_of(chart, view, *size, palette))
+        foreground = view.chosen.id if view.chosen else ""
+        state = (chart, size, palette, view.hidden, foreground, view.bands, view.log, view.solo)
+        cells, scale = self.unchanged(key, state, lambda: plot_of(chart, view, *size, palette))
         title = chart_title(chart, view, width, palette, chosen=key == view.metric)
         return [title, *plot_lines(cells, scale, palette, cross_of(view, size[0]))]
 
     def _pick(self, event: events.MouseEvent, zoom: int = 0) -> None:
         if (at := self.chart_at(event.offset)) and (data := self.view.charts) is not None:
             index, column = at[0], at[1] - LABELS
-            width = self._drawn_width - LABELS
+            width = self._chart_width - LABELS
             if column < width:
                 x = data.first + cross_position(column, data.span, width)
                 chart = self.view.chart if self.view.solo else index
-                self.post_message(ChartPicked(chart, x if column >= 0 else None, zoom))
+                self.post_message(ChartChosen(chart, x if column >= 0 else None, zoom))
 
     def on_click(self, event: events.Click) -> None:
         """Choose the clicked chart and move the crosshair there."""
@@ -194,25 +194,30 @@ def curves_of(chart: ChartData, view: View, palette: Palette) -> list[Curve]:
 
     Only that one, and one that is alone, has the range of its values below it.
     """
-    visible = {run.id for run in view.drawn}
+    visible = {run.id for run in view.visible_runs}
     chosen = view.chosen.id if view.chosen else ""
-    back: list[Curve] = []
-    front: list[Curve] = []
+    background: list[Curve] = []
+    foreground: list[Curve] = []
     grouped: set[str] = set()
     for runs, trace in chart.bands if view.bands else ():
         if visible & set(runs):
             grouped |= set(runs)
-            look = view.look(runs[0], palette)
-            curve = Curve(_within(trace, chart.key, view.log), look.colour, look.mark, palette.raw)
-            (front if chosen in runs else back).append(curve)
+            marker = view.marker(runs[0], palette)
+            curve = Curve(
+                _within(trace, chart.key, view.log), marker.colour, marker.mark, palette.raw
+            )
+            (foreground if chosen in runs else background).append(curve)
     alone = sum(curve.run in visible for curve in chart.curves) == 1
     for item in chart.curves:
         if item.run in visible - grouped:
-            look, smooth = view.look(item.run, palette), not item.series.sparse and view.smoothing
+            marker, smooth = (
+                view.marker(item.run, palette),
+                not item.series.sparse and view.smoothing,
+            )
             ranged = palette.raw if smooth and (alone or item.run == chosen) else None
-            curve = Curve(item.trace, look.colour, look.mark, ranged)
-            (front if item.run == chosen else back).append(curve)
-    return back + front
+            curve = Curve(item.trace, marker.colour, marker.mark, ranged)
+            (foreground if item.run == chosen else background).append(curve)
+    return background + foreground
 
 
 def _within(trace: Trace, key: str, log: bool) -> Trace:
@@ -233,11 +238,11 @@ def plot_of(
 
     Its guide lines are the limits of the run's alerts, which have their words, else the metric's.
     """
-    about, curves = spec(chart.key), curves_of(chart, view, palette)
+    metric, curves = spec(chart.key), curves_of(chart, view, palette)
     named = chart.key in view.guides and view.solo
     guides: list[Guide] = [
-        (value, [f"limit {with_unit(value, about.unit)}"] if named else [])
-        for value in view.guides.get(chart.key, about.guides)
+        (value, [f"limit {with_unit(value, metric.unit)}"] if named else [])
+        for value in view.guides.get(chart.key, metric.guides)
     ]
     scale = axis_of(chart.key, curves, height, [value for value, _ in guides], log=view.log)
     return plot(curves, scale, width, height, palette, [] if view.log else guides), scale
@@ -267,14 +272,14 @@ def extremes(chart: ChartData) -> str:
     if not chart.curves:
         return ""
     series, unit = chart.curves[0].series, spec(chart.key).unit
-    known = [(value, step) for value, step in zip(series.values, series.steps, strict=True)
+    pairs = [(value, step) for value, step in zip(series.values, series.steps, strict=True)
              if math.isfinite(value)]  # fmt: skip
-    if not known:
+    if not pairs:
         return ""
     named = (
-        ("min", min(known)),
-        ("max", max(known, key=lambda pair: pair[0])),
-        ("last", known[-1]),
+        ("min", min(pairs)),
+        ("max", max(pairs, key=lambda pair: pair[0])),
+        ("last", pairs[-1]),
     )
     return "".join(f"  {name} {with_unit(value, unit)} @{step}" for name, (value, step) in named)
 
@@ -284,22 +289,22 @@ def readouts(chart: ChartData, view: View, palette: Palette) -> list[Readout]:
 
     The value of a band is the mean of its seeds.
     """
-    visible = {run.id for run in view.drawn}
+    visible = {run.id for run in view.visible_runs}
     groups = [group for group, _ in chart.bands if visible & set(group)] if view.bands else []
     members = {run for group in groups for run in group}
-    groups += [(run.id,) for run in view.drawn if run.id not in members]
+    groups += [(run.id,) for run in view.visible_runs if run.id not in members]
     return [_readout(chart, view, group, palette) for group in groups]
 
 
 def _readout(chart: ChartData, view: View, group: Sequence[str], palette: Palette) -> Readout:
-    look, name, unit = view.look(group[0], palette), view.name_of(group), spec(chart.key).unit
+    marker, name, unit = view.marker(group[0], palette), view.name_of(group), spec(chart.key).unit
     # the number of seeds goes first, and what they share is not cut
-    short = [name.rpartition(", ")[0]] if len(group) > 1 else [clip(name, most) for most in (14, 7)]
+    short = [name.rpartition(", ")[0]] if len(group) > 1 else [clip(name, size) for size in (14, 7)]
     names = tuple(dict.fromkeys((clip(name, LONGEST_NAME), *short, "")))
     recorded = [run for run in group if view.curve(chart.key, run) is not None]
     if not recorded:
         dim = style(palette.label)
-        return Readout("none", dim, (f"{look.mark} ", dim), names)
+        return Readout("none", dim, (f"{marker.mark} ", dim), names)
     read = [view.value_at_x(chart.key, run) for run in recorded]
     values = [value for value, _ in read if value is not None]
     text = with_unit(math.fsum(values) / len(values) if values else None, unit)
@@ -308,8 +313,8 @@ def _readout(chart: ChartData, view: View, group: Sequence[str], palette: Palett
     if reaches and view.axis == "step" and steps and min(steps) < int(view.x):
         text += f" @{min(steps)}"  # an evaluation of an earlier step, next to those of this one
     chosen = view.chosen is not None and view.chosen.id in group
-    colour = style(look.colour if reaches else palette.label, bold=chosen)
-    return Readout(text, colour, (f"{look.mark} ", style(look.colour, bold=True)), names)
+    colour = style(marker.colour if reaches else palette.label, bold=chosen)
+    return Readout(text, colour, (f"{marker.mark} ", style(marker.colour, bold=True)), names)
 
 
 def axis_line(view: View, width: int, palette: Palette) -> Line:
@@ -317,18 +322,18 @@ def axis_line(view: View, width: int, palette: Palette) -> Line:
     data = view.charts
     if data is None:
         return []
-    room = width - LABELS
+    space = width - LABELS
     label = style(palette.label)
     right = position_text(view.axis, data.first + data.span).removeprefix("step ")
     left = position_text(view.axis, data.first).removeprefix("step ") if data.first else "0"
-    here = position_text(view.axis, view.x)
-    column = cross_column(view.x - data.first, data.span, room)
-    fits = column + cell_len(here) + 2 <= room
-    start = column if fits else max(0, column - cell_len(here) - 1)
+    position = position_text(view.axis, view.x)
+    column = cross_column(view.x - data.first, data.span, space)
+    is_inside = column + cell_len(position) + 2 <= space
+    start = column if is_inside else max(0, column - cell_len(position) - 1)
     left = left if start > len(left) + 1 else ""
-    rest = room - start - cell_len(here) - 2
+    remaining = space - start - cell_len(position) - 2
     return [
         (" " * LABELS, None), (left, label), (" " * (start - len(left)), None),
-        (f"▴ {here}" if fits else f"{here} ▴", style(palette.text)),
-        (right.rjust(rest) if rest >= cell_len(right) + 2 else "", label),
+        (f"▴ {position}" if is_inside else f"{position} ▴", style(palette.text)),
+        (right.rjust(remaining) if remaining >= cell_len(right) + 2 else "", label),
     ]  # fmt: skip

@@ -9,7 +9,7 @@ from textual.message import Message
 from textual.reactive import reactive
 
 from grpo_engine.metrics import spec
-from grpo_tui.app.text.safe_text import clip, wrap
+from grpo_tui.app.text.safe_text import wrap
 from grpo_tui.app.tui.looks.colours import style
 from grpo_tui.app.tui.screens.compare.render import (
     answers_lines,
@@ -200,7 +200,7 @@ class PagePanel(TablePanel):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__("metrics", **kwargs)
 
-    def _about(self) -> str:
+    def _note(self) -> str:
         """A note in the frame on what the page shows."""
         view = self.view
         at = view.comparison.at if view.comparison else ""
@@ -232,7 +232,7 @@ class PagePanel(TablePanel):
 
     def paint(self, width: int, height: int) -> list[Line]:
         """The page names, then the current page."""
-        self.title, self.note = self.view.page, self._about()
+        self.title, self.note = self.view.page, self._note()
         return [self._tab_line(), *super().paint(width, height - 1)]
 
     def lines(self, width: int, height: int) -> list[Line]:
@@ -277,14 +277,13 @@ class CardPanel(ViewPanel):
             return [[(part, style(palette.bad))] for part in wrap(view.problem, width - 2, height)]
         if not view.loaded:
             return [[("reading the store", style(palette.label))]]
-        inside = min(width - 4, 64)
-        left = " " * max(0, (width - inside) // 2)
+        left = " " * max(2, (width - 64) // 2)
         lines: list[Line] = [[] for _ in range(max(0, (height - 11) // 2))]
         lines += [[(left + "No runs to compare yet.", style(palette.headline, bold=True))], []]
-        for key, name, about in self._offers():
+        for key, name, hint in self._offers():
             lines.append([(f"{left}  {key}  ", style(palette.accent, bold=True)),
-                          (clip(name, inside), style(palette.text))])  # fmt: skip
-            lines.append([(left + " " * 5, None), (clip(about, inside - 5), style(palette.label))])
+                          (name, style(palette.text))])  # fmt: skip
+            lines.append([(f"{left}     {hint}", style(palette.label))])
         return lines
 
     def _offers(self) -> list[tuple[str, str, str]]:

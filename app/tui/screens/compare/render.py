@@ -150,37 +150,35 @@ Cell = tuple[str, int]  # a text and its colour
 
 def legend_lines(view: View, width: int, palette: Palette, now: float) -> list[Line]:
     """One row per run: its standing in the verdict, and the chosen metric's values."""
-    label = style(palette.label)
     space = width - 5 - NAME_WIDTH
     columns = []
     for title, minimum, cells in legend_columns(view, palette):
         size = max(minimum, cell_len(title) + 1, *(cell_len(text) + 1 for text, _ in cells))
         if size <= space:
-            columns.append((title, size, cells))
+            columns.append((size, [(title, palette.label), *cells]))
             space -= size
     name = space + NAME_WIDTH
-    head: Line = [(" " * 5 + pad(raw_label(view.metric), name), label)]
-    head += [(pad(title, size - 1, ">") + " ", label) for title, size, _ in columns]
-    lines = [head]
-    for index in range(len(view.runs)):
-        line, back = legend_name(view, index, name, palette, now)
-        for _, size, cells in columns:
+    head: Line = [(" " * 5 + pad(raw_label(view.metric), name), style(palette.label))]
+    heads = [head, *(legend_name(view, run, name, palette, now) for run in view.runs)]
+    for index, line in enumerate(heads):
+        current = index and view.runs[index - 1] is view.chosen
+        background = palette.cursor if current else palette.paper
+        for size, cells in columns:
             text, colour = cells[index]
-            line.append((pad(text, size - 1, ">") + " ", style(colour, back)))
-        lines.append(line)
-    return lines
+            line.append((pad(text, size - 1, ">") + " ", style(colour, background)))
+    return heads
 
 
 def legend_columns(view: View, palette: Palette) -> list[tuple[str, int, list[Cell]]]:
     """The columns that say something: title, width and a cell for each run."""
-    key, runs = view.metric, view.runs
-    unit = spec(key).unit if key else ""
-    best, measure = bool(key) and spec(key).best, measure_of(view.comparison, key)
+    key, runs, base = view.metric, view.runs, view.base
+    unit, best = (spec(key).unit, spec(key).best) if key else ("", False)
     cells = [view.cell(key, run.id) for run in runs]
+    measure = measure_of(view.comparison, key)
 
-    def numbers(texts: Sequence[str]) -> list[Cell]:
+    def texts(texts: Sequence[str]) -> list[Cell]:
         return [
-            ("–", palette.label) if cell is None or cell.last is None else (text, palette.text)
+            (text, palette.text) if cell and cell.last is not None else ("–", palette.label)
             for cell, text in zip(cells, texts, strict=True)
         ]
 
@@ -189,42 +187,39 @@ def legend_columns(view: View, palette: Palette) -> list[tuple[str, int, list[Ce
         columns.append(("verdict", 13, [verdict_cell(view, run, palette) for run in runs]))
     position = position_text(view.axis, view.x).removesuffix("ens")
     columns.append((position, 10, [crosshair_cell(view, run, palette) for run in runs]))
-    if len(runs) > 1 and key != measure:  # the verdict tells that one
-        stat = "last" if view.stat == "best" and not best else view.stat
-        deltas = ["baseline" if run == view.base else delta_text(key, run_delta(view, run)) or "–"
+    if base and len(runs) > 1 and key != measure:  # the verdict tells that one
+        deltas = ["baseline" if run is base else
+                  delta_text(key, view.delta(key, (run.id,), (base.id,))) or "–"
                   for run in runs]  # fmt: skip
-        columns.append((f"Δ {stat}", 11, numbers(deltas)))
+        columns.append((f"Δ {view.stat_of(key)}", 11, texts(deltas)))
     if best:
-        texts = [
+        columns.append(("best", 12, texts([
             f"{with_unit(cell.best, unit)} @{cell.best_step}" if cell else "" for cell in cells
-        ]
-        columns.append(("best", 12, numbers(texts)))
-    last = [with_unit(cell.last, unit) if cell else "" for cell in cells]
-    columns.append(("last", 9, numbers(last)))
+        ])))  # fmt: skip
+    columns.append(("last", 9, texts([with_unit(c.last, unit) if c else "" for c in cells])))
     return columns
 
 
-def legend_name(
-    view: View, index: int, width: int, palette: Palette, now: float
-) -> tuple[Line, int]:
-    """The cursor, mark and name of a run, and the background of its row."""
-    run, current = view.runs[index], index == min(view.run, len(view.runs) - 1)
-    back = palette.cursor if current else palette.paper
-    hidden = run.id in view.hidden
-    look = view.look(run.id, palette)
-    mark, mark_colour = ("·", palette.label) if hidden else (look.mark, look.colour)
+def legend_name(view: View, run: RunSummary, width: int, palette: Palette, now: float) -> Line:
+    """The cursor, mark, name and state of a run; ◆ the baseline."""
+    current, hidden, marker = (
+        run is view.chosen,
+        run.id in view.hidden,
+        view.marker(run.id, palette),
+    )
+    background = palette.cursor if current else palette.paper
     colour = palette.label if hidden else palette.headline if current else palette.text
-    glyph, glyph_colour = status_mark(run.status, palette, now)
+    glyph, state_colour = status_mark(run.status, palette, now)
     state = f" {glyph}" if run.active or run.status in ("failed", "lost") else ""
-    line: Line = [
-        ("▸" if current else " ", style(palette.focus, back)),
-        (mark, style(mark_colour, back, bold=True)),
-        (" ", style(None, back)),
-        (pad(view.name(run), width - cell_len(state)), style(colour, back)),
-        (state, style(glyph_colour, back)),
-        (" ◆" if run == view.base and len(view.runs) > 1 else "  ", style(palette.label, back)),
-    ]
-    return line, back
+    base = " ◆" if run is view.base and len(view.runs) > 1 else "  "
+    return [
+        ("▸" if current else " ", style(palette.focus, background)),
+        ("·" if hidden else marker.mark,
+         style(palette.label if hidden else marker.colour, background, bold=True)),
+        (" " + pad(view.name(run), width - cell_len(state)), style(colour, background)),
+        (state, style(state_colour, background)),
+        (base, style(palette.label, background)),
+    ]  # fmt: skip
 
 
 def verdict_cell(view: View, run: RunSummary, palette: Palette) -> Cell:
@@ -232,10 +227,8 @@ def verdict_cell(view: View, run: RunSummary, palette: Palette) -> Cell:
     row = ranked(view.comparison, run.id, view.metric) if view.comparison else None
     if row is None:
         return "–", palette.label
-    first = next((item.id for item in (view.base, *view.runs) if item and item.id in row.own.runs),
-                 "")  # fmt: skip
-    if run.id != first:  # of a setting whose value is in the row of another seed
-        mark = "◆" if row.test is None else view.look(first, palette).mark
+    if run.id != row.own.runs[0]:  # of a setting whose value is in the row of another seed
+        mark = view.marker(row.own.runs[0], palette).mark if row.test else "◆"
         return f"same setting as {mark}", palette.label
     if row.test is None:
         return "baseline", palette.label
@@ -245,25 +238,11 @@ def verdict_cell(view: View, run: RunSummary, palette: Palette) -> Cell:
 
 def crosshair_cell(view: View, run: RunSummary, palette: Palette) -> Cell:
     """The chosen metric at the crosshair; of a run that ended before, the last value."""
-    cell = view.cell(view.metric, run.id)
-    if cell is None or cell.last is None:
-        return "none", palette.label
     value, step = view.value_at_x(view.metric, run.id)
+    if step is None:
+        return "none", palette.label
     text = with_unit(value, spec(view.metric).unit)
-    ended = view.end(run) < view.x and step is not None
-    return (f"{text}@{step}", palette.label) if ended else (text, palette.text)
-
-
-def run_delta(view: View, run: RunSummary) -> float | None:
-    """A run's difference to the baseline run."""
-    if view.base is None:
-        return None
-    if view.stat != "at":
-        own, base = (view.value(view.metric, [item.id]) for item in (run, view.base))
-        return None if own is None or base is None else own.mean - base.mean
-    value, _ = view.value_at_x(view.metric, run.id)
-    other, _ = view.value_at_x(view.metric, view.base.id)
-    return None if value is None or other is None else value - other
+    return (f"{text}@{step}", palette.label) if view.end(run) < view.x else (text, palette.text)
 
 
 def run_notes(view: View) -> list[str]:
@@ -291,13 +270,11 @@ def run_notes(view: View) -> list[str]:
 # -- tables with a column for each run or setting -----------------------------------------------
 
 
-def column_window(view: View, width: int, minimum: int) -> tuple[range, int]:
-    """The columns that fit, including that of the chosen run, and their width."""
-    columns, run = view.columns, view.chosen
-    count = max(1, min(len(columns), width // minimum))
-    current = next((i for i, runs in enumerate(columns) if run and run.id in runs), 0)
-    first = max(0, min(current - count // 2, len(columns) - count))
-    return range(first, first + count), width // count
+def column_window(count: int, current: int, width: int, minimum: int) -> tuple[range, int]:
+    """The columns that fit, with the current one among them, and their width."""
+    visible = max(1, min(count, width // minimum))
+    first = max(0, min(current - visible // 2, count - visible))
+    return range(first, first + visible), width // visible
 
 
 def window_text(window: range, count: int) -> str:
@@ -310,86 +287,88 @@ def column_heads(view: View, window: range, size: int, palette: Palette, tail: i
 
     Names as well if they can be told apart, over the tail too; the legend has every mark and name.
     """
-    columns, base, chosen = view.columns, view.base, view.chosen
+    columns = view.columns
     names = [view.name_of(runs).removesuffix(f", {len(runs)} seeds") for runs in columns]
-    alike = len({name[:4] for name in names}) == 1 < len(names)
-    widths = [max(1, size - (5 if base and base.id in runs else 3)) for runs in columns]
-    short_names = [(clip_start if alike else clip)(name, width)
-                   for name, width in zip(names, widths, strict=True)]  # fmt: skip
-    if (min(widths) < MIN_NAME or view.bands) and short_names != names:
-        short_names = [""] * len(names)
+    clipped = clip_start if len({name[:4] for name in names}) == 1 < len(names) else clip
+    base = [" ◆" if view.base and view.base.id in runs else "" for runs in columns]
+    texts = [clipped(name, max(1, size - 3 - len(mark)))
+             for name, mark in zip(names, base, strict=True)]  # fmt: skip
+    if texts != names and (size - 5 < MIN_NAME or view.bands):
+        texts = [""] * len(names)
     line: Line = []
     for index in window:
         runs = columns[index]
-        look = view.look(runs[0], palette)
-        based = base is not None and base.id in runs and len(columns) > 1
-        current = chosen is not None and chosen.id in runs
-        text = f" {short_names[index]}{' ◆' * based}" if short_names[index] or based else ""
-        used = 1 + cell_len(text)
-        gap = max(0, size - tail - 1 - used)
-        colour = palette.headline if current else palette.label
+        marker, current = view.marker(runs[0], palette), index == view.column
+        text = f" {texts[index]}".rstrip() + (base[index] if len(columns) > 1 else "")
+        gap = max(0, size - tail - 2 - cell_len(text))
         line += [
-            (" " * gap, None), (look.mark, style(look.colour, bold=True)),
-            (text, style(colour, bold=current)), (" " * (size - gap - used), None),
+            (" " * gap, None), (marker.mark, style(marker.colour, bold=True)),
+            (pad(text, size - gap - 1),
+             style(palette.headline if current else palette.label, bold=current)),
         ]  # fmt: skip
     return line
 
 
 def settings_lines(view: View, width: int, height: int, palette: Palette) -> list[Line]:
     """One row per setting; differences from the baseline are highlighted."""
-    rows, label = view.settings(), style(palette.label)
-    if not rows:
+    settings, label = view.settings(), style(palette.label)
+    if not settings:
         return [[("no setting matches" if view.filter else "all settings are the same", label)]]
-    ids, columns, base = [run.id for run in view.runs], view.columns, view.base
+    ids, columns = [run.id for run in view.runs], view.columns
     texts = [
         [", ".join(dict.fromkeys(safe(value_text(values[ids.index(run)])) for run in runs))
          for runs in columns]
-        for _, values, _ in rows
+        for _, values, _ in settings
     ]  # fmt: skip
-    path_width = min(max(len(path) for path, _, _ in rows), max(16, width * 2 // 5))
+    path_width = min(max(len(path) for path, _, _ in settings), max(16, width * 2 // 5))
     longest = max(cell_len(text) for row in texts for text in row)
-    window, size = column_window(view, width - path_width - 1, max(5, min(10, longest + 2)))
+    window, size = column_window(
+        len(columns), view.column, width - path_width - 1, max(5, min(10, longest + 2))
+    )
     size = min(size, 30)
-    at = next((i for i, runs in enumerate(columns) if base and base.id in runs), 0)
-    lines: list[Line] = [[(pad(window_text(window, len(columns)), path_width), label),
-                          *column_heads(view, window, size, palette)]]  # fmt: skip
-    top = max(0, min(view.row, len(rows) - (height - 1)))
-    for (path, _, differs), cells in list(zip(rows, texts, strict=True))[top : top + height - 1]:
+    base = columns.index(view.base_column) if view.base_column else 0
+    rows: list[Line] = []
+    for (path, _, differs), cells in zip(settings, texts, strict=True):
         colour = palette.text if differs else palette.label
-        line: Line = [(clip_start(path, path_width).ljust(path_width), style(colour))]
+        row: Line = [(clip_start(path, path_width).ljust(path_width), style(colour))]
         for index in window:
-            changed = differs and cells[index] != cells[at]
-            line.append((pad(cells[index], size - 1, ">") + " ",
-                         style(palette.headline if changed else colour, bold=changed)))  # fmt: skip
-        lines.append(line)
-    return lines
+            changed = differs and cells[index] != cells[base]
+            row.append((pad(cells[index], size - 1, ">") + " ",
+                        style(palette.headline if changed else colour, bold=changed)))  # fmt: skip
+        rows.append(row)
+    head = (pad(window_text(window, len(columns)), path_width), label)
+    top = max(0, min(view.row, len(rows) - (height - 1)))
+    return [[head, *column_heads(view, window, size, palette)], *rows[top : top + height - 1]]
 
 
 def metrics_lines(view: View, width: int, height: int, palette: Palette) -> list[Line]:
     """One row per metric: value and step, or mean and interval over seeds, and the difference."""
-    rows, label = view.rows, style(palette.label)
-    if not rows:
+    metrics, label = view.rows, style(palette.label)
+    if not metrics:
         return [[("no metric matches", label)]]
-    name_width = min(max(cell_len(full_name(row.key)) for row in rows) + 3, max(18, width // 4))
+    columns = view.columns
+    name_width = min(max(cell_len(full_name(row.key)) for row in metrics) + 3, max(18, width // 4))
     step_width = 3 + len(str(max(run.step for run in view.runs)))
-    window, size = column_window(view, width - name_width - 1, 17 + step_width)
+    window, size = column_window(len(columns), view.column, width - name_width - 1, 17 + step_width)
     size = min(size, 34)
-    current = min(view.row, len(rows) - 1)
-    top = max(0, min(current - (height - 1) // 2, len(rows) - (height - 1)))
-    lines: list[Line] = [[(pad(window_text(window, len(view.columns)), name_width), label),
-                          *column_heads(view, window, size, palette, tail=10)]]  # fmt: skip
-    for index, row in enumerate(rows[top : top + height - 1], top):
-        back = palette.cursor if index == current else palette.paper
-        arrow = {"up": "↑", "down": "↓", "none": " "}[row.direction]
+    current = min(view.row, len(metrics) - 1)
+    top = max(0, min(current - (height - 1) // 2, len(metrics) - (height - 1)))
+    head = (pad(window_text(window, len(columns)), name_width), label)
+    lines: list[Line] = [[head, *column_heads(view, window, size, palette, tail=10)]]
+    for index, metric in enumerate(metrics[top : top + height - 1], top):
+        background = palette.cursor if index == current else palette.paper
+        title = pad(metric_title(metric.key, name_width - 3), name_width - 2)
+        arrow = {"up": "↑", "down": "↓", "none": " "}[metric.direction]
         line: Line = [
-            ("▸" if row.key in view.metrics else " ", style(palette.accent, back)),
-            (pad(metric_title(row.key, name_width - 3), name_width - 2), style(palette.text, back)),
-            (arrow, style(palette.label, back)),
+            ("▸" if metric.key in view.metrics else " ", style(palette.accent, background)),
+            (title, style(palette.text, background)),
+            (arrow, style(palette.label, background)),
         ]
         for column in window:
-            runs = view.columns[column]
-            line += metric_cell(view, row.key, runs, size, step_width, palette, back)
-        lines.append([*line, (" " * max(0, width - line_width(line)), style(None, back))])
+            line += metric_cell(
+                view, metric.key, columns[column], size, step_width, palette, background
+            )
+        lines.append([*line, (" " * max(0, width - line_width(line)), style(None, background))])
     return lines
 
 
@@ -405,19 +384,19 @@ def metric_title(key: str, width: int) -> str:
 
 def metric_cell(
     view: View, key: str, runs: Sequence[str], size: int, step_width: int, palette: Palette,
-    back: int,
+    background: int,
 ) -> Line:  # fmt: skip
     """A value with its step, or a mean with its interval if that fits, then the difference."""
-    value, label = view.value(key, runs), style(palette.label, back)
+    value, label = view.value(key, runs), style(palette.label, background)
     if value is None:
         return [(pad("–", size), label)]
     width = max(1, size - 11)
-    delta = pad(delta_text(key, view.delta(key, runs)), 10) + " "
+    delta = pad(delta_text(key, view.delta(key, runs, view.base_column)), 10) + " "
     if value.step is None:
         text = mean_text(value, spec(key).unit, width - 1)
-        return [(pad(text, width - 1, ">"), style(palette.text, back)), (" " + delta, label)]
+        return [(pad(text, width - 1, ">"), style(palette.text, background)), (" " + delta, label)]
     number = with_unit(value.mean, spec(key).unit)
-    return [(pad(number, max(1, width - step_width), ">"), style(palette.text, back)),
+    return [(pad(number, max(1, width - step_width), ">"), style(palette.text, background)),
             (pad(f" @{value.step}", step_width), label), (delta, label)]  # fmt: skip
 
 
@@ -440,9 +419,9 @@ def line_width(line: Line) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A ranking: its title, in shorter forms too, and rows with their runs and colours."""
+    """A ranking: its title, and rows with their runs and colours."""
 
-    titles: tuple[str, ...]
+    title: str
     rows: list[dict[str, str]]
     runs: list[tuple[str, ...]]
     colours: list[int]
@@ -464,17 +443,17 @@ def ranking_lines(view: View, width: int, height: int, palette: Palette) -> list
         sizes[name] = max(sizes.get(name, 0), cell_len(name) + 2, cell_len(text) + 2)
     for item in tables:
         columns = visible_columns({name: sizes[name] for name in item.rows[0]}, width)
-        title = next((text for text in item.titles if cell_len(text) <= width), item.titles[0])
         lines += [[]] if lines else []
-        lines.append([(clip(title, width), style(palette.headline))])
+        lines.append([(clip(item.title, width), style(palette.headline))])
         lines.append([("  ", None), *((pad(name, size), label) for name, size in columns.items())])
         for row, runs, colour in zip(item.rows, item.runs, item.colours, strict=True):
-            look = view.look(runs[0], palette)
+            marker = view.marker(runs[0], palette)
             chosen = view.chosen is not None and view.chosen.id in runs
-            front = palette.headline if chosen else palette.text
+            text_colour = palette.headline if chosen else palette.text
             lines.append([
-                (look.mark + " ", style(look.colour, bold=True)),
-                *((pad(row[name], size), style(colour if name in ("points", "95%", "p") else front))
+                (marker.mark + " ", style(marker.colour, bold=True)),
+                *((pad(row[name], size),
+                   style(colour if name in ("points", "95%", "p") else text_colour))
                   for name, size in columns.items()),
             ])  # fmt: skip
     top = max(0, min(view.row, len(lines) - height))
@@ -489,15 +468,12 @@ def ranking_tables(view: View, palette: Palette) -> list[Table]:
     first = ranking_of(comparison, view.metric)
     tables = []
     for ranking in sorted(comparison.rankings, key=lambda item: item is not first):
-        title = ranking_title(ranking)
-        start, *_, end = title.split("; ")
         colours = []
         for row in ranking.settings:
             sure = row.test is not None and row.test.p_value < ALPHA
             better = row.test is not None and row.test.difference > 0
             colours.append(palette.text if not sure else palette.good if better else palette.bad)
-        titles = (title, title.replace(" held-out", ""), f"{start}; {end}")
-        tables.append(Table(titles, ranking_rows(ranking, comparison),
+        tables.append(Table(ranking_title(ranking), ranking_rows(ranking, comparison),
                             [row.own.runs for row in ranking.settings], colours))  # fmt: skip
     return tables
 
@@ -507,23 +483,22 @@ def seed_tables(view: View, palette: Palette) -> list[Table]:
     key = view.metric
     if not key or key == measure_of(view.comparison, key) or all(len(c) == 1 for c in view.columns):
         return []
-    about = spec(key)
+    metric = spec(key)
     values = [(runs, value) for runs in view.columns if (value := view.value(key, runs))]
-    values.sort(key=lambda pair: pair[1].mean, reverse=about.direction == "up")
+    values.sort(key=lambda pair: pair[1].mean, reverse=metric.direction == "up")
     rows = [
         {
             "setting": view.name_of(runs),
-            "mean": with_unit(value.mean, about.unit),
+            "mean": with_unit(value.mean, metric.unit),
             "95%": "" if value.low is None or value.high is None else
-                   f"{with_unit(value.low, about.unit)} to {with_unit(value.high, about.unit)}",
-            "Δ": delta_text(key, view.delta(key, runs)) or "baseline",
+                   f"{with_unit(value.low, metric.unit)} to {with_unit(value.high, metric.unit)}",
+            "Δ": delta_text(key, view.delta(key, runs, view.base_column)) or "baseline",
         }
         for runs, value in values
     ]  # fmt: skip
-    stat = "last" if view.stat == "best" and not about.best else view.stat
-    title = f"{raw_label(key)}, {stat} of each run: mean and 95% interval over seeds"
+    title = f"{raw_label(key)}, {view.stat_of(key)} of each run: mean and 95% interval over seeds"
     colours = [palette.text] * len(rows)
-    return [Table((title,), rows, [runs for runs, _ in values], colours)] if rows else []
+    return [Table(title, rows, [runs for runs, _ in values], colours)] if rows else []
 
 
 def visible_columns(sizes: dict[str, int], width: int) -> dict[str, int]:
@@ -551,10 +526,9 @@ def answers_lines(view: View, width: int, height: int, palette: Palette) -> list
     if not view.prompts:
         return [[(part, label)] for part in wrap(NO_PROMPTS, width, height)]
     prompt = view.prompts[min(view.prompt, len(view.prompts) - 1)]
-    count = max(1, min(len(view.runs), width // 26))
-    first = max(0, min(view.run - count // 2, len(view.runs) - count))
-    window, size = range(first, first + count), width // count
-    runs = window_text(window, len(view.runs))
+    count = len(view.runs)
+    window, size = column_window(count, view.run, width, 26)
+    runs = window_text(window, count)
     position = f"prompt {view.prompt + 1} of {len(view.prompts)}, {prompt.origin}"
     position += f"  runs {runs}" if runs else ""
     target = f"   target {clip(prompt.target, 24)}" if prompt.target else ""
@@ -565,7 +539,7 @@ def answers_lines(view: View, width: int, height: int, palette: Palette) -> list
     if answers is None or answers.prompt.example_key != prompt.example_key:
         return [*lines, [("reading", label)]]
     columns = [answer_column(view, run, answers.groups.get(run.id), size - 3, palette)
-               for run in view.runs[first : first + count]]  # fmt: skip
+               for run in view.runs[window.start : window.stop]]  # fmt: skip
     longest, visible = max(map(len, columns)), height - 2
     top = 1 + max(0, min(view.row, longest - 1 - visible))
     for y in (0, *range(top, min(longest, top + visible))):
@@ -586,12 +560,12 @@ def answer_column(
     view: View, run: RunSummary, group: GroupView | None, width: int, palette: Palette
 ) -> list[Line]:
     """A run's answers below its name."""
-    look, label = view.look(run.id, palette), style(palette.label)
+    marker, label = view.marker(run.id, palette), style(palette.label)
     chosen = view.chosen is not None and view.chosen.id == run.id
     colour = style(palette.headline if chosen else palette.text, bold=chosen)
     mean = f"  @{group.step} mean {short(group.reward_mean)}" if group else ""
     name = clip(view.name(run), max(4, width - 2 - cell_len(mean)))
-    lines: list[Line] = [[(look.mark + " ", style(look.colour, bold=True)), (name, colour),
+    lines: list[Line] = [[(marker.mark + " ", style(marker.colour, bold=True)), (name, colour),
                           (clip(mean, width - 2 - cell_len(name)), label)]]  # fmt: skip
     if group is None:
         return [*lines, [("not sampled up to here", label)]]
@@ -664,7 +638,7 @@ def curves_csv(view: View) -> str:
     if view.charts is None:
         return ""
     header = dict.fromkeys(["run", "name", "metric", "step", view.axis, "value", "smoothed"])
-    names = {run.id: run.name for run in view.drawn}
+    names = {run.id: run.name for run in view.visible_runs}
     rows = [
         {
             "run": curve.run, "name": names[curve.run], "metric": chart.key, "step": step,

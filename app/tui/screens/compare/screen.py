@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import ClassVar
 
 from textual import on, work
@@ -43,6 +44,7 @@ from grpo_tui.experiments.compare.runs import threshold
 from grpo_tui.experiments.errors import CompareError, NoStoreError, StoreError
 
 POLL_S = 0.5
+EXPORTS = {"csv": as_csv, "json": as_json, "md": as_markdown, "curves.csv": curves_csv}
 MAX_ROW = 5000  # lines of answers
 WITHOUT_RUNS = frozenset(("pick", "sweep", "enter"))  # what the keys do before there are runs
 
@@ -106,18 +108,18 @@ class CompareScreen(ChartScreen):
 
     def on_mount(self) -> None:
         """Show the hint card until there are runs, and poll for changes while active."""
-        self.set_class(not self.view.refs, "-empty")
-        self._focus_first()
+        self._show_card(not self.view.refs)
         self.watch(self, "maximized", self._zoomed, init=False)
         self.set_interval(POLL_S, self._poll)
+
+    def _show_card(self, empty: bool) -> None:
+        self.set_class(empty, "-empty")
+        self.query_one(CardPanel if empty else CurvesPanel).focus()
 
     def _zoomed(self, panel: Widget | None) -> None:
         """Show the chosen chart alone while the curves are zoomed."""
         self.view = replace(self.view, solo=isinstance(panel, CurvesPanel))
         self.draw()
-
-    def _focus_first(self) -> None:
-        self.query_one(CurvesPanel if self.view.refs else CardPanel).focus()
 
     def watch_view(self, old: View, new: View) -> None:
         """Give runs, settings and page the rows they need; the curves have the rest."""
@@ -184,15 +186,14 @@ class CompareScreen(ChartScreen):
     def compare(self, refs: tuple[str, ...], baseline: str = "") -> None:
         """Compare these runs side by side."""
         self.view = self.view.with_refs(refs, baseline)
-        self.set_class(not refs, "-empty")
+        self._show_card(not refs)
         self.refresh_bindings()
-        self._focus_first()
         if refs:
             self.reload()
         else:
             self.opening = self.read_newest()
 
-    def keep(self, refs: Sequence[str]) -> None:
+    def compare_only(self, refs: Sequence[str]) -> None:
         """Compare only these runs."""
         self.compare(tuple(refs))
 
@@ -234,13 +235,13 @@ class CompareScreen(ChartScreen):
             return
         picker = Picker("runs to compare", self._items, verb="compare", marks=view.refs)
         self.app.push_screen(
-            picker, lambda picked: self.compare(picked.marks) if picked is not None else None
+            picker, lambda result: self.compare(result.marks) if result is not None else None
         )
 
     async def _items(self, text: str) -> Sequence[Item]:
         base = self.view.chosen
         runs = await self.workbench.reader.ask(lambda r: list_runs(r, text, base), "pick")
-        return [Item(run.id, (run.name or run.id, about)) for run, about in runs]
+        return [Item(run.id, (run.name or run.id, text)) for run, text in runs]
 
     @work(exclusive=True, group="sweep")
     async def action_sweep(self) -> None:
@@ -298,12 +299,7 @@ class CompareScreen(ChartScreen):
         """The comparison as CSV, JSON or Markdown, and the curves as CSV."""
         if self.view.comparison is None:
             return {}
-        return {
-            "csv": lambda: as_csv(self.view),
-            "json": lambda: as_json(self.view),
-            "md": lambda: as_markdown(self.view),
-            "curves.csv": lambda: curves_csv(self.view),
-        }
+        return {ending: partial(writer, self.view) for ending, writer in EXPORTS.items()}
 
     @on(Panel.Moved, "#runs")
     def move_run(self, message: Panel.Moved) -> None:
@@ -379,8 +375,8 @@ class CompareScreen(ChartScreen):
 
     def pages(self) -> tuple[Page, ...]:
         """The available pages; settings only if they have no panel."""
-        beside = self.query_one(SettingsPanel).display
-        return tuple(page for page in PAGES if page != "settings" or not beside)
+        has_panel = self.query_one(SettingsPanel).display
+        return tuple(page for page in PAGES if page != "settings" or not has_panel)
 
     def action_page(self, by: int) -> None:
         """Go to another page; on a small terminal the curves are one of them."""

@@ -70,14 +70,14 @@ def common_end(runs: Sequence[RunSummary], axis: str) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Marker:
     """The mark and colour that identify a run; the mark alone is enough."""
 
     mark: str
     colour: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Prompt:
     """An example that at least one of the runs has answered."""
 
@@ -85,7 +85,6 @@ class Prompt:
     text: str
     target: str
     origin: str
-    runs: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +92,6 @@ class Answers:
     """Each run's answers to one prompt, up to a position on the axis."""
 
     prompt: Prompt
-    at: float
     groups: dict[str, GroupView | None]
 
 
@@ -151,7 +149,7 @@ class View:
         return self.comparison.runs if self.comparison else ()
 
     @property
-    def drawn(self) -> tuple[RunSummary, ...]:
+    def visible_runs(self) -> tuple[RunSummary, ...]:
         """The runs whose curves are not hidden."""
         return tuple(run for run in self.runs if run.id not in self.hidden)
 
@@ -174,6 +172,18 @@ class View:
         pooled = {run: group.runs for group in seeds for run in group.runs}
         return tuple(dict.fromkeys(pooled.get(run.id, (run.id,)) for run in self.runs))
 
+    @property
+    def column(self) -> int:
+        """The column of the chosen run."""
+        run = self.chosen
+        return next((i for i, runs in enumerate(self.columns) if run and run.id in runs), 0)
+
+    @property
+    def base_column(self) -> tuple[str, ...]:
+        """The runs of the baseline's column."""
+        base = self.base
+        return next((runs for runs in self.columns if base and base.id in runs), ())
+
     def name(self, run: RunSummary) -> str:
         """A run's name, followed by its id if two runs share the name."""
         return run_name(run, self.runs)
@@ -182,11 +192,11 @@ class View:
         """The name of the runs with these ids: of a single one, or what several seeds share."""
         return setting_name(self.comparison, runs) if self.comparison else ""
 
-    def look(self, run: str, palette: Palette) -> Look:
+    def marker(self, run: str, palette: Palette) -> Marker:
         """Mark and colour of a run, unchanged when other runs are added or removed."""
         slot = self.slots.get(run, 0)
         turn = slot + slot // len(MARKS)
-        return Look(MARKS[turn % len(MARKS)], palette.cycle[slot % len(palette.cycle)])
+        return Marker(MARKS[turn % len(MARKS)], palette.cycle[slot % len(palette.cycle)])
 
     def with_refs(self, refs: Sequence[str], baseline: str = "") -> "View":
         """Compare these runs; those already present keep their mark and colour."""
@@ -210,7 +220,7 @@ class View:
         """The metric of the chart under the cursor."""
         return self.metrics[min(self.chart, len(self.metrics) - 1)] if self.metrics else ""
 
-    def known_metrics(self) -> tuple[str, ...]:
+    def metric_keys(self) -> tuple[str, ...]:
         """Every metric that at least one of the runs has."""
         return tuple(item.key for item in self.comparison.metrics) if self.comparison else ()
 
@@ -224,7 +234,7 @@ class View:
             return replace(self, comparison=None, charts=None, loaded=True, reading=False)
         keys = [item.key for item in comparison.metrics]
         metrics = tuple(key for key in self.metrics if key in keys)
-        if not metrics or self.metrics == first_metrics(self.known_metrics()):
+        if not metrics or self.metrics == first_metrics(self.metric_keys()):
             metrics = first_metrics(keys)
         chart = metrics.index(self.metric) if self.metric in metrics else self.chart
         page, bands = self.page, self.bands
@@ -255,26 +265,25 @@ class View:
         item = next((item for item in metrics if item.key == key), None)
         return item.cells[ids.index(run)] if item and run in ids else None
 
+    def stat_of(self, key: str) -> Stat:
+        """Which value of a metric counts: its best one only if best values say something."""
+        return "last" if self.stat == "best" and not spec(key).best else self.stat
+
     def value(self, key: str, runs: Sequence[str]) -> Value | None:
-        """The last or best value of a metric, or that at the crosshair, of a column's runs."""
-        pairs = []
-        for run in runs:
-            cell = self.cell(key, run)
-            if cell is not None:
-                stat = self.stat if self.stat != "best" or spec(key).best else "last"
-                pairs.append((getattr(cell, stat), getattr(cell, f"{stat}_step")))
-        numbers = [value for value, _ in pairs if value is not None]
+        """The value of a metric, or the mean over the runs of a column."""
+        stat = self.stat_of(key)
+        cells = [cell for run in runs if (cell := self.cell(key, run))]
+        numbers = [value for cell in cells if (value := getattr(cell, stat)) is not None]
         if not numbers:
             return None
         low, high = mean_interval(numbers, limits=natural_range(key))
-        step = pairs[0][1] if len(runs) == 1 else None
+        step = getattr(cells[0], f"{stat}_step") if len(runs) == 1 else None
         return Value(math.fsum(numbers) / len(numbers), step, low, high)
 
-    def delta(self, key: str, runs: Sequence[str]) -> float | None:
-        """A column's value less that of the baseline's column; none for the baseline itself."""
-        base = next((c for c in self.columns if self.base and self.base.id in c), None)
-        own, other = self.value(key, runs), self.value(key, base or ())
-        return None if base == runs or own is None or other is None else own.mean - other.mean
+    def delta(self, key: str, runs: Sequence[str], base: Sequence[str]) -> float | None:
+        """The value of some runs less that of the baseline's; none for the baseline itself."""
+        value, other = self.value(key, runs), self.value(key, base)
+        return None if runs == base or value is None or other is None else value.mean - other.mean
 
     # -- axis and crosshair -----------------------------------------------------------------
 
@@ -304,9 +313,9 @@ class View:
         size = (self.charts.span if self.charts else self.longest) / max(1, width)
         if self.axis == "step":
             size = float(max(1, round(size)))
-        return self.put(self.x + cells * size).followed()
+        return self.with_crosshair(self.x + cells * size).followed()
 
-    def put(self, x: float) -> "View":
+    def with_crosshair(self, x: float) -> "View":
         """Move the crosshair to a position on the axis, within the longest run."""
         x = float(round(x)) if self.axis == "step" and math.isfinite(x) else x
         return replace(self, at=max(0.0, min(self.longest, x)))
@@ -439,21 +448,16 @@ def about(run: RunSummary, changes: Sequence[str] = ()) -> str:
 
 def load_prompts(reader: "StoreReader", runs: Sequence[RunSummary]) -> tuple[Prompt, ...]:
     """Prompts that the runs have answered: those that more runs share first, then by `ORIGINS`."""
-    prompts: dict[tuple[str, str], Prompt] = {}
+    prompts: dict[str, Prompt] = {}
+    answered: dict[str, set[int]] = {}
     for origin in ORIGINS:
         for run in runs:
             since = max(0, run.step - LATE_STEPS) if origin == "train" else 0
             for key, (text, target) in reader.examples(run.key, origin, since=since).items():
-                earlier = prompts.get((origin, key))
-                prompts[origin, key] = Prompt(
-                    example_key=key, text=text, target=target, origin=origin,
-                    runs=earlier.runs + 1 if earlier else 1,
-                )  # fmt: skip
-    order = sorted(prompts.values(), key=lambda p: (-p.runs, ORIGINS.index(p.origin)))
-    unique: dict[str, Prompt] = {}
-    for prompt in order:
-        unique.setdefault(prompt.example_key, prompt)
-    return tuple(unique.values())[:MAX_PROMPTS]
+                prompts.setdefault(key, Prompt(key, text, target, origin))
+                answered.setdefault(key, set()).add(run.key)
+    order = sorted(prompts.values(), key=lambda prompt: -len(answered[prompt.example_key]))
+    return tuple(order[:MAX_PROMPTS])
 
 
 def load_answers(
@@ -467,4 +471,4 @@ def load_answers(
             groups[run.id] = side_by_side(reader, [run], prompt.example_key, step).groups[0]
         except CompareError:
             groups[run.id] = None
-    return Answers(prompt=prompt, at=at, groups=groups)
+    return Answers(prompt=prompt, groups=groups)

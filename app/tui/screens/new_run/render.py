@@ -1015,7 +1015,8 @@ def launch_text(view: View, training: str) -> str:
     rollout = config.rollout
     lines = [
         f"{config.model.path} learns {config.task.name} with {config.algorithm.recipe}: "
-        f"{config.steps:,} steps of {rollout.prompts} × {rollout.group_size} answers.",
+        f"{config.steps:,} step{'s' * (config.steps > 1)} of "
+        f"{rollout.prompts} × {rollout.group_size} answers.",
         f"{cost_summary(view)}.",
     ]
     if form.count > 1:

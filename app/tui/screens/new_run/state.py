@@ -429,7 +429,7 @@ class Row(NamedTuple):
         return self.field.info.path
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class View:
     """The screen's state; every change returns a new one."""
 
@@ -459,7 +459,7 @@ class View:
         """Whether settings are listed by section, and not the main ones."""
         return bool(self.search or self.only_changed or self.all_settings)
 
-    @property
+    @cached_property
     def rows(self) -> list[Row]:
         """The main settings and what is changed; or all that match, by section."""
         fields, errors, listed = self.form.fields, self.errors, self.listed
@@ -472,7 +472,7 @@ class View:
                  or not (self.only_changed or (section == CHANGED and not listed)))
         ]  # fmt: skip
 
-    @property
+    @cached_property
     def row(self) -> Row | None:
         """The line under the cursor."""
         rows = self.rows
@@ -501,7 +501,7 @@ class View:
         """By setting, why a run would fail at its first step."""
         return dict(self.verdict.get("problems", ()))
 
-    @property
+    @cached_property
     def errors(self) -> dict[str, str]:
         """By setting, what has to be changed."""
         return {**self.refused, **self.form.errors}
@@ -610,7 +610,7 @@ def suggest(view: View) -> str:
 
     form = view.form
     stem = form.base.name or view.origin.name
-    changed = [path for path in form.changed if path not in ("name", SEEDS)]
+    changed = list(form.axes) or [p for p in form.changed if p not in ("name", SEEDS)]
     if len(changed) <= MAX_IN_NAME:
         for path in changed:
             leaf = path.rpartition(".")[2]

@@ -43,7 +43,7 @@ from grpo_tui.app.text.prompt_text import question
 from grpo_tui.app.text.safe_text import cell_len, clip, excerpt, pad, safe, wrap
 from grpo_tui.app.tui.looks.colours import Palette, style
 from grpo_tui.app.tui.screens.rollouts.state import Answer, RunInfo, Search, View
-from grpo_tui.app.tui.widgets.lanes import end_mark
+from grpo_tui.app.tui.screens.watch.render import end_mark
 from grpo_tui.app.tui.widgets.panel import Line, paragraph
 from grpo_tui.app.tui.widgets.panel import Span as Part
 from grpo_tui.experiments.export.csv import csv_string, header_of

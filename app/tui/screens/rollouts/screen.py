@@ -21,6 +21,7 @@ from textual.message import Message
 from textual.reactive import reactive
 
 from grpo_engine.events import Origin
+from grpo_tui.app.feed.feed import StartingFeed
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.inspector.groups import Order, letter, ordered
 from grpo_tui.app.inspector.highlights import (
@@ -378,6 +379,9 @@ class RolloutsScreen(WorkbenchScreen):
             bar.live = snapshot.active
         session = self.workbench.session
         if session is None or not session.run:  # a run that is not in the store yet
+            if self._watched and session is not None and isinstance(session.feed, StartingFeed):
+                self._watched, self._requested, self._run = 0, None, None
+                self.view = View(mode=self.view.mode, unfolded=self.view.unfolded)
             return
         if session.run != self._watched:
             self._following = self._following or self._watched is not None

@@ -18,15 +18,10 @@ from grpo_tui.app.tui.screens.compare.charts import ChartScreen
 from grpo_tui.app.tui.screens.compare.curves import CurvesPanel
 from grpo_tui.app.tui.screens.compare.render import curves_csv
 from grpo_tui.app.tui.screens.compare.state import View
-from grpo_tui.app.tui.screens.watch.charts import (
-    GUIDES,
-    charts_of,
-    function_lines,
-    limit_of,
-    reward_chart,
-)
+from grpo_tui.app.tui.screens.watch.panels import PhaseBar
+from grpo_tui.app.tui.screens.watch.render import function_lines
+from grpo_tui.app.tui.screens.watch.state import GUIDES, charts_of, limit_of, reward_chart
 from grpo_tui.app.tui.widgets.panel import Line, Panel
-from grpo_tui.app.tui.widgets.phase_bar import PhaseBar
 
 POLL_S = 0.5
 
@@ -103,7 +98,7 @@ class ExploreScreen(ChartScreen):
         if isinstance(message, MetricRequested):
             self.choose(message.key)
 
-    def keep(self, refs: Sequence[str]) -> None:
+    def compare_only(self, refs: Sequence[str]) -> None:
         """Leave: the run is no longer stored."""
         if not refs:
             self.leave()

@@ -1,107 +1,167 @@
-"""The panels of Watch; each draws a snapshot and posts messages for what a key asks."""
+"""The panels of Watch; each draws a snapshot, moves its cursor and posts what a key asks for."""
 
 from typing import Any, ClassVar
 
 from textual import events
 from textual.binding import Binding, BindingType
+from textual.geometry import Size
 from textual.reactive import reactive
 
-from grpo_tui.app.feed.snapshot import Snapshot
-from grpo_tui.app.tui.looks.colours import Palette, style
-from grpo_tui.app.tui.messages import ExplainRequested, MetricRequested
-from grpo_tui.app.tui.screens.watch.charts import (
+from grpo_tui.app.feed.snapshot import LogLine, ShownGroup, Snapshot
+from grpo_tui.app.inspector.groups import letter
+from grpo_tui.app.text.prompt_text import question
+from grpo_tui.app.text.safe_text import cell_len, clip, safe
+from grpo_tui.app.tui.messages import (
+    ExplainRequested,
+    MetricRequested,
+    MuteRequested,
+    PromptFocused,
+    RolloutOpened,
+)
+from grpo_tui.app.tui.screens.watch import render
+from grpo_tui.app.tui.screens.watch.state import (
     ROOMY,
     TIGHT,
     Chart,
-    chart_lines,
     charts_of,
+    counted,
+    group_at,
     guides_of,
     last_step,
+    log_entries,
     rows_of,
+    waits_since,
+    why_no_push,
 )
 from grpo_tui.app.tui.widgets.charts.plot import step_axis
 from grpo_tui.app.tui.widgets.charts.stack import ChartStack, side_by_side
-from grpo_tui.app.tui.widgets.panel import Line
+from grpo_tui.app.tui.widgets.panel import Line, Panel, paragraph
+from grpo_tui.experiments.values import AlertView
 
 AXIS_FROM = 16  # lines with which there is an axis of steps
 TELLING = 4  # charts at the start of the list that get most of the spare lines
+HEAD_FROM, FOOT_FROM = 2, 4  # rows above which there are the header, and the signal of each step
+ALERT_LINES = 3  # of an alert, unless the panel is high
+ORIGINS = {"train": "prompt", "eval": "held-out problem", "pinned": "pinned prompt"}
 
 
-class Curves(ChartStack):
+class ListPanel(Panel):
+    """A panel with a cursor on one of its items; enter or a second click opens it."""
+
+    navigable = True
+    snapshot: reactive[Snapshot] = reactive(Snapshot, always_update=True)
+    cursor: reactive[int] = reactive(0)
+
+    def __init__(self, title: str, **kwargs: Any) -> None:
+        super().__init__(title, **kwargs)
+        self._top = 0  # the first visible item
+        self._items: list[int | None] = []  # of each line
+
+    def count(self) -> int:
+        """The number of items."""
+        raise NotImplementedError
+
+    @property
+    def selected(self) -> int:
+        """The item under the cursor; the last one if there are fewer now."""
+        return max(0, min(self.cursor, self.count() - 1))
+
+    def action_move(self, rows: int, columns: int) -> None:  # noqa: ARG002 - the base class has it
+        """Move the cursor."""
+        self.cursor = max(0, min(self.count() - 1, self.selected + rows))
+
+    def action_open(self) -> None:
+        """Open or explain the item under the cursor."""
+        raise NotImplementedError
+
+    def on_click(self, event: events.Click) -> None:
+        """Choose the clicked item; a second click opens it."""
+        row = self.inside(event.offset).y
+        item = self._items[row] if 0 <= row < len(self._items) else None
+        if item is not None:
+            self.choose(item)
+            if event.chain == 2:
+                self.action_open()
+
+    def choose(self, item: int) -> None:
+        """Move the cursor to an item."""
+        self.cursor = item
+
+
+class Curves(ChartStack, ListPanel):
     """The charts of a run, with a cursor for `?`; scrolls with the cursor."""
 
     two_columns = 76
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "explain_chart", "explain metric", id="curves.explain",
+        Binding("enter", "open", "explain metric", id="curves.explain",
                 tooltip="Explain the chosen metric"),
         Binding("m", "metrics", "metrics", id="curves.metrics",
                 tooltip="Choose any metrics to draw"),
     ]  # fmt: skip
 
-    snapshot: reactive[Snapshot] = reactive(Snapshot, always_update=True)
-    cursor: reactive[int] = reactive(0)
-
     def __init__(self, **kwargs: Any) -> None:
         super().__init__("curves", **kwargs)
+
+    def count(self) -> int:
+        return len(charts_of(self.snapshot))
 
     @property
     def chosen(self) -> Chart | None:
         """The chart under the cursor."""
         charts = charts_of(self.snapshot)
-        return charts[min(self.cursor, len(charts) - 1)] if charts else None
+        return charts[self.selected] if charts else None
 
     def topic(self) -> str:
         """Return the topic of the selected chart's first metric."""
         return f"metric:{self.chosen.keys[0]}" if self.chosen else "screen:watch"
 
-    def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - the charts' width is in the base class
+    def paint(self, width: int, height: int) -> list[Line]:
         """The charts that fit, row by row, in one column or two."""
         snapshot, charts = self.snapshot, charts_of(self.snapshot)
         if not charts:
-            return _empty(snapshot, self.palette)
+            text = "Curves begin after step 1."
+            if snapshot.status == "empty":
+                text = "The curves of a run appear here."
+            elif snapshot.reading:
+                text = "The run is being read."
+            return paragraph(text, width, 2, self.palette.label)
         axis = 1 if height >= AXIS_FROM else 0
-        cursor = min(self.cursor, len(charts) - 1)
-        columns, each = self.columns(len(charts)), self.chart_width(len(charts))
+        columns, cells = self.columns(len(charts)), self.chart_width(len(charts))
         rows = self.fitting(
             rows_of(charts, snapshot, columns, TIGHT if height < 6 * ROOMY else ROOMY),
-            height - axis, cursor, -(-TELLING // columns),
+            height - axis, self.selected, -(-TELLING // columns),
         )  # fmt: skip
-
-        def draw(index: int, width: int, height: int) -> list[Line]:
-            return self._chart(charts[index], width, height, index == cursor and self.has_focus)
-
-        lines = self.stacked(rows, each, draw)
+        lines = self.stacked(rows, cells, self._chart)
         hidden = len(charts) - sum(len(members) for members, _ in rows)
         more = f" · {hidden} more ↓" if hidden > 0 else ""
         self.note_first(f"values and lines smoothed, dots as recorded{more}", f"smoothed{more}")
         if not axis:
             return lines
-        below = [[step_axis(last_step(snapshot), each, self.palette)]] * columns
+        below = [[step_axis(last_step(snapshot), cells, self.palette)]] * columns
         gap: list[Line] = [[] for _ in range(height - 1 - len(lines))]
-        return [*lines, *gap, *side_by_side(below, each)]
+        return [*lines, *gap, *side_by_side(below, cells)]
 
-    def _chart(self, chart: Chart, width: int, height: int, chosen: bool) -> list[Line]:
+    def _chart(self, index: int, width: int, height: int) -> list[Line]:
         """The lines of a chart, drawn again only where their content changes."""
-        snapshot, palette = self.snapshot, self.palette
+        snapshot, palette, chart = self.snapshot, self.palette, charts_of(self.snapshot)[index]
+        chosen = index == self.selected and self.has_focus
         series = tuple(snapshot.series.get(key) for key in chart.keys)
         key = (chart, series, width, height, chosen, palette, snapshot.step,
                snapshot.head.total_steps, guides_of(chart, snapshot), snapshot.weights)  # fmt: skip
         return self.unchanged(
             chart.title, key,
-            lambda: chart_lines(chart, snapshot, width, height, palette, chosen),
+            lambda: render.chart_lines(chart, snapshot, width, height, palette, chosen),
         )  # fmt: skip
 
     def action_move(self, rows: int, columns: int) -> None:
         """Move the cursor by rows of charts, or by charts."""
-        charts = charts_of(self.snapshot)
-        by = rows * self.columns(len(charts)) + columns
-        self.cursor = max(0, min(len(charts) - 1, self.cursor + by))
+        super().action_move(rows * self.columns(self.count()) + columns, 0)
 
     def action_metrics(self) -> None:
         """Ask for a choice among all metrics."""
         self.post_message(MetricRequested(""))
 
-    def action_explain_chart(self) -> None:
+    def action_open(self) -> None:
         """Explain the selected metric."""
         self.post_message(ExplainRequested(self.topic()))
 
@@ -111,10 +171,286 @@ class Curves(ChartStack):
             self.cursor = at[0]
 
 
-def _empty(snapshot: Snapshot, palette: Palette) -> list[Line]:
-    text = " Curves begin after step 1."
-    if snapshot.status == "empty":
-        text = " The curves of a run appear here."
-    elif snapshot.reading:
-        text = " The run is being read."
-    return [[(text, style(palette.label))]]
+class Answers(ListPanel):
+    """The answers to one prompt, one below the other, updated live."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "open", "open", id="lanes.open",
+                tooltip="Open this answer, token by token, on Rollouts"),
+    ]  # fmt: skip
+
+    prompt: reactive[int] = reactive(0)
+    now: reactive[float] = reactive(0.0, repaint=False)
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__("answers", **kwargs)
+
+    @property
+    def group(self) -> ShownGroup | None:
+        """The group of the selected prompt."""
+        return group_at(self.snapshot, self.prompt)
+
+    def count(self) -> int:
+        return len(self.group.rollouts) if self.group else 0
+
+    def topic(self) -> str:
+        return "panel:answers"
+
+    def watch_now(self) -> None:
+        """Count the seconds of those that wait for their environment."""
+        group = self.group
+        if group is not None and any(waits_since(item) is not None for item in group.rollouts):
+            self.refresh()
+
+    def watch_prompt(self) -> None:
+        """Show the new prompt from its first answer."""
+        self._top = 0
+        self.set_reactive(Answers.cursor, 0)
+
+    def paint(self, width: int, height: int) -> list[Line]:
+        """The prompt, then each answer that fits."""
+        group, palette = self.group, self.palette
+        if group is None:
+            self.title, self.note = "answers", ""
+            text = render.no_answers(self.snapshot)
+            return [[(" ", None), *line] for line in paragraph(text, width - 2, 4, palette.label)]
+        names = f"{letter(0)}–{letter(len(group.rollouts) - 1)}" if group.rollouts else ""
+        self.title = (f"answers to {ORIGINS.get(group.origin) or safe(group.origin, ' ')} "
+                      f"{group.index + 1}")  # fmt: skip
+        lines = render.prompt_lines(group, width, height, palette)
+        if not lines and not self.snapshot.active:  # while it is, Watch's sentence has the prompt
+            text = " ".join(question(group.prompt_text).split())
+            self.title += f": {clip(text, max(1, width - cell_len(self.title) - 6))}"
+        waiting = sum(waits_since(item) is not None for item in group.rollouts)
+        about = f"⚙ {waiting} wait{'s' if waiting == 1 else ''}" if waiting else names
+        self.note_first(f"step {self.snapshot.groups_step} · {about}", about)
+        self._items = [None] * len(lines)
+        return lines + self._answers(group, width, height - len(lines))
+
+    def _answers(self, group: ShownGroup, width: int, height: int) -> list[Line]:
+        count = len(group.rollouts)
+        if not count or height <= 0:
+            return []
+        needed = render.lines_needed(group, width - 1)
+        spare = 1 if height // count > needed else 0
+        rows = max(1, min(needed + spare, height // count))
+        visible = max(1, height // rows)
+        selected = self.selected
+        self._top = max(selected - visible + 1, min(self._top, selected, max(0, count - visible)))
+        lines: list[Line] = []
+        for index in range(self._top, min(count, self._top + visible)):
+            block = render.lane_lines(group.rollouts[index], width - 1, rows, self.palette, group,
+                                      self.now)  # fmt: skip
+            lines += render.with_edge(block, self.has_focus and index == selected, self.palette)
+            self._items += [index] * rows
+        return lines
+
+    def action_open(self) -> None:
+        """Open the selected answer."""
+        group = self.group
+        if group is not None and group.rollouts:
+            answer = group.rollouts[self.selected].index
+            step = self.snapshot.groups_step
+            self.post_message(RolloutOpened(0, step, group.origin, group.index, answer))
+
+    def copy_text(self) -> str:
+        """Return the text of the selected answer."""
+        return self.group.rollouts[self.selected].text if self.group else ""
+
+
+class Groups(ListPanel):
+    """All prompts of the step in an overview; the cursor is on an answer of the one in focus."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "open", "open", id="groups.open",
+                tooltip="Open this group on Rollouts"),
+    ]  # fmt: skip
+
+    prompt: reactive[int] = reactive(0)
+    linked: reactive[bool] = reactive(True)  # whether the answers on screen are of these groups
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__("groups", **kwargs)
+
+    def get_content_width(self, container: Size, viewport: Size) -> int:  # noqa: ARG002 - the base class has it
+        """The width of the arrows of all answers; overrides Textual, for `width: auto`."""
+        groups = self.snapshot.groups
+        return render.number_width(groups) + 2 * _answers(self.snapshot) + 1 + render.MEAN + 2
+
+    def watch_snapshot(self, old: Snapshot, new: Snapshot) -> None:
+        """Take the width that the new groups need."""
+        if _answers(old) != _answers(new):
+            self.refresh(layout=True)
+
+    def count(self) -> int:
+        group = group_at(self.snapshot, self.prompt)
+        return len(group.rollouts) if group else 0
+
+    def topic(self) -> str:
+        return "panel:groups"
+
+    def paint(self, width: int, height: int) -> list[Line]:
+        """A header, the groups around the selected one, and the signal over the last steps."""
+        palette, snapshot, groups = self.palette, self.snapshot, self.snapshot.groups
+        self._items = []
+        if not groups:
+            text = "Each prompt of a step gets a row here, each answer a cell: ▲ pushed up, ▼ down."
+            return [[(" ", None), *line] for line in paragraph(text, width - 2, 5, palette.label)]
+        number, answers = render.number_width(groups), _answers(snapshot)
+        cell = render.cell_width(width - number, answers)
+        # the mean stays beside the answers, however wide the panel is
+        table = min(width, number + cell * answers + 1 + render.MEAN) if cell else width
+        head = [render.group_header(number, cell, answers, table, palette)]
+        head = head if height > HEAD_FROM else []
+        foot = render.signal_line(snapshot, width, palette) if height > FOOT_FROM else []
+        space = height - len(head) - bool(foot)
+        selected = min(self.prompt, len(groups) - 1)
+        first, explain = render.groups_window(groups, selected, space)
+        lines, drawn = head, 0
+        for index in range(first, len(groups)):
+            group, focused = groups[index], self.linked and index == selected
+            why = why_no_push(group) if explain else ""
+            if len(lines) - len(head) + 1 + bool(why) > space:
+                break
+            marked = self.selected if index == selected and self.has_focus else None
+            line = render.group_line(group, table, number, cell, palette, focused=focused,
+                                     marked=marked, explained=bool(why))  # fmt: skip
+            block = [[*line, *render.group_beside(group, width - table, focused, palette)]]
+            block += [render.why_line(why, width, palette)] if why else []
+            lines = [*lines, *block]
+            self._items += [index] * len(block)
+            drawn += 1
+        self._items[:0] = [None] * len(head)
+        self.title = {"train": "groups", "eval": "held-out", "pinned": "pinned"}[groups[0].origin]
+        step, hidden = snapshot.groups_step, len(groups) - drawn
+        more = (f"step {step} · {hidden} more", f"step {step} · {hidden} ↓", f"{step} · {hidden} ↓")
+        self.note_first(*(more if hidden else ()), f"step {step}", f"{step}")
+        return [*lines, *([[]] * (height - 1 - len(lines))), foot] if foot else lines
+
+    def action_move(self, rows: int, columns: int) -> None:
+        """Select another prompt, or another answer to it."""
+        if columns:
+            super().action_move(columns, 0)
+        elif last := len(self.snapshot.groups):
+            self.choose(max(0, min(last - 1, self.prompt + rows)))
+
+    def choose(self, item: int) -> None:
+        """Show another prompt."""
+        self.post_message(PromptFocused(item))
+
+    def action_open(self) -> None:
+        """Open the selected group at the selected answer."""
+        group = group_at(self.snapshot, self.prompt)
+        if group is not None:
+            step = self.snapshot.groups_step
+            self.post_message(RolloutOpened(0, step, group.origin, group.index, self.selected))
+
+
+def _answers(snapshot: Snapshot) -> int:
+    """The most answers to a prompt."""
+    return max((len(group.rollouts) for group in snapshot.groups), default=0)
+
+
+class AlertsLog(ListPanel):
+    """Active alerts, then the log, newest first."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "open", "explain", id="log.explain",
+                tooltip="Explain the alert and what to try"),
+        Binding("x", "mute", "mute", id="log.mute",
+                tooltip="Mute this kind of alert in this run, or unmute it"),
+    ]  # fmt: skip
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__("alerts · log", **kwargs)
+
+    @property
+    def entries(self) -> list[AlertView | LogLine]:
+        """Active alerts, muted ones, then log lines from the newest on."""
+        snapshot = self.snapshot
+        return [*snapshot.open_alerts, *snapshot.muted_alerts, *reversed(log_entries(snapshot))]
+
+    def count(self) -> int:
+        return len(self.entries)
+
+    def go_to(self, line: AlertView | LogLine) -> None:
+        """Select a line of the log."""
+        self.focus()
+        self.cursor = self.entries.index(line)
+
+    def topic(self) -> str:
+        """Return the topic of the selected alert."""
+        entry = self._entry()
+        return f"alert:{entry.rule}" if isinstance(entry, AlertView) else "panel:log"
+
+    def _entry(self) -> AlertView | LogLine | None:
+        entries = self.entries
+        return entries[self.selected] if entries else None
+
+    def paint(self, width: int, height: int) -> list[Line]:
+        """The entries that fit, including the selected one."""
+        entries, selected, snapshot = self.entries, self.selected, self.snapshot
+        self.note = counted(snapshot) + render.dated(snapshot)
+        if not entries:
+            return paragraph("Alerts and log messages appear here.", width, 2, self.palette.label)
+        active = len(snapshot.open_alerts) + len(snapshot.muted_alerts)
+        most = max(ALERT_LINES, height // 4)
+        most = max(1, min(most, height // max(1, len(snapshot.open_alerts))))
+        top = max(selected - height + 1, min(self._top, selected, max(0, len(entries) - height)))
+        blocks = {
+            index: render.entry_lines(entry, self.palette, self.has_focus and index == selected,
+                                      width, most, active=index < active)
+            for index, entry in enumerate(entries[top : top + height], top)
+        }  # fmt: skip
+        while top < selected and sum(len(blocks[i]) for i in range(top, selected + 1)) > height:
+            del blocks[top]
+            top += 1
+        self._top = top
+        self._items = [index for index, block in blocks.items() for _ in block]
+        return [line for block in blocks.values() for line in block]
+
+    def action_open(self) -> None:
+        """Explain the selected alert."""
+        self.post_message(ExplainRequested(self.topic()))
+
+    def action_mute(self) -> None:
+        """Mute or unmute the kind of the selected alert."""
+        entry = self._entry()
+        if isinstance(entry, AlertView):
+            self.post_message(MuteRequested(entry.rule, not entry.muted))
+        else:
+            self.notify("Alerts can be muted, lines of the log cannot.", severity="warning")
+
+    def copy_text(self) -> str:
+        """Return the selected line."""
+        entry = self._entry()
+        if isinstance(entry, AlertView):
+            return f"{entry.explanation} {entry.remedy}"
+        return entry.text if entry else ""
+
+
+class NarratorLine(Panel, can_focus=False):
+    """Whole sentences, as many as fit; only one that is longer than the panel is wrapped."""
+
+    DEFAULT_CSS = "NarratorLine { height: 2; }"
+    framed: ClassVar[bool] = False
+    ALLOW_MAXIMIZE = False
+
+    sentences: reactive[tuple[str, ...]] = reactive(())
+
+    def paint(self, width: int, height: int) -> list[Line]:
+        return render.sentence_lines(self.sentences, width, height, self.palette)
+
+
+class PhaseBar(Panel, can_focus=False):
+    """The step's phase, speed, duration and memory use in one line."""
+
+    DEFAULT_CSS = "PhaseBar { height: 1; }"
+    framed: ClassVar[bool] = False
+    ALLOW_MAXIMIZE = False
+
+    snapshot: reactive[Snapshot] = reactive(Snapshot, always_update=True)
+    now: reactive[float] = reactive(0.0)
+
+    def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - the base class has it
+        return [render.phase_line(self.snapshot, self.now, width, self.palette)]

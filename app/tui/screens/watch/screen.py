@@ -12,7 +12,6 @@ from textual.containers import Container, Horizontal
 from textual.message import Message
 from textual.reactive import reactive
 
-from grpo_tui.app.feed.narrator import narrate
 from grpo_tui.app.feed.replay import ReplayFeed
 from grpo_tui.app.feed.snapshot import LogLine, Snapshot
 from grpo_tui.app.feed.stored import snapshot_of
@@ -29,20 +28,20 @@ from grpo_tui.app.tui.screens.run_keys import (
     ControlScreen,
 )
 from grpo_tui.app.tui.screens.watch import texts
-from grpo_tui.app.tui.screens.watch.panels import Curves
-from grpo_tui.app.tui.widgets.alerts_log import AlertsLog, with_closed
+from grpo_tui.app.tui.screens.watch.panels import (
+    AlertsLog,
+    Answers,
+    Curves,
+    Groups,
+    NarratorLine,
+    PhaseBar,
+)
+from grpo_tui.app.tui.screens.watch.state import WatchState, log_entries
 from grpo_tui.app.tui.widgets.find_bar import FindBar
-from grpo_tui.app.tui.widgets.groups import Groups
-from grpo_tui.app.tui.widgets.lanes import Lanes
-from grpo_tui.app.tui.widgets.narrator_line import NarratorLine
-from grpo_tui.app.tui.widgets.phase_bar import PhaseBar
 from grpo_tui.experiments.errors import StoreError
 
 # actions that need a run
-READING = frozenset({"prompt(1)", "seek(-1)", "step(-1)", "aside(-1)", "explain_chart", "metrics",
-                     "open", "explain_alert", "mute"})  # fmt: skip
-
-REPLAYED: Final = {"pause": "pause", "present": "last step"}  # keys that act on a replay
+READING: Final = frozenset({"prompt(1)", "seek(-1)", "metrics", "open", "mute"})
 
 
 class WatchScreen(ControlScreen):
@@ -52,37 +51,36 @@ class WatchScreen(ControlScreen):
     CSS_PATH = "watch.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
         *CONTROL_BINDINGS,
-        Binding("f", "freeze", "freeze view", id="watch.freeze",
-                tooltip="Freeze the view; the run continues"),
         Binding("n", "prompt(1)", "next prompt", id="watch.next",
                 tooltip="Show the next prompt of the step", key_display="n p"),
         Binding("p", "prompt(-1)", "previous prompt", id="watch.previous", show=False,
                 tooltip="Show the previous prompt of the step"),
-        Binding("less_than_sign", "seek(-1)", "step", id="watch.back", key_display="< >",
+        Binding("less_than_sign", "seek(-1)", "previous step", id="watch.back", key_display="< >",
                 tooltip="The step before, while the run continues; in a replay, go there"),
-        Binding("greater_than_sign", "seek(1)", "later step", id="watch.forth", show=False,
+        Binding("greater_than_sign", "seek(1)", "next step", id="watch.forth", show=False,
                 tooltip="The step after"),
-        Binding("left_curly_bracket", "seek(-10)", "ten steps", id="watch.back_far", show=False,
-                tooltip="Ten steps earlier"),
-        Binding("right_curly_bracket", "seek(10)", "ten steps later", id="watch.forth_far",
+        Binding("left_curly_bracket", "seek(-10)", "ten steps back", id="watch.back_far",
+                show=False, tooltip="Ten steps earlier"),
+        Binding("right_curly_bracket", "seek(10)", "ten steps on", id="watch.forth_far",
                 show=False, tooltip="Ten steps later"),
+        Binding("equals_sign", "pace(2)", "faster", id="watch.faster", key_display="- =",
+                tooltip="Replay twice as fast"),
+        Binding("minus", "pace(0.5)", "slower", id="watch.slower", show=False,
+                tooltip="Replay half as fast"),
+        unbound("freeze", "freeze view", "watch.freeze", "Freeze the view; the run continues"),
         unbound("present", "latest step", "watch.present",
                 "Back to the step that the run is at; in a replay, to its end"),
-        Binding("right_square_bracket", "pace(2)", "speed", id="watch.faster", key_display="[ ]",
-                tooltip="Replay twice as fast"),
-        Binding("left_square_bracket", "pace(0.5)", "slower", id="watch.slower", show=False,
-                tooltip="Replay half as fast"),
     ]  # fmt: skip
 
     frozen: reactive[bool] = reactive(False, repaint=False)
-    place: reactive[int] = reactive(0, repaint=False)
+    prompt: reactive[int] = reactive(0, repaint=False)
     past: reactive[Snapshot | None] = reactive(None, repaint=False)  # the earlier step on screen
 
     def __init__(self) -> None:
         super().__init__()
-        self._shown_run = ""
+        self._run = ""  # the id of the run on screen
         self._seeking = 0  # the step that is being read
-        self._taken: Snapshot | None = None  # the earlier step that Rollouts has shown
+        self._followed: Snapshot | None = None  # the earlier step that Rollouts has opened
 
     def body(self) -> ComposeResult:
         """Two status lines, three panels side by side, alerts below."""
@@ -91,25 +89,24 @@ class WatchScreen(ControlScreen):
         with Horizontal(id="panels"):
             yield Curves(id="curves")
             with Container(id="step"):
-                yield Lanes(id="answers")
+                yield Answers(id="answers")
                 yield Groups(id="groups")
         yield AlertsLog(id="alerts")
 
     def show(self, snapshot: Snapshot) -> None:
         """Pass the snapshot to the panels, unless the view is frozen."""
-        if snapshot.head.id != self._shown_run:
+        if snapshot.head.id != self._run:
+            self._run, self.frozen = snapshot.head.id, False
             self._return()
-        self._shown_run = snapshot.head.id
         self.query_one(PhaseBar).snapshot = snapshot
         bar = self.key_bar
-        controlled = snapshot.active and not snapshot.reading
-        bar.hidden = frozenset() if controlled else CONTROLS | {"freeze"}
+        bar.hidden = frozenset() if snapshot.active and not snapshot.reading else CONTROLS
         if snapshot.status == "empty":
             bar.hidden |= READING
-        replayed = REPLAYED if self.replay is not None else {}
-        bar.renamed = {**replayed, **HELD} if ControlledRun.of(snapshot).held else replayed
-        if not self.frozen:
-            self._hand_down(snapshot)
+        replayed = {"pause": "pause"} if self.replay is not None else {}
+        paused = ControlledRun.of(snapshot).held
+        bar.renamed = {**replayed, **HELD} if paused else replayed
+        self._draw()
 
     @property
     def replay(self) -> ReplayFeed | None:
@@ -134,75 +131,63 @@ class WatchScreen(ControlScreen):
 
     def exports(self) -> Mapping[str, Writer]:
         """The curves as CSV, everything as JSON or Markdown."""
-        shown, session = self.query_one(Curves).snapshot, self.workbench.session
-        if shown.status == "empty" or session is None:
+        snapshot, session = self.query_one(Curves).snapshot, self.workbench.session
+        if snapshot.status == "empty" or session is None:
             return {}
         run, ask = session.run, self.workbench.reader.ask
         return {
-            "csv": lambda: ask(lambda reader: texts.as_csv(reader, run, shown)),
-            "json": lambda: ask(lambda reader: texts.as_json(reader, run, shown)),
-            "md": lambda: texts.as_markdown(shown),
+            "csv": lambda: ask(lambda reader: texts.as_csv(reader, run, snapshot)),
+            "json": lambda: ask(lambda reader: texts.as_json(reader, run, snapshot)),
+            "md": lambda: texts.as_markdown(snapshot),
         }
 
-    def _hand_down(self, snapshot: Snapshot) -> None:
-        place = min(self.place, max(0, len((self.past or snapshot).groups) - 1))
-        shown = self.past or snapshot
-        groups = self.query_one(Groups)
-        self.query_one(NarratorLine).sentences = self._sentences(snapshot, place)
-        self.query_one(Curves).snapshot = snapshot
-        groups.snapshot = shown.scored
-        lanes = self.query_one(Lanes)
-        lanes.snapshot = groups.snapshot if self.focused is groups else shown
-        groups.marks = lanes.snapshot.groups_step == groups.snapshot.groups_step
-        self.query_one(AlertsLog).snapshot = snapshot
+    @property
+    def state(self) -> WatchState:
+        """What the panels draw."""
+        return WatchState(snapshot=self.snapshot, past=self.past, prompt=self.prompt,
+                          on_groups=self.focused is self.query_one(Groups))  # fmt: skip
+
+    def _draw(self) -> None:
+        if self.frozen or not self.is_mounted:
+            return
+        state, answers, groups = self.state, self.query_one(Answers), self.query_one(Groups)
+        self.query_one(NarratorLine).sentences = state.sentences
+        self.query_one(Curves).snapshot = self.query_one(AlertsLog).snapshot = state.snapshot
+        groups.snapshot, answers.snapshot = state.groups, state.answers
+        groups.linked = state.answers.groups_step == state.groups.groups_step
 
     def on_descendant_focus(self) -> None:
         """Show the answers of the groups that have the focus, or those that are being sampled."""
-        if not self.frozen:
-            self._hand_down(self.snapshot)
-
-    def _sentences(self, snapshot: Snapshot, place: int) -> tuple[str, ...]:
-        """What happens in the step on screen, or what happened in an earlier one."""
-        if self.past is None:
-            return narrate(snapshot, place)
-        back = f"Step {self.past.step}, seen from step {snapshot.current_step}. esc returns."
-        return back, *narrate(self.past, place)
+        self._draw()
 
     def tick(self, now: float) -> None:
         """Update the elapsed time of the phase, and of the environments that are waited for."""
-        self.query_one(PhaseBar).now = now
-        self.query_one(Lanes).now = now
+        self.query_one(PhaseBar).now = self.query_one(Answers).now = now
 
     def places(self) -> Iterator[Found]:
         """The prompts on screen, by their answers as well, and the lines of the log."""
-        for place, group in enumerate(self.query_one(Lanes).snapshot.groups):
+        for index, group in enumerate(self.query_one(Answers).snapshot.groups):
             answers = " ".join(rollout.text for rollout in group.rollouts)
-            yield Found(f"Prompt {place + 1}: {safe(group.prompt_text, ' ')}", "", also=answers,
-                        go=partial(setattr, self, "place", place))  # fmt: skip
+            yield Found(f"Prompt {index + 1}: {safe(group.prompt_text, ' ')}", "", also=answers,
+                        go=partial(setattr, self, "prompt", index))  # fmt: skip
         log = self.query_one(AlertsLog)
-        for line in reversed(with_closed(self.snapshot)):
+        for line in reversed(log_entries(self.snapshot)):
             text = line.text if isinstance(line, LogLine) else line.explanation
             yield Found(f"Log: {safe(text, ' ')}", "", partial(log.go_to, line))
 
-    def watch_place(self) -> None:
+    def watch_prompt(self) -> None:
         """Show the selected prompt in all panels."""
-        if not self.is_mounted:
-            return
-        self.query_one(Lanes).place = self.place
-        self.query_one(Groups).place = self.place
-        if not self.frozen:
-            self.query_one(NarratorLine).sentences = self._sentences(self.snapshot, self.place)
+        if self.is_mounted:
+            self.query_one(Answers).prompt = self.query_one(Groups).prompt = self.prompt
+            self._draw()
 
     def watch_frozen(self, frozen: bool) -> None:
-        """Show that the view is frozen, or catch up."""
-        if not self.is_mounted:
-            return
-        if frozen:
+        """Say that the view is frozen, or catch up."""
+        if frozen and self.is_mounted:
             step = (self.past or self.snapshot).current_step
-            sentence = f"Only the view is frozen, in step {step}. f unfreezes it."
+            sentence = f"Only the view is frozen, in step {step}. esc unfreezes it."
             self.query_one(NarratorLine).sentences = (sentence,)
-        else:
-            self._hand_down(self.snapshot)
+        self._draw()
 
     def action_freeze(self) -> None:
         if self.frozen or self.snapshot.active:
@@ -212,19 +197,19 @@ class WatchScreen(ControlScreen):
 
     def action_prompt(self, by: int) -> None:
         """Select another prompt, wrapping around at the ends."""
-        count = len((self.past or self.snapshot).groups)
+        count = len(self.state.step.groups)
         if count:
-            self.place = (min(self.place, count - 1) + by) % count
+            self.prompt = (min(self.prompt, count - 1) + by) % count
 
     def action_seek(self, by: int) -> None:
         """Look at an earlier or later step; a replay plays on from there."""
         replay = self.replay
         if replay is None:
-            here = self.past.step if self.past else self.snapshot.groups_step
-            self._look_back((self._seeking or here) + by)
+            step = self.past.step if self.past else self.snapshot.groups_step
+            self._show_step((self._seeking or step) + by)
         else:
-            here = replay.sought if replay.catching_up else self.snapshot.step
-            replay.seek(min(here + by, self.snapshot.head.total_steps or here + by))
+            step = replay.sought if replay.catching_up else self.snapshot.step
+            replay.seek(min(step + by, self.snapshot.head.total_steps or step + by))
             self.workbench.frame_now()
 
     def action_present(self) -> None:
@@ -234,8 +219,9 @@ class WatchScreen(ControlScreen):
         self._return()
 
     def action_escape(self) -> None:
-        """Return to the step that the run is at, before anything else."""
-        if self.past is not None and not self.query_one(FindBar).display:
+        """Unfreeze the view and return to the step that the run is at, before anything else."""
+        if (self.frozen or self.past is not None) and not self.query_one(FindBar).display:
+            self.frozen = False
             self._return()
         else:
             super().action_escape()
@@ -244,7 +230,7 @@ class WatchScreen(ControlScreen):
         self.workers.cancel_group(self, "past")
         self._seeking, self.past = 0, None
 
-    def _look_back(self, step: int) -> None:
+    def _show_step(self, step: int) -> None:
         if step > self.snapshot.step:
             self._return()
         elif self.workbench.session is not None and self.snapshot.step:
@@ -254,7 +240,7 @@ class WatchScreen(ControlScreen):
     @work(exclusive=True, group="past")
     async def _read_step(self, run: int, step: int) -> None:
         try:
-            found = await self.workbench.reader.ask(lambda r: snapshot_of(r, run, step), "past")
+            past = await self.workbench.reader.ask(lambda r: snapshot_of(r, run, step), "past")
         except asyncio.CancelledError:
             return
         except StoreError as error:
@@ -262,8 +248,8 @@ class WatchScreen(ControlScreen):
             self.notify(str(error), severity="error")
             return
         self._seeking = 0
-        if found.groups:
-            self.past = found
+        if past.groups:
+            self.past = past
         else:
             self.notify(f"Step {step} has no recorded groups.")
 
@@ -271,7 +257,7 @@ class WatchScreen(ControlScreen):
         """Show the earlier step, or the present again."""
         if self.is_mounted:
             self.refresh_bindings()
-            self._hand_down(self.snapshot)
+            self._draw()
 
     def action_pace(self, factor: float) -> None:
         """Replay faster or slower."""
@@ -307,16 +293,16 @@ class WatchScreen(ControlScreen):
     def going_to(self, mode: str) -> Message | None:
         """Rollouts follows to the earlier step on screen, once; then it stays where one moves."""
         past = self.past
-        if mode != "rollouts" or past is None or past is self._taken or not past.groups:
+        if mode != "rollouts" or past is None or past is self._followed or not past.groups:
             return None
-        self._taken = past
-        group = past.groups[min(self.place, len(past.groups) - 1)]
+        self._followed = past
+        group = past.groups[min(self.prompt, len(past.groups) - 1)]
         return RolloutOpened(self.run_on_watch, past.groups_step, group.origin, group.index, 0)
 
     @on(RolloutOpened)
     def rollouts_follow(self) -> None:
         """An answer of the earlier step is opened, and stays open there."""
-        self._taken = self.past
+        self._followed = self.past
 
     def receive(self, message: Message) -> None:
         """Show the metric that the palette found."""
@@ -327,4 +313,4 @@ class WatchScreen(ControlScreen):
     def show_prompt(self, message: PromptFocused) -> None:
         """Show the prompt that a panel chose."""
         message.stop()
-        self.place = message.place
+        self.prompt = message.prompt

@@ -159,7 +159,7 @@ async def test_the_cursor_of_runs_is_on_the_run_that_was_opened(store: Path) -> 
         assert screen.view.selected.name == "lone-wolf"
         await watch(app, pilot, "other-1")
         await pilot.press("1")
-        assert screen.view.selected.name == "other-1"
+        await until(app, lambda: getattr(screen.view.selected, "name", "") == "other-1")
 
 
 async def test_runs_that_were_marked_are_compared_however_one_goes_there(store: Path) -> None:

@@ -67,7 +67,7 @@ async def test_numbers_on_screen_equal_the_store_and_the_command(
         await until(app, lambda: "raw reward" in frames.text(app))
         text = frames.text(app)
         assert "step 6" in text
-        for key in screen.view.known_metrics():
+        for key in screen.view.metric_keys():
             cells = whole["metrics"][key]["runs"]
             for ref, run in zip(refs, (1, 2), strict=True):
                 own = screen.view.cell(key, ref)
@@ -309,26 +309,26 @@ async def test_hidden_and_dropped_runs_leave_the_charts_but_keep_their_marks(sto
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await opened(app, pilot)
         fox = screen.view.refs[1]
-        look = screen.view.look(fox, PALETTES["dark"])
+        look = screen.view.marker(fox, PALETTES["dark"])
         await pilot.press("space")
         await pilot.pause()
-        assert [run.id for run in screen.view.drawn] == [fox]
+        assert [run.id for run in screen.view.visible_runs] == [fox]
         screen.query_one(RunsPanel).focus()
         await pilot.press("down", "space")
         await pilot.pause()
-        assert [run.id for run in screen.view.drawn] == [fox]
+        assert [run.id for run in screen.view.visible_runs] == [fox]
         await pilot.press("up", "space", "x")
         await settled(pilot, screen)
         assert [run.id for run in screen.view.runs] == [fox]
-        assert screen.view.look(fox, PALETTES["dark"]) == look
+        assert screen.view.marker(fox, PALETTES["dark"]) == look
 
 
 def test_thirty_runs_are_told_apart_by_mark_and_colour_together() -> None:
     view = View().with_refs([str(number) for number in range(30)])
     for palette in PALETTES.values():
-        looks = {(one := view.look(ref, palette)).mark + str(one.colour) for ref in view.refs}
+        looks = {(one := view.marker(ref, palette)).mark + str(one.colour) for ref in view.refs}
         assert len(looks) == 30
-        first = [view.look(str(number), palette) for number in range(10)]
+        first = [view.marker(str(number), palette) for number in range(10)]
         assert len({look.mark for look in first}) == 10
 
 

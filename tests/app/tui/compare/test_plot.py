@@ -98,7 +98,7 @@ def test_each_value_of_a_sparse_curve_has_a_mark(made: Made) -> None:
     # 80 dots: step 20 is at dot 39.5, drawn as 40, in cell 20; .5 of 24 dots is row 11 or 12
     assert marks(drawn(view), "●") == [(39, 0), (20, 2), (0, 5)]
     cell = drawn(view)[0][39]
-    assert cell == ("●", view.look("r0", DARK).colour, True)
+    assert cell == ("●", view.marker("r0", DARK).colour, True)
 
 
 def test_a_sparse_curve_of_many_values_has_marks_like_a_dense_one(made: Made) -> None:
@@ -327,9 +327,9 @@ def test_a_title_has_the_value_of_each_run_at_the_crosshair(made: Made) -> None:
     after = readouts(chart_of(view), view, DARK)[1].look
     there = readouts(chart_of(before), before, DARK)[1].look
     assert after == style(DARK.label)
-    assert there == style(view.look("r1", DARK).colour)
+    assert there == style(view.marker("r1", DARK).colour)
     mark = readouts(chart_of(view), view, DARK)[1].mark
-    assert mark == ("■ ", style(view.look("r1", DARK).colour, bold=True))
+    assert mark == ("■ ", style(view.marker("r1", DARK).colour, bold=True))
 
 
 def test_a_run_without_the_metric_says_none_apart_from_its_name(made: Made) -> None:

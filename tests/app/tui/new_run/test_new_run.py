@@ -329,6 +329,27 @@ async def test_the_last_line_has_the_keys_of_the_page(store: Path) -> None:
         assert frames.frame(app)[-1].startswith(" ⏎ edit  L launch…")
 
 
+async def test_a_page_is_copied_as_text_and_of_the_prompts_the_chosen_one(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot)
+        (example,) = EXAMPLES["examples"]
+        other = {**example, "text": "say\n\x1b[31mred"}
+        screen.view = replace(screen.view, examples={**EXAMPLES, "examples": [example, other]})
+        panel = screen.query_one(PagePanel)
+        assert panel.copy_text().splitlines()[0].startswith("answers")
+        await turn_to(pilot, screen, "prompts")
+        assert panel.copy_text() == "1 + 2 = ?"
+        await pilot.press("n")
+        assert panel.copy_text().startswith("say\n")
+        assert "\x1b" not in panel.copy_text()
+        await pilot.press("p", "p")
+        assert screen.view.example == 1
+        for page in PAGES[:-1]:
+            await turn_to(pilot, screen, page)
+            assert panel.copy_text()
+
+
 async def test_taking_a_change_back_ends_typing(store: Path) -> None:
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:

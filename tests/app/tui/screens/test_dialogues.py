@@ -12,7 +12,7 @@ from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.looks.colours import PALETTES, style
 from grpo_tui.app.tui.screens.rollouts import RolloutsScreen
 from grpo_tui.app.tui.screens.rollouts.screen import AnswerPanel
-from grpo_tui.app.tui.widgets.lanes import lane_lines
+from grpo_tui.app.tui.screens.watch.render import lane_lines
 from tests.app import dialogues, frames
 from tests.app.frames import LOOKS, SIZES
 from tests.app.script import FIRST_WALL_TIME
@@ -39,8 +39,10 @@ def at_rest(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_replies_and_tool_calls_are_dim() -> None:
     palette = PALETTES["dark"]
     game, sums = dialogues.groups()
-    for one, reply in ((game.rollouts[0], "‹lower›"), (sums.rollouts[0], "⚙ calculator(17*23)")):
-        spans = [span for line in lane_lines(one, 80, 3, palette, 1.0) for span in line]
+    for group, reply in ((game, "‹lower›"), (sums, "⚙ calculator(17*23)")):
+        spans = [
+            span for line in lane_lines(group.rollouts[0], 80, 3, palette, group) for span in line
+        ]
         assert {look for text, look in spans if reply in text} == {style(palette.label)}
         own = {look for text, look in spans if text.strip() in ("62", "391")}
         assert own == {style(palette.text)}

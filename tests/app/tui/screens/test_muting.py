@@ -22,7 +22,8 @@ from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.looks.colours import PALETTES
 from grpo_tui.app.tui.screens.runs.render import preview_lines
 from grpo_tui.app.tui.screens.runs.state import load_preview
-from grpo_tui.app.tui.widgets.alerts_log import AlertsLog, alert_lines, dated
+from grpo_tui.app.tui.screens.watch.panels import AlertsLog
+from grpo_tui.app.tui.screens.watch.render import alert_lines, dated
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder
 from grpo_tui.experiments.store import ExperimentStore
@@ -103,13 +104,13 @@ async def test_a_muted_alert_no_longer_counts_and_the_same_key_takes_it_back(
     async with app.run_test(size=size) as pilot:
         walk = Walk(app, pilot)
         await on_alerts(walk, "2 open")
-        await walk.press("m")
+        await walk.press("x")
         await walk.see("1 open · 1 muted")
         await until(app, lambda: len(muted(store)) == 1)
-        await walk.press("m")
-        await walk.see("all quiet · 2 muted", "muted in this run")
+        await walk.press("x")
+        await walk.see("no alerts · 2 muted", "muted in this run")
         await until(app, lambda: muted(store) == frozenset(RULES))
-        await walk.press("m")
+        await walk.press("x")
         await walk.see("1 open · 1 muted")
         await until(app, lambda: len(muted(store)) == 1)
 
@@ -124,10 +125,10 @@ async def test_what_was_muted_is_muted_in_the_next_window_and_left_out_of_the_pr
         walk = Walk(app, pilot)
         log = await on_alerts(walk, "1 open · 1 muted")
         await walk.press("down", "enter")
-        await walk.see("61 % of the answers", "in this run; m in the list unmutes it")
+        await walk.see("61 % of the answers", "in this run; x in the list unmutes it")
         await walk.press("escape")
-        log.action_step(1)
-        await walk.press("m")
+        log.action_move(1, 0)
+        await walk.press("x")
         await walk.see("Alerts can be muted, lines of the log cannot.")
         assert muted(store) == {"most_truncated"}
     with closing(StoreReader(store)) as reader:
@@ -168,7 +169,7 @@ async def test_a_view_that_may_only_look_mutes_nothing(store: Path) -> None:
     async with app.run_test(size=(120, 40), notifications=True) as pilot:
         walk = Walk(app, pilot)
         await on_alerts(walk, "2 open")
-        await walk.press("m")
+        await walk.press("x")
         await walk.see("This view is read-only.", "2 open")
         await pilot.pause()
         assert muted(store) == frozenset()
@@ -181,7 +182,7 @@ async def test_a_store_that_does_not_take_it_has_it_speak_again(store: Path) -> 
     async with app.run_test(size=(120, 40), notifications=True) as pilot:
         walk = Walk(app, pilot)
         await on_alerts(walk, "2 open")
-        await walk.press("m")
+        await walk.press("x")
         await walk.see("the run has no alert", "2 open")
 
 

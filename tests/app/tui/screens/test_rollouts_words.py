@@ -21,6 +21,7 @@ from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.looks.colours import PALETTES
 from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.screens.rollouts.render import (
+    _ratio_line,
     function_lines,
     history_line,
     notable,
@@ -39,6 +40,7 @@ from grpo_tui.experiments.record.recorder import Recorder
 from grpo_tui.experiments.values import GroupView, TokenRow
 from tests.app import frames
 from tests.app.inspector.test_groups import group, rollout
+from tests.app.inspector.test_inspector import term
 from tests.app.rest import until
 from tests.app.script import CONFIG, answer, scored
 from tests.app.stored import STEPS, record, run_events, with_ends
@@ -293,3 +295,15 @@ def test_an_answer_like_its_siblings_is_marked_neither_good_nor_bad() -> None:
     marks = said(verdict_lines(verdicts(one, group(0, one, twin)), PALETTE))
     assert "· same as b" in marks
     assert "✗" not in marks
+
+
+@pytest.mark.parametrize("width", [52, 60, 100])
+def test_the_diamond_is_beyond_its_bound_only_where_the_ratio_is(width: int) -> None:
+    for ratio in (0.01, 0.79, 0.8, 1.0, 1.1, 1.2, 1.21, 50.0):
+        line = _ratio_line(term(ratio=ratio, low=0.8, high=1.2, side="free"), width, PALETTE)
+        drawn = said([line])
+        assert len(drawn) <= width
+        before, _, rest = drawn.partition(".8")
+        between, _, after = rest.partition("1.2")
+        parts = [(ratio < 0.8, before), (0.8 <= ratio <= 1.2, between), (ratio > 1.2, after)]
+        assert all(("◆" in part) is there for there, part in parts), drawn

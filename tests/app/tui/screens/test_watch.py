@@ -23,11 +23,16 @@ from grpo_tui.app.tui.looks.colours import PALETTES
 from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.screens.rollouts import RolloutsScreen
 from grpo_tui.app.tui.screens.watch import WatchScreen
-from grpo_tui.app.tui.screens.watch.panels import Curves
-from grpo_tui.app.tui.widgets.alerts_log import AlertsLog, alert_lines, counted
-from grpo_tui.app.tui.widgets.groups import Groups, signal_line, why_line
-from grpo_tui.app.tui.widgets.lanes import LEAD, Lanes, lane_lines
-from grpo_tui.app.tui.widgets.phase_bar import phase_line, spent_in
+from grpo_tui.app.tui.screens.watch.panels import AlertsLog, Answers, Curves, Groups
+from grpo_tui.app.tui.screens.watch.render import (
+    LEAD,
+    alert_lines,
+    lane_lines,
+    phase_line,
+    signal_line,
+    why_line,
+)
+from grpo_tui.app.tui.screens.watch.state import counted, spent_in
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.values import AlertView, BoardView
 from tests.app import frames
@@ -132,7 +137,7 @@ async def test_the_prompt_in_focus_is_named_when_the_run_has_ended(tmp_path: Pat
     app = workbench(Script(steps=4, total_steps=4, finished=True).events(), tmp_path)
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot, app)
-        lanes = app.screen.query_one(Lanes)
+        lanes = app.screen.query_one(Answers)
         assert lanes.group is not None
         title = f"answers to prompt 1: {question(lanes.group.prompt_text)}"
         assert f"╭─ {title} " in frames.text(app)
@@ -185,13 +190,13 @@ async def test_a_frozen_view_holds_while_the_run_goes_on(tmp_path: Path) -> None
     app = Workbench(tmp_path / "none.db", feed=feed, mode="watch", clock=lambda: FIRST_WALL_TIME)
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot, app)
-        await pilot.press("f")
+        app.screen.action_freeze()  # type: ignore[attr-defined]
         before = app.screen.query_one(Curves).snapshot
         for _ in range(4):
             app.frame_now()
         assert app.screen.query_one(Curves).snapshot is before
         assert "frozen" in frames.text(app)
-        await pilot.press("f")
+        await pilot.press("escape")
         assert app.screen.query_one(Curves).snapshot is not before
 
 
@@ -204,8 +209,9 @@ def rows_of(app: Workbench, which: str) -> list[str]:
 
 @pytest.mark.parametrize("length", range(28, 36))
 def test_the_mark_of_an_answer_is_on_no_line_alone(length: int) -> None:
-    (one, *_) = scored(1, 0, (17, 25), [("x" * length, True, True)] * 4).group.rollouts
-    lines = lane_lines(replace(one, finish="stop"), LEAD + 16, 4, PALETTES["dark"], 1.0)
+    group = scored(1, 0, (17, 25), [("x" * length, True, True)] * 4).group
+    one = replace(group.rollouts[0], finish="stop")
+    lines = lane_lines(one, LEAD + 16, 4, PALETTES["dark"], group)
     texts = ["".join(text for text, _ in line).strip() for line in lines]
     assert "x▪" in "".join(texts)
     assert "▪" not in texts
@@ -230,7 +236,7 @@ async def test_the_groups_scored_last_can_be_read_while_the_next_step_is_sampled
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot, app)
         last = [e.group for e in events if isinstance(e, ev.GroupScored) and e.step == 24]
-        groups, answers = app.screen.query_one(Groups), app.screen.query_one(Lanes)
+        groups, answers = app.screen.query_one(Groups), app.screen.query_one(Answers)
         assert groups.snapshot.groups == tuple(last)
         assert "step 24" in rows_of(app, "#groups")[0]
         assert "step 25" in rows_of(app, "#answers")[0]
@@ -313,16 +319,16 @@ async def test_a_frozen_view_names_its_step(tmp_path: Path) -> None:
     app = workbench(SHORT.sampling(), tmp_path)
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot, app)
-        await pilot.press("f")
+        app.screen.action_freeze()  # type: ignore[attr-defined]
         await settle(pilot, app)
-        assert "Only the view is frozen, in step 25. f unfreezes it." in frames.text(app)
+        assert "Only the view is frozen, in step 25. esc unfreezes it." in frames.text(app)
 
 
 async def test_a_run_that_has_ended_cannot_be_frozen(tmp_path: Path) -> None:
     app = workbench(Script(steps=4, total_steps=4, finished=True).events(), tmp_path)
     async with app.run_test(size=(80, 24), notifications=True) as pilot:
         await settle(pilot, app)
-        await pilot.press("f")
+        app.screen.action_freeze()  # type: ignore[attr-defined]
         await settle(pilot, app)
         assert app.said[-1].text == "The run has ended: there is nothing to freeze."
         assert "Only the view is frozen" not in frames.text(app)
@@ -331,10 +337,10 @@ async def test_a_run_that_has_ended_cannot_be_frozen(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("status", "note"),
     [
-        ("running", "all quiet"),
+        ("running", "no alerts"),
         ("failed", "run failed"),
         ("lost", "run lost"),
-        ("completed", "all quiet"),
+        ("completed", "no alerts"),
     ],
 )
 def test_a_run_that_failed_is_not_called_quiet(status: Status, note: str) -> None:
@@ -367,7 +373,7 @@ async def test_an_alert_is_counted_at_the_top_and_told_in_full(tmp_path: Path) -
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot, app)
         panel = app.screen.query_one("#alerts", AlertsLog)
-        assert panel.note.startswith("all quiet")
+        assert panel.note.startswith("no alerts")
         panel.focus()
         place = next(
             n for n, one in enumerate(panel.entries)
@@ -431,9 +437,10 @@ def test_a_phase_shows_its_progress_and_its_time_while_it_goes_on() -> None:
 
 
 def test_an_end_mark_has_the_last_words_beside_it() -> None:
-    one = replace(scored(1, 0, (1, 1), [("x", True, False)]).group.rollouts[0], text="ten and two")
+    group = scored(1, 0, (1, 1), [("x", True, False)]).group
+    one = replace(group.rollouts[0], text="ten and two")
     room = len("ten and two")
-    rows = lane_lines(one, LEAD + room, 3, PALETTES["dark"], 1.0)
+    rows = lane_lines(one, LEAD + room, 3, PALETTES["dark"], group)
     assert ["".join(text for text, _ in row).strip() for row in rows][1:] == ["two▪", ""]
 
 
@@ -441,14 +448,14 @@ async def test_zoom_gives_a_panel_the_screen_and_gives_it_back(tmp_path: Path) -
     app = workbench(SHORT.events(), tmp_path)
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot, app)
-        app.screen.query_one(Lanes).focus()
+        app.screen.query_one(Answers).focus()
         await pilot.press("z")
         frames.check(app)
-        assert app.screen.query_one(Lanes).size.width >= 118
+        assert app.screen.query_one(Answers).size.width >= 118
         await until(app, lambda: "z all panels" in frames.frame(app)[-1])
         await pilot.press("escape")
         await pilot.pause()
-        assert app.screen.query_one(Lanes).size.width < 80
+        assert app.screen.query_one(Answers).size.width < 80
         await until(app, lambda: "all panels" not in frames.frame(app)[-1])
 
 
@@ -486,7 +493,7 @@ async def test_a_replay_has_keys_for_speed_and_position_and_none_that_do_nothing
         await at(4)
         await pilot.press("less_than_sign")
         await at(3)
-        await pilot.press("right_square_bracket", "right_square_bracket")
+        await pilot.press("equals_sign", "equals_sign")
         assert feed.speed == 4
         await settle(pilot, app)
         assert "×4" in frames.text(app)
@@ -516,7 +523,7 @@ async def test_earlier_steps_are_looked_at_while_the_run_goes_on(tmp_path: Path)
         screen = app.screen
         assert isinstance(screen, WatchScreen)
         await until(app, lambda: screen.snapshot.groups_step == 6, app.frame_now)
-        lanes, groups = screen.query_one(Lanes), screen.query_one("#groups", Groups)
+        lanes, groups = screen.query_one(Answers), screen.query_one("#groups", Groups)
 
         async def back_at(step: int) -> None:
             await until(app, lambda: screen.past is not None and screen.past.step == step)
@@ -603,7 +610,7 @@ async def test_an_answer_of_an_earlier_step_opens_on_rollouts(tmp_path: Path) ->
     app = Workbench(path, feed=feed, mode="watch")
     async with app.run_test(size=(120, 40)) as pilot:
         await until(app, lambda: app.screen.snapshot.step == 6)  # type: ignore[attr-defined]
-        app.screen.query_one(Lanes).focus()
+        app.screen.query_one(Answers).focus()
         await pilot.press("less_than_sign")
         await until(app, lambda: getattr(app.screen.past, "step", 0) == 5)  # type: ignore[attr-defined]
         await pilot.press("enter")
@@ -642,3 +649,32 @@ async def test_rollouts_follow_to_the_earlier_step_once(tmp_path: Path) -> None:
         await until(app, lambda: rollouts_at(4))
         await pilot.press("3", "4")
         await until(app, lambda: rollouts_at(4))
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_wide_rewards_leave_the_text_of_the_answers_in_its_panel(
+    size: tuple[int, int], tmp_path: Path
+) -> None:
+    text = "the first words of an answer that is longer than one line, and its last words"
+    scores = [(-1234.5, -0.0000321), (0.0000022, 1.25), (12345.678, -99.75), (0.5, None)]
+    group = scored(1, 0, (17, 25), [(text, True, True)] * len(scores)).group
+    rollouts = tuple(
+        replace(rollout, text=text, finish="stop", reward=reward, advantage=advantage)
+        for rollout, (reward, advantage) in zip(group.rollouts, scores, strict=True)
+    )
+    event = ev.GroupScored(step=1, group=replace(group, rollouts=rollouts))
+    app = workbench([started(), event], tmp_path)
+    async with app.run_test(size=size) as pilot:
+        await settle(pilot, app)
+        frames.check(app)
+        rows = rows_of(app, "#answers")
+        first = [row for row in rows if "the first" in row]
+        assert len(first) == len(scores)
+        assert len({row.index("the first") for row in first}) == 1  # below each other
+        assert all(row[-1] == "│" for row in first)
+        numbers = [row[4 : row.index("the first")].split() for row in first]
+        assert [row[-1] for row in numbers] == ["−1234", "2.2e−6", "12k", ".5"]
+        pushes = ["".join(row[:-1]) for row in numbers]
+        assert pushes == ["▼−3.2e−5", "▲+1.25", "▼−100", "·"]
+        if size[1] > 24:
+            assert sum("words▪" in row or "last words" in row for row in rows) == len(scores)

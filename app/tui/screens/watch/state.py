@@ -1,0 +1,219 @@
+"""What Watch shows, as values made from a snapshot of the run; knows no Textual."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from grpo_engine.events import REPLACED, Group
+from grpo_engine.metrics import PHASES, phase_seconds, spec, time_of
+from grpo_tui.app.charts.series import Series, axis_end
+from grpo_tui.app.feed.narrator import narrate
+from grpo_tui.app.feed.snapshot import LogLine, ShownGroup, ShownRollout, Snapshot
+from grpo_tui.app.text.numbers import with_unit
+from grpo_tui.experiments.values import AlertView, BoardGroup, BoardRollout
+
+ROOMY, TIGHT = 4, 3  # lines of a chart
+CONSTANT_FROM = 10  # values; before that any metric may look constant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchState:
+    """The run at this moment, the earlier step on screen, and the prompt in focus."""
+
+    snapshot: Snapshot = field(default_factory=Snapshot)
+    past: Snapshot | None = None
+    prompt: int = 0
+    on_groups: bool = False  # whether the groups have the focus
+
+    @property
+    def step(self) -> Snapshot:
+        """The step on screen."""
+        return self.past or self.snapshot
+
+    @property
+    def groups(self) -> Snapshot:
+        """The step of the groups: the last one with scores."""
+        return self.step.scored
+
+    @property
+    def answers(self) -> Snapshot:
+        """The step of the answers: that of the groups if they have the focus."""
+        return self.groups if self.on_groups else self.step
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """What happens in the step on screen, or what happened in an earlier one."""
+        if self.past is None:
+            prompt = min(self.prompt, max(0, len(self.snapshot.groups) - 1))
+            return narrate(self.snapshot, prompt)
+        now = self.snapshot.current_step
+        back = f"Step {self.past.step}, seen from step {now}. esc returns."
+        return back, *narrate(self.past, self.prompt)
+
+
+# -- answers ------------------------------------------------------------------------------------
+
+
+def group_at(snapshot: Snapshot, prompt: int) -> ShownGroup | None:
+    """The group of a prompt, or the last one."""
+    groups = snapshot.groups
+    return groups[min(prompt, len(groups) - 1)] if groups else None
+
+
+def largest_push(group: ShownGroup) -> float:
+    """The group's largest |advantage|, which scales the colours of pushes."""
+    if isinstance(group, BoardGroup):
+        return 1.0
+    return max((abs(item.advantage) for item in group.rollouts if item.advantage), default=1.0)
+
+
+def waits_since(rollout: ShownRollout) -> float | None:
+    """When the environment of an answer was asked for the reply that has not come yet."""
+    return rollout.waits_since if isinstance(rollout, BoardRollout) else None
+
+
+def why_no_push(group: ShownGroup) -> str:
+    """Why no answer of a recorded group is pushed; empty if some are, or if not recorded yet."""
+    return group.no_signal if isinstance(group, Group) else ""
+
+
+def signal_of(snapshot: Snapshot) -> float | None:
+    """The share of the visible step's groups with signal; None until all of them have scores."""
+    groups = snapshot.groups
+    scored = [group for group in groups if isinstance(group, Group) and group.origin == "train"]
+    trained = [group for group in scored if not group.no_signal.endswith(REPLACED)]
+    if not trained or len(scored) < len(groups):
+        return dict(snapshot.signal).get(snapshot.groups_step)
+    return sum(not group.no_signal for group in trained) / len(trained)
+
+
+# -- alerts and log -----------------------------------------------------------------------------
+
+
+def log_entries(snapshot: Snapshot) -> list[AlertView | LogLine]:
+    """The log from the oldest line on; a closed alert is after the lines of its last step."""
+    entries: list[AlertView | LogLine] = list(snapshot.log)
+    active = (*snapshot.open_alerts, *snapshot.muted_alerts)
+    for alert in snapshot.alerts:
+        if alert not in active:
+            later = (i for i, line in enumerate(entries) if line.step > alert.last_step)
+            entries.insert(next(later, len(entries)), alert)
+    return entries
+
+
+def counted(snapshot: Snapshot) -> str:
+    """The number of active alerts, and how many of them are muted."""
+    if snapshot.reading:
+        return "reading the run"
+    count, muted = len(snapshot.open_alerts), len(snapshot.muted_alerts)
+    quiet = f"run {snapshot.status}" if snapshot.status in ("failed", "lost") else "no alerts"
+    text = f"{count} open" if count else quiet
+    return f"{text} · {muted} muted" if muted else text
+
+
+def spent_in(snapshot: Snapshot) -> dict[str, float]:
+    """Seconds of a step in each phase, smoothed as its own are, and in what is no phase."""
+    if not snapshot.step_seconds:
+        return {}
+    series = {name: snapshot.series.get(name) for name in map(time_of, PHASES)}
+    means = {name: item.value for name, item in series.items() if item is not None and item.count}
+    return phase_seconds({**means, "step_time": snapshot.step_seconds})
+
+
+# -- charts -------------------------------------------------------------------------------------
+
+Row = tuple[range, int]
+"""The charts of a row, and the lines that it needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """One chart: its metrics, colour family, and the label of its guide lines."""
+
+    title: str
+    keys: tuple[str, ...]
+    names: tuple[str, ...] = ()
+    family: tuple[str, ...] = ()
+    guide: str = ""
+    short: str = ""  # the title where it leaves no room for the limit
+
+
+FIXED = (
+    Chart("KL to reference", ("kl",), family=("kl",), guide="limit", short="KL"),
+    Chart("held-out accuracy", ("eval/accuracy",), family=("reward",)),
+    Chart("clipped", ("clip_ratio/low_mean", "clip_ratio/high_mean"), ("low", "high"),
+          ("entropy", "clip"), "alert at"),
+    Chart("answers cut", ("completions/clipped_ratio",), family=("clip",), guide="alert at"),
+    Chart("entropy", ("entropy",), family=("entropy",)),
+    Chart("answer length", ("completions/mean_length",), family=("length",)),
+    Chart("loss", ("loss",), family=("loss",)),
+    Chart("gradient norm", ("grad_norm",), family=("gradient",)),
+    Chart("learning rate", ("learning_rate",), family=("rate",)),
+    Chart("step time", ("step_time",), family=("time",)),
+    Chart("tokens per second", ("tokens_per_second",), family=("time",)),
+    Chart("peak memory", ("memory/peak_gb",), family=("memory",)),
+)  # fmt: skip
+
+# The thresholds of alerts behind the guide lines.
+GUIDES = {"kl": "kl", "clip_ratio/low_mean": "clip", "completions/clipped_ratio": "cut"}
+
+
+def charts_of(snapshot: Snapshot) -> tuple[Chart, ...]:
+    """The charts that a run has data for; those that never change come last."""
+    charts = (reward_chart(snapshot), *FIXED)
+    recorded = [chart for chart in charts if any(key in snapshot.series for key in chart.keys)]
+    return tuple(sorted(recorded, key=lambda chart: is_constant(chart, snapshot)))
+
+
+def reward_chart(snapshot: Snapshot) -> Chart:
+    """The chart of the reward and of each of its functions."""
+    names = tuple(snapshot.reward_curves)
+    keys = ("reward", *(f"rewards/{name}/mean" for name in names))
+    return Chart("reward", keys, ("", *names), ("reward",))
+
+
+def is_constant(chart: Chart, snapshot: Snapshot) -> bool:
+    """Whether a chart would be flat lines only; the reward is always drawn."""
+    curves = [snapshot.series[key] for key in chart.keys if key in snapshot.series]
+    return chart.keys[0] != "reward" and all(_never_changes(series) for series in curves)
+
+
+def _never_changes(series: Series) -> bool:
+    return series.count >= CONSTANT_FROM and all(value == series.last for value in series.values)
+
+
+def limit_of(key: str, snapshot: Snapshot) -> float:
+    """The run's limit of a metric; an alert compares several steps with it."""
+    # the first screen does without pydantic
+    from grpo_engine.alerts.rules import CLIP
+    from grpo_engine.config.settings import AlertsConfig
+
+    limit = snapshot.head.config.get("alerts", {}).get(GUIDES[key])
+    return float(limit if limit is not None else getattr(AlertsConfig(), GUIDES[key], CLIP))
+
+
+def guides_of(chart: Chart, snapshot: Snapshot) -> tuple[tuple[float, tuple[str, str]], ...]:
+    """The guide lines of a chart with their words, from the run's settings."""
+    from grpo_engine.alerts.rules import COMPARED  # the first screen does without pydantic
+
+    key = chart.keys[0]
+    if key not in GUIDES:
+        return ()
+    limit = limit_of(key, snapshot)
+    words = f"{chart.guide} {with_unit(limit, spec(key).unit)}"
+    return ((limit, (f"{words} over {COMPARED[GUIDES[key]]} steps", words)),)
+
+
+def rows_of(charts: Sequence[Chart], snapshot: Snapshot, columns: int, least: int) -> list[Row]:
+    """The charts of each row with the lines that it needs; constant ones are one line of text."""
+    live = sum(not is_constant(chart, snapshot) for chart in charts)
+    parts = ((range(live), least), (range(live, len(charts)), 1))
+    rows = [(part[i : i + columns], lines) for part, lines in parts
+            for i in range(0, len(part), columns)]  # fmt: skip
+    if least == ROOMY and charts[0].keys[0] == "reward":  # with the list of its functions
+        rows[0] = (rows[0][0], least + len(charts[0].keys) - 1)
+    return rows
+
+
+def last_step(snapshot: Snapshot) -> int:
+    """The step at the right end of the charts."""
+    return int(axis_end(snapshot.step, snapshot.head.total_steps))
