@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from textual.command import Hits
+from textual.events import Click
 from textual.keys import _character_to_key
 from textual.pilot import Pilot
 
@@ -51,6 +52,16 @@ async def take(app: Workbench, pilot: Pilot[int], text: str, name: str) -> None:
     frames.check(app)
     await pilot.press("enter")
     await pilot.pause()
+
+
+async def test_a_double_click_beside_the_palette_closes_it_once(tmp_path: Path) -> None:
+    app = Workbench(tmp_path / "none.db")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("ctrl+p")
+        palette = app.screen
+        palette.post_message(Click(palette, 1, 1, 0, 0, 1, False, False, False))
+        palette.post_message(Click(palette, 1, 1, 0, 0, 1, False, False, False))
+        await until(app, lambda: app.screen is not palette)
 
 
 async def everything(app: Workbench) -> tuple[Found, ...]:
