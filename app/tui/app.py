@@ -193,7 +193,7 @@ class Workbench(RunApp):
         if isinstance(event, events.Key) and self._is_early(event):
             if not self._early:
                 self._early_until = time.monotonic() + EARLY_S
-                self.set_timer(RETRY_S, self._look_at_early)
+                self.set_timer(RETRY_S, self._check_early)
             self._early.append(event)
         else:
             await self._handle(event)
@@ -218,7 +218,7 @@ class Workbench(RunApp):
             return False
         return key in LEAVING or not isinstance(screen, WorkbenchScreen) or screen.ready
 
-    def _look_at_early(self) -> None:
+    def _check_early(self) -> None:
         self.call_later(self._handle_early)  # not on the timer's own task
 
     async def _handle_early(self) -> None:
@@ -228,7 +228,7 @@ class Workbench(RunApp):
         ):
             await self._handle(self._early.popleft())
         if self._early:
-            self.set_timer(RETRY_S, self._look_at_early)
+            self.set_timer(RETRY_S, self._check_early)
 
     # -- frames -----------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from grpo_tui.app.text.numbers import with_unit
 from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.tui import messages as msg
 from grpo_tui.app.tui.lifecycle import RunApp
-from grpo_tui.app.tui.screens.base import Found, WorkbenchScreen
+from grpo_tui.app.tui.screens.base import Entry, WorkbenchScreen
 from grpo_tui.experiments.errors import StoreError
 from grpo_tui.experiments.values import RunSummary
 
@@ -29,14 +29,14 @@ PARTS = re.compile(r"[^\w+-]+")
 class Finding(Provider):
     """Finds what has a name."""
 
-    _actions: tuple[Found, ...] = ()
-    _others: tuple[Found, ...] = ()
+    _actions: tuple[Entry, ...] = ()
+    _others: tuple[Entry, ...] = ()
 
     async def startup(self) -> None:
         """Read the runs once, and list all names."""
         app, screen = self.app, self.screen
         self._actions = tuple(
-            Found(name, help, go) for name, help, go, *_ in app.get_system_commands(screen)
+            Entry(name, help, go) for name, help, go, *_ in app.get_system_commands(screen)
         )
         if not isinstance(app, RunApp) or not isinstance(screen, WorkbenchScreen):
             return
@@ -66,7 +66,7 @@ def _read(reader: "StoreReader") -> tuple[RunSummary, ...]:
     return reader.runs(limit=MAX_RUNS)
 
 
-def best(entries: Iterable[Found], query: str) -> list[tuple[float, Found]]:
+def best(entries: Iterable[Entry], query: str) -> list[tuple[float, Entry]]:
     """Return what matches all terms of the query with its score, the best first."""
     terms = query.casefold().split()
     scored = ((min(_score(entry, term) for term in terms), entry) for entry in entries if terms)
@@ -74,7 +74,7 @@ def best(entries: Iterable[Found], query: str) -> list[tuple[float, Found]]:
     return sorted(matches, key=lambda match: -match[0])[:MAX_HITS]
 
 
-def _score(entry: Found, term: str) -> float:
+def _score(entry: Entry, term: str) -> float:
     """1 for a whole term of the name or the other terms, less for a part, least in the help."""
     names = f"{entry.name} {entry.also}".casefold()
     if term not in names:
@@ -83,7 +83,7 @@ def _score(entry: Found, term: str) -> float:
     return 1.0 if term in parts else 0.75 if any(p.startswith(term) for p in parts) else 0.5
 
 
-def _metrics(app: RunApp, screen: WorkbenchScreen) -> Iterator[Found]:
+def _metrics(app: RunApp, screen: WorkbenchScreen) -> Iterator[Entry]:
     from grpo_engine.metrics import METRICS, spec
 
     series = screen.snapshot.series
@@ -96,45 +96,45 @@ def _metrics(app: RunApp, screen: WorkbenchScreen) -> Iterator[Found]:
             view = series[key]
             first, last = (with_unit(value, metric.unit) for value in (view.start, view.value))
             go = partial(app.post_message, msg.MetricRequested(key))
-            yield Found(f"Metric: {label}", metric.help, go, metric.also,
+            yield Entry(f"Metric: {label}", metric.help, go, metric.also,
                         f"first {first}, now {last}")  # fmt: skip
         else:
             go_help = partial(screen.explain, f"metric:{key}")
-            yield Found(f"Metric: {label}", metric.help, go_help, metric.also, lacking)
+            yield Entry(f"Metric: {label}", metric.help, go_help, metric.also, lacking)
 
 
-def _runs(app: RunApp, screen: WorkbenchScreen, runs: Sequence[RunSummary]) -> Iterator[Found]:
+def _runs(app: RunApp, screen: WorkbenchScreen, runs: Sequence[RunSummary]) -> Iterator[Entry]:
     open_run, sweeps = screen.snapshot.head, defaultdict(list)
     for run in runs:
         name = safe(run.name or run.id)
         values = (run.status, f"step {run.step}", run.recipe, run.task, *run.tags, run.note)
         summary = " · ".join(filter(None, values))
-        yield Found(f"Run: {name}", summary, partial(app.post_message, msg.RunOpened(run.id)))
+        yield Entry(f"Run: {name}", summary, partial(app.post_message, msg.RunOpened(run.id)))
         if open_run.id and run.id != open_run.id:
             request = msg.CompareRequested((open_run.id, run.id))
-            yield Found(f"Compare with: {name}", summary, partial(app.post_message, request),
+            yield Entry(f"Compare with: {name}", summary, partial(app.post_message, request),
                         "differs, differences")  # fmt: skip
         if run.sweep:
             sweeps[run.sweep_id, run.sweep].append(run.id)
     for (_, sweep), refs in sweeps.items():
         request = msg.CompareRequested(tuple(reversed(refs)))
-        yield Found(f"Compare sweep: {safe(sweep)}", f"{len(refs)} runs: which setting is better, "
+        yield Entry(f"Compare sweep: {safe(sweep)}", f"{len(refs)} runs: which setting is better, "
                     "and how sure that is", partial(app.post_message, request))  # fmt: skip
 
 
-def _settings(app: RunApp) -> Iterator[Found]:
+def _settings(app: RunApp) -> Iterator[Entry]:
     from grpo_engine.config.parse import settings
 
     for path, info in settings().items():
-        yield Found(f"Setting: {path}", info.help.replace("`", ""),
+        yield Entry(f"Setting: {path}", info.help.replace("`", ""),
                     partial(app.post_message, msg.NewRunRequested(setting=path)))  # fmt: skip
 
 
-def _helps(screen: WorkbenchScreen) -> Iterator[Found]:
+def _helps(screen: WorkbenchScreen) -> Iterator[Entry]:
     from grpo_tui.app.tui.dialogs.help.topics import ALERTS, PANELS
 
     for name, part in PANELS.items():
-        yield Found(f"Help: {part.heading}", part.paragraphs[0][1],
+        yield Entry(f"Help: {part.heading}", part.paragraphs[0][1],
                     partial(screen.explain, f"panel:{name}"))  # fmt: skip
     for rule, (what, _) in ALERTS.items():
-        yield Found(f"Help: alert {rule}", what, partial(screen.explain, f"alert:{rule}"))
+        yield Entry(f"Help: alert {rule}", what, partial(screen.explain, f"alert:{rule}"))

@@ -14,7 +14,7 @@ from grpo_tui.app.feed.stored import StoreFeed
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.dialogs.help import HelpScreen
 from grpo_tui.app.tui.finding import Finding, best
-from grpo_tui.app.tui.screens.base import Found
+from grpo_tui.app.tui.screens.base import Entry
 from grpo_tui.app.tui.screens.compare import CompareScreen
 from grpo_tui.app.tui.screens.watch import WatchScreen
 from grpo_tui.app.tui.screens.watch.explore import ExploreScreen
@@ -64,7 +64,7 @@ async def test_a_double_click_beside_the_palette_closes_it_once(tmp_path: Path) 
         await until(app, lambda: app.screen is not palette)
 
 
-async def everything(app: Workbench) -> tuple[Found, ...]:
+async def everything(app: Workbench) -> tuple[Entry, ...]:
     finding = Finding(app.screen)
     await finding.startup()
     return (*finding._actions, *finding._others)
@@ -107,9 +107,9 @@ async def test_the_first_hit_is_the_metric_that_was_meant(
 
 
 def test_whole_words_come_first_then_beginnings_parts_and_the_help() -> None:
-    names = {"in the help": Found("a", "its rate", print), "part": Found("karate", "", print),
-             "beginning": Found("b", "", print, also="rates"),
-             "word": Found("clip (rate)", "", print), "none": Found("c", "", print)}  # fmt: skip
+    names = {"in the help": Entry("a", "its rate", print), "part": Entry("karate", "", print),
+             "beginning": Entry("b", "", print, also="rates"),
+             "word": Entry("clip (rate)", "", print), "none": Entry("c", "", print)}  # fmt: skip
     found = [next(n for n, one in names.items() if one is hit) for _, hit in best(
         names.values(), "RATE")]  # fmt: skip
     assert found == ["word", "beginning", "part", "in the help"]

@@ -379,24 +379,24 @@ def _post_mortem(preview: Preview, width: int, palette: Palette) -> list[Line]:
 
 def _charts(preview: Preview, width: int, height: int, palette: Palette) -> list[Line]:
     count = max(0, height - 2) // (CHART_HEIGHT + 1)
-    drawn = [series for series in preview.series[:3] if len(series.values) > 1][:count]
-    steps = max((series.steps[-1] for series in drawn), default=0)
+    charted = [series for series in preview.series[:3] if len(series.values) > 1][:count]
+    steps = max((series.steps[-1] for series in charted), default=0)
     last = axis_end(steps, preview.detail.summary.total_steps)
-    lines = [line for series in drawn for line in _chart(series, last, width, palette)]
+    lines = [line for series in charted for line in _chart(series, last, width, palette)]
     return [*lines, step_axis(last, width, palette)] if lines else []
 
 
 def _chart(series: MetricSeries, last: float, width: int, palette: Palette) -> list[Line]:
-    about, curve = spec(series.key), Series.of(series.key, series.steps, series.values)
+    metric, curve = spec(series.key), Series.of(series.key, series.steps, series.values)
     columns = max(4, width - LABELS)
     trace = Curve(cut(curve, curve.steps, last, 2 * columns), palette.of_series(series.key),
                   range_colour=None if curve.sparse else palette.raw)  # fmt: skip
     scale = axis_of(series.key, [trace], CHART_HEIGHT)
-    last_value = with_unit(curve.value, about.unit)  # where the line ends
-    title: Line = [(f"{about.label} ", style(palette.label)),
+    last_value = with_unit(curve.value, metric.unit)  # where the line ends
+    title: Line = [(f"{metric.label} ", style(palette.label)),
                    (last_value, style(palette.headline))]  # fmt: skip
     if not curve.sparse:  # the table has the last step's value
-        left = width - cell_len(about.label + last_value) - 1
+        left = width - cell_len(metric.label + last_value) - 1
         title.append((clip(" smoothed", left), style(palette.label)))
     cells = plot([trace], scale, columns, CHART_HEIGHT, palette)
     return [title, *plot_lines(cells, scale, palette)]
@@ -406,7 +406,9 @@ def _evaluations(preview: Preview, width: int, palette: Palette) -> list[Line]:
     """Held-out accuracy before and after training, for each sampling method."""
     lines: list[Line] = []
     for mode in ("greedy", "sampled"):
-        evaluations = [one.metrics for one in preview.evaluations if one.mode == mode]
+        evaluations = [
+            evaluation.metrics for evaluation in preview.evaluations if evaluation.mode == mode
+        ]
         values = [share(metrics["eval/accuracy"]) for metrics in evaluations
                   if metrics.get("eval/accuracy") is not None]  # fmt: skip
         if evaluations:

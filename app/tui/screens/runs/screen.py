@@ -475,7 +475,7 @@ class RunsScreen(ControlScreen):
     def _session(self, run: RunSummary) -> Session | None:
         """The session of a run that trains in this process or is on screen."""
         sessions = (self.workbench.live, self.workbench.session)
-        return next((one for one in sessions if one is not None and one.run == run.key), None)
+        return next((session for session in sessions if session and session.run == run.key), None)
 
     def controlled_run(self) -> ControlledRun | None:
         """The run under the cursor."""
@@ -546,19 +546,19 @@ class RunsScreen(ControlScreen):
         elif runs:
             self.app.push_screen(RemoveDialog(runs), partial(self._remove, runs))
 
-    def _remove(self, runs: tuple[RunSummary, ...], how: str | None) -> None:
+    def _remove(self, runs: tuple[RunSummary, ...], answer: str | None) -> None:
         path = self.workbench.store
         changes: dict[str, Callable[[], str]] = {
             "archive": partial(writes.set_archived, path, runs, True),
             "restore": partial(writes.set_archived, path, runs, False),
             "delete": partial(writes.delete, path, runs),
         }
-        if how not in changes:
+        if answer not in changes:
             return
         self.view = replace(self.view, marked=frozenset())
-        if how != "restore":
-            self._undo.append(changes["restore"] if how == "archive" else self._restore)
-        self._write(changes[how])
+        if answer != "restore":
+            self._undo.append(changes["restore"] if answer == "archive" else self._restore)
+        self._write(changes[answer])
 
     def action_undo(self) -> None:
         """Bring back what was archived or deleted last, also by an earlier process."""
