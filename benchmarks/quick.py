@@ -87,7 +87,7 @@ def policy_with(**settings: Any) -> Policy:
 
 def cases() -> dict[str, tuple[Callable[[], None], Callable[[], None]]]:
     """Map each name to (slower, faster)."""
-    graph, per_row = policy_with(compute="graph"), policy_with(compute="graph", shared_prefix=False)
+    graph, per_row = policy_with(compute="graph"), policy_with(compute="rows")
     separate, kernels = policy_with(compute="graph"), policy_with()
     separate.batching = "separate"
     rows = rows_of(graph)

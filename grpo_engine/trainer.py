@@ -210,7 +210,7 @@ def score_after_update(
     updated_BT = None if result is None else result.updated_logprobs_BT
     scored_groups: Sequence[int] = range(len(samples.groups))
     if result is not None and result.updates and updated_BT is None:
-        is_recorded = run.config.record.tokens != "none"
+        is_recorded = run.config.record.tokens not in ("none", "nothing")
         scored_groups = experience.first_trained_group if is_recorded else ()
         rows = [row for group in scored_groups for row in samples.rows_of(group)]
         if rows:
@@ -267,7 +267,7 @@ def _refuse_without_problems(tasks: Sequence[LoadedTask]) -> None:
     if not any(loaded.task.held_out for loaded in tasks):
         raise DataError(
             f"task {tasks[0].task.name} has no held-out problems; set task.held_out_size or "
-            "task.held_out_split"
+            "task.splits"
         )
 
 

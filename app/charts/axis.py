@@ -14,7 +14,7 @@ from grpo_tui.app.text.numbers import MEGABYTES_BELOW, MINUS
 LABEL_CELLS = 6
 ANY = (-math.inf, math.inf)
 NOISE = 1e-9  # relative; averages of equal values differ by less
-LEAST, MOST = 1e-45, 1e60  # smaller sizes are drawn as 0, larger ones not at all
+SMALLEST, LARGEST = 1e-45, 1e60  # smaller sizes are drawn as 0, larger ones not at all
 DECADE = (1, 2, 5)
 SHIFTS = {"share": 2, "MB": 3}  # powers of ten from a value to its label
 
@@ -32,8 +32,8 @@ class Axis:
 
     def dot(self, value: float, tall: int) -> int:
         """The dot nearest to a value, of `tall` dots from the top down to the bottom."""
-        place = round((self.high - value) * (tall - 1) / (self.high - self.low) - 1e-6)
-        return max(0, min(tall - 1, place))
+        dot = round((self.high - value) * (tall - 1) / (self.high - self.low) - 1e-6)
+        return max(0, min(tall - 1, dot))
 
     def margin(self, height: int) -> list[str]:
         """The label of each row of cells, four dots each; rows without one are blank."""
@@ -54,11 +54,11 @@ def axis(
     It stays within the `natural` range of the metric unless a value is outside. It includes guide
     lines that are at most three times as high as the data, and 0 where the data is near.
     """
-    known = [0.0 if abs(value) < LEAST else value for value in values if abs(value) <= MOST]
-    known = [value for value in known if value > 0 or not log]
-    if not known:
+    finite = [0.0 if abs(value) < SMALLEST else value for value in values if abs(value) <= LARGEST]
+    finite = [value for value in finite if value > 0 or not log]
+    if not finite:
         return Axis(0.0, 1.0)
-    low, high = min(known), max(known)
+    low, high = min(finite), max(finite)
     if unit == "GB" and max(abs(low), abs(high)) < MEGABYTES_BELOW:
         unit = "MB"
     if equal(low, high):
@@ -90,12 +90,12 @@ def _constant(value: float, unit: str, natural: tuple[float, float], log: bool) 
     if log:
         middle, octave = math.log10(value), math.log10(2)
         return Axis(middle - octave, middle + octave, ((middle, label),))
-    least, most = natural if natural[0] <= value <= natural[1] else ANY
+    smallest, limit = natural if natural[0] <= value <= natural[1] else ANY
     reach = abs(value) or 1.0
-    low, high = max(least, value - reach), min(most, value + reach)
-    room = min(value - low, high - value)
-    if room > NOISE * reach:
-        low, high = value - room, value + room
+    low, high = max(smallest, value - reach), min(limit, value + reach)
+    space = min(value - low, high - value)
+    if space > NOISE * reach:
+        low, high = value - space, value + space
     return Axis(low, high, ((value, label),))
 
 
@@ -106,7 +106,7 @@ def _round_ends(
 
     There is one in the middle if there are to be `halves`.
     """
-    found: list[Decimal] = []
+    ends: list[Decimal] = []
     for factor, exponent in _steps((high - low) / 8):
         step = number((factor, exponent))
         first = math.floor(low / step + NOISE)
@@ -116,19 +116,20 @@ def _round_ends(
                 first -= 1
             else:
                 last += 1
-        found = [(n * factor, exponent) for n in range(first, last + 1)]
-        if number(found[-1]) > natural[1] >= high:
-            found[-1] = (round(natural[1]), 0)
-        if texts([found[0], found[-1]], unit):
+        ends = [(n * factor, exponent) for n in range(first, last + 1)]
+        if number(ends[-1]) > natural[1] >= high:
+            ends[-1] = (round(natural[1]), 0)
+        if texts([ends[0], ends[-1]], unit):
             break
-    return found
+    return ends
 
 
-def _steps(most: float) -> Iterator[Decimal]:
+def _steps(limit: float) -> Iterator[Decimal]:
     """The largest of 1, 2 and 5 times a power of ten that is at most this, then coarser ones."""
-    exponent = math.floor(math.log10(most))
-    place = max(i for i, factor in enumerate(DECADE) if not i or number((factor, exponent)) <= most)
-    for turn in count(place):
+    exponent = math.floor(math.log10(limit))
+    factors = [i for i, factor in enumerate(DECADE) if number((factor, exponent)) <= limit]
+    start = max(factors, default=0)
+    for turn in count(start):
         yield DECADE[turn % 3], exponent + turn // 3
 
 
@@ -153,9 +154,9 @@ def _logarithmic(
     marks = [ends[0], ends[-1]]
     if labels > 2 and first < number(middle) < last and texts([ends[0], middle, ends[-1]], unit):
         marks.insert(1, middle)
-    shown = zip(marks, texts(marks, unit), strict=True)
+    pairs = zip(marks, texts(marks, unit), strict=True)
     return Axis(math.log10(first), math.log10(last),
-                tuple((math.log10(number(mark)), text) for mark, text in shown))  # fmt: skip
+                tuple((math.log10(number(mark)), text) for mark, text in pairs))  # fmt: skip
 
 
 def _decade(value: float, below: bool) -> Decimal:
@@ -177,19 +178,19 @@ def _significant(value: float, digits: int) -> Decimal:
 
 def texts(values: Sequence[Decimal], unit: str) -> list[str]:
     """The labels of these numbers; none if one of them is too long or two are alike."""
-    found = [text(value, unit) for value in values]
-    return found if all(found) and len(set(found)) == len(found) else []
+    written = [text(value, unit) for value in values]
+    return written if all(written) and len(set(written)) == len(written) else []
 
 
 def rounded(value: float, unit: str) -> str:
     """The label of a number with about as many digits as the chart's title has, if they fit."""
-    whole = len(f"{abs(value):.0f}")
-    most = 2 if unit == "share" or abs(value) < 1 else max(3, min(4, whole))
-    labels = (text(_significant(value, digits), unit) for digits in range(most, 0, -1))
+    signed = len(f"{abs(value):.0f}")
+    limit = 2 if unit == "share" or abs(value) < 1 else max(3, min(4, signed))
+    labels = (text(_significant(value, digits), unit) for digits in range(limit, 0, -1))
     return next((label for label in labels if label), "")
 
 
-def text(value: Decimal, unit: str = "", room: int = LABEL_CELLS) -> str:
+def text(value: Decimal, unit: str = "", space: int = LABEL_CELLS) -> str:
     """Write a number exactly: `.0032`, `12k`, `3e−5`, `87.5%`; empty if it is too long."""
     digits, exponent = value
     while digits and digits % 10 == 0:
@@ -203,8 +204,8 @@ def text(value: Decimal, unit: str = "", room: int = LABEL_CELLS) -> str:
     forms += [_point(figures, size - up) + mark for up, mark in ((3, "k"), (6, "M"), (9, "G"))
               if 0 < size - up <= 3]  # fmt: skip
     forms += [f"{_point(figures, 1)}e{size - 1}", f"{figures}e{exponent}", plain]
-    whole = (sign + form.replace("-", MINUS) + tail for form in forms)
-    return next((form for form in whole if len(form) <= room), "")
+    signed = (sign + form.replace("-", MINUS) + tail for form in forms)
+    return next((form for form in signed if len(form) <= space), "")
 
 
 def _point(figures: str, size: int) -> str:

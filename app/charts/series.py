@@ -24,14 +24,14 @@ SHORTEST_AXIS = 20
 class Series:
     """All values of a metric; `extended` and `until` return another series.
 
-    Evaluations are `few`: lines join them as they are, and they are never smoothed.
+    Evaluations are `unsmoothed`: lines join them as they are.
     """
 
     steps: "array[int]" = field(default_factory=lambda: array("q"))
     values: "array[float]" = field(default_factory=lambda: array("d"))
     average: "array[float]" = field(default_factory=lambda: array("d"))
     smoothing: float = SMOOTHING
-    few: bool = False
+    unsmoothed: bool = False
     count: int = 0  # of finite values
     mean: float = 0.0  # their average before it is debiased
 
@@ -41,8 +41,9 @@ class Series:
         smoothing: float = SMOOTHING,
     ) -> "Series":  # fmt: skip
         """The series of a metric."""
-        few = key.startswith(EVALUATIONS)
-        return cls(smoothing=0.0 if few else smoothing, few=few).extended(steps, values)
+        unsmoothed = key.startswith(EVALUATIONS)
+        empty = cls(smoothing=0.0 if unsmoothed else smoothing, unsmoothed=unsmoothed)
+        return empty.extended(steps, values)
 
     def extended(self, steps: Iterable[int], values: Iterable[float]) -> "Series":
         """This series with later values; steps must not decrease."""
@@ -61,14 +62,14 @@ class Series:
     def until(self, step: int) -> "Series":
         """This series without what comes after a step."""
         end = bisect_right(self.steps, step)
-        empty = Series(smoothing=self.smoothing, few=self.few)
+        empty = Series(smoothing=self.smoothing, unsmoothed=self.unsmoothed)
         return empty.extended(self.steps[:end], self.values[:end])
 
     @property
     def sparse(self) -> bool:
         """Whether at least half of the steps have no value: lines join the values as they are."""
         steps = self.steps
-        return self.few or not steps or 2 * len(steps) <= steps[-1] - steps[0] + 2
+        return self.unsmoothed or not steps or 2 * len(steps) <= steps[-1] - steps[0] + 2
 
     @property
     def line(self) -> "array[float]":
@@ -99,8 +100,8 @@ class Series:
     def delta(self) -> float:
         """The curve's change over ten steps; of a sparse one since the value before."""
         if self.sparse:
-            known = self.recent[-2:]
-            return known[1] - known[0] if len(known) > 1 else math.nan
+            finite = self.recent[-2:]
+            return finite[1] - finite[0] if len(finite) > 1 else math.nan
         before = bisect_right(self.steps, self.last_step - DELTA_STEPS)
         return self.value - self.average[before - 1] if before else math.nan
 
@@ -131,10 +132,10 @@ def axis_end(end: float, planned: float = math.inf) -> float:
 
     It moves in a few large steps, so that curves do not wobble.
     """
-    room = SHORTEST_AXIS
-    while room < end:
-        room = room * 4 // 3 if room % 3 == 0 else room * 3 // 2
-    return planned if end <= planned < room else room
+    limit = SHORTEST_AXIS
+    while limit < end:
+        limit = limit * 4 // 3 if limit % 3 == 0 else limit * 3 // 2
+    return planned if end <= planned < limit else limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,8 +202,8 @@ def cut(
         x = column(positions[start] - first, span, wide)
         end = bisect_left(positions, x + 1, start, stop,
                           key=lambda position: column(position - first, span, wide))  # fmt: skip
-        known = [value for value in values[start:end] if math.isfinite(value)]
-        columns.append(Column(x, min(known, default=math.nan), max(known, default=math.nan),
+        finite = [value for value in values[start:end] if math.isfinite(value)]
+        columns.append(Column(x, min(finite, default=math.nan), max(finite, default=math.nan),
                               _turns(line[start:end])))  # fmt: skip
         start = end
     return Trace(tuple(columns), series.sparse)
@@ -213,8 +214,8 @@ def _turns(values: "array[float]") -> tuple[float, ...]:
     points = tuple(value if math.isfinite(value) else math.nan for value in values)
     if len(points) <= 4:
         return points
-    known = [value for value in points if value == value]
-    return (known[0], min(known), max(known), known[-1]) if known else (math.nan,)
+    finite = [value for value in points if value == value]
+    return (finite[0], min(finite), max(finite), finite[-1]) if finite else (math.nan,)
 
 
 def logarithmic(trace: Trace) -> Trace:
@@ -240,10 +241,10 @@ def band(traces: Sequence[Trace], limits: tuple[float, float] = (-math.inf, math
     xs = sorted({item.x for trace in traces for item in trace.columns})
     columns = []
     for x, *ends in zip(xs, *(_ends(trace, xs) for trace in traces), strict=True):
-        known = [end for end in ends if math.isfinite(end)]
-        if known:
-            mean, _ = statistics.mean_and_std(known)
-            low, high = statistics.mean_interval(known, limits=limits)
+        finite = [end for end in ends if math.isfinite(end)]
+        if finite:
+            mean, _ = statistics.mean_and_std(finite)
+            low, high = statistics.mean_interval(finite, limits=limits)
             columns.append(Column(x, mean if low is None else low, mean if high is None else high,
                                   (mean,)))  # fmt: skip
     return Trace(tuple(columns), all(trace.sparse for trace in traces))
@@ -252,12 +253,12 @@ def band(traces: Sequence[Trace], limits: tuple[float, float] = (-math.inf, math
 def _ends(trace: Trace, xs: Sequence[int]) -> Iterator[float]:
     """The height of a curve's line at each column; NaN in gaps and beyond its ends."""
     columns = trace.columns
-    known = [item.x for item in columns]
+    finite = [item.x for item in columns]
     for x in xs:
-        index = bisect_left(known, x)
-        if index < len(known) and known[index] == x:
+        index = bisect_left(finite, x)
+        if index < len(finite) and finite[index] == x:
             yield columns[index].end
-        elif 0 < index < len(known):
+        elif 0 < index < len(finite):
             left, right = columns[index - 1], columns[index]
             yield left.end + (right.end - left.end) * (x - left.x) / (right.x - left.x)
         else:

@@ -121,13 +121,13 @@ class CurveLoader:
 
     def _read_work(self, reader: "StoreReader", run: RunSummary) -> Work:
         empty = Work(array("q"), array("q"), array("d"))
-        known = self._work.get((run.key, run.attempts), empty)
-        after = known.steps[-1] if known.steps else -1
+        current = self._work.get((run.key, run.attempts), empty)
+        after = current.steps[-1] if current.steps else -1
         if after == run.step and not run.active:
-            return known
+            return current
         steps, tokens, elapsed = reader.work(run.key, after=after)
-        return Work(known.steps + array("q", steps), known.tokens + array("q", tokens),
-                    known.elapsed + array("d", elapsed))  # fmt: skip
+        return Work(current.steps + array("q", steps), current.tokens + array("q", tokens),
+                    current.elapsed + array("d", elapsed))  # fmt: skip
 
     def _end(self, run: RunSummary, charts: dict[str, dict[str, Series]], axis: str) -> float:
         if axis == "step":
@@ -167,7 +167,7 @@ def axis_of_runs(ends: dict[str, float], runs: Sequence[RunSummary], axis: str) 
     for run in runs:
         end = ends[run.id]
         if run.active:
-            known = axis == "step" and run.total_steps
-            end = max(end, axis_end(end, run.total_steps if known else float("inf")))
+            current = axis == "step" and run.total_steps
+            end = max(end, axis_end(end, run.total_steps if current else float("inf")))
         longest = max(longest, end)
     return longest or 1.0

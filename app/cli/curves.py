@@ -66,21 +66,21 @@ def metric_chart(
     plotext.plot_size(canvas.width, height)
     plotext.theme("clear")
     lines = [cut_text(title, canvas.width)]
-    drawn: list[Points] = []
+    plotted: list[Points] = []
     for index, (name, series) in enumerate(runs):
         letter, colour = LETTERS[index % len(LETTERS)], COLOURS[index % len(COLOURS)]
         marker = letter if lettered else "braille" if canvas.unicode else "*"
         for steps, values in lines_of(series, 2 * canvas.width):
             plotext.plot(steps, values, marker=marker, color=colour)
-            drawn.append((steps, values))
+            plotted.append((steps, values))
         mark = letter if lettered else "━" if canvas.unicode else "*"
         text = f" {safe(name)}  {short(series.value, 3)}"
         mark = plotext.colorize(mark, colour) if canvas.colour else mark
         lines.append(mark + cut_text(text, canvas.width - 1))
-    first, last = min(steps[0] for steps, _ in drawn), max(steps[-1] for steps, _ in drawn)
+    first, last = min(steps[0] for steps, _ in plotted), max(steps[-1] for steps, _ in plotted)
     ticks = step_ticks(int(first), int(last), canvas.width)
     plotext.xticks(ticks, list(map(str, ticks)))
-    scale = axis((value for _, values in drawn for value in values), unit=spec(key).unit,
+    scale = axis((value for _, values in plotted for value in values), unit=spec(key).unit,
                  natural=natural_range(key), labels=5)  # fmt: skip
     plotext.ylim(scale.low, scale.high)
     plotext.yticks(*map(list, zip(*scale.labels, strict=True)))

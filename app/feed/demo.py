@@ -56,26 +56,26 @@ def extract(archive: tarfile.TarFile, folder: Path) -> None:
         content = archive.extractfile(member)
         if content is None:
             continue
-        place = inside(folder, *PurePosixPath(member.name).parts)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with content, place.open("wb") as file:
+        path = inside(folder, *PurePosixPath(member.name).parts)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with content, path.open("wb") as file:
             shutil.copyfileobj(content, file)
 
 
 def record(target: Path) -> None:
     """Run the starter with everything on and pack the result."""
-    with tempfile.TemporaryDirectory(prefix="grpo-tui-demo-") as place:
-        store = Path(place) / FILE_NAME
+    with tempfile.TemporaryDirectory(prefix="grpo-tui-demo-") as temporary:
+        store = Path(temporary) / FILE_NAME
         changes = [part for setting in SETTINGS for part in ("--set", setting)]
-        words = command("train", "--preset", "starter", "--db", str(store), *changes)
-        subprocess.run(words, env=environment(), check=True)
+        arguments = command("train", "--preset", "starter", "--db", str(store), *changes)
+        subprocess.run(arguments, env=environment(), check=True)
         pack(store, target)
 
 
 def pack(store: Path, target: Path) -> None:
     """Pack a store with its runs, with folder and host names removed."""
-    with tempfile.TemporaryDirectory(prefix="grpo-tui-demo-") as place:
-        copy = Path(place) / FILE_NAME
+    with tempfile.TemporaryDirectory(prefix="grpo-tui-demo-") as temporary:
+        copy = Path(temporary) / FILE_NAME
         source, into = sqlite3.connect(store), sqlite3.connect(copy)
         try:
             source.backup(into)

@@ -96,17 +96,17 @@ class LiveFeed:
 
     def facts(self) -> list[TimedEvent]:
         """Drain the queue."""
-        found: list[TimedEvent] = []
+        timed_events: list[TimedEvent] = []
         now = time.time()
         while True:
             try:
                 event = self._queue.get_nowait()
             except Empty:
-                return found
+                return timed_events
             if event is None:
                 self.ended = True
             else:
-                found.append((now, event))
+                timed_events.append((now, event))
 
     def board(self) -> BoardView | None:
         return self._handle.board.snapshot()
@@ -151,8 +151,8 @@ class StartingFeed:
 
     def facts(self) -> list[TimedEvent]:
         """Return the failure, once."""
-        found, self._facts = self._facts, []
-        return found
+        timed_events, self._facts = self._facts, []
+        return timed_events
 
     def board(self) -> BoardView | None:
         """Return None: nothing has begun."""

@@ -48,15 +48,15 @@ def narrate(snapshot: Snapshot, focus: int = 0) -> tuple[str, ...]:
 
 def _last_step(snapshot: Snapshot) -> list[str]:
     """Whether answers were cut, whether reward is hacked, and whether the loss is near 0."""
-    found = []
+    sentences = []
     curve = snapshot.series.get("loss")
     loss = curve.value if curve is not None else snapshot.metrics.get("loss")
-    found.append(_truncating(snapshot))
-    found.append(_hacking(snapshot))
+    sentences.append(_truncating(snapshot))
+    sentences.append(_hacking(snapshot))
     if loss is not None:
-        why = _why_near_zero(snapshot, loss)
-        found.append(f"Loss {short(loss)}{why}." if why else "")
-    return [sentence for sentence in found if sentence]
+        reason = _loss_note(snapshot, loss)
+        sentences.append(f"Loss {short(loss)}{reason}." if reason else "")
+    return [sentence for sentence in sentences if sentence]
 
 
 def _truncating(snapshot: Snapshot) -> str:
@@ -65,13 +65,13 @@ def _truncating(snapshot: Snapshot) -> str:
     last = curve.recent[-DELTA_STEPS:] if curve is not None else ()
     if not last:
         return ""
-    most = snapshot.head.config.get("rollout", {}).get("max_new_tokens")
-    where = f"at {most} tokens" if most else "at the length limit"
+    limit = snapshot.head.config.get("rollout", {}).get("max_new_tokens")
+    limit_text = f"at {limit} tokens" if limit else "at the length limit"
     alert = any(one.rule == "most_truncated" for one in snapshot.open_alerts)
     cut = math.fsum(last) / len(last)
-    cuts = f"{share(cut)} of answers cut {where}" if cut else "no answer cut"
-    when = f"Last {len(last)} steps" if len(last) > 1 else f"Step {snapshot.step}"
-    return f"{'▲ ' if alert else ''}{when}: {cuts}."
+    cuts = f"{share(cut)} of answers cut {limit_text}" if cut else "no answer cut"
+    period = f"Last {len(last)} steps" if len(last) > 1 else f"Step {snapshot.step}"
+    return f"{'▲ ' if alert else ''}{period}: {cuts}."
 
 
 def _kl_in_loss(snapshot: Snapshot) -> float | None:
@@ -83,16 +83,17 @@ def _kl_in_loss(snapshot: Snapshot) -> float | None:
     if curve is None or not chosen:
         return None
     try:
-        how = AlgorithmConfig.model_validate(chosen).resolved()
+        resolved = AlgorithmConfig.model_validate(chosen).resolved()
     except ValueError:  # of another version
         return None
     # the metric is the mean over tokens of this anchor, which other weights take differently
-    if not how.beta or (how.anchor, how.anchor_level, how.anchor_place) != ("k3", "token", "loss"):
+    anchor = resolved.anchor, resolved.anchor_level, resolved.anchor_place
+    if not resolved.beta or anchor != ("k3", "token", "loss"):
         return None
-    return float(how.beta * curve.value)
+    return float(resolved.beta * curve.value)
 
 
-def _why_near_zero(snapshot: Snapshot, loss: float) -> str:
+def _loss_note(snapshot: Snapshot, loss: float) -> str:
     """Whether the loss is near 0 and why, or mostly KL; empty if the advantages do not say it."""
     kl = _kl_in_loss(snapshot)
     part = f" (KL {short(kl)})" if kl is not None else ""
@@ -119,8 +120,8 @@ def _hacking(snapshot: Snapshot) -> str:
         if alert in (*snapshot.open_alerts, *snapshot.muted_alerts):
             return "▲ Reward hacking is likely: see the alert."
         first, last = alert.first_step, alert.last_step
-        when = f"at step {last}" if first == last else f"in steps {first} to {last}"
-        return f"Reward hacking was likely {when}: see the log."
+        period = f"at step {last}" if first == last else f"in steps {first} to {last}"
+        return f"Reward hacking was likely {period}: see the log."
     moves, right = snapshot.moves, _right(snapshot)
     if len(moves) < 2 or not right:
         return ""
@@ -130,14 +131,14 @@ def _hacking(snapshot: Snapshot) -> str:
     if len(curves[right].recent) < 2 * SPAN:
         return "Reward hacking: too early to tell."
     weights = snapshot.weights
-    for when, changes in _changes(curves):
+    for period, changes in _changes(curves):
         fell = changes[right].fell(LIKELY)
         reward = math.fsum(weights.get(name, 1.0) * one.size for name, one in changes.items())
         error = math.hypot(*(weights.get(name, 1.0) * one.error for name, one in changes.items()))
         hacked = fell and reward >= -LIKELY * error
         if hacked:
             was, now = short(changes[right].before), short(changes[right].after)
-            return f"Reward hacking is possible: {right} {was} → {now} {when}."
+            return f"Reward hacking is possible: {right} {was} → {now} {period}."
     curve = curves[right]  # as the legend of the curve has it
     return f"No reward hacking seen: {right} {short(curve.start)} → {short(curve.value)}."
 
@@ -195,8 +196,8 @@ def _ended(snapshot: Snapshot) -> list[str]:
         best = max(filter(math.isfinite, reward.values), default=None)
         ends = f"{short(reward.start)} to {short(reward.value)}"
         change = f"Reward, smoothed: {ends}, highest in one step {short(best)}"
-        if most := snapshot.mover:
-            change += f", moved most by {most} ({signed(snapshot.moves[most])})"
+        if mover := snapshot.mover:
+            change += f", moved most by {mover} ({signed(snapshot.moves[mover])})"
         change += "."
     accuracy = snapshot.series.get("eval/accuracy")
     held_out = ""
@@ -204,10 +205,10 @@ def _ended(snapshot: Snapshot) -> list[str]:
         at = f" at step {accuracy.last_step}" if accuracy.last_step < snapshot.step else ""
         ends = f"{share(accuracy.start)} to {share(accuracy.last)}"
         held_out = f"Held-out accuracy, sampled: {ends}{at}."
-    words = {"completed": "The run is complete", "stopped": "The run was stopped",
+    endings = {"completed": "The run is complete", "stopped": "The run was stopped",
              "aborted": "The run was stopped in the middle of a step",
              "lost": "The process of this run is gone; r on Runs resumes it"}  # fmt: skip
-    ended = words.get(snapshot.status) or f"The run is {safe(snapshot.status, ' ')}"
+    ended = endings.get(snapshot.status) or f"The run is {safe(snapshot.status, ' ')}"
     head = f"{ended} after {snapshot.step} steps."
     return [part for part in (head, held_out, change) if part]
 
@@ -227,11 +228,11 @@ def _sampling(snapshot: Snapshot) -> str:
     board = snapshot.board
     groups = snapshot.groups
     rows = sum(len(group.rollouts) for group in groups)
-    kinds = {"eval": "held-out problems", "pinned": "pinned prompts", "train": "prompts"}
+    names = {"eval": "held-out problems", "pinned": "pinned prompts", "train": "prompts"}
     if board.phase in ("score", "logprobs", "update"):  # a run elsewhere is read step by step
         return f"All {rows} answers of step {snapshot.current_step} are sampled."
     verb = "Measuring accuracy: sampling" if groups[0].origin == "eval" else "Sampling"
-    text = f"{verb} {rows} answers to {len(groups)} {kinds[groups[0].origin]}"
+    text = f"{verb} {rows} answers to {len(groups)} {names[groups[0].origin]}"
     if board.rows_total:
         text += f": {board.finished} of {board.rows_total} are finished"
     waiting = sum(one.waits_since is not None for group in board.groups for one in group.rollouts)
@@ -252,15 +253,15 @@ def _group(group: Group) -> str:
     down = sorted({short(push) for push in pushes if push < 0})
     count_up = sum(push > 0 for push in pushes)
     if not up and not down:
-        why = group.no_signal or "all answers scored the same"
-        if why == "all wrong" and group.reward_mean:
-            why += f", and each scored {short(group.reward_mean)}"
-        return f"{head}: {why}, so none is pushed."
+        reason = group.no_signal or "all answers scored the same"
+        if reason == "all wrong" and group.reward_mean:
+            reason += f", and each scored {short(group.reward_mean)}"
+        return f"{head}: {reason}, so none is pushed."
     above = f"{count_up} of {len(pushes)} did better"
-    return f"{head}: {above} and {'is' if count_up == 1 else 'are'} pushed up ({_some(up)}), the rest down ({_some(down)})."  # noqa: E501
+    return f"{head}: {above} and {'is' if count_up == 1 else 'are'} pushed up ({_listed(up)}), the rest down ({_listed(down)})."  # noqa: E501
 
 
-def _some(values: list[str]) -> str:
+def _listed(values: list[str]) -> str:
     if not values:
         return "0"
     return ", ".join(values) if len(values) <= 2 else f"{values[0]} to {values[-1]}"

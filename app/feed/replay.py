@@ -48,25 +48,25 @@ def timed(facts: Iterator[tuple[float | None, ev.Event]], skip: int = 0) -> Iter
     """
     now = 0.0
     before: float | None = None
-    held: list[tuple[float | None, ev.Event]] = []
+    pending: list[tuple[float | None, ev.Event]] = []
     for at, event in facts:
         if isinstance(event, ev.StepFinished) and event.step <= skip:
-            yield from (Timed(now, *fact) for fact in (*held, (at, event)))
-            before, held = at, []
+            yield from (Timed(now, *item) for item in (*pending, (at, event)))
+            before, pending = at, []
         elif isinstance(event, ev.StepFinished):
             length = _length(before, at, event)
-            yield from _step(now, length, event, held, at)
+            yield from _step(now, length, event, pending, at)
             now += length
             before = at
-            held = []
+            pending = []
         elif isinstance(event, ev.GroupScored | ev.PassFinished | ev.StepSkipped | ev.AlertRaised):
-            held.append((at, event))
+            pending.append((at, event))
         else:
             if isinstance(event, ev.RunStarted | ev.ModelLoaded) and not skip:
                 now += START_S
             before = at if at is not None else before
             yield Timed(now, at, event)
-    for at, event in held:
+    for at, event in pending:
         yield Timed(now, at, event)
 
 
@@ -79,36 +79,38 @@ def _length(before: float | None, at: float | None, event: ev.StepFinished) -> f
 
 def _step(
     start: float, length: float, last: ev.StepFinished,
-    held: list[tuple[float | None, ev.Event]], at: float | None,
+    pending: list[tuple[float | None, ev.Event]], at: float | None,
 ) -> Iterator[Timed]:  # fmt: skip
     spans = _spans(length, last)
-    scored = [(moment, e) for moment, e in held if isinstance(e, ev.GroupScored)]
-    trained = [(moment, e) for moment, e in scored if e.group.origin == "train"]
-    asked = [(moment, e) for moment, e in scored if e.group.origin != "train"]
-    yield from (Timed(start, *fact) for fact in asked if fact[1].step < last.step)
+    scored = [(wall, e) for wall, e in pending if isinstance(e, ev.GroupScored)]
+    trained = [(wall, e) for wall, e in scored if e.group.origin == "train"]
+    held_out = [(wall, e) for wall, e in scored if e.group.origin != "train"]
+    yield from (Timed(start, *item) for item in held_out if item[1].step < last.step)
     yield from _sampling(start, spans[0], last.step, [e.group for _, e in trained])
     due = start + spans[0]
     yield Timed(due, at, ev.PhaseStarted(step=last.step, phase="score"), True)
     due += spans[1]
-    yield from (Timed(due, *fact) for fact in trained)
+    yield from (Timed(due, *item) for item in trained)
     if spans[2]:
         yield Timed(due, at, ev.PhaseStarted(step=last.step, phase="logprobs"), True)
         due += spans[2]
-    passes = [(m, e) for m, e in held if isinstance(e, ev.PassFinished)]
+    passes = [(m, e) for m, e in pending if isinstance(e, ev.PassFinished)]
     total = len(passes)
     yield Timed(due, at, ev.PhaseStarted(step=last.step, phase="update", total=total), True)
-    for done, (moment, event) in enumerate(passes, 1):
+    for done, (wall, event) in enumerate(passes, 1):
         moved = ev.PhaseAdvanced(step=last.step, phase="update", done=done, total=total)
         due += spans[3] / total
         yield Timed(due, at, moved, True)
-        yield Timed(due, moment, event)
+        yield Timed(due, wall, event)
     end = start + length
-    late = [fact for fact in asked if fact[1].step == last.step]
+    late = [item for item in held_out if item[1].step == last.step]
     if late:
         yield Timed(end, at, ev.PhaseStarted(step=last.step, phase="evaluate"), True)
-        yield from (Timed(end, *fact) for fact in late)
-    others = (fact for fact in held if not isinstance(fact[1], ev.GroupScored | ev.PassFinished))
-    yield from (Timed(end, *fact) for fact in others)
+        yield from (Timed(end, *item) for item in late)
+    remaining = (
+        item for item in pending if not isinstance(item[1], ev.GroupScored | ev.PassFinished)
+    )
+    yield from (Timed(end, *item) for item in remaining)
     yield Timed(end, at, last)
 
 
@@ -138,20 +140,20 @@ def _sampling(
         return
     slices = min(SLICES, longest)
     edges = [round(longest * i / slices) for i in range(slices + 1)]
-    made = ended = 0
-    for place, (low, high) in enumerate(itertools.pairwise(edges), 1):
+    sampled = ended = 0
+    for index, (low, high) in enumerate(itertools.pairwise(edges), 1):
         deltas = []
         for group in groups:
             for completion in group.rollouts:
                 delta = _delta(group.index, completion, low, high)
                 if delta is not None:
                     deltas.append(delta)
-                    made += delta.tokens
+                    sampled += delta.tokens
                     ended += delta.finish is not None
-        due = start + length * place / slices
-        speed = made / max(1e-9, length * place / slices)
+        due = start + length * index / slices
+        speed = sampled / max(1e-9, length * index / slices)
         yield Timed(due, None, ev.RolloutsAdvanced(
-            step=step, rows=tuple(deltas), tokens=made, finished=ended, total=rows,
+            step=step, rows=tuple(deltas), tokens=sampled, finished=ended, total=rows,
             tokens_per_second=speed,
         ), True)  # fmt: skip
 
@@ -215,8 +217,8 @@ class ReplayFeed:
         self._muted = NOTHING_MUTED
         self._next: Timed | None = None
         self._started: float | None = None
-        self._held: float | None = None
-        self._held_event: ev.Event | None = None
+        self._paused_at: float | None = None
+        self._pause_event: ev.Event | None = None
         self.restarts = -1
         self._stop = self._read_all = threading.Event()
         self.seek(0)
@@ -242,14 +244,14 @@ class ReplayFeed:
         self._next = None
         self._board = Board()
         self._started = None
-        self._held_event = ev.RunPaused(step=step) if self._held is not None else None
+        self._pause_event = ev.RunPaused(step=step) if self._paused_at is not None else None
         self.restarts += 1
         work = Reading(self._queue, self._stop, self._read_all, step)
         threading.Thread(target=self._work, args=(work,), name="replay", daemon=True).start()
 
     def play_at(self, speed: float) -> None:
         """Play on at another speed, relative to the recording."""
-        now, clock = self._now(), self._held if self._held is not None else self._clock()
+        now, clock = self._now(), self._paused_at if self._paused_at is not None else self._clock()
         self._speed = max(SLOWEST, min(FASTEST, speed))
         self._started = clock - now / self._speed
 
@@ -263,17 +265,17 @@ class ReplayFeed:
 
     def facts(self) -> list[TimedEvent]:
         """Return the facts up to the current replay time."""
-        found: list[TimedEvent] = []
+        timed_events: list[TimedEvent] = []
         now = self._now()
         while (item := self._peek()) is not None and item.due <= now:
             self._next = None
             self._board.apply(item.event)
             if not item.progress:
-                found.append((item.at, item.event))
-        if self._held_event is not None and not self.catching_up:
-            found.append((time.time(), self._held_event))
-            self._held_event = None
-        return found
+                timed_events.append((item.at, item.event))
+        if self._pause_event is not None and not self.catching_up:
+            timed_events.append((time.time(), self._pause_event))
+            self._pause_event = None
+        return timed_events
 
     def board(self) -> BoardView | None:
         return self._board.snapshot()
@@ -289,13 +291,13 @@ class ReplayFeed:
     def ask(self, verb: Asked) -> None:
         """Pause or continue the replay; other requests make no sense for a recorded run."""
         step = self._board.snapshot().step
-        if verb == "pause" and self._held is None:
-            self._held = self._clock()
-            self._held_event = ev.RunPaused(step=step)
-        elif self._held is not None and self._started is not None:
-            self._started += self._clock() - self._held
-            self._held = None
-            self._held_event = ev.RunResumed(step=step)
+        if verb == "pause" and self._paused_at is None:
+            self._paused_at = self._clock()
+            self._pause_event = ev.RunPaused(step=step)
+        elif self._paused_at is not None and self._started is not None:
+            self._started += self._clock() - self._paused_at
+            self._paused_at = None
+            self._pause_event = ev.RunResumed(step=step)
 
     def pin(self, example_key: str) -> None:
         """Do nothing: a recorded run takes no requests."""
@@ -305,7 +307,7 @@ class ReplayFeed:
         self._stop.set()
 
     def _now(self) -> float:
-        clock = self._held if self._held is not None else self._clock()
+        clock = self._paused_at if self._paused_at is not None else self._clock()
         if self._started is None:
             self._started = clock
         return (clock - self._started) * self._speed
@@ -356,7 +358,7 @@ class ReplayFeed:
             page = events_after(reader, self.run, last, limit=PAGE)
             if not page:
                 return
-            for fact in page:
-                last = fact.seq
-                if not isinstance(fact.event, ev.TokensScored | ev.RunPaused | ev.RunResumed):
-                    yield fact.at, fact.event
+            for stored in page:
+                last = stored.seq
+                if not isinstance(stored.event, ev.TokensScored | ev.RunPaused | ev.RunResumed):
+                    yield stored.at, stored.event

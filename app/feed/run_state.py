@@ -14,7 +14,7 @@ from typing import Any
 
 from grpo_engine import events as ev
 from grpo_tui.app.charts.series import SMOOTHING, Series
-from grpo_tui.app.feed.snapshot import ENDED, Asked, Head, LogLine, ShownGroup, Snapshot, Status
+from grpo_tui.app.feed.snapshot import ENDED, Asked, Head, LogLine, Snapshot, Status, StepGroup
 from grpo_tui.app.text.numbers import share
 from grpo_tui.experiments.values import AlertView, BoardView
 
@@ -71,8 +71,8 @@ class RunState:
 
     def ask(self, verb: Asked) -> None:
         """Show a person's request before the engine answers; a pause taken back needs no answer."""
-        taken_back = verb == "continue" and self._values.get("status") != "paused"
-        self._values["asked"] = "" if taken_back else verb
+        withdrawn = verb == "continue" and self._values.get("status") != "paused"
+        self._values["asked"] = "" if withdrawn else verb
         self._dirty = True
 
     def _answer(self, *verbs: Asked) -> None:
@@ -117,7 +117,7 @@ class RunState:
         step = values.get("step", 0)
         seconds = self._smoothed("step_time")
         left = max(0, self._head.total_steps - step)
-        groups_step, groups = self._shown_groups()
+        groups_step, groups = self._step_groups()
         trained_step, trained = self._trained
         live = board.tokens_per_second if board.phase in ("generate", "evaluate") else 0.0
         speed = self._smoothed("tokens_per_second")
@@ -142,11 +142,11 @@ class RunState:
         )
 
     def _sorted_alerts(self) -> tuple[AlertView, ...]:
-        found = (
+        alerts = (
             dataclasses.replace(alert, muted=True) if rule in self._muted else alert
             for rule, alert in self._alerts.items()
         )
-        return tuple(sorted(found, key=lambda alert: -alert.last_step))
+        return tuple(sorted(alerts, key=lambda alert: -alert.last_step))
 
     def _smoothed(self, key: str) -> float | None:
         series = self._all_series().get(key)
@@ -160,7 +160,7 @@ class RunState:
         self._new.clear()
         return self._series.copy()
 
-    def _shown_groups(self) -> tuple[int, tuple[ShownGroup, ...]]:
+    def _step_groups(self) -> tuple[int, tuple[StepGroup, ...]]:
         """Return the step on screen and its groups: in the board's order, with recorded scores.
 
         When the run has ended, they are those it trained on last.
@@ -198,8 +198,8 @@ class RunState:
                 self._groups.clear()  # the step is sampled again
                 self._trained = (0, ())
         self._values.update(status="loading", step=event.step, asked="", failure=None)
-        what = "went on from" if event.resumed else "started at"
-        self._write(event, at, f"{what} step {event.step} on {_device(event.device)}")
+        begun = "went on from" if event.resumed else "started at"
+        self._write(event, at, f"{begun} step {event.step} on {_device(event.device)}")
 
     def _model_loaded(self, event: ev.ModelLoaded, at: float | None) -> None:
         self._values["status"] = "running"
@@ -330,15 +330,15 @@ def _get(config: Mapping[str, Any], section: str, name: str) -> Any:
 
 def _device(name: str) -> str:
     """A device in words; MLX calls one `Device(cpu, 0)`."""
-    kind = name.removeprefix("Device(").partition(",")[0]
-    return f"the {kind.upper()}" if kind in ("cpu", "gpu") else name
+    device = name.removeprefix("Device(").partition(",")[0]
+    return f"the {device.upper()}" if device in ("cpu", "gpu") else name
 
 
 def _passes(config: Mapping[str, Any]) -> int:
     """Return the passes over the rollouts by settings or recipe; 0 if neither says."""
-    own = _get(config, "algorithm", "passes")
-    if own:
-        return int(own)
+    passes = _get(config, "algorithm", "passes")
+    if passes:
+        return int(passes)
     from grpo_engine.config.recipes import RECIPES
 
     recipe = RECIPES.get(_text(config, "algorithm", "recipe"))

@@ -17,7 +17,7 @@ class Session:
         self._restarts = feed.restarts
         # while the feed reads towards another moment; what it reads is not what happens
         reading = replace(self.state.snapshot(), reading=True)
-        self._shown: Snapshot | None = reading if feed.catching_up else None
+        self._snapshot: Snapshot | None = reading if feed.catching_up else None
 
     @property
     def run(self) -> int:
@@ -27,7 +27,7 @@ class Session:
     def pull(self) -> Snapshot:
         """Apply what arrived since the last call; return the same object if nothing did."""
         if self.feed.restarts != self._restarts:
-            self._restarts, self._shown = self.feed.restarts, self.state.snapshot()
+            self._restarts, self._snapshot = self.feed.restarts, self.state.snapshot()
             self.state = RunState(self._head)
             self.state.mute(self._muted)
         head = self.feed.head()
@@ -45,9 +45,9 @@ class Session:
         status = self.feed.status()
         if status is not None:
             self.state.set_status(status)
-        if self._shown is not None and self.feed.catching_up:
-            return self._shown
-        self._shown = None
+        if self._snapshot is not None and self.feed.catching_up:
+            return self._snapshot
+        self._snapshot = None
         return self.state.snapshot()
 
     def ask(self, verb: Asked) -> Snapshot:

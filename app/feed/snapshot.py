@@ -19,8 +19,8 @@ EMPTY_BOARD = BoardView()
 
 
 # a group is drawn from the board until it is recorded, and then from its event
-ShownGroup = BoardGroup | ev.Group
-ShownRollout = BoardRollout | ev.Completion
+StepGroup = BoardGroup | ev.Group
+StepRollout = BoardRollout | ev.Completion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class Snapshot:
     metrics: Mapping[str, float] = field(default_factory=dict)
     series: Mapping[str, Series] = field(default_factory=dict)
     reading: bool = False  # what was recorded is still being read
-    groups: tuple[ShownGroup, ...] = ()
+    groups: tuple[StepGroup, ...] = ()
     groups_step: int = 0
     trained: tuple[ev.Group, ...] = ()  # the latest groups with scores and advantages
     trained_step: int = 0
@@ -125,13 +125,13 @@ class Snapshot:
     @property
     def open_alerts(self) -> tuple[AlertView, ...]:
         """Unmuted alerts that held in one of the last ten steps."""
-        return tuple(alert for alert in self._held if not alert.muted)
+        return tuple(alert for alert in self._recent_alerts if not alert.muted)
 
     @property
     def muted_alerts(self) -> tuple[AlertView, ...]:
         """Muted alerts that held in one of the last ten steps."""
-        return tuple(alert for alert in self._held if alert.muted)
+        return tuple(alert for alert in self._recent_alerts if alert.muted)
 
     @property
-    def _held(self) -> tuple[AlertView, ...]:
+    def _recent_alerts(self) -> tuple[AlertView, ...]:
         return tuple(alert for alert in self.alerts if alert.last_step >= self.step - 10)

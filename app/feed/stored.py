@@ -30,8 +30,8 @@ def snapshot_of(reader: "StoreReader", run: int, step: int) -> Snapshot:
     from grpo_tui.experiments.recorded_events import events_of_step
 
     state = RunState(Head())
-    for fact in events_of_step(reader, run, step):
-        state.apply(fact.event, fact.at)
+    for record in events_of_step(reader, run, step):
+        state.apply(record.event, record.at)
     return replace(state.snapshot(), status="running", step=step, series={})
 
 
@@ -66,13 +66,13 @@ class StoreFeed:
 
     def facts(self) -> list[TimedEvent]:
         """Return what was read since the last call, in slices if there is a long history."""
-        found: list[TimedEvent] = []
-        while len(found) < MOST_AT_ONCE:
+        events: list[TimedEvent] = []
+        while len(events) < MOST_AT_ONCE:
             try:
-                found.append(self._facts.get_nowait())
+                events.append(self._facts.get_nowait())
             except Empty:
                 break
-        return found
+        return events
 
     def board(self) -> BoardView | None:
         """Return the board as the run's process last wrote it."""
@@ -100,7 +100,7 @@ class StoreFeed:
 
     # -- the thread -------------------------------------------------------------------------
 
-    def _say(self, text: str, severity: ev.Severity = "warning") -> None:
+    def _note(self, text: str, severity: ev.Severity = "warning") -> None:
         step = self._board.step if self._board is not None else 0
         self._facts.put((time.time(), ev.NoteWritten(step=step, text=text, severity=severity)))
 
@@ -114,7 +114,7 @@ class StoreFeed:
             finally:
                 reader.close()
         except (StoreError, InterruptedError, OSError) as error:
-            self._say(str(error), "error")
+            self._note(str(error), "error")
         finally:
             self.caught_up.set()
 
@@ -133,13 +133,13 @@ class StoreFeed:
     def _follow(self, reader: "StoreReader") -> None:
         summary = reader.resolve(self._ref)
         self.run = summary.key
-        self._tell_head(reader, summary)
-        self._look_for_muted(reader)
+        self._read_head(reader, summary)
+        self._read_muted(reader)
         groups_from = summary.step
         last = 0
-        leased = asked_status = 0.0
+        leased = checked = 0.0
         warned: set[str] = set()
-        writer = _Writer(self._path, summary.key, self._say)
+        writer = _Writer(self._path, summary.key, self._note)
         while not self._stop.is_set():
             now = time.monotonic()
             if summary.active and now - leased > LEASE_EVERY_S and self.caught_up.is_set():
@@ -148,21 +148,21 @@ class StoreFeed:
             last = self._read_facts(reader, last, groups_from)
             for run in reader.damaged().keys() - warned:
                 warned.add(run)
-                self._say(reader.damaged()[run])
+                self._note(reader.damaged()[run])
             if not self.caught_up.is_set():
                 self.caught_up.set()
                 continue
             if summary.active:
                 self._board = reader.board(self.run) or self._board
-            if now - asked_status > QUIET_S:
-                asked_status = now
+            if now - checked > QUIET_S:
+                checked = now
                 summary = reader.resolve(summary.uid)
                 self._status = GONE.get(summary.status)
-                self._look_for_muted(reader)
+                self._read_muted(reader)
             self._pass_on_asks(writer, reader)
             self._stop.wait(POLL_S if summary.active or writer.waiting else QUIET_S)
 
-    def _tell_head(self, reader: "StoreReader", summary: RunSummary) -> None:
+    def _read_head(self, reader: "StoreReader", summary: RunSummary) -> None:
         config = reader.run(summary.key).config
         self._head = Head(
             id=summary.id, name=summary.name, model=summary.model, task=summary.task,
@@ -170,10 +170,10 @@ class StoreFeed:
             config=config,
         )  # fmt: skip
 
-    def _look_for_muted(self, reader: "StoreReader") -> None:
-        found = reader.muted_alerts(self.run)
-        if found != self._muted:
-            self._muted = found
+    def _read_muted(self, reader: "StoreReader") -> None:
+        muted = reader.muted_alerts(self.run)
+        if muted != self._muted:
+            self._muted = muted
 
     def _read_facts(self, reader: "StoreReader", last: int, groups_from: int) -> int:
         """Read everything beyond `last`, with groups only from step `groups_from` on."""
@@ -183,9 +183,9 @@ class StoreFeed:
             page = events_after(
                 reader, self.run, last, limit=PAGE, groups_from=groups_from, tokens=False
             )
-            for fact in page:
-                self._facts.put((fact.at, fact.event))
-                last = fact.seq
+            for record in page:
+                self._facts.put((record.at, record.event))
+                last = record.seq
             if not page:
                 break
         return last
@@ -197,14 +197,14 @@ class StoreFeed:
             except Empty:
                 break
             writer.request(verb, argument)
-        writer.look(reader)
+        writer.report(reader)
 
 
 class _Writer:
     """A viewer's writes: its lease and its requests."""
 
-    def __init__(self, path: Path, run: int, say: Callable[[str], None]) -> None:
-        self._path, self._run, self._say = path, run, say
+    def __init__(self, path: Path, run: int, note: Callable[[str], None]) -> None:
+        self._path, self._run, self._note = path, run, note
         self._store: object | None = None
         self.waiting: dict[int, float] = {}
 
@@ -220,18 +220,18 @@ class _Writer:
         try:
             self._open().hold_lease(self._run, LEASE_S)  # type: ignore[attr-defined]
         except (StoreError, OSError) as error:
-            self._say(f"progress is not shown: {error}")
+            self._note(f"progress is not shown: {error}")
 
     def request(self, verb: str, argument: str) -> None:
         """Store a request."""
         try:
             key = self._open().request(self._run, verb, argument=argument)  # type: ignore[attr-defined]
         except (StoreError, OSError) as error:
-            self._say(str(error))
+            self._note(str(error))
         else:
             self.waiting[key] = time.monotonic()
 
-    def look(self, reader: "StoreReader") -> None:
+    def report(self, reader: "StoreReader") -> None:
         """Report the outcome of requests that are overdue."""
         for key, since in list(self.waiting.items()):
             view = reader.control(key)
@@ -239,4 +239,4 @@ class _Writer:
                 del self.waiting[key]
             elif view.state in ("expired", "no answer") or time.monotonic() - since > ANSWER_S:
                 del self.waiting[key]
-                self._say(view.message)
+                self._note(view.message)

@@ -106,8 +106,8 @@ def verdict(comparison: "Comparison", chosen: str = "", metric: str = "") -> str
     ranking = ranking_of(comparison, metric)
     if ranking is None:
         return ""
-    others = [row for row in ranking.settings if row.test]
-    row = next((row for row in others if chosen in row.own.runs), others[0])
+    rows = [row for row in ranking.settings if row.test]
+    row = next((row for row in rows if chosen in row.own.runs), rows[0])
     assert row.test is not None
     sentences = [sentence_of(row.test, comparison)]
     if ranking.comparisons > 1:
@@ -127,8 +127,8 @@ def verdict(comparison: "Comparison", chosen: str = "", metric: str = "") -> str
 
 def _otherwise(row: "RankedSetting", ranking: "Ranking", comparison: "Comparison") -> str:
     """The same difference by the other kind of answers, if both kinds were evaluated."""
-    rows = (setting for other in comparison.rankings if other.mode != ranking.mode
-            for setting in other.settings if setting.own.runs == row.own.runs)  # fmt: skip
+    rows = (setting for second in comparison.rankings if second.mode != ranking.mode
+            for setting in second.settings if setting.own.runs == row.own.runs)  # fmt: skip
     match = next(rows, None)
     if match is None or match.test is None or row.test is None:
         return ""

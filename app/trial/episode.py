@@ -71,7 +71,7 @@ class Episode:
             )
         self._seed = group_seed(seed=config.seed, step=STEP, prompt=key, attempt=0)
         self.client = EnvironmentClient(
-            tools, names, folder, config.task.environment_time_limit,
+            tools, names, folder, config.rewards.time_limit,
             interpreter=config.task.interpreter, options=config.task.options,
         )  # fmt: skip
 

@@ -81,15 +81,15 @@ class _Variance:
         return total, math.floor(10 * free) / 10 if free < 20 else min(200, 10 * (free // 10))
 
 
-def _variance(own: Shares, other: Shares, spread: Spread) -> _Variance:
+def _variance(left: Shares, right: Shares, spread: Spread) -> _Variance:
     """Split the variance of the difference into its parts.
 
     A setting whose seeds differ more than those of the sweep on average counts with its own
     variance. Two half problems, one won and one lost, keep the variance above 0 where no answer
     differs (Agresti and Min, 2005).
     """
-    sides, count = (own, other), own.shape[1]
-    differences = own.mean(0) - other.mean(0)
+    sides, count = (left, right), left.shape[1]
+    differences = left.mean(0) - right.mean(0)
     squares = float(((differences - differences.mean()) ** 2).sum()) + 1
     answers = sum(spread.answers / len(shares) for shares in sides)
 
@@ -104,11 +104,11 @@ def _variance(own: Shares, other: Shares, spread: Spread) -> _Variance:
     )  # fmt: skip
 
 
-def effect(own: Shares, other: Shares, spread: Spread, comparisons: int) -> Effect:
+def effect(left: Shares, right: Shares, spread: Spread, comparisons: int) -> Effect:
     """Return the difference of two settings, with p and interval corrected for the comparisons."""
     alpha = ALPHA / comparisons
-    variance = _variance(own, other, spread)
-    differences = own.mean(0) - other.mean(0)
+    variance = _variance(left, right, spread)
+    differences = left.mean(0) - right.mean(0)
     if spread.freedom or not differences.any():
         difference = float(differences.mean())
         total, freedom = variance.at()
@@ -118,7 +118,7 @@ def effect(own: Shares, other: Shares, spread: Spread, comparisons: int) -> Effe
     else:
         test = paired(tuple(differences.tolist()), alpha)
         difference, low, high, p_value = test.mean, test.low, test.high, test.p_value
-    single = {*own.ravel().tolist(), *other.ravel().tolist()} <= {0.0, 1.0}
+    single = {*left.ravel().tolist(), *right.ravel().tolist()} <= {0.0, 1.0}
     method = (
         "t test over seeds and problems" if spread.freedom
         else "McNemar's exact test" if single else "paired permutation test"
@@ -126,19 +126,19 @@ def effect(own: Shares, other: Shares, spread: Spread, comparisons: int) -> Effe
     if p_value < alpha:
         return Effect(difference, low, high, p_value * comparisons, method)
 
-    def shown(more_seeds: int = 0, more_problems: int = 0) -> bool:
+    def is_significant(more_seeds: int = 0, more_problems: int = 0) -> bool:
         total, freedom = variance.at(more_seeds, more_problems)
         return abs(difference) >= (t_quantile(1 - alpha, freedom) + POWER) * math.sqrt(total)
 
     return Effect(
         difference, low, high, min(1.0, p_value * comparisons), method,
-        more_seeds=_least(MORE_SEEDS, lambda n: shown(n)) if spread.freedom else None,
-        more_problems=_least(MORE_PROBLEMS, lambda n: shown(0, n)),
+        more_seeds=_smallest(MORE_SEEDS, lambda n: is_significant(n)) if spread.freedom else None,
+        more_problems=_smallest(MORE_PROBLEMS, lambda n: is_significant(0, n)),
     )  # fmt: skip
 
 
-def _least(numbers: Sequence[int], is_enough: Callable[[int], bool]) -> int | None:
-    return next((number for number in numbers if is_enough(number)), None)
+def _smallest(numbers: Sequence[int], suffices: Callable[[int], bool]) -> int | None:
+    return next((number for number in numbers if suffices(number)), None)
 
 
 # -- one seed each -----------------------------------------------------------------------------
@@ -175,12 +175,12 @@ def paired(differences: tuple[float, ...], alpha: float = ALPHA) -> Paired:
     low = np.where(empty, -1.0, np.minimum(first_mean, second_mean))
     high = np.where(empty, 1.0, np.maximum(first_mean, second_mean))
     total_weight = float(weight.sum())
-    fits = float(weight[(low <= 0) & (high >= 0)].sum())
+    consistent = float(weight[(low <= 0) & (high >= 0)].sum())
     return Paired(
         mean=math.fsum(differences) / len(differences),
         low=_edge(low, weight, total_weight, alpha),
         high=0.0 - _edge(-high, weight, total_weight, alpha),
-        p_value=fits / total_weight, exact=exact,
+        p_value=consistent / total_weight, exact=exact,
     )  # fmt: skip
 
 

@@ -156,26 +156,26 @@ def _metrics(
         cells = []
         for run in runs:
             at, at_step = values[run.key]
-            other = base.metrics.get(key) if base and base is not run else None
-            other_at = values[base.key][0] if base and base is not run else None
-            cells.append(_cell(key, run.metrics.get(key), other, at, at_step, other_at))
+            base_series = base.metrics.get(key) if base and base is not run else None
+            base_at = values[base.key][0] if base and base is not run else None
+            cells.append(_cell(key, run.metrics.get(key), base_series, at, at_step, base_at))
         metrics.append(MetricComparison(key=key, direction=spec(key).direction, cells=tuple(cells)))
     return tuple(metrics)
 
 
 def _cell(
-    key: str, series: MetricSummary | None, other: MetricSummary | None, at: float | None,
-    at_step: int | None, other_at: float | None,
+    key: str, series: MetricSummary | None, base: MetricSummary | None, at: float | None,
+    at_step: int | None, base_at: float | None,
 ) -> MetricCell:  # fmt: skip
     """A run's numbers of a metric, beside those of the baseline."""
     best, best_step, last, last_step = (
         getattr(series, name, None) for name in ("best", "best_step", "last", "last_step")
     )
-    delta = _minus(best, other.best if other else None)
+    delta = _minus(best, base.best if base else None)
     return MetricCell(
         best=best, best_step=best_step, last=last, last_step=last_step, at=at, at_step=at_step,
-        delta_best=delta, delta_last=_minus(last, other.last if other else None),
-        delta_at=_minus(at, other_at), better=_better(key, delta),
+        delta_best=delta, delta_last=_minus(last, base.last if base else None),
+        delta_at=_minus(at, base_at), better=_better(key, delta),
     )  # fmt: skip
 
 
@@ -253,10 +253,10 @@ def _tests(
     limits: Mapping[int, int], position: str,
 ) -> tuple[tuple[PairedTest, ...], tuple[str, ...]]:  # fmt: skip
     """Test each setting against the baseline's; if all runs share one, each run by itself."""
-    base_runs, *others = _compared(alike, base)
+    base_runs, *groups = _compared(alike, base)
     tests: list[PairedTest] = []
     notes: list[str] = []
-    for group in others:
+    for group in groups:
         try:
             results = paired_tests(reader, group, base_runs, limits)
             if not results and limits and paired_tests(reader, group, base_runs):

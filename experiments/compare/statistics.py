@@ -52,13 +52,13 @@ def t_two_sided(t: float, freedom: float) -> float:
 def _incomplete_beta(a: float, b: float, x: float) -> float:
     if x <= 0.0 or x >= 1.0:
         return 0.0 if x <= 0.0 else 1.0
-    front = math.exp(
+    factor = math.exp(
         math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
         + a * math.log(x) + b * math.log1p(-x)
     )  # fmt: skip
     if x < (a + 1) / (a + b + 2):
-        return front * _beta_fraction(a, b, x) / a
-    return 1 - front * _beta_fraction(b, a, 1 - x) / b
+        return factor * _beta_fraction(a, b, x) / a
+    return 1 - factor * _beta_fraction(b, a, 1 - x) / b
 
 
 def _beta_fraction(a: float, b: float, x: float) -> float:

@@ -32,11 +32,10 @@ class RecordedParts:
     """Which parts of the rollouts are recorded, and by which trackers besides."""
 
     tokens: str = "all"
-    rollouts: bool = True
     trackers: tuple[str, ...] = ()
 
     def tokens_of(self, step: int, origin: str) -> bool:
-        if self.tokens == "none" or not self.rollouts:
+        if self.tokens in ("none", "nothing"):
             return False
         return (
             self.tokens == "all"
@@ -49,7 +48,6 @@ def recorded_parts(config: Mapping[str, Any]) -> RecordedParts:
     record = config.get("record") or {}
     return RecordedParts(
         tokens=str(record.get("tokens", "all")),
-        rollouts=bool(record.get("rollouts", True)),
         trackers=tuple(map(str, record.get("trackers") or ())),
     )
 
@@ -84,7 +82,7 @@ def add_group(
         number = last[ROLLOUT] + len(rows[ROLLOUT]) + 1
         rows[ROLLOUT].append({
             "id": number, "group_id": key, "run_id": common["run_id"], "idx": item.index,
-            "text": item.text if parts.rollouts else "", "reward": item.reward,
+            "text": item.text if parts.tokens != "nothing" else "", "reward": item.reward,
             "advantage": item.advantage, "tokens": ev.model_tokens(item.ids, item.spans),
             "finish": item.finish, "spans": item.spans, **of_numbers(item, numbers.get(item.index)),
         })  # fmt: skip

@@ -566,7 +566,7 @@ def sampler_disagrees(run: RunState) -> Alert | None:
     problem = f"Sampler and trainer give the same tokens different log-probabilities: {sizes}. "
     if run.corrected:
         reason = "Importance correction compensates for it, but rounding does not explain so much."
-        remedy = "Set model.shared_prefix false, and if that does not help model.dtype float32."
+        remedy = "Set model.compute rows, and if that does not help model.dtype float32."
     else:
         reason = "The policy is updated on answers that a different policy sampled."
         remedy = "Set algorithm.importance_cap 3 to correct for it, or model.dtype float32."
@@ -584,8 +584,8 @@ def many_masked(run: RunState) -> Alert | None:
         MASKED,
         "{:.0%} of the tokens in the last 5 steps were left out of the loss, because sampler and "
         "policy differ too much about their answers.",
-        "Set algorithm.importance_mode token_truncate, which masks nothing; if "
-        "algorithm.off_policy_mask is set, raise it; or lower algorithm.passes or "
+        "Set importance_mode of algorithm.options to token_truncate, which masks nothing; if "
+        "off_policy_mask is set there, raise it; or lower algorithm.passes or "
         "optimizer.learning_rate.",
     )
 

@@ -4,12 +4,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from grpo_engine.config.declaration import as_text
-from grpo_engine.config.recipes import Recipe, changes, recipe
+from grpo_engine.config.recipes import Recipe, changes, path_of, recipe
 
 # as in TRL: an answer whose probability ratio exceeds the cap is left out of the loss
 CORRECTION: dict[str, Any] = {"importance_cap": 3.0, "importance_mode": "sequence_mask"}
 CORRECTION_TEXT = ", ".join(
-    f"algorithm.{name} {as_text(value)}" for name, value in CORRECTION.items()
+    f"{path_of(name)} {as_text(value)}" for name, value in CORRECTION.items()
 )
 
 

@@ -145,7 +145,7 @@ class Recipe:
     anchor_place: Literal["loss", "reward"] = setting(
         "loss", "Where the KL penalty enters.", belongs="anchor", condition=ANCHORED
     )
-    anchor_reweighted: bool = setting(
+    anchor_reweighted: bool = option(
         False, "Multiply the KL by the ratio, so that it is unbiased on old samples.",
         belongs="anchor", condition=REWEIGHTABLE, off=False, label="KL × ratio",
         steps=(False, True), phrase=", times the ratio",
@@ -223,18 +223,18 @@ class Recipe:
         belongs="ratio", label="sampler cap", steps=(0.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0),
         phrase=", and {corrected}", factor="{w}·",
     )  # fmt: skip
-    importance_floor: float = setting(
+    importance_floor: float = option(
         0.0, "Lower cap on π_old/π_sampler.", le=1, belongs="ratio", condition=CORRECTED,
         label="lower cap", steps=(0.0, 0.2, 0.5, 0.8, 0.9),
     )  # fmt: skip
     importance_mode: Literal[
         "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"
-    ] = setting(
+    ] = option(
         "token_truncate", "Weights beyond a cap: held there or left out.", belongs="ratio",
         condition=CORRECTED, label="beyond caps",
         steps=("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"),
     )  # fmt: skip
-    off_policy_mask: float = setting(
+    off_policy_mask: float = option(
         0.0, "Leave out worse answers this far from the sampler; 0 is off.", unit="nats/token",
         off=0, belongs="ratio", label="off-policy", steps=(0.0, 0.001, 0.01, 0.1, 0.5, 1.0),
         factor="mᵢ·",

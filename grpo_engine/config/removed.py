@@ -8,11 +8,13 @@ class Removed(NamedTuple):
     """A setting that is no more: the values that every run has now, the first was the default.
 
     Another value becomes settings with the same effect, or has none, for this reason.
+    `unless_set` keeps a value of the other setting that is neither this nor the default.
     """
 
     usual: tuple[Any, ...]
     reason: str = ""
     becomes: Callable[[Any], dict[str, Any]] | None = None
+    unless_set: bool = False
 
 
 def _moved(path: str, default: Any) -> Removed:
@@ -27,6 +29,7 @@ MOVED: Final[Mapping[str, Mapping[str, Any]]] = {
         "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg", "target_tolerance", "anchor_level",
         "ref_mix", "stop_share", "stop_kl", "stop_plateau", "sampler_sync_every", "refill_on",
         "entropy_target", "gamma", "lam", "value_clip", "value_coefficient", "whiten",
+        "anchor_reweighted", "importance_floor", "importance_mode", "off_policy_mask",
     )),
     "optimizer.options": {
         "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "final_share": 0.0,
@@ -43,6 +46,18 @@ REMOVED: Final[Mapping[str, Removed]] = {
     "run.workers": Removed((0, "auto"), "one process computes, with all the cores it may use"),
     "algorithm.drop_at_bound": Removed((None, False), "the KL penalty of tokens stays"),
     "checkpoint.best": Removed((True,), becomes=lambda _: {"checkpoint.best_by": "none"}),
+    "model.shared_prefix": Removed((True,), becomes=lambda _: {"model.compute": "rows"}),
+    "task.prompt_column": _moved("task.columns.prompt", "prompt"),
+    "task.target_column": _moved("task.columns.answer", "answer"),
+    "task.split": _moved("task.splits.train", "train"),
+    "task.held_out_split": _moved("task.splits.held_out", ""),
+    "task.lowest_pass_rate": _moved("task.pass_rate_range.lowest", 0.0),
+    "task.highest_pass_rate": _moved("task.pass_rate_range.highest", 1.0),
+    "task.environment_time_limit": Removed(
+        (30.0,), "rewards.time_limit is set and bounds all calls",
+        becomes=lambda value: {"rewards.time_limit": value}, unless_set=True,
+    ),
+    "record.rollouts": Removed((True,), becomes=lambda _: {"record.tokens": "nothing"}),
     "record.tokens_every": Removed((10,), "`every` records the tokens of every 10th step"),
     "record.after_groups": Removed(
         (1,), "one group is scored again after the update, and none if record.tokens is none"
@@ -74,14 +89,21 @@ def without_removed(tree: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, 
 
 def _take(current: dict[str, Any], path: str, value: Any, notes: dict[str, str]) -> None:
     """Add what a removed setting becomes, or a note."""
-    usual, reason, becomes = REMOVED[path]
+    usual, reason, becomes, unless_set = REMOVED[path]
     if value in usual or value is None:
         return
-    if becomes is None:
+    targets = becomes(value) if becomes else {}
+    if unless_set and any(_at(current, target) not in (None, *usual, value) for target in targets):
+        targets = {}
+    if not targets:
         notes[path] = f"{path} {value} has no effect: {reason}; leave it out"
-        return
-    for target, item in becomes(value).items():
+    for target, item in targets.items():
         section, name, *entry = target.split(".")
         inner = current.get(section) or {}
         value = {**inner.get(name, {}), entry[0]: item} if entry else item
         current[section] = {**inner, name: value}
+
+
+def _at(tree: Mapping[str, Any], path: str) -> Any:
+    section, _, name = path.partition(".")
+    return (tree.get(section) or {}).get(name)

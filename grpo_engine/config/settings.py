@@ -7,7 +7,7 @@ loaded model needs. Elsewhere 0 or None means off.
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     BaseModel,
@@ -45,6 +45,8 @@ class Section(BaseModel):
     """A frozen group of settings; an unknown name is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    # the entries of settings that are mappings
+    entries: ClassVar[Mapping[str, Mapping[str, Setting]]] = {}
 
     @classmethod
     @cache
@@ -60,33 +62,42 @@ class Section(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _checked(cls, value: Any, info: ValidationInfo) -> Any:
-        item = cls.settings().get(str(info.field_name))
-        return item.checked(value) if item else value
+        name = str(info.field_name)
+        item, allowed = cls.settings().get(name), cls.entries.get(name)
+        value = item.checked(value) if item else value
+        return set_options(value, allowed) if allowed else value
+
+    def option(self, name: str) -> Any:
+        """An entry of a setting that is a mapping, or its default."""
+        setting, allowed = next(
+            (path, allowed) for path, allowed in self.entries.items() if name in allowed
+        )
+        return getattr(self, setting).get(name, allowed[name].default)
 
 
-def checked(options: Mapping[str, Any], known: Mapping[str, Setting]) -> dict[str, Any]:
+def checked(options: Mapping[str, Any], allowed: Mapping[str, Setting]) -> dict[str, Any]:
     """The entries of a setting that is a mapping; ValueError names one that is wrong."""
     result = {}
     for name, value in options.items():
-        if name not in known:
-            raise ValueError(f"there is no option {quoted(name)}{nearest(name, known)}")
+        if name not in allowed:
+            raise ValueError(f"there is no option {quoted(name)}{nearest(name, allowed)}")
         try:
-            result[name] = known[name].checked(value)
+            result[name] = allowed[name].checked(value)
         except ValueError as error:
             raise ValueError(f"{name} {error}") from error
     return result
 
 
-def set_options(options: Mapping[str, Any], known: Mapping[str, Setting]) -> dict[str, Any]:
+def set_options(options: Mapping[str, Any], allowed: Mapping[str, Setting]) -> dict[str, Any]:
     """The entries that are not the default."""
-    made = checked(options, known)
-    return {name: value for name, value in made.items() if value != known[name].default}
+    made = checked(options, allowed)
+    return {name: value for name, value in made.items() if value != allowed[name].default}
 
 
-def entries(known: Mapping[str, Setting], example: str) -> Any:
+def mapping(allowed: Mapping[str, Setting], example: str, help: str = "") -> Any:
     """A setting that is a mapping of these."""
-    texts = (f"{name} ({as_text(item.default)}): {item.help}" for name, item in known.items())
-    return setting({}, " ".join(texts), example=example)
+    texts = (f"{name} ({as_text(item.default)}): {item.help}" for name, item in allowed.items())
+    return setting({}, " ".join(filter(None, (help, *texts))), example=example)
 
 
 class ModelConfig(Section):
@@ -107,19 +118,31 @@ class ModelConfig(Section):
     quantized: Literal["auto", "keep", "dequantize"] = setting(
         "auto", "A quantised base: auto dequantises it on CPU, where that is faster."
     )
-    compute: Literal["auto", "graph", "kernels"] = setting(
-        "auto", "MLX's graph, or compiled kernels for Linux processors; auto where they serve."
-    )
+    compute: Literal["auto", "graph", "kernels", "rows"] = setting(
+        "auto", "MLX's graph, or compiled kernels for Linux processors; auto where they serve. "
+        "rows is the graph with the prompt run again for each answer in training.",
+    )  # fmt: skip
     grad_checkpoint: Literal["auto", "on", "off"] = setting(
         "auto", "Recompute layers in the backward pass to save memory; auto where that is faster "
         "than fewer answers at a time.",
     )  # fmt: skip
-    shared_prefix: bool = setting(True, "Run the prompt once per group in the training forward.")
     trust_remote_code: bool = setting(False, "Run Python code that comes with the model.")
+
+
+COLUMNS: Mapping[str, Setting] = {
+    "prompt": declared("prompt", "Text or chat messages."),
+    "answer": declared("answer", "The expected answer."),
+}
+SPLITS: Mapping[str, Setting] = {
+    "train": declared("train", "Trained on."),
+    "held_out": declared("", "Evaluated on; empty to set training rows aside."),
+}
 
 
 class TaskConfig(Section):
     """The problems, and how they are put to the model."""
+
+    entries = {"columns": COLUMNS, "splits": SPLITS}
 
     name: str = setting(
         "arithmetic",
@@ -136,10 +159,8 @@ class TaskConfig(Section):
     options: Mapping[str, JsonValue] = setting({}, "Options of the task's generator.")
     train_size: int = setting(0, "Training problems to draw from; 0 for all.")
     held_out_size: int = setting(512, "Problems kept out of training.", unit="problems")
-    prompt_column: str = setting("prompt", "Column with the prompt: text or chat messages.")
-    target_column: str = setting("answer", "Column with the expected answer.")
-    split: str = setting("train", "Split of a hub data set to train on.")
-    held_out_split: str = setting("", "Split to evaluate on; empty to set training rows aside.")
+    columns: Mapping[str, JsonValue] = mapping(COLUMNS, "{prompt: question}", "Columns of data.")
+    splits: Mapping[str, JsonValue] = mapping(SPLITS, "{held_out: test}", "Splits of data.")
     max_prompt_tokens: int = setting(0, "Longer prompts are an error; 0 for the context.")
     chat_template: str = setting(
         "", "Empty for the model's own, `plain` for bare text, `chatml`, or a Jinja file."
@@ -161,9 +182,6 @@ class TaskConfig(Section):
         "", "Python that runs tools and environments, such as one with a `verifiers` package; "
         "empty for this one.",
     )  # fmt: skip
-    environment_time_limit: float = setting(
-        30.0, "Longest reply of an environment or a tool.", gt=0, unit="s", le=86400
-    )
     max_turns: int = setting(8, "Most turns of the model with tools or an environment.", ge=1)
 
     @property
@@ -171,6 +189,13 @@ class TaskConfig(Section):
         """The environments by the name that a row chooses; `""` if there is no choice."""
         named = self.environment
         return {"": named} if isinstance(named, str) else named
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_removed(cls, section: Any) -> Any:
+        if not isinstance(section, Mapping):
+            return section
+        return without_removed({"task": section})[0].get("task", {})
 
 
 class OtherTask(TaskConfig):
@@ -192,8 +217,16 @@ def _completed(value: Any) -> Any:
     }  # fmt: skip
 
 
+PASS_RATES: Mapping[str, Setting] = {
+    "lowest": declared(0.0, "Problems below are left out.", le=1),
+    "highest": declared(1.0, "Problems above are left out.", le=1),
+}
+
+
 class TasksConfig(TaskConfig):
     """The run's task, others beside it, and which of their problems are drawn."""
+
+    entries = {**TaskConfig.entries, "pass_rate_range": PASS_RATES}
 
     others: Annotated[Mapping[str, OtherTask], BeforeValidator(_completed)] = setting(
         {}, "Further tasks with their share of the prompts: `{countdown: 0.5}` draws one prompt of "
@@ -208,29 +241,18 @@ class TasksConfig(TaskConfig):
         "", "Pass rates of problems before the run: a run of the store, or a JSON file such as "
         "`grpo-tui probe --json` writes.",
     )  # fmt: skip
-    lowest_pass_rate: float = setting(
-        0.0, "Problems with a lower rate in `pass_rates` are left out.", le=1
-    )
-    highest_pass_rate: float = setting(
-        1.0, "Problems with a higher rate in `pass_rates` are left out.", le=1
+    pass_rate_range: Mapping[str, JsonValue] = mapping(
+        PASS_RATES, "{lowest: 0.1, highest: 0.9}", "Which problems of `pass_rates` are drawn."
     )
 
     @model_validator(mode="after")
     def _check_drawing(self) -> "TasksConfig":
-        low, high = self.lowest_pass_rate, self.highest_pass_rate
-        if low > high:
-            raise ConfigError(
-                f"task.lowest_pass_rate {low:g} is above task.highest_pass_rate {high:g}",
-                "task.lowest_pass_rate",
-                "task.highest_pass_rate",
-            )
-        if (low, high) != (0, 1) and not self.pass_rates:
+        if self.pass_rate_range and not self.pass_rates:
             raise ConfigError(
                 "problems can be left out by pass rate only if task.pass_rates names a file or a "
                 "run that has the rates",
                 "task.pass_rates",
-                "task.lowest_pass_rate",
-                "task.highest_pass_rate",
+                "task.pass_rate_range",
             )
         if self.name in self.others:
             raise ConfigError(
@@ -252,7 +274,11 @@ class RewardsConfig(Section):
         (), "One weight per function; empty for the task's own.", example="1,2"
     )
     time_limit: float = setting(
-        30.0, "Longest call of one function in one step.", gt=0, unit="s", le=86400
+        30.0,
+        "Longest call of a function in a step, and longest reply of an environment.",
+        gt=0,
+        unit="s",
+        le=86400,
     )
     options: Mapping[str, Mapping[str, JsonValue]] = setting(
         {}, "Keyword options by function.", example="{function: {name: value}}"
@@ -273,6 +299,8 @@ ROLLOUT_OPTIONS: Mapping[str, Setting] = {
 class RolloutConfig(Section):
     """How answers are sampled."""
 
+    entries = {"options": ROLLOUT_OPTIONS}
+
     prompts: int = setting(8, "Prompts per step.", ge=1, le=65536, main=True)
     group_size: int = setting(8, "Answers per prompt.", ge=1, le=4096, main=True)
     max_new_tokens: int = setting(64, "Longest answer.", ge=1, le=131072, unit="tokens")
@@ -285,12 +313,7 @@ class RolloutConfig(Section):
         0, "Most tokens of prompt, answer and replies; 0 for the model's context."
     )
     max_rows: int = setting(0, "Rows decoded at a time; 0 for all of the step.")
-    options: Mapping[str, JsonValue] = entries(ROLLOUT_OPTIONS, "{min_p: 0.05}")
-
-    @field_validator("options")
-    @classmethod
-    def _options_are_known(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        return set_options(options, ROLLOUT_OPTIONS)
+    options: Mapping[str, JsonValue] = mapping(ROLLOUT_OPTIONS, "{min_p: 0.05}")
 
     @property
     def rows(self) -> int:
@@ -384,6 +407,8 @@ OPTIMIZER_OPTIONS: Mapping[str, Setting] = {
 class OptimizerConfig(Section):
     """How the weights move."""
 
+    entries = {"options": OPTIMIZER_OPTIONS}
+
     name: Literal["adamw", "adam", "sgd", "muon", "lion", "adafactor"] = setting(
         "adamw", "Optimiser."
     )
@@ -398,15 +423,7 @@ class OptimizerConfig(Section):
     start: str | None = setting(
         None, "Checkpoint of another run whose optimiser's state this run begins with."
     )
-    options: Mapping[str, JsonValue] = entries(OPTIMIZER_OPTIONS, "{beta2: 0.95}")
-
-    @field_validator("options")
-    @classmethod
-    def _options_are_known(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        return set_options(options, OPTIMIZER_OPTIONS)
-
-    def option(self, name: str) -> Any:
-        return self.options.get(name, OPTIMIZER_OPTIONS[name].default)
+    options: Mapping[str, JsonValue] = mapping(OPTIMIZER_OPTIONS, "{beta2: 0.95}")
 
 
 EVALUATION_SAMPLING = {
@@ -417,6 +434,8 @@ EVALUATION_SAMPLING = {
 class EvaluationConfig(Section):
     """What is measured on held-out problems, and when."""
 
+    entries = {"sampling": EVALUATION_SAMPLING}
+
     accuracy: str = setting(
         "", "Which answers are right: `REWARD >= N`, or a reward function, which means >= 1; "
         "empty for the task's own.",
@@ -426,16 +445,11 @@ class EvaluationConfig(Section):
     problems: int = setting(128, "Held-out problems per evaluation.", ge=1, unit="problems")
     greedy: bool = setting(True, "Also one answer per problem at temperature 0.")
     samples: int = setting(1, "Sampled answers per problem; 0 for greedy only.", le=1024)
-    sampling: Mapping[str, JsonValue] = entries(
+    sampling: Mapping[str, JsonValue] = mapping(
         EVALUATION_SAMPLING, "{temperature: 0.6, top_p: 0.95}"
     )
     pinned: int = setting(4, "Held-out prompts sampled throughout the run.", le=1024)
     pinned_every: int = setting(10, "Sample the pinned prompts every N steps.", ge=1, unit="steps")
-
-    @field_validator("sampling")
-    @classmethod
-    def _sampling_is_as_in_rollouts(cls, sampling: Mapping[str, Any]) -> dict[str, Any]:
-        return set_options(sampling, EVALUATION_SAMPLING)
 
 
 class CheckpointConfig(Section):
@@ -453,10 +467,10 @@ class CheckpointConfig(Section):
 class RecordConfig(Section):
     """What of a run is written down."""
 
-    tokens: Literal["all", "every", "pinned", "none"] = setting(
-        "all", "Whose token numbers are recorded: all groups, every 10 steps, pinned ones, none."
-    )
-    rollouts: bool = setting(True, "Record the answers themselves.")
+    tokens: Literal["all", "every", "pinned", "none", "nothing"] = setting(
+        "all", "Whose token numbers are recorded: all groups, every 10 steps, pinned ones, none; "
+        "nothing leaves out the answers themselves, too.",
+    )  # fmt: skip
     kl: bool = setting(
         False, "Measure KL to the reference even if beta is 0; one more forward per answer."
     )
@@ -566,8 +580,8 @@ class RunConfig(Section):
                     "record.kl",
                 )
         best_by = self.checkpoint.best_by
-        known = best_by.startswith("eval/") and is_metric(best_by)
-        if best_by not in ("", "none") and not (known and spec(best_by).direction != "none"):
+        is_evaluated = best_by.startswith("eval/") and is_metric(best_by)
+        if best_by not in ("", "none") and not (is_evaluated and spec(best_by).direction != "none"):
             raise ConfigError(
                 f"checkpoint.best_by must be none, or a held-out metric of which more or less is "
                 f"better, such as eval/accuracy or eval/rewards/NAME, got {quoted(best_by)}",

@@ -146,7 +146,7 @@ def _algorithm(values: Tree, notes: list[str]) -> Tree:
         "algorithm.recipe": recipe,
         "algorithm.trust": trust,
         "algorithm.weight": weight,
-        "algorithm.anchor_reweighted": True if reweighted else None,
+        path_of("anchor_reweighted"): True if reweighted else None,
         # VESPO has its own ratio, of whole answers; TRL's level then applies to the KL alone
         "algorithm.ratio": "sequence_sum" if trust == "vespo" and not reweighted else ratio,
         "algorithm.anchor": "k3" if values["beta"] else "none",
@@ -224,8 +224,8 @@ def _mismatch(values: Tree, notes: list[str]) -> Tree:
     cap = values["vllm_importance_sampling_clip_max"] if cap is None else cap
     return {
         "algorithm.importance_cap": NO_CAP if cap is None else cap,
-        "algorithm.importance_mode": values["vllm_importance_sampling_mode"],
-        "algorithm.importance_floor": values["vllm_importance_sampling_clip_min"],
+        path_of("importance_mode"): values["vllm_importance_sampling_mode"],
+        path_of("importance_floor"): values["vllm_importance_sampling_clip_min"],
     }
 
 

@@ -36,7 +36,8 @@ class ToolEpisodes:
         text = "" if reset is None else self.run(reset, **row)
         if text is not None and not isinstance(text, str):
             raise UnusableError(f"reset returned {preview(text)}, not a text or None")
-        return {"text": checked_length(text or ""), "messages": []}
+        check_length(len(text or ""))
+        return {"text": text or "", "messages": []}
 
     def step(self, answer: str) -> dict[str, Any]:
         """Make the calls of an answer; one without calls is the last."""
@@ -54,7 +55,8 @@ class ToolEpisodes:
                     error = str(raised)
             if failed:
                 result = str({"error": error})
-            calls.append(call.made(checked_length(result), failed=bool(failed)))
+            check_length(len(result))
+            calls.append(call.with_result(result, failed=bool(failed)))
             messages.append({"role": "tool", "name": call.name, "content": result})
         return {"messages": messages, "done": not calls, "calls": calls}
 
@@ -142,23 +144,20 @@ def checked_messages(messages: Any, what: str) -> list[dict[str, Any]]:
         raise UnusableError(f"{what} returned {preview(messages)}, not a list of messages")
     result, length = [], 0
     for message in messages:
-        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-            raise UnusableError(f"{what} returned the message {str(message)[:80]!r} without a role")
-        content = message.get("content")
-        if not isinstance(content, str):
-            raise UnusableError(f"{what} returned a message whose content is {preview(content)}")
-        length += len(checked_length(content))
+        content = message.get("content") if isinstance(message, Mapping) else None
+        if not isinstance(content, str) or not isinstance(message.get("role"), str):
+            raise UnusableError(
+                f"{what} returned {preview(message)}; a message has a role and a text as content"
+            )
+        length += len(content)
+        check_length(length)
         result.append({str(name): plain(value) for name, value in message.items()})
-    if length > MAX_LENGTH:
-        raise UnusableError(f"{what} returned {length} characters; at most {MAX_LENGTH} are taken")
     return result
 
 
-def checked_length(text: str) -> str:
-    """The text, unless it is too long."""
-    if len(text) > MAX_LENGTH:
-        raise UnusableError(f"a reply has {len(text)} characters; at most {MAX_LENGTH} are taken")
-    return text
+def check_length(length: int) -> None:
+    if length > MAX_LENGTH:
+        raise UnusableError(f"a reply has {length} characters; at most {MAX_LENGTH} are taken")
 
 
 def number(value: Any, what: str) -> float | None:

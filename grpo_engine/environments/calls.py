@@ -17,7 +17,7 @@ CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One call as the model wrote it; `error` says why it cannot be made."""
+    """One call as the model wrote it; `error` says why it cannot be with_result."""
 
     name: str = ""
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -31,7 +31,7 @@ class Call:
             for name, value in self.arguments.items()
         )
 
-    def made(self, result: str, *, failed: bool) -> dict[str, Any]:
+    def with_result(self, result: str, *, failed: bool) -> dict[str, Any]:
         """The call with its result, as the fields of a `ToolCall`."""
         return {
             "name": self.name, "arguments": self.written, "given": dict(self.arguments),
@@ -60,7 +60,7 @@ def _read(text: str) -> Call:
 
 
 def call_error(call: Call, tools: Mapping[str, Callable[..., Any]]) -> str:
-    """Why a call cannot be made; empty if it can."""
+    """Why a call cannot be with_result; empty if it can."""
     if call.error:
         return call.error
     if call.name not in tools:

@@ -131,8 +131,8 @@ class EnvironmentClient:
 
     @property
     def rewards(self) -> tuple[str, ...]:
-        names = (one.name for one in self.described.values() if one.has_reward)
-        return tuple(dict.fromkeys(names))
+        environments = self.described.values()
+        return tuple(dict.fromkeys(e.name for e in environments if e.has_reward))
 
     def close(self) -> None:
         """End the processes and all that they started."""
@@ -148,8 +148,8 @@ class EnvironmentClient:
         self._receive(self._sandbox.finish())
         return [episode.opening for episode in self._episodes]
 
-    def ask(self, place: int, answer: str) -> None:
-        self._submit(self._episodes[place], "step", answer=answer)
+    def ask(self, index: int, answer: str) -> None:
+        self._submit(self._episodes[index], "step", answer=answer)
         self._receive(self._sandbox.poll(0))
 
     def replies(self, seconds: float) -> list[tuple[int, EnvironmentReply]]:
@@ -159,22 +159,22 @@ class EnvironmentClient:
         replies, self._replies = self._replies, {}
         return sorted(replies.items())
 
-    def failure(self, place: int) -> EnvironmentReply | None:
+    def failure(self, index: int) -> EnvironmentReply | None:
         """Why an environment could not begin; None if it has begun."""
-        return self._episodes[place].failure
+        return self._episodes[index].failure
 
-    def tools(self, place: int) -> Sequence[Mapping[str, Any]]:
-        return self.described[self._episodes[place].job.environment].tools
+    def tools(self, index: int) -> Sequence[Mapping[str, Any]]:
+        return self.described[self._episodes[index].job.environment].tools
 
-    def fail(self, place: int, error: str) -> None:
+    def fail(self, index: int, error: str) -> None:
         """End a row's episode before its first answer."""
-        episode = self._episodes[place]
+        episode = self._episodes[index]
         episode.failure = EnvironmentReply(name=self._name(episode), error=error)
 
     def finish(self, failed: Sequence[bool]) -> list[Outcome]:
         """What the environments say at the end; those of failed rollouts are not asked."""
-        for episode, is_lost in zip(self._episodes, failed, strict=True):
-            if not is_lost:
+        for episode, has_failed in zip(self._episodes, failed, strict=True):
+            if not has_failed:
                 self._submit(episode, "finish")
         self._receive(self._sandbox.finish())
         outcomes = []
@@ -217,7 +217,7 @@ class EnvironmentClient:
     def _failed(self, episode: _Episode, method: str, failure: Failure, seconds: float) -> None:
         message = failure.message + failure.remedy
         if failure.cause == "timeout":
-            message = f"took longer than task.environment_time_limit {self._time_limit:g} s"
+            message = f"took longer than rewards.time_limit {self._time_limit:g} s"
         reply = EnvironmentReply(
             name=self._name(episode), ms=1000 * seconds,
             error=f"{method}: {message}{failure.at}",

@@ -144,7 +144,7 @@ def open_environments(
     tools, names = specs_of(config, task)
     if not names:
         return None
-    limit = config.task.environment_time_limit
+    limit = config.rewards.time_limit
     client = enter(
         EnvironmentClient(
             tools, names, folder, limit, interrupted, objects,

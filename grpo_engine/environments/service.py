@@ -85,18 +85,18 @@ class EnvironmentService:
             self._episodes[name, slot] = self._make[name]()
         return self._server.run(getattr(self._episodes[name, slot], method), **arguments)
 
-    def _find(self, name: str, what: str) -> Any:
+    def _find(self, name: str, role: str) -> Any:
         """The object that a setting names."""
         if name in self._server.objects:
             return self._server.objects[name]
-        names.refuse_missing(name, what)
-        purpose = names.Purpose(f"{what} {name}", BrokenEnvironmentError, FORMS)
+        names.refuse_missing(name, role)
+        purpose = names.Purpose(f"{role} {name}", BrokenEnvironmentError, FORMS)
         item, _ = names.find_installed("environments", name, purpose) or names.find(name, purpose)
         self._server.allow_memory(item)
         return item
 
     def _new(self, factory: Any) -> ProtocolEpisodes | ToolEpisodes:
-        """A new instance; of what is one already, each rollout gets a copy."""
+        """A new instance; of role is one already, each rollout gets a copy."""
         instance, run = factory() if callable(factory) else copy.deepcopy(factory), self._server.run
         if follows_protocol(instance):
             return ProtocolEpisodes(run, instance)

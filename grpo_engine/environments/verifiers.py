@@ -15,7 +15,6 @@ from typing import Any
 from grpo_engine.environments.adapters import (
     UnusableError,
     attributes,
-    checked_length,
     checked_messages,
     number,
 )
@@ -119,7 +118,7 @@ class Episodes:
         messages = checked_messages(added[1:], "env_response")  # after the answer itself
         tools_by_name = getattr(self.environment, "tool_map", {})
         calls = [
-            call.made(message["content"], failed=bool(call_error(call, tools_by_name)))
+            call.with_result(message["content"], failed=bool(call_error(call, tools_by_name)))
             for call, message in zip(find_calls(answer), messages, strict=False)
             if message["role"] == "tool"
         ]
@@ -203,4 +202,4 @@ def _plain(message: Any) -> dict[str, Any]:
         if other := next((part for part in parts if part.get("type") != "text"), None):
             raise UnusableError(f"a message has {other.get('type')!r}; only text can be used")
         content = "".join(part["text"] for part in parts)
-    return {"role": message.role, "content": checked_length(content)}
+    return {"role": message.role, "content": content}

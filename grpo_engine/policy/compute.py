@@ -23,14 +23,18 @@ GRADIENT_TOLERANCE = 1e-3
 
 def prepare(model: nn.Module, config: ModelConfig) -> None:
     """Store frozen weights as the kernels read them, before anything refers to them."""
-    if config.compute != "graph" and config.tuning == "lora" and _obstacle(config) is None:
+    if (
+        config.compute not in ("graph", "rows")
+        and config.tuning == "lora"
+        and _obstacle(config) is None
+    ):
         transpose(model)
 
 
 def kernels_for(policy: Policy) -> Kernels | None:
     """The kernels, if `model.compute` allows them and they serve this policy."""
     config = policy.config
-    if config.compute == "graph":
+    if config.compute in ("graph", "rows"):
         return None
     kernels, reason = None, _obstacle(config)
     if reason is None and policy.dtype != "float32":

@@ -141,7 +141,7 @@ class Policy:
     @property
     def shares_prompts(self) -> bool:
         """Whether a forward runs each prompt once for all completions of it."""
-        return self.config.shared_prefix and self.prefix_caches is not None
+        return self.config.compute != "rows" and self.prefix_caches is not None
 
     def refresh_reference(self, mix: float = 1.0) -> None:
         """pi_ref <- mix * pi + (1 - mix) * pi_ref; a mix below 1 is for full fine-tuning only."""

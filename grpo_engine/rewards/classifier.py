@@ -45,10 +45,10 @@ class Classifier:
         scores = [0.0] * len(rows)
         for start in range(0, len(order), batch):
             chosen = order[start : start + batch]
-            for place, score in zip(
+            for index, score in zip(
                 chosen, self._forward(trunk, head, [rows[i] for i in chosen]), strict=True
             ):
-                scores[place] = score
+                scores[index] = score
         return scores
 
     def _forward(self, trunk: Any, head: Any, rows: list[list[int]]) -> list[float]:
@@ -86,10 +86,10 @@ class Classifier:
             weights |= loaded
         head = next((weights[name] for name in HEADS if name in weights), None)
         if head is None or head.shape[0] != 1:
-            found = "none" if head is None else f"{head.shape[0]} labels"
+            labels = "none" if head is None else f"{head.shape[0]} labels"
             raise RewardError(
                 f"reward model:{self.path}: a reward model has one score head ({HEADS[0]} of one "
-                f"row), this folder has {found}"
+                f"row), this folder has {labels}"
             )
         model, _ = load_model(self.path, strict=False)
         trunk = getattr(model, "model", None)

@@ -135,9 +135,9 @@ class RewardClient:
         count: int | None = None,
     ) -> list[Outcome]:
         """Call all of the functions, or the first `count`."""
-        given = {"prompts": prompts, "completions": completions, "completion_ids": completion_ids}
+        batch = {"prompts": prompts, "completions": completions, "completion_ids": completion_ids}
         self._batch = {
-            "columns": {key: list(values) for key, values in {**columns, **given}.items()},
+            "columns": {key: list(values) for key, values in {**columns, **batch}.items()},
             "state": dict(trainer_state),
         }
         called, calls = self.functions[:count], {}

@@ -149,8 +149,8 @@ def math_equal(
         marked = tagged_answer(text)
         value = parse(_latex(marked) if marked is not None else text[-LONGEST_TEXT:])
         scores.append(float(verify(target, value)) if target else None)
-        shown = value[-1] if value else "nothing"
-        reasons.append(f"found {shown}, expected {str(expected)[:60]}"[:120])
+        result = value[-1] if value else "nothing"
+        reasons.append(f"found {result}, expected {str(expected)[:60]}"[:120])
     _log(log_extra, reasons)
     return scores
 
@@ -171,7 +171,7 @@ def equation_steps(
     steps = []
     for row, completion in enumerate(texts_of(completions)):
         text = completion.translate(MINUSES)  # of the same length
-        checked = [(m.end(), float(_holds(m[1], m[2]))) for m in _EQUATION.finditer(text)]
+        checked = [(m.end(), float(_is_true(m[1], m[2]))) for m in _EQUATION.finditer(text)]
         if not per_equation:
             checked = [
                 (end, min(scores))
@@ -186,7 +186,7 @@ def equation_steps(
     return steps
 
 
-def _holds(expression: str, value: str) -> bool:
+def _is_true(expression: str, value: str) -> bool:
     try:
         return evaluate(expression.replace("x", "*"))[0] == to_number(value)
     except ValueError:

@@ -53,8 +53,8 @@ class Endpoint:
                 data = reply.read(LARGEST_ANSWER)
         except HTTPError as error:
             with error:
-                said = error.read(500).decode("utf-8", "replace").strip()
-            raise RewardError(f"{self.url} answered {error.code} {error.reason}: {said}") from None
+                text = error.read(500).decode("utf-8", "replace").strip()
+            raise RewardError(f"{self.url} answered {error.code} {error.reason}: {text}") from None
         except OSError as error:
             reason = getattr(error, "reason", error)
             raise RewardError(f"{self.url} cannot be reached ({reason}); is it running?") from None
@@ -63,18 +63,9 @@ class Endpoint:
     def _scores(self, data: bytes) -> Any:
         try:
             answer = json.loads(data)
-        except ValueError:
-            shown = data[:80].decode("utf-8", "replace")
+            return answer["rewards"] if isinstance(answer, dict) else answer
+        except (ValueError, KeyError):
+            text = data[:80].decode("utf-8", "replace")
             raise RewardError(
-                f"{self.url} answered {shown!r}, which is not JSON; "
-                'it should answer {"rewards": […]}'
+                f'{self.url} answered {text!r}; it should answer {{"rewards": […]}}'
             ) from None
-        if isinstance(answer, dict):
-            if "rewards" not in answer:
-                keys = ", ".join(answer) or "nothing"
-                raise RewardError(
-                    f'{self.url} answered {{{keys}}} without "rewards"; '
-                    'it should answer {"rewards": […]}'
-                )
-            return answer["rewards"]
-        return answer

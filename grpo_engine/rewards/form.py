@@ -45,6 +45,6 @@ def hint(problem: RewardProblem, completions: Sequence[Any]) -> str:
         is_cause, got = "'str'" in message or "string indices" in message, "text"
         remedy = "messages come after chat prompts"
     else:
-        is_cause = any(word in message for word in ("list", "dict", "string or bytes-like"))
+        is_cause = any(name in message for name in ("list", "dict", "string or bytes-like"))
         got, remedy = f"chat messages, {MESSAGES}", "rewards.completions text gives text"
     return f". Each completion came as {got}; {remedy}" if is_cause else ""

@@ -28,8 +28,9 @@ class Right:
     def of(cls, text: str, accuracy: str, names: Sequence[str]) -> "Right":
         """The rule in the settings, else the task's, else that of a function that scores 0 or 1."""
         if not text:
-            known = [accuracy, *(name for name in names if "accuracy" in name), *RIGHT_OR_WRONG]
-            return cls(next((name for name in known if name in names), ""))
+            named = (name for name in names if "accuracy" in name)
+            candidates = (accuracy, *named, *RIGHT_OR_WRONG)
+            return cls(next((name for name in candidates if name in names), ""))
         rule = _rule(text)
         if rule is None or rule.function not in names:
             raise ConfigError(

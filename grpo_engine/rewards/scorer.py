@@ -62,20 +62,17 @@ def check_functions(config: RunConfig, task: Task, names: Sequence[str]) -> Righ
     """The rule for right answers; refuse settings that name a function which the run lacks."""
     recipe = config.algorithm.resolved()
     sources = [*names, OVERLONG] if recipe.overlong_buffer else names
-    if recipe.refill_rounds and recipe.refill_on not in ("accuracy", "total", *sources):
-        raise ConfigError(
-            f"refill_on {recipe.refill_on!r} is not a reward function of the run; "
-            f"give accuracy, total or one of {', '.join(sources)}",
-            "algorithm.options",
-            "rewards.functions",
-        )
     watched = StopRule(config.stop_when).metrics if config.stop_when else set()
-    named = [("stop_when", metric) for metric in watched]
-    for setting, metric in (*named, ("checkpoint.best_by", config.checkpoint.best_by)):
-        if function_of(metric) not in ("", *sources):
+    named = [("stop_when", "stop_when", function_of(metric)) for metric in watched]
+    best = function_of(config.checkpoint.best_by)
+    named.append(("checkpoint.best_by", "checkpoint.best_by", best))
+    if recipe.refill_rounds and recipe.refill_on not in ("accuracy", "total"):
+        named.append(("refill_on", "algorithm.options", recipe.refill_on))
+    for name, setting, function in named:
+        if function not in ("", *sources):
             raise ConfigError(
-                f"{setting} names {metric}, and {function_of(metric)!r} is not a reward "
-                f"function of the run; its functions are {', '.join(sources)}",
+                f"{name}: {function!r} is not a reward function of the run; its functions are "
+                f"{', '.join(sources)}",
                 setting,
                 "rewards.functions",
             )
@@ -187,16 +184,14 @@ class Scorer:
         """
         measured = self._measured if held_out else ""
         valid = [index for index, rollout in enumerate(rollouts) if not rollout.failed]
-        outcomes = self._called(
-            [examples[index] for index in valid], [prompts[index] for index in valid],
-            [rollouts[index] for index in valid], step, None if measured else self._count,
-        )  # fmt: skip
+        rows = [(examples[index], prompts[index], rollouts[index]) for index in valid]
+        outcomes = self._outcomes(rows, step, None if measured else self._count) if rows else []
         rewards = [self._no_rewards(rollout, measured) for rollout in rollouts]
         steps: list[tuple[tuple[int, float | None], ...]] = [()] * len(rollouts)
         for row, index in enumerate(valid):
-            rollout, given = rollouts[index], [outcome.rewards[row] for outcome in outcomes]
-            functions, others = given[: self._count], given[self._count :]
-            rewards[index] = (*functions, *self._of_environment(rollout), *others)
+            rollout, values = rollouts[index], [outcome.rewards[row] for outcome in outcomes]
+            functions, unweighted = values[: self._count], values[self._count :]
+            rewards[index] = (*functions, *self._of_environment(rollout), *unweighted)
             steps[index] = steps_of(
                 rollout, functions, [outcome.steps[row] for outcome in outcomes]
             )
@@ -219,17 +214,11 @@ class Scorer:
             for name, weight in weights.items()
         )
 
-    def _called(
-        self,
-        examples: Sequence[Example],
-        prompts: Sequence[RenderedPrompt],
-        rollouts: Sequence[Rollout],
-        step: int,
-        count: int | None,
+    def _outcomes(
+        self, rows: Sequence[tuple[Example, RenderedPrompt, Rollout]], step: int, count: int | None
     ) -> list[Outcome]:
         """What the functions gave, all or the first `count`."""
-        if not rollouts:
-            return []
+        examples, prompts, rollouts = zip(*rows, strict=True)
         columns = columns_of(examples)
         if self._has_environments:
             states = [rollout.environment and rollout.environment.state for rollout in rollouts]

@@ -31,8 +31,13 @@ class Scores:
         return tuple(reward.name for reward in self.rewards[0])
 
     def totals(self) -> list[float | None]:
-        rewards = [[one for one in row if one.name != self.measured] for row in self.rewards]
-        return [total_reward([o.value for o in row], [o.weight for o in row]) for row in rewards]
+        rows = self.without(self.measured).rewards
+        return [total_reward([r.value for r in row], [r.weight for r in row]) for row in rows]
+
+    def without(self, name: str) -> "Scores":
+        """The scores without those of one function."""
+        rows = (tuple(reward for reward in row if reward.name != name) for row in self.rewards)
+        return replace(self, rewards=tuple(rows))
 
     @property
     def differ(self) -> bool:
@@ -50,11 +55,6 @@ class Scores:
             rewards=self.rewards[start:end],
             steps=self.steps and self.steps[start:end],
         )
-
-
-def without_overlong(scores: Scores) -> Scores:
-    rewards = tuple(tuple(one for one in row if one.name != OVERLONG) for row in scores.rewards)
-    return replace(scores, rewards=rewards)
 
 
 def with_overlong(scores: Scores, lengths: Sequence[int], max_length: int, share: float) -> Scores:

@@ -12,6 +12,7 @@ from grpo_engine.rewards.returned import read_scores
 from grpo_engine.sandbox.program import Server
 from grpo_engine.sandbox.report import TooLateError, describe, plain
 
+Columns = Mapping[str, Sequence[Any]]
 # Further fields of TRL's state; a run here has one process and no log history.
 AS_TRL = {
     "epoch": 0.0, "global_step": 0, "max_steps": 0, "num_train_epochs": 1, "log_history": (),
@@ -51,15 +52,11 @@ class Rewards:
             "requires": reward.required,
         }  # fmt: skip
 
-    def call(
-        self, index: int, columns: Mapping[str, Sequence[Any]], state: Mapping[str, Any]
-    ) -> dict[str, Any]:
+    def call(self, index: int, columns: Columns, state: Mapping[str, Any]) -> dict[str, Any]:
         """Call a function on a batch."""
         return asdict(self._called(index, columns, state))
 
-    def call_rows(
-        self, index: int, columns: Mapping[str, Sequence[Any]], state: Mapping[str, Any]
-    ) -> dict[str, Any]:
+    def call_rows(self, index: int, columns: Columns, state: Mapping[str, Any]) -> dict[str, Any]:
         """Call a function on one row after the other, to find those that it fails on."""
         result = Outcome()
         for row in range(len(columns["completions"])):
@@ -79,9 +76,7 @@ class Rewards:
             result.problems += [replace(problem, completion=row) for problem in outcome.problems]
         return asdict(result)
 
-    def _called(
-        self, index: int, columns: Mapping[str, Sequence[Any]], state: Mapping[str, Any]
-    ) -> Outcome:
+    def _called(self, index: int, columns: Columns, state: Mapping[str, Any]) -> Outcome:
         (reward, weight), count = self._functions[index], len(columns["completions"])
         extras: dict[str, list[Any]] = {}
         metrics: dict[str, list[float]] = {}

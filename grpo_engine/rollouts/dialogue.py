@@ -49,13 +49,13 @@ class EnvironmentReply:
 class Episodes(Protocol):
     """The environments of the rows that are sampled, by the rows' places."""
 
-    def ask(self, place: int, answer: str) -> None:
+    def ask(self, index: int, answer: str) -> None:
         """Give a row's answer to its environment, which replies later."""
 
     def replies(self, seconds: float) -> list[tuple[int, EnvironmentReply]]:
         """The replies that have come, after waiting for one at most this long."""
 
-    def failure(self, place: int) -> EnvironmentReply | None:
+    def failure(self, index: int) -> EnvironmentReply | None:
         """Why an environment could not begin; None if it has begun."""
 
 
@@ -72,6 +72,6 @@ class Dialogues:
     end_token: int | None  # the one with which the chat template ends an answer
     max_turns: int
     max_context: int = 0  # tokens of prompt and answer; 0 for the model's context
-    # the answer in a row's place, of its ids after those before, in the form that environments read
+    # the answer in a row's index, of its ids after those before, in the form that environments read
     read: Callable[[int, Sequence[int], Sequence[int], str], str] | None = None
     waited: float = 0.0

@@ -83,7 +83,7 @@ def check_itself(run: Run) -> Iterator[Event]:
             raise SelfCheckError(
                 f"before step 1 {name} differ by {gap.mean:.3g} nats on average and "
                 f"{gap.max:.3g} at most, more than {limit.mean:g} and {limit.max:g}: this model "
-                "is not trained as it is sampled. Set model.shared_prefix=false or model.dtype="
+                "is not trained as it is sampled. Set model.compute=rows or model.dtype="
                 f"{'bfloat16' if policy.dtype == 'float16' else 'float32'}; if it stays, the "
                 "model's code keeps state that the engine does not know"
             )

@@ -38,7 +38,7 @@ def task_of(config: TaskConfig, source: Any) -> Task:
         options = read_options(config, {} if isinstance(source, Task) else OPTIONS)
     if isinstance(source, Task):
         return _with_settings(config, source)
-    splits = source if isinstance(source, Mapping) else {config.split: source}
+    splits = source if isinstance(source, Mapping) else {config.option("train"): source}
     label = config.name.removeprefix(names.IN_PROCESS)
     bad = BadRows(config)
     rows = {name: _rows(part, f"{label} ({name})", bad) for name, part in splits.items()}

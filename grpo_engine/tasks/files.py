@@ -144,7 +144,7 @@ def load_splits(config: TaskConfig, name: str, bad: BadRows) -> dict[str, list[R
     """The rows of every split of the data that `name` points to, by the split's name."""
     path = Path(name).expanduser()
     if path.is_file():
-        return {config.split: read_rows(path, bad)}
+        return {config.option("train"): read_rows(path, bad)}
     if path.is_dir():
         return _folder(config, path, bad)
     if path.suffix.lower() in SUFFIXES or name.startswith(("/", "./", "../", "~")):
@@ -163,7 +163,7 @@ def load_splits(config: TaskConfig, name: str, bad: BadRows) -> dict[str, list[R
 
 def _folder(config: TaskConfig, folder: Path, bad: BadRows) -> dict[str, list[Row]]:
     """Read `train.jsonl` and its siblings, or shards like `train-00000-of-00002.parquet`."""
-    names = {config.split, config.held_out_split, *HELD_OUT} - {""}
+    names = {config.option("train"), config.option("held_out"), *HELD_OUT} - {""}
     splits: dict[str, list[Row]] = {}
     for path in (folder, folder / "data"):
         files = [file for file in sorted(path.glob("*")) if file.suffix.lower() in SUFFIXES]
@@ -172,24 +172,24 @@ def _folder(config: TaskConfig, folder: Path, bad: BadRows) -> dict[str, list[Ro
                 splits[split] = [row for file in parts for row in read_rows(file, bad)]
     if not splits:
         raise DataError(
-            f"{folder} has no data file; it should hold {config.split}.jsonl and, if there is one, "
-            "valid.jsonl or test.jsonl (.json, .csv, .tsv and .parquet work as well)"
+            f"{folder} has no data file; it should hold {config.option('train')}.jsonl and, if "
+            "there is one, valid.jsonl or test.jsonl (.json, .csv, .tsv and .parquet work as well)"
         )
     return splits
 
 
 def _pick_splits(config: TaskConfig, splits: Mapping[str, Any]) -> tuple[str, str]:
     """Names of the training and held-out splits; the latter is empty to set rows aside."""
-    for name in ("split", "held_out_split"):
-        split = getattr(config, name)
+    train, held_out = config.option("train"), config.option("held_out")
+    for split in (train, held_out):
         if split and split not in splits:
             raise DataError(
-                f"task.{name}: task {config.name} has no split {split!r}; it has "
+                f"task.splits: task {config.name} has no split {split!r}; it has "
                 f"{', '.join(splits)}",
-                f"task.{name}",
+                "task.splits",
             )
-    held_out = config.held_out_split or next((name for name in HELD_OUT if name in splits), "")
-    return config.split, held_out if held_out != config.split else ""
+    held_out = held_out or next((name for name in HELD_OUT if name in splits), "")
+    return train, held_out if held_out != train else ""
 
 
 def _maker(config: TaskConfig, rows: Sequence[Row], chat: bool | None, notes: list[str]) -> Make:
@@ -215,26 +215,26 @@ def _maker(config: TaskConfig, rows: Sequence[Row], chat: bool | None, notes: li
 def _columns(config: TaskConfig, rows: Sequence[Row], notes: list[str]) -> tuple[list[str], str]:
     """The columns that reward functions get, and the one with the target."""
     names = tuple(dict.fromkeys(name for row in rows for name in row.columns))
-    explicit = config.target_column != TaskConfig.model_fields["target_column"].default
-    target = next((n for n in (config.target_column, *TARGETS) if n in names), "")
-    if explicit and config.target_column not in names:
+    prompt, answer = config.option("prompt"), config.option("answer")
+    target = next((name for name in (answer, *TARGETS) if name in names), "")
+    if "answer" in config.columns and answer not in names:
         raise DataError(
-            f"{rows[0].location}: there is no column {config.target_column!r} (task.target_column)"
+            f"{rows[0].location}: there is no column {answer!r} (task.columns.answer)"
             f"; there are {', '.join(names)}",
-            "task.target_column",
+            "task.columns",
         )
     passed = []
     for name in names:
         row = next((row for row in rows if not_json(row.columns.get(name))), None)
         if row is not None:
             problem = f"column {name!r} holds {not_json(row.columns.get(name))}"
-            if name in (config.prompt_column, target):
+            if name in (prompt, target):
                 raise DataError(f"{row.location}: {problem}, which is not JSON")
             notes.append(
                 f"{problem} ({row.location}), which is not JSON, and is not passed "
                 "to reward functions; convert it to text or numbers if one needs it"
             )
-        elif name not in (config.prompt_column, "prompt"):
+        elif name not in (prompt, "prompt"):
             passed.append(name)
     return passed, target
 
@@ -244,7 +244,7 @@ def _read(
 ) -> tuple[Prompt, str]:
     """The prompt of a row, and its target as text."""
     columns, answer = row.columns, ""
-    if columns.get(config.prompt_column) is None and isinstance(columns.get("messages"), list):
+    if columns.get(config.option("prompt")) is None and isinstance(columns.get("messages"), list):
         messages = read_messages(columns["messages"], row.location, "messages")
         if messages[-1].get("role") == "assistant":
             answer, messages = str(messages[-1]["content"]), messages[:-1]
@@ -265,7 +265,7 @@ def _read(
 
 
 def _prompt(config: TaskConfig, row: Row) -> Prompt:
-    name, location = config.prompt_column, row.location
+    name, location = config.option("prompt"), row.location
     value = row.columns.get(name)
     if name not in row.columns:
         columns = ", ".join(row.columns) or "none"
@@ -273,8 +273,8 @@ def _prompt(config: TaskConfig, row: Row) -> Prompt:
         hint = f" (perhaps {near})" if near else ""
         raise DataError(
             f"{location}: there is no column {name!r}; its columns are {columns}. Set "
-            f"task.prompt_column to the one with the prompt{hint}",
-            "task.prompt_column",
+            f"task.columns.prompt to the one with the prompt{hint}",
+            "task.columns",
         )
     if isinstance(value, list):
         return read_messages(value, location, name)

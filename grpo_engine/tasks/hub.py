@@ -38,7 +38,7 @@ def hub_splits(config: TaskConfig, name: str) -> dict[str, list[Row]]:
         raise NotFetchedError(
             f"data set {name} is neither on the hub nor in the cache ({reason}); {remedy}"
         ) from error
-    used = {config.split, config.held_out_split, *HELD_OUT}
+    used = {config.option("train"), config.option("held_out"), *HELD_OUT}
     return {
         split: [Row(row, f"{name}: {split} row {number}") for number, row in enumerate(part, 1)]
         for split, part in loaded.items()

@@ -71,10 +71,9 @@ class Drawing:
             self.passed_over += 1
         raise DataError(
             f"no training problem of task {part.label} can be drawn: all {limit} tried are left "
-            "out by task.lowest_pass_rate and task.highest_pass_rate, or longer than "
+            "out by task.pass_rate_range, or longer than "
             "task.max_prompt_tokens; change these",
-            "task.lowest_pass_rate",
-            "task.highest_pass_rate",
+            "task.pass_rate_range",
             "task.max_prompt_tokens",
         )
 
@@ -116,7 +115,7 @@ def take_rates(run: Run) -> Iterator[Event]:
     file = Path(config.pass_rates)
     local = read_rates(file, run.config.rollout.group_size) if run.ranks.leads else None
     rates = {key: (right, tried) for key, (right, tried) in run.ranks.broadcast(local).items()}
-    low, high = config.lowest_pass_rate, config.highest_pass_rate
+    low, high = config.option("lowest"), config.option("highest")
     run.progress.left_out = sorted(
         key for key, (right, tried) in rates.items() if not low <= right / tried <= high
     )

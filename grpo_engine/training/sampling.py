@@ -17,7 +17,7 @@ from grpo_engine.events import (
     rewards_differ,
 )
 from grpo_engine.policy.memory import free_cache
-from grpo_engine.rewards.scoring import Scores, with_overlong, without_overlong
+from grpo_engine.rewards.scoring import OVERLONG, Scores, with_overlong
 from grpo_engine.rollouts.decode import sample_groups
 from grpo_engine.rollouts.noise import occurrences
 from grpo_engine.rollouts.prompts import Opening, RenderedPrompt
@@ -187,7 +187,7 @@ def alike_in(scores: Scores, refill_on: str, accuracy: str) -> str:
         name = accuracy if scores.steps is None else ""
     if name in scores.names:
         return "" if rewards_differ(scores.column(name)) else name
-    judged = scores if refill_on == "total" else without_overlong(scores)
+    judged = scores if refill_on == "total" else scores.without(OVERLONG)
     return "" if judged.differ else "total"
 
 

@@ -14,7 +14,7 @@ from grpo_engine import events as ev
 from tests.app.script import CONFIG, started
 from tests.app.stored import numbers
 
-BROKEN = "step: took longer than task.environment_time_limit 2 s (at /home/me/broken.py:14)"
+BROKEN = "step: took longer than rewards.time_limit 2 s (at /home/me/broken.py:14)"
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ NO_CODE = {
     ("docs/starter-guess.md", "60 to 92"), ("docs/starter.md", "textbook"),
     ("docs/starter.md", "74 + 96"),
 }  # fmt: skip
-FAILS = {"grpo-tui tasks test broken.py:Broken": "took longer than task.environment_time_limit 2 s"}
+FAILS = {"grpo-tui tasks test broken.py:Broken": "took longer than rewards.time_limit 2 s"}
 CHAT = '{"prompt": [{"role": "user", "content": "%s"}], "answer": "%s"}\n'
 FILES: Mapping[str, Mapping[str, str]] = {
     "docs/environments.md": {

@@ -65,8 +65,8 @@ def mixture(world: Path) -> dict[str, Any]:
         "accuracy": "letters >= 0.5",
     }
     return {
-        "task": {"others": {"other": other}, "curriculum": "half", "highest_pass_rate": 0.9,
-                 "pass_rates": f"{world}/rates.json"},
+        "task": {"others": {"other": other}, "curriculum": "half",
+                 "pass_rates": f"{world}/rates.json", "pass_rate_range": {"highest": 0.9}},
         "rewards": {"functions": [f"{world}/rewards.py:accuracy"]},
         "algorithm": {"recipe": "dapo", "refill_rounds": 2},
         # of three answers all are right or all wrong in a third of the groups: refills

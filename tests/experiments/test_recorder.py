@@ -167,7 +167,7 @@ def test_the_size_setting_decides_whose_tokens_are_kept(
 def test_answers_are_left_out_of_the_record_on_request(recorder: Recorder) -> None:
     texts = {}
     for recorded in (True, False):
-        handle = recorder.start_run(config(record={"rollouts": recorded}))
+        handle = recorder.start_run(config(record={"tokens": "all" if recorded else "nothing"}))
         put_all(handle, ev.GroupScored(step=1, group=group()), finished(1))
         handle.close()
         with closing(StoreReader(recorder.path)) as reader:

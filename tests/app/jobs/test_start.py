@@ -205,7 +205,7 @@ def test_pass_rates_of_a_stored_run_choose_the_problems_of_another(tmp_path: Pat
     _, rates = trained()
     assert len(rates) == 8
     limit = sorted(rates.values())[4] - 0.01
-    second, others = trained(pass_rates="@last", lowest_pass_rate=limit)
+    second, others = trained(pass_rates="@last", pass_rate_range={"lowest": limit})
     file = Path(second.config.task.pass_rates)
     assert json.loads(file.read_text()) == {"answers": 4, "pass_rates": rates}
     assert {key for key in others if key in rates} == {k for k, r in rates.items() if r >= limit}

@@ -47,9 +47,9 @@ def own(tmp_path: Path) -> str:
 
 
 async def play(
-    trial: TrialProcess, name: str, answer: str | None, **task: Any
+    trial: TrialProcess, name: str, answer: str | None, limit: float = 30.0, **task: Any
 ) -> Mapping[str, Any]:
-    config = build({"task": {"name": name, **task}})
+    config = build({"task": {"name": name, **task}, "rewards": {"time_limit": limit}})
     return await trial.request("play", config, answer=answer)
 
 
@@ -88,7 +88,7 @@ async def test_an_environment_that_fails_says_why_and_another_episode_can_begin(
 ) -> None:
     trial = TrialProcess()
     try:
-        await play(trial, own, None, environment_time_limit=1)
+        await play(trial, own, None, limit=1)
         found = await play(trial, own, answer)
         assert (found["over"], found["failed"]) == (True, True)
         ((kind, text),) = found["lines"]
@@ -105,7 +105,7 @@ async def test_a_call_that_takes_too_long_gives_way_to_a_newer_one(
     monkeypatch.setattr("grpo_tui.app.trial.client.REPLACED_S", 0.1)
     trial = TrialProcess()
     try:
-        await play(trial, own, None, environment_time_limit=600)
+        await play(trial, own, None, limit=600)
         first = asyncio.ensure_future(play(trial, own, "hang"))
         await asyncio.sleep(0.5)
         assert "process" in texts(await play(trial, own, None))[0]

@@ -72,7 +72,7 @@ async def test_what_goes_wrong_is_said_and_the_process_goes_on(world: Path, tmp_
         assert "ended its process" in found["problems"][0]
         astray = settings(world, algorithm={"recipe": "dapo", "refill_on": "acc"})
         found = await asked(trial, "score", astray, example=0, completion="x")
-        assert "refill_on 'acc' is not a reward function of the run" in found["problem"]
+        assert "refill_on: 'acc' is not a reward function of the run" in found["problem"]
         lost = settings(world, model={"path": "someone/not-on-this-machine"})
         found = await asked(trial, "examples", lost)
         assert "f fetches it now" in found["lacking"]

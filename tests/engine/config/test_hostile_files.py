@@ -79,6 +79,6 @@ def test_a_value_that_is_nearly_one_is_refused_by_the_name_of_its_setting(
 
 
 def test_true_and_false_stay_values_of_settings_that_are_either() -> None:
-    config = build({"model": {"shared_prefix": False}, "evaluation": {"before_and_after": True}})
-    assert not config.model.shared_prefix
+    config = build({"task": {"shuffle": False}, "evaluation": {"before_and_after": True}})
+    assert not config.task.shuffle
     assert config.evaluation.before_and_after

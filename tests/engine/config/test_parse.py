@@ -47,9 +47,9 @@ def test_what_is_no_option_of_a_rule_is_refused_among_them() -> None:
 
 def test_a_setting_of_the_algorithm_is_described_as_it_is_declared() -> None:
     known = settings()
-    cap, mask = known["algorithm.importance_cap"], known["algorithm.off_policy_mask"]
+    cap, refresh = known["algorithm.importance_cap"], known["algorithm.ref_refresh_every"]
     assert (cap.ge, cap.le, cap.off) == (0, None, 0)
-    assert (mask.ge, mask.unit, mask.off) == (0, "nats/token", 0)
+    assert (refresh.ge, refresh.unit, refresh.off) == (0, "steps", 0)
     assert known["algorithm.delta"].gt == 1
     assert known["algorithm.anchor"].choices == ("none", "k1", "k2", "k3")
     assert known["algorithm.beta"].main

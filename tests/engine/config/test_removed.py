@@ -16,10 +16,19 @@ from grpo_engine.errors import ConfigError
 OTHER = {
     "std": "population", "anchor_level": "sequence", "whiten": False, "refill_on": "total",
     "sampler_sync_every": 2, "repetition_penalty": 2.0, "ignore_end": True, "top_k": 5,
-    "warmup_from_zero": True,
+    "warmup_from_zero": True, "anchor_reweighted": True, "importance_mode": "token_mask",
 }  # fmt: skip
 KEPT: dict[str, tuple[Any, dict[str, Any]]] = {
     "checkpoint.best": (False, {"checkpoint.best_by": "none"}),
+    "model.shared_prefix": (False, {"model.compute": "rows"}),
+    "task.prompt_column": ("question", {"task.columns": {"prompt": "question"}}),
+    "task.target_column": ("gold", {"task.columns": {"answer": "gold"}}),
+    "task.split": ("more", {"task.splits": {"train": "more"}}),
+    "task.held_out_split": ("test", {"task.splits": {"held_out": "test"}}),
+    "task.lowest_pass_rate": (0.1, {"task.pass_rate_range": {"lowest": 0.1}}),
+    "task.highest_pass_rate": (0.9, {"task.pass_rate_range": {"highest": 0.9}}),
+    "task.environment_time_limit": (60.0, {"rewards.time_limit": 60.0}),
+    "record.rollouts": (False, {"record.tokens": "nothing"}),
     **{
         f"{path.partition('.')[0]}.{name}": (value, {path: {name: value}})
         for path, entries in MOVED.items()
@@ -97,3 +106,20 @@ def test_other_settings_in_the_section_of_a_removed_one_are_still_refused() -> N
         build({"run": {"workers": 0, "threads": 2}})
     with pytest.raises(ConfigError, match=r"there is no setting 'run\.threads'"):
         parse_sets(["run.threads=2"])
+
+
+def test_a_time_limit_of_environments_does_not_change_one_that_was_set_for_rewards() -> None:
+    tree = {"task": {"environment_time_limit": 60}, "rewards": {"time_limit": 5}}
+    with pytest.warns(UserWarning, match=r"^task\.environment_time_limit 60 has no effect"):
+        assert build(tree).rewards.time_limit == 5
+    same = {"task": {"environment_time_limit": 5}, "rewards": {"time_limit": 5}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert build(same).rewards.time_limit == 5
+
+
+def test_other_tasks_of_an_old_run_are_read() -> None:
+    old = {"name": "gsm8k", "split": "train", "held_out_split": "test", "prompt_column": "prompt",
+           "target_column": "gold", "environment_time_limit": 30.0}  # fmt: skip
+    made = build({"task": {"others": {"more": old}}}).task.others["more"]
+    assert (made.splits, made.columns) == ({"held_out": "test"}, {"answer": "gold"})

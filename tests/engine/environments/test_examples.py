@@ -133,5 +133,5 @@ def test_every_example_of_the_page_does_what_the_page_says(tmp_path: Path) -> No
         assert replies[-1].done
     with EnvironmentClient((), {"": f"{tmp_path}/broken.py:Broken"}, tmp_path, 1) as pool:
         *_, last = answers(pool, {}, "a", "b")
-        assert "took longer than task.environment_time_limit 1 s (at " in last.error
+        assert "took longer than rewards.time_limit 1 s (at " in last.error
         assert last.error.endswith("broken.py:13)")

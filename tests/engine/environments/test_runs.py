@@ -388,10 +388,10 @@ def test_a_run_survives_hostile_environments_and_each_rollout_says_why(tmp_path:
         tmp_path, steps=1, model={"path": str(model)},
         task={
             "name": str(tmp_path / "kinds.jsonl"), "held_out_size": 0, "max_turns": 6,
-            "environment": HOSTILE, "environment_time_limit": 3.0,
+            "environment": HOSTILE,
             "chat_template": str(tmp_path / "strict.jinja"),
         },
-        rewards={"functions": ["length"]},
+        rewards={"functions": ["length"], "time_limit": 3.0},
         rollout={"prompts": len(kinds), "group_size": 2, "max_new_tokens": 200},
         evaluation={"problems": 1, "pinned": 0},
     )  # fmt: skip

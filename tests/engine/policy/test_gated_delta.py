@@ -211,7 +211,7 @@ def test_mlx_s_fused_rule_is_used_where_its_gradient_is_no_loop(
 
 @pytest.mark.parametrize("changes", [QWEN3_5, KIMI_LINEAR], ids=["qwen3_5", "kimi_linear"])
 @pytest.mark.parametrize("options", [
-    {}, {"grad_checkpoint": "on"}, {"tuning": "full"}, {"shared_prefix": False},
+    {}, {"grad_checkpoint": "on"}, {"tuning": "full"}, {"compute": "rows"},
 ])  # fmt: skip
 def test_a_model_trains_with_shared_prompts_as_by_plain_autodiff(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any],

@@ -203,8 +203,9 @@ def test_kernels_that_give_other_numbers_only_decode(
     assert policy.training_kernels is None
 
 
-@pytest.mark.parametrize("setting", [{"compute": "graph"}, {"shared_prefix": False}])
-def test_settings_turn_them_off(tmp_path: Path, setting: dict[str, Any]) -> None:
-    policy = policy_of(tmp_path / "model", {}, **setting)
-    assert (policy.kernels is None) == ("compute" in setting)
+@pytest.mark.parametrize("setting", ["graph", "rows"])
+def test_settings_turn_them_off(tmp_path: Path, setting: str) -> None:
+    policy = policy_of(tmp_path / "model", {}, compute=setting)
+    assert policy.kernels is None
     assert policy.training_kernels is None
+    assert policy.shares_prompts == (setting == "graph")

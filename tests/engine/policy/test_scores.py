@@ -31,7 +31,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "full": {"tuning": "full"}, "layers recomputed": {"grad_checkpoint": "on"},
     "DoRA, recomputed": {"tuning": "dora", "grad_checkpoint": "on"},
     "full, recomputed": {"tuning": "full", "grad_checkpoint": "on"},
-    "prompts per row": {"shared_prefix": False},
+    "prompts per row": {"compute": "rows"},
 }  # fmt: skip
 
 
@@ -50,7 +50,7 @@ def assert_equals_oracle(
 def test_the_graph_has_the_values_and_gradients_of_the_oracle(
     make_policy: MakePolicy, way: str
 ) -> None:
-    policy = make_policy(compute="graph", **WAYS[way])
+    policy = make_policy(**{"compute": "graph", **WAYS[way]})
     move_weights(policy)
     policy.head_chunk = 7
     assert_equals_oracle(policy)

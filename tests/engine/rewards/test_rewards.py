@@ -318,8 +318,8 @@ def test_an_endpoint_is_a_reward_function() -> None:
     ("status", "body", "message"),
     [
         (500, {"error": "out of memory"}, "answered 500 Internal Server Error: {"),
-        (200, b"<html>", "answered '<html>', which is not JSON"),
-        (200, {"scores": []}, 'answered {scores} without "rewards"'),
+        (200, b"<html>", "answered '<html>'; it should answer"),
+        (200, {"scores": []}, 'answered \'{"scores": []}\'; it should answer {"rewards": […]}'),
     ],
 )
 def test_an_endpoint_that_answers_badly_is_named(status: int, body: Any, message: str) -> None:

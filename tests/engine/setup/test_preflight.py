@@ -143,7 +143,7 @@ def wider(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def on_the_graph(path: Path, **changes: Any) -> Policy:
-    return load_policy(ModelConfig(path=str(path), compute="graph", **changes), seed=0)
+    return load_policy(ModelConfig(path=str(path), **{"compute": "graph", **changes}), seed=0)
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +163,7 @@ def flat(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "changes",
     [
-        {}, {"shared_prefix": False}, {"grad_checkpoint": "on"}, {"tuning": "full"},
+        {}, {"compute": "rows"}, {"grad_checkpoint": "on"}, {"tuning": "full"},
         {"tuning": "dora"}, {"lora_layers": 3}, {"dtype": "bfloat16"},
         {"dtype": "bfloat16", "grad_checkpoint": "on"},
     ],

@@ -69,7 +69,7 @@ def test_an_mlx_lm_folder_brings_its_own_split(tmp_path: Path) -> None:
     assert [e.prompt for e in task.train] == ["q0", "q1", "q2"]
     assert [e.prompt for e in task.held_out] == ["q3", "q4"]
     assert task.notes == ("1 training rows have the prompt of a held-out row and were dropped",)
-    assert [e.prompt for e in make(tmp_path, held_out_split="test").held_out] == ["q9"]
+    assert [e.prompt for e in make(tmp_path, splits={"held_out": "test"}).held_out] == ["q9"]
 
 
 def test_rows_are_set_aside_where_there_is_one_split(tmp_path: Path) -> None:
@@ -171,8 +171,8 @@ def test_jsonl_that_is_not_utf8_is_an_error_even_where_bad_rows_are_skipped(tmp_
     [
         ("missing.jsonl", {}, "there is no file or folder"),
         ("./missing", {}, "there is no file or folder"),
-        ("d.jsonl", {"held_out_split": "test"}, "has no split 'test'; it has train"),
-        ("d.jsonl", {"target_column": "gold"}, "there is no column 'gold' (task.target_column)"),
+        ("d.jsonl", {"splits": {"held_out": "test"}}, "has no split 'test'; it has train"),
+        ("d.jsonl", {"columns": {"answer": "gold"}}, "no column 'gold' (task.columns.answer)"),
         ("d.jsonl", {"options": {"chatt": True}}, "did you mean chat?"),
     ],
 )

@@ -180,8 +180,7 @@ def test_a_task_with_an_environment_is_trained_alone(world: Path, tmp_path: Path
         ({"others": {"arithmetic": 1}}, "give it another label"),
         ({"others": {"gsm8k": -1}}, "must be a number ≥ 0"),
         ({"others": {"gsm8k": {"weigth": 1}}}, "no setting 'task.others.gsm8k.weigth'"),
-        ({"lowest_pass_rate": 0.1}, "only if task.pass_rates names a file"),
-        ({"pass_rates": "x", "lowest_pass_rate": 0.9, "highest_pass_rate": 0.1}, "is above"),
+        ({"pass_rate_range": {"lowest": 0.1}}, "only if task.pass_rates names a file"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(task: dict[str, Any], said: str) -> None:
@@ -207,7 +206,7 @@ def test_problems_are_left_out_by_their_given_pass_rate(world: Path, tmp_path: P
     first = {group.example_key for group in groups(events_of(settings(world), tmp_path / "first"))}
     easy, hard, fine = sorted(first)[:3]
     file = write_rates(tmp_path / "rates.json", {easy: 1, hard: 0, fine: 0.5, "unknown": 0.2})
-    task = {"pass_rates": file, "lowest_pass_rate": 0.1, "highest_pass_rate": 0.9}
+    task = {"pass_rates": file, "pass_rate_range": {"lowest": 0.1, "highest": 0.9}}
     events = events_of(settings(world, task=task), tmp_path / "second")
     keys = {group.example_key for group in groups(events)}
     assert {easy, hard}.isdisjoint(keys)
@@ -220,7 +219,7 @@ def test_problems_are_left_out_by_their_given_pass_rate(world: Path, tmp_path: P
 
 def test_a_run_without_a_problem_left_says_so(world: Path, tmp_path: Path) -> None:
     file = write_rates(tmp_path / "rates.json", {f"train-{n}": 1 for n in range(40)})
-    config = settings(world, task={"pass_rates": file, "highest_pass_rate": 0.9})
+    config = settings(world, task={"pass_rates": file, "pass_rate_range": {"highest": 0.9}})
     failed = events_of(config, tmp_path / "run")[-1]
     assert isinstance(failed, RunFailed)
     assert "all 34 tried are left out" in failed.message

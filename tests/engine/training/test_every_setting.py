@@ -10,10 +10,13 @@ import pytest
 
 from grpo_engine.config.parse import build, merge, settings
 from grpo_engine.config.settings import (
+    COLUMNS,
     EVALUATION_SAMPLING,
     OPTIMIZER_OPTIONS,
     OPTIONS,
+    PASS_RATES,
     ROLLOUT_OPTIONS,
+    SPLITS,
     AlertsConfig,
 )
 from grpo_engine.events import (
@@ -34,7 +37,8 @@ Tree = dict[str, Any]
 ENTRIES = {
     "rollout.options": ROLLOUT_OPTIONS, "algorithm.options": OPTIONS,
     "optimizer.options": OPTIMIZER_OPTIONS,
-    "evaluation.sampling": EVALUATION_SAMPLING,
+    "evaluation.sampling": EVALUATION_SAMPLING, "task.columns": COLUMNS, "task.splits": SPLITS,
+    "task.pass_rate_range": PASS_RATES,
 }  # fmt: skip
 KINDS = (
     CheckpointSaved, EvaluationFinished, GroupScored, PassFinished, RunFailed, StepFinished,
@@ -58,7 +62,7 @@ STOPPED = {"rollout": {"stop": ["e", "a", "o"]}}
 DRAWN = {"steps": 8, "rollout": {"prompts": 6}}
 RATES = {"task": {"pass_rates": "{world}/rates.json", "train_size": 8}, **DRAWN}
 EVALUATED = {"evaluation": {"every": 1, "pinned": 0}}
-SPLITS = {"task": {"name": "{world}/splits"}, **EVALUATED}
+MORE = {"task": {"name": "{world}/splits"}, **EVALUATED}
 BEST = {**EVALUATED, "checkpoint": {"every": 0}, "steps": 3}
 REFILLED = {
     **recipe("grpo", refill_rounds=2), "rollout": {"group_size": 2},
@@ -81,10 +85,10 @@ SHOWN: dict[str, tuple[Any, Tree]] = {
     "task.prefill": ("a", {}),
     "task.train_size": (5, {}),
     "task.held_out_size": (9, {}),
-    "task.prompt_column": ("question", {}),
-    "task.target_column": ("other", {"rewards": {"functions": ["contains"]}}),
-    "task.split": ("more", SPLITS),
-    "task.held_out_split": ("more", SPLITS),
+    "task.columns.prompt": ("question", {}),
+    "task.columns.answer": ("other", {"rewards": {"functions": ["contains"]}}),
+    "task.splits.train": ("more", MORE),
+    "task.splits.held_out": ("more", MORE),
     "task.max_prompt_tokens": (3, {}),
     "task.system_prompt": ("be good", PLAIN),
     "task.chat_template": ("chatml", PLAIN),
@@ -92,8 +96,8 @@ SHOWN: dict[str, tuple[Any, Tree]] = {
     "task.others": ({"more": {"name": "{world}/other.jsonl", "held_out_size": 3}}, {"steps": 4}),
     "task.curriculum": ("hardest", {"task": {"pass_rates": "{world}/rates.json"}, **DRAWN}),
     "task.pass_rates": ("{world}/rates.json", {"task": {"curriculum": "hardest"}, **DRAWN}),
-    "task.lowest_pass_rate": (0.3, RATES),
-    "task.highest_pass_rate": (0.7, RATES),
+    "task.pass_rate_range.lowest": (0.3, RATES),
+    "task.pass_rate_range.highest": (0.7, RATES),
     "rewards.functions": (["{world}/rewards.py:letters"], {}),
     "rewards.weights": ([1.0, 2.0], {}),
     "rollout.prompts": (3, {}),
@@ -116,7 +120,7 @@ SHOWN: dict[str, tuple[Any, Tree]] = {
     "algorithm.anchor": ("k2", PULLED),
     "algorithm.beta": (0.5, TWICE),
     "algorithm.anchor_place": ("reward", PULLED),
-    "algorithm.anchor_reweighted": (True, PULLED),
+    "algorithm.options.anchor_reweighted": (True, PULLED),
     "algorithm.ref_refresh_every": (1, PULLED),
     "algorithm.weight": ("constant", STOPPED),
     "algorithm.passes": (2, {}),
@@ -191,7 +195,6 @@ NAMED = {
     "model.compute": "tests/engine/policy/test_passes.py::test_settings_turn_them_off",
     "model.grad_checkpoint": "tests/engine/setup/test_memory_plan.py::"
     "test_a_checkpoint_without_a_plan_has_layers_as_set_and_64_positions",
-    "model.shared_prefix": "tests/engine/policy/test_passes.py::test_settings_turn_them_off",
     "model.trust_remote_code": "tests/engine/training/test_every_setting.py::"
     "test_code_of_a_model_runs_only_if_it_is_trusted",
     "task.options": "tests/engine/tasks/test_tasks.py::"
@@ -206,8 +209,6 @@ NAMED = {
     "test_a_run_with_turns_trains_evaluates_and_pins",
     "task.interpreter": "tests/engine/environments/test_verifiers.py::"
     "test_environments_run_in_the_interpreter_that_the_settings_name",
-    "task.environment_time_limit": "tests/engine/environments/test_client.py::"
-    "test_each_hostile_environment_fails_with_its_reason_and_the_others_end",
     "task.max_turns": "tests/engine/rollouts/test_dialogues.py::"
     "test_made_up_dialogues_equal_one_row_at_a_time_from_scratch",
     "rewards.time_limit": "tests/engine/rewards/test_client.py::"
@@ -226,11 +227,11 @@ NAMED = {
     "test_answers_stop_where_the_context_ends",
     "algorithm.importance_cap": "tests/engine/maths/test_around.py::"
     "test_the_correction_for_the_sampler_is_truncated_and_constant",
-    "algorithm.importance_floor": "tests/engine/maths/test_around.py::"
+    "algorithm.options.importance_floor": "tests/engine/maths/test_around.py::"
     "test_each_mode_holds_or_leaves_out_tokens_or_completions",
-    "algorithm.importance_mode": "tests/engine/maths/test_around.py::"
+    "algorithm.options.importance_mode": "tests/engine/maths/test_around.py::"
     "test_each_mode_holds_or_leaves_out_tokens_or_completions",
-    "algorithm.off_policy_mask": "tests/engine/maths/test_around.py::"
+    "algorithm.options.off_policy_mask": "tests/engine/maths/test_around.py::"
     "test_worse_completions_far_from_their_sampler_leave_the_push_and_stay_in_the_average",
     "optimizer.micro_rows": "tests/engine/training/test_trainer.py::"
     "test_micro_batches_do_not_change_the_update",
@@ -238,8 +239,6 @@ NAMED = {
     "test_a_run_begins_with_the_weights_and_on_request_with_the_optimisers_state",
     "checkpoint.keep": "tests/engine/run/test_checkpoint.py::"
     "test_pruning_keeps_the_newest_and_the_best",
-    "record.rollouts": "tests/experiments/test_recorder.py::"
-    "test_answers_are_left_out_of_the_record_on_request",
     "record.trackers": "tests/experiments/test_live_trackers.py::"
     "test_a_step_is_logged_once_the_next_has_values_and_the_last_when_the_run_ends",
     **{f"alerts.{name}": "tests/engine/alerts/test_alerts.py::"

@@ -83,8 +83,7 @@ def test_a_function_that_the_run_does_not_have_is_refused_before_training(
     assert isinstance(end, RunFailed)
     assert end.error == "ConfigError"
     assert end.message == (
-        "refill_on 'acc' is not a reward function of the run; give accuracy, total or "
-        "one of letters, overlong"
+        "refill_on: 'acc' is not a reward function of the run; its functions are letters, overlong"
     )
     assert not train_groups(events)
 

@@ -77,7 +77,7 @@ class CurvesPanel(ViewPanel, ChartStack):
         return max(2, 2 * (self.chart_width(len(self._metrics)) - LABELS))
 
     @property
-    def _chart_width(self) -> int:
+    def _data_width(self) -> int:
         """The cells of each chart: those for which the curves were read."""
         data = self.view.charts
         return data.request.wide // 2 + LABELS if data else self.chart_width(len(self._metrics))
@@ -103,7 +103,7 @@ class CurvesPanel(ViewPanel, ChartStack):
         """The metrics whose charts fit, including the chosen one."""
         return tuple(self._metrics[index] for charts, _ in self._rows() for index in charts)
 
-    def _note(self) -> str:
+    def _description(self) -> str:
         """How the curves are drawn, as a note in the frame."""
         view = self.view
         smooth = f"smooth {view.smoothing:g}, numbers raw".replace("0.", ".")
@@ -128,13 +128,13 @@ class CurvesPanel(ViewPanel, ChartStack):
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - the base class has both
         """The charts that fit, then the axis."""
         view, palette = self.view, self.palette
-        self.note = self._note()
+        self.note = self._description()
         if view.charts is None:
             return [[("reading", style(palette.label))]]
         keys, rows = self._metrics, self._rows()
         if not keys:
             return [[("No metrics are recorded yet.", style(palette.label))]]
-        width = self._chart_width
+        width = self._data_width
         lines = self.stacked(rows, width, self._chart)
         more = len(keys) - sum(len(charts) for charts, _ in rows)
         self.title = f"curves · {more} more ↕" if more > 0 else "curves"
@@ -150,15 +150,15 @@ class CurvesPanel(ViewPanel, ChartStack):
             return [[(f" {key}: reading", style(palette.label))], *([[]] * (height - 1))]
         size = (width - LABELS, max(1, height - 1))
         foreground = view.chosen.id if view.chosen else ""
-        state = (chart, size, palette, view.hidden, foreground, view.bands, view.log, view.solo)
-        cells, scale = self.unchanged(key, state, lambda: plot_of(chart, view, *size, palette))
+        content = (chart, size, palette, view.hidden, foreground, view.bands, view.log, view.solo)
+        cells, scale = self.unchanged(key, content, lambda: plot_of(chart, view, *size, palette))
         title = chart_title(chart, view, width, palette, chosen=key == view.metric)
         return [title, *plot_lines(cells, scale, palette, cross_of(view, size[0]))]
 
     def _pick(self, event: events.MouseEvent, zoom: int = 0) -> None:
         if (at := self.chart_at(event.offset)) and (data := self.view.charts) is not None:
             index, column = at[0], at[1] - LABELS
-            width = self._chart_width - LABELS
+            width = self._data_width - LABELS
             if column < width:
                 x = data.first + cross_position(column, data.span, width)
                 chart = self.view.chart if self.view.solo else index
@@ -203,17 +203,14 @@ def curves_of(chart: ChartData, view: View, palette: Palette) -> list[Curve]:
         if visible & set(runs):
             grouped |= set(runs)
             marker = view.marker(runs[0], palette)
-            curve = Curve(
-                _within(trace, chart.key, view.log), marker.colour, marker.mark, palette.raw
-            )
+            trace = _within(trace, chart.key, view.log)
+            curve = Curve(trace, marker.colour, marker.mark, palette.raw)
             (foreground if chosen in runs else background).append(curve)
     alone = sum(curve.run in visible for curve in chart.curves) == 1
     for item in chart.curves:
         if item.run in visible - grouped:
-            marker, smooth = (
-                view.marker(item.run, palette),
-                not item.series.sparse and view.smoothing,
-            )
+            marker = view.marker(item.run, palette)
+            smooth = not item.series.sparse and view.smoothing
             ranged = palette.raw if smooth and (alone or item.run == chosen) else None
             curve = Curve(item.trace, marker.colour, marker.mark, ranged)
             (foreground if item.run == chosen else background).append(curve)
@@ -262,26 +259,23 @@ def chart_title(
     """A metric's name, its better direction, and every run's value at the crosshair."""
     metric = spec(chart.key)
     name = f"{metric.label}{ARROWS[metric.direction]}"
-    if view.solo and len(view.runs) == 1:
-        name += extremes(chart)
-    return title_line([name], readouts(chart, view, palette), width, palette, chosen=chosen)
+    hints = extremes(chart) if view.solo and len(view.runs) == 1 else []
+    return title_line([name], readouts(chart, view, palette), width, palette, chosen=chosen,
+                      hints=hints)  # fmt: skip
 
 
-def extremes(chart: ChartData) -> str:
-    """The least, largest and last value of the only curve, with their steps."""
+def extremes(chart: ChartData) -> list[str]:
+    """The lowest, highest and last value of the only curve, with their steps."""
     if not chart.curves:
-        return ""
+        return []
     series, unit = chart.curves[0].series, spec(chart.key).unit
-    pairs = [(value, step) for value, step in zip(series.values, series.steps, strict=True)
-             if math.isfinite(value)]  # fmt: skip
-    if not pairs:
-        return ""
-    named = (
-        ("min", min(pairs)),
-        ("max", max(pairs, key=lambda pair: pair[0])),
-        ("last", pairs[-1]),
-    )
-    return "".join(f"  {name} {with_unit(value, unit)} @{step}" for name, (value, step) in named)
+    finite = [(value, step) for value, step in zip(series.values, series.steps, strict=True)
+              if math.isfinite(value)]  # fmt: skip
+    if not finite:
+        return []
+    highest = max(finite, key=lambda pair: pair[0])
+    ends = (("min", min(finite)), ("max", highest), ("last", finite[-1]))
+    return [f"{name} {with_unit(value, unit)} @{step}" for name, (value, step) in ends]
 
 
 def readouts(chart: ChartData, view: View, palette: Palette) -> list[Readout]:
@@ -297,9 +291,11 @@ def readouts(chart: ChartData, view: View, palette: Palette) -> list[Readout]:
 
 
 def _readout(chart: ChartData, view: View, group: Sequence[str], palette: Palette) -> Readout:
-    marker, name, unit = view.marker(group[0], palette), view.name_of(group), spec(chart.key).unit
+    marker, name = view.marker(group[0], palette), view.name_of(group)
+    unit = spec(chart.key).unit
     # the number of seeds goes first, and what they share is not cut
-    short = [name.rpartition(", ")[0]] if len(group) > 1 else [clip(name, size) for size in (14, 7)]
+    short = [clip(name, limit) for limit in (14, 7)]
+    short = [name.rpartition(", ")[0]] if len(group) > 1 else short
     names = tuple(dict.fromkeys((clip(name, LONGEST_NAME), *short, "")))
     recorded = [run for run in group if view.curve(chart.key, run) is not None]
     if not recorded:
@@ -322,18 +318,18 @@ def axis_line(view: View, width: int, palette: Palette) -> Line:
     data = view.charts
     if data is None:
         return []
-    space = width - LABELS
+    cells = width - LABELS
     label = style(palette.label)
     right = position_text(view.axis, data.first + data.span).removeprefix("step ")
     left = position_text(view.axis, data.first).removeprefix("step ") if data.first else "0"
     position = position_text(view.axis, view.x)
-    column = cross_column(view.x - data.first, data.span, space)
-    is_inside = column + cell_len(position) + 2 <= space
-    start = column if is_inside else max(0, column - cell_len(position) - 1)
+    column = cross_column(view.x - data.first, data.span, cells)
+    is_right = column + cell_len(position) + 2 <= cells
+    start = column if is_right else max(0, column - cell_len(position) - 1)
     left = left if start > len(left) + 1 else ""
-    remaining = space - start - cell_len(position) - 2
+    end_cells = cells - start - cell_len(position) - 2
     return [
         (" " * LABELS, None), (left, label), (" " * (start - len(left)), None),
-        (f"▴ {position}" if is_inside else f"{position} ▴", style(palette.text)),
-        (right.rjust(remaining) if remaining >= cell_len(right) + 2 else "", label),
+        (f"▴ {position}" if is_right else f"{position} ▴", style(palette.text)),
+        (right.rjust(end_cells) if end_cells >= cell_len(right) + 2 else "", label),
     ]  # fmt: skip

@@ -204,7 +204,9 @@ class PagePanel(TablePanel):
         """A note in the frame on what the page shows."""
         view = self.view
         at = view.comparison.at if view.comparison else ""
-        base = f"Δ to {view.name(view.base)}" if view.base and len(view.runs) > 1 else ""
+        base = (
+            f"Δ to {view.column_name(view.base_column)}" if view.base and len(view.runs) > 1 else ""
+        )
         stat = {"best": "best of rewards and evaluations, else last", "last": "last",
                 "at": f"at {at}"}[view.stat]  # fmt: skip
         by_metric = view.metric and view.metric != measure_of(view.comparison, view.metric)

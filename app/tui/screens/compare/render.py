@@ -33,6 +33,7 @@ from grpo_tui.app.tui.looks.colours import Palette, style
 from grpo_tui.app.tui.screens.compare.state import Value, View, measure_of
 from grpo_tui.app.tui.widgets.panel import Line
 from grpo_tui.app.tui.widgets.top_bar import status_mark
+from grpo_tui.experiments.compare.values import PairedTest
 from grpo_tui.experiments.export.csv import csv_string, header_of
 from grpo_tui.experiments.export.json import json_text
 from grpo_tui.experiments.export.markdown import md_cell, table
@@ -288,7 +289,7 @@ def column_heads(view: View, window: range, size: int, palette: Palette, tail: i
     Names as well if they can be told apart, over the tail too; the legend has every mark and name.
     """
     columns = view.columns
-    names = [view.name_of(runs).removesuffix(f", {len(runs)} seeds") for runs in columns]
+    names = [view.column_name(runs) for runs in columns]
     clipped = clip_start if len({name[:4] for name in names}) == 1 < len(names) else clip
     base = [" ◆" if view.base and view.base.id in runs else "" for runs in columns]
     texts = [clipped(name, max(1, size - 3 - len(mark)))
@@ -418,87 +419,95 @@ def line_width(line: Line) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """A ranking: its title, and rows with their runs and colours."""
+class Setting:
+    """A row of a ranking: the runs of a setting, the colour of its result, and its cells."""
 
-    title: str
-    rows: list[dict[str, str]]
-    runs: list[tuple[str, ...]]
-    colours: list[int]
+    runs: tuple[str, ...]
+    colour: int
+    cells: dict[str, str]
+
+
+Table = tuple[str, list[Setting]]  # a title and rows
 
 
 def ranking_lines(view: View, width: int, height: int, palette: Palette) -> list[Line]:
     """Settings from best to worst with their difference to the baseline's, for each evaluation.
 
-    The chosen metric's means over seeds follow, unless it is what the ranking is by.
+    The selected metric's means over seeds follow, unless it is what the ranking is by.
     """
     label, comparison = style(palette.label), view.comparison
-    notes = (comparison.notes if comparison else ()) or (NO_RANKING,)
     tables = [*ranking_tables(view, palette), *seed_tables(view, palette)]
     lines: list[Line] = []
     if comparison is None or not comparison.rankings:
+        notes = (comparison.notes if comparison else ()) or (NO_RANKING,)
         lines += [[(part, label)] for note in notes for part in wrap(note, width, height)]
     sizes: dict[str, int] = {}  # the same for all, so that columns are below each other
-    for name, text in (item for one in tables for row in one.rows for item in row.items()):
+    for name, text in (cell for _, rows in tables for row in rows for cell in row.cells.items()):
         sizes[name] = max(sizes.get(name, 0), cell_len(name) + 2, cell_len(text) + 2)
-    for item in tables:
-        columns = visible_columns({name: sizes[name] for name in item.rows[0]}, width)
+    for title, rows in tables:
+        while cell_len(title) > width and "; " in title:
+            title = title.rpartition("; ")[0]
+        columns = visible_columns({name: sizes[name] for name in rows[0].cells}, width)
         lines += [[]] if lines else []
-        lines.append([(clip(item.title, width), style(palette.headline))])
+        lines.append([(clip(title, width), style(palette.headline))])
         lines.append([("  ", None), *((pad(name, size), label) for name, size in columns.items())])
-        for row, runs, colour in zip(item.rows, item.runs, item.colours, strict=True):
-            marker = view.marker(runs[0], palette)
-            chosen = view.chosen is not None and view.chosen.id in runs
-            text_colour = palette.headline if chosen else palette.text
-            lines.append([
-                (marker.mark + " ", style(marker.colour, bold=True)),
-                *((pad(row[name], size),
-                   style(colour if name in ("points", "95%", "p") else text_colour))
-                  for name, size in columns.items()),
-            ])  # fmt: skip
+        lines += [setting_line(view, row, columns, palette) for row in rows]
     top = max(0, min(view.row, len(lines) - height))
     return lines[top : top + height]
 
 
+def setting_line(view: View, row: Setting, columns: dict[str, int], palette: Palette) -> Line:
+    """A row of a ranking, with the mark of its first run."""
+    marker = view.marker(row.runs[0], palette)
+    selected = view.chosen is not None and view.chosen.id in row.runs
+    colour = palette.headline if selected else palette.text
+    line: Line = [(marker.mark + " ", style(marker.colour, bold=True))]
+    for name, size in columns.items():
+        of_result = name in ("points", "95%", "p")
+        line.append((pad(row.cells[name], size), style(row.colour if of_result else colour)))
+    return line
+
+
 def ranking_tables(view: View, palette: Palette) -> list[Table]:
-    """The rankings by held-out answers, first that by the chosen metric's kind of answers."""
+    """The rankings by held-out answers, first that by the selected metric's kind of answers."""
     comparison = view.comparison
     if comparison is None:
         return []
     first = ranking_of(comparison, view.metric)
-    tables = []
-    for ranking in sorted(comparison.rankings, key=lambda item: item is not first):
-        colours = []
-        for row in ranking.settings:
-            sure = row.test is not None and row.test.p_value < ALPHA
-            better = row.test is not None and row.test.difference > 0
-            colours.append(palette.text if not sure else palette.good if better else palette.bad)
-        tables.append(Table(ranking_title(ranking), ranking_rows(ranking, comparison),
-                            [row.own.runs for row in ranking.settings], colours))  # fmt: skip
-    return tables
+    return [
+        (ranking_title(ranking), [
+            Setting(row.own.runs, result_colour(row.test, palette), cells)
+            for row, cells in zip(ranking.settings, ranking_rows(ranking, comparison), strict=True)
+        ])
+        for ranking in sorted(comparison.rankings, key=lambda ranking: ranking is not first)
+    ]  # fmt: skip
+
+
+def result_colour(test: PairedTest | None, palette: Palette) -> int:
+    """The colour of a difference: good or bad if it is sure."""
+    if test is None or test.p_value >= ALPHA:
+        return palette.text
+    return palette.good if test.difference > 0 else palette.bad
 
 
 def seed_tables(view: View, palette: Palette) -> list[Table]:
-    """The chosen metric's mean and interval over the seeds of each setting, the best first."""
+    """The selected metric's mean and interval over the seeds of each setting, the best first."""
     key = view.metric
-    if not key or key == measure_of(view.comparison, key) or all(len(c) == 1 for c in view.columns):
+    if not key or key == measure_of(view.comparison, key) or not view.bands:
         return []
-    metric = spec(key)
+    unit = spec(key).unit
     values = [(runs, value) for runs in view.columns if (value := view.value(key, runs))]
-    values.sort(key=lambda pair: pair[1].mean, reverse=metric.direction == "up")
-    rows = [
-        {
-            "setting": view.name_of(runs),
-            "mean": with_unit(value.mean, metric.unit),
-            "95%": "" if value.low is None or value.high is None else
-                   f"{with_unit(value.low, metric.unit)} to {with_unit(value.high, metric.unit)}",
-            "Δ": delta_text(key, view.delta(key, runs, view.base_column)) or "baseline",
-        }
-        for runs, value in values
-    ]  # fmt: skip
+    values.sort(key=lambda pair: pair[1].mean, reverse=spec(key).direction == "up")
+    rows = []
+    for runs, value in values:
+        ends = [with_unit(end, unit) for end in (value.low, value.high) if end is not None]
+        delta = delta_text(key, view.delta(key, runs, view.base_column)) or "baseline"
+        rows.append(Setting(runs, palette.text, {
+            "setting": view.name_of(runs), "mean": with_unit(value.mean, unit),
+            "95%": " to ".join(ends), "Δ": delta,
+        }))  # fmt: skip
     title = f"{raw_label(key)}, {view.stat_of(key)} of each run: mean and 95% interval over seeds"
-    colours = [palette.text] * len(rows)
-    return [Table(title, rows, [runs for runs, _ in values], colours)] if rows else []
+    return [(title, rows)] if rows else []
 
 
 def visible_columns(sizes: dict[str, int], width: int) -> dict[str, int]:

@@ -192,6 +192,10 @@ class View:
         """The name of the runs with these ids: of a single one, or what several seeds share."""
         return setting_name(self.comparison, runs) if self.comparison else ""
 
+    def column_name(self, runs: Sequence[str]) -> str:
+        """The name of a column's run or setting."""
+        return self.name_of(runs).removesuffix(f", {len(runs)} seeds")
+
     def marker(self, run: str, palette: Palette) -> Marker:
         """Mark and colour of a run, unchanged when other runs are added or removed."""
         slot = self.slots.get(run, 0)

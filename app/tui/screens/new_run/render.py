@@ -59,6 +59,7 @@ VALUE_MEANINGS: Final[Mapping[str, Mapping[str, str]]] = {
         "auto": "the kernels where they serve, else the graph",
         "graph": "MLX's own operations, on every device",
         "kernels": "compiled code for Linux processors: float32, Llama-like models",
+        "rows": "the graph, with the prompt run again for each answer in training",
     },
     "model.quantized": {
         "auto": "dequantised on CPU, where that is faster",
@@ -96,12 +97,6 @@ VALUE_MEANINGS: Final[Mapping[str, Mapping[str, str]]] = {
         "loss": "a term of the loss, after the objective",
         "reward": "subtracted from the reward, before advantages",
     },
-    "algorithm.importance_mode": {
-        "token_truncate": "the weight of each token stays at the cap",
-        "token_mask": "tokens with a weight beyond the cap are left out",
-        "sequence_truncate": "the weight of each answer stays at the cap",
-        "sequence_mask": "answers with a weight beyond the cap are left out",
-    },
     "algorithm.stop": {"never": "every pass runs"},
     "optimizer.name": {
         "adamw": "Adam with weight decay beside the gradient",
@@ -120,7 +115,8 @@ VALUE_MEANINGS: Final[Mapping[str, Mapping[str, str]]] = {
         "all": "every group: the lab and token views work everywhere",
         "every": "every group of every 10th step",
         "pinned": "pinned prompts only",
-        "none": "nothing: least disk space",
+        "none": "the answers alone",
+        "nothing": "not even the answers: least disk space",
     },
 }
 
@@ -500,7 +496,7 @@ def side_costs(
     if config.record.kl and config.algorithm.resolved().anchor == "none":
         text = f"{rows} answers scored by the reference as well: +100% of a forward"
         entries.append(("KL", text))
-    if config.record.tokens != "none":
+    if config.record.tokens not in ("none", "nothing"):
         text = f"1 of {rollout.prompts} groups (+{1 / rollout.prompts:.0%} time)"
         entries.append(("extra check", text))
     return entries

@@ -344,7 +344,8 @@ def _neighbour(value: float, by: int, integral: bool) -> float:
 
 # Disk bytes per recorded token, compressed, with two passes and a reference.
 BYTES_PER_TOKEN = 20.0
-RECORDED = {"all": 1.0, "every": 0.1, "pinned": 0.0, "none": 0.0}  # share of the tokens
+# share of the tokens
+RECORDED = {"all": 1.0, "every": 0.1, "pinned": 0.0, "none": 0.0, "nothing": 0.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from textual.binding import Binding, BindingType
 from textual.geometry import Size
 from textual.reactive import reactive
 
-from grpo_tui.app.feed.snapshot import LogLine, ShownGroup, Snapshot
+from grpo_tui.app.feed.snapshot import LogLine, Snapshot, StepGroup
 from grpo_tui.app.inspector.groups import letter
 from grpo_tui.app.text.prompt_text import question
 from grpo_tui.app.text.safe_text import cell_len, clip, safe
@@ -29,9 +29,9 @@ from grpo_tui.app.tui.screens.watch.state import (
     guides_of,
     last_step,
     log_entries,
+    no_push_reason,
     rows_of,
     waits_since,
-    why_no_push,
 )
 from grpo_tui.app.tui.widgets.charts.plot import step_axis
 from grpo_tui.app.tui.widgets.charts.stack import ChartStack, side_by_side
@@ -186,7 +186,7 @@ class Answers(ListPanel):
         super().__init__("answers", **kwargs)
 
     @property
-    def group(self) -> ShownGroup | None:
+    def group(self) -> StepGroup | None:
         """The group of the selected prompt."""
         return group_at(self.snapshot, self.prompt)
 
@@ -222,12 +222,12 @@ class Answers(ListPanel):
             text = " ".join(question(group.prompt_text).split())
             self.title += f": {clip(text, max(1, width - cell_len(self.title) - 6))}"
         waiting = sum(waits_since(item) is not None for item in group.rollouts)
-        about = f"⚙ {waiting} wait{'s' if waiting == 1 else ''}" if waiting else names
-        self.note_first(f"step {self.snapshot.groups_step} · {about}", about)
+        answers_note = f"⚙ {waiting} wait{'s' if waiting == 1 else ''}" if waiting else names
+        self.note_first(f"step {self.snapshot.groups_step} · {answers_note}", answers_note)
         self._items = [None] * len(lines)
         return lines + self._answers(group, width, height - len(lines))
 
-    def _answers(self, group: ShownGroup, width: int, height: int) -> list[Line]:
+    def _answers(self, group: StepGroup, width: int, height: int) -> list[Line]:
         count = len(group.rollouts)
         if not count or height <= 0:
             return []
@@ -309,14 +309,14 @@ class Groups(ListPanel):
         lines, drawn = head, 0
         for index in range(first, len(groups)):
             group, focused = groups[index], self.linked and index == selected
-            why = why_no_push(group) if explain else ""
-            if len(lines) - len(head) + 1 + bool(why) > space:
+            reason = no_push_reason(group) if explain else ""
+            if len(lines) - len(head) + 1 + bool(reason) > space:
                 break
             marked = self.selected if index == selected and self.has_focus else None
             line = render.group_line(group, table, number, cell, palette, focused=focused,
-                                     marked=marked, explained=bool(why))  # fmt: skip
-            block = [[*line, *render.group_beside(group, width - table, focused, palette)]]
-            block += [render.why_line(why, width, palette)] if why else []
+                                     marked=marked, explained=bool(reason))  # fmt: skip
+            block = [[*line, *render.prompt_of(group, width - table, focused, palette)]]
+            block += [render.reason_line(reason, width, palette)] if reason else []
             lines = [*lines, *block]
             self._items += [index] * len(block)
             drawn += 1
@@ -394,12 +394,12 @@ class AlertsLog(ListPanel):
         if not entries:
             return paragraph("Alerts and log messages appear here.", width, 2, self.palette.label)
         active = len(snapshot.open_alerts) + len(snapshot.muted_alerts)
-        most = max(ALERT_LINES, height // 4)
-        most = max(1, min(most, height // max(1, len(snapshot.open_alerts))))
+        limit = max(ALERT_LINES, height // 4)
+        limit = max(1, min(limit, height // max(1, len(snapshot.open_alerts))))
         top = max(selected - height + 1, min(self._top, selected, max(0, len(entries) - height)))
         blocks = {
             index: render.entry_lines(entry, self.palette, self.has_focus and index == selected,
-                                      width, most, active=index < active)
+                                      width, limit, active=index < active)
             for index, entry in enumerate(entries[top : top + height], top)
         }  # fmt: skip
         while top < selected and sum(len(blocks[i]) for i in range(top, selected + 1)) > height:

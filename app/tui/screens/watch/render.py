@@ -12,7 +12,7 @@ from grpo_engine.events import CUT, Group
 from grpo_engine.metrics import PHASES, spec
 from grpo_tui.app.charts.series import Series, cut
 from grpo_tui.app.feed.run_state import clock
-from grpo_tui.app.feed.snapshot import ENDED, LogLine, ShownGroup, ShownRollout, Snapshot
+from grpo_tui.app.feed.snapshot import ENDED, LogLine, Snapshot, StepGroup, StepRollout
 from grpo_tui.app.inspector.dialogue import Piece, flow
 from grpo_tui.app.inspector.groups import letter
 from grpo_tui.app.text.numbers import (
@@ -33,11 +33,11 @@ from grpo_tui.app.tui.screens.watch.state import (
     guides_of,
     largest_push,
     last_step,
+    no_push_reason,
     reward_chart,
     signal_of,
     spent_in,
     waits_since,
-    why_no_push,
 )
 from grpo_tui.app.tui.widgets.charts.plot import LABELS, Curve, axis_of, plot, plot_lines
 from grpo_tui.app.tui.widgets.charts.title import Readout, cells, title_line
@@ -68,8 +68,8 @@ def chart_lines(
     tall -= len(curves) - 1 if listed else 0
     below = function_lines(snapshot, width, palette) if listed else []
     guides = guides_of(chart, snapshot)
-    drawn: list[Line] = []
-    hints = [f"{words[-1]} " for _, words in guides]
+    plotted: list[Line] = []
+    hints = [f"{texts[-1]} " for _, texts in guides]
     if tall > 0 and wide > 2:
         end = last_step(snapshot)
         traced = [
@@ -78,14 +78,14 @@ def chart_lines(
             for i, series in reversed(curves.items())
         ]  # fmt: skip
         scale = axis_of(chart.keys[0], traced, tall, [value for value, _ in guides])
-        drawn = plot_lines(plot(traced, scale, wide, tall, palette, guides), scale, palette)
-        if hints and any(f" {hints[0]}" in text for line in drawn for text, _ in line):
+        plotted = plot_lines(plot(traced, scale, wide, tall, palette, guides), scale, palette)
+        if hints and any(f" {hints[0]}" in text for line in plotted for text, _ in line):
             hints = []  # it is in the plot
     hints += ["◂ moved it most"] if listed and snapshot.mover else []
     readouts = _readouts(chart, {0: curves[0]} if listed else curves, snapshot, palette)
     names = [name for name in (chart.title, chart.short) if name]
     title = title_line(names, readouts, width, palette, chosen=chosen, hints=hints)
-    return [title, *below, *drawn]
+    return [title, *below, *plotted]
 
 
 def _readouts(
@@ -97,10 +97,11 @@ def _readouts(
     for i in sorted(curves, key=lambda i: (i != 0, i != mover)):
         series, unit = curves[i], spec(chart.keys[i]).unit
         name = chart.names[i] if i < len(chart.names) else ""
-        names = tuple(clip_middle(name, most) for most in NAME_CELLS)
+        names = tuple(clip_middle(name, limit) for limit in NAME_CELLS)
         details = _details(series, unit, snapshot.step) if not (name or i) else ()
-        look = style(curve_colour(chart, i, palette), bold=not chart.names)
-        readouts.append(Readout(with_unit(series.value, unit), look, names=names, details=details))
+        value_style = style(curve_colour(chart, i, palette), bold=not chart.names)
+        value = with_unit(series.value, unit)
+        readouts.append(Readout(value, value_style, names=names, details=details))
     return readouts
 
 
@@ -138,9 +139,10 @@ def function_lines(
         named: Line = [(clip_middle(name, room - cell_len(times[i])), style(palette.text)),
                        (times[i], style(palette.label))]  # fmt: skip
         gap = " " * (room - cells(named) - len(curve))
-        look = style(palette.headline if name == mover else palette.text)
+        value_style = style(palette.headline if name == mover else palette.text)
         lines.append([(" ━ ", colour), *named, (gap, None), (curve, colour),
-                      (ends[i].rjust(right), look), (mark, style(palette.accent))])  # fmt: skip
+                      (ends[i].rjust(right), value_style),
+                      (mark, style(palette.accent))])  # fmt: skip
     return lines
 
 
@@ -158,7 +160,7 @@ def arrow(advantage: float | None) -> str:
     return "▲" if advantage > 0 else "▼" if advantage < 0 else "="
 
 
-def end_mark(rollout: ShownRollout, now: float = 0.0) -> str:
+def end_mark(rollout: StepRollout, now: float = 0.0) -> str:
     """How an answer ended: ▪ by itself, [cut] at the length limit, ▌ unfinished.
 
     An answer with an environment may have failed, have no turn left, or wait for a reply.
@@ -172,7 +174,7 @@ def end_mark(rollout: ShownRollout, now: float = 0.0) -> str:
     return ends.get(rollout.finish, " [cut]" if rollout.finish in CUT else "▪")
 
 
-def _mark_colour(rollout: ShownRollout, palette: Palette) -> int:
+def _mark_colour(rollout: StepRollout, palette: Palette) -> int:
     if rollout.finish is None:
         return palette.label if waits_since(rollout) is not None else palette.accent
     colours = {"environment_error": palette.bad, "turns": palette.warn}
@@ -180,7 +182,7 @@ def _mark_colour(rollout: ShownRollout, palette: Palette) -> int:
     return colours.get(rollout.finish, usual)
 
 
-def push_and_reward(rollout: ShownRollout) -> tuple[str, str]:
+def push_and_reward(rollout: StepRollout) -> tuple[str, str]:
     """An answer's push and reward, with fewer digits where they would be wide."""
     if isinstance(rollout, BoardRollout):
         return "", ""
@@ -190,7 +192,7 @@ def push_and_reward(rollout: ShownRollout) -> tuple[str, str]:
     return push, clip(narrow(rollout.reward, REWARD_CELLS), REWARD_CELLS)
 
 
-def number_cells(group: ShownGroup) -> tuple[int, int]:
+def number_cells(group: StepGroup) -> tuple[int, int]:
     """The cells of the pushes and of the rewards of a group's answers."""
     numbers = [push_and_reward(rollout) for rollout in group.rollouts]
     return (max([5, *(len(push) for push, _ in numbers)]),
@@ -198,7 +200,7 @@ def number_cells(group: ShownGroup) -> tuple[int, int]:
 
 
 def lane_lines(
-    rollout: ShownRollout, width: int, rows: int, palette: Palette, group: ShownGroup,
+    rollout: StepRollout, width: int, rows: int, palette: Palette, group: StepGroup,
     now: float = 0.0,
 ) -> list[Line]:  # fmt: skip
     """One answer in `rows` lines: name, push and reward on the left, then its text."""
@@ -225,7 +227,7 @@ def lane_lines(
     return lines + [[]] * (rows - len(lines))
 
 
-def text_rows(rollout: ShownRollout, mark: str, width: int, rows: int) -> list[list[Piece]]:
+def text_rows(rollout: StepRollout, mark: str, width: int, rows: int) -> list[list[Piece]]:
     """An answer in at most `rows` lines, the last one with space for the mark."""
     if width <= cell_len(mark) + 1:
         return [[]]
@@ -237,7 +239,7 @@ def text_rows(rollout: ShownRollout, mark: str, width: int, rows: int) -> list[l
     return [[(part, False)] for part in _plain_rows(rollout, mark, width, rows)]
 
 
-def _plain_rows(rollout: ShownRollout, mark: str, width: int, rows: int) -> list[str]:
+def _plain_rows(rollout: StepRollout, mark: str, width: int, rows: int) -> list[str]:
     growing = rollout.finish is None
     if rows == 1:
         return [(clip_start if growing else clip)(rollout.text, width - cell_len(mark))]
@@ -253,13 +255,13 @@ def with_edge(lines: Sequence[Line], marked: bool, palette: Palette) -> list[Lin
     return [[edge, *line] for line in lines]
 
 
-def lines_needed(group: ShownGroup, width: int) -> int:
+def lines_needed(group: StepGroup, width: int) -> int:
     """The lines of the group's longest answer, at most `MOST_LINES`."""
     width -= LEAD - 9 + sum(number_cells(group))
     return max(len(text_rows(item, end_mark(item), width, MOST_LINES)) for item in group.rollouts)
 
 
-def prompt_lines(group: ShownGroup, width: int, height: int, palette: Palette) -> list[Line]:
+def prompt_lines(group: StepGroup, width: int, height: int, palette: Palette) -> list[Line]:
     """The prompt with its target, if a line for each answer is left below."""
     target = f"   target {clip(group.target, 24)}" if group.target else ""
     space = width - 2 - cell_len(target)
@@ -288,7 +290,7 @@ MEAN = 4
 SHORTEST_PROMPT = 20  # cells beside the means from which the prompts are there
 
 
-def number_width(groups: Sequence[ShownGroup]) -> int:
+def number_width(groups: Sequence[StepGroup]) -> int:
     """Cells of the prompt's number and the mark behind it."""
     return max(2, *(len(str(group.index + 1)) for group in groups), 0) + 2
 
@@ -306,16 +308,16 @@ def group_header(number: int, cell: int, answers: int, width: int, palette: Pale
 
 
 def group_line(
-    group: ShownGroup, width: int, number: int, cell: int, palette: Palette, *,
+    group: StepGroup, width: int, number: int, cell: int, palette: Palette, *,
     focused: bool = False, marked: int | None = None, explained: bool = False,
 ) -> Line:  # fmt: skip
     """One prompt: number, the pushes of its answers or why there are none, the mean reward."""
     bright = style(palette.headline if focused else palette.text, bold=focused)
     spans: Line = [(f"{group.index + 1:>{number - 2}}", bright),
                    ("▸ " if focused else "  ", style(palette.accent))]  # fmt: skip
-    why, size = "" if explained else why_no_push(group), cell * len(group.rollouts)
-    if why and cell_len(why) + 2 <= size:
-        spans += _marked(f"= {why}".ljust(size), cell, marked, style(palette.label), palette)
+    reason, size = "" if explained else no_push_reason(group), cell * len(group.rollouts)
+    if reason and cell_len(reason) + 2 <= size:
+        spans += _marked(f"= {reason}".ljust(size), cell, marked, style(palette.label), palette)
     elif cell:
         spans += [_cell(rollout, cell, palette, largest_push(group), rollout.index == marked)
                   for rollout in group.rollouts]  # fmt: skip
@@ -336,7 +338,7 @@ def _marked(text: str, cell: int, marked: int | None, plain: Style, palette: Pal
     return [(text[:start], plain), (text[start:end], under), (text[end:], plain)]
 
 
-def _counts(group: ShownGroup) -> str:
+def _counts(group: StepGroup) -> str:
     if not isinstance(group, Group):
         return f"{len(group.rollouts)} answers"
     up = sum((rollout.advantage or 0) > 0 for rollout in group.rollouts)
@@ -344,7 +346,7 @@ def _counts(group: ShownGroup) -> str:
     return f"{up}▲ {down}▼"
 
 
-def _cell(rollout: ShownRollout, cell: int, palette: Palette, largest: float, marked: bool) -> Span:
+def _cell(rollout: StepRollout, cell: int, palette: Palette, largest: float, marked: bool) -> Span:
     if isinstance(rollout, BoardRollout):
         text, colour = "▪" if rollout.finish is not None else "·", palette.label
     else:
@@ -356,9 +358,9 @@ def _cell(rollout: ShownRollout, cell: int, palette: Palette, largest: float, ma
     return text.ljust(cell), style(colour, palette.cursor if marked else None, bold=marked)
 
 
-def why_line(why: str, width: int, palette: Palette) -> Line:
+def reason_line(reason: str, width: int, palette: Palette) -> Line:
     """Why no answer of the group is pushed; if narrow, only the score that all of them have."""
-    texts = (f"    └ {why}: no push", f"  └ {why}", f"  └ {why.rpartition(', ')[2]}")
+    texts = (f"    └ {reason}: no push", f"  └ {reason}", f"  └ {reason.rpartition(', ')[2]}")
     text = next((text for text in texts if cell_len(text) <= width), texts[-1])
     return [(clip(text, width), style(palette.label))]
 
@@ -377,7 +379,7 @@ def signal_line(snapshot: Snapshot, width: int, palette: Palette) -> Line:
             (f" {number}", style(palette.text))]  # fmt: skip
 
 
-def group_beside(group: ShownGroup, width: int, focused: bool, palette: Palette) -> Line:
+def prompt_of(group: StepGroup, width: int, focused: bool, palette: Palette) -> Line:
     """The prompt of a group, where there is space beside its mean."""
     if width < SHORTEST_PROMPT:
         return []
@@ -385,9 +387,9 @@ def group_beside(group: ShownGroup, width: int, focused: bool, palette: Palette)
     return [(f"  {clip(asked(group.prompt_text), width - 2)}", style(colour))]
 
 
-def groups_window(groups: Sequence[ShownGroup], prompt: int, height: int) -> tuple[int, bool]:
+def groups_window(groups: Sequence[StepGroup], prompt: int, height: int) -> tuple[int, bool]:
     """The first group to draw and whether reasons fit, so that the selected one is visible."""
-    if sum(2 if why_no_push(group) else 1 for group in groups) <= height:
+    if sum(2 if no_push_reason(group) else 1 for group in groups) <= height:
         return 0, True
     if len(groups) <= height or height <= 4:
         first = max(0, min(prompt - height + 1, len(groups) - height)) if prompt >= height else 0
@@ -402,17 +404,17 @@ SIGNS = {"info": "·", "warning": "▲", "error": "✗"}
 
 
 def entry_lines(
-    entry: AlertView | LogLine, palette: Palette, marked: bool, width: int, most: int, *,
+    entry: AlertView | LogLine, palette: Palette, marked: bool, width: int, limit: int, *,
     active: bool = True,
 ) -> list[Line]:  # fmt: skip
     """An alert or a line of the log, in at most so many lines."""
     if isinstance(entry, LogLine):
         return [log_line(entry, palette, marked)]
     if not active:
-        return closed_lines(entry, palette, marked, width, most)
+        return closed_lines(entry, palette, marked, width, limit)
     if entry.muted:
         return [muted_line(entry, palette, marked)]
-    return alert_lines(entry, palette, marked, width, most)
+    return alert_lines(entry, palette, marked, width, limit)
 
 
 def sign_of(severity: str) -> str:
@@ -434,17 +436,17 @@ def _start(at: float | None, sign: str, palette: Palette, marked: bool, colour: 
 
 
 def alert_lines(
-    alert: AlertView, palette: Palette, marked: bool, width: int, most: int
+    alert: AlertView, palette: Palette, marked: bool, width: int, limit: int
 ) -> list[Line]:
     """An alert's time, severity, message and duration, wrapped to at most `most` lines."""
     ends = alert.first_step, alert.last_step
     since = f" at step {ends[1]}" if alert.count == 1 else " steps {} to {}".format(*ends)
-    if most == 1:
+    if limit == 1:
         since = ""  # a single line is for what the alert says; ⏎ tells the steps
     text = f"{safe(alert.explanation, ' ')} {safe(alert.remedy, ' ')}"
     space, tail = width - ENTRY_LEAD, cell_len(since) + 3
-    rows = wrap(text, max(8, space), most) or [""]
-    if len(rows) == most:
+    rows = wrap(text, max(8, space), limit) or [""]
+    if len(rows) == limit:
         rows[-1] = clip(rows[-1], max(8, space - tail))
     elif cell_len(rows[-1]) + tail > space:
         rows.append("")
@@ -464,13 +466,13 @@ def _indented(rows: Sequence[str], palette: Palette, marked: bool, colour: int) 
 
 
 def closed_lines(
-    alert: AlertView, palette: Palette, marked: bool, width: int, most: int
+    alert: AlertView, palette: Palette, marked: bool, width: int, limit: int
 ) -> list[Line]:
     """An alert that is no longer active, as lines of the log."""
     first, last = alert.first_step, alert.last_step
-    when = f"alert at step {last}" if first == last else f"alert in steps {first} to {last}"
-    text = f"{when}, closed: {safe(alert.explanation, ' ')}"
-    rows = wrap(text, max(8, width - ENTRY_LEAD), most)
+    steps_text = f"alert at step {last}" if first == last else f"alert in steps {first} to {last}"
+    text = f"{steps_text}, closed: {safe(alert.explanation, ' ')}"
+    rows = wrap(text, max(8, width - ENTRY_LEAD), limit)
     lines = _indented(rows, palette, marked, palette.text)
     lines[0][:2] = _start(alert.at, SIGNS["info"], palette, marked, palette.label)
     return lines
@@ -591,9 +593,9 @@ def _usual_step(spent: dict[str, float], space: int, palette: Palette) -> Line:
         folded = spent.keys() - {"other", slowest}
         if not folded or cells(spans) <= space:
             return spans
-        least = min(folded, key=spent.__getitem__)
-        spent = {**spent, "other": spent["other"] + spent[least]}
-        del spent[least]
+        shortest = min(folded, key=spent.__getitem__)
+        spent = {**spent, "other": spent["other"] + spent[shortest]}
+        del spent[shortest]
 
 
 def _running(snapshot: Snapshot, name: str, now: float, palette: Palette) -> Line:

@@ -7,7 +7,7 @@ from grpo_engine.events import REPLACED, Group
 from grpo_engine.metrics import PHASES, phase_seconds, spec, time_of
 from grpo_tui.app.charts.series import Series, axis_end
 from grpo_tui.app.feed.narrator import narrate
-from grpo_tui.app.feed.snapshot import LogLine, ShownGroup, ShownRollout, Snapshot
+from grpo_tui.app.feed.snapshot import LogLine, Snapshot, StepGroup, StepRollout
 from grpo_tui.app.text.numbers import with_unit
 from grpo_tui.experiments.values import AlertView, BoardGroup, BoardRollout
 
@@ -46,32 +46,32 @@ class WatchState:
             prompt = min(self.prompt, max(0, len(self.snapshot.groups) - 1))
             return narrate(self.snapshot, prompt)
         now = self.snapshot.current_step
-        back = f"Step {self.past.step}, seen from step {now}. esc returns."
-        return back, *narrate(self.past, self.prompt)
+        hint = f"Step {self.past.step}, seen from step {now}. esc returns."
+        return hint, *narrate(self.past, self.prompt)
 
 
 # -- answers ------------------------------------------------------------------------------------
 
 
-def group_at(snapshot: Snapshot, prompt: int) -> ShownGroup | None:
+def group_at(snapshot: Snapshot, prompt: int) -> StepGroup | None:
     """The group of a prompt, or the last one."""
     groups = snapshot.groups
     return groups[min(prompt, len(groups) - 1)] if groups else None
 
 
-def largest_push(group: ShownGroup) -> float:
+def largest_push(group: StepGroup) -> float:
     """The group's largest |advantage|, which scales the colours of pushes."""
     if isinstance(group, BoardGroup):
         return 1.0
     return max((abs(item.advantage) for item in group.rollouts if item.advantage), default=1.0)
 
 
-def waits_since(rollout: ShownRollout) -> float | None:
+def waits_since(rollout: StepRollout) -> float | None:
     """When the environment of an answer was asked for the reply that has not come yet."""
     return rollout.waits_since if isinstance(rollout, BoardRollout) else None
 
 
-def why_no_push(group: ShownGroup) -> str:
+def no_push_reason(group: StepGroup) -> str:
     """Why no answer of a recorded group is pushed; empty if some are, or if not recorded yet."""
     return group.no_signal if isinstance(group, Group) else ""
 
@@ -199,18 +199,18 @@ def guides_of(chart: Chart, snapshot: Snapshot) -> tuple[tuple[float, tuple[str,
     if key not in GUIDES:
         return ()
     limit = limit_of(key, snapshot)
-    words = f"{chart.guide} {with_unit(limit, spec(key).unit)}"
-    return ((limit, (f"{words} over {COMPARED[GUIDES[key]]} steps", words)),)
+    text = f"{chart.guide} {with_unit(limit, spec(key).unit)}"
+    return ((limit, (f"{text} over {COMPARED[GUIDES[key]]} steps", text)),)
 
 
-def rows_of(charts: Sequence[Chart], snapshot: Snapshot, columns: int, least: int) -> list[Row]:
+def rows_of(charts: Sequence[Chart], snapshot: Snapshot, columns: int, needed: int) -> list[Row]:
     """The charts of each row with the lines that it needs; constant ones are one line of text."""
     live = sum(not is_constant(chart, snapshot) for chart in charts)
-    parts = ((range(live), least), (range(live, len(charts)), 1))
+    parts = ((range(live), needed), (range(live, len(charts)), 1))
     rows = [(part[i : i + columns], lines) for part, lines in parts
             for i in range(0, len(part), columns)]  # fmt: skip
-    if least == ROOMY and charts[0].keys[0] == "reward":  # with the list of its functions
-        rows[0] = (rows[0][0], least + len(charts[0].keys) - 1)
+    if needed == ROOMY and charts[0].keys[0] == "reward":  # with the list of its functions
+        rows[0] = (rows[0][0], needed + len(charts[0].keys) - 1)
     return rows
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_engine.events import Group
 from grpo_engine.metrics import spec
-from grpo_tui.app.feed.snapshot import ShownGroup, ShownRollout, Snapshot
+from grpo_tui.app.feed.snapshot import Snapshot, StepGroup, StepRollout
 from grpo_tui.app.text.safe_text import safe
 from grpo_tui.experiments.export.csv import csv_string
 from grpo_tui.experiments.export.files import header_for
@@ -35,7 +35,7 @@ def _metrics(reader: "StoreReader", run: int, snapshot: Snapshot) -> Iterator[Ro
     return takewhile(lambda row: row["step"] <= snapshot.step, rows)
 
 
-def _answers(group: ShownGroup) -> list[dict[str, Any]]:
+def _answers(group: StepGroup) -> list[dict[str, Any]]:
     return [
         dict(zip(ANSWER, (group.index + 1, one.index + 1, *_scores(one), one.finish, one.text),
                  strict=True))
@@ -43,7 +43,7 @@ def _answers(group: ShownGroup) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _scores(rollout: ShownRollout) -> tuple[float | None, float | None, int]:
+def _scores(rollout: StepRollout) -> tuple[float | None, float | None, int]:
     """Reward, advantage and tokens of an answer; one on the board has no scores yet."""
     if isinstance(rollout, BoardRollout):
         return None, None, rollout.tokens

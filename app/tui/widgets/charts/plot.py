@@ -117,9 +117,9 @@ def plot(
     for curve, path in zip(curves, paths, strict=True):
         canvas.line(path, curve.colour)
     cells = canvas.cells()
-    for value, words in guides:
+    for value, texts in guides:
         if scale.low < value <= scale.high:
-            _lay_guide(cells[scale.dot(value, tall) >> 2], words, palette)
+            _lay_guide(cells[scale.dot(value, tall) >> 2], texts, palette)
     marked: set[Dot] = set()
     for turn, (curve, path) in enumerate(zip(curves, paths, strict=True)):
         for x, y in _marks(path, curve, turn, len(curves)):
@@ -147,20 +147,20 @@ def _marks(path: Sequence[Dot | None], curve: Curve, turn: int, curves: int) -> 
     return [cells[-1], *(cell for cell in marked.values() if cell[0] > cells[0][0] + 1)]
 
 
-def _lay_guide(row: list[Cell], words: Sequence[str], palette: Palette) -> None:
-    """A guide line in the empty cells of its row, with the first words that fit.
+def _lay_guide(row: list[Cell], texts: Sequence[str], palette: Palette) -> None:
+    """A guide line in the empty cells of its row, with the first text that fits.
 
-    They are in the middle, else where the row is free first.
+    It is in the middle, else where the row is free first.
     """
     for x, (char, _, _) in enumerate(row):
         if char == " ":
             row[x] = (GUIDE, palette.guide, False)
-    text = "".join(char for char, _, _ in row)
-    fitting = [f" {word} " for word in words if len(word) + 8 < len(row)]
-    middle = [(word, (len(row) - len(word)) // 2) for word in fitting]
-    for word, start in (*middle, *((word, text.find(GUIDE * len(word))) for word in fitting)):
-        if start >= 0 and text.startswith(GUIDE * len(word), start):
-            row[start : start + len(word)] = [(char, palette.label, False) for char in word]
+    line = "".join(char for char, _, _ in row)
+    fitting = [f" {text} " for text in texts if len(text) + 8 < len(row)]
+    middle = [(text, (len(row) - len(text)) // 2) for text in fitting]
+    for text, start in (*middle, *((text, line.find(GUIDE * len(text))) for text in fitting)):
+        if start >= 0 and line.startswith(GUIDE * len(text), start):
+            row[start : start + len(text)] = [(char, palette.label, False) for char in text]
             return
 
 
@@ -174,8 +174,8 @@ def plot_lines(
             row[cross] = (CROSSED[row[cross][0]], palette.label, False)
         line: Line = [(label, style(palette.label))]
         for (colour, bold), group in groupby(row, key=lambda cell: cell[1:]):
-            look = style(colour, bold=bold) if colour is not None else None
-            line.append(("".join(char for char, _, _ in group), look))
+            cell_style = style(colour, bold=bold) if colour is not None else None
+            line.append(("".join(char for char, _, _ in group), cell_style))
         lines.append(line)
     return lines
 

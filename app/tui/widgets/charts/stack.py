@@ -9,7 +9,7 @@ from grpo_tui.app.text.safe_text import cell_len
 from grpo_tui.app.tui.widgets.panel import Line, Panel
 
 GAP = 2
-Made = TypeVar("Made")
+Value = TypeVar("Value")
 Row = tuple[range, int]
 """The charts of a row, and the lines that it needs."""
 
@@ -27,7 +27,7 @@ class ChartStack(Panel):
         super().__init__(title, **kwargs)
         self._top = 0  # the first visible row of charts
         self._boxes: list[tuple[int, Offset, int]] = []
-        self._drawn: dict[str, tuple[Any, Any]] = {}
+        self._cache: dict[str, tuple[Any, Any]] = {}
 
     def columns(self, count: int) -> int:
         """The number of columns for so many charts."""
@@ -43,12 +43,12 @@ class ChartStack(Panel):
         index = next((i for i, (charts, _) in enumerate(rows) if chosen in charts), 0)
         sizes: list[int] = []
         for top in range(min(self._top, index), index + 1):
-            sizes = heights(height, [least for _, least in rows[top:]], telling - top) or [height]
+            sizes = heights(height, [needed for _, needed in rows[top:]], telling - top) or [height]
             if top + len(sizes) > index:
                 break
-        while top and sum(least for _, least in rows[top - 1 :]) <= height:
+        while top and sum(needed for _, needed in rows[top - 1 :]) <= height:
             top -= 1  # no empty lines below the last row
-            sizes = heights(height, [least for _, least in rows[top:]], telling - top)
+            sizes = heights(height, [needed for _, needed in rows[top:]], telling - top)
         self._top = top
         return [(charts, size) for (charts, _), size in zip(rows[top:], sizes, strict=False)]
 
@@ -74,33 +74,33 @@ class ChartStack(Panel):
                  if corner.y <= at.y < corner.y + height and at.x >= corner.x)  # fmt: skip
         return next(boxes, None)
 
-    def unchanged(self, name: str, key: object, make: Callable[[], Made]) -> Made:
+    def unchanged(self, name: str, key: object, make: Callable[[], Value]) -> Value:
         """What was made for this key before, or made now."""
-        if name not in self._drawn or self._drawn[name][0] != key:
-            self._drawn[name] = (key, make())
-        made: Made = self._drawn[name][1]
-        return made
+        if name not in self._cache or self._cache[name][0] != key:
+            self._cache[name] = (key, make())
+        value: Value = self._cache[name][1]
+        return value
 
 
-def heights(room: int, least: Sequence[int], telling: int) -> list[int]:
+def heights(space: int, needed: Sequence[int], telling: int) -> list[int]:
     """Heights of the rows of charts that fit into `room`, of which each needs its least.
 
     A row of one line is text and does not grow; a telling row takes three times the spare lines of
     another, and the first row what is left over.
     """
     fitting: list[int] = []
-    for lines in least:
-        if sum(fitting) + lines > room:
+    for lines in needed:
+        if sum(fitting) + lines > space:
             break
         fitting.append(lines)
     shares = [0 if lines == 1 else 3 if i < telling else 1 for i, lines in enumerate(fitting)]
-    spare = room - sum(fitting)
+    spare = space - sum(fitting)
     if not sum(shares):
         return fitting
     grown = [
         lines + spare * share // sum(shares) for lines, share in zip(fitting, shares, strict=True)
     ]
-    return [grown[0] + room - sum(grown), *grown[1:]]
+    return [grown[0] + space - sum(grown), *grown[1:]]
 
 
 def side_by_side(blocks: Sequence[list[Line]], width: int) -> list[Line]:

@@ -17,7 +17,7 @@ class Readout:
     """A curve's value; its names and details, the longest first, as there is room for them."""
 
     value: str
-    look: Style
+    value_style: Style
     mark: tuple[str, Style] | None = None
     names: tuple[str, ...] = ("",)
     details: tuple[str, ...] = ()
@@ -26,7 +26,7 @@ class Readout:
         """Mark, name and value, with the name of this level."""
         name = self.names[min(level, len(self.names) - 1)]
         named: Line = [(f"{name} ", style(palette.label))] if name else []
-        return [*([self.mark] if self.mark else []), *named, (self.value, self.look)]
+        return [*([self.mark] if self.mark else []), *named, (self.value, self.value_style)]
 
 
 def title_line(
@@ -40,28 +40,28 @@ def title_line(
     used = cells(right) + 1
     fitting = (name for name in names if cell_len(name + hint) + used <= width)
     name = clip(next(fitting, names[0]), width - 3)
-    look = style(palette.headline if chosen else palette.label, bold=chosen)
-    left: Line = [("▸" if chosen else " ", style(palette.accent)), (name, look)]
+    value_style = style(palette.headline if chosen else palette.label, bold=chosen)
+    left: Line = [("▸" if chosen else " ", style(palette.accent)), (name, value_style)]
     for hint in hints:
         if cells(left) + cells(right) + cell_len(hint) + 2 <= width:
             left.append((f"  {hint}", style(palette.label)))
     return [*left, (" " * max(0, width - cells(left) - cells(right)), None), *right]
 
 
-def _readouts(readouts: Sequence[Readout], room: int, palette: Palette) -> Line:
+def _readouts(readouts: Sequence[Readout], space: int, palette: Palette) -> Line:
     """All of them with the longest names that fit, else those that fit without names."""
-    levels = max((len(one.names) for one in readouts), default=0)
+    levels = max((len(item.names) for item in readouts), default=0)
     for level in range(levels):
         for gap in GAPS if level == levels - 1 else GAPS[:1]:
-            parts = [one.spans(level, palette) for one in readouts]
-            free = room - sum(cells(part) for part in parts) - len(gap) * (len(parts) - 1)
+            parts = [item.spans(level, palette) for item in readouts]
+            free = space - sum(cells(part) for part in parts) - len(gap) * (len(parts) - 1)
             if free >= 0:
                 details = next((text for text in readouts[0].details if cell_len(text) <= free), "")
                 parts[0] += [(details, style(palette.label))] if details else []
                 return [span for part in parts for span in ((gap, None), *part)][1:]
     line: Line = []
-    for part in (one.spans(levels, palette) for one in readouts):
-        if cells(line) + cells(part) + 2 > room:
+    for part in (item.spans(levels, palette) for item in readouts):
+        if cells(line) + cells(part) + 2 > space:
             return [*line[1:], (" …", style(palette.label))] if line else []
         line += [(" ", None), *part]
     return line[1:]

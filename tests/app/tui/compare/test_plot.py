@@ -324,8 +324,8 @@ def test_a_title_has_the_value_of_each_run_at_the_crosshair(made: Made) -> None:
     assert not other.bold
     # the second run ended at step 10: its value is grey
     before = replace(view, at=10.0)
-    after = readouts(chart_of(view), view, DARK)[1].look
-    there = readouts(chart_of(before), before, DARK)[1].look
+    after = readouts(chart_of(view), view, DARK)[1].value_style
+    there = readouts(chart_of(before), before, DARK)[1].value_style
     assert after == style(DARK.label)
     assert there == style(view.marker("r1", DARK).colour)
     mark = readouts(chart_of(view), view, DARK)[1].mark

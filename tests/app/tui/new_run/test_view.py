@@ -107,9 +107,9 @@ def test_each_recipe_can_be_taken_with_its_own_answers(start: str, name: str) ->
 
 
 def test_settings_that_the_recipe_does_not_read_are_said_to_be_unread() -> None:
-    view = preset_view("starter")
+    view = typed(preset_view("starter"), algorithm__anchor="none")
     fields = view.form.fields
-    assert is_unread(view, fields["algorithm.importance_mode"])
+    assert is_unread(view, fields["algorithm.ref_refresh_every"])
     assert not is_unread(view, fields["algorithm.clip_low"])
     assert not is_unread(view, fields["rollout.prompts"])
 
@@ -244,7 +244,7 @@ def test_a_unit_follows_its_value_unless_the_name_says_it() -> None:
     assert "20 s " in line
     assert line.rstrip().endswith("← 30")
     assert row_words(view, "steps").rstrip().endswith(" 60")
-    assert "0 nats/token" in row_words(view, "algorithm.off_policy_mask")
+    assert "0.1 nats/token" in row_words(view, "alerts.kl")
     assert row_words(view, "algorithm.recipe").split() == ["recipe", "grpo"]
 
 

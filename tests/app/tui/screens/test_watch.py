@@ -29,8 +29,8 @@ from grpo_tui.app.tui.screens.watch.render import (
     alert_lines,
     lane_lines,
     phase_line,
+    reason_line,
     signal_line,
-    why_line,
 )
 from grpo_tui.app.tui.screens.watch.state import counted, spent_in
 from grpo_tui.experiments.reader import StoreReader
@@ -160,7 +160,7 @@ async def test_a_held_out_problem_beyond_ninety_nine_shows_its_mean(tmp_path: Pa
 def test_a_group_that_is_all_wrong_and_scored_is_never_called_wrong_alone(
     width: int, right: str, score: str
 ) -> None:
-    ((text, _),) = why_line(f"{right}, all scored {score}", width, PALETTES["dark"])
+    ((text, _),) = reason_line(f"{right}, all scored {score}", width, PALETTES["dark"])
     assert len(text) <= width
     assert "all scored" in text
 

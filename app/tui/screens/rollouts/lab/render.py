@@ -121,7 +121,7 @@ def _chart(view: LabView, measure: int, width: int, height: int, palette: Palett
     for index, recipe in enumerate((view.base, *view.variants)):
         known = {step: value for step, effect in view.curve(recipe).items()
                  if (value := effect.measures[measure]) is not None}  # fmt: skip
-        series = Series(few=True, smoothing=0.0).extended(known, known.values())
+        series = Series(unsmoothed=True, smoothing=0.0).extended(known, known.values())
         trace = cut(series, series.steps, last - first, 2 * wide, first)
         front = index == view.variant + 1
         curves.insert(len(curves) if front else 0, Curve(trace, colour_of(index, palette)))
