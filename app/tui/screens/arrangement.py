@@ -147,7 +147,7 @@ class Arrangement:
         if panel.id is None or not visible - {panel}:
             return False
         self._screen.focus_next(Panel)
-        self._store({**self._stored, "hidden": [*self.hidden, panel.id]})
+        self._store({**self._stored, "hidden": [*dict.fromkeys((*self.hidden, panel.id))]})
         return True
 
     def show(self, name: str) -> None:

@@ -9,12 +9,12 @@ from textual import events
 from textual.widgets import Input
 
 from grpo_tui.app.charts.stored import CurveLoader
+from grpo_tui.app.feed.stored import StoreFeed
 from grpo_tui.app.tui import app as workbench
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.screens.compare import CompareScreen
 from grpo_tui.app.tui.screens.rollouts import RolloutsScreen
 from grpo_tui.app.tui.screens.watch import WatchScreen
-from grpo_tui.experiments import recorded_events
 from grpo_tui.experiments.reader import StoreReader
 from tests.app.compared import two_runs
 from tests.app.rest import until
@@ -41,7 +41,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def held_up(monkeypatch: pytest.MonkeyPatch, owner: object, method: str) -> threading.Event:
+def held_up(monkeypatch: pytest.MonkeyPatch, owner: type, method: str) -> threading.Event:
     """Let a method, called on another thread, wait for an event."""
     go, inner = threading.Event(), getattr(owner, method)
 
@@ -83,7 +83,8 @@ async def test_the_crosshair_of_compare_waits_for_the_curves(
 async def test_keys_typed_while_a_run_is_opened_reach_watch_once_it_has_been_read(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    may_read = held_up(monkeypatch, recorded_events, "events_after")
+    # Runs has n as well, for a new run; on Watch it goes to the next of the four prompts
+    may_read = held_up(monkeypatch, StoreFeed, "_read_facts")
     app = Workbench(store)
     async with app.run_test(size=(120, 40)):
         type_at_once(app, "enter", "n", "n")
@@ -96,17 +97,19 @@ async def test_keys_typed_while_a_run_is_opened_reach_watch_once_it_has_been_rea
 
 
 async def test_keys_typed_while_a_comparison_is_read_are_handled_in_order(tmp_path: Path) -> None:
-    # on Runs: mark two runs and compare them; there: the axis of tokens, crosshair
+    # on Runs: mark two runs and compare them; there: crosshair, smoothing, best values
     app = Workbench(two_runs(tmp_path))
     async with app.run_test(size=(160, 48)):
         await until(app, lambda: app.screen.is_mounted)
-        type_at_once(app, "space", "down", "space", "d", "a", "less_than_sign")
+        type_at_once(app, "space", "down", "space", "d", "left", "minus", "t")
         await until(app, lambda: isinstance(app.screen, CompareScreen) and not app._early)
         screen = app.screen
         assert isinstance(screen, CompareScreen)
         assert len(screen.view.refs) == 2
-        assert screen.view.axis == "tokens"
-        assert screen.view.at is not None
+        assert screen.view.smooth == 2
+        assert screen.view.stat == "best"
+        assert screen.view.x is not None
+        assert screen.view.x < 8  # from the last step to the left
 
 
 async def test_moves_through_answers_wait_for_the_step_and_the_group(store: Path) -> None:

@@ -68,7 +68,7 @@ PANELS: Mapping[str, Part] = {
         ("", "Alerts raised in the last ten steps come first; what still holds is raised again "
              "every ten. ⏎ explains what an alert means and what to try. Below is the log with "
              "older alerts, the newest line first."),
-        ("m", "mutes that kind of alert in this run: it is listed below the others, dim, and is "
+        ("x", "mutes that kind of alert in this run: it is listed below the others, dim, and is "
               "not counted as open. x on it unmutes it."),
     )),
     "phases": Part("phases of a step", (
