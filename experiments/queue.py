@@ -57,10 +57,12 @@ class RunQueue:
                 "axes": {path: list(points) for path, points in axes.items()},
             }  # fmt: skip
             key = conn.execute(SWEEP.insert().returning(SWEEP.c.id), values).scalar_one()
-            conn.execute(QUEUE_ITEM.insert(), [
+            items = [
                 _item(config, f"{name}-{number}", settings, key)
                 for number, (settings, config) in enumerate(configs, start=1)
-            ])  # fmt: skip
+            ]
+            if items:
+                conn.execute(QUEUE_ITEM.insert(), items)
             return key, True
 
     def take(self, sweep: int | None = None) -> Row[Any] | None:

@@ -1,7 +1,7 @@
 """Replay: play a stored run again, at its own pace or faster; progress is rebuilt from tokens.
 
 Within a step, sampling takes its recorded share of the time, and answers grow token by token at an
-even pace, which is why the screen says "replayed pace".
+even pace, which is why the screen says "recorded speed".
 """
 
 import itertools
@@ -24,7 +24,7 @@ from grpo_tui.experiments.values import BoardView
 if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
 
-MARK = "replayed pace"
+MARK = "recorded speed"
 SLICES = 24
 LONGEST_STEP, SHORTEST_STEP, START_S = 30.0, 0.05, 0.5
 PAGE, AHEAD = 200, 4000

@@ -1,7 +1,9 @@
 """LoRA and DoRA adapters: attach, switch off, fuse, and save in mlx-lm's format."""
 
 import hashlib
+import inspect
 import json
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -110,11 +112,12 @@ def _require_floats(model: nn.Module) -> None:
 
 def _resolve_keys(model: nn.Module, requested: tuple[str, ...]) -> list[str]:
     """Resolve names such as `q_proj` to paths within a layer; no names means all linear layers."""
+    read = _weights_read(model)
     names = {
         path: path.rpartition(".")[2]
         for layer in model.layers
         for path, module in layer.named_modules()
-        if isinstance(module, LINEAR)
+        if isinstance(module, LINEAR) and path not in read
     }
     if missing := [name for name in requested if name not in {*names, *names.values()}]:
         raise ModelError(
@@ -122,9 +125,25 @@ def _resolve_keys(model: nn.Module, requested: tuple[str, ...]) -> list[str]:
             f"it has {', '.join(sorted(set(names.values())))}",
             "model.lora_keys",
         )
+    if not names:
+        raise ModelError(
+            "this model has no linear layers that LoRA could adapt; set model.tuning to full",
+            "model.tuning",
+        )
     return sorted(
         path for path, name in names.items() if not requested or {path, name} & set(requested)
     )
+
+
+def _weights_read(model: nn.Module) -> set[str]:
+    """Paths within a layer of modules whose weights the model's code reads, so none may be LoRA."""
+    sources = {kind: inspect.getsource(kind) for kind in {type(each) for each in model.modules()}}
+    return {
+        f"{path}.{name}".lstrip(".")
+        for layer in model.layers
+        for path, module in layer.named_modules()
+        for name in re.findall(r"self\.(\w+)\.weight\b", sources[type(module)])
+    }
 
 
 def _initialise(model: nn.Module, seed: int) -> None:

@@ -66,6 +66,8 @@ def _working(policy: Policy) -> Kernels | None:
         return None
     if not all(isinstance(cache, PrefixCache) and cache.window is None for cache in caches):
         return None
+    if any(getattr(layer, "use_sliding", False) for layer in policy.model.layers):
+        return None  # mistral3's caches do not say so
     trunk = policy.parts.trunk
     head = policy.parts.owner.get("lm_head", trunk.get("embed_tokens"))
     if head is None:

@@ -14,7 +14,7 @@ from grpo_engine.policy import adapters, compute, gated_delta
 from grpo_engine.policy.caches import prefix_caches
 from grpo_engine.policy.checkpointing import checkpoint_layers
 from grpo_engine.policy.policy import Critic, Policy, Trained
-from grpo_engine.policy.source import fingerprint, load_parts
+from grpo_engine.policy.source import fingerprint, first_line, load_parts
 from grpo_engine.policy.structure import TOLERANCE, split_model
 from grpo_engine.policy.trees import flatten
 
@@ -28,7 +28,8 @@ def load_policy(config: ModelConfig, *, seed: int, critic: bool = False) -> Poli
     dtype = _dtype(model)
     probe = mx.array([[(7 * i + 3 * j + 1) % vocabulary for j in range(6)] for i in range(2)])
     adapter = adapters.attach(model, config, seed)
-    parts = split_model(model, probe, TOLERANCE[dtype])
+    logits = probe_logits(model, probe, str(settings.get("model_type")))
+    parts = split_model(model, probe, logits, TOLERANCE[dtype])
     caches = prefix_caches(parts, probe, TOLERANCE[dtype]) if parts else None
     if parts is None:
         notes.append(
@@ -60,6 +61,30 @@ def load_policy(config: ModelConfig, *, seed: int, critic: bool = False) -> Poli
     if config.tuning != "lora" or config.adapter is not None:
         policy.reference = policy.snapshot()
     return policy
+
+
+HELP = {
+    "metal": "it runs on Apple silicon only",
+    "gathermm": "experts' products are in float32 on this device; set model.dtype to float32",
+    "vjp": "it uses a kernel that has no gradient; train a model of another kind",
+}
+
+
+def probe_logits(model: nn.Module, probe: mx.array, kind: str) -> mx.array:
+    """The model's logits of a few tokens; refuses one that mlx-lm cannot run or differentiate."""
+    try:
+        logits: mx.array = model(probe)
+        mx.eval(logits)
+        nn.value_and_grad(model, lambda: model(probe).astype(mx.float32).sum())()  # not computed
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError,
+            RuntimeError) as error:  # fmt: skip
+        message = first_line(error)
+        helps = (text for word, text in HELP.items() if word in message.lower())
+        remedy = next(helps, "this is a fault of mlx-lm's; try a later version, or another model")
+        raise ModelError(
+            f"mlx-lm's model {kind} does not train here ({message}): {remedy}", "model.path"
+        ) from error
+    return logits
 
 
 def _dtype(model: nn.Module) -> str:

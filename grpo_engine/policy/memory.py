@@ -125,7 +125,8 @@ class Sizes:
         """Read the model's configuration, by the usual names."""
         args = getattr(policy.model, "args", None)
         values: Mapping[str, Any] = vars(args) if args is not None else {}
-        values = {**(values.get("text_config") or {}), **values}
+        text = values.get("text_config") or {}
+        values = {**(text if isinstance(text, dict) else vars(text)), **values}
         hidden = int(values.get("hidden_size") or values.get("dim") or 1024)
         heads = int(values.get("num_attention_heads") or max(1, hidden // 64))
         kv_heads = int(values.get("num_key_value_heads") or heads)

@@ -1,9 +1,10 @@
 """Finds and loads models: the embedded starter, a folder, or a hub id."""
 
 import hashlib
+import io
 import json
 import math
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,7 @@ def _fetch(repository: str) -> Path:
     except (HfHubHTTPError, HFValidationError, OSError) as error:
         raise ModelError(
             f"model.path {repository} is neither a folder here nor in the Hugging Face cache, and "
-            f"could not be fetched: {_first_line(error)}"
+            f"could not be fetched: {first_line(error)}"
         ) from error
 
 
@@ -102,20 +103,24 @@ def load_parts(
     check_config(folder)
     escape_library_logs()
     trust = config.trust_remote_code
+    said = io.StringIO()
     try:
-        model, settings = load_model(folder, lazy=True, trust_remote_code=trust)
+        with redirect_stdout(said):  # mlx-lm prints which package a model needs, and exits
+            model, settings = load_model(folder, lazy=True, trust_remote_code=trust)
         tokenizer = load_tokenizer(
             folder, {"trust_remote_code": trust}, eos_token_ids=settings.get("eos_token_id")
         )
+    except SystemExit as error:
+        raise ModelError(f"the model in {folder} cannot be loaded: {said.getvalue()}") from error
     except Exception as error:  # tokenizers raises nothing narrower
-        raise ModelError(f"the model in {folder} cannot be loaded: {_first_line(error)}") from error
+        raise ModelError(f"the model in {folder} cannot be loaded: {first_line(error)}") from error
     notes = _dequantise(model, config) + _set_dtype(model, config)
     if lazy:
         return model, tokenizer, settings, folder, notes
     try:
         mx.eval(model.parameters())
     except RuntimeError as error:
-        raise ModelError(f"the weights in {folder} are damaged: {_first_line(error)}") from error
+        raise ModelError(f"the weights in {folder} are damaged: {first_line(error)}") from error
     _check_finite(model, folder)
     return model, tokenizer, settings, folder, notes
 
@@ -140,9 +145,9 @@ def check_config(folder: Path) -> None:
 
 
 def _value_problem(name: str, value: float) -> str:
-    limit = LIMITS.get(name)
-    if limit is not None and not (0 < value <= limit and value == int(value)):
-        return f"models have 1 to {limit}"
+    limit, fewest = LIMITS.get(name), 0 if "experts" in name else 1  # dense models have 0 experts
+    if limit is not None and not (fewest <= value <= limit and value == int(value)):
+        return f"models have {fewest} to {limit}"
     minimum = 0.0 if "eps" in name else math.ulp(0.0)
     if name in POSITIVE and not minimum <= value < math.inf:
         return "it must be a positive number"
@@ -195,6 +200,7 @@ def _set_dtype(model: nn.Module, config: ModelConfig) -> list[str]:
     return []
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """An error of a library, in one line."""
     text = str(error).strip() or type(error).__name__
     return text.splitlines()[0][:300]

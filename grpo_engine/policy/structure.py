@@ -9,6 +9,7 @@ import mlx.nn as nn
 from grpo_engine.policy.trees import flatten
 
 TRUNKS = ("model", "backbone", "transformer")
+LAYERS = ("layers", "h", "blocks")
 TOLERANCE = {"float32": 1e-4, "bfloat16": 6e-2, "float16": 1e-2}
 """Largest difference of two ways to compute, as a part of the largest number."""
 
@@ -60,24 +61,26 @@ class Structure:
     def outer(self) -> dict[str, mx.array]:
         """Trainable weights outside the layers by name: embeddings, last norm, head."""
         flat = flatten(self.owner.trainable_parameters())
-        return {name: value for name, value in flat.items() if ".layers." not in f".{name}."}
+        return {name: value for name, value in flat.items() if not {*LAYERS} & {*name.split(".")}}
 
 
 def _find_trunk(model: nn.Module) -> tuple[nn.Module, str]:
     for owner in filter(None, (model, model.get("language_model"))):
         for name in TRUNKS:
-            if "layers" in owner.get(name, ()):
+            if any(layers in owner.get(name, ()) for layers in LAYERS):
                 return owner, name
     raise LookupError("the model has no trunk that could be run without its head")
 
 
-def split_model(model: nn.Module, probe: mx.array, tolerance: float) -> Structure | None:
-    """Split the model; None if trunk and head together do not equal the whole model."""
+def split_model(
+    model: nn.Module, probe: mx.array, expected: mx.array, tolerance: float
+) -> Structure | None:
+    """Split the model; None if trunk and head do not give its logits of the probe."""
     try:
         parts = Structure(model)
         hidden = parts.hidden(probe)
         logits = parts.logits(hidden.reshape(-1, hidden.shape[-1])).reshape(*probe.shape, -1)
-        return parts if agrees(logits, model(probe), tolerance) else None
+        return parts if agrees(logits, expected, tolerance) else None
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError):
         return None  # an unknown kind of model: the whole model computes logits at every position
 

@@ -48,7 +48,11 @@ def write_tokenizer(folder: Path) -> None:
 
 def write_model(folder: Path, *, seed: int = 3, scale: float = 3.0, **changes: Any) -> Path:
     """Write a random model; `scale` sharpens its predictions."""
-    config = tiny_config(**changes)
+    return write_config(folder, tiny_config(**changes), seed=seed, scale=scale)
+
+
+def write_config(folder: Path, config: dict[str, Any], *, seed: int = 3, scale: float) -> Path:
+    """Write a random model of any configuration."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
     write_tokenizer(folder)
@@ -58,8 +62,8 @@ def write_model(folder: Path, *, seed: int = 3, scale: float = 3.0, **changes: A
     weights = {}
     for name, value in flatten(model.parameters()).items():
         key, own = mx.random.split(key)
-        drawn = mx.random.normal(value.shape, key=own) * scale / value.shape[-1] ** 0.5
-        weights[name] = 1 + 0.1 * drawn if value.ndim == 1 else drawn
+        drawn = mx.random.normal(value.shape, key=own) * scale / (value.shape or (1,))[-1] ** 0.5
+        weights[name] = 1 + 0.1 * drawn if value.ndim < 2 else drawn
     mx.save_safetensors(str(folder / "model.safetensors"), weights, metadata={"format": "mlx"})
     return folder
 

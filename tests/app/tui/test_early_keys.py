@@ -9,6 +9,7 @@ from textual import events
 from textual.widgets import Input
 
 from grpo_tui.app.charts.stored import CurveLoader
+from grpo_tui.app.feed.stored import StoreFeed
 from grpo_tui.app.tui import app as workbench
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.screens.compare import CompareScreen
@@ -83,7 +84,7 @@ async def test_keys_typed_while_a_run_is_opened_reach_watch_once_it_has_been_rea
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Runs has n as well, for a new run; on Watch it goes to the next of the four prompts
-    may_read = held_up(monkeypatch, StoreReader, "facts")
+    may_read = held_up(monkeypatch, StoreFeed, "_read_facts")
     app = Workbench(store)
     async with app.run_test(size=(120, 40)):
         type_at_once(app, "enter", "n", "n")
@@ -96,17 +97,17 @@ async def test_keys_typed_while_a_run_is_opened_reach_watch_once_it_has_been_rea
 
 
 async def test_keys_typed_while_a_comparison_is_read_are_handled_in_order(tmp_path: Path) -> None:
-    # on Runs: mark two runs and compare them; there: crosshair, logarithmic axis, next run
+    # on Runs: mark two runs and compare them; there: crosshair, smoothing, best values
     app = Workbench(two_runs(tmp_path))
     async with app.run_test(size=(160, 48)):
         await until(app, lambda: app.screen.is_mounted)
-        type_at_once(app, "space", "down", "space", "d", "left", "L", "J")
+        type_at_once(app, "space", "down", "space", "d", "left", "minus", "t")
         await until(app, lambda: isinstance(app.screen, CompareScreen) and not app._early)
         screen = app.screen
         assert isinstance(screen, CompareScreen)
         assert len(screen.view.refs) == 2
-        assert screen.view.log
-        assert screen.view.run == 1
+        assert screen.view.smooth == 2
+        assert screen.view.stat == "best"
         assert screen.view.x is not None
         assert screen.view.x < 8  # from the last step to the left
 

@@ -8,8 +8,6 @@ from functools import lru_cache
 from itertools import groupby
 from typing import Any
 
-from rich.style import Style
-
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.events import Span
 from grpo_tui.app.inspector.dialogue import Message, flow, messages
@@ -37,13 +35,14 @@ from grpo_tui.app.inspector.highlights import MEASURES
 from grpo_tui.app.inspector.layout import EMPTY_SIGN, Piece, lay_out
 from grpo_tui.app.inspector.layout import Line as TokenLine
 from grpo_tui.app.inspector.losses import TokenLoss, loss_mask
-from grpo_tui.app.text.numbers import BARS, narrow, seconds, short, signed
+from grpo_tui.app.text.numbers import BARS, narrow, seconds, short, signed, sparkline
 from grpo_tui.app.text.prompt_text import asked as last_question
 from grpo_tui.app.text.prompt_text import question
 from grpo_tui.app.text.safe_text import cell_len, clip, excerpt, pad, safe, wrap
 from grpo_tui.app.tui.looks.colours import Palette, style
 from grpo_tui.app.tui.screens.rollouts.state import Answer, RunInfo, Search, View
-from grpo_tui.app.tui.screens.watch.render import end_mark
+from grpo_tui.app.tui.screens.watch.render import arrow, lane_lines, with_edge
+from grpo_tui.app.tui.widgets.charts.title import cells
 from grpo_tui.app.tui.widgets.panel import Line, paragraph
 from grpo_tui.app.tui.widgets.panel import Span as Part
 from grpo_tui.experiments.export.csv import csv_string, header_of
@@ -61,11 +60,6 @@ MAX_NAMED = 3
 MAX_REPLY = 8  # lines of a reply
 LAST = 1_000_000
 laid_out = lru_cache(maxsize=64)(lay_out)
-
-
-def cells(line: Line) -> int:
-    """The width of a line in terminal cells."""
-    return sum(cell_len(text) for text, _ in line)
 
 
 def filled(line: Line, width: int, back: int) -> Line:
@@ -204,12 +198,9 @@ def history_line(
         text = " this prompt was sampled once; @ goes to pinned prompts"
         return [(clip(text + ", * pins it" * live, width), label)]
     rewards = [visit.reward_mean for visit in same]
-    numbers = [value for value in rewards if value is not None] or [0.0]
+    bars = sparkline([math.nan if reward is None else reward for reward in rewards], len(rewards))
     current = next((i for i, visit in enumerate(same) if visit.key == group.key), 0)
-    texts = [
-        f"{visit.step} {_bar_of(reward, min(numbers), max(numbers))}"
-        for visit, reward in zip(same, rewards, strict=True)
-    ]
+    texts = [f"{visit.step} {bar}" for visit, bar in zip(same, bars, strict=True)]
     sampled = "greedy" if is_greedy(group) else "sampled"
     names = {"train": "by step", "eval": f"held-out, {sampled}, by step"}
     name = f" {names.get(group.origin, f'{group.origin} prompt by step')} "
@@ -225,27 +216,17 @@ def history_line(
     return [*line, ("…" * (indices.stop < len(texts)) + end, label)]
 
 
-def _bar_of(value: float | None, low: float, high: float) -> str:
-    if value is None:
-        return " "
-    return BARS[round(7 * (value - low) / (high - low))] if high > low else BARS[3]
-
-
 # -- answers of a group -------------------------------------------------------------------------
-
-
-def arrow(advantage: float | None) -> str:
-    """▲ pushed up, ▼ pushed down, = no push; nothing on an answer that is not trained on."""
-    if advantage is None:
-        return ""
-    return "▲" if advantage > 0 else "▼" if advantage < 0 else "="
 
 
 def answers_line(
     rollouts: Sequence[RolloutView], selected: int, width: int, palette: Palette
 ) -> Line:
     """All answers of a group in one line, the selected one framed: `a ▲1.1  ▌c ▲1.1▐`."""
-    texts = [f"{letter(r.index)} {arrow(r.advantage)}{short(r.reward, 1)}" for r in rollouts]
+    texts = [
+        f"{letter(r.index)} {'' if r.advantage is None else arrow(r.advantage)}{short(r.reward, 1)}"
+        for r in rollouts
+    ]
     indices = visible([len(text) + 2 for text in texts], width - 2, selected)
     dim, focus = style(palette.label), style(palette.focus)
     line: Line = [("…", dim)] if indices.start else []
@@ -270,59 +251,26 @@ def sibling_lines(view: View, width: int, height: int, palette: Palette) -> list
     if len(indices) < len(rollouts):
         heading = f"answers {letter(indices[0])} to {letter(indices[-1])} of {len(rollouts)}"
     lines: list[Line] = [[(heading, style(palette.label))]]
-    pushes = _column([
-        "" if r.advantage is None else f"{arrow(r.advantage)}{signed(r.advantage):>6}"
-        for r in rollouts
-    ])  # fmt: skip
-    rewards = _column([f"{short(r.reward):>5}" for r in rollouts])
     for index in indices:
-        rollout, selected = rollouts[index], index == view.answer_at
-        back = palette.cursor if selected else palette.paper
-        text = style(palette.headline if selected else palette.text, back)
-        push = style(palette.of_push(rollout.advantage), back)
-        line: Line = [(f"{letter(rollout.index)} {pushes[index]}", push),
-                      (f"{rewards[index]} ", text)]  # fmt: skip
+        lane = lane_lines(rollouts[index], width - 1, 1, palette, group)
         answer = detail.answers[index] if detail else None
         shading = view.heat(answer) if barred else None
         if answer is not None and shading is not None:
-            lines += _with_bars(answer, shading, line, text, width, palette)
-        else:
-            line += _sibling_text(rollout, width - cells(line), text, back, palette)
-            lines.append(filled(line, width, back))
+            head = lane[0][:3]  # letter, push and reward
+            lane = _with_bars(answer, shading, head, width - 1, palette)
+        lines += with_edge(lane, index == view.answer_at, palette)
     return lines
 
 
-def _column(texts: Sequence[str]) -> list[str]:
-    """Texts as wide as the widest, and a space; nothing if all are empty."""
-    width = max(map(len, texts))
-    return [f"{text:>{width}} " if width else "" for text in texts]
-
-
-def _sibling_text(
-    rollout: RolloutView, width: int, text: Style, back: int, palette: Palette
-) -> Line:
-    """The beginning of an answer, or the end of a dialogue."""
-    cut = end_mark(rollout).removesuffix("▪")
-    width = max(1, width - len(cut))
-    body = [(clip(" ".join(safe(rollout.text, " ").split()), width), False)]
-    if rollout.spans:
-        body = flow(rollout.text, rollout.spans, width, 1)[0]
-    reply = style(palette.label, back)
-    line: Line = [(part, reply if is_reply else text) for part, is_reply in body]
-    return [*line, (cut, style(palette.warn, back))]
-
-
 def _with_bars(
-    answer: Answer, shading: Heat, head: Line, text: Style, width: int, palette: Palette
+    answer: Answer, shading: Heat, head: Line, width: int, palette: Palette
 ) -> list[Line]:
     """An answer's first line of tokens, and their bars below it."""
-    indent = cells(head)
-    beginning = answer.texts[:width]
-    first, *more = laid_out(beginning, max(2, width - indent - 1))
+    indent, text = cells(head), style(palette.text)
+    first, *more = laid_out(answer.texts[:width], max(2, width - indent - 1))
     line = [*head, *((piece.text, text) for piece in first)]
     line.append(("…" if more or len(answer.texts) > width else "", text))
     bars = [bar(shading, piece.token, piece.cells, palette) for piece in first]
-    line.append((" " * max(0, width - cells(line)), text))
     return [line, [(" " * indent, None), *bars]]
 
 
@@ -649,7 +597,7 @@ def heat_notes(view: View, changes: bool) -> list[str]:
 def _highlight_note(view: View) -> str:
     """Which of the step's highlights it is: `clipped token 3 of 17`, `highest KL .21, 1 of 64`."""
     highlights, highlight = view.highlights or (), view.highlight
-    if highlight is None or highlight not in highlights or not view.at_its_highlight:
+    if highlight is None:
         return ""
     of = f"{highlights.index(highlight) + 1} of {len(highlights)}"
     name = MEASURES[view.measure]

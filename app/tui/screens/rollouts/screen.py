@@ -578,7 +578,7 @@ class RolloutsScreen(WorkbenchScreen):
             self._go_to_highlight(self.view.step, 1, START)
 
     def _set_measure(self, measure: Measure) -> None:
-        self._move(replace(self.view, measure=measure, highlights=None, highlight=None))
+        self._move(replace(self.view, measure=measure, highlights=None))
         self.key_bar.renamed = {"highlight(1)": f"next {HINTS[measure]}"}
 
     def action_highlight(self, by: int) -> None:
@@ -587,7 +587,7 @@ class RolloutsScreen(WorkbenchScreen):
         if view.step is not None:
             self._following = False
             # a step begins with its furthest
-            goes_on = view.measure == "clipped" or view.at_its_highlight
+            goes_on = view.measure == "clipped" or view.highlight
             self._go_to_highlight(view.step, by, view.cursor if goes_on else START)
 
     @work(exclusive=True, group="highlight")

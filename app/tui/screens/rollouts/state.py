@@ -334,7 +334,6 @@ class View:
     hit: int = 0
     measure: Measure = "clipped"
     highlights: tuple[Highlight, ...] | None = None  # of the step, in their order
-    highlight: Highlight | None = None
 
     @property
     def hits(self) -> tuple[SearchHit, ...]:
@@ -423,9 +422,10 @@ class View:
         return group.index if group else 0, rollout.index if rollout else 0, self.token
 
     @property
-    def at_its_highlight(self) -> bool:
-        """Whether the cursor is on the highlight that `f` went to."""
-        return self.highlight is not None and self.highlight.cursor == self.cursor
+    def highlight(self) -> Highlight | None:
+        """The highlight under the cursor, if those of the step are loaded."""
+        cursor = self.cursor
+        return next((item for item in self.highlights or () if item.cursor == cursor), None)
 
     # -- moves ------------------------------------------------------------------------------
 
@@ -433,7 +433,7 @@ class View:
         """Show another step, keeping the cursor's position if possible."""
         last = max(0, len(step.groups) - 1)
         view = replace(self, step=step, group_at=min(self.group_at, last), token=0,
-                       highlights=None, highlight=None)  # fmt: skip
+                       highlights=None)  # fmt: skip
         return view.move_answer(0)  # a held-out problem may have one answer
 
     def move_group(self, by: int) -> "View":
@@ -477,8 +477,7 @@ class View:
 
     def at_highlight(self, highlight: Highlight) -> "View":
         """Move to a highlight of this step; its answer's numbers need not be loaded yet."""
-        view = self.at_answer(highlight.group, highlight.answer)
-        return replace(view, token=highlight.token, highlight=highlight)
+        return replace(self.at_answer(highlight.group, highlight.answer), token=highlight.token)
 
     def next_mode(self) -> "View":
         """Shade by the next measure."""
