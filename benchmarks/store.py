@@ -29,7 +29,7 @@ from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder
 from grpo_tui.experiments.search import search
 
-RUNS, STEPS, ROLLOUTS, STARTER, OPENED = 10_000, 100_000, 1_000_000, 100, 125
+RUNS, STEPS, ROLLOUTS, STARTER, OPENED = 10_000, 100_000, 200_000, 100, 125
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ def steps(folder: Path) -> Iterator[Result]:
 
 
 def rollouts(folder: Path) -> Iterator[Result]:
-    """Search a million rollouts."""
+    """Search two hundred thousand rollouts."""
     path = folder / "rollouts.db"
     _write_rollouts(path)
     size = path.stat().st_size / 1e6
@@ -192,7 +192,7 @@ def rollouts(folder: Path) -> Iterator[Result]:
             for text in ("the", data.RARE, data.PHRASE):
                 yield timed(
                     f"first hit of `{text}`, sorted by {sort}",
-                    _search(reader, text, 1, run=run, sort=sort, mode="words"), target=300,
+                    _search(reader, text, 1, run=run, sort=sort, mode="words"), target=500,
                     times=3,
                 )  # fmt: skip
         for text in ("w1", "ans", "zyz", "t", data.PHRASE[:-3]):

@@ -20,7 +20,7 @@ from grpo_tui.experiments.db.tables import ATTEMPT, RUN
 from grpo_tui.experiments.db.texts import now_iso
 from grpo_tui.experiments.errors import ImportRefusedError, OutsideStoreError, StoreError
 from grpo_tui.experiments.purge import purge
-from grpo_tui.experiments.reader import StoreReader
+from grpo_tui.experiments.reader import StoreReader, grouped
 from grpo_tui.experiments.record.rows import Item, recorded_parts
 from grpo_tui.experiments.record.writer import RunWriter
 from grpo_tui.experiments.recorded_events import events_after
@@ -245,21 +245,13 @@ def _table(path: Path) -> list[dict[str, Any]]:
 def _steps(rows: list[dict[str, Any]]) -> Iterator[list[Item]]:
     """Yield the events of each step; rows of a step with the same prompt form a group."""
     seq = 0
-    by_step: dict[int, list[dict[str, Any]]] = {}
-    for row in rows:
-        by_step.setdefault(int(row["step"]), []).append(row)
-    for step, step_rows in by_step.items():
-        groups: dict[str, list[dict[str, Any]]] = {}
-        for row in step_rows:
-            groups.setdefault(_text(row["prompt"]), []).append(row)
-        events: list[ev.Event] = [
-            ev.GroupScored(step=step, group=_group(index, prompt, siblings))
-            for index, (prompt, siblings) in enumerate(groups.items())
-        ]
-        scored = [event.group for event in events if isinstance(event, ev.GroupScored)]
-        metrics = _metrics(scored)
+    for step, step_rows in grouped((int(row["step"]), row) for row in rows).items():
+        by_prompt = grouped((_text(row["prompt"]), row) for row in step_rows)
+        groups = [_group(index, *item) for index, item in enumerate(by_prompt.items())]
+        events: list[ev.Event] = [ev.GroupScored(step=step, group=group) for group in groups]
+        metrics = _metrics(groups)
         events.append(ev.StepFinished(step=step, metrics=metrics, tokens=0, elapsed=math.nan))
-        yield [Item(seq + index, 0.0, event) for index, event in enumerate(events, start=1)]
+        yield [Item(seq + number, 0.0, event) for number, event in enumerate(events, start=1)]
         seq += len(events)
 
 
@@ -314,12 +306,8 @@ def _metrics(groups: Sequence[ev.Group]) -> dict[str, float]:
     if stds:
         metrics["reward_std"] = sum(stds) / len(stds)
         metrics["frac_reward_zero_std"] = sum(std == 0 for std in stds) / len(stds)
-    by_name: dict[str, list[float]] = {}
-    for group in groups:
-        for rollout in group.rollouts:
-            for item in rollout.rewards:
-                if item.value is not None:
-                    by_name.setdefault(item.name, []).append(item.value)
+    rewards = (reward for group in groups for item in group.rollouts for reward in item.rewards)
+    by_name = grouped((item.name, item.value) for item in rewards if item.value is not None)
     for name, values in by_name.items():
         metrics[f"rewards/{name}/mean"] = sum(values) / len(values)
     return metrics

@@ -34,9 +34,9 @@ class PythonStore:
 
     def resume(self, run: str, from_step: int, control: Control) -> "PythonRecord":
         with closing(StoreReader(self.path)) as reader:
-            series = reader.resumable(run).summary
+            stored = reader.resumable(run).summary.id
         return PythonRecord(*recorded(self.path, lambda recorder: recorder.resume_run(
-            series.id, from_step=from_step, control=control
+            stored, from_step=from_step, control=control
         )))  # fmt: skip
 
     def folder(self, run: str) -> Path:

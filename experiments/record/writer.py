@@ -61,20 +61,6 @@ WORDS = (
 )  # the full-text index of a column
 OF_LATEST_ALERT = ("severity", "last_step", "value", "limit", "group_index", "explanation",
                    "remedy")  # fmt: skip
-LATE_NUMBERS = (
-    ROLLOUT.update()
-    .where(
-        ROLLOUT.c.group_id
-        == select(ROLLOUT_GROUP.c.id)
-        .where(
-            ROLLOUT_GROUP.c.run_id == bindparam("of_run"),
-            ROLLOUT_GROUP.c.seq == bindparam("of_group"),
-        )
-        .scalar_subquery(),
-        ROLLOUT.c.idx == bindparam("index"),
-    )
-    .values({name: bindparam(name) for name in ("clip_fraction", "kl", "nonfinite")})
-)
 
 
 class RunWriter:
@@ -131,9 +117,9 @@ class RunWriter:
             self._open = before
             self._forget()
             raise
-        steps = [item.event.step for item in items if isinstance(item.event, ev.StepFinished)]
-        if steps:
-            self._open = {key: pair for key, pair in self._open.items() if key[0] > max(steps)}
+        done = max((item.event.step for item in items if isinstance(item.event, ev.StepFinished)),
+                   default=-1)  # fmt: skip
+        self._open = {key: pair for key, pair in self._open.items() if key[0] > done}
         return waited
 
     def stored(self, seqs: Sequence[int]) -> set[int]:
@@ -191,8 +177,8 @@ class RunWriter:
                     if scored[item.seq].seq not in seqs:
                         self._late_numbers(scored[item.seq])
                 case ev.PassFinished() as event:
-                    row = {**of_event(UPDATE_PASS, event), **self._common(item)}
-                    rows[UPDATE_PASS].append(row | {"pass": event.index})
+                    row = {**of_event(UPDATE_PASS, event), "pass": event.index}
+                    rows[UPDATE_PASS].append(row | self._common(item))
                 case ev.StepFinished() as event:
                     self._step(rows, item, event)
                 case ev.EvaluationFinished() as event:
@@ -200,10 +186,8 @@ class RunWriter:
                 case _:
                     self._event(rows, item)
         if self._summaries is not None:
-            rows[METRIC_SUMMARY] = [
-                self._summaries[key].row(self.run, key)
-                for key in {row["key_id"] for row in rows[METRIC]}
-            ]
+            keys = {row["key_id"] for row in rows[METRIC]}
+            rows[METRIC_SUMMARY] = [self._summaries[key] for key in keys]
         return rows
 
     def _common(self, item: Item) -> Row:
@@ -215,19 +199,18 @@ class RunWriter:
 
     def _late_numbers(self, pair: Scored) -> None:
         """Add token numbers to a group that an earlier transaction wrote."""
-        of_group = (ROLLOUT_GROUP.c.run_id == self.run, ROLLOUT_GROUP.c.seq == pair.seq)
-        self.conn.execute(
-            ROLLOUT_GROUP.update().where(*of_group).values(tokens_seq=pair.numbers_seq)
-        )
+        group = (ROLLOUT_GROUP.c.run_id == self.run, ROLLOUT_GROUP.c.seq == pair.seq)
+        self.conn.execute(ROLLOUT_GROUP.update().where(*group).values(tokens_seq=pair.numbers_seq))
+        key = select(ROLLOUT_GROUP.c.id).where(*group).scalar_subquery()
         numbers = pair.by_index()
         rows = [
-            {"of_run": self.run, "of_group": pair.seq, "index": item.index}
-            | of_numbers(item, numbers[item.index])
+            {"index": item.index, **of_numbers(item, numbers[item.index])}
             for item in pair.group.rollouts
             if item.index in numbers
         ]
         if rows:
-            self.conn.execute(LATE_NUMBERS, rows)
+            of_index = (ROLLOUT.c.group_id == key, ROLLOUT.c.idx == bindparam("index"))
+            self.conn.execute(ROLLOUT.update().where(*of_index), rows)
 
     def _step(self, rows: Rows, item: Item, event: ev.StepFinished) -> None:
         self._metrics(rows, event.step, event.metrics)
@@ -299,7 +282,9 @@ class RunWriter:
         for name, value in values.items():
             key, number = self._id(METRIC_KEY.c.name, name), float(value)
             rows[METRIC].append({"run_id": self.run, "key_id": key, "step": step, "value": number})
-            self._summaries.setdefault(key, summaries.Summary()).add(step, number)
+            if key not in self._summaries:
+                self._summaries[key] = summaries.new_summary(self.run, key)
+            summaries.add(self._summaries[key], step, number)
 
     def _id(self, column: Column[Any], value: Any) -> int:
         """Return the id of the row with this value, which is inserted if there is none."""
