@@ -106,7 +106,7 @@ async def on_runs(walk: Walk) -> None:
     await walk.see("otter-2")
     await walk.zoom_all()
     await walk.over("Q", words=("queue",))
-    await walk.over("t", words=("tag",))
+    await walk.over("i", words=("tag",))
     await walk.press("g")
     await walk.see("recipe")
     await walk.press(*["g"] * 6)
