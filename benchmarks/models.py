@@ -50,7 +50,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "4 bits": {"quantized": "keep"},
 }  # fmt: skip
 TOLERANCES = {"LoRA": (1e-4, 1e-3), "bfloat16": (6e-2, 0.1)}  # log-probabilities, gradient
-SECONDS = 60
+SECONDS = 300
 
 # Every model takes those that it knows.
 COMMON: dict[str, Any] = {
@@ -212,10 +212,26 @@ CHANGES: dict[str, dict[str, Any]] = {
         {"attention": {"n_heads_in_group": 2}, "ffn": {"ffn_mult": 1.0}},
         {"attention": {"no_op": True}, "ffn": {"replace_with_linear": True}},
     ]},
+    "plamo": {"n_shared_head": 2},
+    "qwen": {"kv_channels": 16},
     "qwen3_5": {"num_experts": 0},
+    "recurrent_gemma": {
+        "conv1d_width": 4, "logits_soft_cap": 5.0, "attention_window_size": 8, "lru_width": 64,
+        "block_types": ["recurrent", "attention"],
+    },
     "rwkv7": dict.fromkeys(
         ("a_low_rank_dim", "v_low_rank_dim", "gate_low_rank_dim", "decay_low_rank_dim"), 16
     ),
+}  # fmt: skip
+CHANGES["smollm3"] = {
+    name: COMMON[name] for name in (
+        "hidden_size", "num_hidden_layers", "intermediate_size", "num_attention_heads",
+        "num_key_value_heads", "rms_norm_eps", "head_dim", "rope_theta",
+    )
+}  # fmt: skip
+CHANGES["spark2_5"] = {"rope_parameters": ROPES, "hidden_act": "gelu"}
+CHANGES["stablelm"] = {
+    "use_qkv_bias": False, "use_parallel_residual": False, "qk_layernorm": False,
 }  # fmt: skip
 TEXT_OF = {
     "gemma3": "gemma3_text", "gemma4": "gemma4_text", "kimi_k25": "deepseek_v3",
@@ -298,7 +314,7 @@ def try_architecture(name: str, variants: Sequence[str] = tuple(VARIANTS)) -> Re
                 _try_variant(result, Path(folder), variant, options)
             except EngineError as error:
                 result.errors[variant] = f"refused: {error}"
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 result.errors[variant] = f"{type(error).__name__}: {error}"
     return result
 

@@ -33,7 +33,10 @@ POSITIVE = (
     "rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon",
     "rope_theta", "max_position_embeddings",
 )  # fmt: skip
-CRASHES = ("phi3small",)  # the backward pass of mlx-lm's model ends the program
+FAULTS = {  # of mlx-lm's models
+    "phi3small": "its backward pass ends the program",
+    "recurrent_gemma": "its parameters cannot be frozen",
+}
 STARTER = EMBEDDED["starter"]
 FILES = (
     "*.json", "*.safetensors", "*.py", "tokenizer.model", "*.tiktoken", "*.txt", "*.jinja",
@@ -134,11 +137,9 @@ def check_config(folder: Path) -> None:
     except (ConfigError, ValueError, RecursionError) as error:
         raise ModelError(f"{folder / 'config.json'} cannot be read: {error}") from error
     sections = [settings] if isinstance(settings, dict) else []
-    if sections and settings.get("model_type") in CRASHES:
+    if sections and (fault := FAULTS.get(kind := str(settings.get("model_type")))):
         raise ModelError(
-            f"mlx-lm's model {settings['model_type']} does not train: its backward pass ends the "
-            "program; choose another model",
-            "model.path",
+            f"mlx-lm's model {kind} does not train: {fault}; choose another model", "model.path"
         )
     while sections:
         section = sections.pop()
