@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from textual.binding import Binding
 
 from grpo_tui import app
+from grpo_tui.app.tui.keys import is_bound
 
 BYTES = {
     "enter": "\r", "escape": "\x1b", "tab": "\t", "shift+tab": "\x1b[Z", "space": " ",
@@ -38,7 +39,7 @@ NOT_PRESSED = frozenset((
     "rollouts.pager", "runs.demo",  # open another program
     "watch.faster", "watch.slower",  # of a replay, which is another program
     "queue.work",  # a process whose start would be measured as well
-    "new.probe", "new.stop_probe", "chat.begin", "chat.next", "chat.before",  # load a model
+    "chat.begin", "chat.next", "chat.before",  # load a model
 ))  # fmt: skip
 
 
@@ -151,7 +152,7 @@ LIVE_STOPS = (
 
 
 def bindings() -> dict[str, tuple[str, frozenset[str]]]:
-    """Return every named binding of the app: its name, its class and its keys."""
+    """Return every named binding of the app that has keys: its name, its class and its keys."""
     found = {}
     for info in pkgutil.walk_packages(app.__path__, "grpo_tui.app."):
         if info.name.startswith("grpo_tui.app.cli.verbs"):
@@ -159,7 +160,9 @@ def bindings() -> dict[str, tuple[str, frozenset[str]]]:
         module = importlib.import_module(info.name)
         for name, cls in inspect.getmembers(module, inspect.isclass):
             for binding in vars(cls).get("BINDINGS", []):
-                if isinstance(binding, Binding) and binding.id and cls.__module__ == info.name:
+                if not (isinstance(binding, Binding) and binding.id and is_bound(binding.key)):
+                    continue
+                if cls.__module__ == info.name:
                     found[f"{name}:{binding.id}"] = (name, frozenset(binding.key.split(",")))
     return found
 
@@ -172,7 +175,7 @@ def unfired() -> list[str]:
     }  # fmt: skip
     return sorted(
         binding for binding, (name, keys) in bindings().items()
-        if not any((name, key) in fired for key in keys)
+        if not any((name, key) in fired for key in keys) and name != "Panel"  # of all screens
         and binding.partition(":")[2] not in NOT_PRESSED and name != "CrashScreen"
     )  # fmt: skip
 

@@ -131,7 +131,10 @@ CHANGES: dict[str, dict[str, Any]] = {
         "attn_config": {"kv_n_heads": 2, "clip_qkv": 8, "rope_theta": 1e4},
     },
     "deepseek_v2": {"rope_scaling": YARN},
-    "exaone4": {"sliding_window_pattern": "LG", "rope_scaling": None},
+    "exaone4": {
+        "sliding_window_pattern": "LG", "rope_scaling": None,
+        "layer_types": ["sliding_attention", "full_attention"],
+    },
     "gemma3n": {"text_config": {
         "num_hidden_layers": 4, "num_kv_shared_layers": 2, "vocab_size_per_layer_input": 261,
         "rope_local_base_freq": 1e4, "final_logit_softcapping": 5.0,

@@ -39,7 +39,7 @@ from grpo_tui.app.tui.dialogs.crash import CrashScreen
 from grpo_tui.app.tui.dialogs.leaving import QuitDialog
 from grpo_tui.app.tui.looks.colours import DARK, PALETTES
 from grpo_tui.app.tui.messages import RolloutOpened
-from grpo_tui.app.tui.picture import Row, document, drawn, paper_of, picture, rows_of
+from grpo_tui.app.tui.picture import Row, document, elements_of, paper_of, picture, rows_of
 from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
 from tests.app.script import FIRST_WALL_TIME
@@ -324,7 +324,7 @@ def moving(frames: list[list[Row]], size: tuple[int, int], paper: str, each: flo
             if end < len(frames) and frames[end][y] == frames[start][y]:
                 continue
             last = count if end == len(frames) else end
-            lines = drawn(frames[start][y], y, paper)
+            lines = elements_of(frames[start][y], y, paper)
             if lines:
                 spans.add((start, last))
                 parts += [f'<g class="f{start}-{last}">', *lines, "</g>"]

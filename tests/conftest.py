@@ -10,7 +10,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from grpo_engine.platform import kernels
-from grpo_tui.app.tui.idle.garbage_collection import NEVER
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -40,6 +39,6 @@ def _full_collections_between_modules() -> Iterator[None]:
     gc.collect()
     gc.freeze()
     before = gc.get_threshold()
-    gc.set_threshold(*before[:2], NEVER)
+    gc.set_threshold(*before[:2], 1_000_000_000)
     yield
     gc.set_threshold(*before)

@@ -15,8 +15,7 @@ import pytest
 from grpo_engine.rewards.builtins import BUILT_IN as REWARDS
 from grpo_engine.tasks.base import BUILT_IN as TASKS
 from grpo_tui.app.cli.verb_table import VERBS
-from grpo_tui.app.tui.app import SCREENS, Workbench
-from grpo_tui.app.tui.idle.preloading import MODULES
+from grpo_tui.app.tui.app import PRELOADED, SCREENS, Workbench
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("app", "experiments", "grpo_tui", "grpo_engine", "benchmarks", "tests", "docs", "tools")
@@ -151,7 +150,7 @@ def test_every_target_of_a_table_is_there(table: str) -> None:
 
 
 def test_every_module_that_is_loaded_ahead_is_there() -> None:
-    assert [name for name in MODULES if spec_of(name) is None] == []
+    assert [name for name in PRELOADED if spec_of(name) is None] == []
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def require_terminal() -> None:
 def open_workbench() -> int:
     """Open the workbench, if there is a terminal."""
     require_terminal()
-    gc.disable()  # objects loaded so far stay loaded; `IdleGarbageCollection` collects later ones
+    gc.disable()  # objects loaded so far stay loaded; the workbench collects later ones
     try:
         return int(import_module("grpo_tui.app.tui.app").main() or exit_codes.OK)
     finally:

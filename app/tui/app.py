@@ -1,9 +1,12 @@
 """The workbench: five screens as modes, one shown run, a limited refresh rate, and the wiring."""
 
 import asyncio
+import gc
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -23,8 +26,6 @@ from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.guardian import guarded
 from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.tui import messages as msg
-from grpo_tui.app.tui.idle.garbage_collection import IdleGarbageCollection
-from grpo_tui.app.tui.idle.preloading import Preloading
 from grpo_tui.app.tui.key_actions import key_actions
 from grpo_tui.app.tui.lifecycle import RunApp
 from grpo_tui.app.tui.looks.themes import THEMES
@@ -47,6 +48,16 @@ MESSAGES_KEPT = 200
 EARLY_S, RETRY_S = 2.0, 0.002  # how long an early key waits at most, and between two looks
 LEAVING = frozenset("12345q") | {"escape", "ctrl+p"}  # keys that need nothing that is being read
 PALETTE_HINT = "Find an action, a metric, a setting, a run or help"
+# In order of use. Only leaves and modules that others import by the same name: two threads that
+# enter an import cycle at different places would see half-initialized modules.
+PRELOADED = (
+    "grpo_tui.experiments.reader", "grpo_tui.app.feed.stored", "grpo_engine.config.settings",
+    "grpo_tui.app.tui.screens.watch", "grpo_tui.app.tui.screens.rollouts",
+    "grpo_tui.app.tui.dialogs.help", "grpo_tui.app.tui.screens.runs.dialogs", "numpy",
+    "grpo_tui.experiments.compare.values", "grpo_tui.app.tui.screens.compare",
+    "grpo_engine.config.parse", "grpo_tui.app.tui.screens.new_run", "grpo_tui.experiments.store",
+)  # fmt: skip
+PAUSE_S = 0.02  # between two modules, to leave time for drawing
 FRAMES_SHARE = 1 / 8  # of the time; the rest is left for key presses
 
 
@@ -95,9 +106,9 @@ class Workbench(RunApp):
 
     def get_driver_class(self) -> type[Driver]:
         """Return the driver that survives a lost terminal, unless the environment names another."""
-        found = super().get_driver_class()
-        if found.__name__ != "LinuxDriver":
-            return found
+        driver = super().get_driver_class()
+        if driver.__name__ != "LinuxDriver":
+            return driver
         from grpo_tui.app.tui.textual_private.terminal_driver import TerminalDriver
 
         return TerminalDriver
@@ -120,8 +131,8 @@ class Workbench(RunApp):
         self.said: deque[Said] = deque(maxlen=MESSAGES_KEPT)
         self._early: deque[events.Key] = deque()
         self._early_until = 0.0
-        self._garbage_collection = IdleGarbageCollection()
-        self._preloading = Preloading(self.build_screen, SCREENS, read_only=read_only)
+        self._stopped = threading.Event()
+        self._preloading = threading.Thread(target=self._preload, name="preloading", daemon=True)
 
     # -- startup and shutdown ---------------------------------------------------------------
 
@@ -146,18 +157,31 @@ class Workbench(RunApp):
         if not self.is_headless:
             self.obey_signals()
             self.begin_capture_print(self)
-            self._garbage_collection.start()
             self.call_after_refresh(self._preloading.start)
         self.set_interval(FAST, self._poll, name="frames")
 
     def on_unmount(self) -> None:
         """Close the feed and the store."""
-        self._garbage_collection.stop()
-        self._preloading.stop()
+        self._stopped.set()
+        if self._preloading.is_alive():
+            self._preloading.join(1.0)  # the interpreter must not exit during an import
         if self.session is not None:
             self.session.close()
         self.reader.close()
         self.end_writing()
+
+    def _preload(self) -> None:
+        """Import what the first key on a screen needs, which takes 40 to 60 ms; runs on a thread.
+
+        What is loaded by then stays loaded: a collection need not scan it, which takes 100 ms.
+        """
+        for name in PRELOADED:
+            if self._stopped.wait(PAUSE_S):
+                return
+            with suppress(Exception):  # whoever needs the module says why it cannot be loaded
+                import_module(name)
+        gc.freeze()
+        gc.enable()
 
     async def on_event(self, event: events.Event) -> None:
         """Note when a key or the mouse was last used: frames are more frequent after input.
@@ -169,7 +193,7 @@ class Workbench(RunApp):
         if isinstance(event, events.Key) and self._is_early(event):
             if not self._early:
                 self._early_until = time.monotonic() + EARLY_S
-                self.set_timer(RETRY_S, self._look_at_early)
+                self.set_timer(RETRY_S, self._check_early)
             self._early.append(event)
         else:
             await self._handle(event)
@@ -194,7 +218,7 @@ class Workbench(RunApp):
             return False
         return key in LEAVING or not isinstance(screen, WorkbenchScreen) or screen.ready
 
-    def _look_at_early(self) -> None:
+    def _check_early(self) -> None:
         self.call_later(self._handle_early)  # not on the timer's own task
 
     async def _handle_early(self) -> None:
@@ -204,7 +228,7 @@ class Workbench(RunApp):
         ):
             await self._handle(self._early.popleft())
         if self._early:
-            self.set_timer(RETRY_S, self._look_at_early)
+            self.set_timer(RETRY_S, self._check_early)
 
     # -- frames -----------------------------------------------------------------------------
 
@@ -214,9 +238,6 @@ class Workbench(RunApp):
         pace = max(pace, self._frame_cost / FRAMES_SHARE)
         if now - self._last_frame >= pace - FAST / 2:
             self.frame_now()
-        quiet = now - self._last_key
-        self._preloading.poll(quiet)
-        self._garbage_collection.poll(quiet)
 
     def frame_now(self) -> None:
         """Draw new data on the active screen."""
@@ -257,11 +278,11 @@ class Workbench(RunApp):
 
     async def action_lead(self, mode: str) -> None:
         """Switch to a screen that esc and q leave for the present one."""
-        here = getattr(self.screen, "mode", "")
+        before = getattr(self.screen, "mode", "")
         await self._switch(mode)
-        found = self.screen
-        if isinstance(found, WorkbenchScreen) and here != found.mode == mode:
-            found.came_from = here
+        screen = self.screen
+        if isinstance(screen, WorkbenchScreen) and before != screen.mode == mode:
+            screen.came_from = before
 
     def action_jump(self) -> None:
         """Show a letter on every panel and field to jump to it."""

@@ -1,6 +1,6 @@
 """The bridge between the engine thread and the workbench: record first, show second.
 
-Everything slow happens on the engine thread, including opening the recorder. `tell` passes messages
+Everything slow happens on the engine thread, including opening the recorder. `post` passes messages
 to the workbench and must be thread-safe.
 """
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 NICENESS = 10
 
-Tell = Callable[[Message], Any]
+Post = Callable[[Message], Any]
 
 
 class Bridge:
     """Runs at most one training run at a time in this process."""
 
-    def __init__(self, store: Path, tell: Tell) -> None:
+    def __init__(self, store: Path, post: Post) -> None:
         self._store = store
-        self._tell = tell
+        self._post = post
         self._engine: EngineThread | None = None
         self.control: Control | None = None
         self.run = ""
@@ -87,10 +87,10 @@ class Bridge:
         except Exception as error:  # told on the screen; the engine thread lives on
             self.control = None
             text = " ".join(str(error).split()) or type(error).__name__
-            self._tell(LaunchRefused(text))
+            self._post(LaunchRefused(text))
         except BaseException:
             self.control = None
-            self._tell(EngineEnded(self.run, "the engine thread died", traceback.format_exc()))
+            self._post(EngineEnded(self.run, "the engine thread died", traceback.format_exc()))
             raise
 
     def _train(self, job: "Job") -> None:
@@ -106,14 +106,14 @@ class Bridge:
             if isinstance(event, ev.RunFailed):
                 failed.append(event)
 
-        self._tell(RunBegan(LiveFeed(job.handle, job.control, job.muted)))
+        self._post(RunBegan(LiveFeed(job.handle, job.control, job.muted)))
         with fault_log(job.folder):
             job.train(show)
         failure = failed[-1] if failed else None
         job.close(failure.message if failure else "")
         log.close()
         self.control = None
-        self._tell(
+        self._post(
             EngineEnded(self.run, f"{failure.error}: {failure.message}", failure.traceback)
             if failure is not None
             else EngineEnded(self.run)

@@ -15,47 +15,47 @@ from grpo_tui.app.text.numbers import with_unit
 from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.tui import messages as msg
 from grpo_tui.app.tui.lifecycle import RunApp
-from grpo_tui.app.tui.screens.base import Found, WorkbenchScreen
+from grpo_tui.app.tui.screens.base import Entry, WorkbenchScreen
 from grpo_tui.experiments.errors import StoreError
 from grpo_tui.experiments.values import RunSummary
 
 if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
 
-MOST_RUNS, MOST_HITS = 1000, 50
+MAX_RUNS, MAX_HITS = 1000, 50
 PARTS = re.compile(r"[^\w+-]+")
 
 
 class Finding(Provider):
     """Finds what has a name."""
 
-    _actions: tuple[Found, ...] = ()
-    _rest: tuple[Found, ...] = ()
+    _actions: tuple[Entry, ...] = ()
+    _others: tuple[Entry, ...] = ()
 
     async def startup(self) -> None:
         """Read the runs once, and list all names."""
         app, screen = self.app, self.screen
         self._actions = tuple(
-            Found(name, help, go) for name, help, go, *_ in app.get_system_commands(screen)
+            Entry(name, help, go) for name, help, go, *_ in app.get_system_commands(screen)
         )
         if not isinstance(app, RunApp) or not isinstance(screen, WorkbenchScreen):
             return
         runs: tuple[RunSummary, ...] = ()
         with suppress(StoreError):  # there is no store yet
             runs = await app.reader.ask(_read)
-        self._rest = (*_metrics(app, screen), *screen.places(), *_runs(app, screen, runs),
+        self._others = (*_metrics(app, screen), *screen.places(), *_runs(app, screen, runs),
                       *_settings(app), *_helps(screen))  # fmt: skip
 
     async def discover(self) -> Hits:
         """Yield the actions by their names."""
-        for found in sorted(self._actions, key=lambda one: one.name):
-            yield DiscoveryHit(found.name, found.go, help=escape(safe(found.help)))
+        for entry in sorted(self._actions, key=lambda entry: entry.name):
+            yield DiscoveryHit(entry.name, entry.go, help=escape(safe(entry.help)))
 
     async def search(self, query: str) -> Hits:
         """Yield what matches best."""
-        for score, found in best((*self._actions, *self._rest), query):
-            shown = Content.assemble(found.name, ("   " + found.value, "$accent"))
-            yield Hit(score, shown, found.go, found.name, escape(safe(found.help)))
+        for score, entry in best((*self._actions, *self._others), query):
+            title = Content.assemble(entry.name, ("   " + entry.value, "$accent"))
+            yield Hit(score, title, entry.go, entry.name, escape(safe(entry.help)))
 
 
 def _read(reader: "StoreReader") -> tuple[RunSummary, ...]:
@@ -63,80 +63,78 @@ def _read(reader: "StoreReader") -> tuple[RunSummary, ...]:
     from grpo_engine.config.parse import settings
 
     settings()
-    return reader.runs(limit=MOST_RUNS)
+    return reader.runs(limit=MAX_RUNS)
 
 
-def best(every: Iterable[Found], query: str) -> list[tuple[float, Found]]:
-    """Return what matches all words of the query with its score, the best first."""
-    words = query.casefold().split()
-    scored = [(min(_score(one, word) for word in words), one) for one in every] if words else []
-    fits = [one for one in scored if one[0]]
-    return sorted(fits, key=lambda one: -one[0])[:MOST_HITS]
+def best(entries: Iterable[Entry], query: str) -> list[tuple[float, Entry]]:
+    """Return what matches all terms of the query with its score, the best first."""
+    terms = query.casefold().split()
+    scored = ((min(_score(entry, term) for term in terms), entry) for entry in entries if terms)
+    matches = [match for match in scored if match[0]]
+    return sorted(matches, key=lambda match: -match[0])[:MAX_HITS]
 
 
-def _score(found: Found, word: str) -> float:
-    """1 for a whole word of the name or the other words, less for a part, least in the help."""
-    names = f"{found.name} {found.also}".casefold()
-    if word not in names:
-        return 0.25 if word in found.help.casefold() else 0.0
+def _score(entry: Entry, term: str) -> float:
+    """1 for a whole term of the name or the other terms, less for a part, least in the help."""
+    names = f"{entry.name} {entry.also}".casefold()
+    if term not in names:
+        return 0.25 if term in entry.help.casefold() else 0.0
     parts = PARTS.split(names)
-    return 1.0 if word in parts else 0.75 if any(p.startswith(word) for p in parts) else 0.5
+    return 1.0 if term in parts else 0.75 if any(p.startswith(term) for p in parts) else 0.5
 
 
-def _metrics(app: RunApp, screen: WorkbenchScreen) -> Iterator[Found]:
+def _metrics(app: RunApp, screen: WorkbenchScreen) -> Iterator[Entry]:
     from grpo_engine.metrics import METRICS, spec
 
     series = screen.snapshot.series
     lacking = "" if screen.snapshot.status == "empty" else "not in this run"
-    places = {key: place for place, key in enumerate(METRICS)}
-    recorded = sorted(series, key=lambda key: places.get(key, len(places)))
+    recorded = sorted(series, key=[*METRICS, *series].index)
     for key in dict.fromkeys((*recorded, *METRICS)):
-        one = spec(key)
-        label = key if one.label == key else f"{one.label} ({key})"
+        metric = spec(key)
+        label = key if metric.label == key else f"{metric.label} ({key})"
         if key in series:
             view = series[key]
-            value = (
-                f"first {with_unit(view.start, one.unit)}, now {with_unit(view.value, one.unit)}"
-            )
+            first, last = (with_unit(value, metric.unit) for value in (view.start, view.value))
             go = partial(app.post_message, msg.MetricRequested(key))
-            yield Found(f"Metric: {label}", one.help, go, one.also, value)
+            yield Entry(f"Metric: {label}", metric.help, go, metric.also,
+                        f"first {first}, now {last}")  # fmt: skip
         else:
             go_help = partial(screen.explain, f"metric:{key}")
-            yield Found(f"Metric: {label}", one.help, go_help, one.also, lacking)
+            yield Entry(f"Metric: {label}", metric.help, go_help, metric.also, lacking)
 
 
-def _runs(app: RunApp, screen: WorkbenchScreen, runs: Sequence[RunSummary]) -> Iterator[Found]:
-    shown, sweeps = screen.snapshot.head, defaultdict(list)
+def _runs(app: RunApp, screen: WorkbenchScreen, runs: Sequence[RunSummary]) -> Iterator[Entry]:
+    open_run, sweeps = screen.snapshot.head, defaultdict(list)
     for run in runs:
         name = safe(run.name or run.id)
-        about = (run.status, f"step {run.step}", run.recipe, run.task, *run.tags, run.note)
-        words = " · ".join(filter(None, about))
-        yield Found(f"Run: {name}", words, partial(app.post_message, msg.RunOpened(run.id)))
-        if shown.id and run.id != shown.id:
-            request = msg.CompareRequested((shown.id, run.id))
-            yield Found(f"Compare with: {name}", words, partial(app.post_message, request),
+        values = (run.status, f"step {run.step}", run.recipe, run.task, *run.tags, run.note)
+        summary = " · ".join(filter(None, values))
+        yield Entry(f"Run: {name}", summary, partial(app.post_message, msg.RunOpened(run.id)))
+        if open_run.id and run.id != open_run.id:
+            request = msg.CompareRequested((open_run.id, run.id))
+            yield Entry(f"Compare with: {name}", summary, partial(app.post_message, request),
                         "differs, differences")  # fmt: skip
         if run.sweep:
             sweeps[run.sweep_id, run.sweep].append(run.id)
     for (_, sweep), refs in sweeps.items():
         request = msg.CompareRequested(tuple(reversed(refs)))
-        yield Found(f"Compare sweep: {safe(sweep)}", f"{len(refs)} runs: which setting is better, "
+        yield Entry(f"Compare sweep: {safe(sweep)}", f"{len(refs)} runs: which setting is better, "
                     "and how sure that is", partial(app.post_message, request))  # fmt: skip
 
 
-def _settings(app: RunApp) -> Iterator[Found]:
+def _settings(app: RunApp) -> Iterator[Entry]:
     from grpo_engine.config.parse import settings
 
     for path, info in settings().items():
-        yield Found(f"Setting: {path}", info.help.replace("`", ""),
+        yield Entry(f"Setting: {path}", info.help.replace("`", ""),
                     partial(app.post_message, msg.NewRunRequested(setting=path)))  # fmt: skip
 
 
-def _helps(screen: WorkbenchScreen) -> Iterator[Found]:
+def _helps(screen: WorkbenchScreen) -> Iterator[Entry]:
     from grpo_tui.app.tui.dialogs.help.topics import ALERTS, PANELS
 
     for name, part in PANELS.items():
-        yield Found(f"Help: {part.heading}", part.paragraphs[0][1],
+        yield Entry(f"Help: {part.heading}", part.paragraphs[0][1],
                     partial(screen.explain, f"panel:{name}"))  # fmt: skip
     for rule, (what, _) in ALERTS.items():
-        yield Found(f"Help: alert {rule}", what, partial(screen.explain, f"alert:{rule}"))
+        yield Entry(f"Help: alert {rule}", what, partial(screen.explain, f"alert:{rule}"))

@@ -49,7 +49,7 @@ class RunApp(ThemedApp):
         self._writer = ThreadPoolExecutor(1, "writer")
         self.preferences = preferences
         self.read_only = read_only
-        self.bridge = Bridge(store, self._tell)
+        self.bridge = Bridge(store, self._post)
         self.session = Session(feed) if feed is not None else None
         self.live: Session | None = None
         self.marked = msg.CompareRequested(())  # the runs marked on Runs
@@ -64,7 +64,7 @@ class RunApp(ThemedApp):
     def _warn(self, text: str) -> None:
         self.notify(text, severity="warning", timeout=15, markup=False)
 
-    def _tell(self, message: Message) -> None:
+    def _post(self, message: Message) -> None:
         """Receive a message from the engine thread."""
         if self.is_running:
             self.post_message(message)
@@ -205,26 +205,26 @@ class RunApp(ThemedApp):
             try:
                 work()
             except Exception as error:  # told on the screen, whatever it is
-                self._tell(msg.LaunchRefused(" ".join(str(error).split()) or repr(error)))
+                self._post(msg.LaunchRefused(" ".join(str(error).split()) or repr(error)))
 
         self.run_worker(guarded, thread=True, exit_on_error=False)
 
     def _start_detached(self, message: msg.LaunchRequested) -> None:
         from grpo_tui.app.jobs.launch import detached
 
-        self._tell(msg.Detached(detached(message.config, self.store, message.parent)))
+        self._post(msg.Detached(detached(message.config, self.store, message.parent)))
 
     def _resume_detached(self, ref: str) -> None:
         from grpo_tui.app.jobs.launch import resume_detached
 
-        self._tell(msg.Detached(resume_detached(ref, self.store)))
+        self._post(msg.Detached(resume_detached(ref, self.store)))
 
     def _enqueue(self, message: msg.LaunchRequested) -> None:
         from grpo_tui.app.jobs.launch import enqueue
         from grpo_tui.app.trial.ready import require_apart
 
         require_apart([message.config], later=True)
-        self._tell(msg.Queued(enqueue(message.config, self.store, message.parent)))
+        self._post(msg.Queued(enqueue(message.config, self.store, message.parent)))
 
     @on(msg.SweepRequested)
     def launch_sweep(self, message: msg.SweepRequested) -> None:
@@ -246,7 +246,7 @@ class RunApp(ThemedApp):
         count = enqueue_sweep(message.name, sweep, self.store, message.parent)
         if message.start:
             start_queue_worker(self.store)
-        self._tell(msg.Queued(message.name, count, message.start))
+        self._post(msg.Queued(message.name, count, message.start))
 
     @on(msg.RunBegan)
     async def show_live(self, message: msg.RunBegan) -> None:
@@ -315,7 +315,7 @@ class RunApp(ThemedApp):
                 self.handed_over = resume_detached(self.bridge.run, self.store)
             except Exception as error:  # told on the screen; the workbench stays open
                 self.plan = ""
-                self._tell(msg.LaunchRefused(str(error)))
+                self._post(msg.LaunchRefused(str(error)))
             else:
                 self.call_from_thread(self.exit, 0)
 

@@ -46,11 +46,11 @@ def paper_of(app: "App[int]") -> str:
 
 def svg(rows: list[Row], width: int, height: int, paper: str) -> str:
     """Rows of styled text as an SVG document."""
-    return document([part for y, row in enumerate(rows) for part in drawn(row, y, paper)],
+    return document([part for y, row in enumerate(rows) for part in elements_of(row, y, paper)],
                     width, height, paper)  # fmt: skip
 
 
-def drawn(row: Row, y: int, paper: str) -> list[str]:
+def elements_of(row: Row, y: int, paper: str) -> list[str]:
     """One row of the screen as SVG elements."""
     top = MARGIN + y * TALL
     return [*_backgrounds(row, top, paper), *_glyphs(row, top)]
@@ -72,70 +72,70 @@ def document(parts: list[str], width: int, height: int, paper: str, style: str =
 
 def _cells(row: Row) -> Iterator[tuple[float, str, int, Style | None]]:
     column = 0
-    for text, look in row:
-        for char in text:
-            size = cell_len(char)
-            yield MARGIN + column * WIDE, char, size, look
+    for text, style in row:
+        for character in text:
+            size = cell_len(character)
+            yield MARGIN + column * WIDE, character, size, style
             column += size
 
 
 def _backgrounds(row: Row, top: float, paper: str) -> list[str]:
     out = []
     left = MARGIN
-    for text, look in row:
-        wide = cell_len(text) * WIDE
-        colour = _colour(look, front=False)
+    for text, style in row:
+        width = cell_len(text) * WIDE
+        colour = _colour(style, foreground=False)
         if colour and colour != paper.lower():
-            out.append(f'<rect x="{left:.1f}" y="{top:.1f}" width="{wide:.1f}" '
+            out.append(f'<rect x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" '
                        f'height="{TALL:.1f}" fill="{colour}"/>')  # fmt: skip
-        left += wide
+        left += width
     return out
 
 
-def _colour(look: Style | None, *, front: bool) -> str:
-    if look is None:
-        return "#c6c6c6" if front else ""
-    if look.reverse:
-        front = not front
-    colour = look.color if front else look.bgcolor
+def _colour(style: Style | None, *, foreground: bool) -> str:
+    if style is None:
+        return "#c6c6c6" if foreground else ""
+    if style.reverse:
+        foreground = not foreground
+    colour = style.color if foreground else style.bgcolor
     if colour is None or colour.is_default:
-        return "#c6c6c6" if front else ""
+        return "#c6c6c6" if foreground else ""
     return colour.get_truecolor().hex
 
 
 def _glyphs(row: Row, top: float) -> list[str]:
     out: list[str] = []
-    text, look = "", None
-    places: list[float] = []
-    for x, char, size, own in [*_cells(row), (0.0, " ", 1, None)]:
-        shape = _shape(char, x, top, _colour(own, front=True))
-        if text and (own != look or shape is not None or char == " "):
-            out.append(_text(text, places, top, look))
-            text, places = "", []
-        look = own
+    text, style = "", None
+    columns: list[float] = []
+    for x, character, size, following in [*_cells(row), (0.0, " ", 1, None)]:
+        shape = _shape(character, x, top, _colour(following, foreground=True))
+        if text and (following != style or shape is not None or character == " "):
+            out.append(_text(text, columns, top, style))
+            text, columns = "", []
+        style = following
         if shape is not None:
             out.append(shape)
-        elif char != " " and size:
-            text += char
-            places.append(x)
+        elif character != " " and size:
+            text += character
+            columns.append(x)
         elif text:
-            text += char
+            text += character
     return out
 
 
-def _text(text: str, places: list[float], top: float, look: Style | None) -> str:
+def _text(text: str, columns: list[float], top: float, style: Style | None) -> str:
     more = ""
-    if look is not None:
-        more += ' font-weight="bold"' if look.bold else ""
-        more += ' font-style="italic"' if look.italic else ""
-        more += ' text-decoration="underline"' if look.underline else ""
-    at = " ".join(f"{x:.1f}" for x in places)
-    return (f'<text x="{at}" y="{top + 13.5:.1f}" fill="{_colour(look, front=True)}"{more}>'
+    if style is not None:
+        more += ' font-weight="bold"' if style.bold else ""
+        more += ' font-style="italic"' if style.italic else ""
+        more += ' text-decoration="underline"' if style.underline else ""
+    at = " ".join(f"{x:.1f}" for x in columns)
+    return (f'<text x="{at}" y="{top + 13.5:.1f}" fill="{_colour(style, foreground=True)}"{more}>'
             f"{escape(text)}</text>")  # fmt: skip
 
 
-def _shape(char: str, x: float, y: float, colour: str) -> str | None:
-    code = ord(char)
+def _shape(character: str, x: float, y: float, colour: str) -> str | None:
+    code = ord(character)
     middle_x, middle_y = x + WIDE / 2, y + TALL / 2
     if 0x2800 < code <= 0x28FF:
         dots = "".join(
@@ -144,35 +144,35 @@ def _shape(char: str, x: float, y: float, colour: str) -> str | None:
         )  # fmt: skip
         return (f'<path d="{dots}" stroke="{colour}" stroke-width="2.3" '
                 'stroke-linecap="round" fill="none"/>')  # fmt: skip
-    if char in BLOCKS:
-        tall = TALL * (BLOCKS.index(char) + 1) / 8
-        return _rect(x, y + TALL - tall, WIDE, tall, colour)
-    if char in "▌▐":
-        return _rect(x if char == "▌" else middle_x, y, WIDE / 2, TALL, colour)
-    if char in "━╸":
-        return _rect(x, middle_y - 1.2, WIDE if char == "━" else WIDE / 2, 2.4, colour)
-    if char in "▲▼":
-        tip, foot = (y + 4, y + 14) if char == "▲" else (y + 14.5, y + 4.5)
+    if character in BLOCKS:
+        height = TALL * (BLOCKS.index(character) + 1) / 8
+        return _rect(x, y + TALL - height, WIDE, height, colour)
+    if character in "▌▐":
+        return _rect(x if character == "▌" else middle_x, y, WIDE / 2, TALL, colour)
+    if character in "━╸":
+        return _rect(x, middle_y - 1.2, WIDE if character == "━" else WIDE / 2, 2.4, colour)
+    if character in "▲▼":
+        tip, foot = (y + 4, y + 14) if character == "▲" else (y + 14.5, y + 4.5)
         left, right = x + 0.4, x + WIDE - 0.4
         outline = f"M{middle_x:.1f} {tip:.1f}L{left:.1f} {foot:.1f}H{right:.1f}Z"
         return f'<path d="{outline}" fill="{colour}"/>'
-    path = _line(char, x, y)
+    path = _line(character, x, y)
     return f'<path d="{path}" stroke="{colour}" fill="none"/>' if path else None
 
 
-def _rect(x: float, y: float, wide: float, tall: float, colour: str) -> str:
-    return (f'<rect x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{tall:.1f}" '
+def _rect(x: float, y: float, width: float, height: float, colour: str) -> str:
+    return (f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" '
             f'fill="{colour}" shape-rendering="crispEdges"/>')  # fmt: skip
 
 
-def _line(char: str, x: float, y: float) -> str:
+def _line(character: str, x: float, y: float) -> str:
     mx, my = x + WIDE / 2, y + TALL / 2
-    if char == "┈":
+    if character == "┈":
         return "".join(f"M{x + WIDE * k:.1f} {my:.1f}h1.2" for k in (0.1, 0.43, 0.77))
-    if char in ARCS:
-        dx, dy = ARCS[char]
+    if character in ARCS:
+        dx, dy = ARCS[character]
         stem = f"M{mx:.1f} {my + dy * TALL / 2:.1f}V{my + dy * 4:.1f}"
         bend = f"Q{mx:.1f} {my:.1f} {mx + dx * 4:.1f} {my:.1f}"
         return f"{stem}{bend}H{mx + dx * WIDE / 2:.1f}"
     ends = {"l": f"H{x:.1f}", "r": f"H{x + WIDE:.1f}", "u": f"V{y:.1f}", "d": f"V{y + TALL:.1f}"}
-    return "".join(f"M{mx:.1f} {my:.1f}{ends[way]}" for way in LINES.get(char, ""))
+    return "".join(f"M{mx:.1f} {my:.1f}{ends[way]}" for way in LINES.get(character, ""))

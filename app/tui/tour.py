@@ -86,8 +86,9 @@ class Tour:
 
 def key_of(screen: Screen[Any], binding: str) -> str:
     """The key of a binding on this screen, as shown to people."""
-    found = (a.binding for a in screen.active_bindings.values() if a.binding.id == binding)
-    return next((key_name(one.key) for one in found), "?")
+    keys = (active.binding.key for active in screen.active_bindings.values()
+            if active.binding.id == binding)  # fmt: skip
+    return next(map(key_name, keys), "?")
 
 
 class TourLine(Panel, can_focus=False):
@@ -103,10 +104,10 @@ class TourLine(Panel, can_focus=False):
         """The sentence after its number, on two lines at most."""
         palette = self.palette
         count = f" {min(self.place + 1, len(STOPS))}/{len(STOPS)} "
-        look = style(palette.headline, palette.cursor, bold=True)
+        bold = style(palette.headline, palette.cursor, bold=True)
         lines = wrap(self.sentence, max(8, width - len(count) - 1), height)
         return [
             [(count if not at else " " * len(count), style(palette.accent, palette.cursor)),
-             (text.ljust(width - len(count)), look)]
+             (text.ljust(width - len(count)), bold)]
             for at, text in enumerate([*lines, *[""] * (height - len(lines))])
         ]  # fmt: skip

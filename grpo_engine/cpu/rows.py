@@ -95,7 +95,7 @@ class Rows:
         self._spans[3] += lengths
         for layer, (keys, values) in zip(trunk.layers, self._storage, strict=True):
             layer.key_cache, layer.value_cache = keys.ctypes.data, values.ctypes.data
-        batch = trunk.batch(self._storage[0][0].shape[1], spans, row_wise=True)
+        batch = trunk.batch(self._storage[0][0].shape[1], spans)
         states = trunk.embedded(np.concatenate(pieces))
         passes.run_pass(trunk.library.forward_pass, trunk, batch, states)
         return passes.next_logits(self._head, states[ends - 1])

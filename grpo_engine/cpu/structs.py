@@ -40,7 +40,7 @@ class Batch(ctypes.Structure):
     """Tokens, and the positions of the keys and values that they attend to."""
 
     _fields_ = [
-        *((name, ctypes.c_int) for name in ("tokens", "positions", "longest", "row_wise")),
+        *((name, ctypes.c_int) for name in ("tokens", "positions", "longest")),
         *((name, ADDRESS) for name in (
             "prompt_starts", "prompt_lengths", "segment_starts", "segment_lengths", "cos_sin",
         )),

@@ -113,7 +113,7 @@ class TrunkWeights(_Weights):
         """The states of tokens before the first layer, [N, D]."""
         return np.ascontiguousarray(self._embedding[tokens])
 
-    def batch(self, positions: int, spans: np.ndarray, *, row_wise: bool = False) -> Batch:
+    def batch(self, positions: int, spans: np.ndarray) -> Batch:
         """Tokens that attend to a prompt and a segment: their starts and lengths, [4, N]."""
         spans = np.ascontiguousarray(spans, np.int32)
         lengths = spans[1] + spans[3]
@@ -123,7 +123,7 @@ class TrunkWeights(_Weights):
             self._cos_sin = _cos_sin(self._rope, self.model.head_dim, count)
         cos_sin = self._cos_sin[lengths - 1]
         first, size = spans.ctypes.data, spans.strides[0]
-        batch = Batch(len(lengths), positions, longest, row_wise, first, first + size,
+        batch = Batch(len(lengths), positions, longest, first, first + size,
                       first + 2 * size, first + 3 * size, cos_sin.ctypes.data)  # fmt: skip
         batch.arrays = (spans, cos_sin)  # as long as their addresses are used
         return batch

@@ -49,6 +49,7 @@ class _Episode:
 
     slot: int
     job: Job
+    environment: Described
     process: int = 0
     past: list[tuple[str, Any]] = field(default_factory=list)  # answers and replies' messages
     opening: Opening = field(default_factory=Opening)
@@ -140,9 +141,11 @@ class EnvironmentClient:
 
     def begin(self, jobs: Sequence[Job]) -> Sequence[Opening]:
         """Begin one episode per job; the openings of those that could not begin are empty."""
-        self._sandbox.drop()  # what is left of a step that was dropped
+        self._sandbox.close(idle=False)  # what is left of a step that was dropped
         self._replies.clear()
-        self._episodes = [_Episode(slot, job) for slot, job in enumerate(jobs)]
+        self._episodes = [
+            _Episode(slot, job, self.described[job.environment]) for slot, job in enumerate(jobs)
+        ]
         for episode in self._episodes:
             self._submit(episode, "reset", **episode.start)
         self._receive(self._sandbox.finish())
@@ -164,12 +167,12 @@ class EnvironmentClient:
         return self._episodes[index].failure
 
     def tools(self, index: int) -> Sequence[Mapping[str, Any]]:
-        return self.described[self._episodes[index].job.environment].tools
+        return self._episodes[index].environment.tools
 
     def fail(self, index: int, error: str) -> None:
         """End a row's episode before its first answer."""
         episode = self._episodes[index]
-        episode.failure = EnvironmentReply(name=self._name(episode), error=error)
+        episode.failure = EnvironmentReply(name=episode.environment.name, error=error)
 
     def finish(self, failed: Sequence[bool]) -> list[Outcome]:
         """What the environments say at the end; those of failed rollouts are not asked."""
@@ -177,20 +180,16 @@ class EnvironmentClient:
             if not has_failed:
                 self._submit(episode, "finish")
         self._receive(self._sandbox.finish())
-        outcomes = []
-        for episode in self._episodes:
-            described = self.described[episode.job.environment]
-            outcomes.append(Outcome(
-                name=described.name, by_turn=described.by_turn, calls=episode.calls,
-                failures=episode.failures, **episode.end,
-            ))  # fmt: skip
-        return outcomes
+        return [
+            Outcome(
+                name=episode.environment.name, by_turn=episode.environment.by_turn,
+                calls=episode.calls, failures=episode.failures, **episode.end,
+            )
+            for episode in self._episodes
+        ]  # fmt: skip
 
     def _load(self, method: str, loads: str, **arguments: Any) -> Call:
         return Call(method, arguments, self._load_limit, loads=loads)
-
-    def _name(self, episode: _Episode) -> str:
-        return self.described[episode.job.environment].name
 
     def _submit(self, episode: _Episode, method: str, **arguments: Any) -> None:
         named = {"method": method, "name": episode.job.environment, "slot": episode.slot}
@@ -219,7 +218,7 @@ class EnvironmentClient:
         if failure.cause == "timeout":
             message = f"took longer than rewards.time_limit {self._time_limit:g} s"
         reply = EnvironmentReply(
-            name=self._name(episode), ms=1000 * seconds,
+            name=episode.environment.name, ms=1000 * seconds,
             error=f"{method}: {message}{failure.at}",
         )  # fmt: skip
         if method == "step":
@@ -233,7 +232,7 @@ class EnvironmentClient:
         episode.past.append((answer, result.value["messages"]))
         episode.calls += len(calls)
         episode.failures += sum(call.failed for call in calls)
-        name = ", ".join(call.name for call in calls) or self._name(episode)
+        name = ", ".join(call.name for call in calls) or episode.environment.name
         self._replies[episode.slot] = EnvironmentReply(
             calls=calls, ms=1000 * result.seconds, name=name, **value
         )

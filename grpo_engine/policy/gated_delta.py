@@ -20,6 +20,7 @@ between sections of a few chunks, and the backward pass recomputes one section a
 Axes: B rows, T tokens, H heads, N chunks of C tokens, D channels of a key, V channels of a value.
 """
 
+import sys
 from functools import cache
 from typing import Any
 
@@ -38,6 +39,22 @@ loop = gated_delta.gated_delta_ops
 def install() -> None:
     """Let mlx-lm's models run chunks where they would loop over tokens."""
     gated_delta.gated_delta_ops = gated_delta_chunks
+    if module := sys.modules.get("mlx_lm.models.bailing_moe_linear"):
+        module.recurrent_gla = decayed_attention  # type: ignore[attr-defined]
+
+
+def decayed_attention(
+    q: mx.array, k: mx.array, v: mx.array, g: mx.array, scale: float, h: mx.array | None = None
+) -> tuple[mx.array, mx.array]:
+    """bailing_moe_linear's `recurrent_gla`: S_t = exp(g) S_t-1 + k_t^T v_t, o_t = scale q_t S_t.
+
+    q, k [B, H, T, D]; v [B, H, T, V]; g [H]; h [B, H, D, V].
+    """
+    q, k, v = (array.swapaxes(1, 2) for array in (q * scale, k, v))
+    gates = mx.broadcast_to(mx.exp(g), k.shape[:3])
+    state = None if h is None else h.swapaxes(2, 3)
+    outputs, last = _in_chunks(q, k, v, gates, mx.ones(gates.shape), state, erases=False)
+    return outputs.swapaxes(1, 2), last.swapaxes(2, 3).astype(q.dtype)
 
 
 def gated_delta_chunks(
@@ -59,8 +76,9 @@ def gated_delta_chunks(
 
 def _in_chunks(
     q: mx.array, k: mx.array, v: mx.array, g: mx.array, beta: mx.array,
-    state: mx.array | None, mask: mx.array | None = None,
+    state: mx.array | None, mask: mx.array | None = None, *, erases: bool = True,
 ) -> tuple[mx.array, mx.array]:  # fmt: skip
+    """The rule; with `erases` off d_t is beta_t v_t, and nothing is taken out of the state."""
     rows, tokens, heads, _ = v.shape
     log_g = mx.log(mx.maximum(g, SMALLEST_GATE))
     if mask is not None:  # a token that leaves the state as it is
@@ -77,7 +95,8 @@ def _in_chunks(
         return mx.unflatten(padded.swapaxes(1, 2), 2, (-1, size))
 
     gates = log_g if log_g.ndim == 4 else log_g[..., None]
-    inputs = map(chunks, (q, k, v, gates, beta[..., None]))
+    beta = beta[..., None]
+    inputs = map(chunks, (q, k, v, gates, beta, beta if erases else mx.zeros_like(beta)))
     state = state.astype(mx.float32).swapaxes(2, 3)[:, :, None]
     results: Any = _recurrence(state, *inputs)
     last, outputs, _ = results
@@ -148,19 +167,20 @@ def _sections(arrays: Any) -> Any:
 
 
 def _section(
-    state: mx.array, q: mx.array, k: mx.array, v: mx.array, log_g: mx.array, beta: mx.array
-) -> tuple[mx.array, mx.array]:
+    state: mx.array, q: mx.array, k: mx.array, v: mx.array, log_g: mx.array, beta: mx.array,
+    erased: mx.array,
+) -> tuple[mx.array, mx.array]:  # fmt: skip
     """State [B, H, 1, D, V], chunks [B, H, N, C, ...] -> state, outputs [B, H, N, C, V]."""
-    q, k, v, beta = (array.astype(mx.float32) for array in (q, k, v, beta))
+    q, k, v, beta, erased = (array.astype(mx.float32) for array in (q, k, v, beta, erased))
     from_start = mx.exp(mx.cumsum(log_g, axis=3))
     to_end = mx.exp(mx.cumsum(log_g, axis=3, reverse=True, inclusive=False))
     products, weights = _decayed_products(mx.stack([k, q]), k, log_g)
-    a = beta * mx.tril(products, -1)
+    a = erased * mx.tril(products, -1)
     inverse = mx.stop_gradient(_inverse(a))
     # (I + A)^-1 again, by a step of Newton's method, whose gradient is that of the inverse
     inverse = inverse - inverse @ (inverse + a @ inverse) + inverse
     of_chunks = (
-        inverse @ (beta * v), inverse @ (beta * k * from_start),
+        inverse @ (beta * v), inverse @ (erased * k * from_start),
         q * from_start, weights,
         (k * to_end).swapaxes(3, 4), from_start[:, :, :, -1:].swapaxes(3, 4),
     )  # fmt: skip

@@ -162,17 +162,14 @@ class Sandbox:
         lines = self.log.read_text(errors="replace").split("\n")
         return ": ".join([failure.message, *[line for line in lines if line.strip()][-1:]])
 
-    def close(self, grace: float = 0.0) -> None:
-        """Let the processes exit within so many seconds, then end all that they started."""
-        for worker in self._workers:
-            worker.clear(grace)
-        self._results.clear()
+    def close(self, grace: float = 0.0, *, idle: bool = True) -> None:
+        """Let the processes exit within so many seconds, then end all that they started.
 
-    def drop(self) -> None:
-        """Forget the calls that have no result yet, and end their processes."""
+        Calls without a result are forgotten. Without `idle`, processes that do nothing stay.
+        """
         for worker in self._workers:
-            if worker.is_busy:
-                worker.clear()
+            if idle or worker.is_busy:
+                worker.clear(grace)
         self._results.clear()
 
     def start(self) -> list[Result]:

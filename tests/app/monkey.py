@@ -88,13 +88,14 @@ class Monkey:
             await self._fire(app, pilot)
         elif draw < 0.88:
             await self._press(pilot, self.rng.choice([*LOOSE, *LETTERS]))
-        elif draw < 0.96:
+        elif draw < 0.94:
             size = app.size
             place = (self.rng.randrange(size.width), self.rng.randrange(size.height))
             self.inputs.append(f"click {place}")
             await pilot.click(offset=place, times=self.rng.choice((1, 1, 2)))
         elif draw < 0.99:
-            size_ = self.rng.choice(SIZES)
+            any_size = (self.rng.randrange(1, 220), self.rng.randrange(1, 70))
+            size_ = self.rng.choice((self.rng.choice(SIZES), any_size))
             self.inputs.append(f"size {size_}")
             await pilot.resize_terminal(*size_)
         else:
@@ -125,6 +126,11 @@ class Monkey:
     async def _press(self, pilot: Pilot[int], key: str) -> None:
         self.inputs.append(key)
         await pilot.press(key)
+
+
+def is_checked(app: Workbench) -> bool:
+    """Whether the terminal is as large as the smallest for which the screens are made."""
+    return app.size.width >= 80 and app.size.height >= 24
 
 
 def places(app: Workbench) -> set[str]:
@@ -159,7 +165,7 @@ async def play(
                         f"{time.strftime('%H:%M:%S')} {len(monkey.inputs)} inputs, {runs} runs, "
                         f"{len(monkey.seldom)} of {len(monkey.bound)} actions seldom done"
                     )
-                if len(monkey.inputs) % check_every == 0 and app.size.width >= 80:
+                if len(monkey.inputs) % check_every == 0 and is_checked(app):
                     await pilot.pause()
                     frames.check(app)
             app.ask_engine("stop_now")

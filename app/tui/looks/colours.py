@@ -41,20 +41,20 @@ def contrast(one: int, other: int) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-def readable(front: int, back: int) -> int:
+def readable(foreground: int, background: int) -> int:
     """Return the colour, adjusted until it is readable as text on a raised background.
 
     Very low contrast, as for guide lines, is intended and left unchanged.
     """
-    if not FAINT <= contrast(front, back) < READABLE:
-        return front
-    step = 1 if luminance(back) < luminance(front) else -1
-    while contrast(front, back) < READABLE:
-        moved = _moved(front, step)
-        if moved == front:
+    if not FAINT <= contrast(foreground, background) < READABLE:
+        return foreground
+    step = 1 if luminance(background) < luminance(foreground) else -1
+    while contrast(foreground, background) < READABLE:
+        moved = _moved(foreground, step)
+        if moved == foreground:
             break
-        front = moved
-    return front
+        foreground = moved
+    return foreground
 
 
 def _moved(number: int, step: int) -> int:
@@ -67,15 +67,15 @@ def _moved(number: int, step: int) -> int:
 
 @lru_cache(maxsize=4096)
 def style(
-    front: int | None, back: int | None = None, *, bold: bool = False, underline: bool = False,
-    italic: bool = False,
+    foreground: int | None, background: int | None = None, *, bold: bool = False,
+    underline: bool = False, italic: bool = False,
 ) -> Style:  # fmt: skip
     """Return a cached rich style of these xterm-256 colours, with readable text on a background."""
-    if front is not None and back is not None:
-        front = readable(front, back)
+    if foreground is not None and background is not None:
+        foreground = readable(foreground, background)
     return Style(
-        color=Color.from_rgb(*rgb(front)) if front is not None else None,
-        bgcolor=Color.from_rgb(*rgb(back)) if back is not None else None,
+        color=Color.from_rgb(*rgb(foreground)) if foreground is not None else None,
+        bgcolor=Color.from_rgb(*rgb(background)) if background is not None else None,
         bold=bold or None,
         underline=underline or None,
         italic=italic or None,

@@ -82,10 +82,10 @@ class ExactXterm(LineFilter):
 
 @lru_cache(maxsize=4096)
 def _numbered(style: Style) -> Style:
-    front, back = _number(style.color), _number(style.bgcolor)
-    if front is style.color and back is style.bgcolor:
+    foreground, background = _number(style.color), _number(style.bgcolor)
+    if foreground is style.color and background is style.bgcolor:
         return style
-    return style + Style(color=front, bgcolor=back)
+    return style + Style(color=foreground, bgcolor=background)
 
 
 def _number(color: RichColor | None) -> RichColor | None:

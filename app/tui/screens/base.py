@@ -43,7 +43,7 @@ NARROW, SHORT, WIDE = 110, 30, 160
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Entry:
     """Something that the palette finds by its name, by other words, or by its help."""
 
     name: str
@@ -108,7 +108,7 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
     def find(self, text: str) -> None:
         """Search while the user types; an empty text ends the search."""
 
-    def places(self) -> Iterable[Found]:
+    def places(self) -> Iterable[Entry]:
         """What the palette finds on this screen, besides what it finds on all of them."""
         return ()
 

@@ -67,9 +67,9 @@ def describe(path: Path, runs: Sequence[RunSummary], values: Mapping[str, str]) 
 
     A `-` in front of a tag removes it from those that have it.
     """
-    words = values["tags"].replace(",", " ").split()
-    tags = [word for word in words if not word.startswith("-")]
-    removed = {word[1:] for word in words if word.startswith("-")}
+    typed = values["tags"].replace(",", " ").split()
+    tags = [tag for tag in typed if not tag.startswith("-")]
+    removed = {tag[1:] for tag in typed if tag.startswith("-")}
     removed |= {*shared_tags(runs)} - {*tags}
     with _opened(path) as store:
         for run in runs:

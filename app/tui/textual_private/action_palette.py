@@ -5,6 +5,7 @@ from textual.app import ComposeResult
 from textual.command import CommandInput, CommandPalette
 from textual.widgets import Input
 
+from grpo_tui.app.tui.textual_private.screens import DismissedOnce
 from grpo_tui.app.tui.widgets.field import Field
 
 
@@ -12,7 +13,7 @@ class ActionField(CommandInput, Field):
     """The palette's search field; Textual's style sheets match the first base class."""
 
 
-class ActionPalette(CommandPalette):
+class ActionPalette(DismissedOnce, CommandPalette):
     """The command palette, listing every action."""
 
     def compose(self) -> ComposeResult:

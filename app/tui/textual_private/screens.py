@@ -47,12 +47,16 @@ class DrawnOnce(Beside):
         )
 
 
-class Dialog(DrawnOnce, ModalScreen[T]):
-    """A screen shown over the one that opened it."""
+class DismissedOnce(Beside):
+    """A base class for screens over others; list it before `Screen`."""
 
-    def dismiss(self, result: T | None = None) -> AwaitComplete:
+    def dismiss(self, result: Any = None) -> AwaitComplete:
         """Close with a result, unless another screen is already on top.
 
         Textual would close whichever screen is on top, and fails if a result was already returned.
         """
         return super().dismiss(result) if self.is_active else AwaitComplete()
+
+
+class Dialog(DismissedOnce, DrawnOnce, ModalScreen[T]):
+    """A screen shown over the one that opened it."""

@@ -9,7 +9,6 @@ from traceback import format_exception
 from typing import Any
 
 from rich.text import Text
-from textual import screen as screens
 from textual.app import App
 from textual.cache import LRUCache
 from textual.css.stylesheet import Stylesheet
@@ -20,7 +19,6 @@ from textual.theme import Theme
 from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.tui.looks.harmless import Harmless
 from grpo_tui.app.tui.looks.themes import THEMES, ExactXterm
-from grpo_tui.app.tui.textual_private.dimmed_screen import DimmedScreen
 
 MOUNTED_HOLD_S = 0.004  # enough for a mounted screen, which only needs its first layout
 SOURCES = 512  # more than the number of widget classes
@@ -48,7 +46,6 @@ class ThemedApp(App[int]):
 
     def __init__(self, theme: str) -> None:
         super().__init__()
-        vars(screens)["BackgroundScreen"] = DimmedScreen
         for known in THEMES:
             self.register_theme(known)
         self._applied_theme, self._hold = theme, 0.0
@@ -108,14 +105,6 @@ class ThemedApp(App[int]):
     def delay_update(self, delay: float = 0.05) -> None:
         """Delay drawing, but only briefly if the next frame is complete; overrides Textual."""
         super().delay_update(self._hold or delay)
-
-    def build_screen(self, mode: str) -> None:
-        """Mount a mode's screen in the background, where `switch_mode` finds it."""
-        make = self._modes[mode]
-        if mode not in self._screen_stacks and callable(make):
-            screen, _ = self._get_screen(make())
-            self._load_screen_css(screen)
-            self._screen_stacks[mode] = [screen]
 
     async def show_mode(self, mode: str) -> None:
         """Switch to a mode; return once its screen is mounted."""

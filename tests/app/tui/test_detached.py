@@ -47,15 +47,17 @@ async def test_it_is_in_view_while_its_process_starts_and_then_as_recorded(
     process: Process, tmp_path: Path
 ) -> None:
     app = Workbench(tmp_path / "runs.db")
-    async with app.run_test(size=(120, 40)) as pilot:
+    async with app.run_test(size=(120, 40)):
         app.post_message(LaunchRequested(CONFIG, "detached"))
-        await until(app, lambda: "quick-hare" in frames.frame(app)[0])
+        await until(app, lambda: "Starting quick-hare" in frames.text(app))
         assert "3 Watch" in frames.text(app)
         assert not process.go.is_set()
-        await pilot.press("4")
+        # by actions: a key would wait for the thread that starts the process
+        await app.run_action("mode('rollouts')")
+        await until(app, lambda: getattr(app.screen, "mode", "") == "rollouts")
         app.frame_now()
         frames.check(app)
-        await pilot.press("3")
+        await app.run_action("mode('watch')")
         process.go.set()
         await until(app, lambda: "run is complete after 2 steps" in frames.text(app))
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from textual.command import Hits
+from textual.events import Click
 from textual.keys import _character_to_key
 from textual.pilot import Pilot
 
@@ -13,7 +14,7 @@ from grpo_tui.app.feed.stored import StoreFeed
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.dialogs.help import HelpScreen
 from grpo_tui.app.tui.finding import Finding, best
-from grpo_tui.app.tui.screens.base import Found
+from grpo_tui.app.tui.screens.base import Entry
 from grpo_tui.app.tui.screens.compare import CompareScreen
 from grpo_tui.app.tui.screens.watch import WatchScreen
 from grpo_tui.app.tui.screens.watch.explore import ExploreScreen
@@ -53,10 +54,20 @@ async def take(app: Workbench, pilot: Pilot[int], text: str, name: str) -> None:
     await pilot.pause()
 
 
-async def everything(app: Workbench) -> tuple[Found, ...]:
+async def test_a_double_click_beside_the_palette_closes_it_once(tmp_path: Path) -> None:
+    app = Workbench(tmp_path / "none.db")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("ctrl+p")
+        palette = app.screen
+        palette.post_message(Click(palette, 1, 1, 0, 0, 1, False, False, False))
+        palette.post_message(Click(palette, 1, 1, 0, 0, 1, False, False, False))
+        await until(app, lambda: app.screen is not palette)
+
+
+async def everything(app: Workbench) -> tuple[Entry, ...]:
     finding = Finding(app.screen)
     await finding.startup()
-    return (*finding._actions, *finding._rest)
+    return (*finding._actions, *finding._others)
 
 
 async def test_every_metric_is_found_by_its_key_its_title_and_everyday_words(store: Path) -> None:
@@ -96,9 +107,9 @@ async def test_the_first_hit_is_the_metric_that_was_meant(
 
 
 def test_whole_words_come_first_then_beginnings_parts_and_the_help() -> None:
-    names = {"in the help": Found("a", "its rate", print), "part": Found("karate", "", print),
-             "beginning": Found("b", "", print, also="rates"),
-             "word": Found("clip (rate)", "", print), "none": Found("c", "", print)}  # fmt: skip
+    names = {"in the help": Entry("a", "its rate", print), "part": Entry("karate", "", print),
+             "beginning": Entry("b", "", print, also="rates"),
+             "word": Entry("clip (rate)", "", print), "none": Entry("c", "", print)}  # fmt: skip
     found = [next(n for n, one in names.items() if one is hit) for _, hit in best(
         names.values(), "RATE")]  # fmt: skip
     assert found == ["word", "beginning", "part", "in the help"]

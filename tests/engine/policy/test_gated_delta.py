@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx_lm.models import gated_delta as mlx_lm_gated_delta
+from mlx_lm.models.bailing_moe_linear import recurrent_gla
 
 from grpo_engine.config.settings import ModelConfig
 from grpo_engine.policy import gated_delta
@@ -150,6 +151,32 @@ def test_bfloat16_gives_what_the_loop_gives() -> None:
     assert (outputs.dtype, state.dtype) == (expected.dtype, expected_state.dtype)
     assert mx.allclose(outputs, expected, rtol=2e-2, atol=1e-3)
     assert mx.allclose(state, expected_state, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("tokens", [1, 30, 200])
+@pytest.mark.parametrize("begins", [True, False])
+def test_decayed_attention_has_the_outputs_and_gradients_of_bailing_s_loop(
+    tokens: int, begins: bool
+) -> None:
+    q, k, v, _, _, state = made_up_inputs(2, tokens, 2, 2, 8, 4)
+    heads_first = [array.swapaxes(1, 2) for array in (q, k, v)]
+    g = mx.array([-0.5, -1e-3])
+    first = [] if begins else [state.swapaxes(2, 3)]
+
+    def gradients(rule: Any) -> Any:
+        def loss(*arrays: mx.array) -> mx.array:
+            outputs, last = rule(*arrays[:3], g, 0.3, *arrays[3:])
+            return mx.square(outputs).sum() + mx.sin(last).sum()
+
+        inputs = [*heads_first, *first]
+        return mx.value_and_grad(loss, argnums=list(range(len(inputs))))(*inputs)
+
+    (value, actual), (expected_value, expected) = (
+        gradients(rule) for rule in (gated_delta.decayed_attention, recurrent_gla)
+    )
+    assert mx.allclose(value, expected_value, rtol=1e-4)
+    for array, reference in zip(actual, expected, strict=True):
+        assert mx.allclose(array, reference, rtol=1e-3, atol=1e-5)
 
 
 def operations(rule: Rule, per_channel: bool) -> int:

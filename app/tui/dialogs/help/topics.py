@@ -210,8 +210,10 @@ ALERTS: Mapping[str, tuple[str, str]] = {
 SHARES = ("no_signal", "most_truncated", "clip_too_much", "reward_slow", "duplicates")
 
 SCREENS: Mapping[str, str] = {
-    "runs": "All runs in the store. Mark some with space, or a whole sweep with *, and press d to "
-            "compare them.",
+    "runs": "All runs in the store. Mark some with space, or a whole sweep with G, and press d to "
+            "compare them. Settings that differ among the listed runs, as in a sweep, are columns "
+            "by themselves; m chooses others, and a click on a title sorts. x archives or deletes, "
+            "and u undoes it: what is deleted is removed when the workbench closes.",
     "new_run": "The settings of a new run. What differs from the preset is marked. Several values, "
                "such as 0.04,0.4 in a number or marked in a list, and a number of seeds make a "
                "sweep.",

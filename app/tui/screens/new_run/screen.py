@@ -1075,7 +1075,7 @@ class NewRunScreen(WorkbenchScreen):
                 self._show_errors()
                 return
             try:
-                _ = self.view.form.points
+                len(self.view.form.points)
             except ConfigError as error:  # two values of a sweep that do not go together
                 self.notify(str(error), title="not launched", severity="warning", markup=False)
                 return

@@ -75,7 +75,7 @@ class Column:
 
     title: str
     width: int
-    sort: str
+    key: str
     draw: Draw
     align: str = "<"
     annotated: bool = False  # a note behind the value leaves the last cell free, also in the title
@@ -165,29 +165,29 @@ def _added(expression: str) -> Column:
 
     title = label.rpartition(".")[2] if setting_path(expression) else label
     width = max(6, min(18, len(title) + 1))
-    return Column(title=title, width=width, sort=expression, draw=draw, align=">")
+    return Column(title=title, width=width, key=expression, draw=draw, align=">")
 
 
-NAME = Column(title="name", width=18, sort="name", draw=_name)
+NAME = Column(title="name", width=18, key="name", draw=_name)
 # In order of priority on a narrow terminal: the last ones are hidden first.
 COLUMNS: tuple[Column, ...] = (
     NAME,
-    Column(title="best reward", width=13, sort="reward", draw=_best("reward"), align=">",
+    Column(title="best reward", width=13, key="reward", draw=_best("reward"), align=">",
            annotated=True),
-    Column(title="steps", width=14, sort="step", draw=_steps, align=">"),
-    Column(title="tags", width=14, sort="", draw=_text(lambda run: " ".join(run.tags))),
-    Column(title="curve", width=SPARK_WIDTH, sort="", draw=_spark),
-    Column(title="recipe", width=10, sort="recipe", draw=_text(lambda run: run.recipe)),
-    Column(title="KL", width=6, sort="kl", draw=_last("kl"), align=">"),
-    Column(title="age", width=7, sort="created", draw=_age, align=">"),
-    Column(title="held-out", width=11, sort="eval/accuracy", draw=_best("eval/accuracy"),
+    Column(title="steps", width=14, key="step", draw=_steps, align=">"),
+    Column(title="tags", width=14, key="", draw=_text(lambda run: " ".join(run.tags))),
+    Column(title="curve", width=SPARK_WIDTH, key="", draw=_spark),
+    Column(title="recipe", width=10, key="recipe", draw=_text(lambda run: run.recipe)),
+    Column(title="KL", width=6, key="kl", draw=_last("kl"), align=">"),
+    Column(title="age", width=7, key="created", draw=_age, align=">"),
+    Column(title="held-out", width=11, key="eval/accuracy", draw=_best("eval/accuracy"),
            align=">", annotated=True),
-    Column(title="task", width=14, sort="task", draw=_text(lambda run: run.task)),
-    Column(title="clip", width=6, sort="clip_ratio/region_mean",
+    Column(title="task", width=14, key="task", draw=_text(lambda run: run.task)),
+    Column(title="clip", width=6, key="clip_ratio/region_mean",
            draw=_last("clip_ratio/region_mean"), align=">"),
-    Column(title="tok/s", width=6, sort="tokens_per_second", draw=_last("tokens_per_second"),
+    Column(title="tok/s", width=6, key="tokens_per_second", draw=_last("tokens_per_second"),
            align=">"),
-    Column(title="model", width=14, sort="model", draw=_text(lambda run: run.model)),
+    Column(title="model", width=14, key="model", draw=_text(lambda run: run.model)),
 )  # fmt: skip
 SHOWN_AS = {"model.path": "model", "task.name": "task", "algorithm.recipe": "recipe",
             "steps": "steps"}  # fmt: skip
@@ -203,19 +203,19 @@ def fitting(width: int, view: View) -> tuple[Column, ...]:
     What the runs are sorted by comes first, then the user's columns, the best reward and the
     settings that differ, then the others; tags only if there are any.
     """
-    differing = {SHOWN_AS[path] for path in view.differing if path in SHOWN_AS}
-    settings = [f"={path}" for path in view.differing if path not in SHOWN_AS]
+    axes = {SHOWN_AS[path] for path in view.axes if path in SHOWN_AS}
+    settings = [f"={path}" for path in view.axes if path not in SHOWN_AS]
     sort = view.sort.removeprefix("-")
     hidden = set() if any(run.tags for run in view.runs) else {"tags"}
     columns = [
         *map(_added, view.columns), *COLUMNS[:2], *map(_added, settings),
-        *sorted(COLUMNS[2:], key=lambda column: column.title not in differing),
+        *sorted(COLUMNS[2:], key=lambda column: column.title not in axes),
     ]  # fmt: skip
-    columns.sort(key=lambda column: (column is not NAME, column.sort != sort))
+    columns.sort(key=lambda column: (column is not NAME, column.key != sort))
     chosen: dict[tuple[str, str], Column] = {}
     left = width - 2
     for column in columns:
-        key = column.title, column.sort
+        key = column.title, column.key
         if column.width < left and key not in chosen and column.title not in hidden:
             chosen[key] = column
             left -= column.width + 1
@@ -275,10 +275,10 @@ def head_line(columns: Sequence[Column], sort: str, palette: Palette) -> Line:
     """The column titles, with an arrow on the sort column."""
     line: Line = [("  ", None)]
     for column in columns:
-        sorts = sort.lstrip("-") == column.sort
-        arrow = ("▾" if sort.startswith("-") else "▴") if sorts else " " * column.annotated
+        is_sorted = sort.lstrip("-") == column.key
+        arrow = ("▾" if sort.startswith("-") else "▴") if is_sorted else " " * column.annotated
         text = pad(column.title + arrow, column.width, column.align)
-        line.append((text + " ", style(palette.headline if sorts else palette.label)))
+        line.append((text + " ", style(palette.headline if is_sorted else palette.label)))
     return line
 
 
@@ -379,24 +379,24 @@ def _post_mortem(preview: Preview, width: int, palette: Palette) -> list[Line]:
 
 def _charts(preview: Preview, width: int, height: int, palette: Palette) -> list[Line]:
     count = max(0, height - 2) // (CHART_HEIGHT + 1)
-    drawn = [series for series in preview.series[:3] if len(series.values) > 1][:count]
-    steps = max((series.steps[-1] for series in drawn), default=0)
+    charted = [series for series in preview.series[:3] if len(series.values) > 1][:count]
+    steps = max((series.steps[-1] for series in charted), default=0)
     last = axis_end(steps, preview.detail.summary.total_steps)
-    lines = [line for series in drawn for line in _chart(series, last, width, palette)]
+    lines = [line for series in charted for line in _chart(series, last, width, palette)]
     return [*lines, step_axis(last, width, palette)] if lines else []
 
 
 def _chart(series: MetricSeries, last: float, width: int, palette: Palette) -> list[Line]:
-    about, curve = spec(series.key), Series.of(series.key, series.steps, series.values)
+    metric, curve = spec(series.key), Series.of(series.key, series.steps, series.values)
     columns = max(4, width - LABELS)
     trace = Curve(cut(curve, curve.steps, last, 2 * columns), palette.of_series(series.key),
                   range_colour=None if curve.sparse else palette.raw)  # fmt: skip
     scale = axis_of(series.key, [trace], CHART_HEIGHT)
-    last_value = with_unit(curve.value, about.unit)  # where the line ends
-    title: Line = [(f"{about.label} ", style(palette.label)),
+    last_value = with_unit(curve.value, metric.unit)  # where the line ends
+    title: Line = [(f"{metric.label} ", style(palette.label)),
                    (last_value, style(palette.headline))]  # fmt: skip
     if not curve.sparse:  # the table has the last step's value
-        left = width - cell_len(about.label + last_value) - 1
+        left = width - cell_len(metric.label + last_value) - 1
         title.append((clip(" smoothed", left), style(palette.label)))
     cells = plot([trace], scale, columns, CHART_HEIGHT, palette)
     return [title, *plot_lines(cells, scale, palette)]
@@ -406,7 +406,9 @@ def _evaluations(preview: Preview, width: int, palette: Palette) -> list[Line]:
     """Held-out accuracy before and after training, for each sampling method."""
     lines: list[Line] = []
     for mode in ("greedy", "sampled"):
-        evaluations = [one.metrics for one in preview.evaluations if one.mode == mode]
+        evaluations = [
+            evaluation.metrics for evaluation in preview.evaluations if evaluation.mode == mode
+        ]
         values = [share(metrics["eval/accuracy"]) for metrics in evaluations
                   if metrics.get("eval/accuracy") is not None]  # fmt: skip
         if evaluations:

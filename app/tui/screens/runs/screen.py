@@ -96,7 +96,7 @@ class RunsTable(ViewPanel):
     class TitleClicked(Message):
         """The title of a column was clicked, which sorts by this key."""
 
-        sort: str
+        key: str
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__("runs", **kwargs)
@@ -137,8 +137,8 @@ class RunsTable(ViewPanel):
         """Sort by the clicked title, or go to the clicked row; a double click opens it."""
         x, y = self.inside(event.offset)
         column = column_at(fitting(self.inner.width, self.view), x)
-        if y == 0 and column is not None and column.sort:
-            self.post_message(self.TitleClicked(column.sort))
+        if y == 0 and column is not None and column.key:
+            self.post_message(self.TitleClicked(column.key))
         elif 0 < y <= len(self.view.rows) - self._top:
             self.post_message(self.Clicked(y - 1 + self._top, event.chain > 1))
 
@@ -353,7 +353,7 @@ class RunsScreen(ControlScreen):
 
     @on(RunsTable.TitleClicked)
     def sort_by_title(self, message: RunsTable.TitleClicked) -> None:
-        self._relist(sort=self.view.sorted_by(message.sort).sort)
+        self._relist(sort=self.view.sorted_by(message.key).sort)
 
     def action_open(self) -> None:
         """Watch the run, fold the group, or launch the starter preset if there are no runs."""
@@ -475,7 +475,7 @@ class RunsScreen(ControlScreen):
     def _session(self, run: RunSummary) -> Session | None:
         """The session of a run that trains in this process or is on screen."""
         sessions = (self.workbench.live, self.workbench.session)
-        return next((one for one in sessions if one is not None and one.run == run.key), None)
+        return next((session for session in sessions if session and session.run == run.key), None)
 
     def controlled_run(self) -> ControlledRun | None:
         """The run under the cursor."""
@@ -546,19 +546,19 @@ class RunsScreen(ControlScreen):
         elif runs:
             self.app.push_screen(RemoveDialog(runs), partial(self._remove, runs))
 
-    def _remove(self, runs: tuple[RunSummary, ...], how: str | None) -> None:
+    def _remove(self, runs: tuple[RunSummary, ...], answer: str | None) -> None:
         path = self.workbench.store
         changes: dict[str, Callable[[], str]] = {
             "archive": partial(writes.set_archived, path, runs, True),
             "restore": partial(writes.set_archived, path, runs, False),
             "delete": partial(writes.delete, path, runs),
         }
-        if how not in changes:
+        if answer not in changes:
             return
         self.view = replace(self.view, marked=frozenset())
-        if how != "restore":
-            self._undo.append(changes["restore"] if how == "archive" else self._restore)
-        self._write(changes[how])
+        if answer != "restore":
+            self._undo.append(changes["restore"] if answer == "archive" else self._restore)
+        self._write(changes[answer])
 
     def action_undo(self) -> None:
         """Bring back what was archived or deleted last, also by an earlier process."""
@@ -654,7 +654,7 @@ class RunsScreen(ControlScreen):
     def action_sort(self) -> None:
         """Sort by the next visible column; before the first layout, by the next of all columns."""
         columns = fitting(self.query_one(RunsTable).inner.width, self.view) or COLUMNS
-        keys = [column.sort for column in columns if column.sort]
+        keys = [column.key for column in columns if column.key]
         current = self.view.sort.lstrip("-")
         index = keys.index(current) if current in keys else -1
         self._relist(sort="-" + keys[(index + 1) % len(keys)])

@@ -72,7 +72,7 @@ class View:
     active_only: bool = False
     archived: bool = False
     columns: tuple[str, ...] = ()  # that the user has added, in the column language
-    differing: tuple[str, ...] = ()  # settings that differ among the listed runs
+    axes: tuple[str, ...] = ()  # settings that differ among the listed runs
     group: str = ""
     folded: frozenset[str | int | None] = frozenset()
     sparks: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
@@ -184,21 +184,21 @@ def load_list(reader: "StoreReader", view: View) -> dict[str, Any]:
     """Read what the table lists; returns the fields of the view that change."""
     group = () if view.group in GROUPS else (view.group,)
 
-    def listed(differing: Sequence[str]) -> tuple[RunSummary, ...]:
-        columns = (*view.columns, *(f"={path}" for path in differing), *group)
+    def listed(axes: Sequence[str]) -> tuple[RunSummary, ...]:
+        columns = (*view.columns, *(f"={path}" for path in axes), *group)
         return reader.runs(view.filter, sort=view.sort, columns=columns, archived=view.archived,
                            metrics=METRICS, limit=MAX_RUNS + 1)  # fmt: skip
 
     try:
-        runs = listed(view.differing)
+        runs = listed(view.axes)
     except QueryError:  # perhaps a setting of runs that another process has deleted
         runs = listed(())
-    differing = view.differing
-    if [run.key for run in runs] != [run.key for run in view.runs]:
-        differing = differing_settings(reader, runs[:COMPARED_RUNS])
-        runs = listed(differing) if differing != view.differing else runs
+    axes = view.axes
+    if [run.key for run in runs[:MAX_RUNS]] != [run.key for run in view.runs]:
+        axes = differing_settings(reader, runs[:COMPARED_RUNS])
+        runs = listed(axes) if axes != view.axes else runs
     return {
-        "runs": runs[:MAX_RUNS], "more": len(runs) > MAX_RUNS, "differing": differing,
+        "runs": runs[:MAX_RUNS], "more": len(runs) > MAX_RUNS, "axes": axes,
         "queued": sum(item.state == "queued" for item in reader.queue()),
         "deleted": len(reader.deleted()),
     }  # fmt: skip
@@ -206,12 +206,12 @@ def load_list(reader: "StoreReader", view: View) -> dict[str, Any]:
 
 def differing_settings(reader: "StoreReader", runs: Sequence[RunSummary]) -> tuple[str, ...]:
     """The settings that differ within a sweep, and those of the other runs if they are few."""
-    differing: dict[str, None] = {}
+    axes: dict[str, None] = {}
     for sweep, settings in reader.differing_settings(run.key for run in runs).items():
         paths = [path for path in settings if path != "name" and not path.startswith("record.")]
         if sweep is not None or len(paths) <= MAX_DIFFERING:
-            differing |= dict.fromkeys(paths)
-    return tuple(differing)
+            axes |= dict.fromkeys(paths)
+    return tuple(axes)
 
 
 def load_sparks(reader: "StoreReader", runs: Sequence[RunSummary]) -> dict[int, tuple[float, ...]]:

@@ -19,7 +19,7 @@ from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.tui.dialogs.export import Writer
 from grpo_tui.app.tui.keys import unbound
 from grpo_tui.app.tui.messages import MetricRequested, PromptFocused, RolloutOpened
-from grpo_tui.app.tui.screens.base import Found
+from grpo_tui.app.tui.screens.base import Entry
 from grpo_tui.app.tui.screens.run_keys import (
     CONTROL_BINDINGS,
     CONTROLS,
@@ -164,16 +164,16 @@ class WatchScreen(ControlScreen):
         """Update the elapsed time of the phase, and of the environments that are waited for."""
         self.query_one(PhaseBar).now = self.query_one(Answers).now = now
 
-    def places(self) -> Iterator[Found]:
+    def places(self) -> Iterator[Entry]:
         """The prompts on screen, by their answers as well, and the lines of the log."""
         for index, group in enumerate(self.query_one(Answers).snapshot.groups):
             answers = " ".join(rollout.text for rollout in group.rollouts)
-            yield Found(f"Prompt {index + 1}: {safe(group.prompt_text, ' ')}", "", also=answers,
+            yield Entry(f"Prompt {index + 1}: {safe(group.prompt_text, ' ')}", "", also=answers,
                         go=partial(setattr, self, "prompt", index))  # fmt: skip
         log = self.query_one(AlertsLog)
         for line in reversed(log_entries(self.snapshot)):
             text = line.text if isinstance(line, LogLine) else line.explanation
-            yield Found(f"Log: {safe(text, ' ')}", "", partial(log.go_to, line))
+            yield Entry(f"Log: {safe(text, ' ')}", "", partial(log.go_to, line))
 
     def watch_prompt(self) -> None:
         """Show the selected prompt in all panels."""

@@ -267,6 +267,9 @@ async def test_the_settings_of_a_sweep_are_rows_with_all_that_is_needed_to_decid
         assert len({head.index(" tokens ") for head in heads}) == 1
         # the title is shorter where there is less room, but names what counts as reached
         assert re.search("sampled answers to 60 held-out problems.*; reached: [0-9.]+% right", text)
+        titles = [line for line in text.splitlines() if "answers to 60 held-out problems" in line]
+        assert titles
+        assert not any("…" in line for line in titles)
         assert "corrected for 2 comparisons" in verdict(screen.view)
         assert screen.view.bands
         panel = screen.query_one(PagePanel)

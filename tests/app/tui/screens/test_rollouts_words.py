@@ -33,6 +33,7 @@ from grpo_tui.app.tui.screens.rollouts.state import (
     load_group,
     load_step,
     run_info,
+    visit_near,
 )
 from grpo_tui.app.tui.widgets.panel import Line
 from grpo_tui.experiments.reader import StoreReader
@@ -307,3 +308,15 @@ def test_the_diamond_is_beyond_its_bound_only_where_the_ratio_is(width: int) -> 
         between, _, after = rest.partition("1.2")
         parts = [(ratio < 0.8, before), (0.8 <= ratio <= 1.2, between), (ratio > 1.2, after)]
         assert all(("◆" in part) is there for there, part in parts), drawn
+
+
+def test_the_nearest_visit_is_on_the_side_that_was_typed_or_a_pinned_one(store: Path) -> None:
+    with closing(StoreReader(store)) as reader:
+        pinned = reader.groups(1, 4, "pinned")[0]
+        assert visit_near(reader, 1, pinned, 3) == (2, "pinned", pinned.index)
+        assert visit_near(reader, 1, pinned, 60) == (6, "pinned", pinned.index)
+        assert visit_near(reader, 1, pinned, 4) == "This is step 4."
+        last = reader.groups(1, 6, "pinned")[0]
+        assert visit_near(reader, 1, last, 7) == "This prompt was not sampled after step 6."
+        once = reader.groups(1, 3, "train")[0]
+        assert visit_near(reader, 1, once, 1) == (2, "pinned", 0)

@@ -1,1 +1,0 @@
-"""Work done while no key is pressed."""
