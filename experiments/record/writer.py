@@ -93,7 +93,10 @@ class RunWriter:
         self.tokens.close()
 
     def write(self, items: Sequence[Item], limit: float) -> float:
-        """Commit the events and return the seconds spent waiting for the lock."""
+        """Commit the events and return the seconds spent waiting for the lock.
+
+        Groups are made before taking the lock, which another recorder may be waiting for.
+        """
         before = dict(self._open)
         try:
             scored = self._pair(items)
@@ -103,10 +106,13 @@ class RunWriter:
                 if self.parts.tokens_of(pair.step, pair.group.origin)
             ]
             self.tokens.write(blobs)
+            last = self._last_ids()
+            rows = self._groups(items, scored, last)
             waited = begin(self.file, limit)
             with self.file:
-                last = self._last_ids()
-                rows = self._rows(items, scored, last)
+                if (now := self._last_ids()) != last:  # another recorder's groups
+                    rows, last = self._groups(items, scored, now), now
+                self._add_rows(rows, items, scored)
                 for target, values in rows.items():
                     if values:
                         self.conn.execute(_insertion(target), values)
@@ -163,16 +169,22 @@ class RunWriter:
             new = select(text.table.c.id, text).where(text.table.c.id > last[text.table])
             self.conn.execute(index.insert().from_select(["rowid", text.name], new))
 
-    def _rows(
+    def _groups(
         self, items: Sequence[Item], scored: Mapping[int, Scored], last: Mapping[Table, int]
     ) -> Rows:
-        """Return the rows of events; make the changes of rows that are there."""
         rows = Rows(list)
+        for item in items:
+            if isinstance(item.event, ev.GroupScored):
+                add_group(rows, scored[item.seq], self._common(item), self.parts, last)
+        return rows
+
+    def _add_rows(self, rows: Rows, items: Sequence[Item], scored: Mapping[int, Scored]) -> None:
+        """Add the rows of all but groups; make the changes of rows that are there."""
         seqs = {item.seq for item in items}
         for item in items:
             match item.event:
                 case ev.GroupScored():
-                    add_group(rows, scored[item.seq], self._common(item), self.parts, last)
+                    pass
                 case ev.TokensScored() if item.seq in scored:
                     if scored[item.seq].seq not in seqs:
                         self._late_numbers(scored[item.seq])
@@ -188,7 +200,6 @@ class RunWriter:
         if self._summaries is not None:
             keys = {row["key_id"] for row in rows[METRIC]}
             rows[METRIC_SUMMARY] = [self._summaries[key] for key in keys]
-        return rows
 
     def _common(self, item: Item) -> Row:
         """Return the columns of everything that is recorded in its order."""

@@ -587,7 +587,7 @@ def answer(rollout: RolloutView, width: int, palette: Palette) -> list[Line]:
     head = f"{letter(rollout.index)} {reward} "
     if rollout.advantage:
         head += f"{'▲' if rollout.advantage > 0 else '▼'}{signed(rollout.advantage)} "
-    first, *others = wrap(f"{head}{rollout.text}", width - 2, ANSWER_LINES)
+    first, *others = wrap(f"{head}{rollout.text}", max(1, width - 2), ANSWER_LINES)
     colour = style(palette.of_push(rollout.advantage), bold=True)
     lines: list[Line] = [[(first[: len(head)], colour), (first[len(head) :], style(palette.text))]]
     lines += [[("  " + part, style(palette.text))] for part in others]

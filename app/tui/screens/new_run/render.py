@@ -511,7 +511,7 @@ def memory_lines(view: View, width: int, palette: Palette) -> list[Line]:
         return labelled("memory", reason, width, palette)
     label = (f"{'memory':<{LABEL}}", style(palette.label))
     if refused := memory.get("refused"):
-        first, *others = paragraph(f"✗ {refused}", width - LABEL, 4, palette.bad)
+        first, *others = paragraph(f"✗ {refused}", max(1, width - LABEL), 4, palette.bad)
         return [[label, *first], *([(" " * LABEL, None), *line] for line in others)]
     used = min(1.0, memory["peak"] / max(1, memory["limit"]))
     full = max(1, round(10 * used))
