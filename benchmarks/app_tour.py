@@ -23,7 +23,7 @@ BYTES = {
     "backspace": "\x7f", "up": "\x1b[A", "down": "\x1b[B", "right": "\x1b[C", "left": "\x1b[D",
     "home": "\x1b[H", "end": "\x1b[F", "pageup": "\x1b[5~", "pagedown": "\x1b[6~",
     "shift+left": "\x1b[1;2D", "shift+right": "\x1b[1;2C", "f1": "\x1bOP", "f5": "\x1b[15~",
-    "ctrl+c": "\x03", "ctrl+o": "\x0f", "ctrl+p": "\x10", "ctrl+z": "\x1a",
+    "ctrl+a": "\x01", "ctrl+c": "\x03", "ctrl+o": "\x0f", "ctrl+p": "\x10", "ctrl+z": "\x1a",
     "slash": "/", "question_mark": "?", "full_stop": ".", "asterisk": "*", "minus": "-",
     "equals_sign": "=", "plus": "+", "at": "@", "right_square_bracket": "]",
     "left_square_bracket": "[", "left_curly_bracket": "{", "right_curly_bracket": "}",
@@ -62,35 +62,42 @@ class Stop:
 
 COMMON = "slash escape y e escape question_mark escape f1 escape ctrl+o escape ctrl+p escape"
 PANELS = "right_parenthesis X Z Z left_parenthesis Z z z"
-STEER = "full_stop full_stop w s escape"  # while a run is active
+STEER = "full_stop full_stop w S escape"  # while a run is active
 SECOND = "1 home down"  # the second run of the table
 TWO = f"{SECOND} space down space d"  # compares the second run and the third
 RUNS = Stop(
-    ("RunsScreen", "WorkbenchScreen", "Workbench", "Ask", "Choice"),
+    (
+        "RunsScreen",
+        "WorkbenchScreen",
+        "Workbench",
+        "Ask",
+        "Choice",
+        "DescribeDialog",
+        "ControlScreen",
+    ),
     SECOND,
     f"down up j k pagedown pageup end home down {PANELS} {COMMON} ctrl+c escape "
-    "space down space b b t escape N escape i escape g g g g g g g G escape C escape "
-    "z o O O o o o o o o o o z A A asterisk asterisk n q c q r x u 2 1 3 1 4 1 5 1 "
+    "space down space b b i escape g g g g g g g m escape "
+    "z s s s s s s s s s z G G c q r x enter u 2 1 3 1 4 1 5 1 "
     "home down space down space d 1 home down space down space enter 1",
 )
-CHAT = Stop(("RunsScreen", "ChatScreen"), f"{SECOND} down down down", "a escape")
-QUEUE = Stop(("RunsScreen", "QueueScreen"), "1", "Q down j up k a x a x escape")
+CHAT = Stop(("RunsScreen", "ChatScreen"), f"{SECOND} down down down", "A escape")
+QUEUE = Stop(("RunsScreen", "QueueScreen"), "1", "Q down j up k r x r x escape")
 MESSAGES = Stop(
     ("Workbench", "LatestScreen"), f"1 {'y ' * 40}", "exclamation_mark j k enter"
 )  # fmt: skip
 WATCH = Stop(
-    ("WatchScreen", "Curves", "Lanes", "Groups", "AlertsLog"),
+    ("WatchScreen", "Curves", "Answers", "Groups", "AlertsLog", "ControlScreen"),
     f"{SECOND} enter 3",
     "ctrl+o a down j up k right l left h enter escape m escape "
     "tab down j up k enter 3 "
     "tab down j up k right l left h enter 3 tab down j k up enter escape shift+tab tab "
     "less_than_sign less_than_sign greater_than_sign left_curly_bracket right_curly_bracket "
-    f"less_than_sign end n p f f {PANELS} {COMMON} ctrl+c escape",
+    f"less_than_sign escape n p {PANELS} {COMMON} ctrl+c escape",
 )
 CHARTS = (
-    "left h right l shift+left shift+right home end home at escape down j up k a a a "
-    "right_square_bracket right_square_bracket less_than_sign greater_than_sign "
-    "left_square_bracket left_square_bracket o o L L minus equals_sign m escape"
+    "left h right l less_than_sign greater_than_sign left_curly_bracket right_curly_bracket "
+    "right home end home at escape down j up k a a a minus equals_sign m escape"
 )
 EXPLORE = Stop(
     ("ExploreScreen", "ChartScreen"),
@@ -99,9 +106,10 @@ EXPLORE = Stop(
 ROLLOUTS = Stop(
     ("RolloutsScreen",),
     f"{SECOND} enter 4",
-    f"v escape right l left h end home down j up k J J K K m m m m m D D s s s r s l s k s p "
-    "H H L t left_square_bracket left_square_bracket right_square_bracket p n at escape t t "
-    f"f f F M k M c {PANELS} {COMMON} asterisk",
+    "v escape right l left h end home down j up k n n p p m m m m m d d s s s n s "
+    "less_than_sign less_than_sign greater_than_sign left_curly_bracket right_curly_bracket t "
+    "left_square_bracket left_square_bracket right_square_bracket at escape t t "
+    f"f f F {PANELS} {COMMON} asterisk",
 )
 DIALOGUES = Stop(
     ("RolloutsScreen",), f"{SECOND} down down enter 4",
@@ -110,20 +118,21 @@ DIALOGUES = Stop(
 LAB = Stop(
     ("LabScreen",),
     f"{SECOND} enter 4 v",
-    "down j up k right l left h right backspace a right left_square_bracket "
-    "right_square_bracket n p x s s J K s r escape enter escape question_mark escape f1 escape "
+    "down j up k right l left h right backspace plus right left_square_bracket "
+    "right_square_bracket x t t t at escape enter escape question_mark escape f1 escape "
     "escape v c q",
 )
 HELP = Stop(("HelpScreen",), "1 question_mark", "slash escape down up escape")
 COMPARE = Stop(
     ("CompareScreen", "ChartScreen"),
     TWO,
-    f"{CHARTS} home c {COMMON} {PANELS} J space space b K b t t t S S plus escape T escape "
-    "v s s v v g G v n p v V v asterisk tab tab tab x enter q",
+    f"{CHARTS} home {COMMON} {PANELS} t t t plus escape T escape "
+    "right_square_bracket right_square_bracket n p left_square_bracket G "
+    "tab tab tab down space space b up b x enter q",
 )
 PICKER = Stop(
     ("Picker",), f"{TWO} plus",
-    "down up pagedown pageup end home space space plus plus asterisk asterisk slash escape enter",
+    "down up pagedown pageup end home space space ctrl+a ctrl+a slash escape enter",
 )  # fmt: skip
 NEW_RUN = Stop(
     ("NewRunScreen",),
@@ -140,12 +149,12 @@ BEGIN = Stop(
     "home enter down up slash s down slash up escape escape q",
 )  # fmt: skip
 STOPS = (
-    RUNS.then("R R"), CHAT, QUEUE, MESSAGES, WATCH.then("ctrl+o f m m"), EXPLORE, ROLLOUTS,
+    RUNS, CHAT, QUEUE, MESSAGES, WATCH.then("ctrl+o f x x"), EXPLORE, ROLLOUTS,
     DIALOGUES, LAB, HELP, COMPARE, PICKER, NEW_RUN, BEGIN,
 )  # fmt: skip
 LIVE_STOPS = (
-    RUNS.then(f"R {STEER} R"), CHAT.to(f"{CHAT.way} down"), QUEUE, MESSAGES,
-    WATCH.to("1 R home enter 1 R 3").then(f"{STEER} q 3"), EXPLORE,
+    RUNS.then(STEER), CHAT.to(f"{CHAT.way} down"), QUEUE, MESSAGES,
+    WATCH.to("1 home enter 1 3").then(f"{STEER} q 3"), EXPLORE,
     ROLLOUTS, DIALOGUES.to(f"{SECOND} down down down enter 4"), LAB, HELP, COMPARE, PICKER,
     NEW_RUN, BEGIN.to(f"{SECOND} down down down down c"),
 )  # fmt: skip
