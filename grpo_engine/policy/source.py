@@ -33,6 +33,10 @@ POSITIVE = (
     "rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon",
     "rope_theta", "max_position_embeddings",
 )  # fmt: skip
+FAULTS = {  # of mlx-lm's models
+    "phi3small": "its backward pass ends the program",
+    "recurrent_gemma": "its parameters cannot be frozen",
+}
 STARTER = EMBEDDED["starter"]
 FILES = (
     "*.json", "*.safetensors", "*.py", "tokenizer.model", "*.tiktoken", "*.txt", "*.jinja",
@@ -133,6 +137,10 @@ def check_config(folder: Path) -> None:
     except (ConfigError, ValueError, RecursionError) as error:
         raise ModelError(f"{folder / 'config.json'} cannot be read: {error}") from error
     sections = [settings] if isinstance(settings, dict) else []
+    if sections and (fault := FAULTS.get(kind := str(settings.get("model_type")))):
+        raise ModelError(
+            f"mlx-lm's model {kind} does not train: {fault}; choose another model", "model.path"
+        )
     while sections:
         section = sections.pop()
         sections += [value for value in section.values() if isinstance(value, dict)]

@@ -57,6 +57,12 @@ def test_a_missing_package_of_a_model_is_named(tmp_path: Path) -> None:
         load_policy(ModelConfig(path=str(folder)), seed=0)
 
 
+def test_a_model_whose_backward_pass_crashes_is_refused(tmp_path: Path) -> None:
+    folder = write_config(tmp_path / "model", tiny_config("phi3small"), scale=1.0)
+    with pytest.raises(ModelError, match="phi3small does not train: its backward pass"):
+        load_policy(ModelConfig(path=str(folder)), seed=0)
+
+
 def test_a_dense_model_may_have_0_experts(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "model", num_local_experts=0)
     assert load_policy(ModelConfig(path=str(folder)), seed=0).parts is not None
