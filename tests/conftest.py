@@ -33,6 +33,14 @@ def pytest_configure(config: pytest.Config) -> None:
             os.environ.pop(name, None)
 
 
+@pytest.fixture(autouse=True)
+def _kernels_stay_in_their_folder() -> Iterator[None]:
+    """Tell MLX its folder again: it follows TMPDIR, which a test may have set and put back."""
+    yield
+    if kernels.folder() is not None:
+        kernels.prepare()
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _full_collections_between_modules() -> Iterator[None]:
     """Collect between modules and freeze the survivors, such as the libraries' objects."""
