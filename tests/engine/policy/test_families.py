@@ -26,7 +26,7 @@ def test_an_architecture_trains_as_the_plain_model_does(name: str) -> None:
     assert result.decoding in ("graph", "kernels")
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("name", architectures())
 def test_each_architecture_trains_or_is_refused_in_a_sentence(name: str) -> None:
     result = in_a_process(name)
