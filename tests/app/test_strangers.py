@@ -41,7 +41,7 @@ KEYS = {
     for screen in "12345"
 }  # fmt: skip
 # keys that load a model, start a run or another program, or leave
-LEFT_OUT = {"1": "aq", "2": "LPrq", "3": "q", "4": "oq", "5": "q"}
+LEFT_OUT = {"1": "Aq", "2": "LDq", "3": "q", "4": "oq", "5": "q"}
 
 
 def more_events() -> Iterator[ev.Event]:

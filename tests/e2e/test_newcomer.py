@@ -273,7 +273,7 @@ def clone_with_another_beta(visit: Visit) -> None:
     visit.until("best reward")
     visit.press("c")
     visit.until("▌2 New▐")
-    visit.until("clone of starter")
+    visit.until("cloned run")
     visit.press("/", *"algorithm.beta", ENTER, ENTER, "\x05", "\x15", *"0.1", ENTER, "L")
     visit.until("in this process")
     visit.press("h")
