@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from grpo_engine.platform import kernels
+from grpo_tui.app.tui.garbage_collection import NEVER
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -47,6 +48,6 @@ def _full_collections_between_modules() -> Iterator[None]:
     gc.collect()
     gc.freeze()
     before = gc.get_threshold()
-    gc.set_threshold(*before[:2], 1_000_000_000)
+    gc.set_threshold(*before[:2], NEVER)
     yield
     gc.set_threshold(*before)

@@ -1,7 +1,6 @@
 """The workbench: five screens as modes, one shown run, a limited refresh rate, and the wiring."""
 
 import asyncio
-import gc
 import threading
 import time
 from collections import deque
@@ -26,6 +25,7 @@ from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.guardian import guarded
 from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.tui import messages as msg
+from grpo_tui.app.tui.garbage_collection import IdleGarbageCollection
 from grpo_tui.app.tui.key_actions import key_actions
 from grpo_tui.app.tui.lifecycle import RunApp
 from grpo_tui.app.tui.looks.themes import THEMES
@@ -132,6 +132,7 @@ class Workbench(RunApp):
         self._early: deque[events.Key] = deque()
         self._early_until = 0.0
         self._stopped = threading.Event()
+        self._garbage_collection = IdleGarbageCollection()
         self._preloading = threading.Thread(target=self._preload, name="preloading", daemon=True)
 
     # -- startup and shutdown ---------------------------------------------------------------
@@ -165,6 +166,7 @@ class Workbench(RunApp):
         self._stopped.set()
         if self._preloading.is_alive():
             self._preloading.join(1.0)  # the interpreter must not exit during an import
+        self._garbage_collection.stop()
         if self.session is not None:
             self.session.close()
         self.reader.close()
@@ -173,15 +175,14 @@ class Workbench(RunApp):
     def _preload(self) -> None:
         """Import what the first key on a screen needs, which takes 40 to 60 ms; runs on a thread.
 
-        What is loaded by then stays loaded: a collection need not scan it, which takes 100 ms.
+        What is loaded by then stays loaded: a collection need not scan it.
         """
         for name in PRELOADED:
             if self._stopped.wait(PAUSE_S):
                 return
             with suppress(Exception):  # whoever needs the module says why it cannot be loaded
                 import_module(name)
-        gc.freeze()
-        gc.enable()
+        self._garbage_collection.start()
 
     async def on_event(self, event: events.Event) -> None:
         """Note when a key or the mouse was last used: frames are more frequent after input.
@@ -238,6 +239,7 @@ class Workbench(RunApp):
         pace = max(pace, self._frame_cost / FRAMES_SHARE)
         if now - self._last_frame >= pace - FAST / 2:
             self.frame_now()
+        self._garbage_collection.poll(now - self._last_key)
 
     def frame_now(self) -> None:
         """Draw new data on the active screen."""
