@@ -118,6 +118,11 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
 
     # -- shared -----------------------------------------------------------------------------
 
+    @property
+    def is_mounted(self) -> bool:
+        """Whether its widgets are there; to Textual they are while they are being removed, too."""
+        return super().is_mounted and self.display
+
     @cached_property
     def key_bar(self) -> KeyBar:
         """The bar of keys; still there for a read that ends after the screen was taken down."""

@@ -1,5 +1,6 @@
 """Watch's charts alone: crosshair, zoom, smoothing, log axis and any metric, as on Compare."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -138,6 +139,15 @@ async def test_one_crosshair_reads_all_charts_at_one_step(store: Path) -> None:
             value = values_of(store, key)[at]
             assert with_unit(value, "") in text, key
         assert f"step {at}" in text
+
+
+async def test_curves_that_are_read_while_the_screen_closes_are_not_drawn(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await explored(app, pilot)
+        await app.pop_screen()
+        assert not screen.children
+        screen.view = replace(screen.view, charts=())  # as its worker does
 
 
 async def test_the_axis_zooms_around_the_crosshair_and_pans(store: Path) -> None:
