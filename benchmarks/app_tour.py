@@ -91,13 +91,13 @@ WATCH = Stop(
     f"{SECOND} enter 3",
     "ctrl+o a down j up k right l left h enter escape m escape "
     "tab down j up k enter 3 "
-    "tab down j up k right l left h enter 3 tab down j k up enter escape shift+tab tab "
+    "tab down j up k right l left h enter 3 tab down k j up enter escape shift+tab tab "
     "less_than_sign less_than_sign greater_than_sign left_curly_bracket right_curly_bracket "
     f"less_than_sign escape n p {PANELS} {COMMON} ctrl+c escape",
 )
 CHARTS = (
     "left h right l less_than_sign greater_than_sign left_curly_bracket right_curly_bracket "
-    "right home end home at escape down j up k a a a minus equals_sign m escape"
+    "home right end home at escape down j up k a a a minus equals_sign m escape"
 )
 EXPLORE = Stop(
     ("ExploreScreen", "ChartScreen"),
@@ -106,14 +106,14 @@ EXPLORE = Stop(
 ROLLOUTS = Stop(
     ("RolloutsScreen",),
     f"{SECOND} enter 4",
-    "v escape right l left h end home down j up k n n p p m m m m m d d s s s n s "
+    "v escape right l left h end home down j up k n n p p m m m m m d d s s s p s "
     "less_than_sign less_than_sign greater_than_sign left_curly_bracket right_curly_bracket t "
     "left_square_bracket left_square_bracket right_square_bracket at escape t t "
     f"f f F {PANELS} {COMMON} asterisk",
 )
 DIALOGUES = Stop(
     ("RolloutsScreen",), f"{SECOND} down down enter 4",
-    "pagedown pagedown pageup space space",
+    "pagedown pageup space space",
 )  # fmt: skip
 LAB = Stop(
     ("LabScreen",),
@@ -153,7 +153,7 @@ STOPS = (
     DIALOGUES, LAB, HELP, COMPARE, PICKER, NEW_RUN, BEGIN,
 )  # fmt: skip
 LIVE_STOPS = (
-    RUNS.then(STEER), CHAT.to(f"{CHAT.way} down"), QUEUE, MESSAGES,
+    RUNS.then(f"home {STEER}"), CHAT.to(f"{CHAT.way} down"), QUEUE, MESSAGES,
     WATCH.to("1 home enter 1 3").then(f"{STEER} q 3"), EXPLORE,
     ROLLOUTS, DIALOGUES.to(f"{SECOND} down down down enter 4"), LAB, HELP, COMPARE, PICKER,
     NEW_RUN, BEGIN.to(f"{SECOND} down down down down c"),
