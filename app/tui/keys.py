@@ -1,4 +1,7 @@
-"""Keys: one meaning for each on every screen, and the bindings that all panels and lists share."""
+"""Keys: the bindings that all panels share, actions without a key, and ids of earlier keymaps.
+
+A key means the same on every screen: `tests/app/tui/test_key_grammar.py` has the meaning of each.
+"""
 
 from types import MappingProxyType
 from typing import Final
@@ -7,37 +10,6 @@ from textual.binding import Binding
 
 LAST: Final = 1_000_000  # lines that home and end move by: further than any panel is long
 PAGE: Final = 10  # lines that page up and page down move by
-
-# What a key does on every screen that has it: the words its descriptions may begin with.
-MEANINGS: Final = MappingProxyType({
-    "up,k": ("up",), "down,j": ("down",), "left,h": ("left",), "right,l": ("right",),
-    "pageup": ("page",), "pagedown": ("page",), "home": ("first",), "end": ("last",),
-    "tab": ("next",), "shift+tab": ("previous",),
-    "enter": ("open", "edit", "explain", "choose", "start", "close"),
-    "escape": ("back", "cancel", "close", "stop", "leave"), "q": ("back", "cancel", "close"),
-    "space": ("mark", "switch", "hide", "unfold"),
-    "1": ("Runs",), "2": ("New",), "3": ("Watch",), "4": ("Rollouts",), "5": ("Compare",),
-    "ctrl+o": ("jump",), "ctrl+p": ("palette",), "ctrl+c": ("copy",),
-    "exclamation_mark": ("messages", "close"),
-    "slash": ("find", "filter"), "z": ("zoom",), "Z": ("all",), "X": ("hide",),
-    "left_parenthesis": ("smaller",), "right_parenthesis": ("larger",),
-    "y": ("copy",), "e": ("export",), "question_mark,f1": ("explain", "close"),
-    "n": ("next prompt",), "p": ("previous prompt",),
-    "less_than_sign": ("previous step",), "greater_than_sign": ("next step",),
-    "left_curly_bracket": ("ten",), "right_curly_bracket": ("ten",), "at": ("step",),
-    "left_square_bracket": ("previous page", "previous variant", "same prompt"),
-    "right_square_bracket": ("page", "variant", "same prompt"),
-    "m": ("metrics", "columns", "heat"), "s": ("sort",), "t": ("kind", "values", "scope"),
-    "f": ("next clipped",), "F": ("previous clipped",), "d": ("compare", "diff"),
-    "g": ("group",), "G": ("sweep",), "asterisk": ("pin",), "plus": ("add",),
-    "minus": ("less", "slower"), "equals_sign": ("more", "faster"),
-    "a": ("axis",), "b": ("baseline",), "x": ("remove", "mute"), "u,ctrl+z": ("undo",),
-    "backspace": ("reset",), "c": ("clone",), "r": ("resume", "run"), "full_stop": ("pause",),
-    "w": ("checkpoint", "save"), "S": ("stop",), "L,f5": ("launch",), "v": ("what if",),
-    "A": ("ask",), "i": ("name",), "Q": ("queue", "close"), "P": ("play",), "T": ("threshold",),
-    "o": ("pager",), "D": ("download",), "ctrl+n": ("new dialogue",),
-    "ctrl+a": ("mark",),
-})  # fmt: skip
 
 # Ids of bindings in keymaps of earlier versions, and the ids that have their actions now.
 EARLIER_IDS: Final = MappingProxyType({

@@ -93,12 +93,7 @@ def compare(
     """
     from grpo_tui.experiments.compare.runs import compare as compare_runs
 
-    if example and (as_csv or as_md or grid or at or reach):
-        raise typer.BadParameter("--example prints answers as text or JSON: leave the rest out")
-    if grid and (as_md or at or reach):
-        raise typer.BadParameter(
-            "--grid prints a table, JSON or CSV: leave --md, --at and --reach out"
-        )
+    _check_options(example, grid, as_csv, not_of_grids=bool(as_md or at or reach))
     axis, value = _equal_work(at)
     with reading(db) as reader:
         selected, base = _resolved(reader, runs, baseline)
@@ -117,6 +112,17 @@ def compare(
     if as_json:
         return print_json(comparison_json(result, all_settings))
     return _print_rows(flat_rows(result, all_settings), as_csv=as_csv, raw=raw)
+
+
+def _check_options(
+    example: str, grid: list[str] | None, as_csv: bool, *, not_of_grids: bool
+) -> None:
+    if example and (as_csv or grid or not_of_grids):
+        raise typer.BadParameter("--example prints answers as text or JSON: leave the rest out")
+    if grid and not_of_grids:
+        raise typer.BadParameter(
+            "--grid prints a table, JSON or CSV: leave --md, --at and --reach out"
+        )
 
 
 def _resolved(

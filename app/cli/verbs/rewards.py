@@ -123,36 +123,13 @@ def try_(
 
     Exit status 1 where it failed. Example: grpo-tui rewards test mine.py:brevity -c "Yes."
     """
-    from grpo_engine.errors import RewardError
-    from grpo_engine.platform.scratch import scratch
     from grpo_engine.rewards.builtins import BUILT_IN
-    from grpo_engine.rewards.client import RewardClient
-    from grpo_engine.rollouts.prompts import reward_completion, reward_prompt
     from grpo_engine.tasks.base import RewardSpec
 
     prompts, columns = _inputs(prompt, task, chat)
     columns |= _pairs(column, "--column")
-    count = len(completion)
-    texts = [reward_completion(prompts, text) for text in completion]
     spec = RewardSpec(name=name, options=_pairs(option, "--option"))
-    with scratch("rewards") as folder:
-        log = folder / "rewards.log"
-        try:
-            with RewardClient([spec], folder, time_limit) as client:
-                client.check(list(columns), "the data given")
-                # At step 0 an error of one function would end the trial; later it is only reported.
-                (outcome,) = client.score(
-                    [reward_prompt(prompts)] * count,
-                    texts,
-                    [list(text.encode("utf-8", "surrogatepass")) for text in completion],
-                    {key: [value] * count for key, value in columns.items()},
-                    {"global_step": 1, "max_steps": 1, "epoch": 0.0},
-                )
-                (title,) = client.names
-        except RewardError as error:
-            # the log goes with the folder, so that what it says is said here
-            raise RewardError(str(error).replace(f"; see {log}", "") + _tail(log)) from error
-        printed = _text_of(log)
+    title, outcome, printed = _score(spec, prompts, columns, completion, time_limit)
     report(title, outcome, completion, printed, as_json)
     if not as_json and name not in BUILT_IN:
         form, alternative = (
@@ -164,6 +141,36 @@ def try_(
         )
     if outcome.problems:
         raise typer.Exit(exit_codes.FAILED)
+
+
+def _score(
+    spec: Any, prompts: Any, columns: dict[str, Any], completions: list[str], time_limit: float
+) -> tuple[str, Any, str]:
+    """Call the function; return its title, its outcome, and what it printed."""
+    from grpo_engine.errors import RewardError
+    from grpo_engine.platform.scratch import scratch
+    from grpo_engine.rewards.client import RewardClient
+    from grpo_engine.rollouts.prompts import reward_completion, reward_prompt
+
+    count = len(completions)
+    with scratch("rewards") as folder:
+        log = folder / "rewards.log"
+        try:
+            with RewardClient([spec], folder, time_limit) as client:
+                client.check(list(columns), "the data given")
+                # At step 0 an error of one function would end the trial; later it is only reported.
+                title = client.names[0]
+                (outcome,) = client.score(
+                    [reward_prompt(prompts)] * count,
+                    [reward_completion(prompts, text) for text in completions],
+                    [list(text.encode("utf-8", "surrogatepass")) for text in completions],
+                    {key: [value] * count for key, value in columns.items()},
+                    {"global_step": 1, "max_steps": 1, "epoch": 0.0},
+                )
+        except RewardError as error:
+            # the log goes with the folder, so that what it says is said here
+            raise RewardError(str(error).replace(f"; see {log}", "") + _tail(log)) from error
+        return title, outcome, _text_of(log)  # all of it, now that the process has ended
 
 
 def _text_of(log: Path) -> str:

@@ -44,17 +44,11 @@ def rollouts(
     Example: grpo-tui rollouts @last --search '<answer>' --sort reward --limit 10
     """
     from grpo_engine.errors import quoted
-    from grpo_tui.experiments.errors import QueryError
     from grpo_tui.experiments.search import search as find
 
-    if sort and sort not in SORTS:
-        raise QueryError(
-            f"rollouts cannot be sorted by {quoted(sort)}; choose from {', '.join(SORTS)}"
-        )
     if mode and not search:
         raise typer.BadParameter("--mode goes with --search TEXT")
-    if origin not in ("", "train", "eval", "pinned"):
-        raise QueryError(f"there is no origin {quoted(origin)}; choose train, eval or pinned")
+    _check_choices(sort, origin)
     with reading(db) as reader:
         target = reader.resolve(run)
         hits: list[SearchHit] = []
@@ -73,6 +67,27 @@ def rollouts(
             rows = _of_step(reader, target, step, group, origin)
             more = bool(limit) and len(rows) > limit
             rows = _sorted(rows, sort)[: limit or None]
+    print_rows(rows, as_json=as_json, as_csv=as_csv, table=_table(rows, hits), raw=raw)
+    if not rows:
+        print_stderr("no rollouts" + (f" with {quoted(search)}" if search else " there"))
+    elif more:
+        print_stderr(f"the first {limit}; --limit 0 gives all")
+
+
+def _check_choices(sort: str, origin: str) -> None:
+    from grpo_engine.errors import quoted
+    from grpo_tui.experiments.errors import QueryError
+
+    if sort and sort not in SORTS:
+        raise QueryError(
+            f"rollouts cannot be sorted by {quoted(sort)}; choose from {', '.join(SORTS)}"
+        )
+    if origin not in ("", "train", "eval", "pinned"):
+        raise QueryError(f"there is no origin {quoted(origin)}; choose train, eval or pinned")
+
+
+def _table(rows: list[dict[str, Any]], hits: "Sequence[SearchHit]") -> list[dict[str, Any]]:
+    """The columns for people; a text that was searched shows its match."""
     table = [
         {
             "step": row["step"], "group": row["group"], "answer": row["index"],
@@ -83,11 +98,7 @@ def rollouts(
     ]  # fmt: skip
     for line, hit in zip(table, hits, strict=False):
         line[hit.where] = "".join(excerpt(hit.text, hit.start, hit.end, EXCERPT))
-    print_rows(rows, as_json=as_json, as_csv=as_csv, table=table, raw=raw)
-    if not rows:
-        print_stderr("no rollouts" + (f" with {quoted(search)}" if search else " there"))
-    elif more:
-        print_stderr(f"the first {limit}; --limit 0 gives all")
+    return table
 
 
 def _of_step(

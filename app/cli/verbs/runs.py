@@ -15,9 +15,9 @@ from grpo_tui.app.cli.store_access import reading, resolve_all, writing
 from grpo_tui.app.text.stderr import print_stderr
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from grpo_tui.experiments.values import RunSummary
+    from grpo_tui.experiments.values import AlertView, RunSummary
 
 ALERT_FIELDS = (
     "key", "rule", "severity", "first_step", "last_step", "count", "value", "limit", "group",
@@ -144,26 +144,30 @@ def show(
             }
         )  # fmt: skip
         return
-    plain = {
+    fields = {
         name: value for name, value in row.items() if " " not in name and value not in ("", None)
     }
     if detail.descent:
-        plain["begun from"] = detail.descent
-    print_table([{"field": name, "value": value} for name, value in plain.items()])
+        fields["begun from"] = detail.descent
+    print_table([{"field": name, "value": value} for name, value in fields.items()])
     print()
     _print_settings(detail.settings, all_settings)
     print()
     _print_metrics(detail.summary)
-    for alert in alerts:
-        print_text(f"\n{alert.severity} {alert.rule} ({alert.count} x, steps {alert.first_step} to "
-             f"{alert.last_step}{', muted' if alert.muted else ''}): {alert.explanation} "
-             f"{alert.remedy}")  # fmt: skip
+    _print_alerts(alerts)
     if mortem is not None:
         print_text(
             f"\n{summary.status}: {mortem.cause}\n"
             f"last step {mortem.last_step}, checkpoint at {mortem.checkpoint_step}, "
             f"{mortem.steps_to_redo} steps to redo: grpo-tui resume {summary.id}"
         )
+
+
+def _print_alerts(alerts: "Sequence[AlertView]") -> None:
+    for alert in alerts:
+        print_text(f"\n{alert.severity} {alert.rule} ({alert.count} x, steps {alert.first_step} to "
+             f"{alert.last_step}{', muted' if alert.muted else ''}): {alert.explanation} "
+             f"{alert.remedy}")  # fmt: skip
 
 
 def _print_metrics(run: "RunSummary") -> None:

@@ -23,7 +23,8 @@ from grpo_tui.app.tui.store.writes import shared_tags
 from grpo_tui.app.tui.textual_private.screens import Dialog
 from grpo_tui.app.tui.widgets.field import Field
 from grpo_tui.app.tui.widgets.key_bar import KeyBar
-from grpo_tui.app.tui.widgets.panel import Line, Panel, paragraph
+from grpo_tui.app.tui.widgets.list_panel import ListPanel
+from grpo_tui.app.tui.widgets.panel import Line, paragraph
 from grpo_tui.experiments.errors import StoreError
 from grpo_tui.experiments.values import QueueItemView, RunSummary
 
@@ -38,20 +39,18 @@ EMPTY = "The queue is empty. New run (2) and `grpo-tui sweep` add runs to it."
 NEED_ITEMS = frozenset({"start_worker", "remove", "train_anyway"})
 
 
-class QueuePanel(Panel):
+class QueuePanel(ListPanel):
     """One line per run in the queue."""
 
-    navigable = True
     items: reactive[tuple[QueueItemView, ...]] = reactive(())
-    cursor: reactive[int] = reactive(0)
+
+    def count(self) -> int:
+        return len(self.items)
 
     @property
     def item(self) -> QueueItemView | None:
         """The run under the cursor."""
-        return self.items[min(self.cursor, len(self.items) - 1)] if self.items else None
-
-    def action_move(self, rows: int, columns: int) -> None:  # noqa: ARG002 - the base class has it
-        self.cursor = max(0, min(len(self.items) - 1, self.cursor + rows))
+        return self.items[self.selected] if self.items else None
 
     def paint(self, width: int, height: int) -> list[Line]:
         """State, name, differing settings, and the run it became; below, a note that is cut."""
@@ -64,10 +63,10 @@ class QueuePanel(Panel):
         if cell_len(self.item.note) > note_width:
             details = [[], *paragraph(self.item.note, width, height // 2, palette.text)]
         height -= len(details)
-        top = max(0, self.cursor - height + 1)
+        top = max(0, self.selected - height + 1)
         lines: list[Line] = []
         for index, item in enumerate(self.items[top : top + height], top):
-            background = palette.cursor if index == self.cursor else palette.paper
+            background = palette.cursor if index == self.selected else palette.paper
             settings = ", ".join(f"{path}={value}" for path, value in item.settings.items())
             lines.append([
                 (pad(item.state, 11), style(palette.label, background)),

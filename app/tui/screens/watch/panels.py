@@ -35,6 +35,7 @@ from grpo_tui.app.tui.screens.watch.state import (
 )
 from grpo_tui.app.tui.widgets.charts.plot import step_axis
 from grpo_tui.app.tui.widgets.charts.stack import ChartStack, side_by_side
+from grpo_tui.app.tui.widgets.list_panel import ListPanel
 from grpo_tui.app.tui.widgets.panel import Line, Panel, paragraph
 from grpo_tui.experiments.values import AlertView
 
@@ -45,50 +46,13 @@ ALERT_LINES = 3  # of an alert, unless the panel is high
 ORIGINS = {"train": "prompt", "eval": "held-out problem", "pinned": "pinned prompt"}
 
 
-class ListPanel(Panel):
-    """A panel with a cursor on one of its items; enter or a second click opens it."""
+class SnapshotList(ListPanel):
+    """A list of what is in a snapshot."""
 
-    navigable = True
     snapshot: reactive[Snapshot] = reactive(Snapshot, always_update=True)
-    cursor: reactive[int] = reactive(0)
-
-    def __init__(self, title: str, **kwargs: Any) -> None:
-        super().__init__(title, **kwargs)
-        self._top = 0  # the first visible item
-        self._items: list[int | None] = []  # of each line
-
-    def count(self) -> int:
-        """The number of items."""
-        raise NotImplementedError
-
-    @property
-    def selected(self) -> int:
-        """The item under the cursor; the last one if there are fewer now."""
-        return max(0, min(self.cursor, self.count() - 1))
-
-    def action_move(self, rows: int, columns: int) -> None:  # noqa: ARG002 - the base class has it
-        """Move the cursor."""
-        self.cursor = max(0, min(self.count() - 1, self.selected + rows))
-
-    def action_open(self) -> None:
-        """Open or explain the item under the cursor."""
-        raise NotImplementedError
-
-    def on_click(self, event: events.Click) -> None:
-        """Choose the clicked item; a second click opens it."""
-        row = self.inside(event.offset).y
-        item = self._items[row] if 0 <= row < len(self._items) else None
-        if item is not None:
-            self.choose(item)
-            if event.chain == 2:
-                self.action_open()
-
-    def choose(self, item: int) -> None:
-        """Move the cursor to an item."""
-        self.cursor = item
 
 
-class Curves(ChartStack, ListPanel):
+class Curves(ChartStack, SnapshotList):
     """The charts of a run, with a cursor for `?`; scrolls with the cursor."""
 
     two_columns = 76
@@ -171,7 +135,7 @@ class Curves(ChartStack, ListPanel):
             self.cursor = at[0]
 
 
-class Answers(ListPanel):
+class Answers(SnapshotList):
     """The answers to one prompt, one below the other, updated live."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -258,7 +222,7 @@ class Answers(ListPanel):
         return self.group.rollouts[self.selected].text if self.group else ""
 
 
-class Groups(ListPanel):
+class Groups(SnapshotList):
     """All prompts of the step in an overview; the cursor is on an answer of the one in focus."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -351,7 +315,7 @@ def _answers(snapshot: Snapshot) -> int:
     return max((len(group.rollouts) for group in snapshot.groups), default=0)
 
 
-class AlertsLog(ListPanel):
+class AlertsLog(SnapshotList):
     """Active alerts, then the log, newest first."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

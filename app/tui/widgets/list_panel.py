@@ -1,0 +1,50 @@
+"""ListPanel: a panel whose lines are items with a cursor."""
+
+from typing import Any
+
+from textual import events
+from textual.reactive import reactive
+
+from grpo_tui.app.tui.widgets.panel import Panel
+
+
+class ListPanel(Panel):
+    """A panel with a cursor on one of its items; enter or a second click opens it."""
+
+    navigable = True
+    cursor: reactive[int] = reactive(0)
+
+    def __init__(self, title: str, **kwargs: Any) -> None:
+        super().__init__(title, **kwargs)
+        self._top = 0  # the first visible item
+        self._items: list[int | None] = []  # of each line
+
+    def count(self) -> int:
+        """The number of items."""
+        raise NotImplementedError
+
+    @property
+    def selected(self) -> int:
+        """The item under the cursor; the last one if there are fewer now."""
+        return max(0, min(self.cursor, self.count() - 1))
+
+    def action_move(self, rows: int, columns: int) -> None:  # noqa: ARG002 - the base class has it
+        """Move the cursor."""
+        self.cursor = max(0, min(self.count() - 1, self.selected + rows))
+
+    def action_open(self) -> None:
+        """Open or explain the item under the cursor."""
+        raise NotImplementedError
+
+    def on_click(self, event: events.Click) -> None:
+        """Choose the clicked item; a second click opens it."""
+        row = self.inside(event.offset).y
+        item = self._items[row] if 0 <= row < len(self._items) else None
+        if item is not None:
+            self.choose(item)
+            if event.chain == 2:
+                self.action_open()
+
+    def choose(self, item: int) -> None:
+        """Move the cursor to an item."""
+        self.cursor = item
