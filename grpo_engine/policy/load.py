@@ -64,7 +64,6 @@ def load_policy(config: ModelConfig, *, seed: int, critic: bool = False) -> Poli
 
 
 HELP = {
-    "metal": "it runs on Apple silicon only",
     "gathermm": "experts' products are in float32 on this device; set model.dtype to float32",
     "vjp": "it uses a kernel that has no gradient; train a model of another kind",
 }

@@ -10,7 +10,7 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx_lm.models.switch_layers import QuantizedSwitchLinear
+from mlx_lm.models.switch_layers import QuantizedSwitchLinear, SwitchLinear
 from mlx_lm.utils import dequantize_model, load_model, load_tokenizer
 
 from grpo_engine.config.safe_yaml import read_text
@@ -20,6 +20,7 @@ from grpo_engine.platform import kernels
 from grpo_engine.platform.formats import STORED, auto_format
 from grpo_engine.platform.library_logs import escape_library_logs
 from grpo_engine.policy.embedded import EMBEDDED, local_folder
+from grpo_engine.policy.repairs import repair
 from grpo_engine.policy.trees import flatten
 
 # the largest numbers of a model's config.json, far above any that fits a machine
@@ -34,8 +35,11 @@ POSITIVE = (
     "rope_theta", "max_position_embeddings",
 )  # fmt: skip
 FAULTS = {  # of mlx-lm's models
+    "bitnet": "its layers are a Metal kernel without a gradient",
+    "deepseek_v41": "its attention has no gradient",
+    "muse_spark": "its layers are Metal kernels without a gradient",
     "phi3small": "its backward pass ends the program",
-    "recurrent_gemma": "its parameters cannot be frozen",
+    "prism_hadamard_qwen35": "its packed layers take no adapter",
 }
 STARTER = EMBEDDED["starter"]
 FILES = (
@@ -111,11 +115,14 @@ def load_parts(
     try:
         with redirect_stdout(said):  # mlx-lm prints which package a model needs, and exits
             model, settings = load_model(folder, lazy=True, trust_remote_code=trust)
+        repair(model)
         tokenizer = load_tokenizer(
             folder, {"trust_remote_code": trust}, eos_token_ids=settings.get("eos_token_id")
         )
     except SystemExit as error:
-        raise ModelError(f"the model in {folder} cannot be loaded: {said.getvalue()}") from error
+        raise ModelError(
+            f"the model in {folder} cannot be loaded: {said.getvalue().strip()}"
+        ) from error
     except Exception as error:  # tokenizers raises nothing narrower
         raise ModelError(f"the model in {folder} cannot be loaded: {first_line(error)}") from error
     notes = _dequantise(model, config) + _set_dtype(model, config)
@@ -204,6 +211,12 @@ def _set_dtype(model: nn.Module, config: ModelConfig) -> list[str]:
         return []
     model.set_dtype(getattr(mx, dtype))
     if dtype != "float32" and on_cpu():
+        if any(isinstance(module, SwitchLinear) for module in model.modules()):
+            raise ModelError(
+                f"mlx-lm's model {model.model_type} does not train here: its experts' products "
+                "are in float32 on this device; set model.dtype to float32",
+                "model.dtype",
+            )
         return [f"model.dtype {dtype} is slow on this device; float32 is many times faster"]
     return []
 
