@@ -24,7 +24,7 @@ from grpo_tui.app.text.safe_text import cell_len, clip, safe, wrap
 from grpo_tui.app.tui.keys import NAVIGATION
 from grpo_tui.app.tui.looks.colours import Palette, palette_of, style
 
-Span = tuple[str, Style | None]
+Span = tuple[str, Style | int | None]  # safe text with its style, or its colour alone
 Line = list[Span]
 
 BLACK = Color(0, 0, 0)  # no filter in use looks at the background
@@ -147,7 +147,7 @@ class Panel(Widget, can_focus=True):
         # a line with unchanged spans keeps its strip, as most lines do most of the time
         same = self._drawn_for == self._key() and len(self._painted) == len(lines)
         old, first = (self._painted, int(self.framed)) if same else ([], 0)
-        edge = [("│", style(self._frame_colour(palette)))] if self.framed else []
+        edge: Line = [("│", self._frame_colour(palette))] if self.framed else []
         strips = [
             self._strips[y + first] if y < len(old) and old[y] == line
             else _strip([*edge, *_fitted(line, width), *edge], base)
@@ -164,7 +164,7 @@ class Panel(Widget, can_focus=True):
         return palette.focus if self.has_focus_within else palette.border
 
     def _frame_top(self, palette: Palette, base: Style) -> Strip:
-        line = style(self._frame_colour(palette))
+        line = self._frame_colour(palette)
         width = self.size.width
         focus = self.has_focus_within
         head = style(palette.headline if focus else palette.label, bold=focus)
@@ -172,19 +172,19 @@ class Panel(Widget, can_focus=True):
         spans: Line = [("╭─", line)]
         if title:
             spans += [(f" {title} ", head)]
-        used = sum(cell_len(text) for text, _ in spans)
+        used = cells(spans)
         note = clip(self.note, width - used - 4)
         if note and note != "…":
             note = f" {note} "
             spans += [("─" * (width - used - cell_len(note) - 2), line),
-                      (note, style(palette.label)), ("─╮", line)]  # fmt: skip
+                      (note, palette.label), ("─╮", line)]  # fmt: skip
         else:
             spans += [("─" * max(0, width - used - 1), line), ("╮", line)]
         return _strip(spans, base)
 
     def _frame_bottom(self, palette: Palette, base: Style) -> Strip:
-        line = style(self._frame_colour(palette))
-        return _strip([("╰" + "─" * max(0, self.size.width - 2) + "╯", line)], base)
+        width = max(0, self.size.width - 2)
+        return _strip([(f"╰{'─' * width}╯", self._frame_colour(palette))], base)
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """Lines for the compositor; overrides Textual, whose borders and padding no panel has."""
@@ -235,10 +235,27 @@ class Panel(Widget, can_focus=True):
 
 def paragraph(text: str, width: int, most: int, colour: int) -> list[Line]:
     """Text in one colour, wrapped into at most `most` lines."""
-    return [[(part, style(colour))] for part in wrap(text, width, most)]
+    return [[(part, colour)] for part in wrap(text, width, most)]
 
 
-def _fitted(line: Iterable[Span], width: int) -> Line:
+def cells(line: Line) -> int:
+    """The width of a line."""
+    return sum(cell_len(text) for text, _ in line)
+
+
+def list_row(line: Line, width: int, palette: Palette, *, selected: bool) -> Line:
+    """A row of a list, on the colour of the cursor if it is selected."""
+    if not selected:
+        return line
+    back = style(None, palette.cursor)
+    spans: Line = [
+        (text, style(look, palette.cursor) if isinstance(look, int) else (look or back) + back)
+        for text, look in line
+    ]
+    return [*spans, (" " * (width - cells(line)), back)]
+
+
+def _fitted(line: Line, width: int) -> Line:
     """Spans cut or padded to `width` cells; a cut line ends in `…`.
 
     Spans should be safe already; any unsafe one is escaped here.
@@ -246,8 +263,7 @@ def _fitted(line: Iterable[Span], width: int) -> Line:
     spans: Line = []
     used = 0
     line = [(safe(text) if HIDDEN.search(text) else text, look) for text, look in line]
-    total = sum(cell_len(text) for text, _ in line)
-    room = width if total <= width else width - 1
+    room = width if cells(line) <= width else width - 1
     for text, look in line:
         length = cell_len(text)
         if used + length > room:
@@ -270,6 +286,5 @@ def _take(text: str, width: int) -> str:
 
 
 def _strip(spans: Iterable[Span], base: Style) -> Strip:
-    return Strip(
-        [Segment(text, base + look if look is not None else base) for text, look in spans if text]
-    )
+    looks = ((text, style(look) if isinstance(look, int) else look) for text, look in spans if text)
+    return Strip([Segment(text, base + look if look else base) for text, look in looks])

@@ -6,8 +6,7 @@ import re
 import shlex
 import subprocess
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +23,7 @@ from grpo_engine.events import Origin
 from grpo_tui.app.feed.feed import StartingFeed
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.inspector.groups import Order, letter, ordered
-from grpo_tui.app.inspector.highlights import (
+from grpo_tui.app.inspector.measures import (
     MEASURES,
     Cursor,
     Highlight,
@@ -32,30 +31,30 @@ from grpo_tui.app.inspector.highlights import (
     in_order,
     next_highlight,
 )
+from grpo_tui.app.text.numbers import clamped
 from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.dialogs.choices import Choice
 from grpo_tui.app.tui.keys import LAST, PAGE, unbound
-from grpo_tui.app.tui.looks.colours import style
 from grpo_tui.app.tui.messages import RolloutOpened
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
 from grpo_tui.app.tui.screens.rollouts import render
 from grpo_tui.app.tui.screens.rollouts.state import (
+    NO_GROUPS,
     ONCE,
     ORIGINS,
     RunInfo,
     Search,
-    Searcher,
     StepGroups,
     View,
     load_group,
     load_highlights,
     load_step,
     run_info,
-    visit_near,
+    search,
 )
+from grpo_tui.app.tui.store.reader import reporting
 from grpo_tui.app.tui.widgets.panel import Line, Panel, paragraph
-from grpo_tui.experiments.errors import StoreError
 from grpo_tui.experiments.values import GroupView
 
 HINTS: Final[dict[Measure, str]] = {
@@ -73,7 +72,6 @@ NEED_ANSWERS = frozenset({"prompt(1)", "highlight(1)", "lab", "sort", "heat", "v
 START: Cursor = (-1, -1, -1)  # before the first highlight of a step
 TYPING_S = 0.25  # without a key before a search begins
 NO_RUN = "No run is open. Press 1 for the list of runs, then ⏎ on one."
-NO_GROUPS = "No answers are recorded. The first appear once a step has ended; 3 shows the run."
 
 
 class ViewPanel(Panel):
@@ -168,7 +166,7 @@ class AnswerPanel(ViewPanel):
     def __init__(self, title: str = "", **kwargs: Any) -> None:
         super().__init__(title, **kwargs)
         self._text_top = 2  # the line on which the text begins
-        self._drawn: list[render.TextRow] = []  # by line from there on
+        self._drawn: list[render.TextRow] = []  # of each line from there on
 
     def topic(self) -> str:
         return "panel:tokens"
@@ -199,7 +197,7 @@ class AnswerPanel(ViewPanel):
         left = max(render.NUMBER_LINES, space - len(text))
         if len(foot) > left:
             more = f"… {len(foot) - left + 1} more lines; z makes room"
-            foot = [*foot[: left - 1], [(more, style(palette.label))]]
+            foot = [*foot[: left - 1], [(more, palette.label)]]
         lines = [*head, *text, [], *foot, []]
         return lines + render.sibling_lines(view, width, height - len(lines), palette)
 
@@ -230,23 +228,20 @@ class AnswerPanel(ViewPanel):
         answer, step = view.answer, view.step
         if answer is None or step is None or answer.row is None or not answer.row.ids:
             text = "" if view.loaded else "reading the token numbers"
-            return [[(text, style(self.palette.label))]]
+            return [[(text, self.palette.label)]]
         return render.token_lines(answer, view.token, step.run, width, self.palette)
 
     def _text(self, width: int, height: int) -> list[Line]:
         view, palette = self.view, self.palette
-        rows = render.text_rows(view, width, palette)
-        shading = view.heat(view.answer)
-        row_height = 2 if shading else 1
-        indices = render.visible_rows(rows, view.token, row_height, height, self._top)
+        rows, shades = render.text_rows(view, width, palette), view.shades(view.answer_at)
+        indices = render.visible_rows(rows, view.token, 2 if shades else 1, height, self._top)
         self._top = indices.start
-        lines: list[Line] = []
-        self._drawn = []
-        for row in rows[indices.start : indices.stop]:
-            drawn = render.row_lines(view, row, shading, palette)
-            lines += drawn
-            self._drawn += [row] * len(drawn)
-        return lines
+        drawn = [
+            (row, render.row_lines(view, row, shades, palette))
+            for row in rows[indices.start : indices.stop]
+        ]
+        self._drawn = [row for row, lines in drawn for _ in lines]
+        return [line for _, lines in drawn for line in lines]
 
     def on_click(self, event: events.Click) -> None:
         """Choose the clicked token, or the first one of a clicked turn."""
@@ -255,10 +250,9 @@ class AnswerPanel(ViewPanel):
         if not 0 <= line < len(self._drawn):
             return
         row, end = self._drawn[line], 0
-        if isinstance(row, render.Note):
+        if not row.pieces:
             self.post_message(self.Clicked(row.token))
-            return
-        for piece in row:
+        for piece in row.pieces:
             end += piece.cells
             if point.x < end:
                 self.post_message(self.Clicked(piece.token))
@@ -411,22 +405,12 @@ class RolloutsScreen(WorkbenchScreen):
         if run is not None or step is not None or self.view.step is None:
             self.opening = worker
 
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        """Report that something cannot be read; end quietly if it is no longer needed."""
-        try:
-            yield
-        except StoreError as error:
-            self.notify(str(error), severity="error", markup=False)
-        except (asyncio.CancelledError, InterruptedError):
-            return
-
     @work(exclusive=True, group="step")
     async def _read_step(
         self, run: int | None, step: int | None, origin: Origin, at: tuple[int, int] | None
     ) -> None:
         ask = self.workbench.reader.ask
-        with self._reading():
+        with reporting(self):
             info = self._run
             if info is None or (run is not None and run != info.key):
                 info = self._run = await ask(partial(run_info, run=run or 0), "run")
@@ -454,7 +438,7 @@ class RolloutsScreen(WorkbenchScreen):
     @work(exclusive=True, group="group")
     async def _read_group(self, group: GroupView) -> None:
         step = self.view.step
-        with self._reading():
+        with reporting(self):
             if step is not None:
                 read = partial(load_group, step=step, group=group)
                 detail = await self.workbench.reader.ask(read, "group")
@@ -518,7 +502,7 @@ class RolloutsScreen(WorkbenchScreen):
         step = self.view.step
         if step is None:
             return
-        origins = [o for o in ORIGINS if o in ("train", step.origin) or step.counts[o]]
+        origins = [o for o in ORIGINS if o in ("train", step.origin) or step.steps_of[o]]
         origin = origins[(origins.index(step.origin) + 1) % len(origins)]
         self._following = origin == "train"
         self._load(None, None, origin)
@@ -529,13 +513,16 @@ class RolloutsScreen(WorkbenchScreen):
         """Go to the same prompt at another step."""
         group, visit = self.view.group, self.view.visit(by)
         if visit is not None:
-            self._following = False
-            self._load(None, visit.step, visit.origin, (visit.index, self.view.answer_at))
+            self._visit(visit.step, visit.origin, visit.index)
         elif group is not None and self.view.visit(-by) is not None:
             when = "before" if by < 0 else "after"
             self.notify(f"This prompt was not sampled {when} step {group.step}.")
         else:
             self.notify(f"{ONCE}; t shows pinned prompts, sampled at many.")
+
+    def _visit(self, step: int, origin: Origin, index: int) -> None:
+        self._following = False
+        self._load(None, step, origin, (index, self.view.answer_at))
 
     def action_visit_at(self) -> None:
         """Ask for a step, and go to the same prompt there."""
@@ -544,30 +531,23 @@ class RolloutsScreen(WorkbenchScreen):
         self.app.push_screen(Ask("this prompt at another step", hint), self._typed_step)
 
     def _typed_step(self, text: str | None) -> None:
-        group, step = self.view.group, self.view.step
-        typed = re.fullmatch(r"([+-]?)(\d+)", (text or "").strip())
-        if typed and group is not None and step is not None:
-            start = group.step if typed[1] else 0
-            self._go_to_visit(step.run.key, group, start + int(f"{typed[1]}{typed[2]}"))
-        elif text is not None:
-            problem = f"“{text}” is no step" if text.strip() else "No step was typed"
-            self.notify(f"{problem}: 150 is one, -50 is 50 steps back.", markup=False)
-
-    @work(exclusive=True, group="visit")
-    async def _go_to_visit(self, run: int, group: GroupView, at: int) -> None:
-        with self._reading():
-            read = partial(visit_near, run=run, group=group, at=at)
-            visit = await self.workbench.reader.ask(read, "visit")
-            if isinstance(visit, str):
-                self.notify(visit)
-                return
-            step, origin, index = visit
-            if origin != group.origin:
-                self.notify(f"{ONCE}: this is a pinned one, at step {step}.")
-            elif step != at:
-                self.notify(f"The nearest step with this prompt is {step}.")
-            self._following = False
-            self._load(None, step, origin, (index, self.view.answer_at))
+        typed, group = re.fullmatch(r"([+-]?)(\d+)", (text or "").strip()), self.view.group
+        if typed is None or group is None:
+            if text is not None:
+                problem = f"“{text}” is no step" if text.strip() else "No step was typed"
+                self.notify(f"{problem}: 150 is one, -50 is 50 steps back.", markup=False)
+            return
+        at = int(f"{typed[1]}{typed[2]}") + (group.step if typed[1] else 0)
+        visit = self.view.visit_near(at)
+        if isinstance(visit, str):
+            self.notify(visit)
+            return
+        step, origin, _ = visit
+        if origin != group.origin:
+            self.notify(f"{ONCE}: this is a pinned one, at step {step}.")
+        elif step != at:
+            self.notify(f"The nearest step with this prompt is {step}.")
+        self._visit(*visit)
 
     # -- clipped tokens and other highlights ------------------------------------------------
 
@@ -593,7 +573,7 @@ class RolloutsScreen(WorkbenchScreen):
     @work(exclusive=True, group="highlight")
     async def _go_to_highlight(self, step: StepGroups, by: int, cursor: Cursor) -> None:
         measure, highlights = self.view.measure, self.view.highlights
-        with self._reading():
+        with reporting(self):
             if highlights is None:
                 highlights = await self._highlights(step)
             groups = [group.index for group in self.view.groups]
@@ -663,7 +643,7 @@ class RolloutsScreen(WorkbenchScreen):
             lab = LabScreen(step, self.view.group, self.view.answer_at, self.snapshot)
             self.app.push_screen(lab)
         else:
-            twice = step is not None and step.origin == "pinned" and step.counts["eval"]
+            twice = step is not None and step.origin == "pinned" and step.steps_of["eval"]
             self.notify(f"The lab needs training prompts: t{' twice' if twice else ''} shows them.")
 
     def action_pager(self) -> None:
@@ -697,27 +677,27 @@ class RolloutsScreen(WorkbenchScreen):
     def find(self, text: str) -> None:
         """Search all answers and prompts of the run once the user stops typing."""
         self.workers.cancel_group(self, "search")
-        search = None
-        if self._run is not None and text.strip():
-            search = Search(text=text)
+        new = Search(text=text) if self._run is not None and text.strip() else None
+        self.view = replace(self.view, search=new, hit=0)
+        if self._run is not None and new is not None:
             self._search(self._run, text)
-        self.view = replace(self.view, search=search, hit=0)
 
     @work(exclusive=True, group="search")
     async def _search(self, run: RunInfo, text: str) -> None:
-        searcher = Searcher(run, text)
-        with self._reading():
+        with reporting(self):
             await self.typing_pause()
-            while not searcher.result.done and self._run is run:
-                result = await self.workbench.reader.ask(searcher.advance, "search")
+            ask = self.workbench.reader.ask
+            results = await ask(partial(search, run=run, text=text), "search")
+            result = Search(text=text)
+            while not result.done and self._run is run:
+                result = await ask(lambda _: next(results), "search")
                 first = not self.view.hits
                 self.view = replace(self.view, search=result)
                 if first and result.hits:
                     self._open_hit(0)
 
     def _open_hit(self, index: int) -> None:
-        hits = self.view.hits
-        index = max(0, min(len(hits) - 1, index))
-        hit = hits[index]
+        index = clamped(index, len(self.view.hits))
+        hit = self.view.hits[index]
         self._move(replace(self.view, hit=index))
         self._load(None, hit.step, hit.origin, (hit.group_index, hit.index))

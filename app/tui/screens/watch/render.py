@@ -40,8 +40,8 @@ from grpo_tui.app.tui.screens.watch.state import (
     waits_since,
 )
 from grpo_tui.app.tui.widgets.charts.plot import LABELS, Curve, axis_of, plot, plot_lines
-from grpo_tui.app.tui.widgets.charts.title import Readout, cells, title_line
-from grpo_tui.app.tui.widgets.panel import Line, Span
+from grpo_tui.app.tui.widgets.charts.title import Readout, title_line
+from grpo_tui.app.tui.widgets.panel import Line, Span, cells
 from grpo_tui.experiments.values import AlertView, BoardRollout
 
 SHORTEST_PLOT = 3  # lines below the list of reward functions
