@@ -9,6 +9,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from grpo_tui.experiments.compare import statistics
 
@@ -108,13 +109,8 @@ class Series:
     @property
     def recent(self) -> tuple[float, ...]:
         """The newest finite values, at most `RECENT`."""
-        newest: list[float] = []
-        for value in reversed(self.values):
-            if len(newest) == RECENT:
-                break
-            if math.isfinite(value):
-                newest.append(value)
-        return tuple(reversed(newest))
+        newest = islice(filter(math.isfinite, reversed(self.values)), RECENT)
+        return tuple(newest)[::-1]
 
     def at(self, positions: Sequence[float], x: float) -> tuple[float | None, int | None]:
         """The last number up to a position on the axis, and its step."""
@@ -138,23 +134,12 @@ def axis_end(end: float, planned: float = math.inf) -> float:
     return planned if end <= planned < limit else limit
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
-    """Cumulative tokens and seconds at each step of a run."""
-
-    steps: "array[int]"
-    tokens: "array[int]"
-    elapsed: "array[float]"
-
-    def positions(self, steps: "array[int]", axis: str) -> Sequence[float]:
-        """Positions of these steps on an axis; steps without recorded work take the last value."""
-        if axis == "step":
-            return steps
-        amounts: Sequence[float] = self.tokens if axis == "tokens" else self.elapsed
-        if steps == self.steps:
-            return amounts
-        ends = (bisect_right(self.steps, step) for step in steps)
-        return array("d", (amounts[end - 1] if end else 0.0 for end in ends))
+def positions(steps: "array[int]", known: "array[int]", amounts: "array[float]") -> "array[float]":
+    """Where steps are on an axis of tokens or seconds; an unknown one is at the last before it."""
+    if steps == known:
+        return amounts
+    ends = (bisect_right(known, step) for step in steps)
+    return array("d", (amounts[end - 1] if end else 0.0 for end in ends))
 
 
 # -- pixels -------------------------------------------------------------------------------------

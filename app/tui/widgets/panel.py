@@ -238,6 +238,11 @@ def paragraph(text: str, width: int, most: int, colour: int) -> list[Line]:
     return [[(part, colour)] for part in wrap(text, width, most)]
 
 
+def hint(text: str, width: int, palette: Palette) -> list[Line]:
+    """What would fill an empty panel."""
+    return [[(" ", None), *line] for line in paragraph(text, width - 2, 5, palette.label)]
+
+
 def cells(line: Line) -> int:
     """The width of a line."""
     return sum(cell_len(text) for text, _ in line)

@@ -41,7 +41,7 @@ from grpo_tui.app.text.safe_text import cell_len, clip, excerpt, pad, safe, wrap
 from grpo_tui.app.tui.looks.colours import Palette, style
 from grpo_tui.app.tui.screens.rollouts.state import Answer, RunInfo, Search, View
 from grpo_tui.app.tui.screens.watch.render import arrow, lane_lines, with_edge
-from grpo_tui.app.tui.widgets.panel import Line, cells, list_row, paragraph
+from grpo_tui.app.tui.widgets.panel import Line, cells, hint, list_row, paragraph
 from grpo_tui.app.tui.widgets.panel import Span as Part
 from grpo_tui.experiments.export.csv import csv_string, header_of
 from grpo_tui.experiments.export.json import json_text
@@ -581,7 +581,7 @@ def reward_lines(view: View, width: int, palette: Palette) -> list[Line]:
     group, rollout = view.group, view.rollout
     if group is None or rollout is None:
         text = "What each reward function gave an answer, and why, appears here."
-        return [[(" ", None), *line] for line in paragraph(text, width - 2, 5, palette.label)]
+        return hint(text, width, palette)
     label = palette.label
     total = style(palette.headline, bold=True)
     lines: list[Line] = [

@@ -35,7 +35,7 @@ from grpo_tui.app.text.numbers import clamped
 from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.dialogs.choices import Choice
-from grpo_tui.app.tui.keys import LAST, PAGE, unbound
+from grpo_tui.app.tui.keys import LAST, PAGE, pair, unbound
 from grpo_tui.app.tui.messages import RolloutOpened
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
 from grpo_tui.app.tui.screens.rollouts import render
@@ -54,7 +54,7 @@ from grpo_tui.app.tui.screens.rollouts.state import (
     search,
 )
 from grpo_tui.app.tui.store.reader import reporting
-from grpo_tui.app.tui.widgets.panel import Line, Panel, paragraph
+from grpo_tui.app.tui.widgets.panel import Line, Panel, hint, paragraph
 from grpo_tui.experiments.values import GroupView
 
 HINTS: Final[dict[Measure, str]] = {
@@ -83,11 +83,6 @@ class ViewPanel(Panel):
     def __init__(self, title: str = "", **kwargs: Any) -> None:
         super().__init__(title, **kwargs)
         self._top = 0
-
-    def hint(self, text: str, width: int) -> list[Line]:
-        """What would fill the panel."""
-        lines = paragraph(text, width - 2, 5, self.palette.label)
-        return [[(" ", None), *line] for line in lines]
 
 
 class HistoryBar(ViewPanel, can_focus=False):
@@ -122,8 +117,8 @@ class GroupsPanel(ViewPanel):
         self.title = "groups" if origin == "train" else render.origin_name(origin)
         self.note = f"sort {view.order}" if view.groups else ""
         if not view.groups:
-            return self.hint("The prompts of a step, with the mean reward of their answers, appear "
-                             "here.", width)  # fmt: skip
+            text = "The prompts of a step, with the mean reward of their answers, appear here."
+            return hint(text, width, palette)
         heading, *rows = render.group_lines(view, width, palette)
         foot = render.group_keys(view, palette)
         space = max(1, height - 1 - len(foot))
@@ -136,7 +131,7 @@ class GroupsPanel(ViewPanel):
             text = f"Searching “{safe(search.text)}” in all prompts and answers of this run."
             if search.done:
                 text = f"No prompt or answer of this run contains “{safe(search.text)}”."
-            return self.hint(text, width)
+            return hint(text, width, self.palette)
         lines = render.hit_lines(search.hits, self.view.hit, width, self.palette)
         return self._scrolled(lines, self.view.hit, height)
 
@@ -181,7 +176,7 @@ class AnswerPanel(ViewPanel):
         group, answer = view.group, view.answer
         self.title, self.note = "answer", ""
         if group is None or answer is None:
-            return self.hint(NO_RUN if view.step is None else NO_GROUPS, width)
+            return hint(NO_RUN if view.step is None else NO_GROUPS, width, palette)
         changes = view.diff and (view.earlier is not None or view.loaded is None)
         self.title += f" {letter(answer.rollout.index)}{', changes' if changes else ' by token'}"
         self.note_first(*render.heat_notes(view, changes))
@@ -287,15 +282,14 @@ class RolloutsScreen(WorkbenchScreen):
     mode = "rollouts"
     CSS_PATH = "rollouts.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("n", "prompt(1)", "next prompt", id="rollouts.group", key_display="n p",
-                tooltip="Go to the next prompt of the step, or to the next hit of a search"),
-        Binding("p", "prompt(-1)", "previous prompt", id="rollouts.group_before", show=False,
-                tooltip="Go to the previous prompt of the step, or the previous hit of a search"),
-        Binding("f", "highlight(1)", "next clipped", id="rollouts.moment",
-                tooltip="Go to the next clipped token of the run, or what the palette chose: "
-                        "highest ratio, highest KL, lowest probability, largest share of the loss"),
-        Binding("F", "highlight(-1)", "previous clipped", id="rollouts.moment_before", show=False,
-                tooltip="Go to the previous clipped token of the run, or what the palette chose"),
+        *pair("n", "p", "prompt", "rollouts.group", "next prompt", "previous prompt",
+              "Go to the next prompt of the step, or to the next hit of a search",
+              "Go to the previous prompt of the step, or the previous hit of a search",
+              key_display="n p"),
+        *pair("f", "F", "highlight", "rollouts.moment", "next clipped", "previous clipped",
+              "Go to the next clipped token of the run, or what the palette chose: "
+              "highest ratio, highest KL, lowest probability, largest share of the loss",
+              "Go to the previous clipped token of the run, or what the palette chose"),
         Binding("v", "lab", "what if", id="rollouts.lab",
                 tooltip="The lab: what other settings would have done to the steps or a group"),
         Binding("s", "sort", "sort", id="rollouts.sort",
@@ -305,22 +299,19 @@ class RolloutsScreen(WorkbenchScreen):
                 tooltip="Switch between training, pinned and held-out prompts"),
         Binding("m", "heat", "heat", id="rollouts.heat",
                 tooltip="Shade tokens by the next measure"),
-        Binding("right_square_bracket", "visit(1)", "same prompt", key_display="[ ]",
-                id="rollouts.visit", tooltip="The same prompt at a later step"),
-        Binding("left_square_bracket", "visit(-1)", "same prompt, earlier", show=False,
-                id="rollouts.visit_before", tooltip="The same prompt at an earlier step"),
+        *pair("right_square_bracket", "left_square_bracket", "visit", "rollouts.visit",
+              "same prompt", "same prompt, earlier", "The same prompt at a later step",
+              "The same prompt at an earlier step", key_display="[ ]"),
         Binding("at", "visit_at", "step of this prompt", id="rollouts.visit_at", show=False,
                 tooltip="The same prompt at a step that you type, or -50 for 50 steps earlier"),
         Binding("d", "diff", "diff", id="rollouts.diff",
                 tooltip="Show the words that changed since this prompt was last sampled"),
-        Binding("greater_than_sign", "step(1)", "next step", id="rollouts.step", show=False,
-                tooltip="Go to the next step of the run"),
-        Binding("less_than_sign", "step(-1)", "previous step", id="rollouts.step_before",
-                show=False, tooltip="Go to the previous step"),
-        Binding("right_curly_bracket", "step(10)", "ten steps on", id="rollouts.steps", show=False,
-                tooltip="Go ten steps on"),
-        Binding("left_curly_bracket", "step(-10)", "ten steps back", id="rollouts.steps_before",
-                show=False, tooltip="Go ten steps back"),
+        *pair("greater_than_sign", "less_than_sign", "step", "rollouts.step",
+              "next step", "previous step", "Go to the next step of the run",
+              "Go to the previous step", show=False),
+        *pair("right_curly_bracket", "left_curly_bracket", "step", "rollouts.steps",
+              "ten steps on", "ten steps back", "Go ten steps on", "Go ten steps back",
+              by=10, show=False),
         Binding("space", "unfold", "unfold", id="rollouts.unfold", show=False,
                 tooltip="Unfold every turn of a dialogue, or only the one at the cursor"),
         Binding("o", "pager", "pager", id="rollouts.pager", show=False,
@@ -554,12 +545,9 @@ class RolloutsScreen(WorkbenchScreen):
     def action_measure(self, measure: Measure) -> None:
         """Choose what f goes to, and go to the first one of the step."""
         if self.view.step is not None:
-            self._set_measure(measure)
+            self._move(replace(self.view, measure=measure, highlights=None))
+            self.key_bar.renamed = {"highlight(1)": f"next {HINTS[measure]}"}
             self._go_to_highlight(self.view.step, 1, START)
-
-    def _set_measure(self, measure: Measure) -> None:
-        self._move(replace(self.view, measure=measure, highlights=None))
-        self.key_bar.renamed = {"highlight(1)": f"next {HINTS[measure]}"}
 
     def action_highlight(self, by: int) -> None:
         """Go to the next highlight of the step, or to the first one of the next step with any."""
@@ -616,8 +604,7 @@ class RolloutsScreen(WorkbenchScreen):
         self.view = self.view.ordered_by(order)
         measure = ORDERS[order][-1]
         if measure is not None:
-            self._set_measure(measure)
-            self._go_to_highlight(self.view.step, 1, START)
+            self.action_measure(measure)
 
     # -- what leaves the screen -------------------------------------------------------------
 

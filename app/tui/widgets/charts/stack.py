@@ -5,8 +5,7 @@ from typing import Any, ClassVar, TypeVar
 
 from textual.geometry import Offset
 
-from grpo_tui.app.text.safe_text import cell_len
-from grpo_tui.app.tui.widgets.panel import Line, Panel
+from grpo_tui.app.tui.widgets.panel import Line, Panel, cells
 
 GAP = 2
 Value = TypeVar("Value")
@@ -109,6 +108,5 @@ def side_by_side(blocks: Sequence[list[Line]], width: int) -> list[Line]:
         return blocks[0] if blocks else []
     lines: list[Line] = []
     for left, right in zip(*blocks, strict=True):
-        used = sum(cell_len(text) for text, _ in left)
-        lines.append([*left, (" " * (width - used + GAP), None), *right])
+        lines.append([*left, (" " * (width - cells(left) + GAP), None), *right])
     return lines

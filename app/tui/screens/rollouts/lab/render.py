@@ -61,7 +61,7 @@ def table_lines(view: LabView, width: int, palette: Palette) -> list[Line]:
     before = _measures(view, view.base)
     for index, variant in enumerate((view.base, *view.variants)):
         name = name_of(variant, view.base) if index else "the run"
-        line: Line = [("● " if index else "○ ", colour_of(index, palette)),
+        line: Line = [("● " if index else "○ ", style(colour_of(index, palette))),
                       (pad(name, name_width - 2), palette.text)]  # fmt: skip
         for value, old in zip(_measures(view, variant), before, strict=True):
             differs = value not in (old, "…")
