@@ -474,12 +474,12 @@ def probability_line(answer: Answer, token: int, width: int, palette: Palette) -
         ("old", row.old), ("new", row.passes[-1] if row.passes else ()), ("after", row.after),
     ]  # fmt: skip
     known = [(name, values[token]) for name, values in stages if token < len(values)]
-    label, number = palette.label, palette.headline
     line: Line = []
     for digits, gap in ((3, "  "), (3, " "), (2, " "), (1, " ")):
-        line = [(f"{'prob.':<{LABEL}}" if gap == "  " else "prob. ", label)]
+        line = [(f"{'prob.':<{LABEL}}" if gap == "  " else "prob. ", palette.label)]
         for index, (name, value) in enumerate(known):
-            line += [(f"{gap * (index > 0)}{name} ", label), (probability(value, digits), number)]
+            line += [(f"{gap * (index > 0)}{name} ", palette.label),
+                     (probability(value, digits), palette.headline)]  # fmt: skip
         if cells(line) <= width:
             break
     return line
@@ -552,25 +552,16 @@ def notable(answer: Answer, recipe: Recipe) -> list[tuple[str, str]]:
 def heat_notes(view: View, changes: bool) -> list[str]:
     """What the bars show and which highlight this is, from the longest to the shortest text."""
     shade, number = HEAT_NAMES[view.mode], HEAT_MODES.index(view.mode) + 1
-    texts = [f"heat {number}/{len(HEAT_MODES)}: {shade}", shade]
-    if not view.shades(view.answer_at):
-        texts = [f"heat {number}/{len(HEAT_MODES)}: no {shade} here", f"no {shade}"]
-    texts = [] if changes else texts
-    if note := _highlight_note(view):
-        placed = f"{note} in the step"
-        texts = [f"{placed} · {text}" for text in texts[:1]] + [placed, note]
-    return texts
-
-
-def _highlight_note(view: View) -> str:
-    """Which of the step's highlights it is: `clipped token 3 of 17`, `highest KL .21, 1 of 64`."""
-    highlights, highlight = view.highlights or (), view.highlight
-    if highlight is None:
-        return ""
-    of = f"{highlights.index(highlight) + 1} of {len(highlights)}"
-    name = MEASURES[view.measure]
-    return f"{name} {of}" if view.measure == "clipped" else (
-        f"{name} {short(highlight.value, 3)}, {of}")  # fmt: skip
+    none = "" if view.shades(view.answer_at) else "no "
+    here = " here" if none else ""
+    texts = [] if changes else [f"heat {number}/{len(HEAT_MODES)}: {none}{shade}{here}",
+                                f"{none}{shade}"]  # fmt: skip
+    if view.highlight is None:
+        return texts
+    value = "" if view.measure == "clipped" else f" {short(view.highlight.value, 3)},"
+    index, count = (view.highlights or ()).index(view.highlight), len(view.highlights or ())
+    note = f"{MEASURES[view.measure]}{value} {index + 1} of {count}"
+    return [f"{note} in the step · {text}" for text in texts[:1]] + [f"{note} in the step", note]
 
 
 # -- rewards ------------------------------------------------------------------------------------

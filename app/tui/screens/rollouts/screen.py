@@ -142,11 +142,12 @@ class GroupsPanel(ViewPanel):
 
     def on_click(self, event: events.Click) -> None:
         """Choose the clicked group or hit."""
-        search = self.view.search
-        row = self.inside(event.offset).y - (0 if search else 1) + self._top
-        if 0 <= row < len(self.view.hits if search else self.view.groups):
-            current = self.view.hit if search else self.view.group_at
-            self.post_message(self.Moved(self, row - current, 0))
+        view = self.view
+        row = self.inside(event.offset).y + self._top - (0 if view.search else 1)
+        if 0 <= row < len(view.hits if view.search else view.groups):
+            self.post_message(
+                self.Moved(self, row - (view.hit if view.search else view.group_at), 0)
+            )
 
 
 class AnswerPanel(ViewPanel):
@@ -366,7 +367,7 @@ class RolloutsScreen(WorkbenchScreen):
         if session is None or not session.run:  # a run that is not in the store yet
             if self._watched and session is not None and isinstance(session.feed, StartingFeed):
                 self._watched, self._requested, self._run = 0, None, None
-                self.view = View(mode=self.view.mode, unfolded=self.view.unfolded)
+                self.view = self.view.cleared()
             return
         if session.run != self._watched:
             self._following = self._following or self._watched is not None
@@ -405,7 +406,7 @@ class RolloutsScreen(WorkbenchScreen):
             info = self._run
             if info is None or (run is not None and run != info.key):
                 info = self._run = await ask(partial(run_info, run=run or 0), "run")
-                self.view = View(mode=self.view.mode, unfolded=self.view.unfolded)
+                self.view = self.view.cleared()
                 self.key_bar.renamed = {}
             groups = await ask(partial(load_step, run=info, step=step, origin=origin), "step")
             self._loading = None
@@ -417,10 +418,9 @@ class RolloutsScreen(WorkbenchScreen):
         if not self.is_mounted:
             return
         self.set_class(new.search is not None, "-finding")
-        changes = new.diff and new.earlier is not None
-        hidden = frozenset({"heat"} if changes else ())
-        hidden |= frozenset() if new.group is not None else NEED_ANSWERS
-        self.key_bar.hidden = hidden if new.step is not None else hidden | {"origin"}
+        hidden = frozenset({"heat"} if new.diff and new.earlier is not None else ())
+        hidden |= NEED_ANSWERS if new.group is None else frozenset()
+        self.key_bar.hidden = hidden | {"origin"} if new.step is None else hidden
         for panel in self.query(ViewPanel):
             panel.view = new
         if new.group is not None and new.loaded is None:

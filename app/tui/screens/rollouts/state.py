@@ -428,6 +428,10 @@ class View:
 
     # -- moves ------------------------------------------------------------------------------
 
+    def cleared(self) -> "View":
+        """A view of another run, which has not been read."""
+        return View(mode=self.mode, unfolded=self.unfolded)
+
     def with_step(self, step: StepGroups) -> "View":
         """Show another step, keeping the cursor's position if possible."""
         view = replace(self, step=step, group_at=clamped(self.group_at, len(step.groups)), token=0,
