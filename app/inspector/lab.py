@@ -114,8 +114,10 @@ class Effect:
     def __add__(self, other: "Effect") -> "Effect":
         combine: dict[str, Any] = {"lowest": min, "highest": max, "missing": or_}
         names = [item.name for item in fields(Effect)]
-        pairs = {name: (getattr(self, name), getattr(other, name)) for name in names}
-        return Effect(**{name: combine.get(name, add)(*pair) for name, pair in pairs.items()})
+        return Effect(**{
+            name: combine.get(name, add)(getattr(self, name), getattr(other, name))
+            for name in names
+        })  # fmt: skip
 
     @property
     def advantage(self) -> float:

@@ -159,7 +159,7 @@ def legend_lines(view: View, width: int, palette: Palette, now: float) -> list[L
             columns.append((size, [(title, palette.label), *cells]))
             space -= size
     name = space + NAME_WIDTH
-    head: Line = [(" " * 5 + pad(raw_label(view.metric), name), style(palette.label))]
+    head: Line = [(" " * 5 + pad(raw_label(view.metric), name), palette.label)]
     heads = [head, *(legend_name(view, run, name, palette, now) for run in view.runs)]
     for index, line in enumerate(heads):
         current = index and view.runs[index - 1] is view.chosen
@@ -449,7 +449,7 @@ def ranking_lines(view: View, width: int, height: int, palette: Palette) -> list
             title = title.rpartition("; ")[0]
         columns = visible_columns({name: sizes[name] for name in rows[0].cells}, width)
         lines += [[]] if lines else []
-        lines.append([(clip(title, width), style(palette.headline))])
+        lines.append([(clip(title, width), palette.headline)])
         lines.append([("  ", None), *((pad(name, size), label) for name, size in columns.items())])
         lines += [setting_line(view, row, columns, palette) for row in rows]
     top = max(0, min(view.row, len(lines) - height))
@@ -542,7 +542,7 @@ def answers_lines(view: View, width: int, height: int, palette: Palette) -> list
     position += f"  runs {runs}" if runs else ""
     target = f"   target {clip(prompt.target, 24)}" if prompt.target else ""
     question = clip(asked(prompt.text), max(8, width - cell_len(position) - cell_len(target) - 4))
-    lines: list[Line] = [[(position, label), (f"  {question}", style(palette.headline)),
+    lines: list[Line] = [[(position, label), (f"  {question}", palette.headline),
                           (target, label)]]  # fmt: skip
     answers = view.answers
     if answers is None or answers.prompt.example_key != prompt.example_key:
@@ -560,7 +560,7 @@ def side_by_side(parts: Sequence[Line], size: int, palette: Palette) -> Line:
     """Lines of columns with a rule between them."""
     line: Line = []
     for index, part in enumerate(parts):
-        line += [(" │ ", style(palette.border))] if index else []
+        line += [(" │ ", palette.border)] if index else []
         line += [*part, (" " * max(0, size - 3 - line_width(part)), None)]
     return line
 
@@ -589,11 +589,11 @@ def answer(rollout: RolloutView, width: int, palette: Palette) -> list[Line]:
         head += f"{'▲' if rollout.advantage > 0 else '▼'}{signed(rollout.advantage)} "
     first, *others = wrap(f"{head}{rollout.text}", max(1, width - 2), ANSWER_LINES)
     colour = style(palette.of_push(rollout.advantage), bold=True)
-    lines: list[Line] = [[(first[: len(head)], colour), (first[len(head) :], style(palette.text))]]
-    lines += [[("  " + part, style(palette.text))] for part in others]
+    lines: list[Line] = [[(first[: len(head)], colour), (first[len(head) :], palette.text)]]
+    lines += [[("  " + part, palette.text)] for part in others]
     if rollout.finish in CUT:
         space = max(0, width - line_width(lines[-1]))
-        lines[-1].append((clip(" [cut]", space), style(palette.warn)))
+        lines[-1].append((clip(" [cut]", space), palette.warn))
     return lines
 
 

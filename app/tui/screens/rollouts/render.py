@@ -41,7 +41,7 @@ from grpo_tui.app.text.safe_text import cell_len, clip, excerpt, pad, safe, wrap
 from grpo_tui.app.tui.looks.colours import Palette, style
 from grpo_tui.app.tui.screens.rollouts.state import Answer, RunInfo, Search, View
 from grpo_tui.app.tui.screens.watch.render import arrow, lane_lines, with_edge
-from grpo_tui.app.tui.widgets.panel import Line, cells, hint, list_row, paragraph
+from grpo_tui.app.tui.widgets.panel import Line, cells, hint, list_row, paragraph, visible
 from grpo_tui.app.tui.widgets.panel import Span as Part
 from grpo_tui.experiments.export.csv import csv_string, header_of
 from grpo_tui.experiments.export.json import json_text
@@ -56,34 +56,7 @@ TURN_LINES, TEXT_LINES, NUMBER_LINES = 9, 6, 3  # at least, of a dialogue, an an
 LABEL = 9  # cells of a name before what it says of a token
 MAX_NAMED = 3
 MAX_REPLY = 8  # lines of a reply
-LAST = 1_000_000
 laid_out = lru_cache(maxsize=64)(lay_out)
-
-
-def visible(
-    sizes: Sequence[int], space: int, first: int, last: int | None = None, top: int = LAST
-) -> range:
-    """The items to draw in a space, from `top` if that shows `first` to `last`.
-
-    Nothing is left empty at the end while there are items before.
-    """
-    if not sizes:
-        return range(0)
-
-    def start_for(end: int) -> int:
-        start, used = end, sizes[end]
-        while start and used + sizes[start - 1] <= space:
-            start -= 1
-            used += sizes[start]
-        return start
-
-    start = min(top, first, start_for(len(sizes) - 1))
-    start = max(start, start_for(first if last is None else last))
-    end, used = start, 0
-    while end < len(sizes) and used + sizes[end] <= space:
-        used += sizes[end]
-        end += 1
-    return range(start, max(end, start + 1))
 
 
 def origin_name(origin: str) -> str:

@@ -54,7 +54,7 @@ from grpo_tui.app.tui.screens.rollouts.state import (
     search,
 )
 from grpo_tui.app.tui.store.reader import reporting
-from grpo_tui.app.tui.widgets.panel import Line, Panel, hint, paragraph
+from grpo_tui.app.tui.widgets.panel import Line, Panel, hint, paragraph, visible
 from grpo_tui.experiments.values import GroupView
 
 HINTS: Final[dict[Measure, str]] = {
@@ -136,7 +136,7 @@ class GroupsPanel(ViewPanel):
         return self._scrolled(lines, self.view.hit, height)
 
     def _scrolled(self, lines: list[Line], selected: int, height: int) -> list[Line]:
-        indices = render.visible([1] * len(lines), height, selected, top=self._top)
+        indices = visible([1] * len(lines), height, selected, top=self._top)
         self._top = indices.start
         return [lines[index] for index in indices]
 

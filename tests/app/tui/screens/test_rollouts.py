@@ -31,7 +31,6 @@ from grpo_tui.app.tui.screens.rollouts.render import (
     probability,
     probability_line,
     sibling_lines,
-    visible,
 )
 from grpo_tui.app.tui.screens.rollouts.screen import AnswerPanel, GroupsPanel, RewardPanel
 from grpo_tui.app.tui.screens.rollouts.state import (
@@ -44,6 +43,7 @@ from grpo_tui.app.tui.screens.rollouts.state import (
     run_info,
     search,
 )
+from grpo_tui.app.tui.widgets.panel import visible
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.values import TokenRow
 from tests.app import frames

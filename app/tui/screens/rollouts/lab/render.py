@@ -17,10 +17,10 @@ from grpo_tui.app.text.prompt_text import asked as last_question
 from grpo_tui.app.text.safe_text import cell_len, pad
 from grpo_tui.app.tui.looks.colours import Palette, style
 from grpo_tui.app.tui.screens.rollouts.lab.state import LabView, name_of, value_text
-from grpo_tui.app.tui.screens.rollouts.render import bars, visible
+from grpo_tui.app.tui.screens.rollouts.render import bars
 from grpo_tui.app.tui.widgets.charts.plot import LABELS, Curve, plot, plot_lines
 from grpo_tui.app.tui.widgets.charts.stack import GAP, side_by_side
-from grpo_tui.app.tui.widgets.panel import Line, list_row, paragraph
+from grpo_tui.app.tui.widgets.panel import Line, list_row, paragraph, visible
 
 MAX_NAME = 48  # cells of a variant's name or a prompt, so that the numbers are near it
 TOKEN_ROWS = 3  # of an answer's tokens: text, before and after
