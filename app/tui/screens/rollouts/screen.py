@@ -43,14 +43,12 @@ from grpo_tui.app.tui.screens.rollouts.state import (
     NO_GROUPS,
     ONCE,
     ORIGINS,
-    RunInfo,
     Search,
     StepGroups,
     View,
     load_group,
     load_highlights,
     load_step,
-    run_info,
     search,
 )
 from grpo_tui.app.tui.store.reader import reporting
@@ -330,7 +328,6 @@ class RolloutsScreen(WorkbenchScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self._run: RunInfo | None = None
         self._requested: int | None = None  # the run that was last requested
         self._watched: int | None = None  # the run that was last shown in the workbench
         self._following = True
@@ -366,7 +363,7 @@ class RolloutsScreen(WorkbenchScreen):
         session = self.workbench.session
         if session is None or not session.run:  # a run that is not in the store yet
             if self._watched and session is not None and isinstance(session.feed, StartingFeed):
-                self._watched, self._requested, self._run = 0, None, None
+                self._watched, self._requested = 0, None
                 self.view = self.view.cleared()
             return
         if session.run != self._watched:
@@ -401,16 +398,17 @@ class RolloutsScreen(WorkbenchScreen):
     async def _read_step(
         self, run: int | None, step: int | None, origin: Origin, at: tuple[int, int] | None
     ) -> None:
-        ask = self.workbench.reader.ask
+        current = self.view.step.run if self.view.step else None
+        source = current if current is not None and run in (None, current.key) else run or 0
         with reporting(self):
-            info = self._run
-            if info is None or (run is not None and run != info.key):
-                info = self._run = await ask(partial(run_info, run=run or 0), "run")
-                self.view = self.view.cleared()
-                self.key_bar.renamed = {}
-            groups = await ask(partial(load_step, run=info, step=step, origin=origin), "step")
+            read = partial(load_step, run=source, step=step, origin=origin)
+            groups = await self.workbench.reader.ask(read, "step")
             self._loading = None
-            view = self.view.with_step(groups)
+            view = self.view
+            if source is not current:
+                view = view.cleared()
+                self.key_bar.renamed = {}
+            view = view.with_step(groups)
             self.view = view.at_answer(*at) if at else view
 
     def watch_view(self, _old: View, new: View) -> None:
@@ -610,10 +608,10 @@ class RolloutsScreen(WorkbenchScreen):
 
     def action_pin(self) -> None:
         """Ask the run to follow this prompt."""
-        group, session = self.view.group, self.workbench.session
-        if group is None or session is None or self._run is None:
+        group, step, session = self.view.group, self.view.step, self.workbench.session
+        if group is None or step is None or session is None:
             return
-        if session.run != self._run.key or not self.snapshot.active:
+        if session.run != step.run.key or not self.snapshot.active:
             self.notify("Only an active run can follow another prompt.")
         elif self.workbench.read_only or not session.feed.may_control:
             self.notify("This view is read-only.", severity="warning")
@@ -664,19 +662,19 @@ class RolloutsScreen(WorkbenchScreen):
     def find(self, text: str) -> None:
         """Search all answers and prompts of the run once the user stops typing."""
         self.workers.cancel_group(self, "search")
-        new = Search(text=text) if self._run is not None and text.strip() else None
+        new = Search(text=text) if self.view.step is not None and text.strip() else None
         self.view = replace(self.view, search=new, hit=0)
-        if self._run is not None and new is not None:
-            self._search(self._run, text)
+        if self.view.step is not None and new is not None:
+            self._search(self.view.step.run.key, text)
 
     @work(exclusive=True, group="search")
-    async def _search(self, run: RunInfo, text: str) -> None:
+    async def _search(self, run: int, text: str) -> None:
         with reporting(self):
             await self.typing_pause()
             ask = self.workbench.reader.ask
             results = await ask(partial(search, run=run, text=text), "search")
             result = Search(text=text)
-            while not result.done and self._run is run:
+            while not result.done and self.view.step and self.view.step.run.key == run:
                 result = await ask(lambda _: next(results), "search")
                 first = not self.view.hits
                 self.view = replace(self.view, search=result)

@@ -154,9 +154,10 @@ def run_info(reader: "StoreReader", run: int) -> RunInfo:
 
 
 def load_step(
-    reader: "StoreReader", run: RunInfo, step: int | None, origin: Origin = "train"
+    reader: "StoreReader", run: RunInfo | int, step: int | None, origin: Origin = "train"
 ) -> StepGroups:
     """Read a step's groups, by default of the newest step that has any."""
+    run = run_info(reader, run) if isinstance(run, int) else run
     steps_of: dict[str, tuple[int, ...]] = {o: reader.group_steps(run.key, o) for o in ORIGINS}
     steps = steps_of[origin]
     step = steps[-1] if step is None and steps else (step or 0)
@@ -289,13 +290,13 @@ class Search:
     more: bool = False
 
 
-def search(reader: "StoreReader", run: RunInfo, text: str) -> Iterator[Search]:
+def search(reader: "StoreReader", run: int, text: str) -> Iterator[Search]:
     """Search a run's prompts and answers, in slices that leave the reader free in between."""
     from grpo_tui.experiments.search import searching
 
     hits: list[SearchHit] = []
     pauses = 0
-    for hit in searching(reader, text, run=run.key, limit=MAX_HITS + 1):
+    for hit in searching(reader, text, run=run, limit=MAX_HITS + 1):
         if hit is not None:
             hits.append(hit)
         elif (pauses := pauses + 1) % SLICE == 0:

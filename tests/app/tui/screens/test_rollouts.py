@@ -35,7 +35,6 @@ from grpo_tui.app.tui.screens.rollouts.render import (
 from grpo_tui.app.tui.screens.rollouts.screen import AnswerPanel, GroupsPanel, RewardPanel
 from grpo_tui.app.tui.screens.rollouts.state import (
     Answer,
-    RunInfo,
     Search,
     load_group,
     load_highlights,
@@ -341,7 +340,7 @@ async def test_a_search_waits_until_typing_pauses_and_says_nothing_before(
     paused = asyncio.Event()
     looked: list[str] = []
 
-    def noted(reader: StoreReader, run: RunInfo, text: str) -> Iterator[Search]:
+    def noted(reader: StoreReader, run: int, text: str) -> Iterator[Search]:
         looked.append(text)
         return search(reader, run, text)
 
@@ -381,7 +380,7 @@ async def test_a_search_leaves_the_reader_free_between_slices(
     reader = StoreReader(texts)
     monkeypatch.setattr("grpo_tui.app.tui.screens.rollouts.state.MAX_HITS", 50)
     states = []
-    for state in search(reader, run_info(reader, 1), "7+1"):
+    for state in search(reader, 1, "7+1"):
         states.append(state)
         assert reader.runs()  # another question in between
     reader.close()
@@ -821,7 +820,7 @@ async def test_a_step_that_is_read_while_the_screen_is_taken_down_is_no_failure(
         screen = await opened(app, pilot)
         await screen.query("*").remove()  # as the end of the program does, before the screen's own
         screen.receive(RolloutOpened(run=1, step=3, origin="train", group=0, answer=0))
-        screen._run = None  # the read began before the run was known
+        screen.view = screen.view.cleared()  # the read began before the run was known
         await app.workers.wait_for_complete()
 
 
