@@ -75,26 +75,27 @@ class Study:
     def __init__(self, base: StepGroups) -> None:
         self._base = base
         self._packed: dict[int, StepNumbers] = {}
-        self._step: tuple[StepNumbers, Rows] | None = None
+        self._rows: Rows = {}  # of the selected step
+
+    def _numbers(self, reader: "StoreReader", step: int) -> StepNumbers:
+        if step not in self._packed:
+            self._packed[step], rows = read_step(reader, self._base, step)
+            self._rows = rows if step == self._base.step else self._rows
+        return self._packed[step]
 
     def of_step(
         self, reader: "StoreReader", recipes: Sequence[Recipe], known: Outcomes
     ) -> tuple[Outcomes, Rows]:
         """The selected step under each recipe, as far as it is not known, and its tokens."""
-        if self._step is None:
-            self._step = read_step(reader, self._base, self._base.step)
-        numbers, rows = self._step
-        base = self._base.run.recipe
+        numbers, base = self._numbers(reader, self._base.step), self._base.run.recipe
         return {
             recipe: known.get(recipe) or outcome_of(numbers, recipe, base, by_token=True)
             for recipe in recipes
-        }, rows
+        }, self._rows
 
     def effect(self, reader: "StoreReader", recipe: Recipe, step: int) -> Effect:
         """A step under a recipe."""
-        if step not in self._packed:
-            self._packed[step], _ = read_step(reader, self._base, step)
-        return outcome_of(self._packed[step], recipe, self._base.run.recipe).effect()
+        return outcome_of(self._numbers(reader, step), recipe, self._base.run.recipe).effect()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
