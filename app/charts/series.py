@@ -7,7 +7,7 @@ values; NaN and infinity are gaps. It is taken over all values before any are le
 import math
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -223,9 +223,16 @@ def band(traces: Sequence[Trace], limits: tuple[float, float] = (-math.inf, math
     The interval is cut at the limits of the values. Between its columns a seed counts as its
     straight line; a single seed has no interval.
     """
+    import numpy as np
+
     xs = sorted({item.x for trace in traces for item in trace.columns})
+    lines = [
+        np.interp(xs, [item.x for item in trace.columns], [item.end for item in trace.columns],
+                  left=math.nan, right=math.nan).tolist()
+        for trace in traces if trace.columns
+    ]  # fmt: skip
     columns = []
-    for x, *ends in zip(xs, *(_ends(trace, xs) for trace in traces), strict=True):
+    for x, *ends in zip(xs, *lines, strict=True):
         finite = [end for end in ends if math.isfinite(end)]
         if finite:
             mean, _ = statistics.mean_and_std(finite)
@@ -233,18 +240,3 @@ def band(traces: Sequence[Trace], limits: tuple[float, float] = (-math.inf, math
             columns.append(Column(x, mean if low is None else low, mean if high is None else high,
                                   (mean,)))  # fmt: skip
     return Trace(tuple(columns), all(trace.sparse for trace in traces))
-
-
-def _ends(trace: Trace, xs: Sequence[int]) -> Iterator[float]:
-    """The height of a curve's line at each column; NaN in gaps and beyond its ends."""
-    columns = trace.columns
-    finite = [item.x for item in columns]
-    for x in xs:
-        index = bisect_left(finite, x)
-        if index < len(finite) and finite[index] == x:
-            yield columns[index].end
-        elif 0 < index < len(finite):
-            left, right = columns[index - 1], columns[index]
-            yield left.end + (right.end - left.end) * (x - left.x) / (right.x - left.x)
-        else:
-            yield math.nan

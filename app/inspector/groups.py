@@ -142,10 +142,7 @@ def word_diff(older: str, newer: str) -> tuple[Change, ...]:
         b = newer[:DIFF_LENGTH].splitlines(keepends=True)
     changes: list[Change] = []
     for tag, a1, a2, b1, b2 in difflib.SequenceMatcher(a=a, b=b, autojunk=False).get_opcodes():
-        removed, added = "".join(a[a1:a2]), "".join(b[b1:b2])
-        if tag == "equal":
-            changes.append(Change("same", added))
-            continue
-        changes += [Change("removed", removed)] * bool(removed)
-        changes += [Change("added", added)] * bool(added)
+        added = Change("same" if tag == "equal" else "added", "".join(b[b1:b2]))
+        removed = Change("removed", "" if tag == "equal" else "".join(a[a1:a2]))
+        changes += [change for change in (removed, added) if change.text]
     return tuple(changes)

@@ -409,7 +409,7 @@ def token_lines(
     title = f"← token {_name(answer, token, f'of {len(row.own)} ')} →"
     lines: list[Line] = [[(clip(title, width), palette.headline)]]
     lines.append(probability_line(answer, token, width, palette))
-    passes = [losses[token] for losses in answer.losses if token < len(losses)]
+    passes = [losses[token] for losses in answer.losses]
     texts: list[tuple[str, str]] = []
     if passes:
         last = passes[-1]
