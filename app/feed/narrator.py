@@ -42,7 +42,7 @@ def narrate(snapshot: Snapshot, focus: int = 0) -> tuple[str, ...]:
         return (_opening(snapshot),)
     group = snapshot.groups[min(focus, len(snapshot.groups) - 1)]
     if not isinstance(group, Group):
-        return _sampling(snapshot), *last, "Scores show when all are known."
+        return _sampling(snapshot), *last, "Rewards appear once every answer has one."
     return _group(group), *last, *filter(None, [_step(snapshot)])
 
 
@@ -96,7 +96,7 @@ def _kl_in_loss(snapshot: Snapshot) -> float | None:
 def _loss_note(snapshot: Snapshot, loss: float) -> str:
     """Whether the loss is near 0 and why, or mostly KL; empty if the advantages do not say it."""
     kl = _kl_in_loss(snapshot)
-    part = f" (KL {short(kl)})" if kl is not None else ""
+    part = f" (KL penalty {short(kl)})" if kl is not None else ""
     if abs(loss) >= NOT_NEAR:
         return f"{part} is not near 0"
     pushes = [[one.advantage for one in group.rollouts if one.advantage]

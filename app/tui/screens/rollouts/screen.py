@@ -279,6 +279,7 @@ class RolloutsScreen(WorkbenchScreen):
     """Every answer of a run, down to the token."""
 
     mode = "rollouts"
+    parent_mode = "watch"
     CSS_PATH = "rollouts.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
         *pair("n", "p", "prompt", "rollouts.group", "next prompt", "previous prompt",
@@ -362,7 +363,7 @@ class RolloutsScreen(WorkbenchScreen):
             bar.live = snapshot.active
         session = self.workbench.session
         if session is None or not session.run:  # a run that is not in the store yet
-            if self._watched and session is not None and isinstance(session.feed, StartingFeed):
+            if self._watched and (session is None or isinstance(session.feed, StartingFeed)):
                 self._watched, self._requested = 0, None
                 self.view = self.view.cleared()
             return
@@ -404,6 +405,8 @@ class RolloutsScreen(WorkbenchScreen):
             read = partial(load_step, run=source, step=step, origin=origin)
             groups = await self.workbench.reader.ask(read, "step")
             self._loading = None
+            if step is not None and groups.step != step:
+                self.notify(f"Step {step} has no recorded answers yet; this is step {groups.step}.")
             view = self.view
             if source is not current:
                 view = view.cleared()

@@ -51,6 +51,8 @@ class WatchScreen(ControlScreen):
     CSS_PATH = "watch.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
         *CONTROL_BINDINGS,
+        Binding("m", "metrics", "metrics", id="curves.metrics",
+                tooltip="Choose any metrics to draw"),
         Binding("n", "prompt(1)", "next prompt", id="watch.next",
                 tooltip="Show the next prompt of the step", key_display="n p"),
         Binding("p", "prompt(-1)", "previous prompt", id="watch.previous", show=False,
@@ -283,12 +285,10 @@ class WatchScreen(ControlScreen):
 
             self.app.push_screen(ExploreScreen(self.snapshot.head.id, key, pick=pick))
 
-    @on(MetricRequested)
-    def choose_metrics(self, message: MetricRequested) -> None:
-        """Show all metrics to choose from."""
-        message.stop()
+    def action_metrics(self) -> None:
+        """Ask for a choice among all metrics."""
         chosen = self.query_one(Curves).chosen
-        self.explore(message.key or (chosen.keys[0] if chosen else "reward"), pick=not message.key)
+        self.explore(chosen.keys[0] if chosen else "reward", pick=True)
 
     def going_to(self, mode: str) -> Message | None:
         """Rollouts follows to the earlier step on screen, once; then it stays where one moves."""
