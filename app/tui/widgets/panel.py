@@ -228,9 +228,18 @@ class Panel(Widget, can_focus=True):
         self.refresh()
 
 
-def paragraph(text: str, width: int, max_lines: int, colour: int) -> list[Line]:
-    """Text in one colour, wrapped into at most `max_lines` lines."""
-    return [[(part, colour)] for part in wrap(text, width, max_lines)]
+def paragraph(
+    text: str, width: int, max_lines: int, colour: int, head: Span = ("", None)
+) -> list[Line]:
+    """Text in one colour, wrapped into at most `max_lines` lines, all to the right of `head`."""
+    indent = cell_len(head[0])
+    parts = wrap(text, max(8, width - indent) if indent else width, max_lines)
+    if not indent:
+        return [[(part, colour)] for part in parts]
+    return [
+        [(" " * indent, None) if index else head, (part, colour)]
+        for index, part in enumerate(parts)
+    ]
 
 
 def hint(text: str, width: int, palette: Palette) -> list[Line]:

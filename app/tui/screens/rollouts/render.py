@@ -423,11 +423,8 @@ def token_lines(
                            max_length=run.max_length)  # fmt: skip
         texts.append(("share", f"of the loss: {share}"))
     for name, text in [*texts, *notable(answer, recipe)]:
-        parts = wrap(text, max(8, width - LABEL), 3) if text else []
-        lines += [
-            [(f"{'' if index else name:<{LABEL}}", palette.label), (part, palette.text)]
-            for index, part in enumerate(parts)
-        ]
+        head = (f"{name:<{LABEL}}", palette.label)
+        lines += paragraph(text, width, 3, palette.text, head) if text else []
     return lines
 
 

@@ -313,7 +313,7 @@ async def test_what_stored_numbers_cannot_tell_is_refused_and_a_clone_can_train_
         await computed(app, pilot)
         await pilot.press("c")
         await until(app, lambda: isinstance(app.screen, NewRunScreen)
-                    and app.screen.view.origin.kind == "clone")  # fmt: skip
+                    and app.screen.view.form.origin.kind == "clone")  # fmt: skip
         screen = app.screen
         assert isinstance(screen, NewRunScreen)
         algorithm = screen.view.form.build().algorithm
