@@ -25,6 +25,7 @@ from grpo_tui.experiments.values import Status, UnreadableFloat, UnreadableInt
 Convert = Callable[[Any], Any]
 MAX_CHARS = 80  # characters of a stored value
 YEAR_10000 = 253_402_300_800  # in seconds
+compact = json.JSONEncoder(separators=(",", ":")).encode
 STATUSES = frozenset(get_args(Status))
 
 
@@ -174,8 +175,7 @@ class Text(Readable, TEXT):
         return stored_text(stored)
 
     def bind_processor(self, dialect: Any) -> Convert:  # noqa: ARG002
-        write = self.write
-        return lambda value: None if value is None else write(value)
+        return self.write
 
     def result_processor(self, dialect: Any, coltype: Any) -> Convert:  # noqa: ARG002
         read = self.read
@@ -220,7 +220,7 @@ class Json(Text):
     cache_ok = True
     cls: ClassVar[type] = object
     should_evaluate_none = True
-    write = staticmethod(lambda value: json.dumps(value, separators=(",", ":")))
+    write = staticmethod(compact)
 
     @classmethod
     def read(cls, text: str) -> Any:
@@ -228,9 +228,6 @@ class Json(Text):
         if not isinstance(value, cls.cls):
             raise TypeError(value)
         return value
-
-    def bind_processor(self, dialect: Any) -> Convert:  # noqa: ARG002
-        return self.write
 
 
 class JsonObject(Json):
@@ -257,7 +254,7 @@ class EventJson(Text):
     """An event as JSON; a note of it if it cannot be read."""
 
     cache_ok = True
-    write = staticmethod(lambda event: json.dumps(ev.to_json(event), separators=(",", ":")))
+    write = staticmethod(lambda event: compact(ev.to_json(event)))
 
     @staticmethod
     def read(text: str) -> ev.Event:
@@ -291,7 +288,7 @@ class Numbers(Text):
             name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
             for name, value in values.items()
         }
-        return json.dumps(plain, separators=(",", ":"), allow_nan=False)
+        return compact(plain)
 
     @staticmethod
     def read(text: str) -> dict[str, float]:

@@ -90,7 +90,7 @@ def add_group(
             rows[ROLLOUT_REWARD].append({
                 "rollout_id": number, "position": position, "function": reward.name,
                 "value": reward.value, "weight": reward.weight, "reason": reward.reason,
-                "nonfinite": nan_names(value=reward.value),
+                "nonfinite": "" if reward.value == reward.value else "value",
             })  # fmt: skip
 
 

@@ -3,12 +3,12 @@
 import math
 import sqlite3
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import (
     Column,
-    Insert,
     Table,
     bindparam,
     column,
@@ -16,7 +16,7 @@ from sqlalchemy import (
     select,
     table,
 )
-from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy.dialects import sqlite
 
 from grpo_engine import events as ev
 from grpo_tui.experiments.db import summaries
@@ -115,7 +115,19 @@ class RunWriter:
                 self._add_rows(rows, items, scored)
                 for target, values in rows.items():
                     if values:
-                        self.conn.execute(_insertion(target), values)
+                        insertion, writers = _insertion(target, tuple(values[0]))
+                        self.conn.exec_driver_sql(
+                            insertion,
+                            [
+                                tuple(
+                                    [
+                                        write(row[name]) if write else row[name]
+                                        for name, write in writers
+                                    ]
+                                )
+                                for row in values
+                            ],
+                        )
                 if rows[ROLLOUT_GROUP]:
                     self._index(last)
                 self._totals(items, _size(rows) + sum(len(blob) for _, blob in blobs))
@@ -273,7 +285,7 @@ class RunWriter:
             **of_event(ALERT, event), "run_id": self.run, "first_step": event.step,
             "last_step": event.step, "count": 1, "group_index": event.group, "muted": False,
         }  # fmt: skip
-        new = insert(ALERT)
+        new = sqlite.insert(ALERT)
         latest = {name: new.excluded[name] for name in OF_LATEST_ALERT}
         self.conn.execute(
             new.on_conflict_do_update(
@@ -326,11 +338,23 @@ class RunWriter:
         self.conn.execute(ATTEMPT.update().where(*of_attempt).values(progress_at=iso(at)))
 
 
-def _insertion(target: Table) -> Insert:
-    return target.insert().prefix_with("OR REPLACE") if target in REPLACED else target.insert()
+@cache
+def _insertion(target: Table, names: tuple[str, ...]) -> tuple[str, list[tuple[str, Any]]]:
+    """Return the statement that inserts rows of these columns, and what writes each of them.
+
+    SQLAlchemy would look at each value of a thousand rows, which takes a fifth of a commit.
+    """
+    query = target.insert().prefix_with("OR REPLACE") if target in REPLACED else target.insert()
+    dialect = sqlite.dialect()
+    compiled = query.compile(dialect=dialect, column_keys=names)
+    return str(compiled), [
+        (name, target.c[name].type.dialect_impl(dialect).bind_processor(dialect))
+        for name in compiled.positiontup or ()
+    ]
 
 
 def _size(rows: Rows) -> int:
     """Return roughly the bytes of rows; a text takes as much again in its index."""
     texts = sum(2 * len(row[text.name]) for _, text in WORDS for row in rows[text.table])
-    return texts + sum(VALUE_BYTES * len(row) for values in rows.values() for row in values)
+    sizes = (len(values) * len(values[0]) for values in rows.values() if values)
+    return texts + VALUE_BYTES * sum(sizes)
