@@ -3,7 +3,7 @@
 import os
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import (
     Column,
     Connection,
+    Executable,
     NullPool,
     Row,
     create_engine,
@@ -124,6 +125,12 @@ class ExperimentStore:
         with self._engine.begin() as conn:
             yield conn
 
+    def execute(self, statement: Executable) -> Sequence[Any]:
+        """Execute one statement in a transaction of its own, and return its rows."""
+        with self.transaction() as conn:
+            result = conn.execute(statement)
+            return result.all() if result.returns_rows else ()
+
     # -- runs -----------------------------------------------------------------------------------
 
     def create_run(
@@ -158,8 +165,7 @@ class ExperimentStore:
             return reader.resolve(run).key
 
     def has_uid(self, uid: str) -> bool:
-        with self.transaction() as conn:
-            return _exists(conn, RUN.c.uid, uid)
+        return bool(self.execute(select(RUN.c.id).where(RUN.c.uid == uid)))
 
     def run_row(self, run: int) -> Row[Any]:
         """Return the run's row, of a deleted run too."""
@@ -228,13 +234,10 @@ class ExperimentStore:
                 raise QueryError(f"{other} is already called {quoted(name)}; choose another name")
             _set(conn, run, name=name)
 
-    def set_note(self, run: int, note: str) -> None:
+    def change(self, run: int, **values: Any) -> None:
+        """Change columns of the run, such as `note` and `archived`."""
         with self.transaction() as conn:
-            _set(conn, run, note=note)
-
-    def set_archived(self, run: int, archived: bool) -> None:
-        with self.transaction() as conn:
-            _set(conn, run, archived=archived)
+            _set(conn, run, **values)
 
     def delete(self, runs: Iterable[int]) -> None:
         """Hide runs until they are purged; refuse all if one is active."""
@@ -254,21 +257,17 @@ class ExperimentStore:
         """Bring back the runs that were deleted last, and return their names."""
         last = select(func.max(RUN.c.deleted_at)).where(*CAN_RETURN).scalar_subquery()
         deleted = RUN.update().where(*CAN_RETURN, RUN.c.deleted_at == last)
-        with self.transaction() as conn:
-            return tuple(conn.scalars(deleted.values(deleted_at=None).returning(RUN.c.name)))
+        return _first(self.execute(deleted.values(deleted_at=None).returning(RUN.c.name)))
 
     def deleted(self) -> tuple[int, ...]:
         """Return the runs that are to be purged."""
-        with self.transaction() as conn:
-            return tuple(conn.scalars(select(RUN.c.id).where(RUN.c.deleted_at.is_not(None))))
+        return _first(self.execute(select(RUN.c.id).where(RUN.c.deleted_at.is_not(None))))
 
     def begin_purge(self, run: int) -> None:
         """Hide a run for good: what was removed of it cannot be brought back."""
         deleted_at = func.coalesce(RUN.c.deleted_at, now_iso())
-        with self.transaction() as conn:
-            conn.execute(
-                RUN.update().where(RUN.c.id == run).values(deleted_at=deleted_at, purging=True)
-            )
+        row = RUN.update().where(RUN.c.id == run)
+        self.execute(row.values(deleted_at=deleted_at, purging=True))
 
     def tag(self, run: int, add: Iterable[str] = (), remove: Iterable[str] = ()) -> None:
         refuse_long_tags(add)
@@ -282,9 +281,8 @@ class ExperimentStore:
 
     def mute(self, run: int, rule: str, muted: bool = True) -> None:
         alert = ALERT.update().where(ALERT.c.run_id == run, ALERT.c.rule == rule)
-        with self.transaction() as conn:
-            if not conn.execute(alert.values(muted=muted)).rowcount:
-                raise NothingStoredError(f"the run has no alert {rule!r}")
+        if not self.execute(alert.values(muted=muted).returning(ALERT.c.id)):
+            raise NothingStoredError(f"the run has no alert {rule!r}")
 
     # -- viewers and requests -------------------------------------------------------------------
 
@@ -310,8 +308,12 @@ class ExperimentStore:
             run_id=run, lease_until=time.time() + seconds, version=-1, updated_at=0, board={}
         )
         until = func.max(RUN_LIVE.c.lease_until, row.excluded.lease_until)
-        with self.transaction() as conn:
-            conn.execute(row.on_conflict_do_update(set_={"lease_until": until}))
+        self.execute(row.on_conflict_do_update(set_={"lease_until": until}))
+
+
+def _first(rows: Sequence[Any]) -> tuple[Any, ...]:
+    """The first column of rows."""
+    return tuple(row[0] for row in rows)
 
 
 def _of_config(tree: Mapping[str, Any]) -> dict[str, Any]:

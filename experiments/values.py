@@ -284,12 +284,12 @@ class SearchHit:
     reward: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class RecordedEvent:
-    """A recorded event and its place in the recording order."""
+    """An event, its place in the recording order, and when it was recorded; 0 if unknown."""
 
     seq: int
-    at: float | None
+    at: float
     event: Event
 
 

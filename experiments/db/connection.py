@@ -50,6 +50,7 @@ def open_writer(path: Path, *, create: bool = False) -> sqlite3.Connection:
         conn.execute("PRAGMA foreign_keys = ON")
         conn.execute("PRAGMA trusted_schema = OFF")
         conn.execute("PRAGMA wal_autocheckpoint = 0")
+        conn.execute("PRAGMA journal_size_limit = 0")  # the log is cut when it is started again
         conn.execute("PRAGMA cache_size = -16000")
     except sqlite3.Error as error:
         conn.close()

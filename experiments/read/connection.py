@@ -144,7 +144,12 @@ class Connection:
         """Return the first column of the first row; None without rows."""
         return next(iter(self.column(query)), None)
 
-    def views(self, view: type[V], query: Executable) -> tuple[V, ...]:
+    def views(
+        self, view: type[V], table: Table, *where: ColumnElement[bool], order: Sequence[Any] = (),
+        **names: str | None,
+    ) -> tuple[V, ...]:  # fmt: skip
+        """Return a view of each row of a table for which these conditions hold."""
+        query = self.select(view, table, **names).where(*where).order_by(*order)
         return tuple(as_view(view, row) for row in self.rows(query))
 
     def select(

@@ -36,12 +36,12 @@ class Heartbeat(threading.Thread):
 
     def _beat(self) -> None:
         rss, free = memory_now()
-        with self.store.transaction() as conn:
-            conn.execute(
-                ATTEMPT.update()
-                .where(ATTEMPT.c.run_id == self.run_key, ATTEMPT.c.n == self.attempt)
-                .values(heartbeat=now_iso(), rss_gb=rss, free_gb=free, slept_s=self._slept)
-            )
+        of_attempt = (ATTEMPT.c.run_id == self.run_key, ATTEMPT.c.n == self.attempt)
+        self.store.execute(
+            ATTEMPT.update()
+            .where(*of_attempt)
+            .values(heartbeat=now_iso(), rss_gb=rss, free_gb=free, slept_s=self._slept)
+        )
 
     def stop(self) -> None:
         self._done.set()

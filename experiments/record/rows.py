@@ -19,15 +19,6 @@ Rows = defaultdict[Table, list[Row]]  # in the order in which they are inserted
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
-    """An event with its sequence number and time."""
-
-    seq: int
-    at: float
-    event: ev.Event
-
-
-@dataclass(frozen=True, slots=True)
 class RecordedParts:
     """Which parts of the rollouts are recorded, and by which trackers besides."""
 

@@ -41,7 +41,6 @@ from grpo_tui.experiments.db.tables import (
 from grpo_tui.experiments.db.texts import iso
 from grpo_tui.experiments.db.tokens import TokenFile
 from grpo_tui.experiments.record.rows import (
-    Item,
     RecordedParts,
     Row,
     Rows,
@@ -52,7 +51,9 @@ from grpo_tui.experiments.record.rows import (
     token_blob,
 )
 from grpo_tui.experiments.recorded_events import SOURCES
+from grpo_tui.experiments.values import RecordedEvent
 
+Items = Sequence[RecordedEvent]
 REPLACED = (STEP, METRIC, METRIC_SUMMARY)
 VALUE_BYTES = 8  # of a number, or beside a text
 WORDS = (
@@ -92,7 +93,7 @@ class RunWriter:
     def close(self) -> None:
         self.tokens.close()
 
-    def write(self, items: Sequence[Item], limit: float) -> float:
+    def write(self, items: Items, limit: float) -> float:
         """Commit the events and return the seconds spent waiting for the lock.
 
         Groups are made before taking the lock, which another recorder may be waiting for.
@@ -154,7 +155,7 @@ class RunWriter:
 
     # -- rows -----------------------------------------------------------------------------------
 
-    def _pair(self, items: Sequence[Item]) -> dict[int, Scored]:
+    def _pair(self, items: Items) -> dict[int, Scored]:
         """Pair groups with their token numbers, keyed by the sequence number of either."""
         pairs: dict[int, Scored] = {}
         for item in items:
@@ -182,7 +183,10 @@ class RunWriter:
             self.conn.execute(index.insert().from_select(["rowid", text.name], new))
 
     def _groups(
-        self, items: Sequence[Item], scored: Mapping[int, Scored], last: Mapping[Table, int]
+        self,
+        items: Items,
+        scored: Mapping[int, Scored],
+        last: Mapping[Table, int],
     ) -> Rows:
         rows = Rows(list)
         for item in items:
@@ -190,7 +194,7 @@ class RunWriter:
                 add_group(rows, scored[item.seq], self._common(item), self.parts, last)
         return rows
 
-    def _add_rows(self, rows: Rows, items: Sequence[Item], scored: Mapping[int, Scored]) -> None:
+    def _add_rows(self, rows: Rows, items: Items, scored: Mapping[int, Scored]) -> None:
         """Add the rows of all but groups; make the changes of rows that are there."""
         seqs = {item.seq for item in items}
         for item in items:
@@ -213,7 +217,7 @@ class RunWriter:
             keys = {row["key_id"] for row in rows[METRIC]}
             rows[METRIC_SUMMARY] = [self._summaries[key] for key in keys]
 
-    def _common(self, item: Item) -> Row:
+    def _common(self, item: RecordedEvent) -> Row:
         """Return the columns of everything that is recorded in its order."""
         return {
             "run_id": self.run, "attempt": self.attempt, "step": item.event.step, "seq": item.seq,
@@ -235,7 +239,7 @@ class RunWriter:
             of_index = (ROLLOUT.c.group_id == key, ROLLOUT.c.idx == bindparam("index"))
             self.conn.execute(ROLLOUT.update().where(*of_index), rows)
 
-    def _step(self, rows: Rows, item: Item, event: ev.StepFinished) -> None:
+    def _step(self, rows: Rows, item: RecordedEvent, event: ev.StepFinished) -> None:
         self._metrics(rows, event.step, event.metrics)
         keys = tuple(self._id(METRIC_KEY.c.name, name) for name in event.metrics)
         rows[STEP].append({
@@ -244,7 +248,7 @@ class RunWriter:
             "skipped": self._skipped.get(event.step, ""),
         })  # fmt: skip
 
-    def _evaluation(self, rows: Rows, item: Item, event: ev.EvaluationFinished) -> None:
+    def _evaluation(self, rows: Rows, item: RecordedEvent, event: ev.EvaluationFinished) -> None:
         row = {**of_event(EVALUATION, event), **self._common(item), "at": item.at}
         (key,) = self.conn.execute(EVALUATION.insert(), row).inserted_primary_key or (None,)
         rows[EVALUATION_SAMPLE] += [
@@ -253,7 +257,7 @@ class RunWriter:
         ]
         self._metrics(rows, event.step, ev.evaluation_series(event))
 
-    def _event(self, rows: Rows, item: Item) -> None:
+    def _event(self, rows: Rows, item: RecordedEvent) -> None:
         match item.event:
             case ev.StepSkipped() as event:
                 self._skipped[event.step] = event.reason
@@ -318,7 +322,7 @@ class RunWriter:
             self._ids[key] = self.conn.execute(select(ids).where(column == value)).scalar_one()
         return self._ids[key]
 
-    def _totals(self, items: Sequence[Item], size: int) -> None:
+    def _totals(self, items: Items, size: int) -> None:
         self._update_run(bytes=RUN.c.bytes + size, last_seq=func.max(RUN.c.last_seq, items[-1].seq))
         steps = [item.event for item in items if isinstance(item.event, ev.StepFinished)]
         if steps:

@@ -79,7 +79,7 @@ def test_a_migration_is_refused_while_a_run_is_recorded(tmp_path: Path) -> None:
     store = ExperimentStore(path)
     assert "old is being recorded" in store.read_only
     with pytest.raises(StoreReadOnlyError):
-        store.set_note(1, "text")
+        store.change(1, note="text")
     store.close()
 
 
