@@ -69,7 +69,11 @@ def import_store(
         raise ImportRefusedError(f"{path} is the current store")
     imported: Imported = []
     refused: list[str] = []
-    with closing(_opened(path)) as source:
+    try:
+        source = StoreReader(path)
+    except StoreError as error:
+        raise ImportRefusedError(f"{path} cannot be imported: {error}") from error
+    with closing(source):
         for run in _runs(source):
             try:
                 if not store.has_uid(run.uid) or _dropped(store, run.uid):
@@ -83,13 +87,6 @@ def import_store(
             f"{', '.join(refused[:5])}"
         )
     return imported
-
-
-def _opened(path: Path) -> StoreReader:
-    try:
-        return StoreReader(path)
-    except StoreError as error:
-        raise ImportRefusedError(f"{path} cannot be imported: {error}") from error
 
 
 def _runs(source: StoreReader) -> tuple[RunSummary, ...]:

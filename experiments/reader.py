@@ -158,12 +158,7 @@ class StoreReader(Connection):
             .join_from(RUN, ATTEMPT, IS_LAST)
             .where(RUN.c.status.in_(("running", "paused")))
         )
-        statuses = {
-            row.id: derive(
-                row.status, as_view(LifeSigns, row), row.elapsed / row.step if row.step else 0.0
-            )
-            for row in rows
-        }
+        statuses = {row.id: derive(row, as_view(LifeSigns, row)) for row in rows}
         statuses |= {run: (spill.status, None) for run, spill in waiting.items() if spill.status}
         self.file.create_function(
             "derived", 2, lambda run, status: statuses.get(run, (status, None))[0]

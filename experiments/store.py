@@ -363,7 +363,7 @@ def _status(conn: Connection, run: Row[Any]) -> str:
     last = select(ATTEMPT).where(ATTEMPT.c.run_id == run.id).order_by(ATTEMPT.c.n.desc()).limit(1)
     attempt = conn.execute(last).one_or_none()
     signs = as_view(LifeSigns, attempt) if attempt else None
-    return derive(run.status, signs, run.elapsed / run.step if run.step else 0.0)[0]
+    return derive(run, signs)[0]
 
 
 def _hide(conn: Connection, run: int, number: int, from_step: int) -> None:

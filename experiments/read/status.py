@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import dataclass
+from typing import Any
 
 from grpo_tui.experiments.db.machine import boot_id, host_name, is_alive
 from grpo_tui.experiments.db.texts import seconds
@@ -23,14 +24,13 @@ class LifeSigns:
     ended_at: str | None
 
 
-def derive(
-    stored: str, signs: LifeSigns | None, step_s: float, now: float | None = None
-) -> Derived:
-    """Return the status and, if it was inferred, since when it holds.
+def derive(run: Any, signs: LifeSigns | None, now: float | None = None) -> Derived:
+    """Return a run's status and, if it was inferred, since when it holds.
 
     Same boot and a live process but no progress: stalled. Process gone: lost. Other host without a
     fresh heartbeat: unknown.
     """
+    stored, step_s = run.status, run.elapsed / run.step if run.step else 0.0
     if stored not in ("running", "paused") or signs is None:
         return stored, None
     if signs.ended_at is not None:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from queue import SimpleQueue
 
 import pytest
@@ -255,6 +256,10 @@ def test_a_run_that_is_closed_without_a_word_is_aborted(recorder: Recorder) -> N
 NOW = 1_700_000_000.0
 
 
+def stored(status: str, step_s: float) -> SimpleNamespace:
+    return SimpleNamespace(status=status, step=1, elapsed=step_s)
+
+
 def signs(**changes: object) -> LifeSigns:
     import os
 
@@ -271,18 +276,18 @@ def signs(**changes: object) -> LifeSigns:
 
 def test_status_never_lies() -> None:
     long_ago = iso(NOW - 3600)
-    assert derive("running", signs(), 1.0, NOW)[0] == "running"
-    assert derive("running", signs(progress_at=long_ago), 1.0, NOW) == ("stalled", long_ago)
-    assert derive("running", signs(progress_at=long_ago), 1000.0, NOW)[0] == "running"
-    assert derive("paused", signs(progress_at=long_ago), 1.0, NOW)[0] == "paused"
-    assert derive("running", signs(pid_start="another"), 1.0, NOW)[0] == "lost"
-    assert derive("running", signs(boot="before"), 1.0, NOW)[0] == "lost"
-    assert derive("running", signs(host="elsewhere"), 1.0, NOW)[0] == "running"
-    assert derive("running", signs(host="elsewhere", heartbeat=long_ago), 1.0, NOW) == (
+    assert derive(stored("running", 1.0), signs(), NOW)[0] == "running"
+    assert derive(stored("running", 1.0), signs(progress_at=long_ago), NOW) == ("stalled", long_ago)
+    assert derive(stored("running", 1000.0), signs(progress_at=long_ago), NOW)[0] == "running"
+    assert derive(stored("paused", 1.0), signs(progress_at=long_ago), NOW)[0] == "paused"
+    assert derive(stored("running", 1.0), signs(pid_start="another"), NOW)[0] == "lost"
+    assert derive(stored("running", 1.0), signs(boot="before"), NOW)[0] == "lost"
+    assert derive(stored("running", 1.0), signs(host="elsewhere"), NOW)[0] == "running"
+    assert derive(stored("running", 1.0), signs(host="elsewhere", heartbeat=long_ago), NOW) == (
         "unknown",
         long_ago,
     )
-    assert derive("completed", signs(pid_start="another"), 1.0, NOW)[0] == "completed"
+    assert derive(stored("completed", 1.0), signs(pid_start="another"), NOW)[0] == "completed"
 
 
 def test_the_heartbeat_goes_on_while_nothing_is_put(
