@@ -5,8 +5,8 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from types import SimpleNamespace
 from queue import SimpleQueue
+from types import SimpleNamespace
 
 import pytest
 
