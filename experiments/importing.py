@@ -21,7 +21,7 @@ from grpo_tui.experiments.db.texts import now_iso
 from grpo_tui.experiments.errors import ImportRefusedError, OutsideStoreError, StoreError
 from grpo_tui.experiments.purge import purge
 from grpo_tui.experiments.reader import StoreReader, grouped
-from grpo_tui.experiments.record.rows import recorded_parts
+from grpo_tui.experiments.record.rows import RecordedParts
 from grpo_tui.experiments.record.writer import RunWriter
 from grpo_tui.experiments.recorded_events import events_after
 from grpo_tui.experiments.store import ExperimentStore
@@ -116,8 +116,8 @@ def _filled(
     store.change(row.id, note=INTERRUPTED)
     try:
         for attempt in attempts:
-            store.execute(ATTEMPT.insert().values(run_id=row.id, **ELSEWHERE, **attempt))
-        folder, parts = run_folder(store.path, row.short), recorded_parts(row.config)
+            store.execute(ATTEMPT.insert().values({"run_id": row.id, **attempt, **ELSEWHERE}))
+        folder, parts = run_folder(store.path, row.short), RecordedParts(row.config)
         last = attempts[-1]["n"] if attempts else 1
         with (
             closing(open_writer(store.path)) as file,

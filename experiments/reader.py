@@ -56,7 +56,7 @@ from grpo_tui.experiments.read.connection import (
     no_collection,
 )
 from grpo_tui.experiments.read.filters import compile_filter
-from grpo_tui.experiments.read.status import Derived, LifeSigns, derive
+from grpo_tui.experiments.read.status import Derived, derive
 from grpo_tui.experiments.starts import start_step
 
 DEFAULT_METRICS = (
@@ -154,11 +154,11 @@ class StoreReader(Connection):
     def _derive_active(self, waiting: Mapping[int, Spilled]) -> dict[int, Derived]:
         """Derive the true status of each run that is stored as active, or whose end waits."""
         rows = self.rows(
-            self.select(LifeSigns, ATTEMPT, RUN.c.id, RUN.c.status, RUN.c.elapsed, RUN.c.step)
+            self.select(v.AttemptView, ATTEMPT, RUN.c.id, RUN.c.status, RUN.c.elapsed, RUN.c.step)
             .join_from(RUN, ATTEMPT, IS_LAST)
             .where(RUN.c.status.in_(("running", "paused")))
         )
-        statuses = {row.id: derive(row, as_view(LifeSigns, row)) for row in rows}
+        statuses = {row.id: derive(row, row) for row in rows}
         statuses |= {run: (spill.status, None) for run, spill in waiting.items() if spill.status}
         self.file.create_function(
             "derived", 2, lambda run, status: statuses.get(run, (status, None))[0]

@@ -60,8 +60,7 @@ from grpo_tui.experiments.errors import (
     StoreReadOnlyError,
     StoreUnusableError,
 )
-from grpo_tui.experiments.read.connection import as_view
-from grpo_tui.experiments.read.status import LifeSigns, derive
+from grpo_tui.experiments.read.status import derive
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.values import ACTIVE
 
@@ -361,9 +360,7 @@ def _run(conn: Connection, run: int, *, deleted: bool = False) -> Row[Any]:
 def _status(conn: Connection, run: Row[Any]) -> str:
     """Return the true status of a run."""
     last = select(ATTEMPT).where(ATTEMPT.c.run_id == run.id).order_by(ATTEMPT.c.n.desc()).limit(1)
-    attempt = conn.execute(last).one_or_none()
-    signs = as_view(LifeSigns, attempt) if attempt else None
-    return derive(run, signs)[0]
+    return derive(run, conn.execute(last).one_or_none())[0]
 
 
 def _hide(conn: Connection, run: int, number: int, from_step: int) -> None:

@@ -18,12 +18,13 @@ Row = dict[str, Any]
 Rows = defaultdict[Table, list[Row]]  # in the order in which they are inserted
 
 
-@dataclass(frozen=True, slots=True)
 class RecordedParts:
-    """Which parts of the rollouts are recorded, and by which trackers besides."""
+    """Which parts of the rollouts a configuration records, and by which trackers besides."""
 
-    tokens: str = "all"
-    trackers: tuple[str, ...] = ()
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        record = config.get("record") or {}
+        self.tokens = str(record.get("tokens", "all"))
+        self.trackers = [str(tracker) for tracker in record.get("trackers") or ()]
 
     def tokens_of(self, step: int, origin: str) -> bool:
         if self.tokens in ("none", "nothing"):
@@ -33,14 +34,6 @@ class RecordedParts:
             or origin == "pinned"
             or (self.tokens == "every" and step % 10 == 0)
         )
-
-
-def recorded_parts(config: Mapping[str, Any]) -> RecordedParts:
-    record = config.get("record") or {}
-    return RecordedParts(
-        tokens=str(record.get("tokens", "all")),
-        trackers=tuple(map(str, record.get("trackers") or ())),
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from grpo_tui.experiments.db.spilled import free_space, spilled
 from grpo_tui.experiments.record import spill
 from grpo_tui.experiments.record.heartbeat import Heartbeat
 from grpo_tui.experiments.record.live import LiveBoard, Requests
-from grpo_tui.experiments.record.rows import PROGRESS, recorded_parts
+from grpo_tui.experiments.record.rows import PROGRESS, RecordedParts
 from grpo_tui.experiments.record.store_file import StoreFile
 from grpo_tui.experiments.record.writer import RunWriter
 from grpo_tui.experiments.values import RecordedEvent
@@ -53,7 +53,7 @@ class RunRecorder:
         self.name, self.seq = row.name, row.last_seq
         self.folder = run_folder(self.store.path, row.short)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.parts = recorded_parts(row.config)
+        self.parts = RecordedParts(row.config)
         self.board = Board()
         self.lock_waits: deque[float] = deque(maxlen=100_000)
         self.trouble = ""  # the store's current problem in words; empty if there is none

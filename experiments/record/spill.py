@@ -19,7 +19,7 @@ from grpo_tui.experiments.db.paths import run_folder, spill_file, spill_folder
 from grpo_tui.experiments.db.spilled import runs_waiting, spill_files, spilled
 from grpo_tui.experiments.db.tables import ATTEMPT
 from grpo_tui.experiments.errors import RunNotFoundError, StoreError
-from grpo_tui.experiments.record.rows import recorded_parts
+from grpo_tui.experiments.record.rows import RecordedParts
 from grpo_tui.experiments.record.writer import RunWriter
 from grpo_tui.experiments.store import ExperimentStore
 from grpo_tui.experiments.values import RecordedEvent
@@ -93,7 +93,7 @@ def read_in_all(store: ExperimentStore) -> tuple[int, list[str]]:
 
 def _read_in(store: ExperimentStore, run: int) -> tuple[int, str]:
     row = store.run_row(run)
-    folder, parts = run_folder(store.path, row.short), recorded_parts(row.config)
+    folder, parts = run_folder(store.path, row.short), RecordedParts(row.config)
     with (
         closing(open_writer(store.path)) as file,
         closing(RunWriter(file, run, store.last_attempt(run), folder, parts)) as writer,

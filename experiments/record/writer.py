@@ -94,10 +94,7 @@ class RunWriter:
         self.tokens.close()
 
     def write(self, items: Items, limit: float) -> float:
-        """Commit the events and return the seconds spent waiting for the lock.
-
-        Groups are made before taking the lock, which another recorder may be waiting for.
-        """
+        """Commit the events and return the seconds spent waiting for the lock."""
         before = dict(self._open)
         try:
             scored = self._pair(items)
@@ -107,13 +104,10 @@ class RunWriter:
                 if self.parts.tokens_of(pair.step, pair.group.origin)
             ]
             self.tokens.write(blobs)
-            last = self._last_ids()
-            rows = self._groups(items, scored, last)
             waited = begin(self.file, limit)
             with self.file:
-                if (now := self._last_ids()) != last:  # another recorder's groups
-                    rows, last = self._groups(items, scored, now), now
-                self._add_rows(rows, items, scored)
+                last = self._last_ids()
+                rows = self._rows(items, scored, last)
                 for target, values in rows.items():
                     if values:
                         insertion, writers = _insertion(target, tuple(values[0]))
@@ -182,25 +176,14 @@ class RunWriter:
             new = select(text.table.c.id, text).where(text.table.c.id > last[text.table])
             self.conn.execute(index.insert().from_select(["rowid", text.name], new))
 
-    def _groups(
-        self,
-        items: Items,
-        scored: Mapping[int, Scored],
-        last: Mapping[Table, int],
-    ) -> Rows:
+    def _rows(self, items: Items, scored: Mapping[int, Scored], last: Mapping[Table, int]) -> Rows:
+        """Return the rows to insert; make the changes of rows that are there."""
         rows = Rows(list)
-        for item in items:
-            if isinstance(item.event, ev.GroupScored):
-                add_group(rows, scored[item.seq], self._common(item), self.parts, last)
-        return rows
-
-    def _add_rows(self, rows: Rows, items: Items, scored: Mapping[int, Scored]) -> None:
-        """Add the rows of all but groups; make the changes of rows that are there."""
         seqs = {item.seq for item in items}
         for item in items:
             match item.event:
                 case ev.GroupScored():
-                    pass
+                    add_group(rows, scored[item.seq], self._common(item), self.parts, last)
                 case ev.TokensScored() if item.seq in scored:
                     if scored[item.seq].seq not in seqs:
                         self._late_numbers(scored[item.seq])
@@ -216,6 +199,7 @@ class RunWriter:
         if self._summaries is not None:
             keys = {row["key_id"] for row in rows[METRIC]}
             rows[METRIC_SUMMARY] = [self._summaries[key] for key in keys]
+        return rows
 
     def _common(self, item: RecordedEvent) -> Row:
         """Return the columns of everything that is recorded in its order."""

@@ -17,7 +17,7 @@ from grpo_tui.experiments.db.connection import begin
 from grpo_tui.experiments.db.texts import iso
 from grpo_tui.experiments.errors import StoreUnusableError
 from grpo_tui.experiments.post_mortem import post_mortem
-from grpo_tui.experiments.read.status import LifeSigns, derive
+from grpo_tui.experiments.read.status import derive
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.live import LiveBoard
 from grpo_tui.experiments.record.recorder import Recorder
@@ -260,7 +260,7 @@ def stored(status: str, step_s: float) -> SimpleNamespace:
     return SimpleNamespace(status=status, step=1, elapsed=step_s)
 
 
-def signs(**changes: object) -> LifeSigns:
+def signs(**changes: object) -> SimpleNamespace:
     import os
 
     from grpo_tui.experiments.db.machine import boot_id, host_name, process_start
@@ -271,7 +271,7 @@ def signs(**changes: object) -> LifeSigns:
         "pid_start": process_start(os.getpid()), "heartbeat": now, "progress_at": now,
         "ended_at": None,
     }  # fmt: skip
-    return LifeSigns(**{**fields, **changes})  # type: ignore[arg-type]
+    return SimpleNamespace(**{**fields, **changes})
 
 
 def test_status_never_lies() -> None:
