@@ -21,8 +21,7 @@ from grpo_tui.experiments.db.texts import now_iso
 from grpo_tui.experiments.errors import ImportRefusedError, OutsideStoreError, StoreError
 from grpo_tui.experiments.purge import purge
 from grpo_tui.experiments.reader import StoreReader, grouped
-from grpo_tui.experiments.record.rows import RecordedParts
-from grpo_tui.experiments.record.writer import RunWriter
+from grpo_tui.experiments.record.writer import RecordedParts, RunWriter
 from grpo_tui.experiments.recorded_events import events_after
 from grpo_tui.experiments.store import ExperimentStore
 from grpo_tui.experiments.values import ENDED, RecordedEvent, RunSummary

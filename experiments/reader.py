@@ -47,7 +47,14 @@ from grpo_tui.experiments.errors import (
     RunActiveError,
     RunNotFoundError,
 )
-from grpo_tui.experiments.read.columns import FIELDS, Column, Names, parse_column, parse_columns
+from grpo_tui.experiments.read.columns import (
+    FIELDS,
+    Column,
+    Names,
+    compile_filter,
+    parse_column,
+    parse_columns,
+)
 from grpo_tui.experiments.read.connection import (
     DELETED_SCHEMA,
     Connection,
@@ -55,7 +62,6 @@ from grpo_tui.experiments.read.connection import (
     as_view,
     no_collection,
 )
-from grpo_tui.experiments.read.filters import compile_filter
 from grpo_tui.experiments.read.status import Derived, derive
 from grpo_tui.experiments.starts import start_step
 

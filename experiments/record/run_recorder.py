@@ -13,11 +13,9 @@ from grpo_tui.experiments.board import Board
 from grpo_tui.experiments.db.paths import run_folder, spill_file
 from grpo_tui.experiments.db.spilled import free_space, spilled
 from grpo_tui.experiments.record import spill
-from grpo_tui.experiments.record.heartbeat import Heartbeat
-from grpo_tui.experiments.record.live import LiveBoard, Requests
-from grpo_tui.experiments.record.rows import PROGRESS, RecordedParts
+from grpo_tui.experiments.record.live import Heartbeat, LiveBoard, Requests
 from grpo_tui.experiments.record.store_file import StoreFile
-from grpo_tui.experiments.record.writer import RunWriter
+from grpo_tui.experiments.record.writer import PROGRESS, RecordedParts, RunWriter
 from grpo_tui.experiments.values import RecordedEvent
 
 SPILL_AFTER_S = 2.0

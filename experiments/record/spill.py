@@ -19,8 +19,7 @@ from grpo_tui.experiments.db.paths import run_folder, spill_file, spill_folder
 from grpo_tui.experiments.db.spilled import runs_waiting, spill_files, spilled
 from grpo_tui.experiments.db.tables import ATTEMPT
 from grpo_tui.experiments.errors import RunNotFoundError, StoreError
-from grpo_tui.experiments.record.rows import RecordedParts
-from grpo_tui.experiments.record.writer import RunWriter
+from grpo_tui.experiments.record.writer import RecordedParts, RunWriter
 from grpo_tui.experiments.store import ExperimentStore
 from grpo_tui.experiments.values import RecordedEvent
 

@@ -46,7 +46,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("grpo_tui.experiments.record.run_recorder.SPILL_AFTER_S", 0.3)
     monkeypatch.setattr("grpo_tui.experiments.record.run_recorder.RETRY_S", 0.1)
     monkeypatch.setattr("grpo_tui.experiments.record.run_recorder.LOCK_LIMIT_S", 0.05)
-    monkeypatch.setattr("grpo_tui.experiments.record.heartbeat.PERIOD_S", 3600.0)
+    monkeypatch.setattr("grpo_tui.experiments.record.live.PERIOD_S", 3600.0)
 
 
 def wait_until_stored(path: Path, step: int) -> None:

@@ -293,7 +293,7 @@ def test_status_never_lies() -> None:
 def test_the_heartbeat_goes_on_while_nothing_is_put(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("grpo_tui.experiments.record.heartbeat.PERIOD_S", 0.05)
+    monkeypatch.setattr("grpo_tui.experiments.record.live.PERIOD_S", 0.05)
     handle = recorder.start_run(CONFIG)
     with closing(StoreReader(recorder.path)) as reader:
         first = reader.attempts(handle.key)[0]
