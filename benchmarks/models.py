@@ -27,7 +27,7 @@ from mlx_lm import convert
 
 from grpo_engine.config.settings import ModelConfig
 from grpo_engine.cpu import blas
-from grpo_engine.errors import EngineError
+from grpo_engine.errors import EngineError, ModelError
 from grpo_engine.policy.load import load_policy
 from grpo_engine.rollouts.batches import batch_for
 from tests.engine.policy.helpers import (
@@ -180,8 +180,10 @@ CHANGES: dict[str, dict[str, Any]] = {
         "swa_v_head_dim": 16,
     },
     "nemotron_h": {
-        "hybrid_override_pattern": ["M", "*"], "layers_block_type": ["mamba", "attention"],
-        "residual_in_fp32": True},
+        "layers_block_type": ["mamba", "attention", "moe"],
+        "layer_types": ["mamba", "attention", "moe"], "num_hidden_layers": 3,
+        "moe_shared_expert_intermediate_size": 64,
+    },
     "olmo": {"mlp_hidden_size": 128, "embedding_size": 261},
     "olmo_hybrid": {
         "layer_types": ["linear_attention", "full_attention"], "linear_allow_neg_eigval": True,
@@ -212,12 +214,26 @@ CHANGES: dict[str, dict[str, Any]] = {
         {"attention": {"n_heads_in_group": 2}, "ffn": {"ffn_mult": 1.0}},
         {"attention": {"no_op": True}, "ffn": {"replace_with_linear": True}},
     ]},
+    "phixtral": {"num_vocab": 261, "model_dim": 64},
     "plamo": {"n_shared_head": 2},
     "qwen": {"kv_channels": 16},
+    "prism_hadamard_qwen35": {
+        "tensor_namespace": "mlx-vlm-qwen3_5",
+        "quantization": {"bits": 2, "group_size": 128, "mode": "affine"},
+        "modules": [{
+            "path": "model.layers.0.mlp.down_proj", "embedding": False, "dtype": "float16",
+            "block": 0,
+        }],
+    },
     "qwen3_5": {"num_experts": 0},
+    "qwen3_5_moe": {"text_config": {"num_experts": 4, "model_type": "qwen3_5_moe_text"}},
     "recurrent_gemma": {
         "conv1d_width": 4, "logits_soft_cap": 5.0, "attention_window_size": 8, "lru_width": 64,
         "block_types": ["recurrent", "attention"],
+    },
+    "step3p5": {
+        "num_attention_groups": 2, "moe_num_experts": 4, "moe_top_k": 2, "share_expert_dim": 128,
+        "moe_layers_enum": "1", "swiglu_limits": [0, 7.0], "rope_theta": 1e4,
     },
     "rwkv7": dict.fromkeys(
         ("a_low_rank_dim", "v_low_rank_dim", "gate_low_rank_dim", "decay_low_rank_dim"), 16
@@ -238,7 +254,7 @@ TEXT_OF = {
     "kimi_vl": "deepseek_v3", "kimi_k3": "kimi_linear", "lfm2-vl": "lfm2", "llama4": "llama4_text",
     "minimax_m3_vl": "minimax_m3", "mistral3": "ministral3", "muse_spark": "muse_spark_text",
     "pixtral": "llama", "prism_hadamard_qwen35": "qwen3_5", "qwen2_vl": "qwen2",
-    "qwen3_5": "qwen3_5", "qwen3_5_moe": "qwen3_5_moe", "qwen3_vl": "qwen3",
+    "qwen3_5": "qwen3_5", "qwen3_5_moe": "qwen3_5", "qwen3_vl": "qwen3",
     "qwen3_vl_moe": "qwen3_moe",
 }  # fmt: skip
 
@@ -247,7 +263,7 @@ def architectures() -> list[str]:
     """The names of all architectures, read from their files: importing some ends the program."""
     return [
         file.stem for file in sorted(FAMILIES.glob("*.py"))
-        if re.search(r"^class Model\(", file.read_text(), re.MULTILINE)
+        if re.search(r"^class Model\(|import Model\b", file.read_text(), re.MULTILINE)
         and "class ModelArgs" in file.read_text()
     ]  # fmt: skip
 
@@ -313,9 +329,11 @@ def try_architecture(name: str, variants: Sequence[str] = tuple(VARIANTS)) -> Re
             try:
                 _try_variant(result, Path(folder), variant, options)
             except EngineError as error:
-                result.errors[variant] = f"refused: {error}"
+                result.errors[variant] = f"refused: {error}".replace(f"in {folder}/whole ", "")
             except (Exception, SystemExit) as error:
                 result.errors[variant] = f"{type(error).__name__}: {error}"
+            if "LoRA" in result.errors:
+                break
     return result
 
 
@@ -328,7 +346,10 @@ def _try_variant(result: Result, folder: Path, variant: str, options: dict[str, 
             mx.save_safetensors(str(path / "model.safetensors"), {"weight": mx.zeros(1)})
     if variant == "4 bits":
         path = folder / "packed"
-        convert(str(folder / "whole"), str(path), quantize=True, q_group_size=32, q_bits=4)
+        try:
+            convert(str(folder / "whole"), str(path), quantize=True, q_group_size=32, q_bits=4)
+        except TypeError as error:
+            raise ModelError(f"mlx-lm cannot quantise it: {error}") from error
     policy = load_policy(ModelConfig(path=str(path), **options), seed=0)
     move_weights(policy, 0.02)
     rows = made_up_rows([(9, (6, 3)), (5, (7, 2))])

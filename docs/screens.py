@@ -3,6 +3,7 @@
     python docs/screens.py                      the pictures of README.md, into docs/images
     python docs/screens.py --out /tmp/p --png --size 80x24 --size 200x60 --theme light watch lab
     python docs/screens.py --out /tmp/p --png all    every state of every screen, on no page
+    python docs/screens.py --out /tmp/p --blank all  also names lines cut beside free cells
 
 One run is the recording that comes with the program; where several are needed, they are those of
 docs/several.tar.xz: starter runs with two settings of `beta` and two seeds each, which `--record`
@@ -42,8 +43,10 @@ from grpo_tui.app.tui.messages import RolloutOpened
 from grpo_tui.app.tui.picture import Row, document, elements_of, paper_of, picture, rows_of
 from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
+from tests.app.frames import cut_beside_blank
 from tests.app.script import FIRST_WALL_TIME
 
+WORDS_WIDTH = 110  # a narrower screen may leave out what shows that a picture is complete
 SECONDS = 6.0  # of a replay that are shown at their own pace before a picture is taken
 KEYS = {"[": "left_square_bracket", "]": "right_square_bracket"}
 IMAGES = Path(__file__).parent / "images"
@@ -146,7 +149,7 @@ STATES = {
     "watch-none": Shot("watch", "none", (), ("No run is open",)),
     "watch-ended": Shot("watch", "one", (), ("The run is complete",)),
     "watch-begins": Shot("watch", "one", (), ("1/60",), at=2.0),
-    "earlier-step": Shot("watch", "one", ("less_than_sign",) * 2, ("seen from step",)),
+    "earlier-step": Shot("watch", "one", ("less_than_sign",) * 2, ("esc returns",)),
     "chart": Shot("watch", "one", ("z",), ("moved the reward most",)),
     "charts": Shot("watch", "one", ("z", "WAIT:moved the reward most", "ctrl+p", *"one chart",
                                     "enter"), ("more",)),
@@ -244,8 +247,10 @@ async def catch_up(pilot: Pilot[int], app: Workbench, feed: ReplayFeed) -> None:
         idle = idle + 1 if head is None or head.due > feed._now() else 0
 
 
-async def shoot(shot: Shot, store: Path, size: tuple[int, int], theme: str) -> str:
-    """One screen as SVG."""
+async def shoot(
+    shot: Shot, store: Path, size: tuple[int, int], theme: str
+) -> tuple[str, list[str]]:
+    """One screen as SVG, and its lines that are cut although cells beside them are free."""
     preferences = Preferences()
     preferences.remember(theme=theme)
     clock = Clock()
@@ -284,9 +289,10 @@ async def shoot(shot: Shot, store: Path, size: tuple[int, int], theme: str) -> s
                 await pilot.pause(0.2)
         if shot.over is not None and isinstance(app.screen, WorkbenchScreen):
             app.push_screen(shot.over(app.screen.snapshot))
-        await until(pilot, app, partial(shows, app, *shot.words))
+        if size[0] >= WORDS_WIDTH:
+            await until(pilot, app, partial(shows, app, *shot.words))
         await pilot.pause(0.5)
-        return picture(app)
+        return picture(app), cut_beside_blank(app)
 
 
 async def film(store: Path, size: tuple[int, int], theme: str) -> str:
@@ -379,6 +385,7 @@ def main() -> None:
     parser.add_argument("--store", type=Path, default=None)
     parser.add_argument("--record", action="store_true", help=f"train {SEVERAL.name} again first")
     parser.add_argument("--png", action="store_true", help="as well, where rsvg-convert is there")
+    parser.add_argument("--blank", action="store_true", help="print lines cut beside free cells")
     args = parser.parse_args()
     shots = {**SHOTS, **STATES}
     if args.names == ["all"]:
@@ -400,11 +407,14 @@ def main() -> None:
         for name in args.names or [*usual, "replay"]:
             for width, height in sizes:
                 began = time.monotonic()
+                cut: list[str] = []
                 if name == "replay":
                     text = asyncio.run(film(one, (width, height), args.theme))
                 else:
                     shot = shots[name]
-                    text = asyncio.run(shoot(shot, stores[shot.store], (width, height), args.theme))
+                    text, cut = asyncio.run(
+                        shoot(shot, stores[shot.store], (width, height), args.theme)
+                    )
                 more = f"-{width}x{height}" if args.size else ""
                 more += f"-{args.theme}" if args.theme != DARK else ""
                 path = args.out / f"{name}{more}.svg"
@@ -413,6 +423,8 @@ def main() -> None:
                     command = ["rsvg-convert", "-w", "1600", str(path), "-o"]
                     subprocess.run([*command, str(path.with_suffix(".png"))], check=True)
                 print(f"{path}  {len(text) // 1000} kB  {time.monotonic() - began:.1f} s")
+                if args.blank:
+                    print("".join(f"    {line}\n" for line in cut), end="")
 
 
 if __name__ == "__main__":

@@ -17,13 +17,14 @@ class Verb(NamedTuple):
         return self.name in NEEDS_ENGINE
 
 
-NEEDS_ENGINE: Final = frozenset({"probe", "train", "resume", "sweep", "eval"})
+NEEDS_ENGINE: Final = frozenset({"probe", "plan", "train", "resume", "sweep", "eval"})
 TRAIN, WATCH, MANAGE, REFERENCE = "Train", "Watch", "Manage", "Reference"
 
 VERBS: Final = tuple(
     Verb(name, f"grpo_tui.app.cli.verbs.{target}", help_, section)
     for section, name, target, help_ in (
         (TRAIN, "probe", "probe:probe", "Try a model before a run: which group size to use."),
+        (TRAIN, "plan", "plan:plan", "Say what fits in memory, from a model's config.json alone."),
         (TRAIN, "train", "train:train", "Train with GRPO, without a screen."),
         (TRAIN, "resume", "resume:resume", "Resume a run from its last checkpoint."),
         (TRAIN, "sweep", "sweep:sweep", "Train a grid of settings and seeds, one after another."),

@@ -96,7 +96,7 @@ def _kl_in_loss(snapshot: Snapshot) -> float | None:
 def _loss_note(snapshot: Snapshot, loss: float) -> str:
     """Whether the loss is near 0 and why, or mostly KL; empty if the advantages do not say it."""
     kl = _kl_in_loss(snapshot)
-    part = f" (KL {short(kl)})" if kl is not None else ""
+    part = f" (KL penalty {short(kl)})" if kl is not None else ""
     if abs(loss) >= NOT_NEAR:
         return f"{part} is not near 0"
     pushes = [[one.advantage for one in group.rollouts if one.advantage]

@@ -112,9 +112,9 @@ def verdict(comparison: "Comparison", chosen: str = "", metric: str = "") -> str
     sentences = [sentence_of(row.test, comparison)]
     if ranking.comparisons > 1:
         sentences[0] = f"{sentences[0][:-1]}, corrected for {ranking.comparisons} comparisons."
-    sentences.append(_otherwise(row, ranking, comparison))
     if not ranking.seeds:
         sentences.append("One seed each: the interval covers other problems, not other seeds.")
+    sentences.append(_otherwise(row, ranking, comparison))
     sentences.append(needed(row, ranking))
     if ranking.comparisons > 1:
         best = [setting_name(comparison, item.own.runs, inline=True)

@@ -4,7 +4,7 @@ import asyncio
 import shlex
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -91,6 +91,13 @@ class RunApp(ThemedApp):
         self.session = Session(feed)
         self.frame_now()
         return self.session
+
+    def close_runs(self, runs: Collection[int]) -> None:
+        """Show no run if the one on screen is among these, which are being deleted."""
+        if self.session is not None and self.session.run in runs:
+            self.session.close()
+            self.session = None
+            self.frame_now()
 
     def control(self, verb: Asked) -> None:
         """Send a request to the shown run and show it at once."""
@@ -332,7 +339,7 @@ class RunApp(ThemedApp):
             snapshot = self.session.state.snapshot() if self.session else Snapshot()
             dialog: Choice[Plan] = QuitDialog(snapshot, self.bridge.name or "The run", self.plan)
         else:
-            dialog = LeaveDialog(self._watched())
+            dialog = LeaveDialog(self._watched(), deleted=self.has_deleted)
         self.push_screen(dialog, lambda plan: self._follow(plan or ""))
 
     def _watched(self) -> str:

@@ -117,7 +117,8 @@ def _resolve_keys(model: nn.Module, requested: tuple[str, ...]) -> list[str]:
         path: path.rpartition(".")[2]
         for layer in model.layers
         for path, module in layer.named_modules()
-        if isinstance(module, LINEAR) and path not in read
+        # mlx-lm does not open adapters of layers with a LoRA of their own (afm7)
+        if isinstance(module, LINEAR) and path not in read and not hasattr(module, "to_lora")
     }
     if missing := [name for name in requested if name not in {*names, *names.values()}]:
         raise ModelError(

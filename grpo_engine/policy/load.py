@@ -24,8 +24,8 @@ def load_policy(config: ModelConfig, *, seed: int, critic: bool = False) -> Poli
     model, tokenizer, settings, folder, notes = load_parts(config)
     gated_delta.install()
     compute.prepare(model, config)
-    vocabulary = _number(settings, "vocab_size") or len(tokenizer)
-    dtype = _dtype(model)
+    vocabulary = number(settings, "vocab_size") or len(tokenizer)
+    dtype = main_dtype(model)
     probe = mx.array([[(7 * i + 3 * j + 1) % vocabulary for j in range(6)] for i in range(2)])
     adapter = adapters.attach(model, config, seed)
     logits = probe_logits(model, probe, str(settings.get("model_type")))
@@ -64,7 +64,6 @@ def load_policy(config: ModelConfig, *, seed: int, critic: bool = False) -> Poli
 
 
 HELP = {
-    "metal": "it runs on Apple silicon only",
     "gathermm": "experts' products are in float32 on this device; set model.dtype to float32",
     "vjp": "it uses a kernel that has no gradient; train a model of another kind",
 }
@@ -87,7 +86,7 @@ def probe_logits(model: nn.Module, probe: mx.array, kind: str) -> mx.array:
     return logits
 
 
-def _dtype(model: nn.Module) -> str:
+def main_dtype(model: nn.Module) -> str:
     sizes: Counter[str] = Counter()
     for array in flatten(model.parameters()).values():
         if mx.issubdtype(array.dtype, mx.floating):
@@ -108,10 +107,10 @@ def end_tokens(tokenizer: Any, settings: Mapping[str, Any]) -> frozenset[int]:
 def context_length(settings: Mapping[str, Any]) -> int:
     """The model's maximum number of positions; a large number if unknown."""
     names = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
-    return _number(settings, *names) or 1 << 20
+    return number(settings, *names) or 1 << 20
 
 
-def _number(settings: Mapping[str, Any], *names: str) -> int:
+def number(settings: Mapping[str, Any], *names: str) -> int:
     """The first of these settings of a model that is there; 0 if none is."""
     text = settings.get("text_config") or {}
     return int(next(filter(None, (settings.get(n) or text.get(n) for n in names)), 0))

@@ -4,13 +4,14 @@ import hashlib
 import io
 import json
 import math
-from contextlib import redirect_stdout, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx_lm.models.switch_layers import QuantizedSwitchLinear
+from mlx_lm.models.switch_layers import QuantizedSwitchLinear, SwitchLinear
 from mlx_lm.utils import dequantize_model, load_model, load_tokenizer
 
 from grpo_engine.config.safe_yaml import read_text
@@ -20,6 +21,7 @@ from grpo_engine.platform import kernels
 from grpo_engine.platform.formats import STORED, auto_format
 from grpo_engine.platform.library_logs import escape_library_logs
 from grpo_engine.policy.embedded import EMBEDDED, local_folder
+from grpo_engine.policy.repairs import repair
 from grpo_engine.policy.trees import flatten
 
 # the largest numbers of a model's config.json, far above any that fits a machine
@@ -34,8 +36,11 @@ POSITIVE = (
     "rope_theta", "max_position_embeddings",
 )  # fmt: skip
 FAULTS = {  # of mlx-lm's models
+    "bitnet": "its layers are a Metal kernel without a gradient",
+    "deepseek_v41": "its attention has no gradient",
+    "muse_spark": "its layers are Metal kernels without a gradient",
     "phi3small": "its backward pass ends the program",
-    "recurrent_gemma": "its parameters cannot be frozen",
+    "prism_hadamard_qwen35": "its packed layers take no adapter",
 }
 STARTER = EMBEDDED["starter"]
 FILES = (
@@ -62,8 +67,12 @@ def fingerprint(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def find_folder(path: str) -> Path:
-    """The folder of an embedded model, of a path, or of a hub id, downloaded if not cached."""
+def find_folder(path: str, into: Path | None = None) -> Path:
+    """The folder of an embedded model, of a path, or of a hub id, downloaded if not cached.
+
+    With `into` only the configuration is downloaded, to there: in the cache it would be taken for
+    the model.
+    """
     if local := local_folder(path):
         return local
     folder = Path(path).expanduser()
@@ -77,18 +86,18 @@ def find_folder(path: str) -> Path:
             f"model.path {path} is no folder; give {', '.join(EMBEDDED)}, a model folder, "
             "or a hub id such as mlx-community/Qwen3-0.6B-4bit"
         )
-    return _fetch(path)
+    return _fetch(path, into)
 
 
-def _fetch(repository: str) -> Path:
+def _fetch(repository: str, into: Path | None) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
-    patterns = list(FILES)
+    patterns = list(FILES) if into is None else ["config.json"]
     with suppress(HFValidationError, OSError):
         return Path(snapshot_download(repository, allow_patterns=patterns, local_files_only=True))
     try:
-        return Path(snapshot_download(repository, allow_patterns=patterns))
+        return Path(snapshot_download(repository, allow_patterns=patterns, local_dir=into))
     except (HfHubHTTPError, HFValidationError, OSError) as error:
         raise ModelError(
             f"model.path {repository} is neither a folder here nor in the Hugging Face cache, and "
@@ -107,18 +116,13 @@ def load_parts(
     check_config(folder)
     escape_library_logs()
     trust = config.trust_remote_code
-    said = io.StringIO()
-    try:
-        with redirect_stdout(said):  # mlx-lm prints which package a model needs, and exits
-            model, settings = load_model(folder, lazy=True, trust_remote_code=trust)
+    with opening(str(folder)):
+        model, settings = load_model(folder, lazy=True, trust_remote_code=trust)
+        repair(model)
         tokenizer = load_tokenizer(
             folder, {"trust_remote_code": trust}, eos_token_ids=settings.get("eos_token_id")
         )
-    except SystemExit as error:
-        raise ModelError(f"the model in {folder} cannot be loaded: {said.getvalue()}") from error
-    except Exception as error:  # tokenizers raises nothing narrower
-        raise ModelError(f"the model in {folder} cannot be loaded: {first_line(error)}") from error
-    notes = _dequantise(model, config) + _set_dtype(model, config)
+    notes = dequantise(model, config) + set_dtype(model, config)
     if lazy:
         return model, tokenizer, settings, folder, notes
     try:
@@ -127,6 +131,23 @@ def load_parts(
         raise ModelError(f"the weights in {folder} are damaged: {first_line(error)}") from error
     _check_finite(model, folder)
     return model, tokenizer, settings, folder, notes
+
+
+@contextmanager
+def opening(path: str) -> Iterator[None]:
+    """Raise whatever goes wrong within mlx-lm as an error about the model."""
+    printed = io.StringIO()
+    try:
+        with redirect_stdout(printed):  # mlx-lm prints which package a model needs, and exits
+            yield
+    except SystemExit as error:
+        raise ModelError(
+            f"the model in {path} cannot be loaded: {printed.getvalue().strip()}", "model.path"
+        ) from error
+    except Exception as error:  # tokenizers raises nothing narrower
+        raise ModelError(
+            f"the model in {path} cannot be loaded: {first_line(error)}", "model.path"
+        ) from error
 
 
 def check_config(folder: Path) -> None:
@@ -190,7 +211,8 @@ def quantised_layers(model: nn.Module) -> list[str]:
     return [name for name, module in model.named_modules() if isinstance(module, types)]
 
 
-def _dequantise(model: nn.Module, config: ModelConfig) -> list[str]:
+def dequantise(model: nn.Module, config: ModelConfig) -> list[str]:
+    """Undo a quantisation where the settings or this device want it; return notes."""
     names = quantised_layers(model)
     if not names or config.quantized not in ("dequantize", "auto" if on_cpu() else ""):
         return []
@@ -198,12 +220,19 @@ def _dequantise(model: nn.Module, config: ModelConfig) -> list[str]:
     return [f"{len(names)} quantised layers were dequantised, which is faster on this device"]
 
 
-def _set_dtype(model: nn.Module, config: ModelConfig) -> list[str]:
+def set_dtype(model: nn.Module, config: ModelConfig) -> list[str]:
+    """Give the weights the number format of the settings; return notes."""
     dtype = auto_format(on_gpu=not on_cpu()) if config.dtype == "auto" else config.dtype
     if dtype == STORED:
         return []
     model.set_dtype(getattr(mx, dtype))
     if dtype != "float32" and on_cpu():
+        if any(isinstance(module, SwitchLinear) for module in model.modules()):
+            raise ModelError(
+                f"mlx-lm's model {model.model_type} does not train here: its experts' products "
+                "are in float32 on this device; set model.dtype to float32",
+                "model.dtype",
+            )
         return [f"model.dtype {dtype} is slow on this device; float32 is many times faster"]
     return []
 

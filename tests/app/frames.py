@@ -7,6 +7,7 @@ text.
 """
 
 import itertools
+import re
 import unicodedata
 from collections.abc import Iterator
 from typing import Any, cast
@@ -23,6 +24,7 @@ from textual.widgets import DataTable, Label, Static
 from grpo_tui.app.text.safe_text import cell_len
 from grpo_tui.app.tui.looks.colours import DARK, PALETTES, READABLE, contrast
 from grpo_tui.app.tui.looks.themes import number_of
+from grpo_tui.app.tui.widgets.panel import Panel
 
 SIZES = [(80, 24), (120, 40), (200, 60)]
 # A size changes the layout and a theme the colours, so testing every pair would show no more.
@@ -150,6 +152,27 @@ def _cut_cells(table: "DataTable[Any]") -> list[str]:
             for value in values
             if cell_len(value) > column.width and not value[: column.width].endswith("…")
         ]
+    return found
+
+
+def cut_beside_blank(app: App[Any]) -> list[str]:
+    """Lines in which a third of a widget's width is blank to the right of a text that is cut."""
+    lines = app.screen._compositor.render_strips()
+    shown = app.screen._compositor.visible_widgets
+    found = []
+    for widget in _all(app.screen):
+        if widget not in shown or (widget.children and not isinstance(widget, DataTable)):
+            continue
+        area = widget.content_region if not isinstance(widget, Panel) else widget.region
+        edge = 1 if isinstance(widget, Panel) and widget.framed else 0
+        left, width = area.x + edge, area.width - 2 * edge
+        for y in range(max(0, area.y + edge), min(len(lines), area.bottom - edge)):
+            text = lines[y].crop(left, left + width).text
+            blank = max((cell_len(spaces) for spaces in re.findall(r"\S…( {2,})", text)), default=0)
+            if blank >= width / 3:
+                found.append(
+                    f"{blank} of {width} cells are blank beside a cut text: {text.strip()}"
+                )
     return found
 
 

@@ -33,8 +33,10 @@ class QuitDialog(Choice[Plan]):
 class LeaveDialog(Choice[Plan]):
     """Whether to quit when no run would be lost."""
 
-    def __init__(self, watching: str) -> None:
+    def __init__(self, watching: str, *, deleted: bool = False) -> None:
         question = "Leave the workbench?"
+        if deleted:
+            question += " Runs that were deleted are then removed for good."
         if watching:
             question += f" {watching} continues without it; run `grpo-tui watch` to see it."
         super().__init__("quit", question, [

@@ -117,7 +117,8 @@ class DetailsPanel(Panel, can_focus=False):
 class Picker(Filtered[Picked]):
     """Return what is picked, or None if dismissed.
 
-    With `marks`, several items can be marked, and none if `optional`.
+    With `marks`, several items can be marked, and none if `optional`. The cursor begins on an item
+    that is marked, or with `adds` on one that is not.
     """
 
     DEFAULT_CSS = """
@@ -156,12 +157,12 @@ class Picker(Filtered[Picked]):
     def __init__(
         self, title: str, items: Sequence[Item] | Find, *, verb: str = "choose", hint: str = "",
         cursor: str = "", marks: Sequence[str] | None = None, details: Details | None = None,
-        below: bool = False, optional: bool = False,
+        below: bool = False, optional: bool = False, adds: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()
         self._title, self._hint, self._verb = title, hint, verb
         self._all, self._cursor, self._below = items, cursor, below
-        self._details, self._optional = details, optional
+        self._details, self._optional, self._adds = details, optional, adds
         self._several = marks is not None
         self._first_marks = self.marks = tuple(marks or ())
         self.items: Sequence[Item] = ()  # those that match
@@ -282,11 +283,11 @@ class Picker(Filtered[Picked]):
             or [Option(Content.styled(safe(empty), "$text-muted"), disabled=True)]
         )  # fmt: skip
         values = [item.value for item in self.items]
-        current = (self._cursor, *self.marks)
-        first = next((index for index, value in enumerate(values) if value is not None), None)
-        options.highlighted = next(
-            (index for index, value in enumerate(values) if value in current), first
-        )
+        known = [value for value in values if value is not None]
+        new = [value for value in known if value not in self.marks] if self._adds else [*self.marks]
+        order = [self._cursor] * (not self._adds or self._cursor in new) + new + known
+        first = next((value for value in order if value in known), None)
+        options.highlighted = values.index(first) if first is not None else None
         self.query_one(DetailsPanel).item = self.item
 
     @on(Input.Changed)

@@ -57,6 +57,7 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
     """A screen of the workbench with its top bar and key bar."""
 
     mode: ClassVar[str] = ""
+    parent_mode: ClassVar[str] = "runs"  # where esc and q lead, unless the user came from elsewhere
     find_hint: ClassVar[str] = "find"
     ALLOW_IN_MAXIMIZED_VIEW = "TopBar, TourLine, KeyBar, FindBar"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -313,9 +314,9 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
             self.leave(quits=True)
 
     def leave(self, quits: bool = False) -> None:
-        """Return to where the user came from, else to Runs; from Runs, quit if `quits`."""
+        """Return to where the user came from, else to the parent; from Runs, quit if `quits`."""
         if self.mode != "runs":
-            back, self.came_from = self.came_from or "runs", ""
+            back, self.came_from = self.came_from or self.parent_mode, ""
             self.app.call_later(self.app.run_action, f"mode('{back}')")
         elif quits:
             self.workbench.action_ask_quit()

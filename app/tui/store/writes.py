@@ -24,7 +24,8 @@ def _opened(path: Path) -> "Iterator[ExperimentStore]":
 
 
 def count(runs: Sequence[RunSummary]) -> str:
-    return "1 run" if len(runs) == 1 else f"{len(runs)} runs"
+    """The run's name, or how many they are."""
+    return runs[0].name or runs[0].id if len(runs) == 1 else f"{len(runs)} runs"
 
 
 def set_archived(path: Path, runs: Sequence[RunSummary], archived: bool) -> str:

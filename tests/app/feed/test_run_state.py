@@ -326,8 +326,8 @@ NEAR = " is near 0: pushes up and down cancel"
     [
         ({"recipe": "grpo", "beta": 0.04}, " is mostly the KL penalty (.0028)"),
         ({"recipe": "grpo"}, " is mostly the KL penalty (.0028)"),
-        ({"recipe": "grpo", "beta": 0.004}, f" (KL 2.8e−4){NEAR}"),
-        ({"recipe": "dr-grpo", "beta": 0.4}, f" (KL .028){NEAR}"),
+        ({"recipe": "grpo", "beta": 0.004}, f" (KL penalty 2.8e−4){NEAR}"),
+        ({"recipe": "dr-grpo", "beta": 0.4}, f" (KL penalty .028){NEAR}"),
         ({"recipe": "grpo", "beta": 0.0}, NEAR),
         ({"recipe": "grpo", "beta": 0.04, "anchor": "k1"}, NEAR),  # kl is k3's mean
         ({"recipe": "rloo"}, NEAR),  # its KL is in the reward

@@ -127,8 +127,9 @@ class ChartScreen(WorkbenchScreen):
         self._wait_until = time.monotonic() + PATIENCE * (time.monotonic() - began)
         if loaded.missing:
             refs = tuple(ref for ref in self.view.refs if ref not in loaded.missing)
-            self.notify(f"No longer stored: {', '.join(loaded.missing)}", severity="warning",
-                        markup=False)  # fmt: skip
+            names = {run.id: run.name for run in view.runs}
+            missing = ", ".join(names.get(ref) or ref for ref in loaded.missing)
+            self.notify(f"No longer stored: {missing}", severity="warning", markup=False)
             self.compare_only(refs)
             return
         self.view = self.view.with_comparison(loaded.comparison)

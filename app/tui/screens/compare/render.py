@@ -151,15 +151,21 @@ Cell = tuple[str, int]  # a text and its colour
 
 def legend_lines(view: View, width: int, palette: Palette, now: float) -> list[Line]:
     """One row per run: its standing in the verdict, and the chosen metric's values."""
+    label = raw_label(view.metric)
+    found = legend_columns(view, palette)
+    needed = [max(cell_len(title), *(cell_len(text) for text, _ in cells)) + 1
+              for title, _, cells in found]  # fmt: skip
+    steady = [max(size, minimum) for size, (_, minimum, _) in zip(needed, found, strict=True)]
+    longest = max(cell_len(label), *(cell_len(view.name(run)) for run in view.runs))
+    sizes = steady if width - 5 - sum(steady) >= longest else needed
     space = width - 5 - NAME_WIDTH
     columns = []
-    for title, minimum, cells in legend_columns(view, palette):
-        size = max(minimum, cell_len(title) + 1, *(cell_len(text) + 1 for text, _ in cells))
+    for size, (title, _, cells) in zip(sizes, found, strict=True):
         if size <= space:
             columns.append((size, [(title, palette.label), *cells]))
             space -= size
     name = space + NAME_WIDTH
-    head: Line = [(" " * 5 + pad(raw_label(view.metric), name), style(palette.label))]
+    head: Line = [(" " * 5 + pad(label, name), style(palette.label))]
     heads = [head, *(legend_name(view, run, name, palette, now) for run in view.runs)]
     for index, line in enumerate(heads):
         current = index and view.runs[index - 1] is view.chosen
@@ -238,12 +244,15 @@ def verdict_cell(view: View, run: RunSummary, palette: Palette) -> Cell:
 
 
 def crosshair_cell(view: View, run: RunSummary, palette: Palette) -> Cell:
-    """The chosen metric at the crosshair; of a run that ended before, the last value."""
+    """The chosen metric at the crosshair; the last value before, with its step, if it has none."""
     value, step = view.value_at_x(view.metric, run.id)
     if step is None:
-        return "none", palette.label
+        return "none" if view.has_curves(run) else "", palette.label
     text = with_unit(value, spec(view.metric).unit)
-    return (f"{text}@{step}", palette.label) if view.end(run) < view.x else (text, palette.text)
+    missed = view.metric.startswith(EVALUATIONS) and view.axis == "step" and step < view.x
+    if missed or view.end(run) < view.x:
+        return f"{text} @{step}", palette.label
+    return text, palette.text
 
 
 def run_notes(view: View) -> list[str]:
@@ -253,6 +262,8 @@ def run_notes(view: View) -> list[str]:
     notes, ended = [], []
     for run in view.runs:
         curve, name = view.curve(view.metric, run.id), view.name(run)
+        if not view.has_curves(run):
+            continue
         if curve is None:
             notes.append(f"{name} never recorded {view.metric}")
             continue

@@ -362,6 +362,10 @@ class View:
                 return next((curve for curve in chart.curves if curve.run == run), None)
         return None
 
+    def has_curves(self, run: RunSummary) -> bool:
+        """Whether the curves of a run have been read."""
+        return self.charts is not None and run.key in (r.key for r in self.charts.request.runs)
+
     def value_at_x(self, key: str, run: str) -> tuple[float | None, int | None]:
         """The last number of a metric up to the crosshair, and its step."""
         curve = self.curve(key, run)
@@ -422,7 +426,7 @@ def list_runs(
 ) -> list[tuple[RunSummary, str]]:
     """The runs that match a filter, each described in a line; the newest with their changes."""
     runs = reader.runs(text, limit=MAX_LISTED)
-    settings = reader.settings(base.key) if base else {}
+    settings = reader.settings(base.key, in_force=True) if base else {}
     return [
         (run, about(run, _changes(reader, run, settings) if index < MAX_DESCRIBED else []))
         for index, run in enumerate(runs)
@@ -433,7 +437,9 @@ def _changes(reader: "StoreReader", run: RunSummary, other: dict[str, object]) -
     """Some settings in which a run differs from another, as `beta 0.4`."""
     changes = [
         f"{path.rpartition('.')[2]} {value_text(value)}"
-        for path, value in (reader.settings(run.key) if other else {}).items()
+        for path, value in (
+            reader.settings(run.key, in_force=True) if other else {}
+        ).items()
         if path in other and path not in ("name", "seed") and not only_recorded(path)
         and value_text(value) != value_text(other[path])
     ]  # fmt: skip

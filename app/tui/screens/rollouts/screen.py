@@ -291,6 +291,7 @@ class RolloutsScreen(WorkbenchScreen):
     """Every answer of a run, down to the token."""
 
     mode = "rollouts"
+    parent_mode = "watch"
     CSS_PATH = "rollouts.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("n", "prompt(1)", "next prompt", id="rollouts.group", key_display="n p",
@@ -379,7 +380,7 @@ class RolloutsScreen(WorkbenchScreen):
             bar.live = snapshot.active
         session = self.workbench.session
         if session is None or not session.run:  # a run that is not in the store yet
-            if self._watched and session is not None and isinstance(session.feed, StartingFeed):
+            if self._watched and (session is None or isinstance(session.feed, StartingFeed)):
                 self._watched, self._requested, self._run = 0, None, None
                 self.view = View(mode=self.view.mode, unfolded=self.view.unfolded)
             return
@@ -434,6 +435,8 @@ class RolloutsScreen(WorkbenchScreen):
                 self.key_bar.renamed = {}
             groups = await ask(partial(load_step, run=info, step=step, origin=origin), "step")
             self._loading = None
+            if step is not None and groups.step != step:
+                self.notify(f"Step {step} has no recorded answers yet; this is step {groups.step}.")
             view = self.view.with_step(groups)
             self.view = view.at_answer(*at) if at else view
 

@@ -132,9 +132,10 @@ def run_info(reader: "StoreReader", run: int) -> RunInfo:
 def load_step(
     reader: "StoreReader", run: RunInfo, step: int | None, origin: Origin = "train"
 ) -> StepGroups:
-    """Read a step's groups, by default of the newest step that has any."""
+    """Read a step's groups: of the newest step that has any, by default and for a later one."""
     steps = reader.group_steps(run.key, origin)
-    step = steps[-1] if step is None and steps else (step or 0)
+    newest = steps[-1] if steps else 0
+    step = newest if step is None else min(step, newest)
     groups = reader.groups(run.key, step, origin) if steps else ()
     if origin != "train":  # an advantage that pushes nothing is not shown
         groups = tuple(

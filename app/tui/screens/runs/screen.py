@@ -217,7 +217,9 @@ class RunsScreen(ControlScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self._undo: list[Callable[[], str]] = []  # each returns what it has brought back
+        # what brings runs back, and the first of them
+        self._undo: list[tuple[Callable[[], str], int]] = []
+        self._returning = 0  # the run that the cursor goes to once it is listed again
         self._opened = 0  # the open run that the cursor was moved to
         self._awaits_run = False  # whether the open run was not known yet when the cursor moved
 
@@ -297,7 +299,10 @@ class RunsScreen(ControlScreen):
             self.view = replace(self.view, problem=str(error), loaded=True)
             return
         view = replace(self.view, loaded=True, problem="", **fields)
-        self.view = view.on_run(selected.key) if selected is not None else view.moved(0)
+        key = self._returning or (selected.key if selected is not None else 0)
+        if any(run.key == self._returning for run in view.runs):
+            self._returning = 0
+        self.view = view.on_run(key)
         self.workbench.has_deleted = bool(view.deleted)
         self._go_to_open_run()
         await self._read_visible()
@@ -557,12 +562,16 @@ class RunsScreen(ControlScreen):
             return
         self.view = replace(self.view, marked=frozenset())
         if answer != "restore":
-            self._undo.append(changes["restore"] if answer == "archive" else self._restore)
+            undo = changes["restore"] if answer == "archive" else self._restore
+            self._undo.append((undo, runs[0].key))
+        if answer == "delete":
+            self.workbench.close_runs({run.key for run in runs})
         self._write(changes[answer])
 
     def action_undo(self) -> None:
         """Bring back what was archived or deleted last, also by an earlier process."""
-        self._write(self._undo.pop() if self._undo else self._restore)
+        undo, self._returning = self._undo.pop() if self._undo else (self._restore, 0)
+        self._write(undo)
 
     def _restore(self) -> str:
         return writes.restore(self.workbench.store)

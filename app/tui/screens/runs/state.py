@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 GROUPS = ("", "recipe", "task", "model", "sweep", "seed", "status")
 MAX_RUNS = 5000  # in the table; a search finds the others
+LONG = ("rewards.", "task.columns", "task.options")  # settings too long for a column
 MAX_DIFFERING = 6  # settings of runs that are of no sweep; with more there is nothing to compare
 COMPARED_RUNS = 500  # whose settings are compared, at most
 METRICS = (
@@ -209,6 +210,8 @@ def differing_settings(reader: "StoreReader", runs: Sequence[RunSummary]) -> tup
     axes: dict[str, None] = {}
     for sweep, settings in reader.differing_settings(run.key for run in runs).items():
         paths = [path for path in settings if path != "name" and not path.startswith("record.")]
+        if sweep is None:
+            paths = [path for path in paths if not path.startswith(LONG)]
         if sweep is not None or len(paths) <= MAX_DIFFERING:
             axes |= dict.fromkeys(paths)
     return tuple(axes)

@@ -13,7 +13,6 @@ from grpo_tui.app.text.prompt_text import question
 from grpo_tui.app.text.safe_text import cell_len, clip, safe
 from grpo_tui.app.tui.messages import (
     ExplainRequested,
-    MetricRequested,
     MuteRequested,
     PromptFocused,
     RolloutOpened,
@@ -59,8 +58,6 @@ class Curves(ChartStack, SnapshotList):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "open", "explain metric", id="curves.explain",
                 tooltip="Explain the chosen metric"),
-        Binding("m", "metrics", "metrics", id="curves.metrics",
-                tooltip="Choose any metrics to draw"),
     ]  # fmt: skip
 
     def __init__(self, **kwargs: Any) -> None:
@@ -120,10 +117,6 @@ class Curves(ChartStack, SnapshotList):
     def action_move(self, rows: int, columns: int) -> None:
         """Move the cursor by rows of charts, or by charts."""
         super().action_move(rows * self.columns(self.count()) + columns, 0)
-
-    def action_metrics(self) -> None:
-        """Ask for a choice among all metrics."""
-        self.post_message(MetricRequested(""))
 
     def action_open(self) -> None:
         """Explain the selected metric."""

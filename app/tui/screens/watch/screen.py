@@ -63,6 +63,8 @@ class WatchScreen(ControlScreen):
                 show=False, tooltip="Ten steps earlier"),
         Binding("right_curly_bracket", "seek(10)", "ten steps on", id="watch.forth_far",
                 show=False, tooltip="Ten steps later"),
+        Binding("m", "metrics", "metrics", id="curves.metrics",
+                tooltip="Choose any metrics to draw"),
         Binding("equals_sign", "pace(2)", "faster", id="watch.faster", key_display="- =",
                 tooltip="Replay twice as fast"),
         Binding("minus", "pace(0.5)", "slower", id="watch.slower", show=False,
@@ -283,12 +285,10 @@ class WatchScreen(ControlScreen):
 
             self.app.push_screen(ExploreScreen(self.snapshot.head.id, key, pick=pick))
 
-    @on(MetricRequested)
-    def choose_metrics(self, message: MetricRequested) -> None:
-        """Show all metrics to choose from."""
-        message.stop()
+    def action_metrics(self) -> None:
+        """Ask for a choice among all metrics."""
         chosen = self.query_one(Curves).chosen
-        self.explore(message.key or (chosen.keys[0] if chosen else "reward"), pick=not message.key)
+        self.explore(chosen.keys[0] if chosen else "reward", pick=True)
 
     def going_to(self, mode: str) -> Message | None:
         """Rollouts follows to the earlier step on screen, once; then it stays where one moves."""

@@ -45,8 +45,8 @@ class WatchState:
         if self.past is None:
             prompt = min(self.prompt, max(0, len(self.snapshot.groups) - 1))
             return narrate(self.snapshot, prompt)
-        now = self.snapshot.current_step
-        hint = f"Step {self.past.step}, seen from step {now}. esc returns."
+        now = f", seen from step {self.snapshot.current_step}" * self.snapshot.active
+        hint = f"Step {self.past.step}{now}. esc returns to the latest step."
         return hint, *narrate(self.past, self.prompt)
 
 

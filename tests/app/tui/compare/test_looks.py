@@ -196,7 +196,7 @@ async def test_numbers_say_what_they_are_where_they_stand(store: Path) -> None:
             return next(line for line in frames.frame(app) if "│     " in line and "step" in line)
 
         # the chart of what the verdict is by comes first, and it is never smoothed
-        assert re.search(r" held-out accuracy\S* +verdict +step 6 +best ", heads())
+        assert re.search(r" held-out accuracy.* verdict +step 6 +best ", heads())
         choose(screen, "reward")
         await until(app, lambda: re.search(r" raw reward +verdict +step 6 +Δ last ", heads()))
         for said in ("last", "best of rewards and evaluations, else last", "at step 6"):

@@ -214,6 +214,21 @@ async def test_the_same_prompt_is_followed_over_three_steps(store: Path) -> None
         assert "m heat" in frames.frame(app)[-1]
 
 
+async def test_a_step_that_is_not_recorded_yet_opens_the_newest_one(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot, step=4)
+        assert screen.view.step is not None
+        run, newest = screen.view.step.run.key, screen.view.step.steps[-1]
+        await app.forward("rollouts", RolloutOpened(run, newest + 1, "train", 0, 0))
+        await until(app, lambda: bool(app.said))
+        assert app.said[-1].text == (
+            f"Step {newest + 1} has no recorded answers yet; this is step {newest}."
+        )
+        assert screen.view.step.step == newest
+        assert screen.view.group is not None
+
+
 async def test_a_running_run_is_followed_until_the_cursor_moves(store: Path) -> None:
     feed = ScriptFeed(run_events(steps=6), name="otter", slice_size=1)
     app = Workbench(store, feed=feed, mode="rollouts")

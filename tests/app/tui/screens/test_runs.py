@@ -287,6 +287,51 @@ async def test_what_is_archived_or_deleted_is_hidden_and_undo_brings_it_back(
         assert not app.has_deleted
 
 
+@pytest.mark.parametrize("key", ["a", "d"])
+async def test_the_cursor_is_on_a_run_that_has_come_back(tmp_path: Path, key: str) -> None:
+    path = tmp_path / "runs.db"
+    for name in ("old-fox", "new-fox"):
+        record(path, run_events(steps=1), name=name)
+    app = workbench(path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await ready(app, pilot)
+        await pilot.press("x")
+        await pilot.press(key)
+        await until(app, lambda: [run.name for run in screen.view.runs] == ["old-fox"])
+        await pilot.press("u")
+        await until(app, lambda: len(screen.view.runs) == 2)
+        assert screen.view.selected is not None
+        assert screen.view.selected.name == "new-fox"
+
+
+async def test_a_deleted_run_is_no_longer_on_watch_nor_on_rollouts(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    record(path, run_events(steps=1), name="otter")
+    app = workbench(path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await ready(app, pilot)
+        await pilot.press("enter", "4")
+        await until(app, lambda: "answer a" in frames.text(app), app.frame_now)
+        await pilot.press("1", "x")
+        await pilot.press("d")
+        await until(app, lambda: screen.view.runs == ())
+        assert app.session is None
+        await pilot.press("4")
+        await until(app, lambda: "No run is open" in frames.text(app), app.frame_now)
+        assert "answer a" not in frames.text(app)
+
+
+async def test_long_settings_of_runs_of_no_sweep_have_no_columns(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    record(path, run_events(steps=1), name="otter")
+    record(path, run_events(steps=1), name="heron", seed=3,
+           rewards={"functions": ["format"], "weights": [1.0]})  # fmt: skip
+    app = workbench(path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await ready(app, pilot)
+        assert screen.view.axes == ("seed",)
+
+
 async def test_nothing_is_removed_before_the_question_is_answered(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     record(path, run_events(steps=1))
@@ -401,7 +446,7 @@ async def test_name_tags_and_note_are_one_dialog(tmp_path: Path) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await ready(app, pilot)
         await pilot.press("i", *"heron", "tab", *" good -old", "tab", *"slow", "enter")
-        await until(app, lambda: app.said and app.said[-1].text == "1 run changed.")
+        await until(app, lambda: app.said and app.said[-1].text == "otter changed.")
     with closing(StoreReader(path)) as reader:
         run = reader.resolve("@last")
     assert (run.name, run.tags, run.note) == ("heron", ("good", "kept"), "slow")

@@ -621,7 +621,20 @@ async def test_an_answer_of_an_earlier_step_opens_on_rollouts(tmp_path: Path) ->
         await pilot.press("4")  # a screen of its own
         await until(app, lambda: app.screen.mode == "rollouts")  # type: ignore[attr-defined]
         await pilot.press("escape")
-        await until(app, lambda: app.screen.mode == "runs")  # type: ignore[attr-defined]
+        await until(app, lambda: app.screen.mode == "watch")  # type: ignore[attr-defined]
+
+
+async def test_metrics_are_offered_from_every_panel(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    record(path, run_events(steps=2), name="otter")
+    feed = StoreFeed(path, "otter")
+    assert feed.caught_up.wait(PATIENCE)
+    app = Workbench(path, feed=feed, mode="watch")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(app, lambda: app.screen.snapshot.step == 2)  # type: ignore[attr-defined]
+        app.screen.query_one(Groups).focus()
+        await pilot.press("m")
+        await until(app, lambda: "metrics to draw" in frames.text(app))
 
 
 async def test_rollouts_follow_to_the_earlier_step_once(tmp_path: Path) -> None:

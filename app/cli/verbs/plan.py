@@ -1,0 +1,137 @@
+"""`grpo-tui plan`: what fits in memory, before a model is downloaded."""
+
+import re
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from grpo_tui.app import exit_codes
+from grpo_tui.app.cli.output import print_json, print_table
+from grpo_tui.app.cli.params import Json, Preset, Sets
+
+if TYPE_CHECKING:
+    from grpo_engine.config.settings import RunConfig
+    from grpo_engine.policy.policy import Policy
+
+ANSWERS = (256, 512, 1024, 2048, 4096, 8192)  # tokens
+METAL_SHARE = 2 / 3  # of a small Mac's memory, which Metal lets a program use
+PARTS = ("weights", "optimizer", "sampling", "update", "peak")
+
+
+def size_in_bytes(text: str) -> int:
+    """Parse `16GB` or `16`."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:GB?)?", text, re.IGNORECASE)
+    if match is None:
+        raise typer.BadParameter(f"{text} is no size; write for example 16GB")
+    return int(float(match[1]) * 1e9)
+
+
+def plan(
+    model: Annotated[str, typer.Argument(help="`starter`, a model folder, or a hub id.")],
+    memory: Annotated[
+        str | None,
+        typer.Option(metavar="16GB", help="A machine's memory; else what is free here."),
+    ] = None,
+    prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of the longest prompt.")] = 256,
+    preset: Preset = None,
+    sets: Sets = None,
+    as_json: Json = False,
+) -> None:
+    """Say which lengths of answers fit in memory, and how, from the model's config.json alone.
+
+    Devices of this machine's kind are planned for. Exit status 1 where rollout.max_new_tokens
+    does not fit.
+
+    Example: grpo-tui plan starter --memory 16GB --set rollout.max_new_tokens=512
+    """
+    from grpo_engine.policy.shapes import describe
+    from grpo_tui.app.cli.run_config import assemble
+
+    total = size_in_bytes(memory) if memory else None
+    config = assemble(None, preset, sets or [])
+    config = config.model_copy(update={"model": config.model.model_copy(update={"path": model})})
+    policy = describe(config.model)
+    report = report_of(config, policy, prompt_tokens, usable(total))
+    print_json(report) if as_json else print_report(report)
+    if report["requested"]["remedy"]:
+        raise typer.Exit(exit_codes.FAILED)
+
+
+def usable(total: int | None) -> int:
+    """The bytes that a run may use of a machine's memory, or of what is free here."""
+    import mlx.core as mx
+
+    from grpo_engine.setup.preflight import SHARE, memory_limit
+
+    if total is None:
+        return memory_limit()
+    return int(SHARE * total * (METAL_SHARE if mx.metal.is_available() else 1))
+
+
+def report_of(
+    config: "RunConfig", policy: "Policy", prompt_tokens: int, limit: int
+) -> dict[str, Any]:
+    """A plan for each length of answers, and for the one in the settings."""
+    requested = config.rollout.max_new_tokens
+    lengths = {count for count in ANSWERS if prompt_tokens + count <= policy.context_length}
+    plans = {
+        count: plan_of(config, policy, prompt_tokens, count, limit)
+        for count in sorted({*lengths, requested})
+    }
+    return {
+        "model": config.model.path, "layers": len(policy.model.layers),
+        "parameters": policy.parameters, "trained": policy.trainable_parameters,
+        "dtype": policy.dtype, "tuning": config.model.tuning, "notes": list(policy.notes),
+        "limit": limit, "prompts": config.rollout.prompts,
+        "group_size": config.rollout.group_size, "prompt_tokens": prompt_tokens,
+        "requested": plans[requested], "plans": list(plans.values()),
+    }  # fmt: skip
+
+
+def plan_of(
+    config: "RunConfig", policy: "Policy", prompt_tokens: int, answer_tokens: int, limit: int
+) -> dict[str, Any]:
+    """How a step with answers of this length uses memory, and what to change if it cannot."""
+    from grpo_engine.setup.preflight import Lengths, estimated, plan_memory, remedy
+
+    lengths = Lengths(prompt_tokens, answer_tokens)
+    chosen = plan_memory(config, policy, lengths, limit)
+    estimate = estimated(config, policy, lengths, chosen)
+    change = "" if estimate.peak <= limit else remedy(config, estimate, chosen, lengths)
+    if sum(lengths) > policy.context_length:
+        change = f"The model's context is {policy.context_length} tokens."
+    return {
+        "answer_tokens": answer_tokens, "rows": chosen.micro_rows,
+        "recomputed": chosen.grad_checkpoint, "how": str(chosen),
+        **{part: getattr(estimate, part) for part in PARTS}, "remedy": change,
+    }  # fmt: skip
+
+
+def print_report(report: dict[str, Any]) -> None:
+    """Print the model, the table of lengths, and a sentence on the length in the settings."""
+    typer.echo(
+        f"{report['model']}: {report['layers']} layers, {report['parameters'] / 1e6:.1f} M "
+        f"parameters in {report['dtype']}, {report['trained'] / 1e6:.1f} M of them trained "
+        f"({report['tuning']})\n{report['prompts']} prompts of {report['prompt_tokens']} tokens x "
+        f"{report['group_size']} answers; a run may use {gigabytes(report['limit'])} GB\n"
+    )
+    print_table([
+        {
+            "tokens": plan["answer_tokens"],
+            "rows": plan["rows"],
+            "layers": "recomputed" if plan["recomputed"] else "kept",
+            **{part: gigabytes(plan[part]) for part in PARTS},
+            "fits": "no" if plan["remedy"] else "yes",
+        }
+        for plan in report["plans"]
+    ])  # fmt: skip
+    plan = report["requested"]
+    outcome = f"do not fit. {plan['remedy']}" if plan["remedy"] else f"fit: {plan['how']}."
+    typer.echo(
+        "\nTokens of an answer, rows of a backward pass, memory in GB.\n"
+        f"Answers of {plan['answer_tokens']} tokens (rollout.max_new_tokens) {outcome}"
+    )
+
+
+def gigabytes(size: int) -> str:
+    return f"{size / 1e9:.2f}"

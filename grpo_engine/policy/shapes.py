@@ -1,0 +1,74 @@
+"""Describes a policy from a model's config.json alone, without its weights."""
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx_lm.utils import _get_classes, get_total_parameters, load_config
+
+from grpo_engine.config.settings import ModelConfig
+from grpo_engine.policy import adapters
+from grpo_engine.policy.load import context_length, main_dtype, number
+from grpo_engine.policy.policy import Policy, Trained
+from grpo_engine.policy.repairs import repair
+from grpo_engine.policy.source import check_config, dequantise, find_folder, opening, set_dtype
+from grpo_engine.policy.trees import flatten
+
+
+def describe(config: ModelConfig, seed: int = 0) -> Policy:
+    """A policy whose weights are never computed: it has sizes, and cannot be run."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = find_folder(config.path, into=Path(scratch))
+        check_config(folder)
+        with opening(config.path):
+            settings = load_config(folder)
+            model = _build(settings)
+    notes = dequantise(model, config) + set_dtype(model, config)
+    adapter = adapters.attach(model, config, seed)
+    trained = flatten(model.trainable_parameters()).values()
+    return Policy(
+        config=config, folder=folder, module=Trained(model, None), tokenizer=None,
+        end_ids=frozenset(), pad_id=0, context_length=context_length(settings),
+        vocabulary=number(settings, "vocab_size"), parameters=int(get_total_parameters(model)),
+        trainable_parameters=sum(int(array.size) for array in trained), dtype=main_dtype(model),
+        adapter=adapter, parts=None, prefix_caches=[], head_is_trained=False, notes=tuple(notes),
+    )  # fmt: skip
+
+
+def _build(settings: dict[str, Any]) -> nn.Module:
+    """The model as its configuration describes it, quantised, in its stored format."""
+    model_class, arguments = _get_classes(settings)
+    model: nn.Module = model_class(arguments.from_dict(settings))
+    repair(model)
+    model.set_dtype(_stored_dtype(settings))
+    if quantization := settings.get("quantization"):
+        _quantise(model, quantization)
+    return model
+
+
+def _stored_dtype(settings: Mapping[str, Any]) -> mx.Dtype:
+    text = settings.get("text_config") or {}
+    names = (section.get(key) for section in (settings, text) for key in ("dtype", "torch_dtype"))
+    stored = next(filter(None, names), "float32").removeprefix("torch.")
+    dtype: mx.Dtype = getattr(mx, stored)
+    return dtype
+
+
+def _quantise(model: nn.Module, settings: Mapping[str, Any]) -> None:
+    """Quantise the layers that `mlx_lm.convert` would."""
+    wanted = getattr(model, "quant_predicate", None) or (lambda _path, _module: True)
+
+    def of_layer(path: str, module: nn.Module) -> Any:
+        if path in settings:
+            return settings[path]
+        fits = hasattr(module, "to_quantized") and not module["weight"].shape[-1] % group_size
+        return fits and wanted(path, module)
+
+    group_size = int(settings["group_size"])
+    nn.quantize(
+        model, group_size, int(settings["bits"]), mode=settings.get("mode", "affine"),
+        class_predicate=of_layer,
+    )  # fmt: skip

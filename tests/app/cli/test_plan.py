@@ -1,0 +1,72 @@
+"""`grpo-tui plan`: what fits in memory, from a config.json without weights."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpo_tui.app import exit_codes
+from grpo_tui.app.cli.main import main
+from tests.engine.tiny import tiny_config
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    (tmp_path / "config.json").write_text(json.dumps(tiny_config(max_position_embeddings=4096)))
+    return str(tmp_path)
+
+
+def reported(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    main(["plan", *words, "--json"])
+    report: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return report
+
+
+def test_each_length_within_the_context_has_a_plan(
+    folder: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = reported(capsys, folder, "--memory", "16GB", "--set", "rollout.max_new_tokens=300")
+    lengths = [plan["answer_tokens"] for plan in report["plans"]]
+    assert lengths == [256, 300, 512, 1024, 2048]
+    assert report["requested"]["answer_tokens"] == 300
+    peaks = [plan["weights"] + plan["optimizer"] + max(plan["sampling"], plan["update"])
+             for plan in report["plans"]]  # fmt: skip
+    assert [plan["peak"] for plan in report["plans"]] == peaks
+
+
+def test_less_memory_gives_fewer_rows_and_then_a_remedy(
+    folder: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    large, small = (
+        reported(capsys, folder, "--memory", memory, "--set", "rollout.max_new_tokens=1024")
+        for memory in ("16GB", "0.01")
+    )
+    assert small["limit"] < large["limit"]
+    assert small["requested"]["rows"] < large["requested"]["rows"]
+    assert large["requested"]["remedy"] == ""
+    assert small["requested"]["remedy"].startswith("Try ")
+
+
+def test_the_exit_status_says_whether_the_length_of_the_settings_fits(
+    folder: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", folder, "--memory", "16GB"]) == exit_codes.OK
+    printed = capsys.readouterr().out
+    assert "(rollout.max_new_tokens) fit: " in printed
+    assert max(map(len, printed.splitlines()[3:9])) <= 80
+    assert main(["plan", folder, "--memory", "0.01GB", "--set", "rollout.max_new_tokens=2048"]) == (
+        exit_codes.FAILED
+    )
+    assert "do not fit. Try " in capsys.readouterr().out
+
+
+def test_an_answer_beyond_the_context_does_not_fit(
+    folder: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = reported(capsys, folder, "--memory", "16GB", "--set", "rollout.max_new_tokens=4000")
+    assert report["requested"]["remedy"] == "The model's context is 4096 tokens."
+
+
+def test_a_memory_that_is_no_size_is_refused(folder: str) -> None:
+    assert main(["plan", folder, "--memory", "plenty"]) == exit_codes.USAGE

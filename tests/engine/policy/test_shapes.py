@@ -1,0 +1,88 @@
+"""A model described from its config.json has the sizes of the loaded one."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import pytest
+from mlx_lm import convert
+
+from grpo_engine.config.settings import ModelConfig
+from grpo_engine.errors import ModelError
+from grpo_engine.policy import source
+from grpo_engine.policy.load import load_policy
+from grpo_engine.policy.shapes import describe
+from grpo_engine.policy.trees import flatten
+from tests.engine.policy.test_families import EXPERTS
+from tests.engine.tiny import tiny_config, write_model
+
+MODELS: dict[str, dict[str, Any]] = {
+    "llama": {}, "experts": EXPERTS, "untied": {"tie_word_embeddings": False},
+}  # fmt: skip
+
+
+def only_config(folder: Path) -> Path:
+    bare = folder.with_name("bare")
+    bare.mkdir()
+    shutil.copy(folder / "config.json", bare)
+    return bare
+
+
+def assert_equal_sizes(folder: Path, **settings: Any) -> None:
+    loaded = load_policy(ModelConfig(path=str(folder), **settings), seed=0)
+    described = describe(ModelConfig(path=str(only_config(folder)), **settings))
+    weights, sizes = (flatten(policy.module.parameters()) for policy in (loaded, described))
+    assert {name: (array.shape, array.dtype) for name, array in sizes.items()} == {
+        name: (array.shape, array.dtype) for name, array in weights.items()
+    }
+    for name in ("vocabulary", "context_length", "parameters", "trainable_parameters", "dtype"):
+        assert getattr(described, name) == getattr(loaded, name), name
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_described_model_has_the_sizes_of_the_loaded_one(name: str, tmp_path: Path) -> None:
+    assert_equal_sizes(write_model(tmp_path / "model", **MODELS[name]))
+
+
+@pytest.mark.parametrize("quantized", ["keep", "dequantize"])
+def test_a_described_model_is_quantised_as_the_loaded_one(quantized: str, tmp_path: Path) -> None:
+    whole = write_model(tmp_path / "whole", hidden_size=64)
+    convert(str(whole), str(tmp_path / "model"), quantize=True, q_group_size=64, q_bits=4)
+    assert_equal_sizes(tmp_path / "model", quantized=quantized)
+
+
+@pytest.mark.parametrize("changes", [
+    {"torch_dtype": "bfloat16"}, {"dtype": "bfloat16"}, {"text_config": {"dtype": "bfloat16"}},
+])  # fmt: skip
+def test_on_a_gpu_the_format_is_the_stored_one(
+    changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "on_cpu", lambda: False)
+    (tmp_path / "config.json").write_text(json.dumps(tiny_config(**changes)))
+    assert describe(ModelConfig(path=str(tmp_path))).dtype == "bfloat16"
+
+
+def test_only_the_configuration_is_downloaded_and_not_into_the_cache(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = []
+
+    def download(repository: str, **options: Any) -> str:
+        if options.get("local_files_only"):
+            raise OSError("not cached")
+        calls.append((repository, options["allow_patterns"]))
+        folder = Path(options["local_dir"])
+        (folder / "config.json").write_text(json.dumps(tiny_config()))
+        return str(folder)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    assert describe(ModelConfig(path="some/model")).vocabulary == tiny_config()["vocab_size"]
+    assert calls == [("some/model", ["config.json"])]
+
+
+def test_a_missing_package_of_a_described_model_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(tiny_config(model_type="olmo")))
+    with pytest.raises(ModelError, match="To run olmo install ai2-olmo"):
+        describe(ModelConfig(path=str(tmp_path)))
