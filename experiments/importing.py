@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from sqlalchemy import Row, select
@@ -253,7 +254,7 @@ def _steps(rows: list[dict[str, Any]]) -> Iterator[list[RecordedEvent]]:
 def _group(index: int, prompt: str, rows: list[dict[str, Any]]) -> ev.Group:
     rollouts = tuple(_completion(index, row) for index, row in enumerate(rows))
     rewards = [item.reward for item in rollouts if item.reward is not None]
-    mean, std = (math.fsum(rewards) / len(rewards) if rewards else None), ev.reward_std(rewards)
+    mean, std = (fmean(rewards) if rewards else None), ev.reward_std(rewards)
     key = hashlib.sha256(prompt.encode("utf-8", "surrogatepass")).hexdigest()[:16]
     return ev.Group(
         index=index, origin="train", example_key=key, prompt_text=prompt, prompt_ids=(),
@@ -297,12 +298,12 @@ def _metrics(groups: Sequence[ev.Group]) -> dict[str, float]:
     stds = [group.reward_std for group in groups if group.reward_std is not None]
     metrics: dict[str, float] = {}
     if means:
-        metrics["reward"] = sum(means) / len(means)
+        metrics["reward"] = fmean(means)
     if stds:
-        metrics["reward_std"] = sum(stds) / len(stds)
-        metrics["frac_reward_zero_std"] = sum(std == 0 for std in stds) / len(stds)
+        metrics["reward_std"] = fmean(stds)
+        metrics["frac_reward_zero_std"] = fmean(std == 0 for std in stds)
     rewards = (reward for group in groups for item in group.rollouts for reward in item.rewards)
     by_name = grouped((item.name, item.value) for item in rewards if item.value is not None)
     for name, values in by_name.items():
-        metrics[f"rewards/{name}/mean"] = sum(values) / len(values)
+        metrics[f"rewards/{name}/mean"] = fmean(values)
     return metrics

@@ -78,13 +78,6 @@ def refuse_waiting(store: Path, run: str) -> None:
         )
 
 
-def refuse_long_tags(tags: Iterable[str]) -> None:
-    """Refuse a tag that no list could show."""
-    for tag in tags:
-        if len(tag) > LONGEST_NAME:
-            raise QueryError(f"a tag has at most {LONGEST_NAME} characters, got {quoted(tag)}")
-
-
 class ExperimentStore:
     """Writes the store at `path`; `read_only` is the reason why it may only be read."""
 
@@ -269,9 +262,11 @@ class ExperimentStore:
         self.execute(row.values(deleted_at=deleted_at, purging=True))
 
     def tag(self, run: int, add: Iterable[str] = (), remove: Iterable[str] = ()) -> None:
-        refuse_long_tags(add)
         removed = set(remove)
         added = {tag.strip() for tag in add if tag.strip()} - removed
+        for tag in added:
+            if len(tag) > LONGEST_NAME:
+                raise QueryError(f"a tag has at most {LONGEST_NAME} characters, got {quoted(tag)}")
         with self.transaction() as conn:
             _run(conn, run)
             old = (RUN_TAG.c.run_id == run, RUN_TAG.c.tag.in_(removed | added))

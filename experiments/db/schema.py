@@ -11,6 +11,7 @@ from pathlib import Path
 
 from sqlalchemy import Table, UniqueConstraint
 
+from grpo_tui.experiments.db.migrations import version as schema_version
 from grpo_tui.experiments.db.tables import CURRENT, MIGRATIONS, RUN, SEARCH
 from grpo_tui.experiments.errors import StoreUnusableError
 
@@ -23,7 +24,7 @@ ADDED = re.compile(
 def check_schema(conn: sqlite3.Connection, path: Path) -> int:
     """Return a file's version; refuse one whose schema is not ours, by name of what differs."""
     try:
-        version = int(conn.execute("PRAGMA user_version").fetchone()[0])
+        version = schema_version(conn)
         differences = list(_differences(conn, version)) if version else []
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
         raise StoreUnusableError(
@@ -103,12 +104,10 @@ def _columns(
 def _indices(conn: sqlite3.Connection, declared: Table, version: int) -> Iterator[str]:
     """What differs in the unique indices, and those that compute; others only cost time."""
     table = declared.name
-    ours = {
-        frozenset(column.name for column in item.columns)
-        for item in declared.constraints
-        if isinstance(item, UniqueConstraint)
-    }
-    ours |= {frozenset(c.name for c in item.columns) for item in declared.indexes if item.unique}
+    constraints = (c for c in declared.constraints if isinstance(c, UniqueConstraint))
+    indices = (index for index in declared.indexes if index.unique)
+    ours = {frozenset(item.columns.keys()) for item in constraints}
+    ours |= {frozenset(item.columns.keys()) for item in indices}
     conditions = {
         index.name
         for index in declared.indexes

@@ -1,6 +1,7 @@
 """The recorder's open store file: checkpointed, reopened when broken, rewritten when deleted."""
 
 import contextlib
+import itertools
 import os
 import sqlite3
 from contextlib import closing
@@ -106,9 +107,5 @@ def _restore(conn: sqlite3.Connection, path: Path) -> tuple[Path, str]:
 
 
 def _free(path: Path) -> Path:
-    number = 1
-    while True:
-        candidate = path.with_name(f"{path.stem}.rescued-{number}.db")
-        if not candidate.exists():
-            return candidate
-        number += 1
+    names = (f"{path.stem}.rescued-{number}.db" for number in itertools.count(1))
+    return next(itertools.filterfalse(Path.exists, map(path.with_name, names)))
