@@ -1,6 +1,7 @@
 """Runs, metrics, rollouts, tokens and evaluations as rows."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from grpo_engine.errors import quoted
@@ -18,11 +19,8 @@ WINDOW = 2000
 METRIC_FIELDS = ("run", "name", "step", "at", "elapsed", "tokens")
 SCORES = ("reward", "advantage", "tokens", "finish", "clip_fraction", "kl")
 STEP_FIELDS = ("run", "name", "recipe", "seed", "step", "elapsed", "tokens")
-RUN_FIELDS = (
-    "id", "uid", "name", "status", "model", "task", "recipe", "seed", "step", "total_steps",
-    "tokens", "elapsed", "created_at", "started_at", "ended_at", "device", "dataset_fingerprint",
-    "code_version", "tags", "note", "error", "archived", "parent", "sweep", "attempts", "bytes",
-)  # fmt: skip
+_NAMES = [field.name for field in fields(RunSummary)]
+RUN_FIELDS = _NAMES[: _NAMES.index("bytes") + 1]
 
 
 def rows_of(table: str, reader: "StoreReader", runs: Sequence[RunSummary]) -> Iterator[Row]:

@@ -39,7 +39,14 @@ from grpo_engine.config.conditions import (
 )
 from grpo_engine.errors import nearest, quoted
 from grpo_engine.metrics import METRICS, spec
-from grpo_tui.experiments.db.tables import METRIC_KEY, METRIC_SUMMARY, RUN, RUN_PARAM, RUN_TAG
+from grpo_tui.experiments.db.tables import (
+    METRIC_KEY,
+    METRIC_SUMMARY,
+    RUN,
+    RUN_LIST,
+    RUN_PARAM,
+    RUN_TAG,
+)
 from grpo_tui.experiments.db.texts import escape
 from grpo_tui.experiments.errors import QueryError
 from grpo_tui.experiments.values import Status, column_label, setting_path
@@ -47,14 +54,11 @@ from grpo_tui.experiments.values import Status, column_label, setting_path
 Condition = ColumnElement[Any]
 _CONTAINS = ("name", "note", "model", "task", "error", "device", "code")
 STATS = ("best", "last", "first", "min", "max", "mean", "count")
-FIELDS: Mapping[str, Condition] = {
+FIELDS: Mapping[str, Condition] = {name: RUN.c[name] for name in RUN_LIST} | {
     "id": RUN.c.short, "steps": RUN.c.total_steps, "created": RUN.c.created_at,
     "started": RUN.c.started_at, "ended": RUN.c.ended_at, "code": RUN.c.code_version,
     "data": RUN.c.dataset_fingerprint, "status": func.derived(RUN.c.id, RUN.c.status),
-} | {name: RUN.c[name] for name in (
-    "uid", "name", "model", "task", "recipe", "seed", "step", "tokens", "elapsed", "device", "note",
-    "error", "bytes", "archived",
-)}  # fmt: skip
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
