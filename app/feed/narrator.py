@@ -42,7 +42,7 @@ def narrate(snapshot: Snapshot, focus: int = 0) -> tuple[str, ...]:
         return (_opening(snapshot),)
     group = snapshot.groups[min(focus, len(snapshot.groups) - 1)]
     if not isinstance(group, Group):
-        return _sampling(snapshot), *last, "Scores show when all are known."
+        return _sampling(snapshot), *last, "Rewards appear once every answer has one."
     return _group(group), *last, *filter(None, [_step(snapshot)])
 
 

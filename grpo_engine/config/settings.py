@@ -312,7 +312,7 @@ class RolloutConfig(Section):
     max_context: int = setting(
         0, "Most tokens of prompt, answer and replies; 0 for the model's context."
     )
-    max_rows: int = setting(0, "Rows decoded at a time; 0 for all of the step.")
+    max_rows: int = setting(0, "Rows decoded at a time; 0 for as many as fit in memory.")
     options: Mapping[str, JsonValue] = mapping(ROLLOUT_OPTIONS, "{min_p: 0.05}")
 
     @property

@@ -10,7 +10,7 @@ from mlx_lm.utils import get_total_parameters
 
 from grpo_engine.config.settings import ModelConfig
 from grpo_engine.errors import ModelError
-from grpo_engine.policy import adapters, compute, gated_delta
+from grpo_engine.policy import adapters, attention, compute, gated_delta
 from grpo_engine.policy.caches import prefix_caches
 from grpo_engine.policy.checkpointing import checkpoint_layers
 from grpo_engine.policy.policy import Critic, Policy, Trained
@@ -26,6 +26,7 @@ def load_policy(config: ModelConfig, *, seed: int, critic: bool = False) -> Poli
     compute.prepare(model, config)
     vocabulary = number(settings, "vocab_size") or len(tokenizer)
     dtype = main_dtype(model)
+    attention.install(getattr(mx, dtype))
     probe = mx.array([[(7 * i + 3 * j + 1) % vocabulary for j in range(6)] for i in range(2)])
     adapter = adapters.attach(model, config, seed)
     logits = probe_logits(model, probe, str(settings.get("model_type")))

@@ -8,7 +8,7 @@ or recomputed; float32 and bfloat16); estimates are within about 20 %.
 import math
 import sys
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ import mlx.core as mx
 from grpo_engine.cpu.passes import head_tokens
 from grpo_engine.cpu.rows import GROWTH as KERNEL_GROWTH
 from grpo_engine.policy.adapters import ADAPTED
+from grpo_engine.policy.attention import chunk_length
 from grpo_engine.policy.checkpointing import checkpoint_layers
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.source import on_cpu
@@ -25,9 +26,11 @@ from grpo_engine.policy.trees import flatten
 # Arrays that a layer keeps for its backward pass, per token: as wide as the hidden state (inputs of
 # norms and products, sums), as the queries (before and after attention), as the feed-forward (gate,
 # its activation, up, their product); DoRA's products before they are scaled; keys and values
-# of rows with their prompts; and for each head and pair of tokens the attention weight.
-HIDDEN, QUERIES, INNER, DORA, KEYS, SCORES = 5, 2, 4.5, 1, 1, 0.8
+# of rows with their prompts; and for each head and pair of tokens the attention weight, if
+# attention is not in chunks.
+HIDDEN, QUERIES, INNER, DORA, KEYS, SCORES = 5, 2, 4.5, 1, 1, 1
 DIFFERENTIATED = 1  # layers with as many gradients: the one that the backward pass is in
+CHUNK_SCORES = 4  # arrays of the chunk of attention that the backward pass is in
 # With recomputed layers: hidden states between them, and keys and values, which each returns.
 BETWEEN, CACHES = 2, 1
 GRADIENTS = 2  # copies of the trained weights: the accumulated gradient and the one being added
@@ -48,17 +51,18 @@ HEAD_TILE = 16  # a chunk is a multiple of so many positions
 
 
 class MemoryPlan(NamedTuple):
-    """How backward passes use memory: the same on every rank, and for a whole run."""
+    """How sampling and backward passes use memory: the same on every rank, and for a whole run."""
 
     micro_rows: int  # rows per forward and backward
     grad_checkpoint: bool  # whether the backward pass recomputes layers
     head_chunk: int  # positions per product of the head
+    max_rows: int  # rows decoded at a time
 
     def __str__(self) -> str:
         layers = "recomputed" if self.grad_checkpoint else "kept"
         return (
-            f"{self.micro_rows} answers per backward pass, layers {layers}, {self.head_chunk} "
-            "positions per product of the head"
+            f"{self.max_rows} answers sampled at a time, {self.micro_rows} per backward pass, "
+            f"layers {layers}, {self.head_chunk} positions per product of the head"
         )
 
     def tried_on(self, policy: Policy) -> Policy:
@@ -88,6 +92,11 @@ class MemoryEstimate:
         return self.weights + self.optimizer + max(self.sampling, self.update)
 
     @property
+    def decoding(self) -> int:
+        """Bytes of everything but an update's activations."""
+        return self.weights + self.optimizer + self.sampling
+
+    @property
     def training(self) -> int:
         """Bytes of everything but sampling."""
         return self.weights + self.optimizer + self.update
@@ -98,12 +107,23 @@ class Tokens(NamedTuple):
 
     tokens: int
     keys: int
-    pairs: int
+    pairs: int  # whose scores each layer keeps
+    chunk: int = 0  # pairs of a chunk of attention, which keeps no scores
 
     @classmethod
-    def of(cls, rows: int, length: int) -> "Tokens":
-        """Rows without a shared prompt."""
-        return cls(rows * length, rows * length, rows * length**2)
+    def of(cls, heads: int, rows: int, new: int, before: int = 0) -> "Tokens":
+        """Rows of new tokens that also attend to those before them."""
+        length = before + new
+        chunk = chunk_length(rows, heads, length)
+        pairs = rows * length * min(new, chunk)
+        return cls(rows * new, rows * length, *((pairs, 0) if new <= chunk else (0, pairs)))
+
+    def after(self, prompts: "Tokens") -> "Tokens":
+        """With the prompts that come before."""
+        return Tokens(
+            self.tokens + prompts.tokens, self.keys + prompts.keys, self.pairs + prompts.pairs,
+            max(self.chunk, prompts.chunk),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,21 +238,18 @@ def _sampling(
             arrays = flatten(policy.model.trainable_parameters())
             copies = _bytes({name: array for name, array in arrays.items() if array.ndim == 2})
     caches = (ROW_CACHES * rows * positions + PROMPT_CACHES * prompts * prompt_tokens) * token
-    prefill = sizes.layer_bytes(Tokens.of(prompts, prompt_tokens))
+    prefill = sizes.layer_bytes(Tokens.of(sizes.heads, prompts, prompt_tokens))
     logits = DRAWN * max(rows, prompts) * sizes.vocabulary * 4
     return int(copies + caches + PREFILL * prefill + logits)
 
 
 def _run(policy: Policy, rows: int, prompts: int, prompt_tokens: int, new_tokens: int) -> Tokens:
     """What a pass over some rows runs; a shared prompt counts once."""
-    length = prompt_tokens + new_tokens
+    heads = Sizes.of(policy).heads
     if not policy.shares_prompts:
-        return Tokens.of(rows, length)
-    before = Tokens.of(prompts, prompt_tokens)
-    return Tokens(
-        before.tokens + rows * new_tokens, before.keys + rows * length,
-        before.pairs + rows * new_tokens * length,
-    )  # fmt: skip
+        return Tokens.of(heads, rows, prompt_tokens + new_tokens)
+    answers = Tokens.of(heads, rows, new_tokens, prompt_tokens)
+    return answers.after(Tokens.of(heads, prompts, prompt_tokens))
 
 
 def _update(
@@ -245,13 +262,14 @@ def _update(
         logits = 4 * head_tokens(rows * new_tokens, sizes.vocabulary) * sizes.vocabulary
         return sizes.pass_bytes(run.tokens, trained) + logits
     layer = sizes.layer_bytes(run, dora=policy.config.tuning == "dora")
-    activations = (trained + DIFFERENTIATED) * layer
+    chunk = CHUNK_SCORES * run.chunk * sizes.heads * sizes.bytes
+    activations = (trained + DIFFERENTIATED) * layer + chunk
     if policy.grad_checkpoint:
         between = BETWEEN * run.tokens * sizes.hidden + CACHES * run.keys * sizes.kv_width
-        activations = (1 + DIFFERENTIATED) * layer + sizes.layers * between * sizes.bytes
+        activations = (1 + DIFFERENTIATED) * layer + sizes.layers * between * sizes.bytes + chunk
     scored = rows * new_tokens if policy.parts is not None else rows * (prompt_tokens + new_tokens)
-    chunk = min(scored, policy.head_chunk)
-    return int(activations + LOGITS * chunk * sizes.vocabulary * 4)
+    positions = min(scored, policy.head_chunk)
+    return int(activations + LOGITS * positions * sizes.vocabulary * 4)
 
 
 def _trained_layers(policy: Policy, layers: int) -> int:
@@ -270,37 +288,51 @@ def _rows_that_help(policy: Policy, prompt_tokens: int, new_tokens: int) -> int:
 
 def choose_plan(
     policy: Policy, *, rows: int, prompt_tokens: int, new_tokens: int, budget: int,
-    prompts: int = 1, micro_rows: int = 0,
+    prompts: int = 1, micro_rows: int = 0, max_rows: int = 0,
 ) -> MemoryPlan:  # fmt: skip
-    """The fastest plan that fits in `budget` bytes; `micro_rows` and `grad_checkpoint` may be set.
+    """The fastest plan that fits in `budget` bytes.
 
-    Layers are recomputed where that lets so many more rows fit that it is faster.
+    `micro_rows`, `max_rows` and `grad_checkpoint` may be set. Layers are recomputed where that lets
+    so many more rows fit that it is faster.
     """
 
-    def training(plan: MemoryPlan) -> int:
+    def estimate(plan: MemoryPlan) -> MemoryEstimate:
         return estimate_memory(
-            plan.tried_on(policy), rows=rows, micro_rows=plan.micro_rows, prompts=prompts,
+            plan.tried_on(policy), rows=plan.max_rows, micro_rows=plan.micro_rows, prompts=prompts,
             prompt_tokens=prompt_tokens, new_tokens=new_tokens,
-        ).training  # fmt: skip
+        )  # fmt: skip
 
-    def slowness(plan: MemoryPlan) -> tuple[bool, float]:
+    def training(plan: MemoryPlan) -> int:
+        return estimate(plan).training
+
+    def decoding(plan: MemoryPlan) -> int:
+        return estimate(plan).decoding
+
+    def slowness(plan: MemoryPlan) -> tuple[float, float]:
+        """What is missing of the memory, then the work."""
         together = _prompts_of(plan.micro_rows, rows, prompts)
         tokens = _run(policy, plan.micro_rows, together, prompt_tokens, new_tokens).tokens
         forwards = RECOMPUTED_WORK if plan.grad_checkpoint else KEPT_WORK
         work = -(-rows // plan.micro_rows) * max(FEWEST, tokens) * forwards
-        return training(plan) > budget, work
+        return max(0, training(plan) - budget), work
 
-    chunk = choose_head_chunk(policy, budget)
-    max_rows = min(rows, _rows_that_help(policy, prompt_tokens, new_tokens))
+    def most(plans: list[MemoryPlan], memory: Callable[[MemoryPlan], int]) -> MemoryPlan:
+        """The last plan that fits, but the first at least."""
+        return plans[max(1, bisect_right(plans, budget, key=memory)) - 1]
 
-    def largest(plan: MemoryPlan) -> MemoryPlan:
-        """The plan with as many rows as fit, but one at least."""
-        plans = [plan._replace(micro_rows=count) for count in range(1, max_rows + 1)]
-        return plans[max(1, bisect_right(plans, budget, key=training)) - 1]
+    def counts(chosen: int, largest: int) -> list[int]:
+        """Numbers of rows to choose from."""
+        return [min(rows, chosen)] if chosen else list(range(1, min(rows, largest) + 1))
 
+    plan = MemoryPlan(1, False, choose_head_chunk(policy, budget), 1)
+    plan = most([plan._replace(max_rows=count) for count in counts(max_rows, rows)], decoding)
+    micro = counts(micro_rows, _rows_that_help(policy, prompt_tokens, new_tokens))
     layers = {"on": (True,), "off": (False,)}.get(policy.config.grad_checkpoint, (False, True))
-    plans = [MemoryPlan(min(rows, micro_rows), recomputes, chunk) for recomputes in layers]
-    return min(plans if micro_rows else map(largest, plans), key=slowness)
+    plans = [
+        most([plan._replace(micro_rows=count, grad_checkpoint=on) for count in micro], training)
+        for on in layers
+    ]
+    return min(plans, key=slowness)
 
 
 def choose_head_chunk(policy: Policy, budget: int) -> int:

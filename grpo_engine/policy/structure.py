@@ -41,8 +41,6 @@ class Structure:
         self.owner, self.trunk_name = _find_trunk(model)
         self.trunk: nn.Module = self.owner[self.trunk_name]
         self._precomputed = _Precomputed(self.trunk)
-        self._head = copy.copy(self.owner)
-        self._head[self.trunk_name] = self._precomputed
 
     def hidden(self, ids: mx.array, cache: list[Any] | None = None) -> mx.array:
         """Hidden states after the last norm, [B, L] -> [B, L, D]."""
@@ -51,9 +49,11 @@ class Structure:
 
     def logits(self, hidden: mx.array) -> mx.array:
         """Logits of hidden states, [N, D] -> [N, V]."""
+        head = copy.copy(self.owner)  # has the weights of now, for a head may be a bare array
+        head[self.trunk_name] = self._precomputed
         self._precomputed.hidden = hidden[None]
         try:
-            out: mx.array = self._head(mx.zeros((1, hidden.shape[0]), dtype=mx.int32))
+            out: mx.array = head(mx.zeros((1, hidden.shape[0]), dtype=mx.int32))
         finally:
             self._precomputed.hidden = None
         return out[0]

@@ -205,11 +205,12 @@ def restore(run: Run, saved: Checkpoint) -> Iterator[Event]:
 
 
 def saved_plan(config: RunConfig, state: Mapping[str, Any]) -> MemoryPlan:
-    """The plan of a checkpoint; early ones had layers as set and a fixed chunk of the head."""
+    """The plan of a checkpoint; early ones had rows and layers as set, and a fixed head chunk."""
     return MemoryPlan(
         int(state["micro_rows"]),
         bool(state.get("grad_checkpoint", config.model.grad_checkpoint == "on")),
         int(state.get("head_chunk", EARLY_HEAD_CHUNK if on_cpu() else EARLY_GPU_HEAD_CHUNK)),
+        int(state.get("max_rows", config.rollout.max_rows or config.rollout.rows)),
     )
 
 

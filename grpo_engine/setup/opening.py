@@ -3,6 +3,7 @@
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +177,8 @@ def load_run(
     longest = preflight.Lengths(*map(max, zip(*lengths, strict=True)))
     plan = yield from _planned(config, policy, longest, ranks, step, saved)
     sampling = Sampling.of(config.rollout)
+    if plan.max_rows < config.rollout.rows:  # else evaluations may have more rows than a step
+        sampling = replace(sampling, max_rows=plan.max_rows)
     if sampling.truncated:
         yield NoteWritten(step=step, severity="warning", text=TRUNCATED)
     learner, critic = _optimizers(config, policy, recipe)

@@ -1,4 +1,4 @@
-"""Checks before a run that a step fits in memory, and plans its backward passes."""
+"""Checks before a run that a step fits in memory, and plans its passes."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -78,7 +78,7 @@ def longest(
 
 
 def plan_memory(config: RunConfig, policy: Policy, lengths: Lengths, budget: int) -> MemoryPlan:
-    """How backward passes use memory: as set, else as fast as `budget` bytes allow."""
+    """How a step uses memory: as set, else as fast as `budget` bytes allow."""
     return choose_plan(
         policy,
         rows=config.rollout.rows,
@@ -87,6 +87,7 @@ def plan_memory(config: RunConfig, policy: Policy, lengths: Lengths, budget: int
         prompts=config.rollout.prompts,
         budget=budget,
         micro_rows=config.optimizer.micro_rows,
+        max_rows=config.rollout.max_rows,
     )
 
 
@@ -97,7 +98,7 @@ def estimated(
     rollout = config.rollout
     return estimate_memory(
         plan.tried_on(policy),
-        rows=min(rollout.rows, rollout.max_rows or rollout.rows),
+        rows=plan.max_rows,
         micro_rows=plan.micro_rows,
         prompt_tokens=lengths.prompt,
         new_tokens=lengths.answer,
@@ -131,7 +132,7 @@ def remedy(config: RunConfig, estimate: MemoryEstimate, plan: MemoryPlan, length
     if estimate.weights + estimate.optimizer > max(estimate.sampling, estimate.update):
         return "Try model.tuning=lora, model.quantized=keep, or a smaller model."
     if estimate.sampling > estimate.update:
-        at_a_time = max(1, min(rollout.rows, rollout.max_rows or rollout.rows) // 2)
+        at_a_time = max(1, plan.max_rows // 2)
         size = rollout.group_size // 2 or 1
         return f"Try rollout.max_rows={at_a_time}, {shorter}, or rollout.group_size={size}."
     micro_rows = max(1, plan.micro_rows // 2)

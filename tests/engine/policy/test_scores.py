@@ -23,7 +23,7 @@ from tests.engine.policy.helpers import (
     weighted_loss,
 )
 from tests.engine.policy.oracle import oracle_loss
-from tests.engine.tiny import GEMMA2, MAMBA, write_model
+from tests.engine.tiny import AFM7, MAMBA, write_model
 
 ROWS = made_up_rows([(7, (3, 5, 1)), (4, (9, 2, 4)), (1, (3, 3))])
 WAYS: dict[str, dict[str, Any]] = {
@@ -147,7 +147,7 @@ def test_other_models_share_prompts_as_well(tmp_path: Path, changes: dict[str, A
     assert_equals_oracle(policy)
 
 
-@pytest.mark.parametrize("changes", [MAMBA, GEMMA2], ids=["mamba", "gemma2"])
+@pytest.mark.parametrize("changes", [MAMBA, AFM7], ids=["mamba", "afm7"])
 def test_a_model_that_shares_no_prompt_says_so(tmp_path: Path, changes: dict[str, Any]) -> None:
     folder = write_model(tmp_path / "model", scale=1.0, **changes)
     policy = load_policy(ModelConfig(path=str(folder)), seed=0)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import huggingface_hub
+import mlx.core as mx
 import pytest
 from mlx_lm import convert
 
@@ -62,6 +63,16 @@ def test_on_a_gpu_the_format_is_the_stored_one(
     monkeypatch.setattr(source, "on_cpu", lambda: False)
     (tmp_path / "config.json").write_text(json.dumps(tiny_config(**changes)))
     assert describe(ModelConfig(path=str(tmp_path))).dtype == "bfloat16"
+
+
+def test_a_large_model_is_described_without_its_memory(tmp_path: Path) -> None:
+    large = tiny_config(hidden_size=8192, intermediate_size=32768, num_hidden_layers=8)
+    large["quantization"] = {"group_size": 64, "bits": 4}
+    (tmp_path / "config.json").write_text(json.dumps(large))
+    before = mx.get_active_memory()
+    mx.reset_peak_memory()
+    assert describe(ModelConfig(path=str(tmp_path))).parameters > 8e9
+    assert mx.get_peak_memory() - before < 100e6
 
 
 def test_only_the_configuration_is_downloaded_and_not_into_the_cache(

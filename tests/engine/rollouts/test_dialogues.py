@@ -24,7 +24,7 @@ from grpo_engine.rollouts.dialogue import EnvironmentReply
 from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
 from tests.engine.policy.helpers import drain, made_up_rows
 from tests.engine.rollouts.dialogues import Scripted, dialogues, one_by_one, said
-from tests.engine.tiny import END, GEMMA2, MAMBA, STOP, write_model
+from tests.engine.tiny import AFM7, END, MAMBA, STOP, write_model
 
 PROMPTS = [
     PromptRows(key=f"p{group}", group=group, ids=row.prompt_ids, rows=2)
@@ -118,7 +118,7 @@ def test_made_up_dialogues_equal_one_row_at_a_time_from_scratch(
         ({}, "graph"),
         ({"sliding_window": 6, "layer_types": ["full_attention", "sliding_attention"]}, "graph"),
         (MAMBA, "unpadded"),
-        (GEMMA2, "separate"),
+        (AFM7, "separate"),
     ],
     ids=["plain", "windows", "states", "no batches"],
 )

@@ -24,7 +24,7 @@ from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
 from tests.engine.conftest import MakePolicy
 from tests.engine.policy.helpers import COMPUTES, drain, made_up_rows, move_weights
 from tests.engine.rollouts.oracle import sample_one_by_one
-from tests.engine.tiny import END, GEMMA2, MAMBA, STOP, write_model
+from tests.engine.tiny import AFM7, END, MAMBA, STOP, write_model
 
 PROMPTS = [
     PromptRows(key=f"p{group}", group=group, ids=row.prompt_ids, rows=3)
@@ -151,7 +151,7 @@ def one_by_one(policy: Policy, sampling: Sampling) -> list[Rollout]:
     [
         ({"sliding_window": 6, "layer_types": ["full_attention", "sliding_attention"]}, "graph", 0),
         (MAMBA, "unpadded", 0),
-        (GEMMA2, "separate", 1),
+        (AFM7, "separate", 1),
     ],
     ids=["windows", "states", "no batches"],
 )

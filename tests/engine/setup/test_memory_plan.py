@@ -13,13 +13,21 @@ import grpo_engine
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
 from grpo_engine.distributed.ranks import Ranks
-from grpo_engine.events import Event, NoteWritten, PhaseStarted, RunFinished
+from grpo_engine.events import (
+    Event,
+    GroupScored,
+    NoteWritten,
+    PassFinished,
+    PhaseStarted,
+    RunFinished,
+)
 from grpo_engine.policy import memory
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.memory import MemoryPlan
 from grpo_engine.run import checkpoint, persist
 from grpo_engine.setup import opening, preflight
 from grpo_engine.trainer import run
+from tests.engine.policy.helpers import COMPUTES
 from tests.engine.runs import events_of, settings, write_world
 
 LENGTHS = preflight.Lengths(8, 12)
@@ -58,49 +66,87 @@ def use(monkeypatch: pytest.MonkeyPatch, plan: MemoryPlan) -> None:
 def test_a_resumed_run_keeps_its_plan_to_the_bit(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    use(monkeypatch, MemoryPlan(3, True, 16))
+    use(monkeypatch, MemoryPlan(3, True, 16, 5))
     events = events_of(auto(world), tmp_path / "whole")
-    assert "3 answers per backward pass, layers recomputed, 16 positions" in notes(events)
+    assert (
+        "5 answers sampled at a time, 3 per backward pass, layers recomputed, 16 positions"
+        in notes(events)
+    )
     control = Control()
     for event in run(auto(world), control, folder=tmp_path / "halves"):
         if event.step == 2:
             control.ask("stop_after_step")
-    use(monkeypatch, MemoryPlan(8, False, 64))  # another machine, with more memory
+    use(monkeypatch, MemoryPlan(8, False, 64, 8))  # another machine, with more memory
     events = events_of(auto(world), tmp_path / "halves", resume=True)
     assert isinstance(events[-1], RunFinished)
     assert "the memory plan was" not in notes(events)
     expected = weights(tmp_path / "whole")
     assert all(mx.array_equal(a, expected[n]) for n, a in weights(tmp_path / "halves").items())
-    kept = {"micro_rows": 3, "grad_checkpoint": True, "head_chunk": 16}
+    kept = {"micro_rows": 3, "grad_checkpoint": True, "head_chunk": 16, "max_rows": 5}
     assert state(tmp_path / "halves").items() >= kept.items()
 
 
 def test_a_plan_that_no_longer_fits_is_replaced_and_noted(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    use(monkeypatch, MemoryPlan(8, False, 64))
+    use(monkeypatch, MemoryPlan(8, False, 64, 8))
     events_of(auto(world, steps=2), tmp_path)
     policy = load_policy(auto(world).model, seed=5)
     small, large = (
-        preflight.estimated(auto(world), policy, LENGTHS, MemoryPlan(rows, False, 64)).peak
+        preflight.estimated(auto(world), policy, LENGTHS, MemoryPlan(rows, False, 64, 8)).peak
         for rows in (1, 8)
     )
     assert small < large
     monkeypatch.setattr(preflight, "memory_limit", lambda: (small + large) // 2)
-    use(monkeypatch, MemoryPlan(1, False, 64))
+    use(monkeypatch, MemoryPlan(1, False, 64, 8))
     events = events_of(auto(world, steps=4), tmp_path, resume=True)
     assert (
-        "the memory plan was 8 answers per backward pass, layers kept, 64 positions per product of "
-        "the head and is 1 answers" in notes(events)
+        "the memory plan was 8 answers sampled at a time, 8 per backward pass, layers kept, 64 "
+        "positions per product of the head and is 8 answers sampled at a time, 1 per"
+        in notes(events)
     )
     assert state(tmp_path)["micro_rows"] == 1
 
 
+@pytest.mark.parametrize("compute", COMPUTES)
+def test_a_step_under_a_limit_has_the_tokens_and_the_loss_of_one_without(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compute: str
+) -> None:
+    """Room for a part of the rows, and for one row of a backward pass."""
+    config = auto(
+        world, steps=1, model={"compute": compute}, rollout={"max_new_tokens": 40, "group_size": 16}
+    )
+    events = events_of(config, tmp_path / "unlimited")
+    policy = load_policy(config.model, seed=5)
+    lengths = preflight.Lengths(8, 40)
+    smallest = preflight.plan_memory(config, policy, lengths, 1)
+    assert smallest[0] == smallest.max_rows == 1
+    budget = int(1.05 * preflight.estimated(config, policy, lengths, smallest).training)
+    monkeypatch.setattr(preflight, "memory_limit", lambda: budget)
+    limited = events_of(config, tmp_path / "limited")
+    assert "answers sampled at a time, 1 per backward pass" in notes(limited)
+    assert 1 < state(tmp_path / "limited")["max_rows"] < 32
+    assert rollouts(limited) == rollouts(events)
+    assert loss(limited) == pytest.approx(loss(events), rel=1e-4, abs=1e-6)
+
+
+def rollouts(events: list[Event]) -> list[tuple[int, ...]]:
+    groups = [event.group for event in events if isinstance(event, GroupScored)]
+    return [
+        rollout.ids for group in groups if group.origin == "train" for rollout in group.rollouts
+    ]
+
+
+def loss(events: list[Event]) -> float:
+    (finished,) = [event for event in events if isinstance(event, PassFinished)]
+    return finished.loss
+
+
 def test_a_checkpoint_without_a_plan_has_layers_as_set_and_64_positions(world: Path) -> None:
     early = {"micro_rows": 4}
-    assert persist.saved_plan(settings(world), early) == (4, False, 64)
+    assert persist.saved_plan(settings(world), early) == (4, False, 64, 8)
     config = settings(world, model={"grad_checkpoint": "on"})
-    assert persist.saved_plan(config, early) == (4, True, 64)
+    assert persist.saved_plan(config, early) == (4, True, 64, 8)
 
 
 @dataclass(frozen=True)
@@ -131,14 +177,14 @@ def planned(events: Iterator[Event]) -> MemoryPlan:
 def test_the_rank_with_least_memory_decides(world: Path, limit: int) -> None:
     config = auto(world)
     policy = load_policy(config.model, seed=5)
-    ranks = Two(sent=([limit, 2, True, 32],))
+    ranks = Two(sent=([limit, 2, True, 32, 3],))
     plan = planned(opening._planned(config, policy, LENGTHS, ranks, 0, None))
     if limit == 1:
-        assert plan == (2, True, 32)
+        assert plan == (2, True, 32, 3)
         assert policy.grad_checkpoint
         assert type(policy.model.layers[0]).__name__.endswith("Checkpointed")
     else:
-        assert plan == (4, False, policy.head_chunk)  # of 8 answers a rank has 4
+        assert plan == (4, False, policy.head_chunk, 8)  # of 8 answers a rank has 4
     assert policy.head_chunk == plan.head_chunk
 
 

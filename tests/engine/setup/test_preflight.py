@@ -34,7 +34,7 @@ from tests.engine.policy.helpers import drain, made_up_rows
 from tests.engine.runs import settings, write_world
 from tests.engine.tiny import write_model
 
-PLAN = MemoryPlan(4, False, 64)
+PLAN = MemoryPlan(4, False, 64, 8)
 
 
 @pytest.fixture(scope="module")
@@ -110,10 +110,28 @@ def test_layers_are_recomputed_only_where_that_is_faster(graph: Policy) -> None:
 
 
 def test_set_rows_are_kept_and_layers_recomputed_if_they_need_it(graph: Policy) -> None:
-    room = training(graph, MemoryPlan(8, False, graph.head_chunk))
+    room = training(graph, MemoryPlan(8, False, graph.head_chunk, 64))
     assert planned(graph, 10 * room, micro_rows=8)[:2] == (8, False)
     assert planned(graph, room - 10**5, micro_rows=8)[:2] == (8, True)
     assert planned(graph, room - 10**5, "off", micro_rows=8)[:2] == (8, False)
+
+
+def test_the_smaller_plan_is_chosen_where_none_fits(graph: Policy) -> None:
+    assert planned(graph, 1, micro_rows=8).grad_checkpoint
+
+
+def test_as_many_rows_are_decoded_at_a_time_as_fit(graph: Policy) -> None:
+    def decoding(rows: int) -> int:
+        return estimate_memory(
+            graph, rows=rows, micro_rows=1, prompt_tokens=8, new_tokens=12
+        ).decoding
+
+    assert planned(graph, decoding(64)).max_rows == 64
+    assert planned(graph, decoding(20)).max_rows == 20
+    assert planned(graph, decoding(20) - 1).max_rows == 19
+    assert planned(graph, 1).max_rows == 1
+    assert planned(graph, decoding(20), max_rows=40).max_rows == 40
+    assert planned(graph, decoding(64), max_rows=90).max_rows == 64
 
 
 def test_a_head_takes_as_many_positions_as_memory_and_vocabulary_allow(
@@ -173,6 +191,8 @@ def test_the_estimate_is_near_the_measured_peaks_of_the_graph(
     request: pytest.FixtureRequest, shape: str, changes: dict[str, Any]
 ) -> None:
     policy = on_the_graph(request.getfixturevalue(shape), **changes)
+    long = estimate_memory(policy, rows=1, micro_rows=1, prompt_tokens=60, new_tokens=1000)
+    assert update_bytes(policy, made_up_rows([(60, [1000])])) == pytest.approx(long.update, rel=0.2)
     rows = made_up_rows([(60, [48] * 8)])
     estimate = estimate_memory(policy, rows=8, micro_rows=8, prompt_tokens=60, new_tokens=48)
     assert update_bytes(policy, rows) == pytest.approx(estimate.update, rel=0.2)

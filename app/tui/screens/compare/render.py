@@ -165,15 +165,17 @@ def legend_lines(view: View, width: int, palette: Palette, now: float) -> list[L
             columns.append((size, [(title, palette.label), *cells]))
             space -= size
     name = space + NAME_WIDTH
-    head: Line = [(" " * 5 + pad(label, name), style(palette.label))]
-    heads = [head, *(legend_name(view, run, name, palette, now) for run in view.runs)]
-    for index, line in enumerate(heads):
-        current = index and view.runs[index - 1] is view.chosen
-        background = palette.cursor if current else palette.paper
+    titles = "".join(pad(cells[0][0], size - 1, ">") + " " for size, cells in columns)
+    free = cell_len(titles) - cell_len(titles.lstrip())  # before the first title
+    head: Line = [(" " * 5 + pad(label, name + max(0, free - 1)), style(palette.label)),
+                  (titles[max(0, free - 1) :], style(palette.label))]  # fmt: skip
+    lines = [legend_name(view, run, name, palette, now) for run in view.runs]
+    for index, (run, line) in enumerate(zip(view.runs, lines, strict=True), 1):
+        background = palette.cursor if run is view.chosen else palette.paper
         for size, cells in columns:
             text, colour = cells[index]
             line.append((pad(text, size - 1, ">") + " ", style(colour, background)))
-    return heads
+    return [head, *lines]
 
 
 def legend_columns(view: View, palette: Palette) -> list[tuple[str, int, list[Cell]]]:

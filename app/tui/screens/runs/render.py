@@ -168,6 +168,7 @@ def _added(expression: str) -> Column:
     return Column(title=title, width=width, key=expression, draw=draw, align=">")
 
 
+MAX_NAME, MEASURED = 30, 200  # cells of a name; runs whose names decide its width
 NAME = Column(title="name", width=18, key="name", draw=_name)
 # In order of priority on a narrow terminal: the last ones are hidden first.
 COLUMNS: tuple[Column, ...] = (
@@ -212,6 +213,9 @@ def fitting(width: int, view: View) -> tuple[Column, ...]:
         *sorted(COLUMNS[2:], key=lambda column: column.title not in axes),
     ]  # fmt: skip
     columns.sort(key=lambda column: (column is not NAME, column.key != sort))
+    longest = max((cell_len(run.name or run.id) for run in view.runs[:MEASURED]), default=0)
+    name = replace(NAME, width=max(NAME.width, min(MAX_NAME, longest + 2)))  # with its sign
+    columns = [name if column is NAME else column for column in columns]
     chosen: dict[tuple[str, str], Column] = {}
     left = width - 2
     for column in columns:
@@ -219,9 +223,9 @@ def fitting(width: int, view: View) -> tuple[Column, ...]:
         if column.width < left and key not in chosen and column.title not in hidden:
             chosen[key] = column
             left -= column.width + 1
-    wider = replace(NAME, width=NAME.width + min(left, 14))
+    wider = replace(name, width=name.width + min(left, 14))
     position = {title: index for index, title in enumerate(ORDER)}
-    return tuple(sorted((wider if column is NAME else column for column in chosen.values()),
+    return tuple(sorted((wider if column is name else column for column in chosen.values()),
                         key=lambda column: position.get(column.title, 5.5)))  # fmt: skip
 
 

@@ -51,6 +51,8 @@ class WatchScreen(ControlScreen):
     CSS_PATH = "watch.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
         *CONTROL_BINDINGS,
+        Binding("m", "metrics", "metrics", id="curves.metrics",
+                tooltip="Choose any metrics to draw"),
         Binding("n", "prompt(1)", "next prompt", id="watch.next",
                 tooltip="Show the next prompt of the step", key_display="n p"),
         Binding("p", "prompt(-1)", "previous prompt", id="watch.previous", show=False,
@@ -63,8 +65,6 @@ class WatchScreen(ControlScreen):
                 show=False, tooltip="Ten steps earlier"),
         Binding("right_curly_bracket", "seek(10)", "ten steps on", id="watch.forth_far",
                 show=False, tooltip="Ten steps later"),
-        Binding("m", "metrics", "metrics", id="curves.metrics",
-                tooltip="Choose any metrics to draw"),
         Binding("equals_sign", "pace(2)", "faster", id="watch.faster", key_display="- =",
                 tooltip="Replay twice as fast"),
         Binding("minus", "pace(0.5)", "slower", id="watch.slower", show=False,

@@ -142,6 +142,7 @@ async def test_a_sweep_is_typed_launched_and_queued(
         frames.check(app)
         await pilot.press("s")
         await until(app, lambda: "4 runs of starter-beta0.04-0.4" in frames.text(app))
+        await until(app, lambda: "4 in the queue (Q)" in frames.text(app))  # on Runs
     assert started == [path]
     with closing(StoreReader(path)) as reader:
         items = reader.queue()

@@ -1,0 +1,125 @@
+"""Attention in chunks of queries, with a gradient that keeps no array of queries x keys.
+
+Where MLX has no fused gradient, it keeps the scores of all queries and keys of a layer for the
+backward pass. Here the forward pass computes one chunk of queries after another, with no keys that
+a causal mask hides from all of them, and the backward pass computes each chunk again.
+
+Axes: B rows, H heads, K heads of keys and values, L queries, S keys, D channels.
+"""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import mlx.core as mx
+
+from grpo_engine.policy.source import on_cpu
+
+CPU_SCORES, GPU_SCORES = 2**22, 2**24  # numbers in the scores of a chunk
+FEWEST, MOST = 128, 512  # queries of a chunk
+PROBE = 1024  # tokens
+
+plain = mx.fast.scaled_dot_product_attention
+
+
+def install(dtype: mx.Dtype) -> None:
+    """Let models of this number format attend in chunks where MLX's gradient would keep scores."""
+    chunked = on_cpu() or keeps_scores(dtype)
+    mx.fast.scaled_dot_product_attention = attention_in_chunks if chunked else plain
+
+
+@cache
+def keeps_scores(dtype: mx.Dtype) -> bool:
+    """Whether the gradient of MLX's attention takes as much memory as the scores."""
+    inputs = list(mx.random.normal((3, 1, 1, PROBE, 64), dtype, key=mx.random.key(0)))
+    mx.eval(inputs)
+    mx.reset_peak_memory()
+    before = mx.get_active_memory()
+    mx.eval(mx.grad(lambda *qkv: plain(*qkv, scale=0.125, mask="causal").sum(), [0, 1, 2])(*inputs))
+    return mx.get_peak_memory() - before >= PROBE**2 * dtype.size
+
+
+def chunk_length(rows: int, heads: int, keys: int) -> int:
+    """The queries of a chunk, a power of 2."""
+    fitting = (CPU_SCORES if on_cpu() else GPU_SCORES) // max(1, rows * heads * keys)
+    return max(FEWEST, min(MOST, 1 << max(1, fitting).bit_length() - 1))
+
+
+def attention_in_chunks(
+    q: mx.array, k: mx.array, v: mx.array, *, scale: float,
+    mask: mx.array | str | None = None, sinks: mx.array | None = None, **options: Any,
+) -> mx.array:  # fmt: skip
+    """`mx.fast.scaled_dot_product_attention`: q [B, H, L, D], k and v [B, K, S, D]."""
+    queries, keys = q.shape[2], k.shape[2]
+    size = chunk_length(q.shape[0], q.shape[1], keys)
+    if queries <= size:
+        return plain(q, k, v, scale=scale, mask=mask, sinks=sinks, **options)
+    starts, is_causal = range(0, queries, size), isinstance(mask, str)
+    arrays = {"q": q, "k": k, "v": v, "mask": mask, "sinks": sinks}
+    # a mask that is added to the scores may have a gradient; one of booleans has none
+    fixed = {} if _is_added(mask) else {"mask": arrays.pop("mask")}
+    inputs = {name: array for name, array in arrays.items() if isinstance(array, mx.array)}
+
+    def chunk(values: Mapping[str, Any], start: int) -> dict[str, Any]:
+        """What of these values the queries of a chunk read."""
+        seen = slice(keys - queries + start + size) if is_causal else slice(None)
+        return {
+            name: value[..., start : start + size, :] if _is_of_queries(name, value)
+            else value[..., seen, :] if name in ("k", "v") else value
+            for name, value in values.items()
+        }  # fmt: skip
+
+    def attend(values: Mapping[str, Any], start: int) -> mx.array:
+        values = {**values, **chunk(fixed, start), **options}
+        return plain(values.pop("q"), values.pop("k"), values.pop("v"), scale=scale, **values)
+
+    @mx.custom_function
+    def attention(*primals: mx.array) -> mx.array:
+        outputs: list[mx.array] = []
+        for start in starts:
+            values = chunk(dict(zip(inputs, primals, strict=True)), start)
+            if outputs:  # so that the scores of one chunk at a time are in memory
+                values["q"] = mx.depends(values["q"], outputs[-1])
+            outputs.append(attend(values, start))
+        return mx.concatenate(outputs, axis=2)
+
+    @attention.vjp
+    def gradient(primals: Any, cotangent: mx.array, _: Any) -> tuple[mx.array, ...]:
+        of_queries: dict[str, list[mx.array]] = {}
+        totals: dict[str, mx.array] = {}
+        for start in starts:
+            values = chunk(dict(zip(inputs, primals, strict=True)), start)
+            if totals:
+                values["q"] = mx.depends(values["q"], [of_queries["q"][-1], *totals.values()])
+
+            def part(*arrays: mx.array, start: int = start) -> mx.array:
+                return attend(dict(zip(inputs, arrays, strict=True)), start)
+
+            outer = cotangent[:, :, start : start + size]
+            _, gradients = mx.vjp(part, list(values.values()), [outer])
+            for (name, whole), slope in zip(inputs.items(), gradients, strict=True):
+                if _is_of_queries(name, whole):
+                    of_queries.setdefault(name, []).append(slope)
+                else:
+                    slope = _widened(slope.astype(mx.float32), whole.shape)
+                    totals[name] = totals[name] + slope if name in totals else slope
+        joined = {name: mx.concatenate(parts, axis=-2) for name, parts in of_queries.items()}
+        return tuple((totals | joined)[name].astype(inputs[name].dtype) for name in inputs)
+
+    result: Any = attention(*inputs.values())
+    return result  # type: ignore[no-any-return]
+
+
+def _widened(array: mx.array, shape: tuple[int, ...]) -> mx.array:
+    """The array with zeros after it along each axis."""
+    lengths = zip(array.shape, shape, strict=True)
+    return mx.pad(array, [(0, whole - length) for length, whole in lengths])
+
+
+def _is_added(mask: mx.array | str | None) -> bool:
+    return isinstance(mask, mx.array) and mask.dtype != mx.bool_
+
+
+def _is_of_queries(name: str, value: Any) -> bool:
+    """Whether the last axis but one are the queries."""
+    return name == "q" or (name == "mask" and isinstance(value, mx.array) and value.shape[-2] > 1)
