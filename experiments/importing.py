@@ -116,7 +116,7 @@ def _filled(
     store.change(row.id, note=INTERRUPTED)
     try:
         for attempt in attempts:
-            store.execute(ATTEMPT.insert().values({"run_id": row.id, **attempt, **ELSEWHERE}))
+            store.execute(ATTEMPT.insert().values(run_id=row.id, **ELSEWHERE, **attempt))
         folder, parts = run_folder(store.path, row.short), RecordedParts(row.config)
         last = attempts[-1]["n"] if attempts else 1
         with (

@@ -1,5 +1,6 @@
 """What is known about a run that ended without reporting it."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ from grpo_engine import events as ev
 from grpo_tui.experiments import values as v
 from grpo_tui.experiments.db.machine import boot_id, host_name
 from grpo_tui.experiments.db.paths import fault_file, log_file, run_folder
-from grpo_tui.experiments.db.tables import EVENT, RUN
+from grpo_tui.experiments.db.tables import ATTEMPT, EVENT, RUN
 from grpo_tui.experiments.db.texts import iso
 
 if TYPE_CHECKING:
@@ -19,13 +20,23 @@ LINES = 20
 LOGGED = ("NoteWritten", "AlertRaised", "RunFailed", "CheckpointSaved")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt(v.AttemptView):
+    """An attempt with what tells why its process ended."""
+
+    boot: str
+    rss_gb: float
+    free_gb: float
+    slept_s: float
+
+
 def post_mortem(reader: "StoreReader", run: int) -> v.PostMortem:
     """Return the last step, checkpoint, steps to redo, likely cause and last log lines."""
     folder = run_folder(reader.path, reader.short_id(run))
     ((last, error),) = reader.rows(select(RUN.c.step, RUN.c.error).where(RUN.c.id == run))
     saved = [item for item in reader.checkpoints(run) if item.exists and item.step <= last]
     checkpoint = max(saved, key=lambda item: item.step, default=None)
-    attempts = reader.attempts(run)
+    attempts = reader.views(Attempt, ATTEMPT, ATTEMPT.c.run_id == run, order=[ATTEMPT.c.n])
     attempt = attempts[-1] if attempts else None
     return v.PostMortem(
         run=run,
@@ -63,7 +74,7 @@ def _text(event: ev.Event) -> str:
     return ev.kind_of(event)
 
 
-def _cause(error: str, folder: Path, attempt: v.AttemptView) -> str:
+def _cause(error: str, folder: Path, attempt: Attempt) -> str:
     used, free = attempt.rss_gb, attempt.free_gb
     if error or attempt.cause or attempt.ended_at:
         return error or attempt.cause or "its process exited without reporting an end"

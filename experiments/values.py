@@ -183,11 +183,6 @@ class AttemptView:
     progress_at: str
     ended_at: str | None
     cause: str = ""
-    boot: str
-    pid_start: str
-    rss_gb: float
-    free_gb: float
-    slept_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
