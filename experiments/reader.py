@@ -62,7 +62,7 @@ from grpo_tui.experiments.read.connection import (
     as_view,
     no_collection,
 )
-from grpo_tui.experiments.read.status import SIGNS_OF_LIFE, Derived, derive
+from grpo_tui.experiments.read.status import Derived, derive
 from grpo_tui.experiments.starts import start_step
 
 DEFAULT_METRICS = (
@@ -160,11 +160,11 @@ class StoreReader(Connection):
     def _derive_active(self, waiting: Mapping[int, Spilled]) -> dict[int, Derived]:
         """Derive the true status of each run that is stored as active, or whose end waits."""
         rows = self.rows(
-            select(*SIGNS_OF_LIFE, RUN.c.id, RUN.c.status, RUN.c.elapsed, RUN.c.step)
+            select(ATTEMPT, RUN.c.status, RUN.c.elapsed, RUN.c.step)
             .join_from(RUN, ATTEMPT, IS_LAST)
             .where(RUN.c.status.in_(("running", "paused")))
         )
-        statuses = {row.id: derive(row, row) for row in rows}
+        statuses = {row.run_id: derive(row, row) for row in rows}
         statuses |= {run: (spill.status, None) for run, spill in waiting.items() if spill.status}
         self.file.create_function(
             "derived", 2, lambda run, status: statuses.get(run, (status, None))[0]

@@ -4,16 +4,11 @@ import time
 from typing import Any
 
 from grpo_tui.experiments.db.machine import boot_id, host_name, is_alive
-from grpo_tui.experiments.db.tables import ATTEMPT
 from grpo_tui.experiments.db.texts import seconds
 
 BEAT_S = 30.0
 STALL_S = 60.0
 
-SIGNS_OF_LIFE = [
-    ATTEMPT.c[name]
-    for name in ("host", "boot", "pid", "pid_start", "heartbeat", "progress_at", "ended_at")
-]
 Derived = tuple[str, str | None]
 
 
