@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from grpo_engine.events import (
     AlertRaised,
@@ -37,9 +37,11 @@ class Unreadable:
     """
 
     text: str
+    exists: ClassVar[bool] = False  # whether there is any in this process
 
     @classmethod
     def of(cls, text: str) -> Self:
+        Unreadable.exists = True
         value = cls()
         value.text = text
         return value
