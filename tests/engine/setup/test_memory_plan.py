@@ -126,10 +126,12 @@ def test_a_step_under_a_limit_has_the_tokens_and_the_loss_of_one_without(
     monkeypatch.setattr(preflight, "memory_limit", lambda: budget)
     decoded: list[int] = []
     advance = decode._Decoding.advance
-    monkeypatch.setattr(
-        decode._Decoding, "advance",
-        lambda state: [decoded.append(len(state.active)), advance(state)],
-    )  # fmt: skip
+
+    def recorded(state: decode._Decoding) -> None:
+        decoded.append(len(state.active))
+        advance(state)
+
+    monkeypatch.setattr(decode._Decoding, "advance", recorded)
     limited = events_of(config, tmp_path / "limited")
     assert "answers sampled at a time, 1 per backward pass" in notes(limited)
     assert 1 < max(decoded) == state(tmp_path / "limited")["max_rows"] < 32
