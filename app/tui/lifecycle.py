@@ -269,12 +269,14 @@ class RunApp(ThemedApp):
         await self.open_run(msg.RunOpened(message.name, "" if starting else "watch"))
 
     @on(msg.Queued)
-    def say_queued(self, message: msg.Queued) -> None:
-        """Report that a run or a sweep is queued."""
+    async def say_queued(self, message: msg.Queued) -> None:
+        """Report that a run or a sweep is queued; one that starts now shows on Runs."""
         text = f"{message.name} waits in the queue; Q on Runs shows it."
         if message.count > 1:
             state = "train one after another" if message.start else "wait in the queue"
             text = f"{message.count} runs of {message.name} {state}; Q on Runs shows them."
+        if message.start:
+            await self.run_action("mode('runs')")
         self.notify(text, markup=False)
 
     @on(msg.LaunchRefused)

@@ -19,6 +19,7 @@ from grpo_engine.cpu.rows import GROWTH as KERNEL_GROWTH
 from grpo_engine.policy.adapters import ADAPTED
 from grpo_engine.policy.attention import chunk_length
 from grpo_engine.policy.checkpointing import checkpoint_layers
+from grpo_engine.policy.load import number
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.source import on_cpu
 from grpo_engine.policy.trees import flatten
@@ -48,6 +49,13 @@ KEPT_WORK, RECOMPUTED_WORK = 3, 4  # forwards: a backward is two, and recomputin
 CPU_LOGITS, GPU_LOGITS = 3 * 2**20, 2**25
 HEAD_SHARE = 1 / 8  # of the memory beside weights and optimiser, at most
 HEAD_TILE = 16  # a chunk is a multiple of so many positions
+
+# What the configurations of models call their sizes.
+HIDDEN_NAMES = ("hidden_size", "d_model", "n_embd", "model_dim", "hidden_dim", "block_dim", "dim")
+HEAD_NAMES = ("num_attention_heads", "n_heads", "n_head", "num_heads")
+KV_HEAD_NAMES = ("num_key_value_heads", "num_attention_groups", "num_kv_heads", "n_kv_heads")
+INNER_NAMES = ("intermediate_size", "n_inner", "ffn_hidden_size", "block_ff_dim")
+EXPERT_NAMES = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_top_k", "moe_k")
 
 
 class MemoryPlan(NamedTuple):
@@ -143,17 +151,17 @@ class Sizes:
     @classmethod
     def of(cls, policy: Policy) -> "Sizes":
         """Read the model's configuration, by the usual names."""
-        args = getattr(policy.model, "args", None)
+        args = getattr(policy.model, "args", None) or getattr(policy.model, "config", None)
         values: Mapping[str, Any] = vars(args) if args is not None else {}
         text = values.get("text_config") or {}
-        values = {**(text if isinstance(text, dict) else vars(text)), **values}
-        hidden = int(values.get("hidden_size") or values.get("dim") or 1024)
-        heads = int(values.get("num_attention_heads") or max(1, hidden // 64))
-        kv_heads = int(values.get("num_key_value_heads") or heads)
-        head = int(values.get("head_dim") or hidden // heads)
-        inner = int(values.get("intermediate_size") or 4 * hidden)
-        if experts := values.get("num_experts_per_tok"):
-            inner = int(experts) * int(values.get("moe_intermediate_size") or inner)
+        values = {**(text if isinstance(text, dict) else vars(text)), **values, "text_config": None}
+        hidden = number(values, *HIDDEN_NAMES) or 1024
+        heads = number(values, *HEAD_NAMES) or max(1, hidden // 64)
+        kv_heads = number(values, *KV_HEAD_NAMES) or heads
+        head = number(values, "head_dim") or hidden // heads
+        inner = number(values, *INNER_NAMES) or 4 * hidden
+        if experts := number(values, *EXPERT_NAMES):
+            inner = experts * (number(values, "moe_intermediate_size") or inner)
         layers = len(policy.model.layers)
         return cls(
             hidden=hidden,

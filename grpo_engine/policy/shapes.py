@@ -32,7 +32,8 @@ def describe(config: ModelConfig, seed: int = 0) -> Policy:
     return Policy(
         config=config, folder=folder, module=Trained(model, None), tokenizer=None,
         end_ids=frozenset(), pad_id=0, context_length=context_length(settings),
-        vocabulary=number(settings, "vocab_size"), parameters=int(get_total_parameters(model)),
+        vocabulary=number(settings, "vocab_size", "num_vocab"),
+        parameters=int(get_total_parameters(model)),
         trainable_parameters=sum(int(array.size) for array in trained), dtype=main_dtype(model),
         adapter=adapter, parts=None, prefix_caches=[], head_is_trained=False, notes=tuple(notes),
     )  # fmt: skip

@@ -10,7 +10,16 @@ from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import PresetNotFoundError, nearest, quoted
 
 # the order in which they are listed
-ORDER = ("starter", "guess", "smollm2-gsm", "countdown", "gsm8k-tutorial", "mlx-article")
+ORDER = (
+    "starter",
+    "guess",
+    "smollm2-gsm",
+    "mac-16gb",
+    "mac-32gb",
+    "countdown",
+    "gsm8k-tutorial",
+    "mlx-article",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

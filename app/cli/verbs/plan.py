@@ -101,7 +101,7 @@ def plan_of(
     if sum(lengths) > policy.context_length:
         change = f"The model's context is {policy.context_length} tokens."
     return {
-        "answer_tokens": answer_tokens, "rows": chosen.micro_rows,
+        "answer_tokens": answer_tokens, "sampled_rows": chosen.max_rows, "rows": chosen.micro_rows,
         "recomputed": chosen.grad_checkpoint, "how": str(chosen),
         **{part: getattr(estimate, part) for part in PARTS}, "remedy": change,
     }  # fmt: skip
@@ -118,6 +118,7 @@ def print_report(report: dict[str, Any]) -> None:
     print_table([
         {
             "tokens": plan["answer_tokens"],
+            "sampled": plan["sampled_rows"],
             "rows": plan["rows"],
             "layers": "recomputed" if plan["recomputed"] else "kept",
             **{part: gigabytes(plan[part]) for part in PARTS},
@@ -128,7 +129,7 @@ def print_report(report: dict[str, Any]) -> None:
     plan = report["requested"]
     outcome = f"do not fit. {plan['remedy']}" if plan["remedy"] else f"fit: {plan['how']}."
     typer.echo(
-        "\nTokens of an answer, rows of a backward pass, memory in GB.\n"
+        "\nTokens of an answer, answers sampled at a time, rows of a backward pass; memory in GB.\n"
         f"Answers of {plan['answer_tokens']} tokens (rollout.max_new_tokens) {outcome}"
     )
 

@@ -43,7 +43,8 @@ def test_less_memory_gives_fewer_rows_and_then_a_remedy(
         for memory in ("16GB", "0.01")
     )
     assert small["limit"] < large["limit"]
-    assert small["requested"]["rows"] < large["requested"]["rows"]
+    for name in ("rows", "sampled_rows"):
+        assert small["requested"][name] < large["requested"][name]
     assert large["requested"]["remedy"] == ""
     assert small["requested"]["remedy"].startswith("Try ")
 
@@ -70,3 +71,33 @@ def test_an_answer_beyond_the_context_does_not_fit(
 
 def test_a_memory_that_is_no_size_is_refused(folder: str) -> None:
     assert main(["plan", folder, "--memory", "plenty"]) == exit_codes.USAGE
+
+
+QWEN3 = {
+    "model_type": "qwen3", "num_hidden_layers": 28, "num_attention_heads": 16,
+    "num_key_value_heads": 8, "head_dim": 128, "rms_norm_eps": 1e-6, "vocab_size": 151_936,
+    "max_position_embeddings": 40_960, "rope_theta": 1_000_000, "rope_scaling": None,
+    "tie_word_embeddings": True, "torch_dtype": "bfloat16",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("preset", "memory", "shape"),
+    [
+        ("mac-16gb", "10.7GB", {"hidden_size": 1024, "intermediate_size": 3072}),
+        ("mac-32gb", "21.3GB", {"hidden_size": 2048, "intermediate_size": 6144,
+                                "quantization": {"group_size": 64, "bits": 4}}),
+    ],
+)  # fmt: skip
+def test_the_presets_for_macs_fit(
+    preset: str, memory: str, shape: dict[str, Any], tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Metal lets a program use two thirds of the memory, in the stored format."""
+    (tmp_path / "config.json").write_text(json.dumps({**QWEN3, **shape}))
+    as_on_metal = ("--set", "model.dtype=bfloat16", "--set", "model.quantized=keep")
+    report = reported(capsys, str(tmp_path), "--preset", preset, "--memory", memory, *as_on_metal)
+    assert report["prompts"] * report["group_size"] == 64
+    assert report["requested"]["answer_tokens"] == 1024
+    assert report["requested"]["remedy"] == ""
+    assert report["requested"]["peak"] <= report["limit"]

@@ -6,13 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import huggingface_hub
+import mlx.core as mx
 import pytest
 from mlx_lm import convert
 
+from benchmarks.models import tiny_config as family_config
 from grpo_engine.config.settings import ModelConfig
 from grpo_engine.errors import ModelError
 from grpo_engine.policy import source
 from grpo_engine.policy.load import load_policy
+from grpo_engine.policy.memory import Sizes
 from grpo_engine.policy.shapes import describe
 from grpo_engine.policy.trees import flatten
 from tests.engine.policy.test_families import EXPERTS
@@ -64,6 +67,16 @@ def test_on_a_gpu_the_format_is_the_stored_one(
     assert describe(ModelConfig(path=str(tmp_path))).dtype == "bfloat16"
 
 
+def test_a_large_model_is_described_without_its_memory(tmp_path: Path) -> None:
+    large = tiny_config(hidden_size=8192, intermediate_size=32768, num_hidden_layers=8)
+    large["quantization"] = {"group_size": 64, "bits": 4}
+    (tmp_path / "config.json").write_text(json.dumps(large))
+    before = mx.get_active_memory()
+    mx.reset_peak_memory()
+    assert describe(ModelConfig(path=str(tmp_path))).parameters > 8e9
+    assert mx.get_peak_memory() - before < 100e6
+
+
 def test_only_the_configuration_is_downloaded_and_not_into_the_cache(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -86,3 +99,25 @@ def test_a_missing_package_of_a_described_model_is_named(tmp_path: Path) -> None
     (tmp_path / "config.json").write_text(json.dumps(tiny_config(model_type="olmo")))
     with pytest.raises(ModelError, match="To run olmo install ai2-olmo"):
         describe(ModelConfig(path=str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("name", "inner"),
+    [
+        ("gpt2", 256),
+        ("gpt_bigcode", 128),
+        ("plamo3", 128),
+        ("lille-130m", 256),
+        ("step3p5", 256),
+        ("gemma3n", 144),
+    ],
+)
+def test_sizes_are_read_by_the_names_of_each_architecture(
+    name: str, inner: int, tmp_path: Path
+) -> None:
+    config = family_config(name)
+    if name == "gemma3n":
+        config["text_config"]["intermediate_size"] = [128, 128, 128, 144]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    sizes = Sizes.of(describe(ModelConfig(path=str(tmp_path))))
+    assert (sizes.hidden, sizes.heads, sizes.queries, sizes.inner) == (64, 4, 64, inner)
