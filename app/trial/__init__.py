@@ -4,6 +4,6 @@ Tokenizers, data sets, MLX and users' reward files are loaded there, so that the
 waits for them nor crashes with them.
 """
 
-from grpo_tui.app.trial.client import TrialError, TrialProcess
+from grpo_tui.app.trial.client import TrialProcess
 
-__all__ = ["TrialError", "TrialProcess"]
+__all__ = ["TrialProcess"]

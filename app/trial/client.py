@@ -26,10 +26,6 @@ IDLE_S = 300.0
 GRACE_S = 1.0
 
 
-class TrialError(RuntimeError):
-    """The process returned nothing; the message says why."""
-
-
 def offline() -> dict[str, str]:
     """The environment of a process that downloads nothing."""
     names = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
@@ -57,7 +53,7 @@ def call(
     sandbox: Sandbox, method: str, config: RunConfig, *, limit: float = TIME_LIMIT_S,
     **arguments: Any,
 ) -> dict[str, Any]:  # fmt: skip
-    """What a call returns; an exception, as of a file of the user, becomes a `problem`."""
+    """What a call returns; why it returned nothing is its `problem`."""
     arguments["config"] = config.model_dump(mode="json")
     result = sandbox.ask(Call(method, arguments, limit))
     failure = result.failure
@@ -66,8 +62,8 @@ def call(
     if failure.cause == "exception":
         return {"problem": failure.message}
     if failure.cause == "timeout":
-        raise TrialError(f"no result within {limit:g} s")
-    raise TrialError(f"trying the settings {sandbox.describe(failure)}")
+        return {"problem": f"no result within {limit:g} s"}
+    return {"problem": f"trying the settings {sandbox.describe(failure)}"}
 
 
 @dataclass(slots=True, eq=False)
@@ -76,6 +72,7 @@ class _Request:
     config: RunConfig
     arguments: dict[str, Any]
     online: bool
+    began: float = inf
     is_replaced: bool = False
     future: "asyncio.Future[dict[str, Any]]" = field(init=False)
 
@@ -87,7 +84,7 @@ class TrialProcess:
         self._thread = ThreadPoolExecutor(1, "trial")
         self._latest: dict[str, _Request] = {}
         self._closing = threading.Event()
-        self._is_interrupted: Callable[[], bool] = self._closing.is_set
+        self._current: _Request | None = None
         self._sandbox: Sandbox | None = None
         self._is_online = False
         self._stack = ExitStack()
@@ -98,8 +95,7 @@ class TrialProcess:
     ) -> dict[str, Any]:
         """What a call returns; a later one of the same method cancels this one.
 
-        Only `online` requests may use the network. Raises `TrialError`, and
-        `asyncio.CancelledError` if a later request replaced it.
+        Only `online` requests may use the network.
         """
         request = _Request(method, config, arguments, online)
         if (former := self._latest.get(method)) is not None:
@@ -129,25 +125,25 @@ class TrialProcess:
     # -- on the thread ----------------------------------------------------------------------
 
     def _call(self, request: _Request) -> dict[str, Any]:
-        begin = time.monotonic()
+        self._current, request.began = request, time.monotonic()
         limit = FETCH_LIMIT_S if request.online else TIME_LIMIT_S
-
-        def interrupted() -> bool:
-            late = request.is_replaced and time.monotonic() - begin > REPLACED_S
-            return late or self._closing.is_set()
-
-        self._is_interrupted = interrupted
         try:
             sandbox = self._started(request.online)
             return call(sandbox, request.method, request.config, limit=limit, **request.arguments)
         except (OSError, StopNow) as error:
             self._stop()
-            raise TrialError(str(error)) from None
+            return {"problem": str(error)}
+
+    def _interrupted(self) -> bool:
+        request = self._current
+        if request is None or not request.is_replaced:
+            return self._closing.is_set()
+        return time.monotonic() - request.began > REPLACED_S or self._closing.is_set()
 
     def _started(self, online: bool) -> Sandbox:
         if self._sandbox is None or self._is_online != online:
             self._stop()
-            process = trial_process(online=online, interrupted=lambda: self._is_interrupted())
+            process = trial_process(online=online, interrupted=self._interrupted)
             self._sandbox, self._is_online = self._stack.enter_context(process), online
         return self._sandbox
 

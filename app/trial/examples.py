@@ -1,9 +1,12 @@
 """The first problems of a run, exactly as the model would read them."""
 
+import contextlib
+import io
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.environments.dialogues import specs_of
@@ -20,20 +23,32 @@ MOST = 20_000
 NO_TEMPLATE = "shown without the model's chat template"
 
 
-class Examples:
-    """Loads tasks and tokenizers, and caches the last of each."""
+T = TypeVar("T")
+
+
+class Latest:
+    """Keeps the latest value of each name until its key changes."""
 
     def __init__(self) -> None:
-        self._task: tuple[str, Task] | None = None
-        self._tokenizer: tuple[str, Any] | None = None
-        self._usable: tuple[str, tuple[PromptRenderer, tuple[str, ...]]] | None = None
+        self._values: dict[str, tuple[object, Any]] = {}
+
+    def get(self, name: str, key: object, load: Callable[[], T]) -> T:
+        """The value of this key, loaded unless it is the latest one."""
+        if name not in self._values or self._values[name][0] != key:
+            self._values[name] = key, load()
+        value: T = self._values[name][1]
+        return value
+
+
+class Examples:
+    """Loads tasks and tokenizers, and keeps the latest of each."""
+
+    def __init__(self) -> None:
+        self._latest = Latest()
 
     def task(self, config: RunConfig) -> Task:
         """Return the task of these settings; reload it if a file of it has changed."""
-        key = self.task_key(config)
-        if self._task is None or self._task[0] != key:
-            self._task = key, load_task(config.task)
-        return self._task[1]
+        return self._latest.get("task", self.task_key(config), lambda: load_task(config.task))
 
     def task_key(self, config: RunConfig) -> str:
         """Return a key of the task's settings and the time of its file."""
@@ -44,23 +59,23 @@ class Examples:
 
     def tokenizer(self, config: RunConfig) -> Any:
         """Return the model's tokenizer, without loading weights."""
-        if self._tokenizer is None or self._tokenizer[0] != config.model.path:
-            self._tokenizer = config.model.path, load_tokenizer(model_folder(config.model.path))
-        return self._tokenizer[1]
+        path = config.model.path
+        return self._latest.get("tokenizer", path, lambda: load_tokenizer(model_folder(path)))
 
     def usable(self, config: RunConfig) -> tuple[PromptRenderer, tuple[str, ...]]:
         """Check every problem with the model's limits, as a run does; the renderer, and notes."""
-        key = f"{config.model.path} {config.rollout.max_new_tokens} {self.task_key(config)}"
-        if self._usable is None or self._usable[0] != key:
+
+        def load() -> tuple[PromptRenderer, tuple[str, ...]]:
             folder = model_folder(config.model.path)
-            render = PromptRenderer(
+            return PromptRenderer(
                 tokenizer=self.tokenizer(config), task=self.task(config), config=config.task,
                 model=config.model.path, context=number_of(folder, *CONTEXT),
                 max_new_tokens=config.rollout.max_new_tokens,
                 vocabulary=number_of(folder, "vocab_size"),
-            )  # fmt: skip
-            self._usable = key, render.usable()
-        return self._usable[1]
+            ).usable()  # fmt: skip
+
+        key = config.model.path, config.rollout.max_new_tokens, self.task_key(config)
+        return self._latest.get("usable", key, load)
 
     def first(self, config: RunConfig) -> list[Example]:
         """Return the first problems of the run's first step."""
@@ -168,10 +183,14 @@ def load_tokenizer(folder: Path) -> Any:
         from transformers import AutoTokenizer as Plain
 
         load = Plain.from_pretrained
+    printed = io.StringIO()
     try:
-        return load(folder)
-    except Exception as error:  # transformers raises nothing narrower
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        with contextlib.redirect_stdout(printed):
+            return load(folder)
+    # transformers raises nothing narrower; mlx-lm prints which package is missing, and exits
+    except (Exception, SystemExit) as error:
+        text = printed.getvalue() if isinstance(error, SystemExit) else str(error)
+        first = text.splitlines()[0].strip() if text else type(error).__name__
         raise ModelError(f"the tokenizer in {folder} cannot be loaded: {first}.") from error
 
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import MemoryLimitError
-from grpo_tui.app.trial.examples import Examples, model_folder
+from grpo_tui.app.trial.examples import Examples, Latest, model_folder
 
 if TYPE_CHECKING:
     from grpo_engine.policy.policy import Policy
@@ -14,11 +14,10 @@ class Estimates:
     """Caches the shapes of the last model."""
 
     def __init__(self, examples: Examples) -> None:
-        self._examples = examples
-        self._policy: tuple[str, Policy] | None = None
+        self._examples, self._latest = examples, Latest()
 
     def estimate(self, config: RunConfig) -> dict[str, Any]:
-        """Return bytes by purpose, the limit, and how backward passes use memory."""
+        """Return bytes by purpose, the limit, and whether layers are recomputed."""
         from grpo_engine.setup import preflight
 
         policy = self.shapes(config)
@@ -26,28 +25,19 @@ class Estimates:
         longest = preflight.longest(config, render.task, policy.context_length, render)
         limit = preflight.memory_limit()
         plan = preflight.plan_memory(config, policy, longest, limit)
-        result: dict[str, Any] = {
-            "limit": limit, "rows": plan.micro_rows, "recomputed": plan.grad_checkpoint,
-            "prompt_tokens": longest.prompt,
-            "parameters": policy.parameters, "trained": policy.trainable_parameters,
-            "dtype": policy.dtype,
-        }  # fmt: skip
         try:
             estimate = preflight.check_memory(config, policy, longest, plan)
         except MemoryLimitError as error:
-            return {**result, "peak": None, "refused": str(error)}
+            return {"refused": str(error)}
+        names = ("peak", "weights", "optimizer", "sampling", "update")
         return {
-            **result, "peak": estimate.peak, "weights": estimate.weights,
-            "optimizer": estimate.optimizer, "sampling": estimate.sampling,
-            "update": estimate.update, "refused": "",
+            "limit": limit, "recomputed": plan.grad_checkpoint, "dtype": policy.dtype,
+            **{name: getattr(estimate, name) for name in names}, "refused": "",
         }  # fmt: skip
 
     def shapes(self, config: RunConfig) -> "Policy":
         """Return the described policy of these settings."""
-        key = config.model.model_dump_json()
-        if self._policy is None or self._policy[0] != key:
-            self._policy = key, shapes(config)
-        return self._policy[1]
+        return self._latest.get("policy", config.model, lambda: shapes(config))
 
 
 def shapes(config: RunConfig) -> "Policy":

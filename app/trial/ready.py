@@ -25,13 +25,13 @@ class Readiness:
     """Tries settings; keeps the outcome of each part until what it depends on changes."""
 
     def __init__(self) -> None:
-        from grpo_tui.app.trial.examples import Examples
+        from grpo_tui.app.trial.examples import Examples, Latest
         from grpo_tui.app.trial.memory import Estimates
         from grpo_tui.app.trial.scores import Scores
 
         self.examples = Examples()
         self.estimates, self.scores = Estimates(self.examples), Scores(self.examples)
-        self._before: dict[str, tuple[str, Exception | None]] = {}
+        self._latest = Latest()
 
     def close(self) -> None:
         self.scores.close()
@@ -44,8 +44,8 @@ class Readiness:
         problems: list[tuple[str, str]] = []
         fetches: list[str] = []
 
-        def passes(setting: str, key: str, call: Callable[[], Any]) -> bool:
-            error = self._outcome(setting, key, call)
+        def passes(setting: str, key: object, call: Callable[[RunConfig], Any]) -> bool:
+            error = self._latest.get(setting, key, lambda: outcome(call, config))
             if isinstance(error, NotFetchedError) and os.environ.get(MAY_FETCH):
                 value = flatten(config)[setting]
                 fetches.append(f"{setting} {value} is not on this machine: a run downloads it.")
@@ -53,42 +53,35 @@ class Readiness:
                 problems.append(explain(error, setting))
             return error is None
 
-        task, model = self.examples.task_key(config), config.model.model_dump_json()
-        has_task = passes("task.name", "", lambda: self.examples.task(config))
+        task, model, always = self.examples.task_key(config), config.model, object()
+        has_task = passes("task.name", always, self.examples.task)
         now = _without_mlx()
-        passes("record.trackers", "", lambda: _trackers(config))
-        has_config = bool(now) or passes("model.path", "", lambda: _model_config(config))
+        passes("record.trackers", always, _trackers)
+        has_config = bool(now) or passes("model.path", always, _model_config)
         if has_task and has_config and not now:
-            scored = config.rewards.model_dump_json(), config.algorithm.model_dump_json()
-            key = f"{task} {scored} {self.scores.stamps(config)}"
-            passes("rewards.functions", key, lambda: self.scores.rehearse(config))
+            scored = task, config.rewards, config.algorithm, self.scores.stamps(config)
+            passes("rewards.functions", scored, self.scores.rehearse)
             if config.task.others:
-                passes("task.others", config.task.model_dump_json(), lambda: _tasks(config))
+                passes("task.others", config.task, _tasks)
         # custom code of a model runs only in a run
-        if has_config and not now and not config.model.trust_remote_code:
-            passes("optimizer.name", config.optimizer.model_dump_json(), lambda: _rule(config))
-            has_model = passes("model.path", model, lambda: self.estimates.shapes(config))
-            if has_task and has_model:
-                key = f"{task} {model} {config.rollout.max_new_tokens}"
-                if passes("task.name", key, lambda: self.examples.usable(config)):
-                    now = str(self.estimates.estimate(config)["refused"])
+        if has_config and not now and not model.trust_remote_code:
+            passes("optimizer.name", config.optimizer, _rule)
+            has_model = passes("model.path", model, self.estimates.shapes)
+            usable = task, model, config.rollout.max_new_tokens
+            if has_task and has_model and passes("task.name", usable, self.examples.usable):
+                now = str(self.estimates.estimate(config)["refused"])
         return {"problems": problems, "now": now, "fetches": fetches}
 
-    def _outcome(self, part: str, key: str, call: Callable[[], Any]) -> Exception | None:
-        """Return the error of a call; a call with a key is not repeated while the key is equal."""
-        before = self._before.get(part)
-        if key and before is not None and before[0] == key:
-            return before[1]
-        error: Exception | None = None
-        try:
-            call()
-        except SystemExit as left:
-            error = RuntimeError(f"it called sys.exit({left.code!r})")
-        except Exception as raised:  # errors of data sets, templates and users' files
-            error = raised
-        if key:
-            self._before[part] = key, error
+
+def outcome(call: Callable[[RunConfig], Any], config: RunConfig) -> Exception | None:
+    """The error of a call."""
+    try:
+        call(config)
+    except SystemExit as left:
+        return RuntimeError(f"it called sys.exit({left.code!r})")
+    except Exception as error:  # errors of data sets, templates and users' files
         return error
+    return None
 
 
 def explain(error: Exception, part: str) -> tuple[str, str]:

@@ -1,7 +1,5 @@
 """Score a typed answer with a run's reward functions, in their own process as in a run."""
 
-import json
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -21,35 +19,22 @@ from grpo_engine.rollouts.prompts import (
     reward_prompt,
 )
 from grpo_engine.rollouts.types import Rollout
-from grpo_tui.app.trial.examples import Examples
+from grpo_tui.app.trial.examples import Examples, Latest
 
 MOST = 2_000
-
-
-class Bytes:
-    """A tokenizer whose tokens are bytes."""
-
-    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:  # noqa: ARG002 - a tokenizer's
-        return list(text.encode("utf-8", "surrogatepass"))
-
-    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:  # noqa: ARG002 - a tokenizer's
-        return bytes(ids).decode("utf-8", "replace")
 
 
 class Scores:
     """Keeps the reward process while the functions and their files are unchanged."""
 
     def __init__(self, examples: Examples) -> None:
-        self._examples = examples
-        self._client: tuple[str, RewardClient] | None = None
-        self._stack = ExitStack()
+        self._examples, self._latest = examples, Latest()
+        self._stack, self._process = ExitStack(), ExitStack()
         self._folder = self._stack.enter_context(scratch("trial"))
+        self._stack.callback(self._process.close)
 
     def close(self) -> None:
         """Stop the reward process."""
-        if self._client is not None:
-            self._client[1].close()
-            self._client = None
         self._stack.close()
 
     def score(self, config: RunConfig, index: int, completion: str) -> dict[str, Any]:
@@ -120,34 +105,24 @@ class Scores:
         return [_stamp(name) for name in config.rewards.functions]
 
     def _ids(self, config: RunConfig, completion: str) -> list[int]:
-        tokenizer = self._tokenizer(config)
-        return [int(i) for i in tokenizer.encode(completion, add_special_tokens=False)]
-
-    def _tokenizer(self, config: RunConfig) -> Any:
-        """Return the model's tokenizer, or one of bytes if that cannot be loaded."""
+        """Return the model's tokens; the bytes if its tokenizer cannot be loaded."""
         try:
-            return self._examples.tokenizer(config)
+            tokenizer = self._examples.tokenizer(config)
         except EngineError:
-            return Bytes()
+            return list(completion.encode("utf-8", "surrogatepass"))
+        return [int(i) for i in tokenizer.encode(completion, add_special_tokens=False)]
 
     def _started(self, config: RunConfig) -> RewardClient:
         from grpo_engine.rewards.scorer import specs_of
 
-        specs = specs_of(config, self._examples.task(config))
-        stamps = [_stamp(spec.name) for spec in specs]
-        key = json.dumps(
-            [[s.name, s.weight, dict(s.options)] for s in specs] + [stamps], default=str
-        )  # fmt: skip
-        key += f" {config.rewards.time_limit}"
-        if self._client is not None and self._client[0] == key:
-            return self._client[1]
-        if self._client is not None:
-            self._client[1].close()
-            self._client = None
-        client = RewardClient(specs, self._folder, config.rewards.time_limit)
-        client.__enter__()
-        self._client = key, client
-        return client
+        def start() -> RewardClient:
+            self._process.close()
+            specs = specs_of(config, self._examples.task(config))
+            client = RewardClient(specs, self._folder, config.rewards.time_limit)
+            return self._process.enter_context(client)
+
+        key = self._examples.task_key(config), config.rewards, self.stamps(config)
+        return self._latest.get("client", key, start)
 
 
 def _stamp(name: str) -> int:

@@ -25,6 +25,7 @@ EARLIER_IDS: Final = MappingProxyType({
     "lab.knob": "move.down", "lab.knob_before": "move.up",
     "lab.turn": "move.right", "lab.turn_back": "move.left",
     "lab.answer": "move.down", "lab.answer_before": "move.up",
+    "new.changed": "new.diff",
     "chat.next": "move.right", "chat.before": "move.left",
 } | {
     f"{screen}.{earlier}": f"move.{action}"

@@ -88,14 +88,13 @@ class CompareRequested(Message):
 
 @dataclass
 class NewRunRequested(Message):
-    """Open the form, filled in from this run's settings or this preset, or go to a setting.
+    """Open the form, filled in from this run's settings, or go to a setting.
 
     `changes` are settings of a clone by path, with their values.
     """
 
     clone: str = ""
     changes: tuple[tuple[str, Any], ...] = ()
-    preset: str = ""
     setting: str = ""
 
 

@@ -95,7 +95,9 @@ def read(lines: Sequence[Line], margin: int) -> Picture:
     return found
 
 
-def _number(look: Style | None) -> int | None:
+def _number(look: Style | int | None) -> int | None:
+    if isinstance(look, int):
+        return look
     triplet = look.color.triplet if look is not None and look.color is not None else None
     return number_of(*triplet) if triplet is not None else None
 

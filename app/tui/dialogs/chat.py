@@ -65,7 +65,7 @@ class AnswersPanel(Panel):
         top = end - self._from_end
         if self.cursor is not None:
             at = next((n for n, line in enumerate(lines) for _, look in line
-                       if look and look.reverse), 0)  # fmt: skip
+                       if isinstance(look, Style) and look.reverse), 0)  # fmt: skip
             top = max(min(top, at), at - height + 1)
         return lines[top : top + height]
 

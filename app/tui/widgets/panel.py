@@ -24,7 +24,7 @@ from grpo_tui.app.text.safe_text import cell_len, clip, safe, wrap
 from grpo_tui.app.tui.keys import NAVIGATION
 from grpo_tui.app.tui.looks.colours import Palette, palette_of, style
 
-Span = tuple[str, Style | None]
+Span = tuple[str, Style | int | None]  # a number is a colour of the palette
 Line = list[Span]
 
 BLACK = Color(0, 0, 0)  # no filter in use looks at the background
@@ -233,9 +233,16 @@ class Panel(Widget, can_focus=True):
         self.refresh()
 
 
-def paragraph(text: str, width: int, most: int, colour: int) -> list[Line]:
-    """Text in one colour, wrapped into at most `most` lines."""
-    return [[(part, style(colour))] for part in wrap(text, width, most)]
+def paragraph(text: str, width: int, most: int, colour: int, head: Span = ("", None)) -> list[Line]:
+    """Text in one colour, wrapped into at most `most` lines, all of them to the right of `head`."""
+    indent = cell_len(head[0])
+    parts = wrap(text, max(8, width - indent) if indent else width, most)
+    if not indent:
+        return [[(part, colour)] for part in parts]
+    return [
+        [(" " * indent, None) if index else head, (part, colour)]
+        for index, part in enumerate(parts)
+    ]
 
 
 def _fitted(line: Iterable[Span], width: int) -> Line:
@@ -270,6 +277,5 @@ def _take(text: str, width: int) -> str:
 
 
 def _strip(spans: Iterable[Span], base: Style) -> Strip:
-    return Strip(
-        [Segment(text, base + look if look is not None else base) for text, look in spans if text]
-    )
+    looks = ((text, style(look) if isinstance(look, int) else look) for text, look in spans if text)
+    return Strip([Segment(text, base if look is None else base + look) for text, look in looks])

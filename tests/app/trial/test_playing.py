@@ -131,7 +131,7 @@ async def test_a_game_is_played_by_keys(tmp_path: Path) -> None:
     app = workbench(tmp_path / "grpo.db")
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await opened(app, pilot)
-        screen.change(screen.view.with_form(screen.view.form.type("task.name", "guess")))
+        screen.change(screen.view.form.type("task.name", "guess"))
         assert "play" not in screen.view.pages
         screen.view = replace(screen.view, examples={**EXAMPLES, "environment": True})
         await turn_to(pilot, screen, "play")

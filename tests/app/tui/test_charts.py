@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from rich.style import Style
 
 from grpo_engine import events as ev
 from grpo_engine.metrics import METRICS
@@ -37,7 +38,7 @@ def written(line: Line) -> str:
 
 def colour_of(line: Line, part: str) -> int | None:
     look = next(look for text, look in line if part in text)
-    assert look is not None
+    assert isinstance(look, Style)
     assert look.color is not None
     assert look.color.triplet is not None
     return number_of(*look.color.triplet)
@@ -131,15 +132,15 @@ def test_the_title_has_value_and_change_and_the_guide_line_beyond_the_range() ->
     assert len(written(title)) == 60
     assert written(title).startswith(" KL to reference  limit .1 ")
     assert colour_of(title, ".03") == DARK.of_series("kl")
-    assert title[-1][1] is not None
+    assert isinstance(title[-1][1], Style)
     assert title[-1][1].bold
     assert colour_of(title, "KL") == DARK.label
     chosen = chart_lines(chart, shown, 60, 4, DARK, chosen=True)[0]
     assert written(chosen).startswith("▸KL to reference")
     assert colour_of(chosen, "KL") == DARK.headline
-    assert chosen[1][1] is not None
+    assert isinstance(chosen[1][1], Style)
     assert chosen[1][1].bold
-    assert title[1][1] is not None
+    assert isinstance(title[1][1], Style)
     assert not title[1][1].bold
     # 31 cells: 16 of the title, 1 and 3 of the value; the hint needs 9 and 2
     for width, expected in (
@@ -186,8 +187,8 @@ def test_a_title_names_its_curves_and_leaves_out_what_does_not_fit() -> None:
     line = written(chart_lines(changed, both, 60, 4, DARK, chosen=False)[0])
     assert line.endswith(" .3 ▲.20  f .3")  # the change of the first alone
     first, second = (look for text, look in title if text in ("1", ".5"))
-    assert first is not None
-    assert second is not None
+    assert isinstance(first, Style)
+    assert isinstance(second, Style)
     assert not first.bold  # only where there is one curve
     assert not second.bold
 
@@ -334,7 +335,7 @@ def test_only_the_first_curve_has_its_raw_values_below_it() -> None:
     (chart,) = charts_of(both)
     assert chart.keys == ("reward", "rewards/f/mean")
     looks = {look.color.triplet for line in chart_lines(chart, both, 60, 9, DARK, chosen=False)[1:]
-             for text, look in line if look is not None and look.color is not None
+             for text, look in line if isinstance(look, Style) and look.color is not None
              and any(0x2800 < ord(char) < 0x2900 for char in text)}  # fmt: skip
     numbers = {number_of(*triplet) for triplet in looks if triplet is not None}
     assert numbers == {DARK.of_series("reward"), DARK.cycle[3], DARK.raw}
@@ -342,8 +343,9 @@ def test_only_the_first_curve_has_its_raw_values_below_it() -> None:
     chart = Chart("reward", ("reward", "rewards/f/mean"), ("", "f"), ("reward",))
     text = chart_lines(chart, alone, 60, 9, DARK, chosen=False)
     colours = {number_of(*look.color.triplet) for line in text[1:] for part, look in line
-               if look is not None and look.color is not None and look.color.triplet is not None
-               and part.strip() and ord(part.strip()[0]) > 0x2800}  # fmt: skip
+               if isinstance(look, Style) and look.color is not None
+               and look.color.triplet is not None and part.strip()
+               and ord(part.strip()[0]) > 0x2800}  # fmt: skip
     assert colours == {DARK.cycle[3]}
 
 

@@ -13,7 +13,7 @@ from grpo_engine.presets import names, preset
 from grpo_tui.app.text.numbers import seconds, share, short, signed, tokens
 from grpo_tui.app.text.recipe_cards import card_of
 from grpo_tui.app.text.recipe_text import ASKS, answers, formula, values_of
-from grpo_tui.app.text.safe_text import cell_len, clip, clip_start, pad, safe, wrap
+from grpo_tui.app.text.safe_text import cell_len, clip, clip_start, pad, safe
 from grpo_tui.app.tui.dialogs.choices import Choice
 from grpo_tui.app.tui.dialogs.picker import Item, Picker
 from grpo_tui.app.tui.looks.colours import Palette, style
@@ -24,7 +24,6 @@ from grpo_tui.app.tui.screens.new_run.state import (
     PRESET,
     RECIPE,
     FormField,
-    Row,
     View,
     can_sweep,
     choice_of,
@@ -42,6 +41,7 @@ LABEL = 12
 MARK = 3
 NAME_CELLS = 24
 OFF = "–"
+GETS = ("rewards.functions", "rewards.completions")  # what decides what reward functions get
 # What the values of a setting mean, where the recipe's own words do not say it.
 VALUE_MEANINGS: Final[Mapping[str, Mapping[str, str]]] = {
     "model.tuning": {
@@ -126,21 +126,23 @@ def plain_text(lines: Sequence[Line]) -> str:
     return "\n".join("".join(text for text, _ in line).rstrip() for line in lines)
 
 
-def labelled(label: str, text: str, width: int, palette: Palette, most: int = 2) -> list[Line]:
-    """A dim label and its text, wrapped to at most `most` lines; nothing without a text."""
-    parts = wrap(text, max(8, width - LABEL), most) if text else []
-    return [
-        [(f"{label if not index else '':<{LABEL}}", style(palette.label)),
-         (part, style(palette.text))]
-        for index, part in enumerate(parts)
-    ]  # fmt: skip
+def heading(text: str, palette: Palette) -> Line:
+    return [(text, style(palette.headline, bold=True))]
 
 
 def entry_lines(
     entries: Iterable[tuple[str, str]], width: int, palette: Palette, most: int = 2
 ) -> list[Line]:
-    """The lines of labelled texts, one below another."""
-    return [line for entry in entries for line in labelled(*entry, width, palette, most)]
+    """Dim labels and their texts, each wrapped to at most `most` lines; no line for no text."""
+    return [
+        line
+        for label, text in entries if text
+        for line in paragraph(text, width, most, palette.text, (f"{label:<{LABEL}}", palette.label))
+    ]  # fmt: skip
+
+
+def problem_lines(error: str, width: int, palette: Palette, most: int = 20) -> list[Line]:
+    return paragraph(f"✗ {error}", width, most, palette.bad)
 
 
 # -- the header -----------------------------------------------------------------------------
@@ -151,35 +153,32 @@ def header_line(view: View, width: int, palette: Palette) -> Line:
     state, message, colour = _status(view, palette)
     changed = f"{len(view.form.changed) or 'nothing'} changed"
     runs = f"{view.form.count} runs  " if view.form.count > 1 else ""
-    space = width - sum(map(len, (changed, runs, state))) - 7
-    if not (blocked := bool(message)):
-        message = cost_summary(view) or view.origin.summary
+    space = width - len(changed + runs + state) - 7
+    message_colour = colour if message else palette.label
+    if not message:
+        message = cost_summary(view) or view.form.origin.summary
         while cell_len(message) > space and ", " in message:
             message = message.rpartition(", ")[0]
     return [
-        (pad(f" {message}", max(0, space)), style(colour if blocked else palette.label)),
+        (pad(f" {message}", max(0, space)), message_colour),
         (f"   {runs}", style(palette.headline, bold=True)),
-        (changed, style(palette.accent if view.form.changed else palette.label)),
+        (changed, palette.accent if view.form.changed else palette.label),
         (f"   {state} ", style(colour, bold=bool(view.error_count))),
     ]
 
 
 def _status(view: View, palette: Palette) -> tuple[str, str, int]:
     """Whether the run can be launched, and why not; only what was tried is ready."""
-    verdict = view.verdict
-    if view.yaml_error or view.errors:
-        message = f"YAML: {view.yaml_error}" if view.yaml_error else ""
-        message = message or f"✗ {next(iter(view.errors.values()))}"
-        return f"✗ {view.error_count} to fix", message, palette.bad
-    if view.lacking:
-        message = f"cannot train here: {view.lacking} Editing, saving and queueing work."
-        return "▲ cannot start now", message, palette.warn
-    if not verdict:
+    if view.error_count:
+        errors = [f"YAML: {view.yaml_error}"] if view.yaml_error else []
+        errors += [f"✗ {error}" for error in view.errors.values()]
+        return f"✗ {view.error_count} to fix", errors[0], palette.bad
+    if not view.ready:
         return "… checking", "", palette.label
     for name, state in (
         ("problem", "not checked"), ("now", "cannot start now"), ("fetches", "downloads first"),
     ):  # fmt: skip
-        if text := verdict.get(name):
+        if text := view.ready.get(name):
             message = text if isinstance(text, str) else " ".join(text)
             return f"▲ {state}", f"▲ {message}", palette.warn
     return "✓ ready", "", palette.good
@@ -191,22 +190,19 @@ def _status(view: View, palette: Palette) -> tuple[str, str, int]:
 def form_lines(view: View, width: int, palette: Palette) -> list[tuple[str, Line]]:
     """The lines of the form, with the setting that belongs to each; headings have none."""
     lines: list[tuple[str, Line]] = []
-    section = choice = ""
+    section, choice = "main", ""
     for row in view.rows:
-        if row.section != section and (row.section != "main"):
-            lines.append(("", _heading(row.section, width, palette)))
-        if row.section == "algorithm" and (name := choice_of(row.path)) not in ("", choice):
+        if row.section != section:
+            section = row.section
+            rule = "─" * max(0, width - cell_len(section) - 3)
+            title = (f" {section} ", style(palette.label, bold=True))
+            lines.append(("", [title, (rule, palette.guide)]))
+        if section == "algorithm" and (name := choice_of(row.path)) not in ("", choice):
             choice = name
             text = f"   {name}: {ASKS[name]}"
             lines.append(("", [(text, style(palette.label, italic=True))]))
-        section = row.section
         lines += [(row.path, line) for line in setting_lines(view, row, width, palette)]
     return lines
-
-
-def _heading(section: str, width: int, palette: Palette) -> Line:
-    return [(f" {section} ", style(palette.label, bold=True)),
-            ("─" * max(0, width - cell_len(section) - 3), style(palette.guide))]  # fmt: skip
 
 
 def name_cells(width: int) -> int:
@@ -219,30 +215,30 @@ def value_at(width: int) -> int:
     return MARK + name_cells(width) + 1
 
 
-def setting_lines(view: View, row: Row, width: int, palette: Palette) -> list[Line]:
+def setting_lines(view: View, field: FormField, width: int, palette: Palette) -> list[Line]:
     """A setting: mark, name, value, previous value; below it any problem."""
-    field, path = row.field, row.path
+    path = field.path
     selected = view.row is not None and view.row.path == path
     background = palette.cursor if selected else palette.paper
-    error = view.errors.get(path, "")
-    mark, colour = (
-        ("✗", palette.bad) if error else
-        ("●", palette.accent) if field.changed else (" ", palette.label)
-    )  # fmt: skip
-    unread = is_unread(view, field)
-    name_colour = palette.headline if selected else palette.label if unread else palette.text
-    leaf = path.rpartition(".")[2]
-    full = row.section in ("main", CHANGED) and cell_len(path) <= name_cells(width)
+    error, mark, colour = view.errors.get(path, ""), " ", palette.label
+    if error:
+        mark, colour = "✗", palette.bad
+    elif field.changed:
+        mark, colour = "●", palette.accent
+    dim = palette.label if is_unread(view, field) else palette.text
+    space = name_cells(width)
+    is_full = field.section in ("main", CHANGED) and cell_len(path) <= space
+    name = path if is_full else path.rpartition(".")[2]
     line: Line = [
         (f" {mark} ", style(colour, background, bold=True)),
-        (pad(path if full else leaf, name_cells(width)) + " ", style(name_colour, background)),
+        (pad(name, space) + " ", style(palette.headline if selected else dim, background)),
         *_value(view, field, width - value_at(width), background, palette),
     ]
-    parts = wrap(_with_range(field, error), width - MARK - 2, 4) if error else []
-    return [line] + [
-        [("   " + ("  " if index else "✗ ") + part, style(palette.bad))]
-        for index, part in enumerate(parts)
-    ]
+    if not error:
+        return [line]
+    text = allowed(field.info)
+    error += f" (allowed: {text})" if text not in error else ""
+    return [line, *paragraph(error, width, 4, palette.bad, ("   ✗ ", palette.bad))]
 
 
 def _value(view: View, field: FormField, width: int, background: int, palette: Palette) -> Line:
@@ -250,12 +246,12 @@ def _value(view: View, field: FormField, width: int, background: int, palette: P
     text, note = value_text(view, field)
     colour = palette.label if note == "suggested" or text != field.text else palette.text
     if field.changed:
-        colour = palette.bad if field.info.path in view.errors else palette.headline
+        colour = palette.bad if field.path in view.errors else palette.headline
         note = f"← {start_text(view, field)}"
     if not text:
         text, colour = OFF, palette.label
     unit = field.info.unit if text[0].isdigit() else ""
-    unit = f" {unit}" if unit and not field.info.path.endswith(unit) else ""
+    unit = f" {unit}" if unit and not field.path.endswith(unit) else ""
     note = clip(note, max(8, width - cell_len(safe(text[:200])) - 3)) if note else ""
     if note.endswith("…") and not field.changed:
         note = ""
@@ -269,22 +265,23 @@ def _value(view: View, field: FormField, width: int, background: int, palette: P
 
 def value_text(view: View, field: FormField) -> tuple[str, str]:
     """The current value, and a note on its origin."""
-    path, form = field.info.path, view.form
+    path, form, text = field.path, view.form, field.text
+    section, _, name = path.partition(".")
     if path == PRESET:
-        return view.origin.name, "cloned run" if view.origin.kind == "clone" else ""
+        return form.origin.name, "cloned run" if form.origin.run else ""
     if path == "name" and not field.changed:
         return view.name, "suggested"
-    if path in form.axes:
-        return field.text, ""
-    if is_unread(view, field) and not field.text:
+    if text:
+        return text, "" if path in form.axes else recipe_value(view, path)
+    if is_unread(view, field):
         return "", "not read"
-    if not field.text and path.startswith("algorithm.") and form.recipe is not None:
-        value = getattr(form.recipe, path.partition(".")[2], None)
+    if section == "algorithm" and form.recipe is not None:
+        value = getattr(form.recipe, name, None)
         return as_text(value) or "off", f"as {form.recipe.name}"
-    if path == "rewards.weights" and not field.text:
+    if path == "rewards.weights":
         functions = form.fields["rewards.functions"].text
         return "", "1 for each function" if functions else "those of the task"
-    return field.text, recipe_value(view, path)
+    return "", ""
 
 
 def recipe_value(view: View, path: str) -> str:
@@ -297,32 +294,27 @@ def recipe_value(view: View, path: str) -> str:
 
 def start_text(view: View, field: FormField) -> str:
     """The value in the preset, the parent or the recipe."""
-    path = field.info.path
-    if value := as_text(view.form.start[path]):
+    if value := as_text(view.form.start[field.path]):
         return value
-    if path.startswith("algorithm."):
-        return recipe_value(view, path) or "set by the recipe"
-    return "nothing"
+    return recipe_value(view, field.path) or no_value(field.path)
+
+
+def no_value(path: str) -> str:
+    return "set by the recipe" if path.startswith("algorithm.") else "nothing"
 
 
 def is_unread(view: View, field: FormField) -> bool:
     """Whether the recipe does not read this setting."""
-    section, _, leaf = field.info.path.partition(".")
+    section, _, leaf = field.path.partition(".")
+    read = view.form.settings_read
     # beta switches the anchor on
-    always = ("recipe", "beta", "options")
-    is_part = section == "algorithm" and leaf not in always and view.form.settings_read
-    return bool(is_part) and leaf not in view.form.settings_read
+    return bool(read) and section == "algorithm" and leaf not in {*read, "recipe", "beta",
+                                                                  "options"}  # fmt: skip
 
 
 def allowed(info: Setting) -> str:
     """The values of a number or a choice."""
     return info.allowed if info.number or info.choices else ""
-
-
-def _with_range(field: FormField, error: str) -> str:
-    """The problem, and the allowed values."""
-    text = allowed(field.info)
-    return f"{error} (allowed: {text})" if text and text not in error else error
 
 
 # -- help on a setting ----------------------------------------------------------------------
@@ -332,78 +324,65 @@ def help_lines(view: View, width: int, palette: Palette) -> list[Line]:
     """A setting's help, range and the origin of its value."""
     if view.row is None:
         return paragraph("No setting matches; esc shows all again.", width, 2, palette.label)
-    field = view.row.field
-    lines: list[Line] = paragraph(field.info.help.replace("`", ""), width, 3, palette.text)
-    return lines + entry_lines(_entries(view, field), width, palette, 6)
+    entries, origin = _entries(view, view.row), view.form.origin
+    if view.row.path == PRESET:
+        entries = [(origin.kind, origin.summary)]
+    lines = paragraph(view.row.info.help.replace("`", ""), width, 3, palette.text)
+    return lines + entry_lines(entries, width, palette, 6)
 
 
 def _entries(view: View, field: FormField) -> list[tuple[str, str]]:
-    path = field.info.path
-    if path == PRESET:
-        return [(view.origin.kind, view.origin.summary)]
-    entries = _offered(view, field)  # first, where a small panel has few lines
-    if path in ("rewards.functions", "rewards.completions"):
-        entries.append(("gets", view.examples.get("gets", "")))
-    entries += [("allowed", allowed(field.info)), ("default", default_text(field))]
-    if can_sweep(field.info):
-        entries.append(("sweep", "several values, such as 1,2: a run for each" if field.info.number
-                        else "space marks several in the list: a run for each"))  # fmt: skip
+    """What help says below the purpose; in a small panel only the first ones are visible."""
+    path, info, origin = field.path, field.info, view.form.origin
     recipe = recipe_value(view, path)
     start = start_text(view, field) if field.changed else ""
-    if start and start != recipe:
-        origin = f"{view.origin.kind} {view.origin.name}"
-        entries.append(("was", f"{start} in {origin}; backspace resets it"))
-    entries.append(
-        ("recipe", f"{recipe}; backspace resets it" if start == recipe != "" else recipe)
-    )
-    entries += _recipe_entries(view, path)
-    if path == "model.dtype":
-        entries.append(("here", auto_text(on_gpu=uses_gpu())))
-    if path == "name":
-        entries.append(("suggested", "from the preset or parent and what is changed"))
-    return entries
+    resets = "; backspace resets it"
+    sweep = "several values, such as 1,2" if info.number else "space marks several in the list"
+    return [
+        *_offered(view, field),
+        ("gets", view.examples.get("gets", "") if path in GETS else ""),
+        ("allowed", allowed(info)),
+        ("default", no_value(path) if info.default is None else as_text(info.default) or "nothing"),
+        ("sweep", f"{sweep}: a run for each" if can_sweep(info) else ""),
+        ("was", f"{start} in {origin.kind} {origin.name}{resets}"
+                if start not in ("", recipe) else ""),
+        ("recipe", f"{recipe}{resets}" if start == recipe != "" else recipe),
+        *_recipe_entries(view, path),
+        ("here", auto_text(on_gpu=uses_gpu()) if path == "model.dtype" else ""),
+        ("suggested", "from the preset or parent and what is changed" if path == "name" else ""),
+    ]  # fmt: skip
 
 
 def _offered(view: View, field: FormField) -> list[tuple[str, str]]:
     """What could be typed next, while the setting is edited; a file's functions at any time."""
-    path = field.info.path
     entries = []
-    if path == "rewards.functions":
+    if field.path == "rewards.functions":
         files = dict.fromkeys(part.rpartition(":")[0] or part for part in field.text.split(","))
-        for file in files:
-            if functions := functions_in(file) if file.endswith(".py") else ():
-                entries.append(("offers", f"{file}: {', '.join(functions)}"))
-    if view.editing and (offered := completions(path, field.text)):
-        entries.append(("→ completes", ", ".join(offered)))
+        entries = [("offers", f"{file}: {', '.join(functions)}") for file in files
+                   if file.endswith(".py") and (functions := functions_in(file))]  # fmt: skip
+    if view.editing:
+        entries.append(("→ completes", ", ".join(completions(field.path, field.text))))
     return entries
 
 
 def _recipe_entries(view: View, path: str) -> list[tuple[str, str]]:
-    form, leaf = view.form, path.partition(".")[2]
+    """The character of the recipe, or when an algorithm's setting is read."""
+    form, (section, _, leaf) = view.form, path.partition(".")
     if path == RECIPE and form.recipe is not None:
         card = card_of(form.recipe.name)
         return [("", card.summary), ("good", card.good), ("bad", card.bad)]
-    if not path.startswith("algorithm."):
-        return []
     entries = []
     if leaf == "importance_cap" and form.config is not None:
         dtype: str = form.config.model.dtype
         dtype = auto_format(on_gpu=uses_gpu()) if dtype == "auto" else dtype
         if form.config.algorithm.importance_cap is None and not can_agree(dtype):
-            entries.append(
-                ("here", f"on where the weights are in 16 bits ({dtype}): {CORRECTION_TEXT}")
-            )
-    if leaf in SETTINGS and leaf != "beta" and SETTINGS[leaf].condition.text:
-        read = "" if leaf not in form.settings_read else ", as here"
-        entries.append(("read", f"only with {SETTINGS[leaf].condition.text}{read}"))
+            text = f"on where the weights are in 16 bits ({dtype}): {CORRECTION_TEXT}"
+            entries.append(("here", text))
+    condition = SETTINGS[leaf].condition.text if leaf in SETTINGS else ""
+    if section == "algorithm" and leaf != "beta" and condition:
+        read = ", as here" if leaf in form.settings_read else ""
+        entries.append(("read", f"only with {condition}{read}"))
     return entries
-
-
-def default_text(field: FormField) -> str:
-    """A setting's default."""
-    if field.info.default is None:
-        return "set by the recipe" if field.info.path.startswith("algorithm.") else "nothing"
-    return as_text(field.info.default) or "nothing"
 
 
 # -- the page of costs ----------------------------------------------------------------------
@@ -423,17 +402,15 @@ def size(count: float) -> str:
 
 def cost_lines(view: View, width: int, palette: Palette) -> list[Line]:
     """What a step and the run cost: answers, tokens, memory, time, disk; and a sweep in all."""
-    config = view.form.config
+    config, form = view.form.config, view.form
     if config is None:
         return paragraph("Costs are shown once all errors are fixed.", width, 3, palette.label)
     price = cost(config, view.runs)
     about, time = "at most", price.source.partition(":")[0]
     if price.seconds_per_step is not None:
-        source = price.source.partition(",")[0]
-        time = (
-            f"{seconds(price.seconds_per_step)} a step, {seconds(price.seconds)} in all, {source}"
-        )
-        about = "about"
+        about, source = "about", price.source.partition(",")[0]
+        time = f"{seconds(price.seconds_per_step)} a step, {seconds(price.seconds)} in all, "
+        time += source
     rows, count = price.rollouts_per_step, price.tokens_per_step
     per = f"{config.rollout.prompts} prompts × {config.rollout.group_size}"
     lines = entry_lines([
@@ -445,16 +422,12 @@ def cost_lines(view: View, width: int, palette: Palette) -> list[Line]:
         ("time", time), ("disk", f"{size(price.gigabytes * GIGA)} of token numbers"),
         *side_costs(config, count, view.examples.get("held_out")),
     ], width, palette)  # fmt: skip
-    return lines + sweep_lines(view, width, palette) if view.form.count > 1 else lines
-
-
-def sweep_lines(view: View, width: int, palette: Palette) -> list[Line]:
-    """What varies over a sweep, and what its runs cost together."""
-    heading = f"a sweep of {view.form.count} runs; above is the first"
-    entries = [(p.rpartition(".")[2], ", ".join(values)) for p, values in view.form.axes.items()]
-    entries += [("seeds", str(view.form.seeds)), ("in all", sweep_cost(view))]
-    return [[], [(heading, style(palette.headline, bold=True))],
-            *entry_lines(entries, width, palette)]  # fmt: skip
+    if form.count > 1:
+        entries = [(p.rpartition(".")[2], ", ".join(values)) for p, values in form.axes.items()]
+        entries += [("seeds", str(form.seeds)), ("in all", sweep_cost(view))]
+        lines += [[], heading(f"a sweep of {form.count} runs; above is the first", palette)]
+        lines += entry_lines(entries, width, palette)
+    return lines
 
 
 def sweep_cost(view: View) -> str:
@@ -472,27 +445,26 @@ def side_costs(
 
     `held_out` is how many problems the task holds out; None if that is not known yet.
     """
-    rollout, check = config.rollout, config.evaluation
+    rollout, check, entries = config.rollout, config.evaluation, []
     rows = rollout.prompts * rollout.group_size
-    length = per_step / max(1, rows)
-    entries = []
-    problems = check.problems if held_out is None else min(check.problems, held_out)
+
+    def answers(count: int, when: str, times: int) -> str:
+        return f"{when}: {tokens(count * times * per_step / rows)} tokens"
+
+    available = max(check.problems, check.pinned) if held_out is None else held_out
+    problems = min(check.problems, available)
     tasks = 1 + sum(bool(task.weight) for task in config.task.others.values())
     count = tasks * problems * (int(check.greedy) + check.samples)
     times = 2 * int(check.before_and_after) + (config.steps // check.every if check.every else 0)
     if times and count:
-        interval = f"every {check.every} steps" if check.every else "before and after"
-        if check.every and check.before_and_after:
-            interval += ", before and after"
+        intervals = [f"every {check.every} steps"] if check.every else []
+        intervals += ["before and after"] if check.before_and_after else []
         all_of = "" if problems == check.problems else f" to the {problems} problems there are"
-        text = f"{count:,} answers{all_of} {interval}: {tokens(count * times * length)} tokens"
-        entries.append(("held-out", text))
-    pinned = check.pinned if held_out is None else min(check.pinned, held_out)
-    if pinned:
-        count = pinned * rollout.group_size
-        visits = config.steps // check.pinned_every + 1
-        entries.append(("pinned", f"{count} answers every {check.pinned_every} steps: "
-                        f"{tokens(count * visits * length)} tokens"))  # fmt: skip
+        text = f"{count:,} answers{all_of} {', '.join(intervals)}"
+        entries.append(("held-out", answers(count, text, times)))
+    if count := rollout.group_size * min(check.pinned, available):
+        text = f"{count} answers every {check.pinned_every} steps"
+        entries.append(("pinned", answers(count, text, config.steps // check.pinned_every + 1)))
     if config.record.kl and config.algorithm.resolved().anchor == "none":
         text = f"{rows} answers scored by the reference as well: +100% of a forward"
         entries.append(("KL", text))
@@ -504,31 +476,27 @@ def side_costs(
 
 def memory_lines(view: View, width: int, palette: Palette) -> list[Line]:
     """The memory estimate beside the available memory, or why there is no estimate."""
-    memory = view.memory
+    memory, label = view.memory, (f"{'memory':<{LABEL}}", palette.label)
     if not memory or "problem" in memory:
         reason = "reading the model's shape" if view.activity else "not estimated"
         reason = f"unknown: {memory['problem']}" if memory else reason
-        return labelled("memory", reason, width, palette)
-    label = (f"{'memory':<{LABEL}}", style(palette.label))
+        return entry_lines([("memory", reason)], width, palette)
     if refused := memory.get("refused"):
-        first, *others = paragraph(f"✗ {refused}", max(1, width - LABEL), 4, palette.bad)
-        return [[label, *first], *([(" " * LABEL, None), *line] for line in others)]
+        return paragraph(f"✗ {refused}", width, 4, palette.bad, label)
     used = min(1.0, memory["peak"] / max(1, memory["limit"]))
     full = max(1, round(10 * used))
     line: Line = [
         label,
-        ("━" * full, style(palette.warn if used > 0.8 else palette.accent)),
-        ("─" * (10 - full), style(palette.guide)),
-        (f" {size(memory['peak'])} of {size(memory['limit'])}", style(palette.text)),
+        ("━" * full, palette.warn if used > 0.8 else palette.accent),
+        ("─" * (10 - full), palette.guide),
+        (f" {size(memory['peak'])} of {size(memory['limit'])}", palette.text),
     ]
     per, unit = byte_unit(memory["peak"])
-    weights, optimizer, sampling, update = (
-        f"{name} {short(memory[name] / per)}"
-        for name in ("weights", "optimizer", "sampling", "update")
-    )
+    names = ("weights", "optimizer", "sampling", "update")
+    weights, optimizer, sampling, update = (f"{n} {short(memory[n] / per)}" for n in names)
     text = f"{weights}, {optimizer}, {sampling} or {update} {unit}, in {memory['dtype']}"
     text += ", layers recomputed" if memory.get("recomputed") else ""
-    return [line, *labelled("", text, width, palette)]
+    return [line, *entry_lines([("", text)], width, palette)]
 
 
 def cost_summary(view: View) -> str:
@@ -557,25 +525,24 @@ def recipe_lines(view: View, width: int, palette: Palette) -> list[Line]:
         if path.startswith("algorithm."):
             # rules name their settings, ranges do not
             name = f"{path.partition('.')[2]} " if "must be" in error[:20] else ""
-            lines += paragraph(f"✗ {name}{error}", width, 5, palette.bad)
+            lines += problem_lines(name + error, width, palette, 5)
     if form.recipe is None:
         return lines
-    if lines:
-        lines.append([])
+    lines += [[]] if lines else []
     changed = {path.partition(".")[2] for path in form.overrides}
+    indent = ("  ", None)
     for answer in answers(form.recipe):
-        differs = changed & {answer.question, *answer.settings}
+        mark = "● " if changed & {answer.question, *answer.settings} else "  "
         asks = answer.asks if cell_len(answer.choice + answer.asks) < width - 12 else ""
         space = width - 11 - cell_len(answer.choice + asks)
-        lines.append([("● " if differs else "  ", style(palette.accent, bold=True)),
+        lines.append([(mark, style(palette.accent, bold=True)),
                       (f"{answer.question:<8} ", style(palette.headline, bold=True)),
-                      (answer.choice, style(palette.accent)),
-                      (" " * max(1, space), None), (asks, style(palette.label))])  # fmt: skip
-        lines += [[(f"  {part}", style(palette.text))] for part in wrap(answer.text, width - 2, 3)]
+                      (answer.choice, palette.accent),
+                      (" " * max(1, space), None), (asks, palette.label)])  # fmt: skip
+        lines += paragraph(answer.text, width, 3, palette.text, indent)
     lines.append([])
     for text in formula(form.recipe):
-        lines += [[(f"  {part}", style(palette.of_series("kl")))]
-                  for part in wrap(text, width - 2, 3)]  # fmt: skip
+        lines += paragraph(text, width, 3, palette.of_series("kl"), indent)
     return lines
 
 
@@ -584,54 +551,43 @@ def recipe_lines(view: View, width: int, palette: Palette) -> list[Line]:
 
 def prompt_lines(view: View, width: int, palette: Palette) -> list[Line]:
     """The task in numbers and its first problems, with visible line ends."""
-    examples, label = view.examples, style(palette.label)
+    examples = view.examples
     if not examples:
         text = view.activity or "The first prompts of the run appear here."
         return paragraph(text, width, 2, palette.label)
     if error := examples.get("problem"):
-        return paragraph(f"✗ {error}", width, 30, palette.bad)
+        return problem_lines(error, width, palette, 30)
     sizes = f"{examples['train']:,} problems to train on, {examples['held_out']:,} held out"
     if skipped := examples.get("skipped", 0):
         sizes += f", {skipped:,} skipped"
-    lines: list[Line] = paragraph(examples["about"], width, 3, palette.text)
-    lines.append([(clip(sizes, width), label)])
-    for note in (*examples["notes"], *filter(None, [examples["lacking"]])):
+    lines = paragraph(examples["about"], width, 3, palette.text)
+    lines.append([(clip(sizes, width), palette.label)])
+    for note in filter(None, (*examples["notes"], examples["lacking"])):
         lines += paragraph(note, width, 6, palette.warn)
     for index, example in enumerate(examples["examples"]):
+        selected = index == view.example
         count = "" if example["tokens"] is None else f" · {example['tokens']} tokens"
         head = clip(f" {index + 1} of 3 · {example['key']}{count} ", width - 4)
-        selected = index == view.example
-        lines += [
-            [],
-            [
-                ("▸─" if selected else "──", style(palette.guide)),
-                (head, style(palette.headline, bold=selected)),
-                ("─" * max(0, width - cell_len(head) - 2), style(palette.guide)),
-            ],
-        ]
+        rule = "─" * max(0, width - cell_len(head) - 2)
+        lines += [[], [("▸─" if selected else "──", palette.guide),
+                       (head, style(palette.headline, bold=selected)),
+                       (rule, palette.guide)]]  # fmt: skip
         lines += prompt_text(example["text"], width, palette)
-        lines += [
-            [("target ", label), (part, style(palette.good))]
-            for part in wrap(example["target"], width - 7, 1)
-            if part
-        ]
-        lines += [
-            [("columns ", label), (part, label)]
-            for part in wrap(example["columns"], width - 8, 1)
-            if part
-        ]
+        for name, colour in (("target", palette.good), ("columns", palette.label)):
+            if text := example[name]:
+                lines += paragraph(text, width, 1, colour, (f"{name} ", palette.label))
         if example["folded"]:
             text = "The template takes no system message: it is put before the user's."
             lines += paragraph(text, width, 2, palette.warn)
-    return lines  # fmt: skip
+    return lines
 
 
 def prompt_text(text: str, width: int, palette: Palette) -> list[Line]:
     """The text that the model reads, with each line end as a dim symbol."""
     lines: list[Line] = []
     for line in text.split("\n"):
-        lines += [[(part, style(palette.text))] for part in wrap(line, width - 1, 40)]
-        lines[-1].append(("⏎", style(palette.label)))
+        lines += paragraph(line, width - 1, 40, palette.text)
+        lines[-1].append(("⏎", palette.label))
     lines[-1].pop()
     return lines
 
@@ -641,7 +597,7 @@ def prompt_text(text: str, width: int, palette: Palette) -> list[Line]:
 
 def prompt_end(view: View, width: int, palette: Palette) -> list[Line]:
     """The end of the prompt that is answered, and its target; two lines."""
-    examples, label = view.examples.get("examples", ()), style(palette.label)
+    examples, label = view.examples.get("examples", ()), palette.label
     if view.example >= len(examples):
         activity = "" if view.examples else view.activity
         return [[(activity or "no prompt yet; the page of prompts says why", label)], []]
@@ -650,32 +606,32 @@ def prompt_end(view: View, width: int, palette: Palette) -> list[Line]:
     target = f"target {example['target']}" if example["target"] else ""
     return [
         [("after  ", label), (text, label)],
-        [(clip(target, width - 22), style(palette.good)), ("   n p another prompt", label)],
+        [(clip(target, width - 22), palette.good), ("   n p another prompt", label)],
     ]
 
 
 def score_lines(view: View, width: int, palette: Palette) -> list[Line]:
     """Each function's score for the typed answer, with its reason."""
-    scores, label = view.scores, style(palette.label)
+    scores, label = view.scores, palette.label
     if not scores:
-        return paragraph("The scores of the reward functions appear here.", width, 3, palette.label)
+        return paragraph("The scores of the reward functions appear here.", width, 3, label)
     if error := scores.get("problem"):
-        return paragraph(f"✗ {error}", width, 20, palette.bad)
+        return problem_lines(error, width, palette)
     lines: list[Line] = []
     for row in scores["rows"]:
-        value = "None" if row["value"] is None else short(row["value"])
-        weighted = "" if row["value"] is None else signed(row["value"] * row["weight"])
-        name = pad(row["name"], max(4, width - 22)) + " "
-        product = f"{value:>6} × {short(row['weight']):<4}"
-        lines.append([(name, style(palette.text)), (product, label),
+        value = weighted = ""
+        if row["value"] is not None:
+            value, weighted = short(row["value"]), signed(row["value"] * row["weight"])
+        lines.append([(pad(row["name"], max(4, width - 22)) + " ", palette.text),
+                      (f"{value or 'None':>6} × {short(row['weight']):<4}", label),
                       (f"{weighted:>7}", style(palette.headline, bold=True))])  # fmt: skip
         if row["reason"]:
-            lines += [[(f"  {part}", label)] for part in wrap(row["reason"], width - 2, 3)]
+            lines += paragraph(row["reason"], width, 3, label, ("  ", None))
     total = "None: no function applies" if scores["total"] is None else short(scores["total"])
-    lines.append([(pad("reward", max(4, width - cell_len(total) - 2)) + " ", style(palette.text)),
+    lines.append([(pad("reward", max(4, width - cell_len(total) - 2)) + " ", palette.text),
                   (total, style(palette.good, bold=True))])  # fmt: skip
     for error in scores["problems"]:
-        lines += paragraph(f"✗ {error}", width, 6, palette.bad)
+        lines += problem_lines(error, width, palette, 6)
     return lines
 
 
@@ -691,15 +647,20 @@ def probe_key(config: RunConfig) -> object:
     return config.seed, config.model, config.task, config.rewards, limit
 
 
+def probe_is_current(view: View) -> bool:
+    """Whether the probe is of these settings."""
+    config = view.form.config
+    return config is not None and view.probe.get("key") == probe_key(config)
+
+
 def probe_enter(view: View) -> str:
     """What ⏎ does on the page of the probe."""
-    probe, config = view.probe, view.form.config
-    if probe and not probe["ended"]:
+    if not view.probe:
+        return "start the probe"
+    if not view.probe["ended"]:
         return "stop"
-    current = config is not None and probe.get("key") == probe_key(config)
-    if current and probe.get("best"):
-        return "use it"
-    return "probe again" if probe else "start the probe"
+    is_useful = view.probe.get("best") and probe_is_current(view)
+    return "use it" if is_useful else "probe again"
 
 
 def probe_lines(view: View, width: int, palette: Palette) -> list[Line]:
@@ -711,10 +672,10 @@ def probe_lines(view: View, width: int, palette: Palette) -> list[Line]:
                 "takes about as long as a few steps.")  # fmt: skip
         return paragraph(text, width, 8, palette.text)
     if error := probe.get("problem"):
-        return paragraph(f"✗ {error}", width, 20, palette.bad)
+        return problem_lines(error, width, palette)
     tables = probe.get("tables", ())
     if not tables:
-        text = "Stopped." if probe.get("ended") else "Loading the model…"
+        text = "Stopped." if probe["ended"] else "Loading the model…"
         return paragraph(text, width, 2, palette.label)
     return [
         *_advice(view, width, palette), [],
@@ -723,12 +684,12 @@ def probe_lines(view: View, width: int, palette: Palette) -> list[Line]:
 
 
 def _advice(view: View, width: int, palette: Palette) -> list[Line]:
-    probe = view.probe
-    best, stopped = probe["best"], probe.get("stopped")
-    colour = palette.good if best else palette.text
-    if best:
+    probe, colour = view.probe, palette.text
+    stopped = probe.get("stopped")
+    if best := probe["best"]:
         text = (f"Use group size {best['group_size']} at temperature {best['temperature']:g}: the "
                 "smallest at which 80% of the prompts have a signal.")  # fmt: skip
+        colour = palette.good
     elif probe["ended"] and not stopped:
         text = ("No group size tried gives 80% of the prompts a signal: use easier or harder "
                 "prompts, or other settings.")  # fmt: skip
@@ -736,53 +697,58 @@ def _advice(view: View, width: int, palette: Palette) -> list[Line]:
     else:
         text = f"{'Stopped at' if stopped else 'Sampled'} {probe['answers']:,} of "
         text += f"{probe['of']:,} answers. A prompt has a signal if its answers differ in score."
-    if view.form.config is not None and probe.get("key") != probe_key(view.form.config):
+    if view.form.config is not None and not probe_is_current(view):
         text = f"Of other settings than these. {text}"
     return paragraph(text, width, 3, colour)
 
 
 def _signal_table(probe: Mapping[str, Any], width: int, palette: Palette) -> list[Line]:
     """The share of prompts with a signal, its interval, and the seconds of a step."""
-    tables, best, label = probe["tables"], probe["best"], style(palette.label)
-    sizes = sorted({row["group_size"] for table in tables for row in table["group_sizes"]})
+    tables, label = probe["tables"], palette.label
     wide = width >= GROUP + CELL * len(tables)
     column = CELL if wide else max(10, (width - GROUP) // len(tables))
     text = f"prompts with a signal{' (95% interval)' if wide else ''}, seconds to sample a step"
-    lines: list[Line] = paragraph(text, width, 2, palette.label)
     letter = "temperature" if wide else "T"
     heads = (pad(f"{letter} {table['temperature']:g}", column) for table in tables)
+    lines: list[Line] = paragraph(text, width, 2, label)
     lines.append([("group ", label), *((head, label) for head in heads)])
-    for group_size in sizes:
-        line: Line = [(f"{group_size:>4}  ", style(palette.text))]
-        for table in tables:
-            rows = {row["group_size"]: row for row in table["group_sizes"]}
-            if (row := rows.get(group_size)) is None:
-                line.append((pad("", column), label))
-                continue
-            chosen = best == {"group_size": group_size, "temperature": table["temperature"]}
-            colour = palette.good if row["share"] >= probe["enough"] else palette.text
-            line.append((f"{'▸' if chosen else ' '}{share(row['share']):>4} ",
-                         style(colour, bold=chosen)))  # fmt: skip
-            ends = dict.fromkeys(f"{100 * row[end]:.0f}" for end in ("low", "high"))
-            time = seconds(row["seconds"]).replace(" min", "m").replace(" ", "")
-            text = f"{'–'.join(ends):<7}{time}" if wide else time
-            line.append((pad(text, column - 6), label))
+    rows = {(row["group_size"], table["temperature"]): row
+            for table in tables for row in table["group_sizes"]}  # fmt: skip
+    for group_size in sorted({group_size for group_size, _ in rows}):
+        line: Line = [(f"{group_size:>4}  ", palette.text)]
+        for temperature in (table["temperature"] for table in tables):
+            row = rows.get((group_size, temperature))
+            chosen = probe["best"] == {"group_size": group_size, "temperature": temperature}
+            line += _signal_cell(row, chosen, probe, column, palette) if row else [
+                (" " * column, label)
+            ]  # fmt: skip
         lines.append(line)
     return lines
 
 
+def _signal_cell(
+    row: Mapping[str, Any], chosen: bool, probe: Mapping[str, Any], column: int, palette: Palette
+) -> Line:
+    colour = palette.good if row["share"] >= probe["enough"] else palette.text
+    ends = dict.fromkeys(f"{100 * row[end]:.0f}" for end in ("low", "high"))
+    text = f"{'–'.join(ends):<7}" if column >= CELL else ""
+    text += seconds(row["seconds"]).replace(" min", "m").replace(" ", "")
+    return [(f"{'▸' if chosen else ' '}{share(row['share']):>4} ", style(colour, bold=chosen)),
+            (pad(text, column - 6), palette.label)]  # fmt: skip
+
+
 def _pass_rates(table: Mapping[str, Any], width: int, palette: Palette) -> list[Line]:
     """A bar for each range of pass rates."""
-    rows, label = table["histogram"], style(palette.label)
+    rows, label = table["histogram"], palette.label
     if rows is None:
         text = "No reward function says which answers are right, so there are no pass rates."
-        return paragraph(text, width, 2, palette.label)
+        return paragraph(text, width, 2, label)
     text = f"right: {share(table['right'])} of the answers at T {table['temperature']:g}; prompts "
-    lines: list[Line] = paragraph(f"{text}by their share of right answers", width, 2, palette.label)
-    most, longest = max(count for _, count in rows), max(4, width - 18)
+    lines: list[Line] = paragraph(f"{text}by their share of right answers", width, 2, label)
+    highest, longest = max(count for _, count in rows), max(4, width - 18)
     for name, count in rows:
-        bar = "▆" * round(longest * count / most)
-        lines.append([(f"{name:>10}  ", label), (bar, style(palette.accent)),
+        bar = "▆" * round(longest * count / highest)
+        lines.append([(f"{name:>10}  ", label), (bar, palette.accent),
                       (f" {count}" if count else "", label)])  # fmt: skip
     return lines
 
@@ -793,7 +759,7 @@ def _pass_rates(table: Mapping[str, Any], width: int, palette: Palette) -> list[
 def yaml_lines(view: View, width: int, palette: Palette) -> list[Line]:
     """Errors in the text, otherwise a description of it."""
     if view.yaml_error:
-        return paragraph(f"✗ {view.yaml_error}", width, 3, palette.bad)
+        return problem_lines(view.yaml_error, width, palette, 3)
     text = "Only what differs from the defaults; what you delete goes back to its default."
     if view.form.count > 1:
         text = f"The first run of the sweep; all of them: {sweep_command(view, 'FILE')}"
@@ -809,69 +775,68 @@ def sweep_command(view: View, file: str) -> str:
 
 def diff_lines(view: View, width: int, palette: Palette) -> list[Line]:
     """The settings that differ from the recipe's, then those that differ from the origin."""
-    form, recipe = view.form, view.form.recipe
-    origin = f"{'preset' if view.origin.kind == 'preset' else 'parent run'} {view.origin.name}"
-    from_recipe = [
-        (path, as_text(getattr(recipe, path.partition(".")[2])), as_text(value) or "none")
-        for path, value in form.overrides.items()
-    ]
-    from_origin = [
-        (path, form.fields[path].text or "by the recipe", start_text(view, form.fields[path]))
-        for path in form.changed
-    ]
+    form, origin = view.form, view.form.origin
+    from_recipe = {path: as_text(value) or "none" for path, value in form.overrides.items()}
+    from_origin = {path: start_text(view, form.fields[path]) for path in form.changed}
     lines: list[Line] = []
     for name, rows in (
-        (f"recipe {recipe.name}" if recipe is not None else "the recipe", from_recipe),
-        (origin, from_origin),
+        (f"recipe {form.recipe.name}" if form.recipe is not None else "the recipe", from_recipe),
+        (f"{'parent run' if origin.run else 'preset'} {origin.name}", from_origin),
     ):
         count = "1 setting differs" if len(rows) == 1 else f"{len(rows) or 'no'} settings differ"
-        lines.append([(f"{count} from {name}", style(palette.headline, bold=True))])
-        for path, value, start in rows:
-            name = path if cell_len(path) <= NAME_CELLS else path.rpartition(".")[2]
-            lines.append([(pad(name, NAME_CELLS) + " ", style(palette.text)),
-                          (clip(value, width // 2), style(palette.headline, bold=True)),
-                          (f" ← {start}", style(palette.label))])  # fmt: skip
-        lines.append([])
-    return lines[:-1]
+        lines += [[], heading(f"{count} from {name}", palette)]
+        for path, start in rows.items():
+            label = path if cell_len(path) <= NAME_CELLS else path.rpartition(".")[2]
+            value = clip(form.fields[path].text or "by the recipe", width // 2)
+            lines.append([(pad(label, NAME_CELLS) + " ", palette.text),
+                          (value, style(palette.headline, bold=True)),
+                          (f" ← {start}", palette.label)])  # fmt: skip
+    return lines[1:]
 
 
 def play_lines(view: View, width: int, palette: Palette) -> list[Line]:
     """The dialogue so far."""
     colours = {"answer": palette.headline, "hint": palette.label, "error": palette.bad}
     marks = {"answer": "▸ ", "error": "✗ "}
-    lines = view.episode.lines or ((
-        "hint", "You answer in the model's place and see what the environment replies: the "
-        "quickest way to find out that it is wrong. `grpo-tui tasks test` does the same.",
-    ),)  # fmt: skip
-    return [
-        [("  " if index else marks.get(role, "  "), style(colours.get(role, palette.text))),
-         (part, style(colours.get(role, palette.text)))]
-        for role, text in lines for index, part in enumerate(wrap(text, width - 2, 40))
-    ]  # fmt: skip
+    hint = ("You answer in the model's place and see what the environment replies: the quickest "
+            "way to find out that it is wrong. `grpo-tui tasks test` does the same.")  # fmt: skip
+    lines: list[Line] = []
+    for role, text in view.episode.lines or (("hint", hint),):
+        colour = colours.get(role, palette.text)
+        lines += paragraph(text, width, 40, colour, (marks.get(role, "  "), colour))
+    return lines
 
 
 # -- the strip of pages ---------------------------------------------------------------------
 
 
 class Page(NamedTuple):
-    """A page beside the form: its title, its lines, what ? explains and what ⏎ does."""
+    """A page beside the form: title, help in the palette, lines, what ? explains and ⏎ does."""
 
     title: str
+    help: str
     lines: Callable[[View, int, Palette], list[Line]]
     topic: str = "screen:new_run"
     enter: str = ""
 
 
 PAGE: Final[Mapping[str, Page]] = {
-    "cost": Page("cost", cost_lines),
-    "recipe": Page("recipe", recipe_lines, f"setting:{RECIPE}", "choose recipe…"),
-    "prompts": Page("prompts", prompt_lines, "setting:task.name"),
-    "try": Page("try rewards", score_lines, "setting:rewards.functions", "edit the answer"),
-    "probe": Page("probe", probe_lines, "setting:rollout.group_size"),
-    "yaml": Page("YAML", yaml_lines, enter="edit"),
-    "diff": Page("diff", diff_lines),
-    "play": Page("play", play_lines, "setting:task.environment", "edit the reply"),
-}
+    "cost": Page("cost", "What a step and the run will cost", cost_lines),
+    "recipe": Page("recipe", "The six choices of the recipe", recipe_lines, f"setting:{RECIPE}",
+                   "choose recipe…"),
+    "prompts": Page("prompts", "Three prompts as the model will see them", prompt_lines,
+                    "setting:task.name"),
+    "try": Page("try rewards", "Try the reward functions on an answer that you type", score_lines,
+                "setting:rewards.functions", "edit the answer"),
+    "probe": Page("probe", "Try the model on prompts: pass rates, and which group size has a "
+                  "signal", probe_lines, "setting:rollout.group_size"),
+    "yaml": Page("YAML", "The same settings as YAML; edits there are applied", yaml_lines,
+                 enter="edit"),
+    "diff": Page("diff", "What differs from the recipe, and from the preset or the parent run",
+                 diff_lines),
+    "play": Page("play", "Play an episode of the task's environment in the model's place",
+                 play_lines, "setting:task.environment", "edit the reply"),
+}  # fmt: skip
 
 
 def strip_line(view: View, width: int, palette: Palette) -> Line:
@@ -881,11 +846,10 @@ def strip_line(view: View, width: int, palette: Palette) -> Line:
     line: Line = [(" ", None)]
     for title in titles:
         if title == PAGE[view.page].title:
-            line[-1] = (f"{gap}▌"[-len(line[-1][0]) :], style(palette.accent))
-            line += [(title, style(palette.headline, bold=True)),
-                     (f"▐{gap}"[: len(gap)], style(palette.accent))]  # fmt: skip
+            line[-1] = (f"{gap}▌"[-len(line[-1][0]) :], palette.accent)
+            line += [*heading(title, palette), (f"▐{gap}"[: len(gap)], palette.accent)]
         else:
-            line += [(title, style(palette.label)), (gap, None)]
+            line += [(title, palette.label), (gap, None)]
     return line
 
 
@@ -911,7 +875,7 @@ def meaning_of(path: str, text: str, recipe: Recipe | None) -> str:
 
 def value_picker(view: View, field: FormField) -> Picker:
     """The values of a setting, with the conflicts of each; several make a sweep."""
-    path, recipe = field.info.path, view.form.recipe
+    path, recipe = field.path, view.form.recipe
     is_recipe = path == RECIPE
     items = [
         Item(text, (text or "by the recipe", card_of(text).title if is_recipe
@@ -926,7 +890,7 @@ def value_picker(view: View, field: FormField) -> Picker:
         if path.startswith("algorithm."):
             return recipe_lines(then, width, palette)
         if errors := then.form.errors:
-            return paragraph(f"✗ {'; '.join(errors.values())}", width, 8, palette.bad)
+            return problem_lines("; ".join(errors.values()), width, palette, 8)
         return paragraph("This value is allowed here.", width, 1, palette.text)
 
     hint = "✗ conflicts with the current settings. Several marked values make a sweep."
@@ -939,8 +903,7 @@ def recipe_card(view: View, name: str, width: int, palette: Palette) -> list[Lin
     """A recipe's title, summary, six choices, character and paper."""
     card = card_of(name)
     return [
-        [(card.title, style(palette.headline, bold=True))],
-        *paragraph(card.summary, width, 3, palette.text),
+        heading(card.title, palette), *paragraph(card.summary, width, 3, palette.text),
         [], *recipe_lines(view, width, palette), [],
         *entry_lines([("good", card.good), ("bad", card.bad)], width, palette, 3),
         *paragraph(card.paper, width, 1, palette.label),
@@ -961,10 +924,8 @@ def start_picker(view: View) -> Picker:
         if value not in runs:
             chosen = preset(value.partition(":")[2])
             body = [line for line in chosen.text.splitlines() if not line.startswith("#")]
-            return [
-                *paragraph(chosen.about, width, 6, palette.text), [],
-                *(part for line in body for part in paragraph(line, width, 2, palette.label)),
-            ]  # fmt: skip
+            lines = [*paragraph(chosen.about, width, 6, palette.text), []]
+            return lines + paragraph("\n".join(body), width, 2 * len(body), palette.label)
         run = runs[value]
         state = f"{run.status}, step {run.step} of {run.total_steps}"
         entries = (("id", run.id), ("state", state), ("model", run.model), ("task", run.task),
@@ -972,7 +933,7 @@ def start_picker(view: View) -> Picker:
                    ("note", run.note))  # fmt: skip
         return entry_lines(entries, width, palette)
 
-    origin = view.origin
+    origin = view.form.origin
     current = f"clone:{origin.run}" if origin.run else f"preset:{origin.name}"
     return Picker("start from", items, hint="u undoes it: what is changed now comes back.",
                   cursor=current, details=details)  # fmt: skip
@@ -982,35 +943,28 @@ def checkpoint_picker(saved: Sequence[CheckpointView]) -> Picker:
     """The checkpoints that a run can begin with, the newest first."""
     items = [Item("none", ("the model as it was", "untrained, or as the parent began"))]
     for checkpoint in reversed([checkpoint for checkpoint in saved if checkpoint.exists]):
-        label, path = (
-            f"step {checkpoint.step}{' · best' if checkpoint.best else ''}",
-            checkpoint.path,
-        )
-        items += [
-            Item(f"weights:{path}", (label, "with a new optimiser")),
-            Item(f"both:{path}", (label, "with its optimiser's state")),
-        ]
+        label = f"step {checkpoint.step}{' · best' if checkpoint.best else ''}"
+        for value, text in (("weights", "with a new optimiser"),
+                            ("both", "with its optimiser's state")):  # fmt: skip
+            items.append(Item(f"{value}:{checkpoint.path}", (label, text)))
     hint = "The run keeps its own copy; its KL penalty is towards these weights."
     return Picker("begin with", items, hint=hint)
 
 
-class LaunchDialog(Choice[str]):
+def launch_dialog(view: View, training: str) -> Choice[str]:
     """Ask how to launch: `here`, `detached`, `queue`, or `worker` for a sweep that starts now."""
-
-    def __init__(self, view: View, training: str) -> None:
-        count = view.form.count
-        title = f"a sweep of {count} runs" if count > 1 else view.name
-        super().__init__(f"launch {title}", launch_text(view, training),
-                         launch_options(view, training))  # fmt: skip
+    count = view.form.count
+    title = f"a sweep of {count} runs" if count > 1 else view.name
+    return Choice(f"launch {title}", launch_text(view, training), launch_options(view, training))
 
 
 def launch_text(view: View, training: str) -> str:
     """Describe the run, or the sweep, and any objections to it."""
     config, form = view.config, view.form
     assert config is not None
-    rollout = config.rollout
+    rollout, recipe = config.rollout, config.algorithm.recipe
     lines = [
-        f"{config.model.path} learns {config.task.name} with {config.algorithm.recipe}: "
+        f"{config.model.path} learns {config.task.name} with {recipe}: "
         f"{config.steps:,} step{'s' * (config.steps > 1)} of "
         f"{rollout.prompts} × {rollout.group_size} answers.",
         f"{cost_summary(view)}.",
@@ -1023,35 +977,30 @@ def launch_text(view: View, training: str) -> str:
     changed = [path for path in form.changed if path not in ("name", *FORM_ONLY, *form.axes)]
     if changed:
         more = f" and {len(changed) - 4} more" if len(changed) > 4 else ""
-        lines.append(f"Differs from {view.origin.name}: {', '.join(changed[:4])}{more}.")
+        lines.append(f"Differs from {form.origin.name}: {', '.join(changed[:4])}{more}.")
     if form.overrides:
         text = ", ".join(f"{p.partition('.')[2]} {form.fields[p].text}" for p in form.overrides)
-        lines.append(f"Differs from recipe {config.algorithm.recipe}: {text}.")
-    verdict = view.verdict
-    if not verdict:
+        lines.append(f"Differs from recipe {recipe}: {text}.")
+    ready = view.ready
+    if not ready:
         lines.append("It is still being checked; a run that would fail is refused.")
-    elif text := verdict.get("problem") or verdict["now"] or " ".join(verdict["fetches"]):
+    elif text := ready.get("problem") or ready["now"] or " ".join(ready["fetches"]):
         lines.append(f"▲ {text[:300]}")
-    if view.lacking:
-        lines.append(f"▲ {view.lacking}")
-    elif training and form.count == 1:
+    if training and form.count == 1:
         lines.append(f"{training} trains in this process, and one process runs one at a time.")
     return "\n".join(lines)
 
 
 def launch_options(view: View, training: str) -> list[tuple[str, str, str, str]]:
     """The ways to start it at this moment."""
-    blocked = bool(view.lacking or view.verdict.get("now"))
     queue = ("queue", "q", "into the queue", "waits in the queue; Q on Runs starts a worker")
-    if view.form.count > 1:
-        start = ("worker", "s", "start the sweep", "one run after another, in the background")
-        options = [queue] if blocked else [start, queue]
-    elif blocked:
-        options = [queue]
-    else:
-        detached = ("detached", "d", "detached", beside(training))
-        here = ("here", "h", "here", "trains in this process; Watch opens")
-        options = [queue, detached] if training else [here, detached, queue]
+    worker = ("worker", "s", "start the sweep", "one run after another, in the background")
+    detached = ("detached", "d", "detached", beside(training))
+    here = ("here", "h", "here", "trains in this process; Watch opens")
+    options = [queue]
+    if not view.ready.get("now"):
+        alone = [queue, detached] if training else [here, detached, queue]
+        options = [worker, queue] if view.form.count > 1 else alone
     return [*options, ("", "n", "not yet", "")]
 
 
@@ -1068,17 +1017,15 @@ def beside(training: str) -> str:
 # -- the settings as text -------------------------------------------------------------------
 
 
-def as_json(view: View) -> str:
+def as_json(config: RunConfig) -> str:
     """All settings as one JSON object."""
-    config = view.form.config
-    return json_text({} if config is None else config.model_dump(mode="json"), indent=2) + "\n"
+    return json_text(config.model_dump(mode="json"), indent=2) + "\n"
 
 
 def as_markdown(view: View) -> str:
     """The differences, then all settings, as tables."""
-    form = view.form
-    lines = [f"# {md_cell(view.name)}", ""]
-    lines += [f"From {view.origin.kind} {md_cell(view.origin.name)}.", ""]
+    form, origin = view.form, view.form.origin
+    lines = [f"# {md_cell(view.name)}", "", f"From {origin.kind} {md_cell(origin.name)}.", ""]
     if form.changed:
         changed = (
             {"setting": path, "was": as_text(form.start[path]), "is": form.fields[path].text}
@@ -1087,5 +1034,4 @@ def as_markdown(view: View) -> str:
         lines += [*md_table(("setting", "was", "is"), changed), ""]
     rows = ({"setting": path, "value": row.text} for path, row in form.fields.items()
             if path not in FORM_ONLY)  # fmt: skip
-    lines += md_table(("setting", "value"), rows)
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *md_table(("setting", "value"), rows)]) + "\n"

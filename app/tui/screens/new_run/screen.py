@@ -1,8 +1,8 @@
 """The New run screen: settings as a form that is checked, tried out, estimated and launched."""
 
-import asyncio
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,9 +19,9 @@ from textual.widgets import Input, TextArea
 
 from grpo_engine.config.declaration import as_text
 from grpo_engine.config.settings import RunConfig
-from grpo_engine.errors import ConfigError, EngineError
+from grpo_engine.errors import ConfigError
 from grpo_tui.app.text.safe_text import safe
-from grpo_tui.app.trial import TrialError, TrialProcess
+from grpo_tui.app.trial import TrialProcess
 from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.dialogs.choices import Choice
 from grpo_tui.app.tui.dialogs.export import free_path
@@ -32,13 +32,13 @@ from grpo_tui.app.tui.screens.base import WorkbenchScreen
 from grpo_tui.app.tui.screens.new_run.completion import NAMES, Completer
 from grpo_tui.app.tui.screens.new_run.render import (
     PAGE,
-    LaunchDialog,
     as_json,
     as_markdown,
     checkpoint_picker,
     form_lines,
     header_line,
     help_lines,
+    launch_dialog,
     plain_text,
     probe_enter,
     probe_key,
@@ -73,16 +73,24 @@ FIRST_PRESET = "starter"
 ANSWER_LINES = 5
 YAML_LINES = 3  # below the text
 ENTRIES = {"try": "#answer", "yaml": "#text", "play": "#reply"}  # the fields of the pages
+EPISODE_HINTS = {"nobody": "⏎ begins an episode", "person": "your answer; \\n is a line break",
+                 "environment": "the environment replies…"}  # fmt: skip
 
 
 # -- panels ---------------------------------------------------------------------------------
 
 
 class ViewPanel(Panel):
-    """A panel that draws the screen's view, which is None until the screen has one."""
+    """A panel that draws the screen's view."""
 
     navigable = True
-    view: reactive[View | None] = reactive(None)
+    view: reactive[View] = reactive(partial(preset_view, FIRST_PRESET), init=False)
+
+    def on_mouse_scroll_down(self) -> None:
+        self.action_move(3, 0)
+
+    def on_mouse_scroll_up(self) -> None:
+        self.action_move(-3, 0)
 
 
 class HeaderPanel(ViewPanel, can_focus=False):
@@ -93,7 +101,7 @@ class HeaderPanel(ViewPanel, can_focus=False):
     ALLOW_MAXIMIZE = False
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - one line always
-        return [header_line(self.view, width, self.palette)] if self.view is not None else []
+        return [header_line(self.view, width, self.palette)]
 
 
 class ScrolledPanel(ViewPanel):
@@ -115,12 +123,6 @@ class ScrolledPanel(ViewPanel):
     def action_move(self, rows: int, columns: int) -> None:  # noqa: ARG002 - a panel's
         self.top = max(0, self.top + rows)
 
-    def on_mouse_scroll_down(self) -> None:
-        self.action_move(2, 0)
-
-    def on_mouse_scroll_up(self) -> None:
-        self.action_move(-2, 0)
-
 
 class HelpPanel(ScrolledPanel):
     """Help on the setting under the cursor."""
@@ -130,21 +132,12 @@ class HelpPanel(ScrolledPanel):
 
     def paint(self, width: int, height: int) -> list[Line]:
         """Help, range, default and previous value."""
-        view = self.view
-        if view is None:
-            return []
-        title = view.row.path if view.row is not None else "help"
+        row = self.view.row
+        title = row.path if row is not None else "help"
         if title != self.title:
             self.set_reactive(ScrolledPanel.top, 0)
         self.title = title
-        return self.scrolled(help_lines(view, width, self.palette), height)
-
-
-@dataclass
-class PageClicked(Message):
-    """A title in the strip of pages was clicked."""
-
-    page: str
+        return self.scrolled(help_lines(self.view, width, self.palette), height)
 
 
 class PagePanel(ScrolledPanel):
@@ -158,7 +151,7 @@ class PagePanel(ScrolledPanel):
     @property
     def entry(self) -> Widget | None:
         """The field of the page, if it has one."""
-        page = ENTRIES.get(self.view.page) if self.view is not None else None
+        page = ENTRIES.get(self.view.page)
         return self.query_one(page, Widget) if page else None
 
     @property
@@ -166,33 +159,25 @@ class PagePanel(ScrolledPanel):
         """The field of the YAML."""
         return self.query_one("#text", TextArea)
 
-    def watch_view(self, old: View | None, view: View | None) -> None:
+    def watch_view(self, old: View, view: View) -> None:
         """Show the field of the page, with its text."""
-        if view is None:
-            return
-        if old is None or old.page != view.page:
+        if old.page != view.page:
             self.set_reactive(ScrolledPanel.top, 0)
         for page, selector in ENTRIES.items():
             self.query_one(selector).display = page == view.page
         if view.page == "play":
-            hints = {"nobody": "⏎ begins an episode", "person": "your answer; \\n is a line break",
-                     "environment": "the environment replies…"}  # fmt: skip
-            self.query_one("#reply", Field).placeholder = hints[view.episode.turn]
+            self.query_one("#reply", Field).placeholder = EPISODE_HINTS[view.episode.turn]
             self.set_reactive(ScrolledPanel.top, 10**6)  # the end of the dialogue
-        written = view.page == "yaml" and not (self.area.has_focus or view.yaml_error)
-        if written and view.form.config is not None:
-            text = view.form.to_yaml()
-            if text != self.area.text:
-                self.area.load_text(text)
+        is_free = view.page == "yaml" and not (self.area.has_focus or view.yaml_error)
+        if is_free and view.form.config is not None and view.form.to_yaml() != self.area.text:
+            self.area.load_text(view.form.to_yaml())
 
     def topic(self) -> str:
-        return PAGE[self.view.page].topic if self.view is not None else ""
+        return PAGE[self.view.page].topic
 
     def copy_text(self) -> str:
         """The text of the page, or the chosen prompt, escaped for the terminal."""
         view = self.view
-        if view is None:
-            return ""
         if view.page == "yaml":
             return self.area.text
         examples = view.examples.get("examples", ())
@@ -203,8 +188,6 @@ class PagePanel(ScrolledPanel):
     def paint(self, width: int, height: int) -> list[Line]:
         """The strip, and the page with space for its field."""
         view = self.view
-        if view is None:
-            return []
         self.title = PAGE[view.page].title
         if view.page == "recipe" and view.form.recipe is not None:
             self.title = f"recipe {view.form.recipe.name}"
@@ -220,32 +203,14 @@ class PagePanel(ScrolledPanel):
         lines = PAGE[view.page].lines(view, width, self.palette)
         return head + self.scrolled(lines, height - len(head) - below)
 
-    def on_click(self, event: events.Click) -> None:
+    async def on_click(self, event: events.Click) -> None:
         """Turn to the clicked page."""
-        offset = self.inside(event.offset)
-        if self.view is None or offset.y:
-            return
-        start = 0
-        titles = {page.title: name for name, page in PAGE.items()}
+        offset, end = self.inside(event.offset), 0
+        names = {page.title: name for name, page in PAGE.items()}
         for text, _ in strip_line(self.view, self.inner.width, self.palette):
-            if start <= offset.x < start + len(text) and text in titles:
-                self.post_message(PageClicked(titles[text]))
-            start += len(text)
-
-
-@dataclass
-class RowClicked(Message):
-    """A line of the settings was clicked; `twice` edits it."""
-
-    path: str
-    twice: bool
-
-
-@dataclass
-class TypingEnded(Message):
-    """Tab in the field: editing continues `by` settings further on."""
-
-    by: int
+            start, end = end, end + len(text)
+            if offset.y == 0 and start <= offset.x < end and text in names:
+                await self.run_action(f"screen.page('{names[text]}')")
 
 
 class ValueField(Field):
@@ -253,12 +218,12 @@ class ValueField(Field):
 
     submits = "done"
 
-    def on_key(self, event: events.Key) -> None:
+    async def on_key(self, event: events.Key) -> None:
         """On tab, keep the text and edit the next setting."""
         if event.key in ("tab", "shift+tab"):
             event.stop()
             event.prevent_default()
-            self.post_message(TypingEnded(1 if event.key == "tab" else -1))
+            await self.run_action(f"screen.edit_next({1 if event.key == 'tab' else -1})")
 
 
 class SettingsPanel(ViewPanel):
@@ -282,27 +247,22 @@ class SettingsPanel(ViewPanel):
         self.place_field()
 
     def topic(self) -> str:
-        row = self.view.row if self.view is not None else None
+        row = self.view.row
         return f"setting:{row.path}" if row is not None and "." in row.path else "screen:new_run"
 
     def copy_text(self) -> str:
         """The settings as YAML, or the line under the cursor."""
-        view = self.view
-        if view is None or view.row is None:
+        form, row = self.view.form, self.view.row
+        if row is None:
             return ""
-        if view.form.config is not None:
-            return view.form.to_yaml()
-        return f"{view.row.path}={view.row.field.text}"
+        return form.to_yaml() if form.config is not None else f"{row.path}={row.text}"
 
     # -- drawing ----------------------------------------------------------------------------
 
     def paint(self, width: int, height: int) -> list[Line]:
         """The lines around the cursor; the frame says why settings are hidden."""
         view = self.view
-        if view is None:
-            return []
         notes = [f"find {view.search}" if view.search else "",
-                 "changed only" if view.only_changed else "",
                  f"{len(view.rows)} of {len(view.form.fields)}",
                  "" if view.listed else "/ finds others"]  # fmt: skip
         self.note = " · ".join(filter(None, notes))
@@ -318,15 +278,11 @@ class SettingsPanel(ViewPanel):
 
     def place_field(self) -> None:
         """Place the field over the value of the cursor's row, or hide it."""
-        view, field = self.view, self.input
-        width, height = self.inner
-        if view is None or not view.editing or view.row is None or width <= 0:
-            field.display = False
-            return
+        field, (width, height) = self.input, self.inner
         left, row = value_at(width), self._first - self._top
         field.styles.offset = (left + 1, row + 1)
         field.styles.width = max(4, width - left)
-        field.display = 0 <= row < height
+        field.display = self.view.editing and self.view.row is not None and 0 <= row < height
 
     def on_resize(self) -> None:
         """Move the field with the lines."""
@@ -336,30 +292,22 @@ class SettingsPanel(ViewPanel):
 
     def edit(self, view: View, field: FormField) -> None:
         """Open the field on a row; while it is empty, it shows the value in use."""
-        path, entry = field.info.path, self.input
+        entry = self.input
         entry.placeholder = "  ".join(filter(None, value_text(view, field)))
         with entry.prevent(Input.Changed):
-            entry.suggester = Completer(path) if path in NAMES else None
+            entry.suggester = Completer(field.path) if field.path in NAMES else None
             entry.value = field.text
         entry.cursor_position = len(field.text)
         self.place_field()
         entry.focus()
 
-    # -- mouse ------------------------------------------------------------------------------
-
-    def on_click(self, event: events.Click) -> None:
+    async def on_click(self, event: events.Click) -> None:
         """Choose the clicked row; a second click edits it."""
         index = self.inside(event.offset).y + self._top
         path = self._paths[index] if 0 <= index < len(self._paths) else ""
-        if path and self.view is not None and self.view.row is not None:
-            twice = event.chain > 1 or self.view.row.path == path
-            self.post_message(RowClicked(path, twice))
-
-    def on_mouse_scroll_down(self) -> None:
-        self.action_move(3, 0)
-
-    def on_mouse_scroll_up(self) -> None:
-        self.action_move(-3, 0)
+        if path and self.view.row is not None:
+            again = event.chain > 1 or self.view.row.path == path
+            await self.run_action(f"screen.choose('{path}', {again})")
 
 
 # -- the screen -----------------------------------------------------------------------------
@@ -397,30 +345,12 @@ class NewRunScreen(WorkbenchScreen):
         unbound("preset", "preset…", "new.preset", "Start from another preset, or clone a run"),
         unbound("begin", "begin with…", "new.begin",
                 "Begin with a checkpoint of the cloned run, or with its model untrained"),
-        unbound("list('all_settings')", "all settings", "new.all", "List all settings by section"),
-        unbound("list('only_changed')", "changed only", "new.changed",
-                "Show only what differs from the preset or the parent"),
+        unbound("all_settings", "all settings", "new.all", "List all settings by section"),
         unbound("reset_all", "reset all", "new.reset_all", "Reset all settings"),
-        unbound("section(1)", "next section", "new.section", "The first setting of the next "
-                "section"),
-        unbound("section(-1)", "section above", "new.section_above", "The first setting of the "
-                "section above"),
-        unbound("page('cost')", "costs", "new.cost", "What a step and the run will cost"),
-        unbound("page('recipe')", "recipe", "new.recipe", "The six choices of the recipe"),
-        unbound("page('prompts')", "prompts", "new.prompts",
-                "Three prompts as the model will see them"),
-        unbound("page('try')", "try rewards", "new.try",
-                "Try the reward functions on an answer that you type"),
-        unbound("page('probe')", "probe", "new.probe",
-                "Try the model on prompts: pass rates, and which group size has a signal"),
+        *(unbound(f"page('{name}')", page.title, f"new.{name}", page.help)
+          for name, page in PAGE.items()),
         unbound("probe", "stop or repeat probe", "new.stop_probe",
                 "Stop the probe, or probe the settings again"),
-        unbound("page('yaml')", "YAML", "new.yaml",
-                "The same settings as YAML; edits there are applied"),
-        unbound("page('diff')", "diff", "new.diff",
-                "What differs from the recipe, and from the preset or the parent run"),
-        unbound("page('play')", "play environment", "new.play",
-                "Play an episode of the task's environment in the model's place"),
     ]  # fmt: skip
 
     REHEARSE_S: ClassVar[float] = 0.5
@@ -431,12 +361,11 @@ class NewRunScreen(WorkbenchScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self._past: list[View] = []
+        self._past: deque[tuple[RunForm, str]] = deque(maxlen=100)  # with the cursor
         self.trial = TrialProcess()  # its process starts with the first request
         self.player = TrialProcess()  # an environment takes its time; other requests do not wait
-        self._delays: dict[str, Timer] = {}
         self._tried: dict[str, object] = {}
-        self._answer = ""
+        self._delays: dict[Callable[[], object], Timer] = {}
 
     def body(self) -> ComposeResult:
         """The header; the form and help on the left, the pages on the right."""
@@ -452,7 +381,6 @@ class NewRunScreen(WorkbenchScreen):
         self.update_panels()
         self.query_one(SettingsPanel).focus()
         self.read_runs()
-        self.check_mlx()
 
     def on_screen_resume(self) -> None:
         """Reload the runs: those that ended meanwhile count for names and costs."""
@@ -460,7 +388,7 @@ class NewRunScreen(WorkbenchScreen):
         self.try_settings()
 
     def on_unmount(self) -> None:
-        """Stop the trial process."""
+        """Stop the trial processes."""
         self.trial.close()
         self.player.close()
 
@@ -479,10 +407,10 @@ class NewRunScreen(WorkbenchScreen):
             panel.view = self.view
         self._update_keys()
 
-    def change(self, view: View) -> None:
-        """Apply a change to the form that can be undone."""
-        self._past = [*self._past[-99:], self.view]
-        self.view = view
+    def change(self, form: RunForm) -> None:
+        """Change the form; that can be undone."""
+        self._past.append((self.view.form, self.view.cursor))
+        self.view = self.view.with_form(form)
 
     def action_undo(self) -> None:
         """Undo the last change."""
@@ -490,10 +418,8 @@ class NewRunScreen(WorkbenchScreen):
             self.notify("Nothing was changed here.")
             return
         self.end_typing()  # undo also restores the cursor, and the field would move with it
-        old = self._past.pop()
-        self.view = replace(
-            self.view, form=old.form, origin=old.origin, cursor=old.cursor, yaml_error=""
-        )
+        form, cursor = self._past.pop()
+        self.view = replace(self.view.with_form(form), cursor=cursor)
 
     @work(exclusive=True, group="runs")
     async def read_runs(self) -> None:
@@ -504,15 +430,19 @@ class NewRunScreen(WorkbenchScreen):
             return  # without a store there are no earlier runs
         self.view = replace(self.view, runs=runs)
 
+    def _report(self, error: object, title: str = "") -> None:
+        self.notify(str(error), title=title, severity="error", markup=False)
+
+    def _warn(self, text: object, title: str = "") -> None:
+        self.notify(str(text), title=title, severity="warning", markup=False)
+
     # -- where settings come from -----------------------------------------------------------
 
     def receive(self, message: Message) -> None:
-        """Open the form for another screen, on a preset or a run to clone."""
+        """Open the form for another screen, on a run to clone or on a setting."""
         if isinstance(message, NewRunRequested):
             if message.clone:
                 self.opening = self.clone(message.clone, message.changes)
-            elif message.preset:
-                self.start_from_preset(message.preset)
             elif message.setting:
                 self.go_to(message.setting)
 
@@ -523,37 +453,28 @@ class NewRunScreen(WorkbenchScreen):
         self.view = replace(self.view, all_settings=path not in MAIN, cursor=path)
         self._to_settings()
 
-    def start_from_preset(self, name: str) -> None:
-        """Start from a preset."""
-        try:
-            fresh = preset_view(name)
-        except (StoreError, ConfigError) as error:
-            self.notify(str(error), severity="error", markup=False)
-            return
-        self._start_from(fresh)
-
     @work(exclusive=True, group="clone")
     async def clone(self, ref: str, changes: Sequence[tuple[str, Any]] = ()) -> None:
         """Start from a run's settings, with some changed."""
         try:
-            fresh = await self.workbench.reader.ask(lambda r: clone_view(r, ref), "clone")
+            form = (await self.workbench.reader.ask(lambda r: clone_view(r, ref), "clone")).form
         except (StoreError, ConfigError) as error:
-            self.notify(str(error), title="not cloned", severity="error", markup=False)
+            self._report(error, "not cloned")
             return
         for path, value in changes:
-            fresh = fresh.with_form(fresh.form.type(path, as_text(value)))
-        self._start_from(fresh)
+            form = form.type(path, as_text(value))
+        self.start_from(form)
 
-    def _start_from(self, fresh: View) -> None:
+    def start_from(self, form: RunForm) -> None:
+        """Start from another preset or run."""
         count = len(self.view.form.changed)
         self.end_typing()
         self.end_search()
-        self.change(replace(self.view, form=fresh.form, origin=fresh.origin, yaml_error="",
-                            cursor=PRESET))  # fmt: skip
+        self.change(form)
+        self.view = replace(self.view, cursor=PRESET)
         if count:
             changes = f"{count} change{'s' if count > 1 else ''}"
-            self.notify(f"Now from {fresh.origin.name}; u brings the {changes} back.",
-                        markup=False)  # fmt: skip
+            self.notify(f"Now from {form.origin.name}; u brings the {changes} back.", markup=False)
 
     # -- pages ------------------------------------------------------------------------------
 
@@ -575,10 +496,6 @@ class NewRunScreen(WorkbenchScreen):
         self.view = replace(self.view, page=page)
         self.arrangement.show("page")
         self.call_after_refresh(self.query_one(PagePanel).focus)
-
-    @on(PageClicked)
-    def click_page(self, message: PageClicked) -> None:
-        self.action_page(message.page)
 
     def on_descendant_focus(self) -> None:
         """Show the keys of the page, or of the settings."""
@@ -611,8 +528,8 @@ class NewRunScreen(WorkbenchScreen):
             self._to_settings()
         elif self.maximized is None and not self.query_one(SettingsPanel).has_focus:
             self._to_settings()
-        elif self.maximized is None and (self.view.only_changed or self.view.all_settings):
-            self.view = replace(self.view, only_changed=False, all_settings=False)
+        elif self.maximized is None and self.view.all_settings:
+            self.action_all_settings()
         else:
             super().action_escape()
 
@@ -625,17 +542,17 @@ class NewRunScreen(WorkbenchScreen):
         bar = self.query_one(FindBar)
         bar.query_one(Input).value = ""
         bar.display = False
-        self.view = replace(self.view, search="", only_changed=False, all_settings=False)
+        self.view = replace(self.view, search="", all_settings=False)
 
     def exports(self) -> Mapping[str, Callable[[], str]]:
         """The settings as YAML, JSON or Markdown."""
-        if self.view.form.config is None:
+        view, config = self.view, self.view.form.config
+        if config is None:
             return {}
-        view = self.view
         return {
             "yaml": view.form.to_yaml,
-            "json": lambda: as_json(view),
-            "md": lambda: as_markdown(view),
+            "json": partial(as_json, config),
+            "md": partial(as_markdown, view),
         }
 
     # -- moves ------------------------------------------------------------------------------
@@ -649,15 +566,11 @@ class NewRunScreen(WorkbenchScreen):
         else:
             self.view = self.view.moved(message.rows)
 
-    def action_section(self, by: int) -> None:
-        """Go to another section."""
+    def action_choose(self, path: str, is_second: bool) -> None:
+        """Move to the clicked setting; a second click edits it."""
         self.end_typing()
-        self.view = self.view.to_section(by)
-
-    def on_row_clicked(self, message: RowClicked) -> None:
-        self.end_typing()
-        self.view = replace(self.view, cursor=message.path)
-        if message.twice:
+        self.view = replace(self.view, cursor=path)
+        if is_second:
             self.action_open()
 
     # -- editing ----------------------------------------------------------------------------
@@ -668,7 +581,7 @@ class NewRunScreen(WorkbenchScreen):
         if isinstance(panel, PagePanel):
             self._open_page(panel)
         elif self.view.row is not None:
-            self._edit(self.view.row.field)
+            self._edit(self.view.row)
 
     def _open_page(self, panel: PagePanel) -> None:
         if panel.entry is not None:
@@ -682,25 +595,24 @@ class NewRunScreen(WorkbenchScreen):
 
     def _edit(self, field: FormField) -> None:
         choices = choices_of(field)
-        if field.info.path == PRESET:
+        if field.path == PRESET:
             self.action_preset()
         elif len(choices) == 2:
-            self.action_switch()
+            self._step(1)
         elif choices:
             self._choose(field)
         else:
-            self.change(replace(self.view, cursor=field.info.path, editing=True))
+            self.change(self.view.form)
+            self.view = replace(self.view, cursor=field.path, editing=True)
             self.query_one(SettingsPanel).edit(self.view, field)
 
     @on(Input.Changed, "#value")
     def check_typed(self, event: Input.Changed) -> None:
         """Check the typed text; stop editing a setting that is not listed any more."""
         view = self.view
-        if not view.editing:
-            return
-        if view.row is None or view.row.path != view.cursor:
+        if view.editing and (view.row is None or view.row.path != view.cursor):
             self.end_typing()
-        else:
+        elif view.editing:
             self.view = view.with_form(view.form.type(view.cursor, event.value))
 
     @on(Input.Submitted, "#value")
@@ -718,51 +630,67 @@ class NewRunScreen(WorkbenchScreen):
         if isinstance(event.widget, ValueField):
             self.end_typing()
 
-    def on_typing_ended(self, message: TypingEnded) -> None:
+    def action_edit_next(self, by: int) -> None:
         """Edit the next setting that is typed, if it is the next line."""
-        self.view = replace(self.view, editing=False).moved(message.by)
+        self.view = replace(self.view, editing=False).moved(by)
         row = self.view.row
-        if row is not None and row.path != PRESET and not choices_of(row.field):
-            self._edit(row.field)
+        if row is not None and row.path != PRESET and not choices_of(row):
+            self._edit(row)
         else:
             self.query_one(SettingsPanel).focus()
 
     def action_switch(self) -> None:
         """Take the next value; a setting without a list is edited."""
         row = self.view.row
-        if row is not None and choices_of(row.field):
+        if row is not None and choices_of(row):
             self._step(1)
         elif row is not None:
-            self._edit(row.field)
+            self._edit(row)
 
     def _step(self, by: int) -> None:
         """Take the next of a setting's values, or the next number."""
         row = self.view.row
         if row is None:
             return
-        field, path = row.field, row.path
-        if choices := choices_of(field):
-            index = choices.index(field.text) if field.text in choices else 0
-            text: str | None = choices[(index + by) % len(choices)]
-        else:
-            text = next_number(field.info, value_text(self.view, field)[0], by)
-        if text is None and field.info.number:
-            self.notify(f"{path} has no {'larger' if by > 0 else 'smaller'} number.")
-        elif text is not None and path == RECIPE:
-            self._switch_recipe(text)
-        elif text is not None:
-            self._set(path, text)
+        if choices := choices_of(row):
+            index = choices.index(row.text) if row.text in choices else 0
+            self._set(row.path, choices[(index + by) % len(choices)])
+        elif text := next_number(row.info, value_text(self.view, row)[0], by):
+            self._set(row.path, text)
+        elif row.info.number:
+            self.notify(f"{row.path} has no {'larger' if by > 0 else 'smaller'} number.")
 
     def _set(self, path: str, text: str) -> None:
-        self.change(self.view.with_form(self.view.form.type(path, text)))
+        """Set a value; if a recipe refuses settings of the user, ask what to do with them."""
+        form = self.view.form.type(path, text)
+        refused = [e for setting, e in form.errors.items() if setting.startswith("algorithm.")]
+        if path != RECIPE or "," in text or not refused:
+            self.change(form)
+            return
+        cleared, before = self.view.form.with_recipe(text), self.view.form.fields
+        names = [
+            setting.partition(".")[2] for setting, row in cleared.fields.items()
+            if setting != RECIPE and row.text != before[setting].text
+        ]  # fmt: skip
+        question = Choice(f"recipe {text}", " ".join(refused), [
+            (cleared, "c", f"use {text} as it is", f"resets {', '.join(names)}"),
+            (form, "k", "use it and fix the conflicts by hand",
+             "nothing can be launched until then"),
+            (None, "n", "cancel", ""),
+        ])  # fmt: skip
+        self.app.push_screen(question, self._change_to)
+
+    def _change_to(self, form: RunForm | None) -> None:
+        if form is not None:
+            self.change(form)
 
     def action_reset(self) -> None:
         """Reset the setting."""
         row = self.view.row
-        if row is None or not row.field.changed:
+        if row is None or not row.changed:
             self.notify("This is unchanged.")
         else:
-            self.change(self.view.with_form(self.view.form.reset(row.path)))
+            self.change(self.view.form.reset(row.path))
 
     def action_reset_all(self) -> None:
         """Reset all settings."""
@@ -770,54 +698,22 @@ class NewRunScreen(WorkbenchScreen):
         if not form.changed and not self.view.yaml_error:
             self.notify("Nothing is changed.")
             return
-        self.change(self.view.with_form(RunForm(form.base, title=form.title)))
+        self.change(RunForm(form.base, form.origin))
         self.notify(f"{len(form.changed)} reset; u undoes that.")
 
-    def action_list(self, name: str) -> None:
-        """Toggle between other settings, `all_settings` or `only_changed`, and the usual ones."""
+    def action_all_settings(self) -> None:
+        """List all settings, or the main ones again."""
         self.end_typing()
-        self.view = self.view.toggled(name)
+        self.view = replace(self.view, all_settings=not self.view.all_settings)
 
     # -- lists ------------------------------------------------------------------------------
 
     def _choose(self, field: FormField) -> None:
         def choose(picked: Picked | None) -> None:
-            if picked is None:
-                return
-            if field.info.path == RECIPE and len(picked.marks) == 1:
-                self._switch_recipe(picked.marks[0])
-            else:
-                self._set(field.info.path, ",".join(picked.marks))
+            if picked is not None:
+                self._set(field.path, ",".join(picked.marks))
 
         self.app.push_screen(value_picker(self.view, field), choose)
-
-    def _switch_recipe(self, name: str) -> None:
-        """Switch the recipe; if it refuses settings of the user, ask what to do with them."""
-        form = self.view.form.type(RECIPE, name)
-        refused = [e for path, e in form.errors.items() if path.startswith("algorithm.")]
-        if not refused:
-            self.change(self.view.with_form(form))
-            return
-        cleared = self.view.form.with_recipe(name)
-        before = self.view.form.fields
-        gone = [
-            p for p, row in cleared.fields.items() if p != RECIPE and row.text != before[p].text
-        ]
-        question = Choice[str](
-            f"recipe {name}", " ".join(refused),
-            [
-                ("clear", "c", f"use {name} as it is",
-                 "resets " + ", ".join(path.partition(".")[2] for path in gone)),
-                ("keep", "k", "use it and fix the conflicts by hand",
-                 "nothing can be launched until then"),
-                ("", "n", "cancel", ""),
-            ],
-        )  # fmt: skip
-        forms = {"clear": cleared, "keep": form}
-        self.app.push_screen(
-            question,
-            lambda way: self.change(self.view.with_form(forms[way])) if way in forms else None,
-        )
 
     def action_preset(self) -> None:
         """List presets and runs to start from."""
@@ -826,14 +722,14 @@ class NewRunScreen(WorkbenchScreen):
     def _start_with(self, picked: Picked | None) -> None:
         kind, _, name = (picked.value if picked else "").partition(":")
         if kind == "preset":
-            self.start_from_preset(name)
+            self.start_from(preset_view(name).form)
         elif kind == "clone":
             self.clone(name)
 
     @work(exclusive=True, group="begin")
     async def action_begin(self) -> None:
         """List the checkpoints of the cloned run to begin with."""
-        run = self.view.origin.run
+        run = self.view.form.origin.run
         if not run:
             self.notify("Clone a run first: ⏎ on preset. A run can begin with its checkpoints.")
             return
@@ -842,96 +738,72 @@ class NewRunScreen(WorkbenchScreen):
                 lambda reader: reader.checkpoints(reader.resolve(run).key), "checkpoints"
             )
         except StoreError as error:
-            self.notify(str(error), severity="error", markup=False)
+            self._report(error)
             return
-        self.app.push_screen(checkpoint_picker(saved), self._begin_with)
+        if picked := await self.app.push_screen_wait(checkpoint_picker(saved)):
+            self._begin_with(*picked.value.partition(":")[::2])
 
-    def _begin_with(self, picked: Picked | None) -> None:
-        if picked is None:
-            return
-        kind, _, path = picked.value.partition(":")
+    def _begin_with(self, kind: str, path: str) -> None:
         form = self.view.form.reset("optimizer.start")
         full = self.view.form.fields["model.tuning"].text == "full"
         setting = "model.path" if full else "model.adapter"
         form = form.type(setting, path) if path else form.reset(setting)
-        self.change(
-            self.view.with_form(form.type("optimizer.start", path if kind == "both" else ""))
-        )
+        self.change(form.type("optimizer.start", path if kind == "both" else ""))
 
     # -- trying the settings, shortly after the last change ---------------------------------
 
-    def _after(self, name: str, delay: float, call: Callable[[], object]) -> None:
-        if name in self._delays:
-            self._delays[name].stop()
-        self._delays[name] = self.set_timer(delay, call)
-
-    @work(group="mlx")
-    async def check_mlx(self) -> None:
-        """Check on a thread whether MLX can train here."""
-        from grpo_engine.platform.device import require_backend
-
-        try:
-            await asyncio.to_thread(require_backend)
-        except EngineError as error:
-            self.view = replace(self.view, lacking=str(error))
+    def _after(self, delay: float, call: Callable[[], object]) -> None:
+        """Call it when the user has changed nothing for a moment."""
+        if call in self._delays:
+            self._delays[call].stop()
+        self._delays[call] = self.set_timer(delay, call)
 
     def try_settings(self) -> None:
-        """Try the settings once they have not changed for a moment."""
         if self.is_mounted:
-            self._after("try_settings", self.REHEARSE_S, self._run_trials)
+            self._after(self.REHEARSE_S, self._try)
 
-    def _run_trials(self) -> None:
-        if self.view.form.config is not None and self.is_current:
-            self._try(self.view.form, self.view.form.config, online=False)
-
-    @work(exclusive=True, group="try_settings")
-    async def _try(self, form: RunForm, config: RunConfig, *, online: bool) -> None:
+    @work(exclusive=True, group="try")
+    async def _try(self, online: bool = False) -> None:
+        config = self.view.form.config
+        if config is None or not self.is_current:
+            return
+        self.score()
         prompts = (config.seed, config.model, config.task, config.rollout.max_new_tokens,
                    config.rewards.completions)  # fmt: skip
-        memory = (*prompts, config.rollout, config.optimizer)
-        if config.rewards != self._tried.get("rewards") or "problem" in self.view.scores:
-            self._tried["rewards"] = config.rewards
-            self._score_again()
-        if prompts != self._tried.get("examples") or online:
-            activity = "downloading…" if online else "reading the task…"
-            self.view = replace(self.view, activity=activity)
-            examples = await self._request("examples", config, online=online)
-            self._tried["examples"] = prompts
-            self.view = replace(self.view, examples=examples, example=0)
-            self._score_again()
-        if memory != self._tried.get("memory") or online:
-            self.view = replace(self.view, activity="estimating memory…")
-            estimate = await self._request("memory", config, online=online)
-            self._tried["memory"] = memory
-            self.view = replace(self.view, memory=estimate)
-        self.view = replace(self.view, activity="trying the rewards…")
-        verdict = await self._request("ready", config, online=online)
-        self.view = replace(self.view, trial=verdict, tried=form, activity="")
+        for method, activity, key in (
+            ("examples", "downloading…" if online else "reading the task…", prompts),
+            ("memory", "estimating memory…", (*prompts, config.rollout, config.optimizer)),
+            ("ready", "trying the rewards…", None),
+        ):
+            if key is None or key != self._tried.get(method) or online:
+                self.view = replace(self.view, activity=activity)
+                result: dict[str, Any] = {method: await self._request(method, config, online)}
+                self._tried[method] = key
+                self.view = replace(self.view, **result)
+                if method == "examples":
+                    self.action_example(0)
+        self.view = replace(self.view, activity="")
 
     async def _request(
-        self, method: str, config: RunConfig, *, online: bool = False, **more: Any
+        self, method: str, config: RunConfig, online: bool = False, **more: Any
     ) -> Mapping[str, Any]:
-        try:
-            return await self.trial.request(method, config, online=online, **more)
-        except TrialError as error:
-            return {"problem": str(error)}
+        return await self.trial.request(method, config, online=online, **more)
 
     def action_fetch(self) -> None:
         """Download what the example prompts need from the hub."""
-        form, config = self.view.form, self.view.form.config
+        config = self.view.form.config
         if config is None:
-            self.notify("Fix the errors first.", severity="warning")
+            self._warn("Fix the errors first.")
             return
         names = " and ".join(dict.fromkeys([config.model.path, config.task.name]))
         self.notify(f"Downloading missing files of {names}; this may take a while.", markup=False)
-        self._try(form, config, online=True)
+        self._try(online=True)
 
     def action_example(self, by: int) -> None:
         """Choose another example prompt, to answer and to copy."""
         count = len(self.view.examples.get("examples", ()))
-        if count:
-            self.view = replace(self.view, example=(self.view.example + by) % count)
-            self._score_again()
+        self.view = replace(self.view, example=(self.view.example + by) % max(1, count))
+        self.score()
 
     # -- the probe --------------------------------------------------------------------------
 
@@ -949,11 +821,7 @@ class NewRunScreen(WorkbenchScreen):
         if probe and not probe["ended"]:
             self.workers.cancel_group(self, "probe")
             self.view = replace(self.view, probe={**probe, "ended": True, "stopped": True})
-            self._free_probe()
-
-    @work(group="free")
-    async def _free_probe(self) -> None:
-        await self._request("stop", RunConfig())
+            self.run_worker(self._request("stop", RunConfig()), group="free")
 
     @work(exclusive=True, group="probe")
     async def _probe(self, config: RunConfig) -> None:
@@ -966,39 +834,26 @@ class NewRunScreen(WorkbenchScreen):
         self.view = replace(self.view, probe={**probe, "key": key})
 
     def _use_probe(self) -> None:
-        best = self.view.probe["best"]
-        form = self.view.form.type("rollout.group_size", str(best["group_size"]))
-        self.change(
-            self.view.with_form(form.type("rollout.temperature", f"{best['temperature']:g}"))
-        )
-        self.notify(f"Group size {best['group_size']} at temperature {best['temperature']:g}; "
-                    "u undoes that.")  # fmt: skip
+        group_size, temperature = map("{:g}".format, self.view.probe["best"].values())
+        form = self.view.form.type("rollout.group_size", group_size)
+        self.change(form.type("rollout.temperature", temperature))
+        self.notify(f"Group size {group_size} at temperature {temperature}; u undoes that.")
 
     # -- rewards, the environment, YAML -----------------------------------------------------
 
     @on(TextArea.Changed, "#answer")
-    def answer_changed(self, event: TextArea.Changed) -> None:
-        """Score the answer once the user stops typing."""
-        self._answer = event.text_area.text
-        self._score_again()
-
-    def _score_again(self) -> None:
-        if self._answer:
-            self._after("score", self.SCORE_S, self._score)
-        elif self.view.scores:
-            self.view = replace(self.view, scores={})
-
-    def _score(self) -> None:
-        if self.view.form.config is None:
-            error = "Fix the errors first; see the settings marked ✗."
-            self.view = replace(self.view, scores={"problem": error})
-        elif self._answer:
-            self._scored(self.view.form.config)
+    def score(self) -> None:
+        self._after(self.SCORE_S, self._score)
 
     @work(exclusive=True, group="score")
-    async def _scored(self, config: RunConfig) -> None:
-        scores = await self._request("score", config, example=self.view.example,
-                                     completion=self._answer)  # fmt: skip
+    async def _score(self) -> None:
+        config, answer = self.view.form.config, self.query_one("#answer", TextArea).text
+        scores: Mapping[str, Any] = {}
+        if answer and config is None:
+            scores = {"problem": "Fix the errors first; see the settings marked ✗."}
+        elif answer and config is not None:
+            scores = await self._request("score", config, example=self.view.example,
+                                         completion=answer)  # fmt: skip
         self.view = replace(self.view, scores=scores)
 
     @on(Input.Submitted, "#reply")
@@ -1017,22 +872,19 @@ class NewRunScreen(WorkbenchScreen):
 
     @work(exclusive=True, group="play")
     async def _advance(self, config: RunConfig, answer: str | None) -> None:
-        try:
-            update = await self.player.request("play", config, answer=answer)
-        except TrialError as error:
-            update = {"problem": str(error)}
+        update = await self.player.request("play", config, answer=answer)
         lines = update.get("lines", [("error", update.get("problem", ""))])
         lines = (*self.view.episode.lines, *((role, text) for role, text in lines))
         over = update.get("over", True)
         self.view = replace(self.view, episode=Episode(lines, "nobody" if over else "person"))
 
     @on(TextArea.Changed, "#text")
-    def yaml_changed(self, event: TextArea.Changed) -> None:
-        """Apply the YAML once the user stops typing; the form's own text changes nothing."""
-        self._after("yaml", self.YAML_S, lambda: self._apply_yaml(event.text_area.text))
+    def yaml_changed(self) -> None:
+        self._after(self.YAML_S, self._apply_yaml)
 
-    def _apply_yaml(self, text: str) -> None:
-        form = self.view.form
+    def _apply_yaml(self) -> None:
+        """Apply the YAML; the form's own text changes nothing."""
+        form, text = self.view.form, self.query_one(PagePanel).area.text
         if not self.view.yaml_error and form.config is not None and text == form.to_yaml():
             return
         try:
@@ -1042,17 +894,19 @@ class NewRunScreen(WorkbenchScreen):
             self.view = replace(self.view, yaml_error=problem)
             return
         if form.edits != self.view.form.edits or self.view.yaml_error:
-            self.change(self.view.with_form(form))
+            self.change(form)
 
     # -- launching --------------------------------------------------------------------------
 
     def _ready(self) -> RunConfig | None:
         """The settings, or None after reporting what to fix and moving there."""
         self.end_typing()
-        config = self.view.config
-        if config is None:
+        if self.workbench.read_only:
+            self._warn("This view is read-only.")
+            return None
+        if self.view.config is None:
             self._show_errors()
-        return config
+        return self.view.config
 
     def _show_errors(self) -> None:
         self.end_search()
@@ -1064,78 +918,66 @@ class NewRunScreen(WorkbenchScreen):
             text = error if path in error else f"{path}: {error}"
         else:
             count, text = "", f"the YAML is not applied: {view.yaml_error}"
-        self.notify(f"{text}{count}", title="errors to fix first", severity="warning", markup=False)
+        self._warn(f"{text}{count}", "errors to fix first")
 
     def action_launch(self) -> None:
         """Describe the launch and ask where to run."""
-        if self.workbench.read_only:
-            self.notify("This view is read-only.", severity="warning")
-        elif self._ready() is not None:
-            if self.view.refused:
-                self._show_errors()
-                return
-            try:
-                len(self.view.form.points)
-            except ConfigError as error:  # two values of a sweep that do not go together
-                self.notify(str(error), title="not launched", severity="warning", markup=False)
-                return
-            bridge = self.workbench.bridge
-            training = (bridge.name or "a run") if bridge.running else ""
-            self.app.push_screen(LaunchDialog(self.view, training), self._launch)
+        if self._ready() is None:
+            return
+        if self.view.refused:
+            self._show_errors()
+            return
+        try:
+            len(self.view.form.points)
+        except ConfigError as error:  # two values of a sweep that do not go together
+            self._warn(error, "not launched")
+            return
+        bridge = self.workbench.bridge
+        training = (bridge.name or "a run") if bridge.running else ""
+        self.app.push_screen(launch_dialog(self.view, training), self._launch)
 
     def _launch(self, way: str | None) -> None:
-        config, form, parent = self.view.config, self.view.form, self.view.origin.run
+        config, form = self.view.config, self.view.form
         if config is None or not way:
             return
         self.stop_probe()
+        parent = form.origin.run
         if form.count > 1:
             name, start = self.view.name, way == "worker"
             self.post_message(SweepRequested(name, form.points, form.seeds, parent, start))
         else:
             self.post_message(LaunchRequested(config, way, parent))  # type: ignore[arg-type]  # one of the three
 
-    # -- files ------------------------------------------------------------------------------
-
     def action_save(self) -> None:
         """Ask for a file name and write the YAML."""
-        if self.workbench.read_only:
-            self.notify("This view is read-only.", severity="warning")
-            return
         config = self._ready()
         if config is None:
             return
         stem = "".join(c if c.isalnum() or c in "-_." else "-" for c in config.name) or "run"
         path = free_path(Path.cwd(), stem, "yaml")
         hint = "A YAML file for `grpo-tui train FILE` and for this screen."
-        self.app.push_screen(Ask("save as", hint, str(path.name)), partial(self._save, config))
+        self.app.push_screen(Ask("save as", hint, path.name), partial(self._save, config))
 
     def _save(self, config: RunConfig, name: str | None) -> None:
         if name and name.strip():
-            path = Path(name.strip()).expanduser().absolute()
-            if path.exists():
-                question = Choice[str]("save as", f"{path} exists already.",
-                                       [("", "n", "cancel", ""),  # a second ⏎ overwrites nothing
-                                        ("over", "o", "overwrite it", "")])  # fmt: skip
-                self.app.push_screen(question, partial(self._write_over, config, path))
-            else:
-                self._write(config, path)
-
-    def _write_over(self, config: RunConfig, path: Path, way: str | None) -> None:
-        if way == "over":
-            self._write(config, path)
+            self._write(config, Path(name.strip()).expanduser().absolute())
 
     @work(group="save")
     async def _write(self, config: RunConfig, path: Path) -> None:
         from grpo_engine.config.parse import write_yaml
 
-        text, view = write_yaml(config), self.view
+        if path.exists():
+            question = Choice[str]("save as", f"{path} exists already.",
+                                   [("", "n", "cancel", ""),  # a second ⏎ overwrites nothing
+                                    ("over", "o", "overwrite it", "")])  # fmt: skip
+            if not await self.app.push_screen_wait(question):
+                return
         command = f"grpo-tui train {path.name}"
-        if view.form.count > 1:
-            command = sweep_command(view, path.name)
+        if self.view.form.count > 1:
+            command = sweep_command(self.view, path.name)
         try:
-            await asyncio.to_thread(path.write_text, text, encoding="utf-8")
+            path.write_text(write_yaml(config), encoding="utf-8")
         except OSError as error:
-            self.notify(f"{path} was not written: {error.strerror}", severity="error",
-                        markup=False)  # fmt: skip
+            self._report(f"{path} was not written: {error.strerror}")
         else:
             self.notify(f"Wrote {path}; start it with {command}", markup=False)

@@ -4,10 +4,11 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal, InvalidOperation
 from functools import cache, cached_property
-from math import ceil, floor, isfinite, log10, prod
+from math import isfinite, prod
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import yaml
 
@@ -59,12 +60,16 @@ MAIN = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormField:
-    """One line of the form."""
+    """One line of the form, and the section that lists it."""
 
     info: Setting
     text: str
     changed: bool
-    error: str
+    section: str = ""
+
+    @property
+    def path(self) -> str:
+        return self.info.path
 
 
 def can_sweep(info: Setting) -> bool:
@@ -73,13 +78,23 @@ def can_sweep(info: Setting) -> bool:
     return bool(is_value) and not info.is_list and info.path not in FORM_ONLY
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """What a form starts from."""
+
+    kind: Literal["preset", "clone"] = "preset"
+    name: str = ""
+    summary: str = ""
+    run: str = ""
+
+
 @dataclass(frozen=True, eq=False)
 class RunForm:
     """The settings of a preset or of a run to clone, and the edits to them, by dotted path."""
 
     base: RunConfig
+    origin: Origin = Origin()
     edits: Mapping[str, str] = field(default_factory=dict)
-    title: str = ""
 
     # -- edits ------------------------------------------------------------------------------
 
@@ -99,7 +114,7 @@ class RunForm:
         """The base's values, without those that belonged to what was replaced."""
         owners = {path: text for path, text in self._single.items() if path in OWNERS}
         remaining = merge(self.base.model_dump(), parse_sets(_pairs(owners)))
-        start = {PRESET: self.title, SEEDS: 1, **flatten(self.base)}
+        start = {PRESET: self.origin.name, SEEDS: 1, **flatten(self.base)}
         for path, info in settings().items():
             section, _, leaf = path.partition(".")
             if leaf and leaf not in remaining[section]:
@@ -201,9 +216,7 @@ class RunForm:
             text = self.edits.get(path, as_text(start[path]))
             # weights and options that went with what they belonged to are a change, too
             changed = text != as_text((base if path in OWNER else start)[path])
-            fields[path] = FormField(
-                info=info, text=text, changed=changed, error=self.errors.get(path, "")
-            )
+            fields[path] = FormField(info=info, text=text, changed=changed)
         return fields
 
     @cached_property
@@ -310,34 +323,24 @@ def next_number(info: Setting, text: str, by: int) -> str | None:
 
     Whole numbers go by 1 below 100, then by their second digit: 64, 65; 200, 210.
     """
-    integral = info.number is int
     try:
-        value = float(text)
-    except ValueError:
+        value = Decimal(text)
+    except InvalidOperation:
         return None
-    if info.number is None or not isfinite(value):
+    if info.number is None or not value.is_finite():
         return None
-    result = _neighbour(abs(value), by if value >= 0 else -by, integral)
-    result = result if value >= 0 else -result
+    inwards = value * by < 0  # towards 0, where the digits below a power of ten count: 0.1, 0.09
+    if info.number is int:
+        power = max(0, (abs(value) - inwards).adjusted() - 1)
+    elif value:
+        power = value.adjusted() - (inwards and abs(value) == Decimal(1).scaleb(value.adjusted()))
+    else:
+        power = -2
+    units = value.scaleb(-power).to_integral_value(ROUND_FLOOR if by > 0 else ROUND_CEILING)
+    result = float((units + by).scaleb(power))
     if not info.accepts(result):
         return None
-    return str(round(result)) if integral else as_text(result)
-
-
-def _neighbour(value: float, by: int, integral: bool) -> float:
-    """The neighbour of a number that is not negative."""
-    if integral:
-        size = 10 ** max(0, len(str(round(value if by > 0 else value - 1))) - 2)
-        step = size if value >= 100 else 1
-        return float((floor(value / step) if by > 0 else ceil(value / step)) + by) * step
-    if not value:
-        return 0.01 * by
-    power = floor(log10(value) + 1e-9)
-    digit = round(value / 10.0**power, 6)
-    if by < 0 and digit <= 1:
-        power, digit = power - 1, 10.0
-    digit = floor(digit) + 1 if by > 0 else ceil(digit) - 1
-    return float(f"{digit}e{power}")
+    return str(round(result)) if info.number is int else as_text(result)
 
 
 # -- costs ----------------------------------------------------------------------------------
@@ -363,8 +366,7 @@ class Cost:
 def cost(config: RunConfig, runs: Sequence[RunSummary] = ()) -> Cost:
     """Estimate costs from the config and the latest local run of the same model."""
     rollouts = config.rollout.prompts * config.rollout.group_size
-    alike = [run for run in runs if run.model == config.model.path and run.step > 0]
-    latest = next(iter(alike), None)
+    latest = next((run for run in runs if run.model == config.model.path and run.step > 0), None)
     length = float(config.rollout.max_new_tokens)
     seconds = None
     source = "no run of this model on this machine yet: the longest answers are assumed"
@@ -401,16 +403,6 @@ def _seconds(run: RunSummary, tokens: float) -> float | None:
 # -- the screen's state ---------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
-    """The origin of the form's settings."""
-
-    kind: Literal["preset", "clone"]
-    name: str
-    summary: str
-    run: str = ""
-
-
 @dataclass(frozen=True, slots=True)
 class Episode:
     """An episode that the user plays: the dialogue so far, and who speaks next."""
@@ -419,37 +411,22 @@ class Episode:
     turn: Literal["nobody", "person", "environment"] = "nobody"
 
 
-class Row(NamedTuple):
-    """A line for the cursor, and the section that it is in."""
-
-    section: str
-    field: FormField
-
-    @property
-    def path(self) -> str:
-        return self.field.info.path
-
-
 @dataclass(frozen=True, kw_only=True)
 class View:
     """The screen's state; every change returns a new one."""
 
     form: RunForm
-    origin: Origin
     cursor: str = PRESET
     search: str = ""
     all_settings: bool = False
-    only_changed: bool = False
     editing: bool = False
     page: str = "cost"
     runs: tuple[RunSummary, ...] = ()
-    lacking: str = ""
     yaml_error: str = ""
     examples: Mapping[str, Any] = field(default_factory=dict)
     memory: Mapping[str, Any] = field(default_factory=dict)
     scores: Mapping[str, Any] = field(default_factory=dict)
-    trial: Mapping[str, Any] = field(default_factory=dict)
-    tried: RunForm | None = None  # the settings that `trial` is about
+    ready: Mapping[str, Any] = field(default_factory=dict)  # empty until the settings are tried
     probe: Mapping[str, Any] = field(default_factory=dict)
     episode: Episode = Episode()
     example: int = 0
@@ -458,23 +435,21 @@ class View:
     @property
     def listed(self) -> bool:
         """Whether settings are listed by section, and not the main ones."""
-        return bool(self.search or self.only_changed or self.all_settings)
+        return bool(self.search or self.all_settings)
 
     @cached_property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[FormField]:
         """The main settings and what is changed; or all that match, by section."""
-        fields, errors, listed = self.form.fields, self.errors, self.listed
         return [
-            Row(section, fields[path])
-            for section, paths in sections(listed).items()
-            for path in paths
-            if matches(fields[path].info, self.search)
-            and (fields[path].changed or path in errors
-                 or not (self.only_changed or (section == CHANGED and not listed)))
-        ]  # fmt: skip
+            replace(row, section=section)
+            for section, paths in sections(self.listed).items()
+            for row in map(self.form.fields.__getitem__, paths)
+            if matches(row.info, self.search)
+            and (section != CHANGED or row.changed or row.path in self.errors)
+        ]
 
     @cached_property
-    def row(self) -> Row | None:
+    def row(self) -> FormField | None:
         """The line under the cursor."""
         rows = self.rows
         return next((row for row in rows if row.path == self.cursor), rows[0] if rows else None)
@@ -493,14 +468,9 @@ class View:
         return typed.text if typed.changed else suggest(self)
 
     @property
-    def verdict(self) -> Mapping[str, Any]:
-        """The result of trying these settings; empty until they are tried."""
-        return self.trial if self.tried is self.form else {}
-
-    @property
     def refused(self) -> dict[str, str]:
         """By setting, why a run would fail at its first step."""
-        return dict(self.verdict.get("problems", ()))
+        return dict(self.ready.get("problems", ()))
 
     @cached_property
     def errors(self) -> dict[str, str]:
@@ -520,22 +490,16 @@ class View:
     @property
     def total_cost(self) -> tuple[float | None, float]:
         """Seconds and gigabytes of all runs together."""
-        costs = [cost(config, self.runs) for _, config in self.form.points]
-        seconds = [one.seconds for one in costs if one.seconds is not None]
-        time = sum(seconds) if len(seconds) == len(costs) else None
-        seeds = self.form.seeds
-        return time and time * seeds, sum(one.gigabytes for one in costs) * seeds
+        costs = [cost(config, self.runs) for _, config in self.form.points] * self.form.seeds
+        is_known = costs[0].seconds is not None  # all are of one model
+        time = sum(price.seconds or 0 for price in costs) if is_known else None
+        return time, sum(price.gigabytes for price in costs)
 
     # -- moves ------------------------------------------------------------------------------
 
     def with_form(self, form: RunForm) -> "View":
-        """Use another form."""
-        return replace(self, form=form, yaml_error="")
-
-    def toggled(self, name: str) -> "View":
-        """List `all_settings` or `only_changed`, or the main ones again."""
-        changes: dict[str, Any] = {name: not getattr(self, name)}
-        return replace(self, **changes)
+        """Use another form, which is not tried yet."""
+        return replace(self, form=form, yaml_error="", ready={})
 
     def moved(self, by: int) -> "View":
         """Move the cursor."""
@@ -543,14 +507,6 @@ class View:
         index = paths.index(self.cursor) if self.cursor in paths else 0
         index = max(0, min(len(paths) - 1, index + by))
         return replace(self, cursor=paths[index] if paths else self.cursor)
-
-    def to_section(self, by: int) -> "View":
-        """Move to the first setting of another section."""
-        rows, row = self.rows, self.row
-        first = dict(reversed([(line.section, line.path) for line in rows]))
-        names = list(dict.fromkeys(line.section for line in rows))
-        index = names.index(row.section) + by if row is not None else 0
-        return replace(self, cursor=first[names[index]]) if 0 <= index < len(names) else self
 
     def searched(self, text: str) -> "View":
         """Show only the settings that match, and move the cursor to the first of them."""
@@ -610,7 +566,7 @@ def suggest(view: View) -> str:
     from grpo_tui.experiments.db.names import free_name
 
     form = view.form
-    stem = form.base.name or view.origin.name
+    stem = form.base.name or form.origin.name
     changed = list(form.axes) or [p for p in form.changed if p not in ("name", SEEDS)]
     if len(changed) <= MAX_IN_NAME:
         for path in changed:
@@ -638,8 +594,7 @@ COLUMNS = ("rollout.prompts", "rollout.group_size")
 def preset_view(name: str) -> View:
     """The form of a preset."""
     chosen = preset(name)
-    origin = Origin(kind="preset", name=name, summary=chosen.about)
-    return View(form=RunForm(chosen.config, title=name), origin=origin)
+    return View(form=RunForm(chosen.config, Origin(name=name, summary=chosen.about)))
 
 
 def clone_view(reader: "StoreReader", ref: str) -> View:
@@ -651,7 +606,7 @@ def clone_view(reader: "StoreReader", ref: str) -> View:
     summary = f"{run.status} at step {run.step} of {run.total_steps}, id {run.id}, {run.task} with "
     summary += run.recipe + (f"; no longer known: {', '.join(unknown)}" if unknown else "")
     origin = Origin(kind="clone", name=name, summary=summary, run=run.id)
-    return View(form=RunForm(build(tree, f"run {name}"), title=name), origin=origin)
+    return View(form=RunForm(build(tree, f"run {name}"), origin))
 
 
 def load_runs(reader: "StoreReader") -> tuple[RunSummary, ...]:

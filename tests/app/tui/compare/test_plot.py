@@ -7,6 +7,7 @@ from typing import cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.style import Style
 
 from grpo_tui.app.charts.axis import Axis
 from grpo_tui.app.charts.stored import ChartData, CurveLoader
@@ -297,7 +298,7 @@ def test_marks_are_bold_and_curves_are_not(made: Made) -> None:
     lines = lines_of(view, 40, 6)
     for line in lines:
         for text, look in line[1:]:
-            if look is not None:
+            if isinstance(look, Style):
                 assert bool(look.bold) == ("●" in text), text
 
 
@@ -318,8 +319,8 @@ def test_a_title_has_the_value_of_each_run_at_the_crosshair(made: Made) -> None:
     assert " answers cut ↓ " in written(chart_title(chart_of(cut), cut, 80, DARK, chosen=False))
     assert plain[1][1] != title[1][1]
     front, other = (look for text, look in title if text in ("86%", "50%"))
-    assert front is not None
-    assert other is not None
+    assert isinstance(front, Style)
+    assert isinstance(other, Style)
     assert front.bold
     assert not other.bold
     # the second run ended at step 10: its value is grey

@@ -54,7 +54,7 @@ async def test_a_clone_begins_with_a_checkpoint_and_its_optimiser_on_request(
     app = workbench(path)
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await opened(app, pilot, clone="parent")
-        await until(app, lambda: screen.view.origin.run)
+        await until(app, lambda: screen.view.form.origin.run)
         screen.action_begin()
         await until(app, lambda: isinstance(app.screen, Picker))
         frames.check(app)

@@ -104,13 +104,14 @@ async def test_all_settings_are_listed_by_section_and_the_cursor_stays_in_view(
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await opened(app, pilot)
         assert [row.path for row in screen.view.rows] == list(MAIN)
-        screen.action_list("all_settings")
+        screen.action_all_settings()
         assert len(screen.view.rows) == len(screen.view.form.fields)
-        for section in ("model", "task", "rewards"):
-            screen.action_section(1)
+        assert {row.section for row in screen.view.rows} > {"run", "model", "task", "rewards"}
+        for _ in range(3):
+            await pilot.press("pagedown")
             await pilot.pause()
             assert screen.view.row is not None
-            assert screen.view.row.section == section
+            assert screen.view.row.path.rpartition(".")[2] in frames.text(app)
             frames.check(app)
         await pilot.press("end")
         await pilot.pause()
@@ -149,9 +150,9 @@ async def test_a_recipe_that_the_settings_exclude_is_refused_in_its_rules_words(
 ) -> None:
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot, preset="starter")
-        form = screen.view.form.type("algorithm.passes", "3")
-        screen.change(replace(screen.view.with_form(form), cursor="algorithm.recipe"))
+        screen = await opened(app, pilot)
+        screen.change(screen.view.form.type("algorithm.passes", "3"))
+        screen.view = replace(screen.view, cursor="algorithm.recipe")
         await pilot.press("enter")
         assert isinstance(app.screen, Picker)
         await pilot.press("home")
@@ -175,7 +176,7 @@ async def test_a_recipe_that_the_settings_exclude_is_refused_in_its_rules_words(
 async def test_another_recipe_shows_its_own_values_and_marks_what_is_typed(store: Path) -> None:
     app = workbench(store)
     async with app.run_test(size=(160, 48)) as pilot:
-        screen = await opened(app, pilot, preset="starter")
+        screen = await opened(app, pilot)
         screen.view = replace(screen.view, cursor="algorithm.recipe")
         await pilot.press("slash", *"algorithm.passes", "enter")
         await pilot.pause()
@@ -217,10 +218,9 @@ async def test_clone_from_runs_shows_exactly_the_setting_that_differs(store: Pat
         await pilot.press("enter")
         await write(pilot, "0.2")
         await pilot.press("enter")
-        screen.action_list("only_changed")
         await pilot.pause()
         assert screen.view.form.changed == ("algorithm.beta",)
-        assert [row.path for row in screen.view.rows] == ["algorithm.beta"]
+        assert [row.path for row in screen.view.rows if row.changed] == ["algorithm.beta"]
         text = frames.text(app)
         assert "1 changed" in text
         assert "← 0.04" in text
@@ -354,8 +354,9 @@ async def test_taking_a_change_back_ends_typing(store: Path) -> None:
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await opened(app, pilot)
-        screen.change(replace(screen.view, cursor="steps"))
-        screen.change(replace(screen.view, cursor="model.path"))
+        screen.view = replace(screen.view, cursor="steps")
+        screen.change(screen.view.form)
+        screen.view = replace(screen.view, cursor="model.path")
         await pilot.press("enter")
         assert screen.view.editing
         before = screen.view.form

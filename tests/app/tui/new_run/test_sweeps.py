@@ -1,7 +1,6 @@
 """Sweeps from the form: several values and seeds, their check, their cost, and the queue."""
 
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,14 @@ from grpo_tui.app.trial import ready
 from grpo_tui.app.tui.looks.colours import PALETTES
 from grpo_tui.app.tui.messages import LaunchRefused
 from grpo_tui.app.tui.screens.new_run import render, state
-from grpo_tui.app.tui.screens.new_run.state import INFO, RunForm, View, can_sweep, preset_view
+from grpo_tui.app.tui.screens.new_run.state import (
+    INFO,
+    Origin,
+    RunForm,
+    View,
+    can_sweep,
+    preset_view,
+)
 from grpo_tui.experiments.reader import StoreReader
 from tests.app import frames
 from tests.app.new_run_kit import go_to, opened, workbench, write
@@ -26,7 +32,7 @@ DARK = PALETTES["dark"]
 
 
 def form(**edits: str) -> RunForm:
-    result = RunForm(preset("starter").config, title="starter")
+    result = RunForm(preset("starter").config, Origin(name="starter"))
     for path, text in edits.items():
         result = result.type(path.replace("__", "."), text)
     return result
@@ -161,7 +167,7 @@ async def test_a_sweep_of_which_one_run_would_fail_is_not_queued(tmp_path: Path)
     async with app.run_test(size=(120, 40), message_hook=listen) as pilot:
         screen = await opened(app, pilot)
         base = build({"rewards": {"functions": ["abc"]}, "steps": 1})
-        screen.change(replace(screen.view, form=RunForm(base, title="x").type("seeds", "2")))
+        screen.change(RunForm(base).type("seeds", "2"))
         await pilot.press("L", "s")
         await until(app, lambda: bool(reasons))
     assert "unknown reward 'abc'" in reasons[0]

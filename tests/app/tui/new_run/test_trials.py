@@ -13,7 +13,7 @@ from textual.message import Message
 
 from grpo_engine.config.parse import Problem, build, problems
 from grpo_engine.config.settings import RunConfig
-from grpo_engine.errors import MissingPackageError
+from grpo_tui.app.trial import TrialProcess
 from grpo_tui.app.tui.looks.colours import PALETTES
 from grpo_tui.app.tui.messages import LaunchRefused, LaunchRequested
 from grpo_tui.app.tui.screens.new_run import NewRunScreen
@@ -51,14 +51,18 @@ async def test_the_page_for_answers_says_that_the_prompts_are_being_read(store: 
 async def test_without_mlx_the_extra_is_named_and_editing_and_queueing_go_on(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse() -> None:
-        raise MissingPackageError("Install the extra 'cpu': pip install 'grpo-tui[cpu]'.")
+    monkeypatch.setattr(NewRunScreen, "REHEARSE_S", 0.05)
+    now = "Install the extra 'cpu': pip install 'grpo-tui[cpu]'."
 
-    monkeypatch.setattr("grpo_engine.platform.device.require_backend", refuse)
+    async def request(_: object, method: str, *__: object, **___: object) -> Mapping[str, Any]:
+        return {"problems": [], "now": now, "fetches": []} if method == "ready" else {}
+
+    monkeypatch.setattr(TrialProcess, "request", request)
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await opened(app, pilot)
-        assert "cannot train here: Install the extra 'cpu'" in frames.text(app)
+        await until(app, lambda: "▲ Install the extra 'cpu'" in frames.text(app))
+        assert "cannot start now" in frames.text(app)
         await pilot.press("L")
         text = frames.text(app)
         assert "into the queue" in text
@@ -79,10 +83,10 @@ async def test_another_preset_can_be_taken_back(store: Path) -> None:
         await write(pilot, "9")
         await pilot.press("enter", "home", "enter", "down", "down", "enter")
         await pilot.pause()
-        assert screen.view.origin.name == "smollm2-gsm"
+        assert screen.view.form.origin.name == "smollm2-gsm"
         assert not screen.view.form.changed
         await pilot.press("u")
-        assert screen.view.origin.name == "starter"
+        assert screen.view.form.origin.name == "starter"
         assert screen.view.form.changed == ("steps",)
 
 
@@ -139,7 +143,7 @@ async def test_example_prompts_memory_and_rewards_show_what_the_trial_gave(
         form = screen.view.form.type("model.path", f"{world}/model")
         form = form.type("task.name", f"{world}/problems.jsonl")
         form = form.type("rewards.functions", f"{world}/rewards.py:letters")
-        screen.change(screen.view.with_form(form.type("rewards.weights", "1")))
+        screen.change(form.type("rewards.weights", "1"))
         await until(app, lambda: "peak" in screen.view.memory and not screen.view.activity)
         assert "weights" in frames.text(app)
         await turn_to(pilot, screen, "prompts")
@@ -153,9 +157,9 @@ async def test_example_prompts_memory_and_rewards_show_what_the_trial_gave(
         # three letters of twelve
         assert screen.view.scores["total"] == 0.25
         frames.check(app)
-        screen.change(screen.view.with_form(form.type("rewards.functions", "no/such.py:letters")))
+        screen.change(form.type("rewards.functions", "no/such.py:letters"))
         await until(app, lambda: "problem" in screen.view.scores)
-        screen.change(screen.view.with_form(form))
+        screen.change(form)
         await until(app, lambda: screen.view.scores.get("total") == 0.25)
 
 
@@ -173,7 +177,8 @@ async def test_only_settings_that_were_tried_are_ready_and_others_are_not_launch
         }
         for path, text in wrong.items():
             form = screen.view.form
-            screen.change(replace(screen.view.with_form(form.type(path, text)), cursor=path))
+            screen.change(form.type(path, text))
+            screen.view = replace(screen.view, cursor=path)
             assert "✓ ready" not in frames.text(app)
             await until(app, lambda: "1 to fix" in frames.text(app))
             assert list(screen.view.refused) == [path]
@@ -182,7 +187,7 @@ async def test_only_settings_that_were_tried_are_ready_and_others_are_not_launch
             await pilot.press("L")
             assert app.screen is screen
             assert screen.view.cursor == path
-            screen.change(screen.view.with_form(form))
+            screen.change(form)
         await until(app, lambda: "✓ ready" in frames.text(app))
 
 
@@ -216,7 +221,7 @@ async def test_held_out_answers_are_priced_by_the_problems_that_there_are(
         screen = await opened(app, pilot)
         form = screen.view.form.type("task.name", f"{tmp_path}/d.jsonl")
         form = form.type("evaluation.problems", "512")
-        screen.change(screen.view.with_form(form.type("task.chat_template", "plain")))
+        screen.change(form.type("task.chat_template", "plain"))
         await until(app, lambda: screen.view.examples.get("held_out") == 95)
         costs = words_of(cost_lines(screen.view, 120, PALETTES["dark"]))
         # greedy and sampled: 95 x 2 = 190

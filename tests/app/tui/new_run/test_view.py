@@ -20,7 +20,6 @@ from grpo_tui.app.tui.screens.new_run.render import (
 )
 from grpo_tui.app.tui.screens.new_run.state import (
     INFO,
-    Origin,
     RunForm,
     View,
     choices_of,
@@ -162,8 +161,7 @@ def test_costs_count_answers_memory_and_what_is_done_beside_training() -> None:
     form = RunForm(build({"steps": 100, "rollout": {"prompts": 16, "group_size": 8}}))
     memory = {"peak": 2e9, "limit": 8e9, "weights": 1e9, "optimizer": 0.5e9, "sampling": 0.25e9,
               "update": 0.5e9, "refused": "", "dtype": "bfloat16"}  # fmt: skip
-    origin = Origin(kind="preset", name="test", summary="")
-    view = View(form=form, origin=origin, memory=memory)
+    view = View(form=form, memory=memory)
     shown = words(cost_lines(view, 90, DARK))
     # 16 prompts x 8 answers = 128; x 100 steps = 12,800; x 64 tokens = 8,192 a step
     assert "16 prompts × 8 = 128 a step, 13k in all" in shown
@@ -185,8 +183,7 @@ def test_the_price_of_kl_at_beta_0_is_shown_where_no_penalty_pays_it(
 ) -> None:
     tree = {"record": {"kl": True}, "algorithm": {"recipe": recipe}, "rollout": {"prompts": 16}}
     form = RunForm(build(tree))
-    origin = Origin(kind="preset", name="test", summary="")
-    shown = words(cost_lines(View(form=form, origin=origin), 90, DARK))
+    shown = words(cost_lines(View(form=form), 90, DARK))
     assert ("128 answers scored by the reference as well: +100% of a forward" in shown) == more
 
 
@@ -199,10 +196,7 @@ def test_the_number_format_says_what_auto_becomes_here(
 ) -> None:
     monkeypatch.setattr(render, "uses_gpu", lambda: on_gpu)
     form = RunForm(build({}))
-    view = View(
-        form=form, origin=Origin(kind="preset", name="test", summary=""), cursor="model.dtype",
-        all_settings=True,
-    )  # fmt: skip
+    view = View(form=form, cursor="model.dtype", all_settings=True)
     assert words_ in words(help_lines(view, 60, DARK))
 
 
@@ -228,7 +222,7 @@ def test_sizes_are_read_in_their_unit() -> None:
 
 
 def test_the_form_says_what_it_would_put_back() -> None:
-    form = RunForm(build({"seed": 3}), title="x").type("seed", "4")
+    form = RunForm(build({"seed": 3})).type("seed", "4")
     assert form.changed == ("seed",)
     assert form.reset("seed").changed == ()
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.style import Style
 from textual.pilot import Pilot
 
 from grpo_engine import events as ev
@@ -312,7 +313,7 @@ async def test_what_stored_numbers_cannot_tell_is_refused_and_a_clone_can_train_
         await computed(app, pilot)
         await pilot.press("c")
         await until(app, lambda: isinstance(app.screen, NewRunScreen)
-                    and app.screen.view.origin.kind == "clone")  # fmt: skip
+                    and app.screen.view.form.origin.kind == "clone")  # fmt: skip
         screen = app.screen
         assert isinstance(screen, NewRunScreen)
         algorithm = screen.view.form.build().algorithm
@@ -422,7 +423,7 @@ def test_a_variant_is_marked_in_the_colour_of_its_curve(palette: Palette, store:
                        variant=chosen)  # fmt: skip
         rows = table_lines(view, 120, palette)[2:]
         looks = [row[0][1] for row in rows]
-        assert [look and look.color for look in looks] == [
+        assert [isinstance(look, Style) and look.color for look in looks] == [
             style(colour_of(place, palette)).color for place in range(1, 5)
         ]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.style import Style
 from textual.pilot import Pilot
 
 from grpo_engine import events as ev
@@ -283,7 +284,7 @@ async def test_where_reasons_do_not_fit_below_they_are_in_the_row_of_their_group
         await settle(pilot, app)
         assert "1▸ = all right" in rows_of(app, "#groups")[2]  # it stays, with the cursor in it
         line = app.screen.query_one(Groups).paint(30, 12)[1]
-        assert [text for text, look in line if look and look.bgcolor] == ["al"]
+        assert [text for text, look in line if isinstance(look, Style) and look.bgcolor] == ["al"]
         frames.check(app)
         app.screen.query_one(Groups).styles.height = 4
         await settle(pilot, app)
