@@ -115,7 +115,8 @@ class CurveLoader:
         if series.smoothing != empty.smoothing:
             series = empty.extended(series.steps, series.values)
         if run.active or cached.step != run.step:
-            series = series.extended(*reader.metric_arrays(run.key, key, after=series.last_step))
+            added = reader.metric_series(run.key, key, after=series.last_step)
+            series = series.extended(added.steps, added.values)
         self._cached[run.key, key] = _Cached(run.attempts, run.step, series)
         return series
 
