@@ -67,7 +67,9 @@ def step(options: Any) -> None:
             elif isinstance(event, PassFinished):
                 print(f"loss {event.loss:.8f}, gradient norm {event.grad_norm:.6g}")
             elif isinstance(event, StepFinished):
-                print(f"peak of arrays {event.metrics['memory/peak_gb']:.2f} GB")
+                metrics = event.metrics
+                print(f"answers of {metrics['completions/mean_length']:.0f} tokens, peak of "
+                      f"arrays {metrics['memory/peak_gb']:.2f} GB")  # fmt: skip
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / GIGABYTE
     print(f"tokens {digest.hexdigest()[:16]}, resident at most {most:.2f} GB, "
           f"{time.perf_counter() - begun:.0f} s")  # fmt: skip

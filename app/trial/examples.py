@@ -1,5 +1,7 @@
 """The first problems of a run, exactly as the model would read them."""
 
+import contextlib
+import io
 import json
 import os
 from collections.abc import Callable
@@ -181,10 +183,14 @@ def load_tokenizer(folder: Path) -> Any:
         from transformers import AutoTokenizer as Plain
 
         load = Plain.from_pretrained
+    printed = io.StringIO()
     try:
-        return load(folder)
-    except Exception as error:  # transformers raises nothing narrower
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        with contextlib.redirect_stdout(printed):
+            return load(folder)
+    # transformers raises nothing narrower; mlx-lm prints which package is missing, and exits
+    except (Exception, SystemExit) as error:
+        text = printed.getvalue() if isinstance(error, SystemExit) else str(error)
+        first = text.splitlines()[0].strip() if text else type(error).__name__
         raise ModelError(f"the tokenizer in {folder} cannot be loaded: {first}.") from error
 
 

@@ -56,6 +56,17 @@ def ready() -> Iterator[Readiness]:
         yield readiness
 
 
+def test_a_package_that_a_model_lacks_is_no_fault_of_the_rewards(
+    world: Path, ready: Readiness, tmp_path: Path
+) -> None:
+    folder = write_model(tmp_path / "model")
+    file = folder / "config.json"
+    file.write_text(file.read_text().replace('"llama"', '"olmo"'))
+    ((setting, words),) = ready.of(settings(world, model={"path": str(folder)}))["problems"]
+    assert setting == "model.path"
+    assert words.endswith("To run olmo install ai2-olmo: pip install ai2-olmo")
+
+
 def test_rows_that_cannot_be_used_are_refused_or_skipped_and_noted(
     world: Path, ready: Readiness, tmp_path: Path
 ) -> None:

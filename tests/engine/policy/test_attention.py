@@ -104,8 +104,8 @@ def test_outputs_and_gradients_are_those_of_plain_autodiff(
         assert agrees(value, other, TOLERANCE[dtype])
 
 
-def peak(attend: Callable[..., mx.array], tokens: int) -> int:
-    """Peak of a gradient of causal attention, beyond its inputs, in bytes."""
+def peak(attend: Callable[..., mx.array], tokens: int, *, gradient: bool = True) -> int:
+    """Peak of causal attention or its gradient, beyond the inputs, in bytes."""
     q, k, v = mx.random.normal((3, 1, 2, tokens, 16), key=mx.random.key(0))
     mx.eval(q, k, v)
     gc.collect()
@@ -115,7 +115,7 @@ def peak(attend: Callable[..., mx.array], tokens: int) -> int:
     def loss(*qkv: mx.array) -> mx.array:
         return attend(*qkv, scale=0.25, mask="causal").sum()
 
-    mx.eval(mx.grad(loss, [0, 1, 2])(q, k, v))
+    mx.eval(mx.grad(loss, [0, 1, 2])(q, k, v) if gradient else loss(q, k, v))
     return int(mx.get_peak_memory()) - before
 
 
@@ -127,6 +127,7 @@ def test_memory_grows_with_the_tokens_and_not_with_their_square(
     assert peak(plain, 2048) > 2 * 34e6
     assert peak(attention_in_chunks, 2048) < 34e6
     assert peak(attention_in_chunks, 4096) < 2.5 * peak(attention_in_chunks, 2048)
+    assert peak(attention_in_chunks, 4096, gradient=False) < 8 * 4.2e6  # those of one chunk
 
 
 def test_scores_of_a_chunk_are_at_most_so_many() -> None:

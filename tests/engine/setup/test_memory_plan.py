@@ -24,6 +24,7 @@ from grpo_engine.events import (
 from grpo_engine.policy import memory
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.memory import MemoryPlan
+from grpo_engine.rollouts import decode
 from grpo_engine.run import checkpoint, persist
 from grpo_engine.setup import opening, preflight
 from grpo_engine.trainer import run
@@ -123,9 +124,17 @@ def test_a_step_under_a_limit_has_the_tokens_and_the_loss_of_one_without(
     assert smallest[0] == smallest.max_rows == 1
     budget = int(1.05 * preflight.estimated(config, policy, lengths, smallest).training)
     monkeypatch.setattr(preflight, "memory_limit", lambda: budget)
+    decoded: list[int] = []
+    advance = decode._Decoding.advance
+
+    def recorded(state: decode._Decoding) -> None:
+        decoded.append(len(state.active))
+        advance(state)
+
+    monkeypatch.setattr(decode._Decoding, "advance", recorded)
     limited = events_of(config, tmp_path / "limited")
     assert "answers sampled at a time, 1 per backward pass" in notes(limited)
-    assert 1 < state(tmp_path / "limited")["max_rows"] < 32
+    assert 1 < max(decoded) == state(tmp_path / "limited")["max_rows"] < 32
     assert rollouts(limited) == rollouts(events)
     assert loss(limited) == pytest.approx(loss(events), rel=1e-4, abs=1e-6)
 
