@@ -26,7 +26,7 @@ from grpo_tui.experiments.db import connection
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record import run_recorder, writer
 from grpo_tui.experiments.record.recorder import Recorder
-from grpo_tui.experiments.record.rows import Item
+from grpo_tui.experiments.values import RecordedEvent
 
 LIMIT_MS = 20.0
 ROWS = {
@@ -75,7 +75,7 @@ class Watched(writer.RunWriter):
 
     hold = Hold()
 
-    def write(self, items: Sequence[Item], limit: float) -> float:
+    def write(self, items: Sequence[RecordedEvent], limit: float) -> float:
         """Write, and note when the transaction ended."""
         waited = super().write(items, limit)
         self.hold.end()

@@ -14,33 +14,7 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value", bound="DataclassInstance")
 
-
-class Growing:
-    """A rollout on the board; tokens are appended to a list and joined only when someone reads."""
-
-    __slots__ = ("_new", "_rollout")
-
-    def __init__(self, rollout: BoardRollout) -> None:
-        self._rollout = rollout
-        self._new: list[ev.RowDelta] = []
-
-    def grow(self, delta: ev.RowDelta) -> None:
-        self._new.append(delta)
-        if delta.waits:
-            self._rollout = dataclasses.replace(self.snapshot(), waits_since=time.time())
-
-    def snapshot(self) -> BoardRollout:
-        """Return the current rollout; the same object while nothing changed."""
-        if self._new:
-            old, new = self._rollout, self._new
-            self._new = []
-            self._rollout = BoardRollout(
-                index=old.index, text=old.text + "".join(delta.text for delta in new),
-                tokens=old.tokens + sum(delta.tokens for delta in new),
-                finish=next((delta.finish for delta in new if delta.finish), old.finish),
-                spans=(*old.spans, *(span for delta in new for span in delta.spans)),
-            )  # fmt: skip
-        return self._rollout
+_UNKNOWN = ev.PromptStarted(group=0, origin="train", prompt_text="", target="", rows=0)
 
 
 class Board:
@@ -54,7 +28,7 @@ class Board:
         self._view = BoardView()  # without groups
         self._snapshot = self._view
         self._groups: dict[int, BoardGroup] = {}  # without rollouts
-        self._rollouts: dict[int, dict[int, Growing]] = {}
+        self._rollouts: dict[int, dict[int, BoardRollout]] = {}
 
     @property
     def version(self) -> int:
@@ -83,10 +57,7 @@ class Board:
         with self._lock:
             if self._snapshot.version != self.version:
                 groups = tuple(
-                    dataclasses.replace(
-                        group,
-                        rollouts=tuple(row.snapshot() for row in self._rollouts[index].values()),
-                    )
+                    dataclasses.replace(group, rollouts=tuple(self._rollouts[index].values()))
                     for index, group in self._groups.items()
                 )
                 self._snapshot = dataclasses.replace(self._view, groups=groups)
@@ -141,18 +112,14 @@ class Board:
             index=index, origin=group.origin, prompt_text=group.prompt_text, target=group.target,
             rollouts=(),
         )  # fmt: skip
-        self._rollouts[index] = {rollout.index: Growing(rollout) for rollout in rollouts}
+        self._rollouts[index] = {rollout.index: rollout for rollout in rollouts}
 
     def _advance(self, event: ev.RolloutsAdvanced) -> dict[str, Any]:
         for delta in event.rows:
             if delta.group not in self._groups:
-                self._groups[delta.group] = BoardGroup(
-                    index=delta.group, origin="train", prompt_text="", target="", rollouts=()
-                )
-            rollouts = self._rollouts.setdefault(delta.group, {})
-            if delta.index not in rollouts:
-                rollouts[delta.index] = Growing(_empty(delta.index))
-            rollouts[delta.index].grow(delta)
+                self._show(delta.group, _UNKNOWN, ())
+            rollouts = self._rollouts[delta.group]
+            rollouts[delta.index] = _grown(rollouts.get(delta.index) or _empty(delta.index), delta)
         return {
             "step": event.step, "tokens": event.tokens, "finished": event.finished,
             "rows_total": event.total, "tokens_per_second": event.tokens_per_second,
@@ -162,6 +129,14 @@ class Board:
 
 def _empty(index: int) -> BoardRollout:
     return BoardRollout(index=index, text="", tokens=0)
+
+
+def _grown(rollout: BoardRollout, delta: ev.RowDelta) -> BoardRollout:
+    return BoardRollout(
+        index=rollout.index, text=rollout.text + delta.text, tokens=rollout.tokens + delta.tokens,
+        finish=delta.finish or rollout.finish, spans=(*rollout.spans, *delta.spans),
+        waits_since=time.time() if delta.waits else None,
+    )  # fmt: skip
 
 
 def _complete(item: ev.Completion) -> BoardRollout:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from sqlalchemy import Row, select
@@ -21,11 +22,10 @@ from grpo_tui.experiments.db.texts import now_iso
 from grpo_tui.experiments.errors import ImportRefusedError, OutsideStoreError, StoreError
 from grpo_tui.experiments.purge import purge
 from grpo_tui.experiments.reader import StoreReader, grouped
-from grpo_tui.experiments.record.rows import Item, recorded_parts
-from grpo_tui.experiments.record.writer import RunWriter
+from grpo_tui.experiments.record.writer import RecordedParts, RunWriter
 from grpo_tui.experiments.recorded_events import events_after
 from grpo_tui.experiments.store import ExperimentStore
-from grpo_tui.experiments.values import ENDED, RunSummary
+from grpo_tui.experiments.values import ENDED, RecordedEvent, RunSummary
 
 Imported = list[tuple[str, str]]
 SHORT = re.compile("[0-9a-z]{1,32}")  # it names a folder
@@ -69,7 +69,11 @@ def import_store(
         raise ImportRefusedError(f"{path} is the current store")
     imported: Imported = []
     refused: list[str] = []
-    with closing(_opened(path)) as source:
+    try:
+        source = StoreReader(path)
+    except StoreError as error:
+        raise ImportRefusedError(f"{path} cannot be imported: {error}") from error
+    with closing(source):
         for run in _runs(source):
             try:
                 if not store.has_uid(run.uid) or _dropped(store, run.uid):
@@ -85,13 +89,6 @@ def import_store(
     return imported
 
 
-def _opened(path: Path) -> StoreReader:
-    try:
-        return StoreReader(path)
-    except StoreError as error:
-        raise ImportRefusedError(f"{path} cannot be imported: {error}") from error
-
-
 def _runs(source: StoreReader) -> tuple[RunSummary, ...]:
     try:
         return source.runs(archived=True, sort="created")
@@ -103,8 +100,7 @@ def _runs(source: StoreReader) -> tuple[RunSummary, ...]:
 
 def _dropped(store: ExperimentStore, uid: str) -> bool:
     """Remove what a killed import left of a run; false if the run is complete."""
-    with store.transaction() as conn:
-        key, note = conn.execute(select(RUN.c.id, RUN.c.note).where(RUN.c.uid == uid)).one()
+    ((key, note),) = store.execute(select(RUN.c.id, RUN.c.note).where(RUN.c.uid == uid))
     if note != INTERRUPTED:
         return False
     purge(store, key)
@@ -114,15 +110,14 @@ def _dropped(store: ExperimentStore, uid: str) -> bool:
 @contextmanager
 def _filled(
     store: ExperimentStore, row: Row[Any], attempts: list[dict[str, Any]],
-    pages: Iterable[list[Item]],
+    pages: Iterable[Sequence[RecordedEvent]],
 ) -> Iterator[None]:  # fmt: skip
     """Fill a new run completely, or remove it; a killed import leaves it marked."""
-    store.set_note(row.id, INTERRUPTED)
+    store.change(row.id, note=INTERRUPTED)
     try:
-        with store.transaction() as conn:
-            for attempt in attempts:
-                conn.execute(ATTEMPT.insert(), {"run_id": row.id, **ELSEWHERE, **attempt})
-        folder, parts = run_folder(store.path, row.short), recorded_parts(row.config)
+        for attempt in attempts:
+            store.execute(ATTEMPT.insert().values(run_id=row.id, **ELSEWHERE, **attempt))
+        folder, parts = run_folder(store.path, row.short), RecordedParts(row.config)
         last = attempts[-1]["n"] if attempts else 1
         with (
             closing(open_writer(store.path)) as file,
@@ -153,8 +148,7 @@ def _copy_run(store: ExperimentStore, source: StoreReader, run: RunSummary) -> t
         _refuse_damaged(source, run)
         values = {name: getattr(run, name) for name in COPIED}
         values["status"] = run.status if run.status in ENDED else "imported"
-        with store.transaction() as conn:
-            conn.execute(RUN.update().where(RUN.c.id == row.id).values(values))
+        store.execute(RUN.update().where(RUN.c.id == row.id).values(values))
         with suppress(OutsideStoreError):  # a log from elsewhere is left out
             log = log_file(run_folder(source.path, run.id))
             if log.is_file() and not log.is_symlink():
@@ -167,13 +161,13 @@ def _refuse_damaged(source: StoreReader, run: RunSummary) -> None:
         raise ImportRefusedError(damage)
 
 
-def _pages(source: StoreReader, run: int) -> Iterator[list[Item]]:
+def _pages(source: StoreReader, run: int) -> Iterator[Sequence[RecordedEvent]]:
     after = 0
     while page := events_after(source, run, after):
         for item in page:
             if not 0 <= item.event.step <= MAX_STEPS:
                 raise ImportRefusedError(f"it has an event of step {item.event.step}")
-        yield [Item(item.seq, item.at or 0.0, item.event) for item in page]
+        yield page
         after = page[-1].seq
 
 
@@ -210,7 +204,7 @@ def import_completions(store: ExperimentStore, files: Sequence[Path], name: str 
         "progress_at": now, "ended_at": now, "cause": "imported",
     }  # fmt: skip
     with _filled(store, row, [attempt], _steps(rows)):
-        store.set_note(row.id, "")
+        store.change(row.id, note="")
     return [(row.short, title)]
 
 
@@ -242,7 +236,7 @@ def _table(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _steps(rows: list[dict[str, Any]]) -> Iterator[list[Item]]:
+def _steps(rows: list[dict[str, Any]]) -> Iterator[list[RecordedEvent]]:
     """Yield the events of each step; rows of a step with the same prompt form a group."""
     seq = 0
     for step, step_rows in grouped((int(row["step"]), row) for row in rows).items():
@@ -251,14 +245,16 @@ def _steps(rows: list[dict[str, Any]]) -> Iterator[list[Item]]:
         events: list[ev.Event] = [ev.GroupScored(step=step, group=group) for group in groups]
         metrics = _metrics(groups)
         events.append(ev.StepFinished(step=step, metrics=metrics, tokens=0, elapsed=math.nan))
-        yield [Item(seq + number, 0.0, event) for number, event in enumerate(events, start=1)]
+        yield [
+            RecordedEvent(seq + number, 0.0, event) for number, event in enumerate(events, start=1)
+        ]
         seq += len(events)
 
 
 def _group(index: int, prompt: str, rows: list[dict[str, Any]]) -> ev.Group:
     rollouts = tuple(_completion(index, row) for index, row in enumerate(rows))
     rewards = [item.reward for item in rollouts if item.reward is not None]
-    mean, std = (math.fsum(rewards) / len(rewards) if rewards else None), ev.reward_std(rewards)
+    mean, std = (fmean(rewards) if rewards else None), ev.reward_std(rewards)
     key = hashlib.sha256(prompt.encode("utf-8", "surrogatepass")).hexdigest()[:16]
     return ev.Group(
         index=index, origin="train", example_key=key, prompt_text=prompt, prompt_ids=(),
@@ -302,12 +298,12 @@ def _metrics(groups: Sequence[ev.Group]) -> dict[str, float]:
     stds = [group.reward_std for group in groups if group.reward_std is not None]
     metrics: dict[str, float] = {}
     if means:
-        metrics["reward"] = sum(means) / len(means)
+        metrics["reward"] = fmean(means)
     if stds:
-        metrics["reward_std"] = sum(stds) / len(stds)
-        metrics["frac_reward_zero_std"] = sum(std == 0 for std in stds) / len(stds)
+        metrics["reward_std"] = fmean(stds)
+        metrics["frac_reward_zero_std"] = fmean(std == 0 for std in stds)
     rewards = (reward for group in groups for item in group.rollouts for reward in item.rewards)
     by_name = grouped((item.name, item.value) for item in rewards if item.value is not None)
     for name, values in by_name.items():
-        metrics[f"rewards/{name}/mean"] = sum(values) / len(values)
+        metrics[f"rewards/{name}/mean"] = fmean(values)
     return metrics

@@ -36,9 +36,8 @@ def post_mortem(reader: "StoreReader", run: int) -> v.PostMortem:
     ((last, error),) = reader.rows(select(RUN.c.step, RUN.c.error).where(RUN.c.id == run))
     saved = [item for item in reader.checkpoints(run) if item.exists and item.step <= last]
     checkpoint = max(saved, key=lambda item: item.step, default=None)
-    query = reader.select(Attempt, ATTEMPT).where(ATTEMPT.c.run_id == run)
-    attempts = reader.views(Attempt, query.order_by(ATTEMPT.c.n.desc()).limit(1))
-    attempt = attempts[0] if attempts else None
+    attempts = reader.views(Attempt, ATTEMPT, ATTEMPT.c.run_id == run, order=[ATTEMPT.c.n])
+    attempt = attempts[-1] if attempts else None
     return v.PostMortem(
         run=run,
         last_step=last,

@@ -4,6 +4,7 @@ A process that is killed in the middle leaves the run hidden, and the next purge
 """
 
 import contextlib
+import sqlite3
 from contextlib import closing
 from pathlib import Path
 
@@ -67,20 +68,22 @@ def purge(store: ExperimentStore, run: int) -> int:
         while _delete_rows(store, large, key, run):
             pass
     remove_run_folder(store.path, row.short)
-    with store.transaction() as conn:
-        conn.execute(RUN.delete().where(RUN.c.id == run))
-    named = select(RUN_PARAM.c.value).where(RUN_PARAM.c.path.in_(PATHS))
-    with store.transaction() as conn:
-        values = conn.scalars(named).all()
-    drop_unused(store.path, values)
+    store.execute(RUN.delete().where(RUN.c.id == run))
+    named = store.execute(select(RUN_PARAM.c.value).where(RUN_PARAM.c.path.in_(PATHS)))
+    drop_unused(store.path, (row.value for row in named))
     with closing(open_writer(store.path)) as conn:
         # return free pages to the file system a few at a time
-        while conn.execute("PRAGMA freelist_count").fetchone()[0] > 0:
-            before = conn.execute("PRAGMA freelist_count").fetchone()[0]
+        free = _free_pages(conn)
+        while (before := free) > 0:
             conn.execute("PRAGMA incremental_vacuum(2000)").fetchall()
-            if conn.execute("PRAGMA freelist_count").fetchone()[0] >= before:
+            free = _free_pages(conn)
+            if free >= before:
                 break
     return freed
+
+
+def _free_pages(conn: sqlite3.Connection) -> int:
+    return int(conn.execute("PRAGMA freelist_count").fetchone()[0])
 
 
 def _delete_groups(store: ExperimentStore, run: int) -> int:
@@ -101,18 +104,16 @@ def _delete_groups(store: ExperimentStore, run: int) -> int:
 
 def _rebuild_search(store: ExperimentStore) -> None:
     """Index all texts again: a text that was changed behind its index cannot be taken out of it."""
-    with store.transaction() as conn:
-        for index_name in ("rollout_words", "prompt_words"):
-            index = table(index_name, column(index_name))
-            conn.execute(index.insert().values({index_name: "rebuild"}))
+    for index_name in ("rollout_words", "prompt_words"):
+        index = table(index_name, column(index_name))
+        store.execute(index.insert().values({index_name: "rebuild"}))
 
 
 def _delete_rows(store: ExperimentStore, large: Table, key: str, run: int) -> int:
     """Delete some rows of a table, and return their number."""
     of_run, number = large.c.run_id == run, large.c[key]
     batch = number.in_(select(number).where(of_run).limit(ROWS))
-    with store.transaction() as conn:
-        return int(conn.execute(large.delete().where(of_run, batch)).rowcount)
+    return len(store.execute(large.delete().where(of_run, batch).returning(number)))
 
 
 def folder_size(folder: Path) -> int:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, select
+from sqlalchemy import Executable, Row, select
 
 from grpo_tui.experiments.db.configs import config_hash, config_tree, json_text
 from grpo_tui.experiments.db.machine import host_name, is_alive, process_start
@@ -34,9 +34,8 @@ class RunQueue:
         settings: Mapping[str, Any] | None = None,
     ) -> int:  # fmt: skip
         """Queue a run and return the item's key."""
-        values = _item(config, name, settings or {}, sweep)
-        with self.store.transaction() as conn:
-            return int(conn.execute(QUEUE_ITEM.insert().returning(ITEM.id), values).scalar_one())
+        row = QUEUE_ITEM.insert().values(_item(config, name, settings or {}, sweep))
+        return int(self.store.execute(row.returning(ITEM.id))[0][0])
 
     def sweep(
         self, name: str, axes: Mapping[str, Sequence[Any]], configs: Sequence[tuple[Any, Any]]
@@ -57,12 +56,8 @@ class RunQueue:
                 "axes": {path: list(points) for path, points in axes.items()},
             }  # fmt: skip
             key = conn.execute(SWEEP.insert().returning(SWEEP.c.id), values).scalar_one()
-            items = [
-                _item(config, f"{name}-{number}", settings, key)
-                for number, (settings, config) in enumerate(configs, start=1)
-            ]
-            if items:
-                conn.execute(QUEUE_ITEM.insert(), items)
+            for number, (settings, config) in enumerate(configs, start=1):
+                conn.execute(QUEUE_ITEM.insert(), _item(config, f"{name}-{number}", settings, key))
             return key, True
 
     def take(self, sweep: int | None = None) -> Row[Any] | None:
@@ -89,9 +84,6 @@ class RunQueue:
         changes = {} if run is None else {"run_id": run}
         self._change(item, state=state, note=note, lease_until=0.0, **changes)
 
-    def cancel(self, item: int) -> None:
-        self.finish(item, "cancelled")
-
     def requeue(self, state: str, sweep: int | None = None, item: int | None = None) -> int:
         """Queue items that failed or were skipped once more, and return their number.
 
@@ -104,23 +96,17 @@ class RunQueue:
             items = items.where(ITEM.id == item)
         if state == "skipped":
             items = items.values(run_id=None, note=ANYWAY)
-        with self.store.transaction() as conn:
-            return conn.execute(items.values(state="queued")).rowcount
+        return len(self.store.execute(items.values(state="queued").returning(ITEM.id)))
 
     def repeats(self, item: Row[Any]) -> Row[Any] | None:
         """Return the completed run that a new item of a sweep would repeat, or None."""
         if item.sweep_id is None or item.run_id is not None or item.note == ANYWAY:
             return None
-        return self.finished_run(item.config_hash)
-
-    def finished_run(self, fingerprint: str) -> Row[Any] | None:
-        """Return a completed run of the same configuration, whatever its name, or None."""
-        conditions: tuple[ColumnElement[bool], ...] = (
-            RUN.c.config_hash == fingerprint, RUN.c.status == "completed",
+        query = select(RUN).where(
+            RUN.c.config_hash == item.config_hash, RUN.c.status == "completed",
             RUN.c.deleted_at.is_(None),
         )  # fmt: skip
-        with self.store.transaction() as conn:
-            return conn.execute(select(RUN).where(*conditions).order_by(RUN.c.id.desc())).first()
+        return next(iter(self.store.execute(query.order_by(RUN.c.id.desc()))), None)
 
     def attach(self, item: int, run: int) -> None:
         """Record which run an item became, and add the run to the item's sweep."""
@@ -131,17 +117,17 @@ class RunQueue:
 
     def item(self, item: int) -> Row[Any]:
         """Return an item's row."""
-        with self.store.transaction() as conn:
-            row = conn.execute(select(QUEUE_ITEM).where(ITEM.id == item)).one_or_none()
-        if row is None:
-            raise QueryError(f"there is no queued run {item}")
-        return row
+        return self._row(item, select(QUEUE_ITEM).where(ITEM.id == item))
 
     def _change(self, item: int, **values: Any) -> None:
-        with self.store.transaction() as conn:
-            changed = conn.execute(QUEUE_ITEM.update().where(ITEM.id == item).values(values))
-            if not changed.rowcount:
-                raise QueryError(f"there is no queued run {item}")
+        change = QUEUE_ITEM.update().where(ITEM.id == item).values(values)
+        self._row(item, change.returning(ITEM.id))
+
+    def _row(self, item: int, statement: Executable) -> Row[Any]:
+        rows: Sequence[Row[Any]] = self.store.execute(statement)
+        if not rows:
+            raise QueryError(f"there is no queued run {item}")
+        return rows[0]
 
 
 def _item(config: Any, name: str, settings: Mapping[str, Any], sweep: int | None) -> dict[str, Any]:

@@ -2,12 +2,11 @@
 
 import re
 import time
-from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 from sqlalchemy import ColumnElement, Select, String, func, not_, null, or_, select, type_coerce
 
@@ -48,7 +47,14 @@ from grpo_tui.experiments.errors import (
     RunActiveError,
     RunNotFoundError,
 )
-from grpo_tui.experiments.read.columns import FIELDS, Column, Names, parse_column, parse_columns
+from grpo_tui.experiments.read.columns import (
+    FIELDS,
+    Column,
+    Names,
+    compile_filter,
+    parse_column,
+    parse_columns,
+)
 from grpo_tui.experiments.read.connection import (
     DELETED_SCHEMA,
     Connection,
@@ -56,8 +62,7 @@ from grpo_tui.experiments.read.connection import (
     as_view,
     no_collection,
 )
-from grpo_tui.experiments.read.filters import compile_filter
-from grpo_tui.experiments.read.status import Derived, LifeSigns, derive
+from grpo_tui.experiments.read.status import Derived, derive
 from grpo_tui.experiments.starts import start_step
 
 DEFAULT_METRICS = (
@@ -65,6 +70,7 @@ DEFAULT_METRICS = (
     "entropy", "eval/accuracy", "eval/greedy/accuracy",
 )  # fmt: skip
 MAX_ANCESTORS = 100
+LAST = 2**62  # no step is later
 NO_ANSWER_S = 5.0
 
 PARENT = RUN.alias("parent")
@@ -154,16 +160,11 @@ class StoreReader(Connection):
     def _derive_active(self, waiting: Mapping[int, Spilled]) -> dict[int, Derived]:
         """Derive the true status of each run that is stored as active, or whose end waits."""
         rows = self.rows(
-            self.select(LifeSigns, ATTEMPT, RUN.c.id, RUN.c.status, RUN.c.elapsed, RUN.c.step)
+            select(ATTEMPT, RUN.c.status, RUN.c.elapsed, RUN.c.step)
             .join_from(RUN, ATTEMPT, IS_LAST)
             .where(RUN.c.status.in_(("running", "paused")))
         )
-        statuses = {
-            row.id: derive(
-                row.status, as_view(LifeSigns, row), row.elapsed / row.step if row.step else 0.0
-            )
-            for row in rows
-        }
+        statuses = {row.run_id: derive(row, row) for row in rows}
         statuses |= {run: (spill.status, None) for run, spill in waiting.items() if spill.status}
         self.file.create_function(
             "derived", 2, lambda run, status: statuses.get(run, (status, None))[0]
@@ -175,8 +176,8 @@ class StoreReader(Connection):
         statuses: Mapping[int, Derived], waiting: Mapping[int, Spilled], metrics: Sequence[str],
     ) -> tuple[v.RunSummary, ...]:  # fmt: skip
         keys, labels = [row.key for row in rows], [column.label for column in columns]
-        query = select(RUN_TAG.c.run_id, RUN_TAG.c.tag).where(among(RUN_TAG.c.run_id, keys))
-        tags = grouped(self.rows(query))
+        tag = RUN_TAG.c
+        tags = grouped(self.rows(select(tag.run_id, tag.tag).where(among(tag.run_id, keys))))
         metric_rows = self._metric_rows(keys, metrics)
         parents = self.pairs(
             select(RUN.c.id, PARENT.c.short)
@@ -205,9 +206,8 @@ class StoreReader(Connection):
 
     def _metric_rows(self, runs: Sequence[int], names: Sequence[str]) -> dict[int, dict[str, Any]]:
         """Return the summaries of runs by the metric's name."""
-        keys = self.pairs(
-            select(METRIC_KEY.c.id, METRIC_KEY.c.name).where(METRIC_KEY.c.name.in_(names))
-        )
+        key = METRIC_KEY.c
+        keys = self.pairs(select(key.id, key.name).where(key.name.in_(names)))
         columns = METRIC_SUMMARY.c
         query = self.select(v.MetricSummary, METRIC_SUMMARY, columns.run_id, columns.key_id)
         by_run: dict[int, dict[str, Any]] = {}
@@ -286,8 +286,8 @@ class StoreReader(Connection):
 
     def attempts(self, run: int) -> tuple[v.AttemptView, ...]:
         """Return the attempts at a run, oldest first."""
-        query = self.select(v.AttemptView, ATTEMPT).where(ATTEMPT.c.run_id == run)
-        return self.views(v.AttemptView, query.order_by(ATTEMPT.c.n))
+        of_run = ATTEMPT.c.run_id == run
+        return self.views(v.AttemptView, ATTEMPT, of_run, order=[ATTEMPT.c.n])
 
     # -- resolving names ------------------------------------------------------------------------
 
@@ -378,38 +378,25 @@ class StoreReader(Connection):
         return tuple(self.column(query.order_by(METRIC_KEY.c.id)))
 
     def metric_series(
-        self, run: int, key: str, *, after: int = -1, upto: int | None = None
+        self, run: int, key: str, *, after: int = -1, upto: int = LAST
     ) -> v.MetricSeries:
-        query = _values(run, key).where(METRIC.c.step > after).order_by(METRIC.c.step)
-        if upto is not None:
-            query = query.where(METRIC.c.step <= upto)
-        rows = self.rows(query)
+        beyond = METRIC.c.step.between(after + 1, upto)
+        rows = self.rows(_values(run, key).where(beyond).order_by(METRIC.c.step))
         steps, values = zip(*rows, strict=True) if rows else ((), ())
         return v.MetricSeries(run=run, key=key, steps=steps, values=values)
 
-    def metric_arrays(
-        self, run: int, key: str, *, after: int = -1
-    ) -> "tuple[array[int], array[float]]":
-        """Return the series as packed arrays, in a tenth of the memory."""
-        series = self.metric_series(run, key, after=after)
-        return array("q", series.steps), array("d", series.values)
-
     def value_at(self, run: int, key: str, step: int) -> tuple[float | None, int | None]:
         """Return a metric's last finite value up to a step, and its step."""
-        row = self.row(
-            _values(run, key)
-            .where(METRIC.c.step <= step, METRIC.c.value.is_not(None))
-            .order_by(METRIC.c.step.desc())
-            .limit(1)
-        )
+        finite = (METRIC.c.step <= step, METRIC.c.value.is_not(None))
+        query = _values(run, key).where(*finite).order_by(METRIC.c.step.desc())
+        row = self.row(query.limit(1))
         return (row.value, row.step) if row else (None, None)
 
     def step_within(self, run: int, axis: str, limit: float) -> int | None:
         """Return the last step within a number of tokens, or of seconds excluding pauses."""
         amount = {"tokens": STEP.c.tokens, "wall": STEP.c.elapsed}[axis]
         query = select(func.max(STEP.c.step)).where(*_of_run(STEP, run), amount <= limit)
-        last: int | None = self.value(query)
-        return last
+        return cast("int | None", self.value(query))
 
     def last_metric_step(self, run: int) -> int:
         """Return the last step of any metric; evaluations may follow the last finished step."""
@@ -421,39 +408,32 @@ class StoreReader(Connection):
         last = func.max(UPDATE_PASS.c["pass"])
         return int(self.value(select(last).where(UPDATE_PASS.c.run_id == run)) or 0)
 
-    def steps(
-        self, run: int, *, after: int = -1, upto: int | None = None
-    ) -> tuple[v.StepView, ...]:
+    def steps(self, run: int, *, after: int = -1, upto: int = LAST) -> tuple[v.StepView, ...]:
         """Return the finished steps beyond `after`."""
-        query = self.select(v.StepView, STEP).where(*_of_run(STEP, run), STEP.c.step > after)
-        if upto is not None:
-            query = query.where(STEP.c.step <= upto)
-        return self.views(v.StepView, query.order_by(STEP.c.step))
+        where = (*_of_run(STEP, run), STEP.c.step.between(after + 1, upto))
+        return self.views(v.StepView, STEP, *where, order=[STEP.c.step])
 
     def work(
         self, run: int, *, after: int = -1
     ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]:
         """Return the steps beyond `after` with cumulative tokens and seconds excluding pauses."""
-        elapsed = func.coalesce(STEP.c.elapsed, 0.0)
-        rows = self.rows(
-            select(STEP.c.step, STEP.c.tokens, elapsed)
-            .where(*_of_run(STEP, run), STEP.c.step > after)
-            .order_by(STEP.c.step)
-        )
+        query = select(STEP.c.step, STEP.c.tokens, func.coalesce(STEP.c.elapsed, 0.0))
+        beyond = (*_of_run(STEP, run), STEP.c.step > after)
+        rows = self.rows(query.where(*beyond).order_by(STEP.c.step))
         steps, tokens, times = zip(*rows, strict=True) if rows else ((), (), ())
         return steps, tokens, times
 
     def passes(self, run: int, step: int) -> tuple[ev.PassFinished, ...]:
-        query = self.select(ev.PassFinished, UPDATE_PASS, index="pass").where(
-            *_of_run(UPDATE_PASS, run), UPDATE_PASS.c.step == step
-        )
-        return self.views(ev.PassFinished, query.order_by(UPDATE_PASS.c.seq))
+        of_step = (*_of_run(UPDATE_PASS, run), UPDATE_PASS.c.step == step)
+        order = [UPDATE_PASS.c.seq]
+        return self.views(ev.PassFinished, UPDATE_PASS, *of_step, order=order, index="pass")
 
     def alerts(self, run: int) -> tuple[v.AlertView, ...]:
         """Return the alerts of a run, latest first."""
-        query = self.select(v.AlertView, ALERT, group="group_index", step="last_step")
-        query = query.where(ALERT.c.run_id == run)
-        return self.views(v.AlertView, query.order_by(ALERT.c.last_step.desc(), ALERT.c.id.desc()))
+        return self.views(
+            v.AlertView, ALERT, ALERT.c.run_id == run, group="group_index", step="last_step",
+            order=[ALERT.c.last_step.desc(), ALERT.c.id.desc()],
+        )  # fmt: skip
 
     def muted_alerts(self, run: int) -> frozenset[str]:
         query = select(ALERT.c.rule).where(ALERT.c.run_id == run, ALERT.c.muted)
@@ -461,32 +441,28 @@ class StoreReader(Connection):
 
     def evaluations(self, run: int, *, rows: bool = False) -> tuple[v.EvaluationView, ...]:
         """Return the held-out evaluations of a run, oldest first."""
-        query = self.select(v.EvaluationView, EVALUATION).where(*_of_run(EVALUATION, run))
-        evaluations = self.views(v.EvaluationView, query.order_by(EVALUATION.c.seq))
-        return tuple(map(self._with_samples, evaluations)) if rows else evaluations
+        of_run = _of_run(EVALUATION, run)
+        views = self.views(v.EvaluationView, EVALUATION, *of_run, order=[EVALUATION.c.seq])
+        return tuple(map(self._with_samples, views)) if rows else views
 
     def evaluation(self, evaluation: int) -> v.EvaluationView:
-        query = self.select(v.EvaluationView, EVALUATION).where(EVALUATION.c.id == evaluation)
-        for view in self.views(v.EvaluationView, query):
+        for view in self.views(v.EvaluationView, EVALUATION, EVALUATION.c.id == evaluation):
             return self._with_samples(view)
         raise NothingStoredError(f"evaluation {evaluation} is not in the store")
 
     def _with_samples(self, view: v.EvaluationView) -> v.EvaluationView:
-        return replace(view, rows=self.evaluation_samples(view.key, view.metrics))
-
-    def evaluation_samples(
-        self, evaluation: int, metrics: Mapping[str, float]
-    ) -> tuple[ev.EvaluationSample, ...]:
-        """Return the rows of an evaluation; older files have 0 right where nothing was judged."""
-        query = self.select(ev.EvaluationSample, EVALUATION_SAMPLE)
-        query = query.where(EVALUATION_SAMPLE.c.evaluation_id == evaluation)
-        rows = self.views(ev.EvaluationSample, query.order_by(EVALUATION_SAMPLE.c.position))
-        return tuple(
+        """Add the rows of an evaluation; older files have 0 right where nothing was judged."""
+        columns = EVALUATION_SAMPLE.c
+        samples = self.views(
+            ev.EvaluationSample, EVALUATION_SAMPLE, columns.evaluation_id == view.key,
+            order=[columns.position],
+        )  # fmt: skip
+        return replace(view, rows=tuple(
             replace(row, correct=None)
-            if row.correct == 0 and not _is_judged(row.example_key, metrics)
+            if row.correct == 0 and not _is_judged(row.example_key, view.metrics)
             else row
-            for row in rows
-        )
+            for row in samples
+        ))  # fmt: skip
 
     def checkpoints(self, run: int) -> tuple[v.CheckpointView, ...]:
         """Return a run's saved checkpoints, oldest first, including those of hidden attempts."""
@@ -543,8 +519,8 @@ class StoreReader(Connection):
 
     def of_example(self, run: int, example_key: str) -> tuple[v.GroupView, ...]:
         """Return the groups of one example, oldest first, without rollouts."""
-        query = self._groups_of(run).where(GROUP.example_key == example_key)
-        return self.views(v.GroupView, query.order_by(GROUP.step, GROUP.seq))
+        of_example = (*_of_run(ROLLOUT_GROUP, run), GROUP.example_key == example_key)
+        return self.views(v.GroupView, ROLLOUT_GROUP, *of_example, order=[GROUP.step, GROUP.seq])
 
     def scores(self, run: int) -> dict[str, dict[str, tuple[float | None, ...]]]:
         """Return each function's scores of the newest answers to each training problem."""
@@ -577,8 +553,8 @@ class StoreReader(Connection):
 
     def pinned(self, run: int) -> tuple[v.PinnedPrompt, ...]:
         """Return the pinned prompts of a run, in the order they were pinned."""
-        query = self._groups_of(run).where(GROUP.origin == "pinned")
-        groups = self.views(v.GroupView, query.order_by(GROUP.step, GROUP.idx))
+        where = (*_of_run(ROLLOUT_GROUP, run), GROUP.origin == "pinned")
+        groups = self.views(v.GroupView, ROLLOUT_GROUP, *where, order=[GROUP.step, GROUP.idx])
         return tuple(
             v.PinnedPrompt(
                 example_key=views[0].example_key, prompt_hash=key,

@@ -83,7 +83,7 @@ def _other_events(reader: "StoreReader", _: int, keys: Sequence[int]) -> Recorde
     columns = EVENT.c
     query = select(columns.seq, columns.at, columns.payload).where(columns.id.in_(keys))
     for seq, at, event in reader.rows(query):
-        yield v.RecordedEvent(seq=seq, at=at, event=event)
+        yield v.RecordedEvent(seq, at, event)
 
 
 def _steps(reader: "StoreReader", run: int, keys: Sequence[int]) -> Recorded:
@@ -95,28 +95,27 @@ def _steps(reader: "StoreReader", run: int, keys: Sequence[int]) -> Recorded:
         values = reader.pairs(select(metric.key_id, metric.value).where(*of_step))
         metrics = {names[key]: values.get(key, math.nan) for key in row.reported}
         event = as_view(ev.StepFinished, row, metrics=metrics)
-        yield v.RecordedEvent(seq=row.seq, at=row.at, event=event)
+        yield v.RecordedEvent(row.seq, row.at, event)
 
 
 def _passes(reader: "StoreReader", _: int, keys: Sequence[int]) -> Recorded:
     query = reader.select(ev.PassFinished, UPDATE_PASS, UPDATE_PASS.c.seq, index="pass")
     for row in reader.rows(query.where(UPDATE_PASS.c.id.in_(keys))):
-        yield v.RecordedEvent(seq=row.seq, at=None, event=as_view(ev.PassFinished, row))
+        yield v.RecordedEvent(row.seq, 0.0, as_view(ev.PassFinished, row))
 
 
 def _evaluations(reader: "StoreReader", _: int, keys: Sequence[int]) -> Recorded:
     columns = EVALUATION.c
-    query = reader.select(ev.EvaluationFinished, EVALUATION, columns.id, columns.seq, columns.at)
-    for row in reader.rows(query.where(columns.id.in_(keys))):
-        samples = reader.evaluation_samples(row.id, row.metrics)
-        event = as_view(ev.EvaluationFinished, row, rows=samples)
-        yield v.RecordedEvent(seq=row.seq, at=row.at, event=event)
+    query = select(columns.id, columns.seq, columns.at).where(columns.id.in_(keys))
+    for key, seq, at in reader.rows(query):
+        event = _as(ev.EvaluationFinished, reader.evaluation(key))
+        yield v.RecordedEvent(seq, at, event)
 
 
 def _groups(reader: "StoreReader", run: int, keys: Sequence[int]) -> Recorded:
     for seq, _, view, blob in _with_blobs(reader, run, keys):
         event = ev.GroupScored(step=view.step, group=_group(view, blob))
-        yield v.RecordedEvent(seq=seq, at=None, event=event)
+        yield v.RecordedEvent(seq, 0.0, event)
 
 
 def _tokens(reader: "StoreReader", run: int, keys: Sequence[int]) -> Recorded:
@@ -126,7 +125,7 @@ def _tokens(reader: "StoreReader", run: int, keys: Sequence[int]) -> Recorded:
             step=view.step, group=view.index, origin=view.origin,
             numbers=tuple(_numbers(item, by_index.get(item.index)) for item in view.rollouts),
         )  # fmt: skip
-        yield v.RecordedEvent(seq=seq, at=None, event=event)
+        yield v.RecordedEvent(seq, 0.0, event)
 
 
 # what reads the events back, by the column of their sequence number in the run's record

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from sqlalchemy import (
     ColumnElement,
     LargeBinary,
+    Select,
     String,
     cast,
     column,
@@ -181,9 +182,12 @@ def searching(
     for value, stored in ((step, GROUP.step), (group, GROUP.idx), (origin or None, GROUP.origin)):
         if value is not None:
             conditions.append(stored == value)
-    pages = _sorted if sort != "newest" else _newest
-    interrupts, count = reader.interrupts, 0
-    for rows in pages(reader, query, run, conditions, before, SORTS[sort]):
+    hits, interrupts, count = HITS.where(*conditions), reader.interrupts, 0
+    if sort == "newest":
+        pages = _newest(reader, query, run, hits, before)
+    else:
+        pages = _sorted(reader, query, run, hits, SORTS[sort])
+    for rows in pages:
         for row in rows:
             if reader.interrupts != interrupts:
                 raise InterruptedError("the search was stopped")
@@ -198,9 +202,8 @@ def searching(
 
 
 def _newest(
-    reader: "StoreReader", query: Query, run: int | None, conditions: Sequence[Any],
-    before: int | None, _: str,
-) -> Iterator[Sequence[Any]]:  # fmt: skip
+    reader: "StoreReader", query: Query, run: int | None, hits: Select[Any], before: int | None
+) -> Iterator[Sequence[Any]]:
     """Read what may match in growing pages, newest first."""
     bounds = select(func.min(ANSWER.id), func.max(ANSWER.id))
     if run is not None:
@@ -213,18 +216,13 @@ def _newest(
     while high >= low:
         bottom = max(low, high - size + 1)
         likely = query.indexed(bottom, high) if in_index else query.likely
-        page = HITS.where(*conditions, ANSWER.id.between(bottom, high), likely)
+        page = hits.where(ANSWER.id.between(bottom, high), likely)
         yield reader.rows(page.order_by(ANSWER.id.desc()))
         high, size = bottom - 1, 8 * size if in_index else PAGE
 
 
 def _sorted(
-    reader: "StoreReader",
-    query: Query,
-    run: int | None,
-    conditions: Sequence[Any],
-    _: int | None,
-    name: str,
+    reader: "StoreReader", query: Query, run: int | None, hits: Select[Any], name: str
 ) -> Iterator[Sequence[Any]]:
     """Read what may match in pages by descending value; those without one come last."""
     keys = select(ANSWER.id).where(ANSWER.run_id == run)
@@ -234,7 +232,7 @@ def _sorted(
     numbers = reader.column(keys.order_by(*order))
     for start in range(0, len(numbers), PAGE):
         page = among(ANSWER.id, numbers[start : start + PAGE])
-        yield reader.rows(HITS.where(*conditions, query.likely, page).order_by(*order))
+        yield reader.rows(hits.where(query.likely, page).order_by(*order))
 
 
 def _hit(row: Any, query: Query) -> SearchHit | None:

@@ -3,7 +3,7 @@
 import os
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import (
     Column,
     Connection,
+    Executable,
     NullPool,
     Row,
     create_engine,
@@ -59,8 +60,7 @@ from grpo_tui.experiments.errors import (
     StoreReadOnlyError,
     StoreUnusableError,
 )
-from grpo_tui.experiments.read.connection import as_view
-from grpo_tui.experiments.read.status import LifeSigns, derive
+from grpo_tui.experiments.read.status import derive
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.values import ACTIVE
 
@@ -76,13 +76,6 @@ def refuse_waiting(store: Path, run: str) -> None:
             f"run {run} is not deleted: {waiting}; they are taken into the store when it can "
             "be written, or remove the file first"
         )
-
-
-def refuse_long_tags(tags: Iterable[str]) -> None:
-    """Refuse a tag that no list could show."""
-    for tag in tags:
-        if len(tag) > LONGEST_NAME:
-            raise QueryError(f"a tag has at most {LONGEST_NAME} characters, got {quoted(tag)}")
 
 
 class ExperimentStore:
@@ -124,6 +117,12 @@ class ExperimentStore:
         with self._engine.begin() as conn:
             yield conn
 
+    def execute(self, statement: Executable) -> Sequence[Any]:
+        """Execute one statement in a transaction of its own, and return its rows."""
+        with self.transaction() as conn:
+            result = conn.execute(statement)
+            return result.all() if result.returns_rows else ()
+
     # -- runs -----------------------------------------------------------------------------------
 
     def create_run(
@@ -158,8 +157,7 @@ class ExperimentStore:
             return reader.resolve(run).key
 
     def has_uid(self, uid: str) -> bool:
-        with self.transaction() as conn:
-            return _exists(conn, RUN.c.uid, uid)
+        return bool(self.execute(select(RUN.c.id).where(RUN.c.uid == uid)))
 
     def run_row(self, run: int) -> Row[Any]:
         """Return the run's row, of a deleted run too."""
@@ -228,13 +226,10 @@ class ExperimentStore:
                 raise QueryError(f"{other} is already called {quoted(name)}; choose another name")
             _set(conn, run, name=name)
 
-    def set_note(self, run: int, note: str) -> None:
+    def change(self, run: int, **values: Any) -> None:
+        """Change columns of the run, such as `note` and `archived`."""
         with self.transaction() as conn:
-            _set(conn, run, note=note)
-
-    def set_archived(self, run: int, archived: bool) -> None:
-        with self.transaction() as conn:
-            _set(conn, run, archived=archived)
+            _set(conn, run, **values)
 
     def delete(self, runs: Iterable[int]) -> None:
         """Hide runs until they are purged; refuse all if one is active."""
@@ -254,26 +249,24 @@ class ExperimentStore:
         """Bring back the runs that were deleted last, and return their names."""
         last = select(func.max(RUN.c.deleted_at)).where(*CAN_RETURN).scalar_subquery()
         deleted = RUN.update().where(*CAN_RETURN, RUN.c.deleted_at == last)
-        with self.transaction() as conn:
-            return tuple(conn.scalars(deleted.values(deleted_at=None).returning(RUN.c.name)))
+        return _first(self.execute(deleted.values(deleted_at=None).returning(RUN.c.name)))
 
     def deleted(self) -> tuple[int, ...]:
         """Return the runs that are to be purged."""
-        with self.transaction() as conn:
-            return tuple(conn.scalars(select(RUN.c.id).where(RUN.c.deleted_at.is_not(None))))
+        return _first(self.execute(select(RUN.c.id).where(RUN.c.deleted_at.is_not(None))))
 
     def begin_purge(self, run: int) -> None:
         """Hide a run for good: what was removed of it cannot be brought back."""
         deleted_at = func.coalesce(RUN.c.deleted_at, now_iso())
-        with self.transaction() as conn:
-            conn.execute(
-                RUN.update().where(RUN.c.id == run).values(deleted_at=deleted_at, purging=True)
-            )
+        row = RUN.update().where(RUN.c.id == run)
+        self.execute(row.values(deleted_at=deleted_at, purging=True))
 
     def tag(self, run: int, add: Iterable[str] = (), remove: Iterable[str] = ()) -> None:
-        refuse_long_tags(add)
         removed = set(remove)
         added = {tag.strip() for tag in add if tag.strip()} - removed
+        for tag in added:
+            if len(tag) > LONGEST_NAME:
+                raise QueryError(f"a tag has at most {LONGEST_NAME} characters, got {quoted(tag)}")
         with self.transaction() as conn:
             _run(conn, run)
             old = (RUN_TAG.c.run_id == run, RUN_TAG.c.tag.in_(removed | added))
@@ -282,9 +275,8 @@ class ExperimentStore:
 
     def mute(self, run: int, rule: str, muted: bool = True) -> None:
         alert = ALERT.update().where(ALERT.c.run_id == run, ALERT.c.rule == rule)
-        with self.transaction() as conn:
-            if not conn.execute(alert.values(muted=muted)).rowcount:
-                raise NothingStoredError(f"the run has no alert {rule!r}")
+        if not self.execute(alert.values(muted=muted).returning(ALERT.c.id)):
+            raise NothingStoredError(f"the run has no alert {rule!r}")
 
     # -- viewers and requests -------------------------------------------------------------------
 
@@ -310,8 +302,12 @@ class ExperimentStore:
             run_id=run, lease_until=time.time() + seconds, version=-1, updated_at=0, board={}
         )
         until = func.max(RUN_LIVE.c.lease_until, row.excluded.lease_until)
-        with self.transaction() as conn:
-            conn.execute(row.on_conflict_do_update(set_={"lease_until": until}))
+        self.execute(row.on_conflict_do_update(set_={"lease_until": until}))
+
+
+def _first(rows: Sequence[Any]) -> tuple[Any, ...]:
+    """The first column of rows."""
+    return tuple(row[0] for row in rows)
 
 
 def _of_config(tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -359,9 +355,7 @@ def _run(conn: Connection, run: int, *, deleted: bool = False) -> Row[Any]:
 def _status(conn: Connection, run: Row[Any]) -> str:
     """Return the true status of a run."""
     last = select(ATTEMPT).where(ATTEMPT.c.run_id == run.id).order_by(ATTEMPT.c.n.desc()).limit(1)
-    attempt = conn.execute(last).one_or_none()
-    signs = as_view(LifeSigns, attempt) if attempt else None
-    return derive(run.status, signs, run.elapsed / run.step if run.step else 0.0)[0]
+    return derive(run, conn.execute(last).one_or_none())[0]
 
 
 def _hide(conn: Connection, run: int, number: int, from_step: int) -> None:

@@ -95,14 +95,15 @@ class MetricSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """A row of the list of runs; `key` is the database's, `id` is for people."""
+    """A row of the list of runs; `key` is the database's, `id` is for people.
 
-    key: int
+    The fields up to `bytes` are the columns of an export.
+    """
+
     id: str
     uid: str
     name: str
     status: Status
-    status_since: str | None
     model: str
     task: str
     recipe: str
@@ -114,20 +115,22 @@ class RunSummary:
     created_at: str
     started_at: str | None
     ended_at: str | None
-    heartbeat: str | None
-    host: str
     device: str
     dataset_fingerprint: str
     code_version: str
-    error: str
-    note: str
     tags: tuple[str, ...]
+    note: str
+    error: str
     archived: bool
     parent: str | None
     sweep: str | None
-    sweep_id: int | None = None
     attempts: int
     bytes: int
+    key: int
+    status_since: str | None
+    heartbeat: str | None
+    host: str
+    sweep_id: int | None = None
     config_hash: str
     waiting: str = ""  # which events of the run are not in the store yet
     metrics: Mapping[str, MetricSummary] = field(default_factory=dict)
@@ -284,12 +287,12 @@ class SearchHit:
     reward: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class RecordedEvent:
-    """A recorded event and its place in the recording order."""
+    """An event, its place in the recording order, and when it was recorded; 0 if unknown."""
 
     seq: int
-    at: float | None
+    at: float
     event: Event
 
 

@@ -361,4 +361,4 @@ class ReplayFeed:
             for stored in page:
                 last = stored.seq
                 if not isinstance(stored.event, ev.TokensScored | ev.RunPaused | ev.RunResumed):
-                    yield stored.at, stored.event
+                    yield stored.at or None, stored.event

@@ -31,7 +31,7 @@ def snapshot_of(reader: "StoreReader", run: int, step: int) -> Snapshot:
 
     state = RunState(Head())
     for record in events_of_step(reader, run, step):
-        state.apply(record.event, record.at)
+        state.apply(record.event, record.at or None)
     return replace(state.snapshot(), status="running", step=step, series={})
 
 
@@ -184,7 +184,7 @@ class StoreFeed:
                 reader, self.run, last, limit=PAGE, groups_from=groups_from, tokens=False
             )
             for record in page:
-                self._facts.put((record.at, record.event))
+                self._facts.put((record.at or None, record.event))
                 last = record.seq
             if not page:
                 break

@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 from grpo_tui.app.health.checks import Check, Level, gib
-from grpo_tui.experiments.db.connection import open_reader, sqlite_warnings
+from grpo_tui.experiments.db.connection import open_reader
 from grpo_tui.experiments.db.machine import network_file_system
 from grpo_tui.experiments.db.migrations import too_new, version
 from grpo_tui.experiments.db.paths import runs_folder, store_path
@@ -124,13 +124,6 @@ def used(path: Path) -> Check:
 
 
 def sqlite() -> Check:
-    """Report the SQLite library and its known bugs that can damage a file."""
-    bugs = sqlite_warnings()
-    return Check(
-        area="Store",
-        name="SQLite",
-        result="; ".join(bugs) or sqlite3.sqlite_version,
-        level=Level.WARNING if bugs else Level.FINE,
-        remedy="A newer Python brings a newer SQLite." if bugs else "",
-        numbers={"version": sqlite3.sqlite_version},
-    )
+    """Report the SQLite library."""
+    version = sqlite3.sqlite_version
+    return Check(area="Store", name="SQLite", result=version, numbers={"version": version})

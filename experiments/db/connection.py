@@ -16,20 +16,6 @@ if TYPE_CHECKING:
 
 APPLICATION_ID = 0x47525054
 
-# First affected and first fixed version of SQLite's corruption bugs that our use can meet. Not the
-# WAL-reset bug: `StoreFile.checkpoint` keeps clear of it.
-KNOWN_BUGS = (((3, 35, 0), (3, 35, 5), "defects in DROP COLUMN and UPSERT"),)
-
-
-def sqlite_warnings(version: tuple[int, int, int] = sqlite3.sqlite_version_info) -> tuple[str, ...]:
-    """Describe the known corruption bugs of this SQLite version."""
-    return tuple(
-        f"SQLite {'.'.join(map(str, version))} has {defect}; "
-        f"{'.'.join(map(str, fixed))} and later do not"
-        for first, fixed, defect in KNOWN_BUGS
-        if first <= version < fixed
-    )
-
 
 def open_writer(path: Path, *, create: bool = False) -> sqlite3.Connection:
     """Open for writing, without automatic checkpoints: a recorder makes them."""
@@ -44,6 +30,7 @@ def open_writer(path: Path, *, create: bool = False) -> sqlite3.Connection:
     try:
         _check(conn, path)
         remote = network_file_system(path.parent)
+        conn.execute("PRAGMA journal_size_limit = 0")  # the log is cut when it is started again
         conn.execute("PRAGMA auto_vacuum = INCREMENTAL")  # takes effect only in an empty file
         conn.execute(f"PRAGMA journal_mode = {'DELETE' if remote else 'WAL'}")
         conn.execute("PRAGMA synchronous = NORMAL")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from sqlalchemy import Table, UniqueConstraint
 
+from grpo_tui.experiments.db.migrations import version as schema_version
 from grpo_tui.experiments.db.tables import CURRENT, MIGRATIONS, RUN, SEARCH
 from grpo_tui.experiments.errors import StoreUnusableError
 
@@ -23,7 +24,7 @@ ADDED = re.compile(
 def check_schema(conn: sqlite3.Connection, path: Path) -> int:
     """Return a file's version; refuse one whose schema is not ours, by name of what differs."""
     try:
-        version = int(conn.execute("PRAGMA user_version").fetchone()[0])
+        version = schema_version(conn)
         differences = list(_differences(conn, version)) if version else []
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
         raise StoreUnusableError(
@@ -51,20 +52,16 @@ def _differences(conn: sqlite3.Connection, version: int) -> Iterator[str]:
     for name, (kind, table, _) in stored.items():
         if kind == "trigger" and table in tables:
             yield f"there is a trigger {name} on {table}"
+    for name in sorted(tables - stored.keys() - later):
+        yield f"{name} is missing"
     for sql, name in SEARCH_TABLES:
-        if name not in stored:
-            if name not in later:
-                yield f"{name} is missing"
-        elif _unspaced(stored[name][2]) != _unspaced(sql):
+        if name in stored and _unspaced(stored[name][2]) != _unspaced(sql):
             yield f"{name} is no full-text index of ours"
     for name, declared in RUN.metadata.tables.items():
         kind, _, sql = stored.get(name, ("", "", ""))
-        if not kind:
-            if name not in later:
-                yield f"{name} is missing"
-        elif kind != "table" or sql.upper().startswith("CREATE VIRTUAL"):
+        if kind not in ("table", "") or sql.upper().startswith("CREATE VIRTUAL"):
             yield f"{name} is a {'virtual table' if kind == 'table' else kind}"
-        else:
+        elif kind:
             if re.search(r"\bCHECK\s*\(", sql, re.IGNORECASE):
                 yield f"{name} has a check"
             yield from _columns(conn, declared, version, later)
@@ -89,10 +86,8 @@ def _columns(
             yield f"{table}.{column.name} is missing"
     for _, name, _, required, default, key, hidden in stored.values():
         full_name = f"{table}.{name}"
-        if hidden:
+        if hidden or (default is not None and "(" in default):
             yield f"{full_name} is computed"
-        elif default is not None and "(" in default:
-            yield f"{full_name} has a computed default"
         elif name not in ours:
             if required and default is None and version <= CURRENT:
                 yield f"{full_name} is not ours, and required"
@@ -103,12 +98,10 @@ def _columns(
 def _indices(conn: sqlite3.Connection, declared: Table, version: int) -> Iterator[str]:
     """What differs in the unique indices, and those that compute; others only cost time."""
     table = declared.name
-    ours = {
-        frozenset(column.name for column in item.columns)
-        for item in declared.constraints
-        if isinstance(item, UniqueConstraint)
-    }
-    ours |= {frozenset(c.name for c in item.columns) for item in declared.indexes if item.unique}
+    constraints = (c for c in declared.constraints if isinstance(c, UniqueConstraint))
+    indices = (index for index in declared.indexes if index.unique)
+    ours = {frozenset(item.columns.keys()) for item in constraints}
+    ours |= {frozenset(item.columns.keys()) for item in indices}
     conditions = {
         index.name
         for index in declared.indexes

@@ -58,9 +58,10 @@ unescape = _STORED.unescape
 
 
 def escape(text: str) -> str:
-    """Escape text for the store; `unescape` restores it exactly."""
-    plain = text.isascii() and "\0" not in text and "\\" not in text  # most texts, in a tenth
-    return text if plain else _STORED.escape(text)
+    """Escape text for the store; `unescape` restores it exactly. NULL stays NULL."""
+    if not text or (text.isascii() and "\0" not in text and "\\" not in text):
+        return text
+    return _STORED.escape(text)
 
 
 class _Visible(dict[int, str]):

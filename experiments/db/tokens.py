@@ -9,7 +9,7 @@ they stay float32.
 import json
 import sqlite3
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from itertools import chain, count, takewhile, zip_longest
@@ -52,41 +52,35 @@ def encode(prompt_ids: Sequence[int], rows: Sequence[TokenRow]) -> bytes:
         "old": [int(bool(row.old)) for row in rows],
         "passes": [len(row.passes) for row in rows],
     }
-    planes = [
-        _planes(np.array(prompt_ids, np.int32)),
-        _planes(_joined([row.ids for row in rows], np.int32)),
-        _planes(_joined([_rises(row.ends) for row in rows], np.int32)),
-        _planes(all_old := _joined([row.old for row in rows], np.float32)),
+    olds = [np.array(row.old, np.float32) for row in rows]
+    arrays = [
+        np.array(prompt_ids, np.int32),
+        _joined([row.ids for row in rows], np.int32),
+        _joined([_rises(row.ends) for row in rows], np.int32),
+        np.concatenate(olds) if olds else np.array([], np.float32),
     ]
-    later = [name for name in LATER if any(getattr(row, name) for row in rows)]
-    columns = _plain(rows, FIELDS) | _numbered(rows, PASSES)
-    columns |= _plain(rows, later) | _numbered(rows, BY_PASS)
     if any(row.updates for row in rows):
         header["updates"] = [[asdict(totals) for totals in row.updates] for row in rows]
-    for name, values in columns.items():
-        olds = [row.old for row, numbers in zip(rows, values, strict=True) if numbers]
-        old = None
-        if all(olds):
-            old = all_old if len(olds) == len(rows) else _joined(olds, np.float32)
+    for name, values in _columns(rows).items():
+        present = [int(bool(numbers)) for numbers in values]
+        bases = [old for old, here in zip(olds, present, strict=True) if here]
+        old = np.concatenate(bases) if bases and all(map(len, bases)) else None
         kind, array = _pack(name, _joined(values, np.float64), old)
-        header[name] = [kind, *(int(bool(numbers)) for numbers in values)] if array.size else [0]
-        planes.append(_planes(array))
+        header[name] = [kind, *present] if array.size else [0]
+        arrays.append(array)
     head = json.dumps(header, separators=(",", ":")).encode()
-    return zlib.compress(len(head).to_bytes(4, "little") + head + b"".join(planes), 1)
+    planes = b"".join(map(_planes, arrays))
+    return zlib.compress(len(head).to_bytes(4, "little") + head + planes, 1)
 
 
-def _plain(rows: Sequence[TokenRow], names: Iterable[str]) -> Columns:
-    return {name: [getattr(row, name) for row in rows] for name in names}
-
-
-def _numbered(rows: Sequence[TokenRow], names: Mapping[str, str]) -> Columns:
+def _columns(rows: Sequence[TokenRow]) -> Columns:
+    later = [name for name in LATER if any(getattr(row, name) for row in rows)]
     columns: Columns = {}
-    for name, field in names.items():
-        arrays = [getattr(row, field) for row in rows]
-        columns |= {
-            f"{name}{number}": list(values)
-            for number, values in enumerate(zip_longest(*arrays, fillvalue=()))
-        }
+    for names, numbered in ((FIELDS, PASSES), (later, BY_PASS)):
+        columns |= {name: [getattr(row, name) for row in rows] for name in names}
+        for name, field in numbered.items():
+            by_number = zip_longest(*(getattr(row, field) for row in rows), fillvalue=())
+            columns |= {f"{name}{number}": list(item) for number, item in enumerate(by_number)}
     return columns
 
 
@@ -135,27 +129,22 @@ def decode(blob: bytes, codec: int = CODEC) -> tuple[tuple[int, ...], tuple[Toke
     ids = planes.read(np.int32, lengths)
     rises = planes.read(np.int32, np.multiply(lengths, header.pop("ends")))
     olds = planes.read(np.float32, np.multiply(lengths, header.pop("old")))
-    columns = {}
+    columns: dict[str, list[Any]] = {}
     for name, (kind, *present) in header.items():  # in the order of their planes
-        if kind:
-            dtype = np.float32 if kind == 2 else np.float16
-            columns[name] = planes.read(dtype, np.multiply(lengths, present))
+        dtype = np.float32 if kind == 2 else np.float16
+        values = planes.read(dtype, np.multiply(lengths, present or 0))
         if kind == 1:
-            columns[name] = [
-                values.astype(np.float64) + old if values.size else values
-                for values, old in zip(columns[name], olds, strict=True)
+            values = [
+                numbers.astype(np.float64) + old if numbers.size else numbers
+                for numbers, old in zip(values, olds, strict=True)
             ]
+        elif name == "mask":
+            values = [numbers.astype(int) for numbers in values]
+        columns[name] = list(map(_tuple, values))
 
     def numbered(name: str, row: int) -> Iterator[tuple[float, ...]]:
-        for number in takewhile(lambda number: f"{name}{number}" in header, count()):
-            yield _tuple(columns[f"{name}{number}"][row]) if f"{name}{number}" in columns else ()
-
-    def fields(row: int) -> dict[str, Any]:
-        values = {name: _tuple(columns[name][row]) for name in (*FIELDS, *LATER) if name in columns}
-        values["mask"] = tuple(map(int, values.get("mask", ())))
-        for name in BY_PASS:
-            values[name] = tuple(filter(None, numbered(name, row)))
-        return {"sampler": ()} | values
+        names = takewhile(columns.__contains__, (f"{name}{number}" for number in count()))
+        return (columns[column][row] for column in names)
 
     return _tuple(prompt), tuple(
         TokenRow(
@@ -165,7 +154,9 @@ def decode(blob: bytes, codec: int = CODEC) -> tuple[tuple[int, ...], tuple[Toke
             old=_tuple(olds[row]),
             passes=tuple(numbered("pass", row))[: passes[row]],
             updates=tuple(UpdateTotals(**totals) for totals in updates[row]),
-            **fields(row),
+            entropies=tuple(filter(None, numbered("entropies", row))),
+            values=tuple(filter(None, numbered("values", row))),
+            **{name: columns[name][row] for name in (*FIELDS, *LATER) if name in columns},
         )
         for row, number in enumerate(index)
     )

@@ -25,6 +25,7 @@ from grpo_tui.experiments.values import Status, UnreadableFloat, UnreadableInt
 Convert = Callable[[Any], Any]
 MAX_CHARS = 80  # characters of a stored value
 YEAR_10000 = 253_402_300_800  # in seconds
+compact = json.JSONEncoder(separators=(",", ":")).encode
 STATUSES = frozenset(get_args(Status))
 
 
@@ -77,14 +78,23 @@ def any_text(data: bytes) -> str:
 class Readable:
     """Reads a column; subclasses say what is readable, and what is read for other values."""
 
-    cache_ok = True
+    write: Convert | None = None
 
     def __init__(self, column: str = "", **options: Any) -> None:  # SQLAlchemy copies by these
         super().__init__(**options)
         self.column = column  # table.column
 
+    def convert(self, stored: Any) -> Any:
+        raise NotImplementedError
+
     def replacement(self, stored: Any) -> Any:
         raise NotImplementedError
+
+    def bind_processor(self, dialect: Any) -> Convert | None:  # noqa: ARG002
+        return self.write
+
+    def result_processor(self, dialect: Any, coltype: Any) -> Convert:  # noqa: ARG002
+        return self.convert
 
     def damaged(self, stored: Any) -> Any:
         """Report a value that cannot be read, and return what stands for it."""
@@ -94,107 +104,75 @@ class Readable:
 
 
 class WholeNumber(Readable, Integer):
-    cache_ok = True
+    def convert(self, stored: Any) -> Any:
+        return stored if stored is None or type(stored) is int else self.damaged(stored)
 
     def replacement(self, stored: Any) -> Any:
         return UnreadableInt.of(stored_text(stored))
-
-    def result_processor(self, dialect: Any, coltype: Any) -> Convert:  # noqa: ARG002
-        return lambda value: value if value is None or type(value) is int else self.damaged(value)
 
 
 class Flag(WholeNumber):
     """Yes or no."""
 
-    cache_ok = True
+    write = staticmethod(lambda value: None if value is None else int(value))
 
-    def bind_processor(self, dialect: Any) -> Convert:  # noqa: ARG002
-        return lambda value: None if value is None else int(value)
-
-    def result_processor(self, dialect: Any, coltype: Any) -> Convert:  # noqa: ARG002
-        values = {None: None, 0: False, 1: True}
-        return lambda value: values[value] if value in values else self.damaged(value)
+    def convert(self, stored: Any) -> Any:
+        if stored in (0, 1):
+            return bool(stored)
+        return None if stored is None else self.damaged(stored)
 
 
 class Number(Readable, REAL[float]):
     """A number, or NULL."""
 
-    cache_ok = True
     null: ClassVar[float | None] = None
+
+    def convert(self, stored: Any) -> Any:
+        if type(stored) is float:
+            return stored
+        if stored is None:
+            return self.null
+        return float(stored) if type(stored) is int else self.damaged(stored)
 
     def replacement(self, stored: Any) -> Any:
         return UnreadableFloat.of(stored_text(stored))
-
-    def result_processor(self, dialect: Any, coltype: Any) -> Convert:  # noqa: ARG002
-        null = self.null
-
-        def read(value: Any) -> Any:
-            if type(value) is float:
-                return value
-            if value is None:
-                return null
-            return float(value) if type(value) is int else self.damaged(value)
-
-        return read
 
 
 class Timestamp(Number):
     """Seconds since 1970."""
 
-    cache_ok = True
-
-    def result_processor(self, dialect: Any, coltype: Any) -> Convert:
-        read = super().result_processor(dialect, coltype)
-
-        def timestamp(value: Any) -> Any:
-            at = read(value)
-            return self.damaged(value) if at is not None and not 0 <= at < YEAR_10000 else at
-
-        return timestamp
+    def convert(self, stored: Any) -> Any:
+        at = super().convert(stored)
+        return at if at is None or 0 <= at < YEAR_10000 else self.damaged(stored)
 
 
 class Real(Number):
     """A number that is always there: NULL is NaN."""
 
-    cache_ok = True
     null = math.nan
-
-    def bind_processor(self, dialect: Any) -> Convert:  # noqa: ARG002
-        return lambda value: None if value is None or math.isnan(value) else float(value)
+    write = staticmethod(lambda value: None if value is None or math.isnan(value) else float(value))
 
 
 class Text(Readable, TEXT):
     """Text, with escapes for what SQLite cannot hold."""
 
-    cache_ok = True
     write: Convert = staticmethod(escape)
     read: Convert = staticmethod(unescape)
+
+    def convert(self, stored: Any) -> Any:
+        if type(stored) is not str:
+            return None if stored is None else self.damaged(stored)
+        try:
+            return self.read(stored)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            return self.damaged(stored)
 
     def replacement(self, stored: Any) -> Any:
         return stored_text(stored)
 
-    def bind_processor(self, dialect: Any) -> Convert:  # noqa: ARG002
-        write = self.write
-        return lambda value: None if value is None else write(value)
-
-    def result_processor(self, dialect: Any, coltype: Any) -> Convert:  # noqa: ARG002
-        read = self.read
-
-        def convert(value: Any) -> Any:
-            if type(value) is not str:
-                return None if value is None else self.damaged(value)
-            try:
-                return read(value)
-            except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-                return self.damaged(value)
-
-        return convert
-
 
 class Time(Text):
     """A time as ISO text, UTC."""
-
-    cache_ok = True
 
     @staticmethod
     def read(text: str) -> str:
@@ -204,8 +182,6 @@ class Time(Text):
 
 class StatusText(Text):
     """The status of a run."""
-
-    cache_ok = True
 
     @staticmethod
     def read(text: str) -> str:
@@ -217,10 +193,9 @@ class StatusText(Text):
 class Json(Text):
     """Any JSON, in ASCII and in its own order; an empty text is an empty object."""
 
-    cache_ok = True
     cls: ClassVar[type] = object
     should_evaluate_none = True
-    write = staticmethod(lambda value: json.dumps(value, separators=(",", ":")))
+    write = staticmethod(compact)
 
     @classmethod
     def read(cls, text: str) -> Any:
@@ -229,14 +204,10 @@ class Json(Text):
             raise TypeError(value)
         return value
 
-    def bind_processor(self, dialect: Any) -> Convert:  # noqa: ARG002
-        return self.write
-
 
 class JsonObject(Json):
     """A JSON object."""
 
-    cache_ok = True
     cls = dict
 
     def replacement(self, stored: Any) -> Any:
@@ -246,7 +217,6 @@ class JsonObject(Json):
 class JsonList(Json):
     """A JSON list."""
 
-    cache_ok = True
     cls = list
 
     def replacement(self, stored: Any) -> Any:  # noqa: ARG002
@@ -256,8 +226,7 @@ class JsonList(Json):
 class EventJson(Text):
     """An event as JSON; a note of it if it cannot be read."""
 
-    cache_ok = True
-    write = staticmethod(lambda event: json.dumps(ev.to_json(event), separators=(",", ":")))
+    write = staticmethod(lambda event: compact(ev.to_json(event)))
 
     @staticmethod
     def read(text: str) -> ev.Event:
@@ -283,15 +252,13 @@ def _texts(kind: str) -> tuple[str, ...]:
 class Numbers(Text):
     """Numbers by name as JSON; those that are not finite are texts in it."""
 
-    cache_ok = True
-
     @staticmethod
     def write(values: Mapping[str, Any]) -> str:
         plain = {
             name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
             for name, value in values.items()
         }
-        return json.dumps(plain, separators=(",", ":"), allow_nan=False)
+        return compact(plain)
 
     @staticmethod
     def read(text: str) -> dict[str, float]:
@@ -303,8 +270,6 @@ class Numbers(Text):
 
 class Spans(Text):
     """The spans of a completion as JSON without defaults; an empty text without any."""
-
-    cache_ok = True
 
     @staticmethod
     def write(spans: Sequence[ev.Span]) -> str:

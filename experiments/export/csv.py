@@ -5,6 +5,7 @@ import io
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import IO, Any, NamedTuple
 
 from grpo_tui.experiments.db.texts import Escapes, escape
@@ -42,21 +43,17 @@ def header_of(rows: Rows) -> list[str]:
 def write_csv(out: IO[str], header: Sequence[str], rows: Rows, *, raw: bool = False) -> Written:
     """Write a header and the rows, and count them; `raw` leaves texts as they are."""
     writer = csv.writer(out, lineterminator="\r\n")
-    count = escaped = 0
-
-    def write(values: Sequence[Any]) -> None:
-        nonlocal escaped
+    count, escaped = -1, 0  # without the header
+    for row in chain([dict(zip(header, header, strict=True))], rows):
+        values = [row.get(name) for name in header]
         cells = [cell(value, raw=raw) for value in values]
         writer.writerow(cells)
-        escaped += not raw and sum(
-            isinstance(value, str) and text != value
-            for value, text in zip(values, cells, strict=True)
-        )
-
-    write(header)
-    for row in rows:
-        write([row.get(name) for name in header])
         count += 1
+        if not raw:
+            escaped += sum(
+                isinstance(value, str) and text != value
+                for value, text in zip(values, cells, strict=True)
+            )
     return Written(count, escaped)
 
 

@@ -12,7 +12,7 @@ from grpo_engine.errors import quoted
 from grpo_tui.experiments.db.texts import escape
 from grpo_tui.experiments.errors import ExportError, StoreError
 from grpo_tui.experiments.export.csv import Written, header_of, write_csv
-from grpo_tui.experiments.export.json import json_text, plain
+from grpo_tui.experiments.export.json import json_text
 from grpo_tui.experiments.export.markdown import HEAD_LINES, table
 from grpo_tui.experiments.export.rows import (
     METRIC_FIELDS,
@@ -197,7 +197,7 @@ def _arrow_table(pa: Any, page: list[Row], names: list[str], schema: Any) -> Any
 def _arrow_value(value: Any) -> Any:
     if isinstance(value, str):
         return escape(value)
-    return json_text(plain(value)) if isinstance(value, list | tuple | Mapping) else value
+    return json_text(value) if isinstance(value, list | tuple | Mapping) else value
 
 
 def _guess(pa: Any, name: str) -> Any:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from grpo_tui.experiments.db.paths import trackers_folder
 from grpo_tui.experiments.errors import StoreError
-from grpo_tui.experiments.export.trackers import TRACKERS, Log, logged_steps
+from grpo_tui.experiments.export.trackers import TRACKERS, logged_steps
 from grpo_tui.experiments.reader import StoreReader
 
 POLL_S = 1.0
@@ -24,23 +24,16 @@ def follow(store: Path, ref: str, tracker: str, after: int) -> None:
     """Log the steps of a run beyond `after` until it has ended or its process is gone."""
     with closing(StoreReader(store)) as reader:
         run = reader.resolve(ref)
-        log = TRACKERS[tracker](reader, run, trackers_folder(store) / tracker, live=True)
-        while True:
-            over = not reader.resolve(ref).active
-            after = _log_new(reader, ref, log, after, ended=over)
-            if over:
-                break
-            time.sleep(POLL_S)
-        log.close()
-
-
-def _log_new(reader: StoreReader, ref: str, log: Log, after: int, *, ended: bool) -> int:
-    """Log the steps whose values are complete, and return the last one."""
-    steps = list(logged_steps(reader, reader.resolve(ref), after))
-    for step, at, values in steps if ended else steps[:-1]:
-        log.add(step, at, values)
-        after = step
-    return after
+        with TRACKERS[tracker](reader, run, trackers_folder(store) / tracker, live=True) as add:
+            while True:
+                run = reader.resolve(ref)
+                steps = list(logged_steps(reader, run, after))
+                for step, at, values in steps[:-1] if run.active else steps:
+                    add(step, at, values)
+                    after = step
+                if not run.active:
+                    break
+                time.sleep(POLL_S)
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 """Runs, metrics, rollouts, tokens and evaluations as rows."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from grpo_engine.errors import quoted
@@ -16,12 +17,10 @@ Row = dict[str, Any]
 PAGE = 200
 WINDOW = 2000
 METRIC_FIELDS = ("run", "name", "step", "at", "elapsed", "tokens")
+SCORES = ("reward", "advantage", "tokens", "finish", "clip_fraction", "kl")
 STEP_FIELDS = ("run", "name", "recipe", "seed", "step", "elapsed", "tokens")
-RUN_FIELDS = (
-    "id", "uid", "name", "status", "model", "task", "recipe", "seed", "step", "total_steps",
-    "tokens", "elapsed", "created_at", "started_at", "ended_at", "device", "dataset_fingerprint",
-    "code_version", "tags", "note", "error", "archived", "parent", "sweep", "attempts", "bytes",
-)  # fmt: skip
+_NAMES = [field.name for field in fields(RunSummary)]
+RUN_FIELDS = _NAMES[: _NAMES.index("bytes") + 1]
 
 
 def rows_of(table: str, reader: "StoreReader", runs: Sequence[RunSummary]) -> Iterator[Row]:
@@ -84,20 +83,18 @@ def _window(
     reader: "StoreReader", run: RunSummary, keys: Sequence[str], after: int, upto: int
 ) -> Iterator[Row]:
     """Yield the rows of the steps beyond `after` up to `upto`."""
-    steps = {view.step: view for view in reader.steps(run.key, after=after, upto=upto)}
-    values: dict[int, Row] = {step: {} for step in steps}
+    names = (*METRIC_FIELDS, *keys)
+    rows: dict[int, Row] = {}
+    for view in reader.steps(run.key, after=after, upto=upto):
+        rows[view.step] = dict.fromkeys(names) | {
+            "at": iso(view.at), "elapsed": view.elapsed, "tokens": view.tokens
+        }  # fmt: skip
     for key in keys:
         series = reader.metric_series(run.key, key, after=after, upto=upto)
         for step, value in zip(series.steps, series.values, strict=True):
-            values.setdefault(step, {})[key] = value
-    for step in sorted(values):
-        view = steps.get(step)
-        yield {
-            "run": run.id, "name": run.name, "step": step,
-            "at": iso(view.at) if view else None, "elapsed": view.elapsed if view else None,
-            "tokens": view.tokens if view else None,
-            **{key: values[step].get(key) for key in keys},
-        }  # fmt: skip
+            rows.setdefault(step, dict.fromkeys(names))[key] = value
+    for step in sorted(rows):
+        yield rows[step] | {"run": run.id, "name": run.name, "step": step}
 
 
 def _groups(
@@ -111,16 +108,17 @@ def _groups(
             after = page[-1].key
 
 
+def _place(run: RunSummary, group: GroupView) -> Row:
+    return {"run": run.id, "step": group.step, "origin": group.origin, "group": group.index}
+
+
 def rollout_row(run: RunSummary, group: GroupView, rollout: RolloutView) -> Row:
     """Return a rollout as one flat row, with a column for each reward function."""
     return {
-        "run": run.id, "step": group.step, "origin": group.origin, "group": group.index,
-        "index": rollout.index, "example_key": group.example_key, "prompt": group.prompt_text,
-        "completion": rollout.text, "target": group.target, "reward": rollout.reward,
-        "advantage": rollout.advantage, "tokens": rollout.tokens, "finish": rollout.finish,
-        "clip_fraction": rollout.clip_fraction, "kl": rollout.kl,
-        "reward_mean": group.reward_mean, "reward_std": group.reward_std,
-        "no_signal": group.no_signal, "rollout": rollout.key,
+        **_place(run, group), "index": rollout.index, "example_key": group.example_key,
+        "prompt": group.prompt_text, "completion": rollout.text, "target": group.target,
+        **{name: getattr(rollout, name) for name in SCORES}, "reward_mean": group.reward_mean,
+        "reward_std": group.reward_std, "no_signal": group.no_signal, "rollout": rollout.key,
         **{f"reward/{item.name}": item.value for item in rollout.rewards},
     }  # fmt: skip
 
@@ -141,8 +139,7 @@ def turn_rows(reader: "StoreReader", runs: Sequence[RunSummary]) -> Iterator[Row
             for span in rollout.spans or (single,):
                 text, start = rollout.text[start : start + span.chars], start + span.chars
                 yield {
-                    "run": run.id, "step": group.step, "origin": group.origin,
-                    "group": group.index, "index": rollout.index, "turn": span.turn,
+                    **_place(run, group), "index": rollout.index, "turn": span.turn,
                     "kind": span.kind, "name": span.name, "text": text, "tokens": span.length,
                     "reward": span.reward, "ms": span.ms, "error": span.error,
                     "rollout": rollout.key,
@@ -159,8 +156,7 @@ def token_rows(reader: "StoreReader", runs: Sequence[RunSummary]) -> Iterator[Ro
             text = rollout.text if rollout else ""
             for position, token in enumerate(row.ids):
                 yield {
-                    "run": run.id, "step": group.step, "origin": group.origin,
-                    "group": group.index, "index": row.index, "position": position, "id": token,
+                    **_place(run, group), "index": row.index, "position": position, "id": token,
                     "text": text[starts[position] : row.ends[position]] if row.ends else None,
                     "sampler": _at(row.sampler, position), "old": _at(row.old, position),
                     "reference": _at(row.reference, position),

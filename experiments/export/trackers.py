@@ -4,8 +4,8 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import redirect_stdout
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -39,12 +39,12 @@ def export_to(format: str, reader: StoreReader, runs: Sequence[RunSummary], out:
             raise ExportError(f"cannot write to {out}: {error.strerror or error}") from error
 
 
-def _export(make: "Maker", reader: StoreReader, run: RunSummary, out: Path) -> int:
-    count, log = 0, make(reader, run, out, live=False)
-    for step, at, values in logged_steps(reader, run):
-        log.add(step, at, values)
-        count += len(values)
-    log.close()
+def _export(tracker: "Tracker", reader: StoreReader, run: RunSummary, out: Path) -> int:
+    count = 0
+    with tracker(reader, run, out, live=False) as add:
+        for step, at, values in logged_steps(reader, run):
+            add(step, at, values)
+            count += len(values)
     return count
 
 
@@ -62,77 +62,63 @@ def logged_steps(
         yield row["step"], seconds(row["at"]) if row["at"] else start, values
 
 
-class Log(Protocol):
-    def add(self, step: int, at: float, values: Mapping[str, float]) -> None:
-        """Log a step's values."""
-
-    def close(self) -> None:
-        """Write what waits."""
+Add = Callable[[int, float, Mapping[str, float]], None]  # logs the values of a step and time
 
 
-class Maker(Protocol):
-    """Begins the log of a run under `out`; a live one is where the tracker's own programs look."""
+class Tracker(Protocol):
+    """Logs a run under `out`; a live one logs where the tracker's own programs look."""
 
-    def __call__(self, reader: StoreReader, run: RunSummary, out: Path, *, live: bool) -> Log: ...
+    def __call__(
+        self, reader: StoreReader, run: RunSummary, out: Path, *, live: bool
+    ) -> AbstractContextManager[Add]: ...
 
 
-class TensorBoard:
+@contextmanager
+def tensorboard(reader: StoreReader, run: RunSummary, out: Path, *, live: bool) -> Iterator[Add]:  # noqa: ARG001  # as the others
     """An event file in a folder with the run's name; an attempt that resumes a run adds a file."""
+    start = time.time() if live else seconds(run.started_at or run.created_at)
+    with closing(EventFile(inside_store(out, f"{_safe(run.name)}-{run.id}"), start)) as file:
 
-    def __init__(self, reader: StoreReader, run: RunSummary, out: Path, *, live: bool) -> None:  # noqa: ARG002  # as the others
-        start = time.time() if live else seconds(run.started_at or run.created_at)
-        self._file = EventFile(inside_store(out, f"{_safe(run.name)}-{run.id}"), start)
+        def add(step: int, at: float, values: Mapping[str, float]) -> None:
+            for name, value in values.items():
+                file.add(name, value, step, at)
+            file.flush()
 
-    def add(self, step: int, at: float, values: Mapping[str, float]) -> None:
-        for name, value in values.items():
-            self._file.add(name, value, step, at)
-        self._file.flush()
-
-    def close(self) -> None:
-        self._file.close()
+        yield add
 
 
-class WandB:
+@contextmanager
+def wandb(reader: StoreReader, run: RunSummary, out: Path, *, live: bool) -> Iterator[Add]:
     """A run of Weights & Biases, with the run's id; an export is offline, for `wandb sync`."""
-
-    def __init__(self, reader: StoreReader, run: RunSummary, out: Path, *, live: bool) -> None:
-        wandb = package("wandb")
-        out.mkdir(parents=True, exist_ok=True)
-        # a live run is online unless the user's WANDB_MODE says otherwise
-        mode: Mapping[str, Any] = {} if live else {"mode": "offline"}
-        self._run = wandb.init(
-            project="grpo-tui", name=run.name, id=run.id, dir=str(out), resume="allow",
-            settings=wandb.Settings(silent=True, console="off", **mode),
-            config=dict(reader.settings(run.key)), tags=list(run.tags), notes=run.note,
-        )  # fmt: skip
-
-    def add(self, step: int, at: float, values: Mapping[str, float]) -> None:  # noqa: ARG002  # W&B has its own clock
-        self._run.log(dict(values), step=step)
-
-    def close(self) -> None:
-        self._run.finish()
+    package = installed("wandb")
+    out.mkdir(parents=True, exist_ok=True)
+    # a live run is online unless the user's WANDB_MODE says otherwise
+    mode: Mapping[str, Any] = {} if live else {"mode": "offline"}
+    log = package.init(
+        project="grpo-tui", name=run.name, id=run.id, dir=str(out), resume="allow",
+        settings=package.Settings(silent=True, console="off", **mode),
+        config=dict(reader.settings(run.key)), tags=list(run.tags), notes=run.note,
+    )  # fmt: skip
+    yield lambda step, _, values: log.log(dict(values), step=step)  # W&B has its own clock
+    log.finish()
 
 
-class Trackio:
+@contextmanager
+def trackio(reader: StoreReader, run: RunSummary, out: Path, *, live: bool) -> Iterator[Add]:
     """A run of a local trackio project; an export has a folder of its own, live runs the user's."""
-
-    def __init__(self, reader: StoreReader, run: RunSummary, out: Path, *, live: bool) -> None:
-        if not live:
-            out.mkdir(parents=True, exist_ok=True)
-            os.environ["TRACKIO_DIR"] = str(out)
-        self._trackio = package("trackio")
-        self._trackio.init(project="grpo-tui", name=f"{run.name}-{run.id}", resume="allow",
-                           config=dict(reader.settings(run.key)), embed=False,
-                           auto_log_gpu=False, auto_log_cpu=False)  # fmt: skip
-
-    def add(self, step: int, at: float, values: Mapping[str, float]) -> None:  # noqa: ARG002  # trackio has its own clock
-        self._trackio.log(dict(values), step=step)
-
-    def close(self) -> None:
-        self._trackio.finish()
+    if not live:
+        out.mkdir(parents=True, exist_ok=True)
+        os.environ["TRACKIO_DIR"] = str(out)
+    package = installed("trackio")
+    package.init(
+        project="grpo-tui", name=f"{run.name}-{run.id}", resume="allow", embed=False,
+        config=dict(reader.settings(run.key)), auto_log_gpu=False, auto_log_cpu=False,
+    )  # fmt: skip
+    yield lambda step, _, values: package.log(dict(values), step=step)  # trackio has its own clock
+    package.finish()
 
 
-def package(name: str) -> Any:
+def installed(name: str) -> Any:
     from importlib import import_module
 
     try:
@@ -149,4 +135,4 @@ def _safe(name: str) -> str:
     return safe.strip(". ") or "run"
 
 
-TRACKERS: dict[str, Maker] = {"tensorboard": TensorBoard, "wandb": WandB, "trackio": Trackio}
+TRACKERS: dict[str, Tracker] = {"tensorboard": tensorboard, "wandb": wandb, "trackio": trackio}

@@ -1,31 +1,64 @@
-"""The column language: any setting or metric as a column, a sort key or an operand of a filter.
+"""The language of columns and filters.
 
-`name` is a field, `=optimizer.learning_rate` a setting, `best reward` and `last kl` a metric; `as
-lr` gives a label.
+Any setting or metric is a column, a sort key or an operand of a filter: `name` is a field,
+`=optimizer.learning_rate` a setting, `best reward` and `last kl` a metric; `as lr` gives a label.
+
+In a filter words match in name, tags and note. `status:running`, `tag:good`, `reward>0.5`,
+`last.kl<0.1`, `cfg.optimizer.learning_rate>=1e-5`; `!` is not, `|` is or, brackets group; adjacent
+terms must all hold.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from sqlalchemy import ColumnElement, String, func, select, type_coerce
+from sqlalchemy import (
+    ColumnElement,
+    String,
+    and_,
+    exists,
+    func,
+    literal,
+    not_,
+    or_,
+    select,
+    true,
+    type_coerce,
+)
 
+from grpo_engine.config.conditions import (
+    Either,
+    Every,
+    Node,
+    Not,
+    Term,
+    Text,
+    number_of,
+    parse,
+)
 from grpo_engine.errors import nearest, quoted
 from grpo_engine.metrics import METRICS, spec
-from grpo_tui.experiments.db.tables import METRIC_KEY, METRIC_SUMMARY, RUN, RUN_PARAM
+from grpo_tui.experiments.db.tables import (
+    METRIC_KEY,
+    METRIC_SUMMARY,
+    RUN,
+    RUN_LIST,
+    RUN_PARAM,
+    RUN_TAG,
+)
+from grpo_tui.experiments.db.texts import escape
 from grpo_tui.experiments.errors import QueryError
-from grpo_tui.experiments.values import column_label, setting_path
+from grpo_tui.experiments.values import Status, column_label, setting_path
 
+Condition = ColumnElement[Any]
+_CONTAINS = ("name", "note", "model", "task", "error", "device", "code")
 STATS = ("best", "last", "first", "min", "max", "mean", "count")
-FIELDS: Mapping[str, ColumnElement[Any]] = {
+FIELDS: Mapping[str, Condition] = {name: RUN.c[name] for name in RUN_LIST} | {
     "id": RUN.c.short, "steps": RUN.c.total_steps, "created": RUN.c.created_at,
     "started": RUN.c.started_at, "ended": RUN.c.ended_at, "code": RUN.c.code_version,
     "data": RUN.c.dataset_fingerprint, "status": func.derived(RUN.c.id, RUN.c.status),
-} | {name: RUN.c[name] for name in (
-    "uid", "name", "model", "task", "recipe", "seed", "step", "tokens", "elapsed", "device", "note",
-    "error", "bytes", "archived",
-)}  # fmt: skip
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +79,7 @@ class Column:
     stat: str = ""
 
     @property
-    def value(self) -> ColumnElement[Any]:
+    def value(self) -> Condition:
         """The value for display: a setting as JSON."""
         if self.kind != "setting":
             return self.compared
@@ -54,7 +87,7 @@ class Column:
         return type_coerce(value, RUN_PARAM.c.value.type)
 
     @property
-    def compared(self) -> ColumnElement[Any]:
+    def compared(self) -> Condition:
         """The value for filters and sorting: a setting as a number, or as JSON if it is none."""
         if self.kind == "field":
             return FIELDS[self.path]
@@ -72,15 +105,13 @@ class Column:
             .scalar_subquery()
         )
 
-    def _setting(
-        self, stored: ColumnElement[Any], *in_force: ColumnElement[Any]
-    ) -> ColumnElement[Any]:
+    def _setting(self, stored: Condition, *in_force: Condition) -> Condition:
         """A setting as it is stored, or as the recipe sets it."""
         query = select(stored).where(RUN_PARAM.c.run_id == RUN.c.id, RUN_PARAM.c.path == self.path)
         return func.coalesce(query.correlate(RUN).scalar_subquery(), *in_force)
 
 
-def _json() -> ColumnElement[Any]:
+def _json() -> Condition:
     return func.nullif(type_coerce(RUN_PARAM.c.value, String), "null")
 
 
@@ -115,3 +146,96 @@ def parse_column(text: str, names: Names) -> Column:
         f"there is no field, setting or metric {quoted(name)}{nearest(name, everything)}; "
         "write settings as =section.name and metrics as `best reward` or `last kl`"
     )
+
+
+def compile_filter(text: str, names: Names) -> Condition:
+    if not text.strip():
+        return true()
+    try:
+        condition = parse(text, "the filter")
+    except ValueError as error:
+        raise QueryError(str(error)) from None
+    return _compile(condition, names)
+
+
+def _compile(node: Node, names: Names) -> Condition:
+    match node:
+        case Text(text):
+            return or_(
+                _like(RUN.c.name, text), _like(RUN.c.note, text),
+                _like(RUN.c.short, text, start=True), _tagged(_like(RUN_TAG.c.tag, text)),
+            )  # fmt: skip
+        case Term():
+            return _condition(node, names)
+        case Not(parts):
+            return not_(func.coalesce(_compile(parts[0], names), 0))
+        case Every(parts):
+            return and_(*(_compile(part, names) for part in parts))
+        case Either(parts):
+            return or_(*(_compile(part, names) for part in parts))
+
+
+def _condition(term: Term, names: Names) -> Condition:
+    key, value = term.key, term.value
+    if key == "tag":
+        if term.op not in (":", "=", "==", "!="):
+            raise QueryError(f"tags are compared as tag:{value}, not with {term.op}")
+        tagged = _tagged(func.lower(RUN_TAG.c.tag) == func.lower(_literal(value)))
+        return not_(tagged) if term.op == "!=" else tagged
+    column = parse_column(key, names)
+    if term.op == ":" and column.kind != "field":
+        raise QueryError(f"{key}: is for fields; compare {key} with = < > <= >= != or ~")
+    if column.path == "status" and term.op != "~":
+        _check_status(value)
+    if term.op == "~" or (term.op == ":" and column.path in _CONTAINS):
+        return _like(column.compared, value)
+    return _compare(column.compared, term, column.kind == "setting")
+
+
+def _check_status(value: str) -> None:
+    statuses = get_args(Status)
+    if value.lower() not in statuses:
+        raise QueryError(
+            f"there is no status {quoted(value)}{nearest(value, statuses)}; "
+            f"choose from {', '.join(statuses)}"
+        )
+
+
+def _tagged(condition: Condition) -> Condition:
+    return exists().where(RUN_TAG.c.run_id == RUN.c.id, condition)
+
+
+def _literal(text: str) -> Condition:
+    return literal(escape(text), String)
+
+
+def _like(column: Condition, text: str, *, start: bool = False) -> Condition:
+    """Whether the column contains the text, or starts with it."""
+    pattern = re.sub(r"([\\%_])", r"\\\1", escape(text)) + "%"
+    return type_coerce(column, String).like(pattern if start else f"%{pattern}", escape="\\")
+
+
+def _compare(column: Condition, term: Term, is_setting: bool) -> Condition:
+    operator = {":": "=", "==": "="}.get(term.op, term.op)
+    number = _number(term.value)
+    if number is not None:
+        return column.op(operator)(literal(number))
+    if operator not in ("=", "!="):
+        if re.match(r"\d{4}-\d\d", term.value):
+            return column.op(operator)(literal(term.value, String))
+        raise QueryError(
+            f"{term.key}{term.op}{term.value}: {quoted(term.value)} is not a number; {term.op} "
+            "compares numbers"
+        )
+    if is_setting:  # texts are stored as JSON, including the quotes
+        column = func.trim(column, '"')
+    return column.op(operator)(_literal(term.value).collate("NOCASE"))
+
+
+def _number(text: str) -> float | None:
+    if text.lower() in ("true", "false"):
+        return float(text.lower() == "true")
+    try:
+        return number_of(text)
+    except ValueError as error:
+        raise QueryError(str(error)) from None

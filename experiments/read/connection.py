@@ -72,6 +72,7 @@ class Connection:
         except StoreError:
             self.file.close()
             raise
+        self.file.text_factory = any_text
         self.file.create_function("in_force", 2, _json_in_force, deterministic=True)
         self.file.create_function("number_in_force", 2, _number_in_force, deterministic=True)
         self.note = too_new(self.schema, path) if self.schema > CURRENT else ""
@@ -119,9 +120,6 @@ class Connection:
         except OperationalError as error:
             if "interrupted" in str(error.orig):
                 raise InterruptedError("the query was stopped") from error
-            if "UTF-8" in str(error.orig) and self.file.text_factory is str:
-                self.file.text_factory = any_text  # slower
-                return self.rows(query)
             raise StoreUnusableError(f"cannot read {self.path}: {error.orig}") from error
         except DBAPIError as error:
             raise StoreUnusableError(
@@ -144,7 +142,12 @@ class Connection:
         """Return the first column of the first row; None without rows."""
         return next(iter(self.column(query)), None)
 
-    def views(self, view: type[V], query: Executable) -> tuple[V, ...]:
+    def views(
+        self, view: type[V], table: Table, *where: ColumnElement[bool], order: Sequence[Any] = (),
+        **names: str | None,
+    ) -> tuple[V, ...]:  # fmt: skip
+        """Return a view of each row of a table for which these conditions hold."""
+        query = self.select(view, table, **names).where(*where).order_by(*order)
         return tuple(as_view(view, row) for row in self.rows(query))
 
     def select(

@@ -1,7 +1,7 @@
 """A run's true status: the stored one, checked against its process and progress."""
 
 import time
-from dataclasses import dataclass
+from typing import Any
 
 from grpo_tui.experiments.db.machine import boot_id, host_name, is_alive
 from grpo_tui.experiments.db.texts import seconds
@@ -12,35 +12,23 @@ STALL_S = 60.0
 Derived = tuple[str, str | None]
 
 
-@dataclass(frozen=True, slots=True)
-class LifeSigns:
-    host: str
-    boot: str
-    pid: int
-    pid_start: str
-    heartbeat: str
-    progress_at: str
-    ended_at: str | None
-
-
-def derive(
-    stored: str, signs: LifeSigns | None, step_s: float, now: float | None = None
-) -> Derived:
-    """Return the status and, if it was inferred, since when it holds.
+def derive(run: Any, attempt: Any, now: float | None = None) -> Derived:
+    """Return the status of a run, by its last attempt, and since when, if it was inferred.
 
     Same boot and a live process but no progress: stalled. Process gone: lost. Other host without a
     fresh heartbeat: unknown.
     """
-    if stored not in ("running", "paused") or signs is None:
+    stored, step_s = run.status, run.elapsed / run.step if run.step else 0.0
+    if stored not in ("running", "paused") or attempt is None:
         return stored, None
-    if signs.ended_at is not None:
-        return "aborted", signs.ended_at
+    if attempt.ended_at is not None:
+        return "aborted", attempt.ended_at
     now = time.time() if now is None else now
-    if signs.host != host_name():
-        fresh = now - seconds(signs.heartbeat) < BEAT_S
-        return (stored, None) if fresh else ("unknown", signs.heartbeat)
-    if signs.boot != boot_id() or not is_alive(signs.pid, signs.pid_start):
-        return "lost", signs.heartbeat
-    if stored == "running" and now - seconds(signs.progress_at) > max(STALL_S, 5 * step_s):
-        return "stalled", signs.progress_at
+    if attempt.host != host_name():
+        fresh = now - seconds(attempt.heartbeat) < BEAT_S
+        return (stored, None) if fresh else ("unknown", attempt.heartbeat)
+    if attempt.boot != boot_id() or not is_alive(attempt.pid, attempt.pid_start):
+        return "lost", attempt.heartbeat
+    if stored == "running" and now - seconds(attempt.progress_at) > max(STALL_S, 5 * step_s):
+        return "stalled", attempt.progress_at
     return stored, None

@@ -1,6 +1,8 @@
-"""Exchange between a run and viewers in other processes: the board out, requests in."""
+"""Exchange between a run and viewers in other processes: signs of life out, requests in."""
 
+import threading
 import time
+from contextlib import suppress
 
 from sqlalchemy import select
 
@@ -8,10 +10,14 @@ from grpo_engine import events as ev
 from grpo_engine.control import Control
 from grpo_tui.experiments.board import Board, board_json
 from grpo_tui.experiments.db.connection import begin
-from grpo_tui.experiments.db.tables import CONTROL, RUN_LIVE
+from grpo_tui.experiments.db.machine import memory_now
+from grpo_tui.experiments.db.tables import ATTEMPT, CONTROL, RUN_LIVE
 from grpo_tui.experiments.db.texts import now_iso, seconds
+from grpo_tui.experiments.record.spill import STORE_ERRORS
 from grpo_tui.experiments.record.writer import RunWriter
+from grpo_tui.experiments.store import ExperimentStore
 
+PERIOD_S = 2.0
 BOARD_PERIOD_S = 0.25
 EXPIRE_S = 60.0
 
@@ -22,6 +28,44 @@ _ANSWERS: dict[str, tuple[type, ...]] = {
     "stop_after_step": (ev.RunFinished, ev.RunFailed),
     "stop_now": (ev.RunFinished, ev.RunFailed),
 }
+
+
+class Heartbeat(threading.Thread):
+    """Writes the time, the memory use and the seconds suspended to the attempt's row.
+
+    It has a thread, so that no work can delay it.
+    """
+
+    def __init__(self, store: ExperimentStore, run: int, attempt: int) -> None:
+        super().__init__(name="heartbeat", daemon=True)
+        self.store, self.run_key, self.attempt = store, run, attempt
+        self._done = threading.Event()
+        self._slept = 0.0
+
+    def run(self) -> None:
+        """Write a heartbeat every `PERIOD_S` seconds until `stop`."""
+        drift = time.time() - time.monotonic()
+        while not self._done.wait(PERIOD_S):
+            # a suspended machine stops the monotonic clock, not the wall clock
+            moved = time.time() - time.monotonic() - drift
+            if moved > 5.0:
+                self._slept += moved
+            drift += moved
+            with suppress(*STORE_ERRORS):
+                self._beat()
+
+    def _beat(self) -> None:
+        rss, free = memory_now()
+        of_attempt = (ATTEMPT.c.run_id == self.run_key, ATTEMPT.c.n == self.attempt)
+        self.store.execute(
+            ATTEMPT.update()
+            .where(*of_attempt)
+            .values(heartbeat=now_iso(), rss_gb=rss, free_gb=free, slept_s=self._slept)
+        )
+
+    def stop(self) -> None:
+        self._done.set()
+        self.join()
 
 
 class LiveBoard:

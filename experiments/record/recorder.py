@@ -2,6 +2,8 @@
 
 import os
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -15,7 +17,7 @@ from grpo_engine import events as ev
 from grpo_engine.control import Control
 from grpo_tui.experiments.db.machine import network_file_system
 from grpo_tui.experiments.errors import StoreError, StoreReadOnlyError
-from grpo_tui.experiments.record import tracking
+from grpo_tui.experiments.processes import environment
 from grpo_tui.experiments.record.run_recorder import RunRecorder
 from grpo_tui.experiments.record.spill import read_in_all
 from grpo_tui.experiments.record.store_file import StoreFile
@@ -98,7 +100,7 @@ class Recorder:
         if self.warning:
             warn(self.warning)
         for tracker in run.parts.trackers:
-            tracking.start(tracker, self.store.path, run.id, from_step or -1, warn)
+            start_tracker(tracker, self.store.path, run.id, from_step or -1, warn)
         return run
 
     def close(self) -> None:
@@ -173,3 +175,33 @@ def recorded(path: Path, begin: Callable[[Recorder], RunRecorder]) -> tuple[Reco
     except BaseException:
         recorder.close()
         raise
+
+
+def start_tracker(
+    tracker: str, store: Path, run: str, after: int, warn: Callable[[str], None]
+) -> None:
+    """Start a tracker in a process that reads the store, so that it cannot delay or end the run.
+
+    `warn` is called if it fails.
+    """
+    process = subprocess.Popen(
+        [
+            sys.executable, "-P", "-m", "grpo_tui.experiments.export.follow",
+            store, run, tracker, str(after),
+        ],
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        start_new_session=True, env=environment(),
+    )  # fmt: skip
+
+    def wait() -> None:
+        output = process.communicate()[1].decode(errors="replace").split("\n")
+        if status := process.returncode:
+            reason = next((line for line in reversed(output) if line.strip()), "")
+            end = f"signal {-status}" if status < 0 else f"status {status}"
+            warn(
+                f"{tracker} ended with {end}{': ' if reason else ''}{reason.strip()}; "
+                f"the run continues, and `grpo-tui export {run} --format {tracker} --out FOLDER` "
+                "writes all of it"
+            )
+
+    threading.Thread(target=wait, name=f"tracker {tracker}", daemon=True).start()

@@ -13,11 +13,10 @@ from grpo_tui.experiments.board import Board
 from grpo_tui.experiments.db.paths import run_folder, spill_file
 from grpo_tui.experiments.db.spilled import free_space, spilled
 from grpo_tui.experiments.record import spill
-from grpo_tui.experiments.record.heartbeat import Heartbeat
-from grpo_tui.experiments.record.live import LiveBoard, Requests
-from grpo_tui.experiments.record.rows import PROGRESS, Item, recorded_parts
+from grpo_tui.experiments.record.live import Heartbeat, LiveBoard, Requests
 from grpo_tui.experiments.record.store_file import StoreFile
-from grpo_tui.experiments.record.writer import RunWriter
+from grpo_tui.experiments.record.writer import PROGRESS, RecordedParts, RunWriter
+from grpo_tui.experiments.values import RecordedEvent
 
 SPILL_AFTER_S = 2.0
 RETRY_S = 1.0
@@ -52,7 +51,7 @@ class RunRecorder:
         self.name, self.seq = row.name, row.last_seq
         self.folder = run_folder(self.store.path, row.short)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.parts = recorded_parts(row.config)
+        self.parts = RecordedParts(row.config)
         self.board = Board()
         self.lock_waits: deque[float] = deque(maxlen=100_000)
         self.trouble = ""  # the store's current problem in words; empty if there is none
@@ -63,7 +62,7 @@ class RunRecorder:
         self._events: SimpleQueue[ev.Event | None] | None = None  # of the viewer, if there is one
         self._cause = ""
         self._progress_at = self._progress_written = 0.0
-        self._pending: list[Item] = []
+        self._pending: list[RecordedEvent] = []
         self._failing_since = 0.0
         self._spilling = False
         self._retried = 0.0
@@ -141,7 +140,7 @@ class RunRecorder:
 
     def _add(self, at: float, event: ev.Event) -> None:
         self.seq += 1
-        self._pending.append(Item(self.seq, at, event))
+        self._pending.append(RecordedEvent(self.seq, at, event))
 
     def _commit(self) -> None:
         """Write pending events to the store, or to the run's file if the store fails for long."""

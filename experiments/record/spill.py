@@ -19,9 +19,9 @@ from grpo_tui.experiments.db.paths import run_folder, spill_file, spill_folder
 from grpo_tui.experiments.db.spilled import runs_waiting, spill_files, spilled
 from grpo_tui.experiments.db.tables import ATTEMPT
 from grpo_tui.experiments.errors import RunNotFoundError, StoreError
-from grpo_tui.experiments.record.rows import Item, recorded_parts
-from grpo_tui.experiments.record.writer import RunWriter
+from grpo_tui.experiments.record.writer import RecordedParts, RunWriter
 from grpo_tui.experiments.store import ExperimentStore
+from grpo_tui.experiments.values import RecordedEvent
 
 CHUNK = 200
 LOCK_LIMIT_S = 2.0
@@ -35,7 +35,7 @@ def may_pass(error: Exception) -> bool:
     return lasting or isinstance(cause, sqlite3.OperationalError | OSError)
 
 
-def append(store: Path, run: str, items: Sequence[Item]) -> None:
+def append(store: Path, run: str, items: Sequence[RecordedEvent]) -> None:
     """Append events to a run's file durably, or leave it unchanged and raise OSError."""
     _append(spill_file(store, run), map(_line, items))
 
@@ -92,7 +92,7 @@ def read_in_all(store: ExperimentStore) -> tuple[int, list[str]]:
 
 def _read_in(store: ExperimentStore, run: int) -> tuple[int, str]:
     row = store.run_row(run)
-    folder, parts = run_folder(store.path, row.short), recorded_parts(row.config)
+    folder, parts = run_folder(store.path, row.short), RecordedParts(row.config)
     with (
         closing(open_writer(store.path)) as file,
         closing(RunWriter(file, run, store.last_attempt(run), folder, parts)) as writer,
@@ -106,9 +106,9 @@ def _is_recorded(store: ExperimentStore, run: int) -> bool:
     query = select(columns.host, columns.pid, columns.pid_start).where(
         columns.run_id == run, columns.ended_at.is_(None)
     )
-    with store.transaction() as conn:
-        attempts = conn.execute(query).all()
-    return any(host != host_name() or is_alive(pid, start) for host, pid, start in attempts)
+    return any(
+        host != host_name() or is_alive(pid, start) for host, pid, start in store.execute(query)
+    )
 
 
 @contextmanager
@@ -124,12 +124,12 @@ def _lock(store: Path) -> Iterator[None]:
 # -- lines --------------------------------------------------------------------------------------
 
 
-def _batches(files: Iterable[Path], left: list[bytes]) -> Iterator[list[Item]]:
+def _batches(files: Iterable[Path], left: list[bytes]) -> Iterator[list[RecordedEvent]]:
     """Yield the events in batches that end with a step; add lines that are none to `rest`.
 
     An incomplete last line is ignored: the process was killed while writing it.
     """
-    batch: list[Item] = []
+    batch: list[RecordedEvent] = []
     for file in files:
         with file.open("rb") as lines:
             for line in lines:
@@ -144,16 +144,16 @@ def _batches(files: Iterable[Path], left: list[bytes]) -> Iterator[list[Item]]:
         yield batch
 
 
-def _line(item: Item) -> bytes:
+def _line(item: RecordedEvent) -> bytes:
     data = {"seq": item.seq, "at": item.at, "event": ev.to_json(item.event)}
     return json.dumps(data, separators=(",", ":"), allow_nan=False).encode() + b"\n"
 
 
-def _item(line: bytes) -> Item | None:
+def _item(line: bytes) -> RecordedEvent | None:
     data = _fields(line)
     try:
         seq, event = _number(data), ev.from_json(data["event"])
-        return Item(seq, float(data["at"]), event) if seq else None
+        return RecordedEvent(seq, float(data["at"]), event) if seq else None
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return None
 

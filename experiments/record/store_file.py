@@ -1,6 +1,7 @@
 """The recorder's open store file: checkpointed, reopened when broken, rewritten when deleted."""
 
 import contextlib
+import itertools
 import os
 import sqlite3
 from contextlib import closing
@@ -10,8 +11,8 @@ from grpo_tui.experiments.db.connection import open_writer
 from grpo_tui.experiments.store import ExperimentStore
 
 # A step of forty metrics writes to the last page of each, some 45 pages. A checkpoint every
-# 20 steps would make disk writes half of a step's time; 8,000 pages are 33 MB of log.
-LOG_PAGES = 8000
+# 20 steps would make disk writes half of a step's time.
+LOG_BYTES = 33_000_000
 
 
 class StoreFile:
@@ -29,9 +30,9 @@ class StoreFile:
         self.connection, self._reader = fresh, reader
 
     def checkpoint_if_long(self) -> None:
-        """Move the write-ahead log into the file if it has `LOG_PAGES` or more."""
+        """Move the write-ahead log into the file if it has `LOG_BYTES` or more."""
         with contextlib.suppress(OSError):
-            if has_pages(f"{self.store.path}-wal", LOG_PAGES):
+            if Path(f"{self.store.path}-wal").stat().st_size >= LOG_BYTES:
                 self.checkpoint()
 
     def checkpoint(self) -> None:
@@ -72,22 +73,6 @@ class StoreFile:
         self.store.close()
 
 
-def has_pages(log: str, count: int) -> bool:
-    """Whether a write-ahead log has this many pages since it was last started.
-
-    Its file is not cut when it is started again: a page belongs to it if its header has the two
-    numbers (salts) that the log's header has.
-    """
-    file = os.open(log, os.O_RDONLY)
-    try:
-        header = os.pread(file, 32, 0)
-        size = int.from_bytes(header[8:12], "big")
-        salts = os.pread(file, 8, 32 + (count - 1) * (24 + size) + 8)
-    finally:
-        os.close(file)
-    return header[16:24] == salts != b""
-
-
 def _identity(path: Path) -> tuple[int, int] | None:
     try:
         info = path.stat()
@@ -122,9 +107,5 @@ def _restore(conn: sqlite3.Connection, path: Path) -> tuple[Path, str]:
 
 
 def _free(path: Path) -> Path:
-    number = 1
-    while True:
-        candidate = path.with_name(f"{path.stem}.rescued-{number}.db")
-        if not candidate.exists():
-            return candidate
-        number += 1
+    names = (f"{path.stem}.rescued-{number}.db" for number in itertools.count(1))
+    return next(itertools.filterfalse(Path.exists, map(path.with_name, names)))

@@ -1,14 +1,16 @@
-"""Write events: one transaction of the recorder."""
+"""Write events as rows of the tables: one transaction of the recorder."""
 
 import math
 import sqlite3
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import (
     Column,
-    Insert,
     Table,
     bindparam,
     column,
@@ -16,7 +18,7 @@ from sqlalchemy import (
     select,
     table,
 )
-from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy.dialects import sqlite
 
 from grpo_engine import events as ev
 from grpo_tui.experiments.db import summaries
@@ -34,25 +36,21 @@ from grpo_tui.experiments.db.tables import (
     METRIC_SUMMARY,
     ROLLOUT,
     ROLLOUT_GROUP,
+    ROLLOUT_REWARD,
     RUN,
     STEP,
     UPDATE_PASS,
 )
 from grpo_tui.experiments.db.texts import iso
-from grpo_tui.experiments.db.tokens import TokenFile
-from grpo_tui.experiments.record.rows import (
-    Item,
-    RecordedParts,
-    Row,
-    Rows,
-    Scored,
-    add_group,
-    of_event,
-    of_numbers,
-    token_blob,
-)
+from grpo_tui.experiments.db.tokens import TokenFile, encode
 from grpo_tui.experiments.recorded_events import SOURCES
+from grpo_tui.experiments.values import RecordedEvent, TokenRow
 
+PROGRESS = (ev.PhaseStarted, ev.PhaseAdvanced, ev.PromptsStarted, ev.RolloutsAdvanced)
+
+Row = dict[str, Any]
+Rows = defaultdict[Table, list[Row]]  # in the order in which they are inserted
+Items = Sequence[RecordedEvent]
 REPLACED = (STEP, METRIC, METRIC_SUMMARY)
 VALUE_BYTES = 8  # of a number, or beside a text
 WORDS = (
@@ -61,6 +59,38 @@ WORDS = (
 )  # the full-text index of a column
 OF_LATEST_ALERT = ("severity", "last_step", "value", "limit", "group_index", "explanation",
                    "remedy")  # fmt: skip
+
+
+class RecordedParts:
+    """Which parts of the rollouts a configuration records, and by which trackers besides."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        record = config.get("record") or {}
+        self.tokens = str(record.get("tokens", "all"))
+        self.trackers = [str(tracker) for tracker in record.get("trackers") or ()]
+
+    def tokens_of(self, step: int, origin: str) -> bool:
+        if self.tokens in ("none", "nothing"):
+            return False
+        return (
+            self.tokens == "all"
+            or origin == "pinned"
+            or (self.tokens == "every" and step % 10 == 0)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A group, with its token numbers once they arrive."""
+
+    seq: int
+    step: int
+    group: ev.Group
+    numbers: ev.TokensScored | None = None
+    numbers_seq: int | None = None
+
+    def by_index(self) -> dict[int, ev.TokenNumbers]:
+        return {row.index: row for row in self.numbers.numbers} if self.numbers else {}
 
 
 class RunWriter:
@@ -92,11 +122,8 @@ class RunWriter:
     def close(self) -> None:
         self.tokens.close()
 
-    def write(self, items: Sequence[Item], limit: float) -> float:
-        """Commit the events and return the seconds spent waiting for the lock.
-
-        Groups are made before taking the lock, which another recorder may be waiting for.
-        """
+    def write(self, items: Items, limit: float) -> float:
+        """Commit the events and return the seconds spent waiting for the lock."""
         before = dict(self._open)
         try:
             scored = self._pair(items)
@@ -106,16 +133,25 @@ class RunWriter:
                 if self.parts.tokens_of(pair.step, pair.group.origin)
             ]
             self.tokens.write(blobs)
-            last = self._last_ids()
-            rows = self._groups(items, scored, last)
             waited = begin(self.file, limit)
             with self.file:
-                if (now := self._last_ids()) != last:  # another recorder's groups
-                    rows, last = self._groups(items, scored, now), now
-                self._add_rows(rows, items, scored)
+                last = self._last_ids()
+                rows = self._rows(items, scored, last)
                 for target, values in rows.items():
                     if values:
-                        self.conn.execute(_insertion(target), values)
+                        insertion, writers = _insertion(target, tuple(values[0]))
+                        self.conn.exec_driver_sql(
+                            insertion,
+                            [
+                                tuple(
+                                    [
+                                        write(row[name]) if write else row[name]
+                                        for name, write in writers
+                                    ]
+                                )
+                                for row in values
+                            ],
+                        )
                 if rows[ROLLOUT_GROUP]:
                     self._index(last)
                 self._totals(items, _size(rows) + sum(len(blob) for _, blob in blobs))
@@ -142,7 +178,7 @@ class RunWriter:
 
     # -- rows -----------------------------------------------------------------------------------
 
-    def _pair(self, items: Sequence[Item]) -> dict[int, Scored]:
+    def _pair(self, items: Items) -> dict[int, Scored]:
         """Pair groups with their token numbers, keyed by the sequence number of either."""
         pairs: dict[int, Scored] = {}
         for item in items:
@@ -169,22 +205,14 @@ class RunWriter:
             new = select(text.table.c.id, text).where(text.table.c.id > last[text.table])
             self.conn.execute(index.insert().from_select(["rowid", text.name], new))
 
-    def _groups(
-        self, items: Sequence[Item], scored: Mapping[int, Scored], last: Mapping[Table, int]
-    ) -> Rows:
+    def _rows(self, items: Items, scored: Mapping[int, Scored], last: Mapping[Table, int]) -> Rows:
+        """Return the rows to insert; make the changes of rows that are there."""
         rows = Rows(list)
-        for item in items:
-            if isinstance(item.event, ev.GroupScored):
-                add_group(rows, scored[item.seq], self._common(item), self.parts, last)
-        return rows
-
-    def _add_rows(self, rows: Rows, items: Sequence[Item], scored: Mapping[int, Scored]) -> None:
-        """Add the rows of all but groups; make the changes of rows that are there."""
         seqs = {item.seq for item in items}
         for item in items:
             match item.event:
                 case ev.GroupScored():
-                    pass
+                    add_group(rows, scored[item.seq], self._common(item), self.parts, last)
                 case ev.TokensScored() if item.seq in scored:
                     if scored[item.seq].seq not in seqs:
                         self._late_numbers(scored[item.seq])
@@ -200,8 +228,9 @@ class RunWriter:
         if self._summaries is not None:
             keys = {row["key_id"] for row in rows[METRIC]}
             rows[METRIC_SUMMARY] = [self._summaries[key] for key in keys]
+        return rows
 
-    def _common(self, item: Item) -> Row:
+    def _common(self, item: RecordedEvent) -> Row:
         """Return the columns of everything that is recorded in its order."""
         return {
             "run_id": self.run, "attempt": self.attempt, "step": item.event.step, "seq": item.seq,
@@ -223,7 +252,7 @@ class RunWriter:
             of_index = (ROLLOUT.c.group_id == key, ROLLOUT.c.idx == bindparam("index"))
             self.conn.execute(ROLLOUT.update().where(*of_index), rows)
 
-    def _step(self, rows: Rows, item: Item, event: ev.StepFinished) -> None:
+    def _step(self, rows: Rows, item: RecordedEvent, event: ev.StepFinished) -> None:
         self._metrics(rows, event.step, event.metrics)
         keys = tuple(self._id(METRIC_KEY.c.name, name) for name in event.metrics)
         rows[STEP].append({
@@ -232,7 +261,7 @@ class RunWriter:
             "skipped": self._skipped.get(event.step, ""),
         })  # fmt: skip
 
-    def _evaluation(self, rows: Rows, item: Item, event: ev.EvaluationFinished) -> None:
+    def _evaluation(self, rows: Rows, item: RecordedEvent, event: ev.EvaluationFinished) -> None:
         row = {**of_event(EVALUATION, event), **self._common(item), "at": item.at}
         (key,) = self.conn.execute(EVALUATION.insert(), row).inserted_primary_key or (None,)
         rows[EVALUATION_SAMPLE] += [
@@ -241,7 +270,7 @@ class RunWriter:
         ]
         self._metrics(rows, event.step, ev.evaluation_series(event))
 
-    def _event(self, rows: Rows, item: Item) -> None:
+    def _event(self, rows: Rows, item: RecordedEvent) -> None:
         match item.event:
             case ev.StepSkipped() as event:
                 self._skipped[event.step] = event.reason
@@ -273,7 +302,7 @@ class RunWriter:
             **of_event(ALERT, event), "run_id": self.run, "first_step": event.step,
             "last_step": event.step, "count": 1, "group_index": event.group, "muted": False,
         }  # fmt: skip
-        new = insert(ALERT)
+        new = sqlite.insert(ALERT)
         latest = {name: new.excluded[name] for name in OF_LATEST_ALERT}
         self.conn.execute(
             new.on_conflict_do_update(
@@ -306,7 +335,7 @@ class RunWriter:
             self._ids[key] = self.conn.execute(select(ids).where(column == value)).scalar_one()
         return self._ids[key]
 
-    def _totals(self, items: Sequence[Item], size: int) -> None:
+    def _totals(self, items: Items, size: int) -> None:
         self._update_run(bytes=RUN.c.bytes + size, last_seq=func.max(RUN.c.last_seq, items[-1].seq))
         steps = [item.event for item in items if isinstance(item.event, ev.StepFinished)]
         if steps:
@@ -326,11 +355,83 @@ class RunWriter:
         self.conn.execute(ATTEMPT.update().where(*of_attempt).values(progress_at=iso(at)))
 
 
-def _insertion(target: Table) -> Insert:
-    return target.insert().prefix_with("OR REPLACE") if target in REPLACED else target.insert()
+@cache
+def _insertion(target: Table, names: tuple[str, ...]) -> tuple[str, list[tuple[str, Any]]]:
+    """Return the statement that inserts rows of these columns, and what writes each of them.
+
+    SQLAlchemy would look at each value of a thousand rows, which takes a fifth of a commit.
+    """
+    query = target.insert().prefix_with("OR REPLACE") if target in REPLACED else target.insert()
+    dialect = sqlite.dialect()
+    compiled = query.compile(dialect=dialect, column_keys=names)
+    return str(compiled), [
+        (name, target.c[name].type.dialect_impl(dialect).bind_processor(dialect))
+        for name in compiled.positiontup or ()
+    ]
 
 
 def _size(rows: Rows) -> int:
     """Return roughly the bytes of rows; a text takes as much again in its index."""
     texts = sum(2 * len(row[text.name]) for _, text in WORDS for row in rows[text.table])
-    return texts + sum(VALUE_BYTES * len(row) for values in rows.values() for row in values)
+    sizes = (len(values) * len(values[0]) for values in rows.values() if values)
+    return texts + VALUE_BYTES * sum(sizes)
+
+
+def add_group(
+    rows: Rows, scored: Scored, common: Row, parts: RecordedParts, last: Mapping[Table, int]
+) -> None:
+    """Add a group and its rollouts; ids continue from the last stored ones."""
+    group, numbers = scored.group, scored.by_index()
+    key = last[ROLLOUT_GROUP] + len(rows[ROLLOUT_GROUP]) + 1
+    rows[ROLLOUT_GROUP].append({
+        "id": key, **common, **of_event(ROLLOUT_GROUP, group),
+        "tokens_seq": scored.numbers_seq, "idx": group.index,
+        "has_tokens": parts.tokens_of(scored.step, group.origin),
+        "nonfinite": nan_names(reward_mean=group.reward_mean, reward_std=group.reward_std),
+    })  # fmt: skip
+    for item in group.rollouts:
+        number = last[ROLLOUT] + len(rows[ROLLOUT]) + 1
+        rows[ROLLOUT].append({
+            "id": number, "group_id": key, "run_id": common["run_id"], "idx": item.index,
+            "text": item.text if parts.tokens != "nothing" else "", "reward": item.reward,
+            "advantage": item.advantage, "tokens": ev.model_tokens(item.ids, item.spans),
+            "finish": item.finish, "spans": item.spans, **of_numbers(item, numbers.get(item.index)),
+        })  # fmt: skip
+        for position, reward in enumerate(item.rewards):
+            rows[ROLLOUT_REWARD].append({
+                "rollout_id": number, "position": position, "function": reward.name,
+                "value": reward.value, "weight": reward.weight, "reason": reward.reason,
+                "nonfinite": "" if reward.value == reward.value else "value",
+            })  # fmt: skip
+
+
+def of_numbers(item: ev.Completion, numbers: ev.TokenNumbers | None) -> Row:
+    """Return the columns of a rollout that depend on its token numbers."""
+    clip = numbers.clip_fraction if numbers else None
+    kl = numbers.kl if numbers else None
+    nonfinite = nan_names(reward=item.reward, advantage=item.advantage, clip_fraction=clip, kl=kl)
+    return {"clip_fraction": clip, "kl": kl, "nonfinite": nonfinite}
+
+
+def nan_names(**values: float | None) -> str:
+    """Return the names of the numbers that are NaN, as opposed to missing."""
+    return ",".join([name for name, value in values.items() if value != value])
+
+
+def of_event(target: Table, event: Any) -> Row:
+    """Return the columns of a table that are fields of the event, too."""
+    return {name: getattr(event, name) for name in event.__dataclass_fields__ if name in target.c}
+
+
+def token_blob(scored: Scored) -> bytes:
+    numbers = scored.by_index()
+    rows = []
+    for rollout in scored.group.rollouts:
+        row = numbers.get(rollout.index) or ev.TokenNumbers(index=rollout.index, old=())
+        rows.append(
+            TokenRow(
+                **{field.name: getattr(row, field.name) for field in fields(row)},
+                ids=rollout.ids, ends=rollout.ends, sampler=rollout.sampler_logprobs,
+            )
+        )  # fmt: skip
+    return encode(scored.group.prompt_ids, rows)

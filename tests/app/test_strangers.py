@@ -66,7 +66,7 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for seed, name in enumerate(NAMES):
         record(path, more_events(), name=name, seed=seed, task=task)
     with closing(ExperimentStore(path)) as store:
-        store.set_note(1, "my note")
+        store.change(1, note="my note")
         store.tag(1, add=["mine"])
         queue = RunQueue(store)
         queue.add(build({"seed": 3, "task": task}), name="waiting", settings={"seed": 3})

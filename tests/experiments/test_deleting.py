@@ -41,7 +41,8 @@ def names(path: Path) -> list[str]:
 
 def test_no_question_finds_a_deleted_run(path: Path, store: ExperimentStore) -> None:
     gone = store.key_of("gone")
-    fingerprint = store.run_row(gone).config_hash
+    queue = RunQueue(store)
+    queue.sweep("again", {}, [({}, store.run_row(gone).config)])
     record_run(path, name="clone", tree={**CONFIG, "seed": 1})
     with store.transaction() as conn:
         conn.exec_driver_sql(f"UPDATE run SET parent_id = {gone} WHERE name = 'clone'")
@@ -61,7 +62,9 @@ def test_no_question_finds_a_deleted_run(path: Path, store: ExperimentStore) -> 
             assert gone not in {hit.run for hit in search(reader, "yes", mode=mode, limit=99)}
         assert reader.deleted() == ("gone",)
     other = store.key_of("other")
-    finished = RunQueue(store).finished_run(fingerprint)
+    item = queue.take()
+    assert item is not None
+    finished = queue.repeats(item)
     assert finished is not None
     assert finished.id == other
 
@@ -107,7 +110,7 @@ def test_a_deleted_run_is_not_resumed_or_changed(store: ExperimentStore) -> None
     store.delete([gone])
     for change in (
         lambda: store.start_attempt(gone, 3),
-        lambda: store.set_note(gone, "text"),
+        lambda: store.change(gone, note="text"),
         lambda: store.delete([gone]),
     ):
         with pytest.raises(RunNotFoundError):

@@ -22,11 +22,10 @@ from grpo_tui.experiments.post_mortem import log_lines, post_mortem
 from grpo_tui.experiments.purge import purge
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder
-from grpo_tui.experiments.record.rows import Item
 from grpo_tui.experiments.record.spill import append, read_in_all
 from grpo_tui.experiments.recorded_events import events_after
 from grpo_tui.experiments.store import ExperimentStore
-from grpo_tui.experiments.values import AttemptView
+from grpo_tui.experiments.values import AttemptView, RecordedEvent
 from tests.disks import fill, small_disk
 from tests.experiments.made import (
     CONFIG,
@@ -47,7 +46,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("grpo_tui.experiments.record.run_recorder.SPILL_AFTER_S", 0.3)
     monkeypatch.setattr("grpo_tui.experiments.record.run_recorder.RETRY_S", 0.1)
     monkeypatch.setattr("grpo_tui.experiments.record.run_recorder.LOCK_LIMIT_S", 0.05)
-    monkeypatch.setattr("grpo_tui.experiments.record.heartbeat.PERIOD_S", 3600.0)
+    monkeypatch.setattr("grpo_tui.experiments.record.live.PERIOD_S", 3600.0)
 
 
 def wait_until_stored(path: Path, step: int) -> None:
@@ -222,7 +221,7 @@ def test_spilled_events_are_taken_in_once_by_many_processes_and_guard_their_run(
     with closing(StoreReader(path)) as reader:
         run = reader.resolve(short)
     items = [
-        Item(1000 + place, time.time(), event)
+        RecordedEvent(1000 + place, time.time(), event)
         for place, event in enumerate([*step_events(2), *step_events(3), ended(3)])
     ]
     append(path, run.id, items)

@@ -14,9 +14,9 @@ import pytest
 from grpo_tui.experiments.errors import ImportRefusedError
 from grpo_tui.experiments.importing import import_files
 from grpo_tui.experiments.reader import StoreReader
-from grpo_tui.experiments.record.rows import Item
 from grpo_tui.experiments.record.writer import RunWriter
 from grpo_tui.experiments.store import ExperimentStore
+from grpo_tui.experiments.values import RecordedEvent
 from tests.experiments.made import evaluated, integrity, record_run
 
 Harm = Callable[[Path], None]
@@ -214,7 +214,7 @@ def test_what_a_killed_import_left_is_imported_again(
     if not child:  # dies when it has written the first page
         write = RunWriter.write
 
-        def dying(self: RunWriter, items: Sequence[Item], limit: float) -> float:
+        def dying(self: RunWriter, items: Sequence[RecordedEvent], limit: float) -> float:
             write(self, items, limit)
             os._exit(9)
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from grpo_tui.experiments.db.connection import sqlite_warnings
 from grpo_tui.experiments.db.migrations import version
 from grpo_tui.experiments.db.tables import CURRENT, MIGRATIONS
 from grpo_tui.experiments.db.texts import now_iso
@@ -79,7 +78,7 @@ def test_a_migration_is_refused_while_a_run_is_recorded(tmp_path: Path) -> None:
     store = ExperimentStore(path)
     assert "old is being recorded" in store.read_only
     with pytest.raises(StoreReadOnlyError):
-        store.set_note(1, "text")
+        store.change(1, note="text")
     store.close()
 
 
@@ -182,10 +181,3 @@ def test_the_declared_tables_are_what_the_migrations_make(tmp_path: Path) -> Non
 
 def test_migrations_are_numbered_in_order() -> None:
     assert [name[:4] for name in MIGRATIONS] == [f"m{n:03d}" for n in range(1, CURRENT + 1)]
-
-
-def test_sqlite_versions_with_corruption_bugs_are_named() -> None:
-    assert "DROP COLUMN" in sqlite_warnings((3, 35, 2))[0]
-    assert sqlite_warnings((3, 35, 5)) == ()
-    # the WAL-reset bug is in it, and checkpoints keep clear of that: test_checkpoints.py
-    assert sqlite_warnings((3, 40, 1)) == ()

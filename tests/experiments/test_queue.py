@@ -91,11 +91,14 @@ def test_a_lease_from_another_host_holds_until_it_expires(queue: RunQueue) -> No
 def test_a_run_that_is_there_already_is_found_by_its_settings(queue: RunQueue) -> None:
     tree = config(algorithm={"recipe": "grpo", "beta": 0.7})
     short = record_run(queue.store.path, tree=tree, name="before")
-    item = queue.item(queue.add({**tree, "name": "another name"}))
-    found = queue.finished_run(item.config_hash)
-    assert found is not None
-    assert found.short == short
-    assert queue.finished_run("0" * 16) is None
+    queue.sweep("again", {}, [({}, {**tree, "name": "another name"}), ({}, {**tree, "seed": 77})])
+    same, other = queue.take(), queue.take()
+    assert same is not None
+    assert other is not None
+    earlier = queue.repeats(same)
+    assert earlier is not None
+    assert earlier.short == short
+    assert queue.repeats(other) is None
 
 
 def test_failed_items_are_queued_again_on_request(queue: RunQueue) -> None:

@@ -30,8 +30,8 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     record_run(path, steps=8, name="other-task", tree=config(task={"name": "gsm8k"}))
     store = ExperimentStore(path)
     store.tag(1, ["good", "50%"])
-    store.set_note(2, "a note on KL")
-    store.set_archived(3, True)
+    store.change(2, note="a note on KL")
+    store.change(3, archived=True)
     store.close()
     return path
 

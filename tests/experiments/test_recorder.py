@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from queue import SimpleQueue
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,7 +17,7 @@ from grpo_tui.experiments.db.connection import begin
 from grpo_tui.experiments.db.texts import iso
 from grpo_tui.experiments.errors import StoreUnusableError
 from grpo_tui.experiments.post_mortem import post_mortem
-from grpo_tui.experiments.read.status import LifeSigns, derive
+from grpo_tui.experiments.read.status import derive
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.live import LiveBoard
 from grpo_tui.experiments.record.recorder import Recorder
@@ -255,7 +256,11 @@ def test_a_run_that_is_closed_without_a_word_is_aborted(recorder: Recorder) -> N
 NOW = 1_700_000_000.0
 
 
-def signs(**changes: object) -> LifeSigns:
+def stored(status: str, step_s: float) -> SimpleNamespace:
+    return SimpleNamespace(status=status, step=1, elapsed=step_s)
+
+
+def signs(**changes: object) -> SimpleNamespace:
     import os
 
     from grpo_tui.experiments.db.machine import boot_id, host_name, process_start
@@ -266,29 +271,29 @@ def signs(**changes: object) -> LifeSigns:
         "pid_start": process_start(os.getpid()), "heartbeat": now, "progress_at": now,
         "ended_at": None,
     }  # fmt: skip
-    return LifeSigns(**{**fields, **changes})  # type: ignore[arg-type]
+    return SimpleNamespace(**{**fields, **changes})
 
 
 def test_status_never_lies() -> None:
     long_ago = iso(NOW - 3600)
-    assert derive("running", signs(), 1.0, NOW)[0] == "running"
-    assert derive("running", signs(progress_at=long_ago), 1.0, NOW) == ("stalled", long_ago)
-    assert derive("running", signs(progress_at=long_ago), 1000.0, NOW)[0] == "running"
-    assert derive("paused", signs(progress_at=long_ago), 1.0, NOW)[0] == "paused"
-    assert derive("running", signs(pid_start="another"), 1.0, NOW)[0] == "lost"
-    assert derive("running", signs(boot="before"), 1.0, NOW)[0] == "lost"
-    assert derive("running", signs(host="elsewhere"), 1.0, NOW)[0] == "running"
-    assert derive("running", signs(host="elsewhere", heartbeat=long_ago), 1.0, NOW) == (
+    assert derive(stored("running", 1.0), signs(), NOW)[0] == "running"
+    assert derive(stored("running", 1.0), signs(progress_at=long_ago), NOW) == ("stalled", long_ago)
+    assert derive(stored("running", 1000.0), signs(progress_at=long_ago), NOW)[0] == "running"
+    assert derive(stored("paused", 1.0), signs(progress_at=long_ago), NOW)[0] == "paused"
+    assert derive(stored("running", 1.0), signs(pid_start="another"), NOW)[0] == "lost"
+    assert derive(stored("running", 1.0), signs(boot="before"), NOW)[0] == "lost"
+    assert derive(stored("running", 1.0), signs(host="elsewhere"), NOW)[0] == "running"
+    assert derive(stored("running", 1.0), signs(host="elsewhere", heartbeat=long_ago), NOW) == (
         "unknown",
         long_ago,
     )
-    assert derive("completed", signs(pid_start="another"), 1.0, NOW)[0] == "completed"
+    assert derive(stored("completed", 1.0), signs(pid_start="another"), NOW)[0] == "completed"
 
 
 def test_the_heartbeat_goes_on_while_nothing_is_put(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("grpo_tui.experiments.record.heartbeat.PERIOD_S", 0.05)
+    monkeypatch.setattr("grpo_tui.experiments.record.live.PERIOD_S", 0.05)
     handle = recorder.start_run(CONFIG)
     with closing(StoreReader(recorder.path)) as reader:
         first = reader.attempts(handle.key)[0]

@@ -17,7 +17,7 @@ from grpo_tui.experiments import values as v
 from grpo_tui.experiments.db import tables as t
 from grpo_tui.experiments.errors import StoreUnusableError
 from grpo_tui.experiments.read.connection import Connection, as_view
-from grpo_tui.experiments.record.rows import nan_names
+from grpo_tui.experiments.record.writer import nan_names
 from grpo_tui.experiments.store import ExperimentStore
 
 NUMBER = st.none() | st.floats().map(lambda number: number + 0.0)  # SQLite has no -0.0

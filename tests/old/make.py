@@ -83,7 +83,7 @@ def record() -> None:
         handle.put(event)
         whole.append(event)
     assert handle.close()
-    recorder.store.set_note(handle.key, "a note")
+    recorder.store.change(handle.key, note="a note")
     spill(config, whole)
 
     config = build(merge(SETTINGS, FULL))

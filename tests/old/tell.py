@@ -84,7 +84,7 @@ def replayed() -> list[Any]:
             [moment.due, moment.at, moment.progress, *_digest(ev.to_json(moment.event))]
             for name in (FIRST, SECOND)
             for moment in timed(
-                (fact.at, fact.event)
+                (fact.at or None, fact.event)
                 for fact in events_after(reader, reader.resolve(name).key, after=0, limit=10_000)
             )
         ]

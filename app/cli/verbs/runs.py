@@ -242,7 +242,7 @@ def note(run: RunRef, text: str, db: Db = None) -> None:
     with reading(db) as reader:
         selected = reader.resolve(run)
     with writing(db) as store:
-        store.set_note(selected.key, text)
+        store.change(selected.key, note=text)
     print_stderr(f"updated the note of {selected.name}")
 
 
@@ -260,7 +260,7 @@ def archive(
         selected = resolve_all(reader, runs)
     with writing(db) as store:
         for run in selected:
-            store.set_archived(run.key, not undo)
+            store.change(run.key, archived=not undo)
     print_stderr(
         f"{'shown again' if undo else 'archived'}: {', '.join(run.name for run in selected)}"
     )

@@ -32,7 +32,7 @@ def set_archived(path: Path, runs: Sequence[RunSummary], archived: bool) -> str:
     """Archive or restore runs, and say so."""
     with _opened(path) as store:
         for run in runs:
-            store.set_archived(run.key, archived)
+            store.change(run.key, archived=archived)
     return f"{count(runs)} archived; u undoes it." if archived else f"{count(runs)} listed again."
 
 
@@ -77,7 +77,7 @@ def describe(path: Path, runs: Sequence[RunSummary], values: Mapping[str, str]) 
             if (name := values.get("name", "").strip()) not in ("", run.name):
                 store.rename(run.key, name)
             if (note := values.get("note", run.note)) != run.note:
-                store.set_note(run.key, note)
+                store.change(run.key, note=note)
             store.tag(run.key, add=tags, remove=removed)
     return f"{count(runs)} changed."
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from grpo_tui.app.charts.series import Series
 from grpo_tui.app.charts.stored import CurveLoader, CurveRequest, axis_of_runs
 from grpo_tui.experiments.reader import StoreReader
 from tests.app.stored import record, run_events
@@ -44,9 +45,10 @@ def test_packed_series_are_the_stored_ones(tmp_path: Path) -> None:
     reader = StoreReader(path)
     for key in ("reward", "eval/greedy/accuracy", "no/such"):
         series = reader.metric_series(1, key)
-        steps, values = reader.metric_arrays(1, key)
-        assert (tuple(steps), tuple(values)) == (series.steps, series.values)
-    assert tuple(reader.metric_arrays(1, "reward", after=3)[0]) == (4, 5)
+        packed = Series.of(key, smoothing=0.9).extended(series.steps, series.values)
+        assert (tuple(packed.steps), tuple(packed.values)) == (series.steps, series.values)
+    assert reader.metric_series(1, "reward", after=3).steps == (4, 5)
+    assert reader.metric_series(1, "reward", after=1, upto=3).steps == (2, 3)
     assert reader.work(1, after=3)[1] == tuple(step.tokens for step in reader.steps(1, after=3))
     reader.close()
 
@@ -67,7 +69,7 @@ def test_a_series_is_read_once_and_smoothed_again_without_reading(
     assert list(curve.positions) == [step.tokens for step in reader.steps(1)]
     assert charts.charts[1].missing == (runs[0].id,)
     reads: list[str] = []
-    monkeypatch.setattr(reader, "metric_arrays", lambda *_, **__: reads.append("metric"))
+    monkeypatch.setattr(reader, "metric_series", lambda *_, **__: reads.append("metric"))
     monkeypatch.setattr(reader, "work", lambda *_, **__: reads.append("work"))
     assert loader.charts(reader, request).charts[0].curves[0].series is curve.series
     raw = loader.charts(reader, replace(request, smoothing=0.0)).charts[0].curves[0].series

@@ -76,13 +76,6 @@ def test_a_database_of_another_program_stops_a_run(tmp_path: Path) -> None:
     assert store.database(path).level is Level.STOPS
 
 
-def test_a_sqlite_with_known_damage_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "sqlite_warnings", lambda: ("SQLite 3.40.1 has a race",))
-    assert store.sqlite().level is Level.WARNING
-    monkeypatch.setattr(store, "sqlite_warnings", tuple)
-    assert store.sqlite().level is Level.FINE
-
-
 def test_a_store_over_the_network_is_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,7 +56,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert handle.close()
     recorder.close()
     with closing(ExperimentStore(path)) as store:
-        store.set_note(1, NAME)
+        store.change(1, note=NAME)
     return path
 
 

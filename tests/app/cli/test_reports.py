@@ -79,7 +79,7 @@ def test_hostile_text_stays_text_in_the_page(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
     key = record(path, hostile_events(), name=EVIL, task={"name": EVIL})
     with closing(ExperimentStore(path)) as store:
-        store.set_note(key, EVIL)
+        store.change(key, note=EVIL)
     page = page_of(path, tmp_path / "page.html", "--all")
     assert set(page.tags) <= TAGS
     assert page.names <= ATTRIBUTES

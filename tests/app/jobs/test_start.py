@@ -23,9 +23,9 @@ from grpo_tui.experiments.errors import RunActiveError
 from grpo_tui.experiments.queue import RunQueue
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder
-from grpo_tui.experiments.record.rows import Item
 from grpo_tui.experiments.record.writer import RunWriter
 from grpo_tui.experiments.store import ExperimentStore
+from grpo_tui.experiments.values import RecordedEvent
 from tests.app.stored import record, run_events
 from tests.engine.runs import settings, write_world
 from tests.experiments.made import CONFIG, started
@@ -56,7 +56,7 @@ def test_a_checkpoint_is_never_ahead_of_the_store(
     world.mkdir()
     save, write, seen = checkpoint.save, RunWriter.write, list[tuple[int, int]]()
 
-    def slow(self: RunWriter, items: Sequence[Item], limit: float) -> float:
+    def slow(self: RunWriter, items: Sequence[RecordedEvent], limit: float) -> float:
         time.sleep(0.05)
         return write(self, items, limit)
 

@@ -4,7 +4,6 @@ Read from the picture back to the numbers: labels give the range, dots the value
 """
 
 import math
-from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -179,9 +178,10 @@ class Stored:
     def __init__(self, runs: Sequence[Points], tokens: int = 100) -> None:
         self.runs, self.tokens = runs, tokens
 
-    def metric_arrays(self, run: int, _key: str, after: int = -1) -> Any:
+    def metric_series(self, run: int, key: str, after: int = -1) -> MetricSeries:
         kept = [(step, value) for step, value in self.runs[run] if step > after]
-        return array("q", [s for s, _ in kept]), array("d", [v for _, v in kept])
+        steps, values = zip(*kept, strict=True) if kept else ((), ())
+        return MetricSeries(run=run, key=key, steps=steps, values=values)
 
     def work(self, run: int, after: int = -1) -> Any:
         steps = range(max(1, after + 1), self.runs[run][-1][0] + 1)

@@ -34,7 +34,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("quick-otter", "[b]heron"):
         record(path, run_events(steps=2), name=name)
     made = ExperimentStore(path)
-    made.set_note(2, "[/b] slow")
+    made.change(2, note="[/b] slow")
     made.close()
     return path
 

@@ -135,7 +135,7 @@ class QueueScreen(Dialog[None]):
         if item is None or self.workbench.read_only:
             return
         if item.state == "queued":
-            self._write(lambda queue: queue.cancel(item.key))
+            self._write(lambda queue: queue.finish(item.key, "cancelled"))
         else:
             self.notify(f"Only a waiting run can be removed; this one is {item.state}.")
 

@@ -49,7 +49,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
         handle.close()
     recorder.close()
     with closing(ExperimentStore(path)) as opened:
-        opened.set_note(1, HOSTILE[7][:3000] + NAME)
+        opened.change(1, note=HOSTILE[7][:3000] + NAME)
     return path
 
 

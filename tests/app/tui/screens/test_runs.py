@@ -254,7 +254,7 @@ async def test_tags_are_a_column_and_found_by_a_search(tmp_path: Path) -> None:
         record(path, run_events(steps=1), name=name)
     made = ExperimentStore(path)
     made.tag(1, add=["keep-this"])
-    made.set_note(2, "slow on battery")
+    made.change(2, note="slow on battery")
     made.close()
     app = workbench(path)
     async with app.run_test(size=(120, 40)) as pilot:
