@@ -7,7 +7,8 @@ series is rounded.
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count
+from decimal import Decimal
+from itertools import count, islice
 
 from grpo_tui.app.text.numbers import MEGABYTES_BELOW, MINUS
 
@@ -17,9 +18,6 @@ NOISE = 1e-9  # relative; averages of equal values differ by less
 SMALLEST, LARGEST = 1e-45, 1e60  # smaller sizes are drawn as 0, larger ones not at all
 DECADE = (1, 2, 5)
 SHIFTS = {"share": 2, "MB": 3}  # powers of ten from a value to its label
-
-Decimal = tuple[int, int]
-"""A number as n and e: n * 10^e."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +69,12 @@ def axis(
         if 0 <= guide <= 3 * high:
             low, high = min(low, guide), max(high, guide)
     ends = _round_ends(low, high, unit, natural, halves=labels == 3)
-    marks = [number(end) for end in ends]
-    return Axis(marks[0], marks[-1], _labelled(ends, unit, labels))
+    return Axis(float(ends[0]), float(ends[-1]), _labelled(ends, unit, labels))
 
 
 def equal(low: float, high: float) -> bool:
     """Whether two values differ by no more than rounding."""
     return high - low <= NOISE * abs(high)
-
-
-def number(value: Decimal) -> float:
-    return float(f"{value[0]}e{value[1]}")
 
 
 def _constant(value: float, unit: str, natural: tuple[float, float], log: bool) -> Axis:
@@ -107,18 +100,17 @@ def _round_ends(
     There is one in the middle if there are to be `halves`.
     """
     ends: list[Decimal] = []
-    for factor, exponent in _steps((high - low) / 8):
-        step = number((factor, exponent))
-        first = math.floor(low / step + NOISE)
-        last = math.ceil(high / step - NOISE)
+    for step in _steps((high - low) / 8):
+        first = math.floor(low / float(step) + NOISE)
+        last = math.ceil(high / float(step) - NOISE)
         if halves and (last - first) % 2:
-            if high <= natural[1] < number(((last + 1) * factor, exponent)):
+            if high <= natural[1] < (last + 1) * step:
                 first -= 1
             else:
                 last += 1
-        ends = [(n * factor, exponent) for n in range(first, last + 1)]
-        if number(ends[-1]) > natural[1] >= high:
-            ends[-1] = (round(natural[1]), 0)
+        ends = [n * step for n in range(first, last + 1)]
+        if ends[-1] > natural[1] >= high:
+            ends[-1] = Decimal(round(natural[1]))
         if texts([ends[0], ends[-1]], unit):
             break
     return ends
@@ -127,10 +119,13 @@ def _round_ends(
 def _steps(limit: float) -> Iterator[Decimal]:
     """The largest of 1, 2 and 5 times a power of ten that is at most this, then coarser ones."""
     exponent = math.floor(math.log10(limit))
-    factors = [i for i, factor in enumerate(DECADE) if number((factor, exponent)) <= limit]
-    start = max(factors, default=0)
-    for turn in count(start):
-        yield DECADE[turn % 3], exponent + turn // 3
+    smaller = sum(step <= limit for step in _decades([exponent]))
+    return islice(_decades(count(exponent)), max(0, smaller - 1), None)
+
+
+def _decades(exponents: Iterable[int]) -> Iterator[Decimal]:
+    """1, 2 and 5 times each of these powers of ten."""
+    return (Decimal(factor).scaleb(exponent) for exponent in exponents for factor in DECADE)
 
 
 def _labelled(ends: Sequence[Decimal], unit: str, count: int) -> tuple[tuple[float, str], ...]:
@@ -139,38 +134,32 @@ def _labelled(ends: Sequence[Decimal], unit: str, count: int) -> tuple[tuple[flo
     marks = [ends[round(last * part / (count - 1))] for part in range(count)]
     if not texts(marks, unit):
         marks = [ends[0], ends[-1]]
-    return tuple((number(mark), text(mark, unit)) for mark in marks)
+    return tuple((float(mark), text(mark, unit)) for mark in marks)
 
 
 def _logarithmic(
     low: float, high: float, unit: str, natural: tuple[float, float], labels: int
 ) -> Axis:
     """Round ends within a decade, else 1, 2 or 5 times a power of ten; the middle has one digit."""
-    ends = _round_ends(low, high, unit, natural) if high < 10 * low else [(0, 0)]
-    if ends[0][0] <= 0:
-        ends = [_decade(low, below=True), _decade(high, below=False)]
-    first, last = number(ends[0]), number(ends[-1])
+    ends = _round_ends(low, high, unit, natural) if high < 10 * low else [Decimal(0)]
+    if ends[0] <= 0:
+        powers = range(math.floor(math.log10(low)) - 1, math.floor(math.log10(high)) + 2)
+        decades = [*_decades(powers)]
+        ends = [max(end for end in decades if end <= low * (1 + NOISE)),
+                min(end for end in decades if end >= high * (1 - NOISE))]  # fmt: skip
+    first, last = float(ends[0]), float(ends[-1])
     middle = _significant(math.sqrt(first) * math.sqrt(last), 1)
     marks = [ends[0], ends[-1]]
-    if labels > 2 and first < number(middle) < last and texts([ends[0], middle, ends[-1]], unit):
+    if labels > 2 and ends[0] < middle < ends[-1] and texts([ends[0], middle, ends[-1]], unit):
         marks.insert(1, middle)
     pairs = zip(marks, texts(marks, unit), strict=True)
     return Axis(math.log10(first), math.log10(last),
-                tuple((math.log10(number(mark)), text) for mark, text in pairs))  # fmt: skip
-
-
-def _decade(value: float, below: bool) -> Decimal:
-    exponent = math.floor(math.log10(value))
-    around = [(f, exponent + up) for up in (-1, 0, 1) for f in DECADE]
-    if below:
-        return [d for d in around if number(d) <= value * (1 + NOISE)][-1]
-    return next(d for d in around if number(d) >= value * (1 - NOISE))
+                tuple((math.log10(mark), text) for mark, text in pairs))  # fmt: skip
 
 
 def _significant(value: float, digits: int) -> Decimal:
     """The nearest number with this many digits."""
-    mantissa, _, exponent = f"{value:.{digits - 1}e}".partition("e")
-    return int(mantissa.replace(".", "")), int(exponent) - digits + 1
+    return Decimal(f"{value:.{digits - 1}e}")
 
 
 # -- labels -------------------------------------------------------------------------------------
@@ -190,26 +179,20 @@ def rounded(value: float, unit: str) -> str:
     return next((label for label in labels if label), "")
 
 
-def text(value: Decimal, unit: str = "", space: int = LABEL_CELLS) -> str:
+def text(value: Decimal, unit: str = "") -> str:
     """Write a number exactly: `.0032`, `12k`, `3e−5`, `87.5%`; empty if it is too long."""
-    digits, exponent = value
-    while digits and digits % 10 == 0:
-        digits, exponent = digits // 10, exponent + 1
-    sign, tail = (MINUS if digits < 0 else ""), ("%" if unit == "share" else "")
-    exponent = 0 if not digits else exponent + SHIFTS.get(unit, 0)
-    figures = str(abs(digits))
-    size = len(figures) + exponent  # figures before the point
-    plain = _point(figures, size)
-    forms = [plain] if -3 <= size <= 4 else []
-    forms += [_point(figures, size - up) + mark for up, mark in ((3, "k"), (6, "M"), (9, "G"))
-              if 0 < size - up <= 3]  # fmt: skip
-    forms += [f"{_point(figures, 1)}e{size - 1}", f"{figures}e{exponent}", plain]
+    value = value.scaleb(SHIFTS.get(unit, 0)).normalize()
+    before, figures = value.adjusted() + 1, len(value.as_tuple().digits)
+
+    def shifted(power: int) -> str:
+        """The size times a power of ten; no zero before the point."""
+        return f"{abs(value).scaleb(power):f}".lstrip("0") or "0"
+
+    forms = [shifted(0)] if -3 <= before <= 4 else []
+    forms += [shifted(-up) + mark for up, mark in ((3, "k"), (6, "M"), (9, "G"))
+              if 0 < before - up <= 3]  # fmt: skip
+    forms += [f"{shifted(1 - before)}e{before - 1}",
+              f"{shifted(figures - before)}e{before - figures}", shifted(0)]  # fmt: skip
+    sign, tail = (MINUS if value < 0 else ""), ("%" if unit == "share" else "")
     signed = (sign + form.replace("-", MINUS) + tail for form in forms)
-    return next((form for form in signed if len(form) <= space), "")
-
-
-def _point(figures: str, size: int) -> str:
-    """The figures with a decimal point after the first `size`; no zero before the point."""
-    if size >= len(figures):
-        return figures + "0" * (size - len(figures))
-    return f"{figures[: max(0, size)]}.{'0' * -size}{figures[max(0, size) :]}"
+    return next((form for form in signed if len(form) <= LABEL_CELLS), "")

@@ -7,8 +7,9 @@ values; NaN and infinity are gaps. It is taken over all values before any are le
 import math
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from grpo_tui.experiments.compare import statistics
 
@@ -108,13 +109,8 @@ class Series:
     @property
     def recent(self) -> tuple[float, ...]:
         """The newest finite values, at most `RECENT`."""
-        newest: list[float] = []
-        for value in reversed(self.values):
-            if len(newest) == RECENT:
-                break
-            if math.isfinite(value):
-                newest.append(value)
-        return tuple(reversed(newest))
+        newest = islice(filter(math.isfinite, reversed(self.values)), RECENT)
+        return tuple(newest)[::-1]
 
     def at(self, positions: Sequence[float], x: float) -> tuple[float | None, int | None]:
         """The last number up to a position on the axis, and its step."""
@@ -138,23 +134,14 @@ def axis_end(end: float, planned: float = math.inf) -> float:
     return planned if end <= planned < limit else limit
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
-    """Cumulative tokens and seconds at each step of a run."""
-
-    steps: "array[int]"
-    tokens: "array[int]"
-    elapsed: "array[float]"
-
-    def positions(self, steps: "array[int]", axis: str) -> Sequence[float]:
-        """Positions of these steps on an axis; steps without recorded work take the last value."""
-        if axis == "step":
-            return steps
-        amounts: Sequence[float] = self.tokens if axis == "tokens" else self.elapsed
-        if steps == self.steps:
-            return amounts
-        ends = (bisect_right(self.steps, step) for step in steps)
-        return array("d", (amounts[end - 1] if end else 0.0 for end in ends))
+def positions(
+    steps: "array[int]", recorded: "array[int]", amounts: "array[float]"
+) -> "array[float]":
+    """Where steps are on an axis of tokens or seconds; an unknown one is at the last before it."""
+    if steps == recorded:
+        return amounts
+    ends = (bisect_right(recorded, step) for step in steps)
+    return array("d", (amounts[end - 1] if end else 0.0 for end in ends))
 
 
 # -- pixels -------------------------------------------------------------------------------------
@@ -238,9 +225,16 @@ def band(traces: Sequence[Trace], limits: tuple[float, float] = (-math.inf, math
     The interval is cut at the limits of the values. Between its columns a seed counts as its
     straight line; a single seed has no interval.
     """
+    import numpy as np
+
     xs = sorted({item.x for trace in traces for item in trace.columns})
+    lines = [
+        np.interp(xs, [item.x for item in trace.columns], [item.end for item in trace.columns],
+                  left=math.nan, right=math.nan).tolist()
+        for trace in traces if trace.columns
+    ]  # fmt: skip
     columns = []
-    for x, *ends in zip(xs, *(_ends(trace, xs) for trace in traces), strict=True):
+    for x, *ends in zip(xs, *lines, strict=True):
         finite = [end for end in ends if math.isfinite(end)]
         if finite:
             mean, _ = statistics.mean_and_std(finite)
@@ -248,18 +242,3 @@ def band(traces: Sequence[Trace], limits: tuple[float, float] = (-math.inf, math
             columns.append(Column(x, mean if low is None else low, mean if high is None else high,
                                   (mean,)))  # fmt: skip
     return Trace(tuple(columns), all(trace.sparse for trace in traces))
-
-
-def _ends(trace: Trace, xs: Sequence[int]) -> Iterator[float]:
-    """The height of a curve's line at each column; NaN in gaps and beyond its ends."""
-    columns = trace.columns
-    finite = [item.x for item in columns]
-    for x in xs:
-        index = bisect_left(finite, x)
-        if index < len(finite) and finite[index] == x:
-            yield columns[index].end
-        elif 0 < index < len(finite):
-            left, right = columns[index - 1], columns[index]
-            yield left.end + (right.end - left.end) * (x - left.x) / (right.x - left.x)
-        else:
-            yield math.nan

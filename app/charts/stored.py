@@ -4,18 +4,26 @@ Everything runs on the reader thread.
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from grpo_engine.metrics import natural_range
-from grpo_tui.app.charts.series import Series, Trace, Work, axis_end, band, cut, logarithmic
+from grpo_tui.app.charts.series import (
+    Series,
+    Trace,
+    axis_end,
+    band,
+    cut,
+    logarithmic,
+    positions,
+)
 from grpo_tui.experiments.values import RunSummary
 
 if TYPE_CHECKING:
     from grpo_tui.experiments.reader import StoreReader
 
-MOST_VALUES = 3_000_000  # cached for series that are not visible
+Amounts = tuple["array[int]", "array[float]"]  # steps, and the tokens or seconds up to each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,103 +71,74 @@ class Charts:
     charts: tuple[ChartData, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Cached:
-    """A series of a run as it was read after some step of an attempt."""
-
-    attempts: int
-    step: int
-    series: Series
-
-
 class CurveLoader:
-    """The series and the work of the requested runs."""
+    """Reads curves of runs: once, and then what is new in those that are active."""
 
     def __init__(self) -> None:
-        self._cached: dict[tuple[int, str], _Cached] = {}
-        self._work: dict[tuple[int, int], Work] = {}  # by run and attempt
+        # by run, attempt and metric or axis, each as it was read after a step
+        self._cached: dict[tuple[int, int, str], tuple[int, Series]] = {}
+        self._work: dict[tuple[int, int, str], tuple[int, Amounts]] = {}
 
     def charts(self, reader: "StoreReader", request: CurveRequest) -> Charts:
         """Return the requested charts."""
-        self._forget(request)
+        runs, axis = request.runs, request.axis
+        current = {(run.key, run.attempts) for run in runs}
+        self._cached = {key: item for key, item in self._cached.items() if key[:2] in current}
         charts = {
-            key: {run.id: self._series(reader, run, key, request) for run in request.runs}
+            key: {run.id: self._series(reader, run, key, request.smoothing) for run in runs}
             for key in request.metrics
         }
-        if request.axis != "step":
-            self._work = {
-                (run.key, run.attempts): self._read_work(reader, run) for run in request.runs
-            }
-        ends = {run.id: self._end(run, charts, request.axis) for run in request.runs}
-        first, last = request.window or (0.0, axis_of_runs(ends, request.runs, request.axis))
+        ends = {
+            run.id: float(max(run.step, 0, *(lines[run.id].last_step for lines in charts.values())))
+            for run in runs
+        }
+        amounts = {} if axis == "step" else {r.id: self._amounts(reader, r, axis) for r in runs}
+        ends |= {run: values[-1] if values else 0.0 for run, (_, values) in amounts.items()}
+        first, last = request.window or (0.0, axis_of_runs(ends, runs, axis))
         return Charts(request=request, first=first, span=last - first, ends=ends, charts=tuple(
-            self._chart(key, series, request, first, last - first)
+            _chart(key, series, request, amounts, first, last - first)
             for key, series in charts.items()
         ))  # fmt: skip
 
-    def _forget(self, request: CurveRequest) -> None:
-        """Drop series of other runs, and those that are not visible once they are many."""
-        runs = {run.key for run in request.runs}
-        full = sum(len(item.series.steps) for item in self._cached.values()) > MOST_VALUES
-        self._cached = {(run, key): item for (run, key), item in self._cached.items()
-                        if run in runs and (key in request.metrics or not full)}  # fmt: skip
-
-    def _series(
-        self, reader: "StoreReader", run: RunSummary, key: str, request: CurveRequest
-    ) -> Series:
-        empty = Series.of(key, smoothing=request.smoothing)
-        cached = self._cached.get((run.key, key))
-        if cached is None or cached.attempts != run.attempts or cached.step > run.step:
-            cached = _Cached(run.attempts, -1, empty)
-        series = cached.series
+    def _series(self, reader: "StoreReader", run: RunSummary, key: str, smoothing: float) -> Series:
+        empty = Series.of(key, smoothing=smoothing)
+        step, series = self._cached.get((run.key, run.attempts, key), (-1, empty))
         if series.smoothing != empty.smoothing:
             series = empty.extended(series.steps, series.values)
-        if run.active or cached.step != run.step:
+        if run.active or step != run.step:
             added = reader.metric_series(run.key, key, after=series.last_step)
             series = series.extended(added.steps, added.values)
-        self._cached[run.key, key] = _Cached(run.attempts, run.step, series)
+        self._cached[run.key, run.attempts, key] = run.step, series
         return series
 
-    def _read_work(self, reader: "StoreReader", run: RunSummary) -> Work:
-        empty = Work(array("q"), array("q"), array("d"))
-        current = self._work.get((run.key, run.attempts), empty)
-        after = current.steps[-1] if current.steps else -1
-        if after == run.step and not run.active:
-            return current
-        steps, tokens, elapsed = reader.work(run.key, after=after)
-        return Work(current.steps + array("q", steps), current.tokens + array("q", tokens),
-                    current.elapsed + array("d", elapsed))  # fmt: skip
+    def _amounts(self, reader: "StoreReader", run: RunSummary, axis: str) -> Amounts:
+        index = run.key, run.attempts, axis
+        if run.active or self._work.get(index, (-1,))[0] != run.step:
+            steps, tokens, elapsed = reader.work(run.key)
+            amounts = array("d", tokens if axis == "tokens" else elapsed)
+            self._work[index] = run.step, (array("q", steps), amounts)
+        return self._work[index][1]
 
-    def _end(self, run: RunSummary, charts: dict[str, dict[str, Series]], axis: str) -> float:
-        if axis == "step":
-            return float(
-                max(run.step, *(series[run.id].last_step for series in charts.values()), 0)
-            )
-        work = self._work[run.key, run.attempts]
-        amounts: Sequence[float] = work.tokens if axis == "tokens" else work.elapsed
-        return float(amounts[-1]) if amounts else 0.0
 
-    def _chart(
-        self, key: str, series: dict[str, Series], request: CurveRequest, first: float, span: float
-    ) -> ChartData:
-        traces, curves, missing = {}, [], []
-        for run in request.runs:
-            line = series[run.id]
-            if not line.steps:
-                missing.append(run.id)
-                continue
-            positions: Sequence[float] = line.steps
-            if request.axis != "step":
-                positions = self._work[run.key, run.attempts].positions(line.steps, request.axis)
-            trace = traces[run.id] = cut(line, positions, span, request.wide, first)
+def _chart(
+    key: str, series: Mapping[str, Series], request: CurveRequest,
+    amounts: Mapping[str, Amounts], first: float, span: float,
+) -> ChartData:  # fmt: skip
+    traces: dict[str, Trace] = {}
+    curves = []
+    for run, line in series.items():
+        if line.steps:
+            at = positions(line.steps, *amounts[run]) if amounts else line.steps
+            trace = traces[run] = cut(line, at, span, request.wide, first)
             trace = logarithmic(trace) if request.log else trace
-            curves.append(StoredCurve(run=run.id, series=line, positions=positions, trace=trace))
-        bands = []
-        for group in request.seeds:
-            if members := [traces[run] for run in group if run in traces]:
-                mean = band(members, natural_range(key))
-                bands.append((group, logarithmic(mean) if request.log else mean))
-        return ChartData(key=key, curves=tuple(curves), missing=tuple(missing), bands=tuple(bands))
+            curves.append(StoredCurve(run=run, series=line, positions=at, trace=trace))
+    bands = []
+    for group in request.seeds:
+        if members := [traces[run] for run in group if run in traces]:
+            mean = band(members, natural_range(key))
+            bands.append((group, logarithmic(mean) if request.log else mean))
+    missing = tuple(run for run in series if run not in traces)
+    return ChartData(key=key, curves=tuple(curves), missing=missing, bands=tuple(bands))
 
 
 def axis_of_runs(ends: dict[str, float], runs: Sequence[RunSummary], axis: str) -> float:

@@ -24,17 +24,20 @@ ENDINGS = {
 
 
 def ordered(groups: Sequence[GroupView], by: Order) -> tuple[GroupView, ...]:
-    """The groups of a step by descending measure; `prompt` keeps their order."""
-    if by == "prompt":
-        return tuple(sorted(groups, key=lambda group: group.index))
-    return tuple(sorted(groups, key=lambda group: (-(measure_of(group, by) or 0.0), group.index)))
+    """The groups of a step by descending measure, then as they were drawn."""
+
+    def position(group: GroupView) -> tuple[float, int]:
+        value = measure_of(group, by)
+        return math.inf if value is None else -value, group.index
+
+    return tuple(sorted(groups, key=position))
 
 
 def measure_of(group: GroupView, by: Order) -> float | None:
     """What groups are ordered by; None if it is not known."""
     if by == "reward":
-        return -math.inf if group.reward_mean is None else group.reward_mean
-    values = [value for answer in group.rollouts if (value := _measure(answer, by)) is not None]
+        return group.reward_mean
+    values = _measures(group, by).values()
     if not values:
         return None
     return max(values) if by == "surprise" else sum(values) / len(values)
@@ -42,25 +45,18 @@ def measure_of(group: GroupView, by: Order) -> float | None:
 
 def furthest(group: GroupView, by: Order) -> int:
     """The position of the answer with the largest measure in its group."""
-    values = [(_measure(answer, by), -index) for index, answer in enumerate(group.rollouts)]
-    return -max(((value, index) for value, index in values if value is not None),
-                default=(0.0, 0))[1]  # fmt: skip
+    values = _measures(group, by)
+    return max(values, key=values.__getitem__, default=0)
 
 
-def _measure(answer: RolloutView, by: Order) -> float | None:
-    match by:
-        case "prompt":
-            return None
-        case "surprise":
-            return None if answer.advantage is None else abs(answer.advantage)
-        case "reward":
-            return answer.reward
-        case "length":
-            return float(answer.tokens)
-        case "kl":
-            return answer.kl
-        case "clip":
-            return answer.clip_fraction
+def _measures(group: GroupView, by: Order) -> dict[int, float]:
+    """The measure of each answer that has one, by position; none in the order of the prompts."""
+    name = {"surprise": "advantage", "length": "tokens", "clip": "clip_fraction"}.get(by, by)
+    values = [getattr(answer, name, None) for answer in group.rollouts]
+    return {
+        index: abs(value) if by == "surprise" else value
+        for index, value in enumerate(values) if value is not None
+    }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +142,7 @@ def word_diff(older: str, newer: str) -> tuple[Change, ...]:
         b = newer[:DIFF_LENGTH].splitlines(keepends=True)
     changes: list[Change] = []
     for tag, a1, a2, b1, b2 in difflib.SequenceMatcher(a=a, b=b, autojunk=False).get_opcodes():
-        removed, added = "".join(a[a1:a2]), "".join(b[b1:b2])
-        if tag == "equal":
-            changes.append(Change("same", added))
-            continue
-        changes += [Change("removed", removed)] * bool(removed)
-        changes += [Change("added", added)] * bool(added)
+        added = Change("same" if tag == "equal" else "added", "".join(b[b1:b2]))
+        removed = Change("removed", "" if tag == "equal" else "".join(a[a1:a2]))
+        changes += [change for change in (removed, added) if change.text]
     return tuple(changes)

@@ -114,8 +114,10 @@ class Effect:
     def __add__(self, other: "Effect") -> "Effect":
         combine: dict[str, Any] = {"lowest": min, "highest": max, "missing": or_}
         names = [item.name for item in fields(Effect)]
-        pairs = {name: (getattr(self, name), getattr(other, name)) for name in names}
-        return Effect(**{name: combine.get(name, add)(*pair) for name, pair in pairs.items()})
+        return Effect(**{
+            name: combine.get(name, add)(getattr(self, name), getattr(other, name))
+            for name in names
+        })  # fmt: skip
 
     @property
     def advantage(self) -> float:
@@ -304,20 +306,16 @@ def _arrays(packed: Packed, recipe: Recipe, max_length: int, by_token: bool) -> 
 def with_next(recipe: Recipe, name: str, by: int) -> Recipe:
     """Move one setting by some values, skipping those that the recipe does not allow."""
     values, value = VARIED[name], getattr(recipe, name)
-    start = values.index(value) if value in values else _nearest(values, value)
+    numbers = {i: n for i, n in enumerate(values) if isinstance(n, int | float)}
+    start = values.index(value) if value in values else 0
+    if value not in values and isinstance(value, int | float):
+        start = min(numbers, key=lambda i: abs(numbers[i] - value))
     for index in range(start + by, len(values) if by > 0 else -1, 1 if by > 0 else -1):
         try:
             return with_setting(recipe, name, values[index])
         except RecipeError:
             continue
     return recipe
-
-
-def _nearest(values: Sequence[Any], value: Any) -> int:
-    if not isinstance(value, int | float):
-        return 0
-    gaps = [(abs(n - value), i) for i, n in enumerate(values) if isinstance(n, int | float)]
-    return min(gaps)[1]
 
 
 def with_setting(recipe: Recipe, name: str, value: Any) -> Recipe:

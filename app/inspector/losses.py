@@ -3,7 +3,7 @@
 MLX is imported in the thread that calls first; callers must use one thread.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -43,8 +43,8 @@ class TokenLoss:
     on_policy: bool
     objective: float
     anchor: float
-    kl: float | None
-    entropy: float | None
+    kl: float | None = None
+    entropy: float | None = None
     value_loss: float
     bonus: float
     contribution: float
@@ -141,20 +141,15 @@ def loss_of(numbers: Packed, recipe: Recipe, *, max_length: int) -> "Loss":
     from grpo_engine.maths.loss import policy_loss
 
     arrays: dict[str, Any] = {"ref": None, **numbers.arrays}
-    recipe = replace(recipe, entropy_bonus=numbers.entropy_bonus)
-    recipe = _without_missing(recipe, numbers.arrays)
-    return policy_loss(**arrays, recipe=recipe, max_length=max_length, totals=numbers.totals)
-
-
-def _without_missing(recipe: Recipe, recorded: Collection[str]) -> Recipe:
-    changes: dict[str, Any] = {}
-    if "ref" not in recorded and recipe.anchor_place == "loss":
-        changes |= {"beta": 0.0}
-    if "sampler" not in recorded:
+    changes: dict[str, Any] = {"entropy_bonus": numbers.entropy_bonus}
+    if "ref" not in numbers.arrays and recipe.anchor_place == "loss":
+        changes["beta"] = 0.0
+    if "sampler" not in numbers.arrays:
         changes |= {"importance_cap": 0.0, "off_policy_mask": 0.0}
-    if "entropy" not in recorded:
+    if "entropy" not in numbers.arrays:
         changes |= {"entropy_bonus": 0.0, "entropy_top_quantile": 1.0}
-    return replace(recipe, **changes)
+    recipe = replace(recipe, **changes)
+    return policy_loss(**arrays, recipe=recipe, max_length=max_length, totals=numbers.totals)
 
 
 def gradients(numbers: Packed, recipe: Recipe, *, max_length: int) -> tuple["mx.array", "mx.array"]:
@@ -194,17 +189,16 @@ def token_losses(
     numbers = packed(rows, at)
     terms: Any = loss_of(numbers, recipe, max_length=max_length).terms
     push, pull = gradients(numbers, recipe, max_length=max_length)
-    arrays = {"in_loss": terms.mask, "push": push, "pull": pull}
-    lists: dict[str, Any] = {}
-    for field in fields(TokenLoss):
-        array = arrays[field.name] if field.name in arrays else getattr(terms, field.name)
-        lists[field.name] = None if array is None else array.tolist()
+    # the engine minimises the loss; people see the objective, which is maximised
+    arrays = {"in_loss": terms.mask, "contribution": -terms.contribution, "push": push,
+              "pull": pull}  # fmt: skip
+    arrays |= {field.name: getattr(terms, field.name) for field in fields(TokenLoss)
+               if field.name not in arrays}  # fmt: skip
+    lists = {name: array.tolist() for name, array in arrays.items() if array is not None}
 
     def token(row: int, column: int) -> TokenLoss:
-        values = {name: rows and rows[row][column] for name, rows in lists.items()}
-        # the engine minimises the loss; people see the objective, which is maximised
-        contribution, side = -values["contribution"], SIDES[int(values["side"])]
-        return TokenLoss(**values | {"contribution": contribution, "side": side})
+        values = {name: rows[row][column] for name, rows in lists.items()}
+        return TokenLoss(**values | {"side": SIDES[values["side"]]})
 
     return tuple(
         tuple(token(index, column) for column in range(len(row.ids)))

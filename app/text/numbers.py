@@ -122,6 +122,11 @@ def change(value: float, delta: float, unit: str = "") -> str:
     return f"{'▲' if delta > 0 else '▼'}{text}"
 
 
+def clamped(index: int, count: int) -> int:
+    """The index, or beyond the ends that of the first or the last of so many items."""
+    return max(0, min(index, count - 1))
+
+
 BARS = "▁▂▃▄▅▆▇█"
 
 

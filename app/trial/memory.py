@@ -42,28 +42,14 @@ class Estimates:
 
 def shapes(config: RunConfig) -> "Policy":
     """Return a policy with described but never computed weights; it cannot be run."""
-    from mlx_lm.utils import get_total_parameters
-
-    from grpo_engine.policy import adapters
-    from grpo_engine.policy.load import context_length, end_tokens
-    from grpo_engine.policy.policy import Policy, Trained
+    from grpo_engine.policy.load import end_tokens
+    from grpo_engine.policy.shapes import without_weights
     from grpo_engine.policy.source import load_parts
-    from grpo_engine.policy.trees import flatten
 
     model_folder(config.model.path)  # raises its own error if there is none
     plain = config.model.model_copy(update={"trust_remote_code": False})
     model, tokenizer, settings, folder, notes = load_parts(plain, lazy=True)
-    adapter = adapters.attach(model, plain, config.seed)
-    arrays = flatten(model.parameters()).values()
-    trained = flatten(model.trainable_parameters()).values()
-    dtypes = [str(array.dtype).rpartition(".")[2] for array in arrays]
-    return Policy(
-        config=plain, folder=folder, module=Trained(model, None), tokenizer=tokenizer,
-        end_ids=end_tokens(tokenizer, settings), pad_id=0,
-        context_length=context_length(settings),
-        vocabulary=int(settings.get("vocab_size") or len(tokenizer)),
-        parameters=int(get_total_parameters(model)),
-        trainable_parameters=sum(int(array.size) for array in trained),
-        dtype=max(dtypes, key=dtypes.count), adapter=adapter, parts=None, prefix_caches=[],
-        head_is_trained=False, notes=tuple(notes),
-    )  # fmt: skip
+    end_tokens(tokenizer, settings)  # raises if there is none
+    return without_weights(
+        model, plain, settings, folder, notes, seed=config.seed, vocabulary=len(tokenizer)
+    )

@@ -1,7 +1,7 @@
 """Describes a policy from a model's config.json alone, without its weights."""
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +27,20 @@ def describe(config: ModelConfig, seed: int = 0) -> Policy:
             settings = load_config(folder)
             model = _build(settings)
     notes = dequantise(model, config) + set_dtype(model, config)
+    return without_weights(model, config, settings, folder, notes, seed=seed)
+
+
+def without_weights(
+    model: nn.Module, config: ModelConfig, settings: Mapping[str, Any], folder: Path,
+    notes: Sequence[str], *, seed: int, vocabulary: int = 0,
+) -> Policy:  # fmt: skip
+    """The policy of a model whose arrays are lazy; a `vocabulary` if its settings name none."""
     adapter = adapters.attach(model, config, seed)
     trained = flatten(model.trainable_parameters()).values()
     return Policy(
         config=config, folder=folder, module=Trained(model, None), tokenizer=None,
         end_ids=frozenset(), pad_id=0, context_length=context_length(settings),
-        vocabulary=number(settings, "vocab_size", "num_vocab"),
+        vocabulary=number(settings, "vocab_size", "num_vocab") or vocabulary,
         parameters=int(get_total_parameters(model)),
         trainable_parameters=sum(int(array.size) for array in trained), dtype=main_dtype(model),
         adapter=adapter, parts=None, prefix_caches=[], head_is_trained=False, notes=tuple(notes),

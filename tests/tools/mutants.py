@@ -97,7 +97,7 @@ TARGETS = {
         modules=("app/inspector",),
         folder="tests/app/inspector",
         tests=("words", "terms", "groups", "heat", "lab", "inspector"),
-        first={"groups": ("groups",), "heat": ("heat",), "layout": ("heat",), "lab": ("lab",)},
+        first={"groups": ("groups",), "measures": ("heat",), "layout": ("heat",), "lab": ("lab",)},
         page="docs/mutants-inspector.md",
     ),
     "charts": Target(

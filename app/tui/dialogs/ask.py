@@ -28,7 +28,7 @@ class Ask(Dialog[str | None]):
     Ask Input:focus { border: none; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "cancel", "cancel", id="ask.cancel", tooltip="Change nothing"),
+        Binding("escape", "dismiss", "cancel", id="ask.cancel", tooltip="Change nothing"),
     ]
 
     def __init__(self, title: str, hint: str, text: str = "", *, select: bool = True) -> None:
@@ -45,6 +45,3 @@ class Ask(Dialog[str | None]):
     @on(Input.Submitted)
     def answer(self, event: Input.Submitted) -> None:
         self.dismiss(event.value)
-
-    def action_cancel(self) -> None:
-        self.dismiss(None)

@@ -47,8 +47,7 @@ class AnswersPanel(Panel):
     def paint(self, width: int, height: int) -> list[Line]:
         palette = self.palette
         if not self._turns:
-            lines = paragraph(EMPTY[self._model], width - 2, 4, palette.label)
-            return [[(" ", None), *line] for line in lines]
+            return paragraph(EMPTY[self._model], width - 1, 4, palette.label, (" ", None))
         lines = []
         for turn in self._turns:
             lines += paragraph(f"› {turn.prompt}", width, 5, palette.label)
@@ -58,7 +57,7 @@ class AnswersPanel(Panel):
             else:
                 text = turn.texts[self._model] or ("" if turn.done else "…")
                 parts = wrap(text, width, MAX_LINES, keep_end=True)
-                lines += [[(part, style(palette.text))] for part in parts]
+                lines += [[(part, palette.text)] for part in parts]
             lines.append([])
         end = max(0, len(lines) - height)
         self._from_end = min(self._from_end, end)
@@ -110,23 +109,20 @@ class TokenLine(Panel, can_focus=False):
     framed: ClassVar[bool] = False
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002  # one line
-        label, number = style(self.palette.label), style(self.palette.headline)
+        label, number = self.palette.label, self.palette.headline
         for panel in self.screen.query(AnswersPanel):
             if panel.cursor is not None and panel.cursor < len(panel.tokens):
                 token = panel.tokens[panel.cursor]
-                line: Line = [(f"“{clip(safe(token.text), 20)}”", number)]
+                line: Line = [(f"“{clip(token.text, 20)}”", number)]
                 for name, value in (("trained", token.trained), ("before", token.before)):
                     line += [(f"  {name} ", label), (short(math.exp(value), 3), number)]
                 change = token.trained - token.before
-                look = style(self.palette.of_push(change, FULL_COLOUR))
-                return [[*line, ("  × ", label), (short(math.exp(change), 3), look)]]
+                colour = self.palette.of_push(change, FULL_COLOUR)
+                return [[*line, ("  × ", label), (short(math.exp(change), 3), colour)]]
         problem = self.screen.problem if isinstance(self.screen, ChatScreen) else ""
         if problem:
-            return [[(clip(safe(problem), width), style(self.palette.bad))]]
-        rise, fall = (
-            style(self.palette.of_push(change, FULL_COLOUR))
-            for change in (FULL_COLOUR, -FULL_COLOUR)
-        )
+            return [[(clip(problem, width), self.palette.bad)]]
+        rise, fall = (self.palette.of_push(sign * FULL_COLOUR, FULL_COLOUR) for sign in (1, -1))
         return [[("█", rise), (" likelier since training  ", label), ("█", fall),
                  (" less likely   ⇥ → go to a token", label)]]  # fmt: skip
 

@@ -32,14 +32,12 @@ class Choice(Dialog[T | None], Generic[T]):
     Choice OptionList:focus { border: none; background-tint: $background 0%; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q", "cancel", "cancel", id="choice.cancel", tooltip="Change nothing"),
+        Binding("escape,q", "dismiss", "cancel", id="choice.cancel", tooltip="Change nothing"),
     ]
 
     def __init__(self, title: str, question: str, answers: list[tuple[T, str, str, str]]) -> None:
         super().__init__()
-        self._title = title
-        self._question = question
-        self._answers = answers
+        self._title, self._question, self._answers = title, question, answers
 
     def compose(self) -> ComposeResult:
         with Vertical() as box:
@@ -65,20 +63,15 @@ class Choice(Dialog[T | None], Generic[T]):
 
     def on_key(self, event: events.Key) -> None:
         """Choose the answer that this key belongs to."""
-        for value, key, _, _ in self._answers:
-            if event.character == key:
-                event.stop()
-                event.prevent_default()
-                self.dismiss(value)
-                return
+        values = {key: value for value, key, _, _ in self._answers}
+        if event.character in values:
+            event.stop()
+            event.prevent_default()
+            self.dismiss(values[event.character])
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         """Choose by ⏎ or click."""
         self.dismiss(self._answers[event.option_index][0])
-
-    def action_cancel(self) -> None:
-        """Dismiss without a choice."""
-        self.dismiss(None)
 
 
 class StopDialog(Choice[str]):

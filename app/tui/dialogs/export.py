@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,9 @@ FORMATS = {
 
 def free_path(folder: Path, stem: str, ending: str) -> Path:
     """Return a path in the folder that is not in use."""
-    path = folder / f"{stem}.{ending}"
-    count = 2
-    while path.exists():
-        path = folder / f"{stem}-{count}.{ending}"
-        count += 1
-    return path
+    names = (f"{stem}-{number}.{ending}" for number in count(2))
+    paths = (folder / name for name in chain([f"{stem}.{ending}"], names))
+    return next(path for path in paths if not path.exists())
 
 
 class ExportScreen(Choice[str]):

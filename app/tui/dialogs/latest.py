@@ -31,7 +31,7 @@ class LatestScreen(Dialog[None]):
     LatestScreen Static { width: 100%; color: $foreground; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,exclamation_mark,enter", "close", "close", id="messages.close",
+        Binding("escape,q,exclamation_mark,enter", "dismiss", "close", id="messages.close",
                 tooltip="Back to the screen"),
         Binding("j", "move(1, 0)", "down", id="move.down", show=False, tooltip="Older messages"),
         Binding("k", "move(-1, 0)", "up", id="move.up", show=False, tooltip="Newer messages"),
@@ -62,7 +62,3 @@ class LatestScreen(Dialog[None]):
     def action_move(self, rows: int, _columns: int) -> None:
         """Scroll by a line."""
         self.query_one(VerticalScroll).scroll_relative(y=rows, animate=False)
-
-    def action_close(self) -> None:
-        """Close the list."""
-        self.dismiss(None)

@@ -309,11 +309,11 @@ class Picker(Filtered[Picked]):
             options.replace_option_prompt_at_index(index, self._prompt(item, widths))
 
     def _toggle(self) -> None:
-        item, marks = self.item, self.marks
-        if item is None or item.value is None:
-            return
-        others = [mark for mark in marks if mark != item.value]
-        self._mark(others if item.value in marks else [*others, item.value])
+        value = self.item.value if self.item else None
+        if value in self.marks:
+            self._mark([mark for mark in self.marks if mark != value])
+        elif value is not None:
+            self._mark([*self.marks, value])
 
     def action_mark(self) -> None:
         """Mark or unmark the item, then move down."""
@@ -325,11 +325,9 @@ class Picker(Filtered[Picked]):
     def action_mark_all(self) -> None:
         """Mark every listed item; if all are marked, unmark them."""
         listed = [item.value for item in self.items if item.value is not None]
-        marks = self.marks
-        if set(listed) <= set(marks):
-            self._mark([mark for mark in marks if mark not in listed])
-        else:
-            self._mark(list(dict.fromkeys((*marks, *listed))))
+        others = [mark for mark in self.marks if mark not in listed]
+        is_all = len(self.marks) == len(others) + len(listed)
+        self._mark(others if is_all else [*dict.fromkeys((*self.marks, *listed))])
 
     def action_choose(self) -> None:
         """Return the marked items, or the highlighted one as well if no mark was changed."""

@@ -2,13 +2,16 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from textual.screen import Screen
+
+from grpo_engine.errors import EngineError
 from grpo_tui.experiments.errors import StoreError
 
 if TYPE_CHECKING:
@@ -17,6 +20,17 @@ if TYPE_CHECKING:
 FIRST_FRAME_S = 1.0  # a terminal that draws later reads the store meanwhile
 
 T = TypeVar("T")
+
+
+@contextmanager
+def reporting(screen: Screen[Any]) -> Iterator[None]:
+    """Report what cannot be read or computed; end quietly if it is no longer needed."""
+    try:
+        yield
+    except (EngineError, StoreError) as error:
+        screen.notify(str(error), severity="error", markup=False)
+    except (asyncio.CancelledError, InterruptedError):
+        return
 
 
 @dataclass(slots=True)

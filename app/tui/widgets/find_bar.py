@@ -56,13 +56,13 @@ class FindBar(Horizontal):
         self.screen.focus_next()
 
     @on(Input.Changed)
-    def tell(self, event: Input.Changed) -> None:
+    def search(self, event: Input.Changed) -> None:
         """Search while the user types."""
         event.stop()
         self.post_message(self.Changed(event.value))
 
     @on(Input.Submitted)
-    def keep(self, event: Input.Submitted) -> None:
+    def finish(self, event: Input.Submitted) -> None:
         """Leave the field and keep the search."""
         event.stop()
         self.screen.set_focus(None)

@@ -7,7 +7,7 @@ focus and themes. It does not paint while the panel is hidden or its screen is i
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Self
 
 from rich.segment import Segment
@@ -24,7 +24,7 @@ from grpo_tui.app.text.safe_text import cell_len, clip, safe, wrap
 from grpo_tui.app.tui.keys import NAVIGATION
 from grpo_tui.app.tui.looks.colours import Palette, palette_of, style
 
-Span = tuple[str, Style | int | None]  # a number is a colour of the palette
+Span = tuple[str, Style | int | None]  # safe text with its style, or its colour alone
 Line = list[Span]
 
 BLACK = Color(0, 0, 0)  # no filter in use looks at the background
@@ -88,8 +88,8 @@ class Panel(Widget, can_focus=True):
 
     def note_first(self, *texts: str) -> None:
         """Take as the note the first text that fits beside the title."""
-        room = self.size.width - cell_len(self.title) - 8
-        self.note = next((text for text in texts if cell_len(text) <= room), "")
+        space = self.size.width - cell_len(self.title) - 8
+        self.note = next((text for text in texts if cell_len(text) <= space), "")
 
     @property
     def palette(self) -> Palette:
@@ -147,7 +147,7 @@ class Panel(Widget, can_focus=True):
         # a line with unchanged spans keeps its strip, as most lines do most of the time
         same = self._drawn_for == self._key() and len(self._painted) == len(lines)
         old, first = (self._painted, int(self.framed)) if same else ([], 0)
-        edge = [("│", style(self._frame_colour(palette)))] if self.framed else []
+        edge: Line = [("│", self._frame_colour(palette))] if self.framed else []
         strips = [
             self._strips[y + first] if y < len(old) and old[y] == line
             else _strip([*edge, *_fitted(line, width), *edge], base)
@@ -164,27 +164,22 @@ class Panel(Widget, can_focus=True):
         return palette.focus if self.has_focus_within else palette.border
 
     def _frame_top(self, palette: Palette, base: Style) -> Strip:
-        line = style(self._frame_colour(palette))
-        width = self.size.width
-        focus = self.has_focus_within
-        head = style(palette.headline if focus else palette.label, bold=focus)
-        title = clip(self.title, width - 6)
-        spans: Line = [("╭─", line)]
-        if title:
-            spans += [(f" {title} ", head)]
-        used = sum(cell_len(text) for text, _ in spans)
-        note = clip(self.note, width - used - 4)
-        if note and note != "…":
-            note = f" {note} "
-            spans += [("─" * (width - used - cell_len(note) - 2), line),
-                      (note, style(palette.label)), ("─╮", line)]  # fmt: skip
-        else:
-            spans += [("─" * max(0, width - used - 1), line), ("╮", line)]
-        return _strip(spans, base)
+        line, focus, width = self._frame_colour(palette), self.has_focus_within, self.size.width
+        left: Line = [("╭─", line)]
+        if title := clip(self.title, width - 6):
+            left.append(
+                (f" {title} ", style(palette.headline if focus else palette.label, bold=focus))
+            )
+        note = clip(self.note, width - cells(left) - 4)
+        right: Line = [("╮", line)]
+        if note not in ("", "…"):
+            right = [(f" {note} ", palette.label), ("─╮", line)]
+        between = max(0, width - cells(left) - cells(right))
+        return _strip([*left, ("─" * between, line), *right], base)
 
     def _frame_bottom(self, palette: Palette, base: Style) -> Strip:
-        line = style(self._frame_colour(palette))
-        return _strip([("╰" + "─" * max(0, self.size.width - 2) + "╯", line)], base)
+        width = max(0, self.size.width - 2)
+        return _strip([(f"╰{'─' * width}╯", self._frame_colour(palette))], base)
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """Lines for the compositor; overrides Textual, whose borders and padding no panel has."""
@@ -233,10 +228,12 @@ class Panel(Widget, can_focus=True):
         self.refresh()
 
 
-def paragraph(text: str, width: int, most: int, colour: int, head: Span = ("", None)) -> list[Line]:
-    """Text in one colour, wrapped into at most `most` lines, all of them to the right of `head`."""
+def paragraph(
+    text: str, width: int, max_lines: int, colour: int, head: Span = ("", None)
+) -> list[Line]:
+    """Text in one colour, wrapped into at most `max_lines` lines, all to the right of `head`."""
     indent = cell_len(head[0])
-    parts = wrap(text, max(8, width - indent) if indent else width, most)
+    parts = wrap(text, max(8, width - indent) if indent else width, max_lines)
     if not indent:
         return [[(part, colour)] for part in parts]
     return [
@@ -245,37 +242,87 @@ def paragraph(text: str, width: int, most: int, colour: int, head: Span = ("", N
     ]
 
 
-def _fitted(line: Iterable[Span], width: int) -> Line:
+def hint(text: str, width: int, palette: Palette) -> list[Line]:
+    """What would fill an empty panel."""
+    return [[(" ", None), *line] for line in paragraph(text, width - 2, 5, palette.label)]
+
+
+def cells(line: Line) -> int:
+    """The width of a line."""
+    return sum(cell_len(text) for text, _ in line)
+
+
+def list_row(line: Line, width: int, palette: Palette, *, selected: bool) -> Line:
+    """A row of a list, on the colour of the cursor if it is selected."""
+    if not selected:
+        return line
+    background = style(None, palette.cursor)
+    spans: Line = [
+        (
+            text,
+            style(look, palette.cursor)
+            if isinstance(look, int)
+            else (look or background) + background,
+        )
+        for text, look in line
+    ]
+    return [*spans, (" " * (width - cells(line)), background)]
+
+
+def visible(
+    sizes: Sequence[int], space: int, first: int, last: int | None = None, top: int | None = None
+) -> range:
+    """The items to draw in a space, from `top` if that shows `first` to `last`.
+
+    Nothing is left empty at the end while there are items before.
+    """
+    if not sizes:
+        return range(0)
+
+    def start_for(end: int) -> int:
+        start, used = end, sizes[end]
+        while start and used + sizes[start - 1] <= space:
+            start -= 1
+            used += sizes[start]
+        return start
+
+    start = min(first if top is None else top, first, start_for(len(sizes) - 1))
+    start = max(start, start_for(first if last is None else last))
+    end, used = start, 0
+    while end < len(sizes) and used + sizes[end] <= space:
+        used += sizes[end]
+        end += 1
+    return range(start, max(end, start + 1))
+
+
+def _fitted(line: Line, width: int) -> Line:
     """Spans cut or padded to `width` cells; a cut line ends in `…`.
 
     Spans should be safe already; any unsafe one is escaped here.
     """
-    spans: Line = []
-    used = 0
     line = [(safe(text) if HIDDEN.search(text) else text, look) for text, look in line]
-    total = sum(cell_len(text) for text, _ in line)
-    room = width if total <= width else width - 1
+    left = width - cells(line)
+    if left >= 0:
+        return [*line, (" " * left, None)] if left else line
+    spans: Line = []
+    left = width - 1
     for text, look in line:
         length = cell_len(text)
-        if used + length > room:
-            kept = _take(text, room - used)
-            spans.append((kept + "…", look))
-            used += cell_len(kept) + 1
-            break
+        if length > left:
+            part = _take(text, left) + "…"
+            return [*spans, (part, look), (" " * (left + 1 - cell_len(part)), None)]
         spans.append((text, look))
-        used += length
-    if used < width:
-        spans.append((" " * (width - used), None))
+        left -= length
     return spans
 
 
 def _take(text: str, width: int) -> str:
-    kept = text[:width]
-    while cell_len(kept) > width:
-        kept = kept[:-1]
-    return kept
+    part = text[:width]
+    while cell_len(part) > width:
+        part = part[:-1]
+    return part
 
 
 def _strip(spans: Iterable[Span], base: Style) -> Strip:
     looks = ((text, style(look) if isinstance(look, int) else look) for text, look in spans if text)
-    return Strip([Segment(text, base if look is None else base + look) for text, look in looks])
+    return Strip([Segment(text, base + look if look else base) for text, look in looks])

@@ -8,7 +8,7 @@ from textual.reactive import reactive
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.text.safe_text import cell_len, clip
 from grpo_tui.app.tui.looks.colours import Palette, style
-from grpo_tui.app.tui.widgets.panel import Line, Panel
+from grpo_tui.app.tui.widgets.panel import Line, Panel, cells
 
 TABS = (("runs", "1", "Runs"), ("new_run", "2", "New"), ("watch", "3", "Watch"),
         ("rollouts", "4", "Rollouts"), ("compare", "5", "Compare"))  # fmt: skip
@@ -47,48 +47,6 @@ def status_mark(status: str, palette: Palette, now: float) -> tuple[str, int]:
     return "○", palette.label
 
 
-def top_line(
-    active: str, snapshot: Snapshot, width: int, palette: Palette, now: float, mark: str = ""
-) -> Line:
-    """Tabs on the left, then the run, its step on the right."""
-    tabs: Line = []
-    for mode, key, name in TABS:
-        if mode == active:
-            tabs += [("▌", style(palette.accent)),
-                     (f"{key} {name}", style(palette.headline, bold=True)),
-                     ("▐", style(palette.accent))]  # fmt: skip
-        else:
-            tabs += [(f" {key} ", style(palette.text)), (name, style(palette.label)), (" ", None)]
-    used = sum(cell_len(text) for text, _ in tabs)
-    head = snapshot.head
-    if snapshot.status == "empty":
-        return [*tabs, (" " * max(0, width - used), None)]
-    step = f"step {snapshot.current_step}/{head.total_steps} "
-    step = "reading " if snapshot.reading else step
-    alerts = sum(alert.severity != "info" for alert in snapshot.open_alerts)
-    warning = f"▲ {alerts} alert{'s' if alerts > 1 else ''}  " if alerts else ""
-    if mark:
-        step = f"{mark}  {step}"
-    glyph, colour = status_mark("" if snapshot.reading else snapshot.status, palette, now)
-    what = [head.recipe, f"{head.passes} passes" if head.passes > 1 else ""]
-    about = " · ".join(part for part in (head.model, *what) if part)
-    room = width - used - len(warning + step) - 3
-    if warning and room - 2 < cell_len(head.name or head.id):
-        warning = f"▲{alerts} "
-        room = width - used - len(warning + step) - 3
-    if room < 8 and not snapshot.reading:
-        step = f"{snapshot.current_step}/{head.total_steps} "
-        room = width - used - len(warning + step) - 3
-    name = clip(head.name or head.id, room - 2)
-    run: Line = [(" ", None), (f"{glyph} ", style(colour)), (name, style(palette.headline))]
-    left = room - 2 - cell_len(name)
-    if left > cell_len(about) + 2:
-        run.append((f"  {about}", style(palette.label)))
-    gap = width - used - len(warning + step) - sum(cell_len(text) for text, _ in run)
-    return [*tabs, *run, (" " * max(1, gap), None), (warning, style(palette.warn, bold=True)),
-            (step, style(palette.text))]  # fmt: skip
-
-
 class TopBar(Panel, can_focus=False):
     """One line at the top of every screen; tabs can be clicked."""
 
@@ -107,13 +65,45 @@ class TopBar(Panel, can_focus=False):
             self.refresh()
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - the base class has it
-        return [top_line(self.active, self.snapshot, width, self.palette, self.now, self.mark)]
+        """Tabs on the left, then the run, its alerts and its step on the right."""
+        palette, snapshot, head = self.palette, self.snapshot, self.snapshot.head
+        tabs: Line = []
+        for mode, key, name in TABS:
+            if mode == self.active:
+                bold = style(palette.headline, bold=True)
+                tabs += [("▌", palette.accent), (f"{key} {name}", bold), ("▐", palette.accent)]
+            else:
+                tabs += [(f" {key} ", palette.text), (name, palette.label), (" ", None)]
+        if snapshot.status == "empty":
+            return [tabs]
+        name, count = head.name or head.id, f"{snapshot.current_step}/{head.total_steps} "
+        step = "reading " if snapshot.reading else f"step {count}"
+        step = f"{self.mark}  {step}" if self.mark else step
+        alerts = sum(alert.severity != "info" for alert in snapshot.open_alerts)
+        warning = f"▲ {alerts} alert{'s' if alerts > 1 else ''}  " if alerts else ""
+        space = width - cells(tabs) - 3
+        if warning and space - len(warning + step) - 2 < cell_len(name):
+            warning = f"▲{alerts} "
+        if space - len(warning + step) < 8 and not snapshot.reading:
+            step = count
+        space -= len(warning + step) + 2
+        status = "" if snapshot.reading else snapshot.status
+        glyph, colour = status_mark(status, palette, self.now)
+        name = clip(name, space)
+        run: Line = [(f" {glyph} ", colour), (name, palette.headline)]
+        passes = f"{head.passes} passes" if head.passes > 1 else ""
+        about = " · ".join(part for part in (head.model, head.recipe, passes) if part)
+        if space - cell_len(name) > cell_len(about) + 2:
+            run.append((f"  {about}", palette.label))
+        gap = width - cells([*tabs, *run]) - len(warning + step)
+        return [[*tabs, *run, (" " * max(1, gap), None), (warning, style(palette.warn, bold=True)),
+                 (step, palette.text)]]  # fmt: skip
 
     async def on_click(self, event: events.Click) -> None:
         """Switch to the screen whose tab was clicked."""
-        place = 0
+        end = 0
         for mode, key, name in TABS:
-            place += len(key) + len(name) + 3
-            if event.x < place:
+            end += len(key) + len(name) + 3
+            if event.x < end:
                 await self.run_action(f"app.mode('{mode}')")
                 return

@@ -15,12 +15,12 @@ from grpo_tui.app.charts.series import (
     Column,
     Series,
     Trace,
-    Work,
     axis_end,
     band,
     column,
     cut,
     logarithmic,
+    positions,
 )
 
 VALUES = st.lists(st.one_of(st.just(math.nan), st.floats(-9, 9)), max_size=20)
@@ -138,11 +138,14 @@ def test_the_crosshair_reads_the_last_number_up_to_it(
 
 
 def test_steps_are_where_their_tokens_and_seconds_are() -> None:
-    work = Work(array("q", [1, 2, 3]), array("q", [10, 30, 60]), array("d", [1.0, 2.5, 4.0]))
-    assert list(work.positions(array("q", [1, 2, 3]), "tokens")) == [10, 30, 60]
-    assert list(work.positions(array("q", [0, 2, 5]), "wall")) == [0.0, 2.5, 4.0]
-    assert list(work.positions(array("q", [0, 2, 5]), "tokens")) == [0, 30, 60]
-    assert list(work.positions(array("q", [0, 2, 5]), "step")) == [0, 2, 5]
+    known, tokens, seconds = (
+        array("q", [1, 2, 3]),
+        array("d", [10, 30, 60]),
+        array("d", [1, 2.5, 4]),
+    )
+    assert list(positions(array("q", [1, 2, 3]), known, tokens)) == [10, 30, 60]
+    assert list(positions(array("q", [0, 2, 5]), known, seconds)) == [0.0, 2.5, 4.0]
+    assert list(positions(array("q", [0, 2, 5]), known, tokens)) == [0, 30, 60]
 
 
 def test_the_end_of_the_axis_grows_in_few_jumps_up_to_the_plan() -> None:

@@ -8,8 +8,13 @@ from hypothesis import strategies as st
 from grpo_engine import events as ev
 from grpo_tui.app.inspector.dialogue import flow, messages
 from grpo_tui.app.inspector.groups import verdicts
-from grpo_tui.app.inspector.heat import HEAT_MODES, heat
-from grpo_tui.app.inspector.highlights import MEASURES, highlights_of
+from grpo_tui.app.inspector.measures import (
+    HEAT_MODES,
+    MEASURES,
+    highlights_of,
+    shades,
+    values_of,
+)
 from grpo_tui.app.text.safe_text import cell_len
 from grpo_tui.experiments.values import GroupView, RolloutView, TokenRow
 from tests.app.dialogues import Turn, completion, groups, guesses, token_numbers
@@ -82,9 +87,10 @@ def test_the_environments_tokens_have_no_heat_and_do_not_scale_that_of_others() 
     assert row.replies == {2, 3, 6, 7, 10, 11}
     assert row.own == (0, 1, 4, 5, 8, 9, 12, 13)
     for mode in HEAT_MODES:
-        shades = heat(mode, row, terms, 9.0).shades
-        assert all((shades[place] is None) == (place in row.replies) for place in range(14)), mode
-    assert {heat("entropy", row, terms, 0.3).shades[place] for place in row.own} == {1.0}
+        (shaded,) = shades(mode, [values_of(mode, row, terms)])
+        assert all((shaded[place] is None) == (place in row.replies) for place in range(14)), mode
+    (shaded,) = shades("entropy", [values_of("entropy", row, terms)])
+    assert {shaded[place] for place in row.own} == {1.0}
 
 
 def test_no_moment_is_a_token_of_the_environment() -> None:
@@ -97,7 +103,7 @@ def test_no_moment_is_a_token_of_the_environment() -> None:
     ]  # fmt: skip
     for measure in MEASURES:
         found = highlights_of(measure, 0, [row], [terms])
-        assert {moment.token for moment in found} <= set(row.own), measure
+        assert {moment.cursor[2] for moment in found} <= set(row.own), measure
         assert (measure == "clipped") == (not found)
 
 

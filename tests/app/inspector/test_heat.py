@@ -8,18 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_engine.events import Span
-from grpo_tui.app.inspector.heat import (
+from grpo_tui.app.inspector.layout import lay_out, token_texts
+from grpo_tui.app.inspector.losses import TokenLoss
+from grpo_tui.app.inspector.measures import (
     HEAT_MODES,
     HEAT_NAMES,
     MIN_SHADE,
-    Heat,
     HeatMode,
-    heat,
-    scales,
+    Values,
+    shades,
     values_of,
 )
-from grpo_tui.app.inspector.layout import lay_out, token_texts
-from grpo_tui.app.inspector.losses import TokenLoss
 from grpo_tui.app.text.safe_text import cell_len, safe
 from grpo_tui.experiments.values import TokenRow
 from tests.app.inspector.test_inspector import term
@@ -31,20 +30,19 @@ ROW = TokenRow(
 )  # fmt: skip
 
 
-def alone(mode: HeatMode, row: TokenRow, terms: tuple[TokenLoss, ...]) -> Heat:
+def alone(mode: HeatMode, row: TokenRow, terms: tuple[TokenLoss, ...]) -> Values:
     """The shades of a group's only answer."""
-    return heat(mode, row, terms, scales((row,), (terms,))[mode])
+    return shades(mode, [values_of(mode, row, terms)])[0]
 
 
 def test_change_is_shaded_by_the_largest_and_keeps_its_sign() -> None:
     # new − old: 0, +.5, −1, so shades 0, .5, −1
-    assert alone("change", ROW, ()).shades == (0.0, 0.5, -1.0)
+    assert alone("change", ROW, ()) == (0.0, 0.5, -1.0)
 
 
 def test_entropy_is_unsigned_and_missing_numbers_have_no_shade() -> None:
-    got = alone("entropy", ROW, ())
-    assert (got.signed, got.shades) == (False, (0.0, 0.5, 1.0))
-    assert alone("kl", ROW, ()).shades == (None, None, None)
+    assert alone("entropy", ROW, ()) == (0.0, 0.5, 1.0)
+    assert alone("kl", ROW, ()) == (None, None, None)
 
 
 @pytest.mark.parametrize("ends", [(1, 3, 3, 5)])
@@ -70,27 +68,44 @@ def test_a_line_end_is_shown_and_breaks_the_line() -> None:
 def test_a_push_is_the_slope_with_the_kl_terms_share() -> None:
     # 2 - .5 = 1.5, -1 - .25 = -1.25, and 0 for a token that is left out; .15 is the least shade
     terms = (term(push=2.0, pull=-0.5), term(push=-1.0, pull=-0.25), term(push=0.0))
-    got = heat("push", ROW, terms, 3.0)
     assert values_of("push", ROW, terms) == (1.5, -1.25, 0.0)
-    assert got.shades == pytest.approx((0.15 + 0.85 / 2, -0.15 - 0.85 * 1.25 / 3, 0.0))
-    assert (got.mode, got.signed) == ("push", True)
-    assert heat("push", ROW, terms[:1], 1.5).shades == (1.0, None, None)
-    assert heat("push", ROW, (), 0.0).shades == (None,) * 3
+    pushes, other = shades("push", [(1.5, -1.25, 0.0), (3.0, None)])
+    assert pushes == pytest.approx((0.15 + 0.85 / 2, -0.15 - 0.85 * 1.25 / 3, 0.0))
+    assert other == (1.0, None)
+    assert alone("push", ROW, terms[:1]) == (1.0, None, None)
+    assert alone("push", ROW, ()) == (None,) * 3
     assert MIN_SHADE == 0.15
 
 
 def test_one_scale_is_for_all_answers_of_a_group() -> None:
     other = replace(ROW, entropy=(0.25, 4.0, math.nan), passes=((-1.0, -1.0, -1.0),))
     terms = ((term(push=-1.0),) * 3, (term(push=0.5, pull=-4.0, kl=math.inf),) * 3)
-    got = scales((ROW, other), terms)
-    assert got == {"push": 3.5, "change": 1.0, "kl": 0.1, "entropy": 4.0, "clip": 1.0}
-    assert scales((ROW, other), ())["push"] == 0.0
+
+    def largest(mode: HeatMode, *answers: Values) -> float:
+        """What the full shade stands for: a value over its shade."""
+        pairs = zip(answers, shades(mode, answers), strict=True)
+        return next(
+            abs(value)
+            for values, scaled in pairs
+            for value, shade in zip(values, scaled, strict=True)
+            if value and abs(shade or 0) == 1
+        )
+
+    expected: dict[HeatMode, float] = {
+        "push": 3.5, "change": 1.0, "kl": 0.1, "entropy": 4.0, "clip": 1.0,
+    }  # fmt: skip
+    for mode, full in expected.items():
+        answers = [
+            values_of(mode, row, found) for row, found in zip((ROW, other), terms, strict=True)
+        ]
+        assert largest(mode, *answers) == full
+    assert shades("push", [(None,), (0.0,)]) == ((None,), (0.0,))
     # the replies of an environment do not count
     reply = (
         Span(start=0, length=1, kind="model", turn=0),
         Span(start=1, length=2, kind="environment", turn=0),
     )
-    assert scales((replace(other, spans=reply),), ())["entropy"] == 0.25
+    assert values_of("entropy", replace(other, spans=reply), ()) == (0.25, None, None)
 
 
 def test_clip_has_a_side_and_kl_a_size() -> None:
@@ -99,20 +114,17 @@ def test_clip_has_a_side_and_kl_a_size() -> None:
         for side, kl in (("high", 0.2), ("low", 0.4), ("ceiling", None), ("free", math.inf))
     )
     four = replace(ROW, ids=(1, 2, 3, 4), old=(-1.0,) * 4, passes=())
-    got = alone("clip", four, terms)
-    assert (got.shades, got.signed) == ((1.0, -1.0, -1.0, 0.0), True)
-    got = alone("kl", four, terms)
-    assert (got.shades, got.signed) == ((0.5, 1.0, None, None), False)
-    assert alone("clip", ROW, (terms[3],) * 3).shades == (0.0,) * 3
+    assert alone("clip", four, terms) == (1.0, -1.0, -1.0, 0.0)
+    assert alone("kl", four, terms) == (0.5, 1.0, None, None)
+    assert alone("clip", ROW, (terms[3],) * 3) == (0.0,) * 3
 
 
 def test_a_change_is_to_the_newest_numbers() -> None:
     after = replace(ROW, after=(-1.0, -1.0, 0.0))
     assert values_of("change", after, ()) == (0.0, 0.0, 1.0)
     twice = replace(ROW, passes=((-9.0,) * 3, (-3.0, -1.0, -1.0)))
-    got = alone("change", twice, ())
-    assert (values_of("change", twice, ()), got.signed) == ((-2.0, 0.0, 0.0), True)
-    assert alone("change", replace(ROW, passes=()), ()).shades == (0.0,) * 3
+    assert values_of("change", twice, ()) == (-2.0, 0.0, 0.0)
+    assert alone("change", replace(ROW, passes=()), ()) == (0.0,) * 3
 
 
 def test_the_kinds_of_heat_are_in_order_and_each_has_a_name() -> None:

@@ -6,7 +6,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_tui.app.inspector.highlights import (
+from grpo_tui.app.inspector.losses import Side, TokenLoss
+from grpo_tui.app.inspector.measures import (
     MEASURES,
     Highlight,
     Measure,
@@ -14,7 +15,6 @@ from grpo_tui.app.inspector.highlights import (
     in_order,
     next_highlight,
 )
-from grpo_tui.app.inspector.losses import Side, TokenLoss
 from grpo_tui.experiments.values import TokenRow
 
 TERM = TokenLoss(
@@ -46,7 +46,7 @@ TERMS = (
 
 def places(measure: Measure) -> list[tuple[int, int, float]]:
     found = in_order(highlights_of(measure, 0, ROWS, TERMS), [0])
-    return [(one.answer, one.token, round(one.value, 6)) for one in found]
+    return [(*one.cursor[1:], round(one.value, 6)) for one in found]
 
 
 def test_clipped_tokens_come_in_reading_order() -> None:
@@ -82,7 +82,7 @@ def test_clipped_tokens_are_all_visited_once_going_forward_or_back(
     keys: list[tuple[int, int, int]], groups: list[int], here: tuple[int, int, int]
 ) -> None:
     """An oracle: sort all tokens as they are listed and look for the neighbour of the cursor."""
-    found = in_order([Highlight(*key, 1.0, 0.0) for key in keys], groups)
+    found = in_order([Highlight(key, 1.0, 0.0) for key in keys], groups)
 
     def listed(key: tuple[int, int, int]) -> tuple[int, int, int]:
         return groups.index(key[0]), key[1], key[2]
@@ -90,8 +90,8 @@ def test_clipped_tokens_are_all_visited_once_going_forward_or_back(
     later = sorted((key for key in keys if listed(key) > listed(here)), key=listed)
     place = next_highlight("clipped", found, groups, here, 1)
     one = found[place] if place is not None else None
-    assert (one and (one.group, one.answer, one.token)) == (later[0] if later else None)
+    assert (one and one.cursor) == (later[0] if later else None)
     earlier = sorted((key for key in keys if listed(key) < listed(here)), key=listed)
     place = next_highlight("clipped", found, groups, here, -1)
     one = found[place] if place is not None else None
-    assert (one and (one.group, one.answer, one.token)) == (earlier[-1] if earlier else None)
+    assert (one and one.cursor) == (earlier[-1] if earlier else None)

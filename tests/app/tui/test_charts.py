@@ -38,7 +38,9 @@ def written(line: Line) -> str:
 
 def colour_of(line: Line, part: str) -> int | None:
     look = next(look for text, look in line if part in text)
-    assert isinstance(look, Style)
+    if isinstance(look, int):
+        return look
+    assert look is not None
     assert look.color is not None
     assert look.color.triplet is not None
     return number_of(*look.color.triplet)

@@ -96,7 +96,7 @@ async def test_escape_goes_out_step_by_step(tmp_path: Path) -> None:
         assert app_.screen.maximized is None
         await pilot.press("escape")
         await pilot.pause()
-        assert getattr(app_.screen, "mode", "") == "runs"
+        assert getattr(app_.screen, "mode", "") == "watch"
 
 
 async def test_jump_mode_moves_the_focus(tmp_path: Path) -> None:

@@ -130,10 +130,10 @@ class CurvesPanel(ViewPanel, ChartStack):
         view, palette = self.view, self.palette
         self.note = self._description()
         if view.charts is None:
-            return [[("reading", style(palette.label))]]
+            return [[("reading", palette.label)]]
         keys, rows = self._metrics, self._rows()
         if not keys:
-            return [[("No metrics are recorded yet.", style(palette.label))]]
+            return [[("No metrics are recorded yet.", palette.label)]]
         width = self._data_width
         lines = self.stacked(rows, width, self._chart)
         more = len(keys) - sum(len(charts) for charts, _ in rows)
@@ -147,7 +147,7 @@ class CurvesPanel(ViewPanel, ChartStack):
         charts = view.charts.charts if view.charts else ()
         chart = next((chart for chart in charts if chart.key == key), None)
         if chart is None:
-            return [[(f" {key}: reading", style(palette.label))], *([[]] * (height - 1))]
+            return [[(f" {key}: reading", palette.label)], *([[]] * (height - 1))]
         size = (width - LABELS, max(1, height - 1))
         foreground = view.chosen.id if view.chosen else ""
         content = (chart, size, palette, view.hidden, foreground, view.bands, view.log, view.solo)
@@ -330,6 +330,6 @@ def axis_line(view: View, width: int, palette: Palette) -> Line:
     end_cells = cells - start - cell_len(position) - 2
     return [
         (" " * LABELS, None), (left, label), (" " * (start - len(left)), None),
-        (f"▴ {position}" if is_right else f"{position} ▴", style(palette.text)),
+        (f"▴ {position}" if is_right else f"{position} ▴", palette.text),
         (right.rjust(end_cells) if end_cells >= cell_len(right) + 2 else "", label),
     ]  # fmt: skip

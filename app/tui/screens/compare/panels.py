@@ -66,11 +66,11 @@ class VerdictLine(ViewPanel, can_focus=False):
         palette, changes = self.palette, differences(self.view)
         sentence = wrap(verdict(self.view), width - 4, MAX_SENTENCE - 1)
         lines: list[Line] = [
-            [("   " if index else " ▸ ", style(palette.accent)), (text, style(palette.text))]
+            [("   " if index else " ▸ ", palette.accent), (text, palette.text)]
             for index, text in enumerate(sentence)
         ]
         for text in wrap(changes, width - 4, max(1, 3 - len(lines))) if changes else ():
-            lines.append([("   " + text, style(palette.label))])
+            lines.append([("   " + text, palette.label)])
         return lines
 
     def copy_text(self) -> str:
@@ -89,7 +89,7 @@ class TablePanel(ViewPanel):
     def paint(self, width: int, height: int) -> list[Line]:
         """The table, or where it will be while the runs are read for the first time."""
         if self.view.comparison is None:
-            return [[("reading" if self.view.reading else "", style(self.palette.label))]]
+            return [[("reading" if self.view.reading else "", self.palette.label)]]
         return self.lines(width, height)
 
     def on_mouse_scroll_down(self) -> None:
@@ -146,7 +146,7 @@ class RunsPanel(TablePanel):
         count = max(1, height - 1 - min(3, len(notes)) if height > 8 else height - 1)
         self._first = max(0, min(max(min(self._first, view.run), view.run - count + 1),
                                  len(rows) - count))  # fmt: skip
-        tail: list[Line] = [[(note, style(self.palette.label))] for note in notes]
+        tail: list[Line] = [[(note, self.palette.label)] for note in notes]
         return [head, *rows[self._first : self._first + count], *tail]
 
     def on_click(self, event: events.Click) -> None:
@@ -243,14 +243,15 @@ class PagePanel(TablePanel):
         return draw(self.view, width, height, self.palette)
 
     def _tab_line(self) -> Line:
-        palette, line = self.palette, []
+        palette = self.palette
+        line: Line = []
         for page in self.pages:
             if page == self.view.page:
-                line += [("▌", style(palette.accent)), (page, style(palette.headline, bold=True)),
-                         ("▐", style(palette.accent))]  # fmt: skip
+                line += [("▌", palette.accent), (page, style(palette.headline, bold=True)),
+                         ("▐", palette.accent)]  # fmt: skip
             else:
-                line.append((f" {page} ", style(palette.label)))
-        return [*line, ("  [ ] page", style(palette.label))]
+                line.append((f" {page} ", palette.label))
+        return [*line, ("  [ ] page", palette.label)]
 
     def copy_text(self) -> str:
         """Return the visible part of the page."""
@@ -276,16 +277,16 @@ class CardPanel(ViewPanel):
     def paint(self, width: int, height: int) -> list[Line]:
         view, palette = self.view, self.palette
         if view.problem:
-            return [[(part, style(palette.bad))] for part in wrap(view.problem, width - 2, height)]
+            return [[(part, palette.bad)] for part in wrap(view.problem, width - 2, height)]
         if not view.loaded:
-            return [[("reading the store", style(palette.label))]]
+            return [[("reading the store", palette.label)]]
         left = " " * max(2, (width - 64) // 2)
         lines: list[Line] = [[] for _ in range(max(0, (height - 11) // 2))]
         lines += [[(left + "No runs to compare yet.", style(palette.headline, bold=True))], []]
         for key, name, hint in self._offers():
             lines.append([(f"{left}  {key}  ", style(palette.accent, bold=True)),
-                          (name, style(palette.text))])  # fmt: skip
-            lines.append([(f"{left}     {hint}", style(palette.label))])
+                          (name, palette.text)])  # fmt: skip
+            lines.append([(f"{left}     {hint}", palette.label)])
         return lines
 
     def _offers(self) -> list[tuple[str, str, str]]:

@@ -167,8 +167,8 @@ def legend_lines(view: View, width: int, palette: Palette, now: float) -> list[L
     name = space + NAME_WIDTH
     titles = "".join(pad(cells[0][0], size - 1, ">") + " " for size, cells in columns)
     free = cell_len(titles) - cell_len(titles.lstrip())  # before the first title
-    head: Line = [(" " * 5 + pad(label, name + max(0, free - 1)), style(palette.label)),
-                  (titles[max(0, free - 1) :], style(palette.label))]  # fmt: skip
+    head: Line = [(" " * 5 + pad(label, name + max(0, free - 1)), palette.label),
+                  (titles[max(0, free - 1) :], palette.label)]  # fmt: skip
     lines = [legend_name(view, run, name, palette, now) for run in view.runs]
     for index, (run, line) in enumerate(zip(view.runs, lines, strict=True), 1):
         background = palette.cursor if run is view.chosen else palette.paper
@@ -462,7 +462,7 @@ def ranking_lines(view: View, width: int, height: int, palette: Palette) -> list
             title = title.rpartition("; ")[0]
         columns = visible_columns({name: sizes[name] for name in rows[0].cells}, width)
         lines += [[]] if lines else []
-        lines.append([(clip(title, width), style(palette.headline))])
+        lines.append([(clip(title, width), palette.headline)])
         lines.append([("  ", None), *((pad(name, size), label) for name, size in columns.items())])
         lines += [setting_line(view, row, columns, palette) for row in rows]
     top = max(0, min(view.row, len(lines) - height))
@@ -555,7 +555,7 @@ def answers_lines(view: View, width: int, height: int, palette: Palette) -> list
     position += f"  runs {runs}" if runs else ""
     target = f"   target {clip(prompt.target, 24)}" if prompt.target else ""
     question = clip(asked(prompt.text), max(8, width - cell_len(position) - cell_len(target) - 4))
-    lines: list[Line] = [[(position, label), (f"  {question}", style(palette.headline)),
+    lines: list[Line] = [[(position, label), (f"  {question}", palette.headline),
                           (target, label)]]  # fmt: skip
     answers = view.answers
     if answers is None or answers.prompt.example_key != prompt.example_key:
@@ -573,7 +573,7 @@ def side_by_side(parts: Sequence[Line], size: int, palette: Palette) -> Line:
     """Lines of columns with a rule between them."""
     line: Line = []
     for index, part in enumerate(parts):
-        line += [(" │ ", style(palette.border))] if index else []
+        line += [(" │ ", palette.border)] if index else []
         line += [*part, (" " * max(0, size - 3 - line_width(part)), None)]
     return line
 
@@ -602,11 +602,11 @@ def answer(rollout: RolloutView, width: int, palette: Palette) -> list[Line]:
         head += f"{'▲' if rollout.advantage > 0 else '▼'}{signed(rollout.advantage)} "
     first, *others = wrap(f"{head}{rollout.text}", max(1, width - 2), ANSWER_LINES)
     colour = style(palette.of_push(rollout.advantage), bold=True)
-    lines: list[Line] = [[(first[: len(head)], colour), (first[len(head) :], style(palette.text))]]
-    lines += [[("  " + part, style(palette.text))] for part in others]
+    lines: list[Line] = [[(first[: len(head)], colour), (first[len(head) :], palette.text)]]
+    lines += [[("  " + part, palette.text)] for part in others]
     if rollout.finish in CUT:
         space = max(0, width - line_width(lines[-1]))
-        lines[-1].append((clip(" [cut]", space), style(palette.warn)))
+        lines[-1].append((clip(" [cut]", space), palette.warn))
     return lines
 
 

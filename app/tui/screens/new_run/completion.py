@@ -2,7 +2,6 @@
 
 import ast
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -37,7 +36,7 @@ ENDINGS: Final[Mapping[str, tuple[str, ...]]] = {
     "rewards.functions": (".py",),
 }
 LISTS: Final = ("rewards.functions", "record.trackers")
-MAX_ENTRIES, MAX_BYTES = 2000, 1_000_000
+MAX_ENTRIES, MAX_BYTES = 2000, 200_000
 
 
 def completions(setting: str, text: str) -> tuple[str, ...]:
@@ -73,19 +72,11 @@ def _paths(text: str, endings: tuple[str, ...]) -> Iterator[str]:
 
 def functions_in(file: str) -> tuple[str, ...]:
     """The public functions of a Python file, read without running it."""
-    path = Path(file).expanduser()
     try:
-        stat = path.stat()
-        return _functions(path, stat.st_mtime_ns) if stat.st_size <= MAX_BYTES else ()
-    except (OSError, ValueError, RuntimeError):
-        return ()
-
-
-@lru_cache(maxsize=16)
-def _functions(path: Path, _changed: int) -> tuple[str, ...]:
-    try:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-    except (SyntaxError, UnicodeDecodeError, MemoryError, RecursionError):
+        path = Path(file).expanduser()
+        text = path.read_text(encoding="utf-8") if path.stat().st_size <= MAX_BYTES else ""
+        tree = ast.parse(text)
+    except (OSError, SyntaxError, ValueError, RuntimeError, MemoryError):
         return ()
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
     names = (node.name for node in tree.body if isinstance(node, kinds))

@@ -925,7 +925,8 @@ def start_picker(view: View) -> Picker:
             chosen = preset(value.partition(":")[2])
             body = [line for line in chosen.text.splitlines() if not line.startswith("#")]
             lines = [*paragraph(chosen.about, width, 6, palette.text), []]
-            return lines + paragraph("\n".join(body), width, 2 * len(body), palette.label)
+            return lines + [part for line in body
+                            for part in paragraph(line, width, 2, palette.label)]  # fmt: skip
         run = runs[value]
         state = f"{run.status}, step {run.step} of {run.total_steps}"
         entries = (("id", run.id), ("state", state), ("model", run.model), ("task", run.task),

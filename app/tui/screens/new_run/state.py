@@ -367,15 +367,17 @@ def cost(config: RunConfig, runs: Sequence[RunSummary] = ()) -> Cost:
     """Estimate costs from the config and the latest local run of the same model."""
     rollouts = config.rollout.prompts * config.rollout.group_size
     latest = next((run for run in runs if run.model == config.model.path and run.step > 0), None)
-    length = float(config.rollout.max_new_tokens)
-    seconds = None
+    length, seconds = float(config.rollout.max_new_tokens), None
     source = "no run of this model on this machine yet: the longest answers are assumed"
     if latest is not None:
-        summary = latest.metrics.get("completions/mean_length")
-        if summary is not None and summary.mean is not None:
-            length = min(length, summary.mean)
-        seconds = _seconds(latest, rollouts * length)
         source = f"as in {latest.name or latest.id}, by the number of tokens"
+        means = {name: summary.mean for name, summary in latest.metrics.items()}
+        time, former = means.get("step_time"), means.get("completions/mean_length")
+        sizes = [n for name in COLUMNS if isinstance(n := latest.columns.get(name), int)]
+        length = length if former is None else min(length, former)
+        if time is not None and former is not None and len(sizes) == len(COLUMNS):
+            seconds = time * rollouts * length / max(prod(sizes) * former, 1.0)
+            seconds = seconds if isfinite(seconds) else None
     tokens = round(rollouts * length)
     recorded = tokens * BYTES_PER_TOKEN * RECORDED[config.record.tokens]
     return Cost(
@@ -386,18 +388,6 @@ def cost(config: RunConfig, runs: Sequence[RunSummary] = ()) -> Cost:
         gigabytes=recorded * config.steps / 1e9,
         source=source,
     )
-
-
-def _seconds(run: RunSummary, tokens: float) -> float | None:
-    time, length = run.metrics.get("step_time"), run.metrics.get("completions/mean_length")
-    prompts = run.columns.get("rollout.prompts")
-    size = run.columns.get("rollout.group_size")
-    if not isinstance(prompts, int) or not isinstance(size, int):
-        return None
-    if time is None or time.mean is None or length is None or length.mean is None:
-        return None
-    result = time.mean * tokens / max(prompts * size * length.mean, 1.0)
-    return result if isfinite(result) else None
 
 
 # -- the screen's state ---------------------------------------------------------------------

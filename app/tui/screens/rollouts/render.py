@@ -2,8 +2,8 @@
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from itertools import groupby
 from typing import Any
@@ -30,11 +30,10 @@ from grpo_tui.app.inspector.groups import (
     verdicts,
     visits,
 )
-from grpo_tui.app.inspector.heat import HEAT_MODES, HEAT_NAMES, Heat
-from grpo_tui.app.inspector.highlights import MEASURES
 from grpo_tui.app.inspector.layout import EMPTY_SIGN, Piece, lay_out
 from grpo_tui.app.inspector.layout import Line as TokenLine
 from grpo_tui.app.inspector.losses import TokenLoss, loss_mask
+from grpo_tui.app.inspector.measures import HEAT_MODES, HEAT_NAMES, MEASURES, Values, newest
 from grpo_tui.app.text.numbers import BARS, narrow, seconds, short, signed, sparkline
 from grpo_tui.app.text.prompt_text import asked as last_question
 from grpo_tui.app.text.prompt_text import question
@@ -42,8 +41,7 @@ from grpo_tui.app.text.safe_text import cell_len, clip, excerpt, pad, safe, wrap
 from grpo_tui.app.tui.looks.colours import Palette, style
 from grpo_tui.app.tui.screens.rollouts.state import Answer, RunInfo, Search, View
 from grpo_tui.app.tui.screens.watch.render import arrow, lane_lines, with_edge
-from grpo_tui.app.tui.widgets.charts.title import cells
-from grpo_tui.app.tui.widgets.panel import Line, paragraph
+from grpo_tui.app.tui.widgets.panel import Line, cells, hint, list_row, paragraph, visible
 from grpo_tui.app.tui.widgets.panel import Span as Part
 from grpo_tui.experiments.export.csv import csv_string, header_of
 from grpo_tui.experiments.export.json import json_text
@@ -58,39 +56,7 @@ TURN_LINES, TEXT_LINES, NUMBER_LINES = 9, 6, 3  # at least, of a dialogue, an an
 LABEL = 9  # cells of a name before what it says of a token
 MAX_NAMED = 3
 MAX_REPLY = 8  # lines of a reply
-LAST = 1_000_000
 laid_out = lru_cache(maxsize=64)(lay_out)
-
-
-def filled(line: Line, width: int, back: int) -> Line:
-    """A line whose background goes to the end."""
-    return [*line, (" " * max(0, width - cells(line)), style(None, back))]
-
-
-def visible(
-    sizes: Sequence[int], space: int, first: int, last: int | None = None, top: int = LAST
-) -> range:
-    """The items to draw in a space, from `top` if that shows `first` to `last`.
-
-    Nothing is left empty at the end while there are items before.
-    """
-    if not sizes:
-        return range(0)
-
-    def start_for(end: int) -> int:
-        start, used = end, sizes[end]
-        while start and used + sizes[start - 1] <= space:
-            start -= 1
-            used += sizes[start]
-        return start
-
-    start = min(top, first, start_for(len(sizes) - 1))
-    start = max(start, start_for(first if last is None else last))
-    end, used = start, 0
-    while end < len(sizes) and used + sizes[end] <= space:
-        used += sizes[end]
-        end += 1
-    return range(start, max(end, start + 1))
 
 
 def origin_name(origin: str) -> str:
@@ -104,23 +70,20 @@ def origin_name(origin: str) -> str:
 def group_lines(view: View, width: int, palette: Palette) -> list[Line]:
     """The groups: number, prompt, mean reward, sorted measure or spread, `=` without a signal."""
     heading = ORDER_HEADINGS.get(view.order, "std")
-    lines: list[Line] = [
-        [(" " * max(0, width - 12) + f"{'mean':>5}{heading:>5}", style(palette.label))]
-    ]
+    lines: list[Line] = [[(" " * max(0, width - 12) + f"{'mean':>5}{heading:>5}", palette.label)]]
     for position, group in enumerate(view.groups):
         selected = position == view.group_at
-        back = palette.cursor if selected else palette.paper
-        label = style(palette.label, back)
         second = measure_of(group, view.order) if heading != "std" else group.reward_std
-        lines.append([
-            (f"{group.index + 1:>2}", label),
-            ("▸" if selected else " ", style(palette.focus, back)),
+        line: Line = [
+            (f"{group.index + 1:>2}", palette.label),
+            ("▸" if selected else " ", palette.focus),
             (pad(last_question(group.prompt_text), max(1, width - 15)),
-             style(palette.headline if selected else palette.text, back)),
-            (pad(narrow(group.reward_mean, 4), 5, ">"), style(palette.text, back)),
-            (pad(narrow(second, 4), 5, ">"), label),
-            (" =" if group.no_signal or group.reward_std == 0 else "  ", label),
-        ])  # fmt: skip
+             palette.headline if selected else palette.text),
+            (pad(narrow(group.reward_mean, 4), 5, ">"), palette.text),
+            (pad(narrow(second, 4), 5, ">"), palette.label),
+            (" =" if group.no_signal or group.reward_std == 0 else "  ", palette.label),
+        ]  # fmt: skip
+        lines.append(list_row(line, width, palette, selected=selected))
     return lines
 
 
@@ -128,11 +91,11 @@ def group_keys(view: View, palette: Palette) -> list[Line]:
     """Which keys show other groups."""
     if view.step is None:
         return []
-    label, key = style(palette.label), style(palette.headline)
+    label, key = palette.label, palette.headline
     lines: list[Line] = [
-        [("t ", key), (f"{name} at {count} step{'s' if count != 1 else ''}", label)]
+        [("t ", key), (f"{name} at {len(steps)} step{'s' if len(steps) != 1 else ''}", label)]
         for origin, name in ORIGIN_NAMES.items()
-        if origin != view.step.origin and (count := view.step.counts[origin])
+        if origin != view.step.origin and (steps := view.step.steps_of[origin])
     ]
     return [*lines, [("< > ", key), ("step  ", label), ("n p ", key), ("prompt", label)]]
 
@@ -143,14 +106,12 @@ def hit_lines(hits: Sequence[SearchHit], selected: int, width: int, palette: Pal
     column = max(map(len, heads), default=0)
     lines: list[Line] = []
     for position, (hit, head) in enumerate(zip(hits, heads, strict=True)):
-        back = palette.cursor if position == selected else palette.paper
         before, match, after = excerpt(hit.text, hit.start, hit.end, max(1, width - column))
-        text = style(palette.text, back)
         line: Line = [
-            (head.ljust(column), style(palette.label, back)), (before, text),
-            (match, style(palette.headline, back, bold=True, underline=True)), (after, text),
+            (head.ljust(column), palette.label), (before, palette.text),
+            (match, style(palette.headline, bold=True, underline=True)), (after, palette.text),
         ]  # fmt: skip
-        lines.append(filled(line, width, back))
+        lines.append(list_row(line, width, palette, selected=position == selected))
     return lines
 
 
@@ -169,11 +130,11 @@ def position_line(view: View, width: int, palette: Palette) -> Line:
     group, rollout = view.group, view.rollout
     if view.step is None or group is None:
         return []
-    label, text = style(palette.label), style(palette.text)
-    line: Line = [(f" {clip(view.step.run.name, 40)}", style(palette.headline)),
+    label, text = palette.label, palette.text
+    line: Line = [(f" {clip(view.step.run.name, 40)}", palette.headline),
                   (f"  step {group.step}", text)]  # fmt: skip
     if group.origin != "train":
-        line.append((f"  {origin_name(group.origin)}", style(palette.accent)))
+        line.append((f"  {origin_name(group.origin)}", palette.accent))
     line.append((f"  prompt {group.index + 1} ", label))
     end: Line = []
     if group.target:
@@ -192,7 +153,7 @@ def history_line(
 
     Only a run that is `live` can follow another prompt.
     """
-    label = style(palette.label)
+    label = palette.label
     same = visits(history, group)
     if len(same) < 2:
         text = " this prompt was sampled once; @ goes to pinned prompts"
@@ -212,7 +173,7 @@ def history_line(
     for index in indices:
         text = f"[{texts[index]}]─" if index == current else f"{texts[index]}──"
         colour = palette.headline if index == current else palette.of_series("reward")
-        line.append((text, style(colour)))
+        line.append((text, colour))
     return [*line, ("…" * (indices.stop < len(texts)) + end, label)]
 
 
@@ -228,7 +189,7 @@ def answers_line(
         for r in rollouts
     ]
     indices = visible([len(text) + 2 for text in texts], width - 2, selected)
-    dim, focus = style(palette.label), style(palette.focus)
+    dim, focus = palette.label, palette.focus
     line: Line = [("…", dim)] if indices.start else []
     for index in indices:
         current = index == selected
@@ -250,106 +211,98 @@ def sibling_lines(view: View, width: int, height: int, palette: Palette) -> list
     heading = "all answers to this prompt"
     if len(indices) < len(rollouts):
         heading = f"answers {letter(indices[0])} to {letter(indices[-1])} of {len(rollouts)}"
-    lines: list[Line] = [[(heading, style(palette.label))]]
+    lines: list[Line] = [[(heading, palette.label)]]
     for index in indices:
         lane = lane_lines(rollouts[index], width - 1, 1, palette, group)
-        answer = detail.answers[index] if detail else None
-        shading = view.heat(answer) if barred else None
-        if answer is not None and shading is not None:
+        shades = view.shades(index) if barred else ()
+        if detail is not None and shades:
             head = lane[0][:3]  # letter, push and reward
-            lane = _with_bars(answer, shading, head, width - 1, palette)
+            lane = _with_bars(detail.answers[index], shades, head, width - 1, palette)
         lines += with_edge(lane, index == view.answer_at, palette)
     return lines
 
 
 def _with_bars(
-    answer: Answer, shading: Heat, head: Line, width: int, palette: Palette
+    answer: Answer, shades: Values, head: Line, width: int, palette: Palette
 ) -> list[Line]:
     """An answer's first line of tokens, and their bars below it."""
-    indent, text = cells(head), style(palette.text)
+    indent = cells(head)
     first, *more = laid_out(answer.texts[:width], max(2, width - indent - 1))
-    line = [*head, *((piece.text, text) for piece in first)]
-    line.append(("…" if more or len(answer.texts) > width else "", text))
-    bars = [bar(shading, piece.token, piece.cells, palette) for piece in first]
-    return [line, [(" " * indent, None), *bars]]
+    line = [*head, *((piece.text, palette.text) for piece in first)]
+    line.append(("…" if more or len(answer.texts) > width else "", palette.text))
+    return [line, [(" " * indent, None), *bars(shades, first, palette)]]
 
 
-def bar(shading: Heat, token: int, cells: int, palette: Palette) -> Part:
-    """The bar under one token: its height is the shade's size, its colour the sign."""
-    shade = shading.shades[token] if token < len(shading.shades) else None
-    if shade is None:
-        return " " * cells, None
-    if shade == 0:
-        return BARS[0] * cells, style(palette.guide)
-    value = shade if shading.signed else abs(shade)
-    height = max(0, min(7, round(abs(shade) * 7)))
-    return BARS[height] * cells, style(palette.of_advantage(value, 1.0))
+def bars(shades: Values, pieces: TokenLine, palette: Palette, stopped: Container[int] = ()) -> Line:
+    """The bars under tokens: the height is the size of a shade, the colour its sign.
+
+    Those whose push a bound has `stopped` are underlined.
+    """
+    line: Line = []
+    for piece in pieces:
+        shade = shades[piece.token] if piece.token < len(shades) else None
+        if shade is None:
+            line.append((" " * piece.cells, None))
+            continue
+        colour = palette.of_advantage(shade, 1.0) if shade else palette.guide
+        look = style(colour, underline=piece.token in stopped)
+        line.append((BARS[round(7 * abs(shade))] * piece.cells, look))
+    return line
 
 
 # -- an answer's text ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
-    """A line between tokens; `token` is the first one of its turn."""
+class TextRow:
+    """A line of an answer: tokens, or a note between them; `token` is the first of its turn."""
 
-    line: Line
-    token: int
+    pieces: TokenLine = ()
+    note: Line = field(default_factory=list)
+    token: int = 0
     is_head: bool = False  # of a turn
 
 
-TextRow = TokenLine | Note
-
-
-def text_rows(view: View, width: int, palette: Palette) -> Sequence[TextRow]:
+def text_rows(view: View, width: int, palette: Palette) -> list[TextRow]:
     """The lines of the answer: its tokens, or the turns of a dialogue."""
     answer = view.answer
     if answer is None:
-        return ()
+        return []
     if answer.rollout.spans:
         return dialogue_rows(answer, view.token, view.unfolded, width, palette)
     if view.loaded is not None and answer.row is None:  # without token numbers
         lines = paragraph(answer.rollout.text, width, 999, palette.text)
-        return [Note(line, 0) for line in lines]
-    return laid_out(answer.texts, width)
+        return [TextRow(note=line) for line in lines]
+    return [TextRow(pieces) for pieces in laid_out(answer.texts, width)]
 
 
 def visible_rows(
     rows: Sequence[TextRow], token: int, row_height: int, height: int, top: int
 ) -> range:
     """The lines to draw: with that of the token, and the turn it is in if that fits."""
-    at = next(
-        (
-            n for n, row in enumerate(rows)
-            if not isinstance(row, Note) and any(piece.token == token for piece in row)
-        ),
-        0,
-    )  # fmt: skip
-    heads = [n for n, row in enumerate(rows) if isinstance(row, Note) and row.is_head]
+    having = (n for n, row in enumerate(rows) if any(piece.token == token for piece in row.pieces))
+    at = next(having, 0)
+    heads = [n for n, row in enumerate(rows) if row.is_head]
     first = max((n for n in heads if n <= at), default=at)
     last = min((n for n in heads if n > at), default=len(rows)) - 1 if heads else at
-    sizes = [1 if isinstance(row, Note) else row_height for row in rows]
+    sizes = [row_height if row.pieces else 1 for row in rows]
     if sum(sizes[first : last + 1]) > height:
         first = last = at
     return visible(sizes, height, first, last, top)
 
 
-def row_lines(view: View, row: TextRow, shading: Heat | None, palette: Palette) -> list[Line]:
+def row_lines(view: View, row: TextRow, shades: Values, palette: Palette) -> list[Line]:
     """A line of tokens, clipped ones underlined, with their bars if there are any; or a note."""
     answer = view.answer
-    if isinstance(row, Note):
-        return [row.line]
-    assert answer is not None
-    last = answer.last
+    if answer is None or not row.pieces:
+        return [row.note]
     line: Line = []
-    for piece in row:
+    for piece in row.pieces:
         current = piece.token == view.token and answer.row is not None
-        clipped = piece.token < len(last) and last[piece.token].side != "free"
-        colour, back = (palette.headline, palette.cursor) if current else (palette.text, None)
-        line.append((piece.text, style(colour, back, bold=current, underline=clipped)))
-    if shading is None:
-        return [line]
-    return [line, [bar(shading, piece.token, piece.cells, palette) for piece in row]]
+        clipped = piece.token < len(answer.last) and answer.last[piece.token].side != "free"
+        colour, background = (palette.headline, palette.cursor) if current else (palette.text, None)
+        line.append((piece.text, style(colour, background, bold=current, underline=clipped)))
+    return [line, bars(shades, row.pieces, palette)] if shades else [line]
 
 
 def dialogue_rows(
@@ -368,34 +321,31 @@ def dialogue_rows(
         left = width - cells(right)
         start = turn_spans[0].start
         if not (unfolded or turn == current):
-            line: Line = [(f"▸ {turn + 1:>2}  ", style(palette.text))]
+            line: Line = [(f"▸ {turn + 1:>2}  ", palette.text)]
             line += [
-                (piece, style(palette.label if is_reply else palette.text))
+                (piece, palette.label if is_reply else palette.text)
                 for piece, is_reply in flow(part, turn_spans, left - 8, 1)[0]
             ]
-            rows.append(Note(_justified(line, right, left), start, is_head=True))
-            continue
-        tokens = sum(span.length for span in turn_spans if span.kind == "model")
-        head = f"▾ turn {turn + 1} of {count}, {tokens} token{'s' if tokens != 1 else ''}"
-        if count > 1 and not (unfolded and rows):
-            head += f"   space {'folds' if unfolded else 'unfolds'} all"
-        line = [(head, style(palette.label))]
-        rows.append(Note(_justified(line, right, left), start, is_head=True))
-        for message in messages(part, turn_spans):
+        else:
+            tokens = sum(span.length for span in turn_spans if span.kind == "model")
+            head = f"▾ turn {turn + 1} of {count}, {tokens} token{'s' if tokens != 1 else ''}"
+            if count > 1 and not (unfolded and rows):
+                head += f"   space {'folds' if unfolded else 'unfolds'} all"
+            line = [(head, palette.label)]
+        if right:
+            line += [(" " * max(1, left - cells(line)), None), *right]
+        rows.append(TextRow(note=line, token=start, is_head=True))
+        for message in messages(part, turn_spans) if unfolded or turn == current else ():
             rows += _message_rows(message, answer.texts, start, width, palette)
     return rows
-
-
-def _justified(line: Line, right: Line, width: int) -> Line:
-    return [*line, (" " * max(1, width - cells(line)), None), *right] if right else line
 
 
 def _turn_result(spans: Sequence[Span], palette: Palette) -> Line:
     """A turn's reward, or that its environment failed."""
     if any(span.error for span in spans):
-        return [("failed", style(palette.bad))]
+        return [("failed", palette.bad)]
     rewards = [span.reward for span in spans if span.reward is not None]
-    return [(f"reward {short(sum(rewards))}", style(palette.headline))] if rewards else []
+    return [(f"reward {short(sum(rewards))}", palette.headline)] if rewards else []
 
 
 def _message_rows(
@@ -404,13 +354,14 @@ def _message_rows(
     """The tokens of a turn, or its text if they are unknown; what the environment replied."""
     span = message.span
     if span is not None and message.is_reply:
-        yield from (Note(line, start) for line in _reply_lines(message, span, width, palette))
+        lines = _reply_lines(message, span, width, palette)
+        yield from (TextRow(note=line, token=start) for line in lines)
     elif span is None or span.start + span.length > len(texts):
         lines = paragraph(message.text, width, 99, palette.text)
-        yield from (Note(line, start) for line in lines)
+        yield from (TextRow(note=line, token=start) for line in lines)
     else:
         for row in laid_out(texts[span.start : span.start + span.length], width):
-            yield tuple(Piece(span.start + p.token, p.text, p.cells) for p in row)
+            yield TextRow(tuple(Piece(span.start + p.token, p.text, p.cells) for p in row))
 
 
 def _reply_lines(message: Message, span: Span, width: int, palette: Palette) -> list[Line]:
@@ -424,21 +375,21 @@ def _reply_lines(message: Message, span: Span, width: int, palette: Palette) -> 
     lines += [clip(f"{span.name}: {'   '.join(info)}", width - 2)] if info else []
     errors = wrap(span.error, width - 2, 4) if span.error else []
     return [
-        [(f"  {line}", style(colour))]
+        [(f"  {line}", colour)]
         for colour, group in ((palette.label, lines), (palette.bad, errors)) for line in group
     ]  # fmt: skip
 
 
 def diff_lines(changes: Sequence[Change], width: int, palette: Palette) -> list[Line]:
     """Two answers as one text: removed words in [−…], added ones in [+…], in the push colours."""
-    looks = {
-        "same": (style(palette.text), "{}"),
-        "removed": (style(palette.push[0]), "[−{}]"),
-        "added": (style(palette.push[-1], bold=True), "[+{}]"),
+    looks: dict[str, Part] = {
+        "same": ("{}", palette.text),
+        "removed": ("[−{}]", palette.push[0]),
+        "added": ("[+{}]", style(palette.push[-1], bold=True)),
     }
-    texts = [looks[change.tag][1].format(change.text) for change in changes]
+    texts = [looks[change.tag][0].format(change.text) for change in changes]
     return [
-        [(piece.text, looks[changes[piece.token].tag][0]) for piece in line]
+        [(piece.text, looks[changes[piece.token].tag][1]) for piece in line]
         for line in lay_out(texts, width)
     ]
 
@@ -455,10 +406,10 @@ def token_lines(
     """
     row, recipe = answer.row, run.recipe
     assert row is not None
-    title = f"← token {_number(answer, token)} of {len(row.own)} {_quoted(answer, token)} →"
-    lines: list[Line] = [[(clip(title, width), style(palette.headline))]]
+    title = f"← token {_name(answer, token, f'of {len(row.own)} ')} →"
+    lines: list[Line] = [[(clip(title, width), palette.headline)]]
     lines.append(probability_line(answer, token, width, palette))
-    passes = [losses[token] for losses in answer.losses if token < len(losses)]
+    passes = [losses[token] for losses in answer.losses]
     texts: list[tuple[str, str]] = []
     if passes:
         last = passes[-1]
@@ -472,25 +423,15 @@ def token_lines(
                            max_length=run.max_length)  # fmt: skip
         texts.append(("share", f"of the loss: {share}"))
     for name, text in [*texts, *notable(answer, recipe)]:
-        parts = wrap(text, max(8, width - LABEL), 3) if text else []
-        lines += [
-            [
-                (f"{'' if index else name:<{LABEL}}", style(palette.label)),
-                (part, style(palette.text)),
-            ]
-            for index, part in enumerate(parts)
-        ]
+        head = (f"{name:<{LABEL}}", palette.label)
+        lines += paragraph(text, width, 3, palette.text, head) if text else []
     return lines
 
 
-def _number(answer: Answer, token: int) -> int:
-    """A token's number among the model's tokens."""
-    return bisect_left(answer.tokens, token) + 1
-
-
-def _quoted(answer: Answer, token: int) -> str:
+def _name(answer: Answer, token: int, of: str = "") -> str:
+    """A token's number among the model's tokens, and its text."""
     text = safe(answer.texts[token]) if token < len(answer.texts) else ""
-    return f"“{text or EMPTY_SIGN}”"
+    return f"{bisect_left(answer.tokens, token) + 1} {of}“{text or EMPTY_SIGN}”"
 
 
 def probability_line(answer: Answer, token: int, width: int, palette: Palette) -> Line:
@@ -502,13 +443,13 @@ def probability_line(answer: Answer, token: int, width: int, palette: Palette) -
         ("sampled", () if row.old else row.sampler),
         ("old", row.old), ("new", row.passes[-1] if row.passes else ()), ("after", row.after),
     ]  # fmt: skip
-    known = [(name, values[token]) for name, values in stages if token < len(values)]
-    label, number = style(palette.label), style(palette.headline)
+    logprobs = [(name, values[token]) for name, values in stages if token < len(values)]
     line: Line = []
     for digits, gap in ((3, "  "), (3, " "), (2, " "), (1, " ")):
-        line = [(f"{'prob.':<{LABEL}}" if gap == "  " else "prob. ", label)]
-        for index, (name, value) in enumerate(known):
-            line += [(f"{gap * (index > 0)}{name} ", label), (probability(value, digits), number)]
+        line = [(f"{'prob.':<{LABEL}}" if gap == "  " else "prob. ", palette.label)]
+        for index, (name, value) in enumerate(logprobs):
+            line += [(f"{gap * (index > 0)}{name} ", palette.label),
+                     (probability(value, digits), palette.headline)]  # fmt: skip
         if cells(line) <= width:
             break
     return line
@@ -522,7 +463,7 @@ def probability(logprob: float, digits: int = 3) -> str:
 
 def _ratio_line(loss: TokenLoss, width: int, palette: Palette) -> Line:
     """The ratio as a diamond on its interval: `┈.8├────┼────┤1.2┈◆  1.35 CLIPPED high`."""
-    label, headline = style(palette.label), style(palette.headline)
+    label, headline = palette.label, palette.headline
     clipped = {"low": " CLIPPED low", "high": " CLIPPED high", "ceiling": " AT THE CEILING"}
     alarm = style(palette.of_series("clip"), bold=True)
     ratio: Line = [(short(loss.ratio, 3), headline), (clipped.get(loss.side, ""), alarm)]
@@ -555,14 +496,11 @@ def notable(answer: Answer, recipe: Recipe) -> list[tuple[str, str]]:
     """An answer's notable tokens: the clipped ones, and the one furthest from the reference."""
     row, last, result = answer.row, answer.last, list[tuple[str, str]]()
     assert row is not None
-
-    def name(token: int) -> str:
-        return f"{_number(answer, token)} {_quoted(answer, token)}"
-
     if last:
         sides = {"low": "low", "high": "high", "ceiling": "at the ceiling"}
         clipped = [(t, last[t]) for t in row.own if last[t].side != "free"]
-        text = ", ".join(f"{name(t)} {sides[loss.side]}" for t, loss in clipped[:MAX_NAMED])
+        names = [f"{_name(answer, t)} {sides[loss.side]}" for t, loss in clipped[:MAX_NAMED]]
+        text = ", ".join(names)
         if len(clipped) > MAX_NAMED:
             text += f" and {len(clipped) - MAX_NAMED} more"
         if clipped:
@@ -570,13 +508,13 @@ def notable(answer: Answer, recipe: Recipe) -> list[tuple[str, str]]:
             reason = blocked_by(first, recipe) or explanation(first, recipe, first_pass=False)
             text += f"; {reason}"
         result.append(("clipped", text or "no token"))
-    policy = row.after or (row.passes[-1] if row.passes else row.old)
+    policy = newest(row)
     if row.reference and len(policy) == len(row.reference):
         gaps = [p - r for p, r in zip(policy, row.reference, strict=True)]
         token = max(row.own, key=lambda t: abs(gaps[t]))
         times = short(math.exp(min(50.0, abs(gaps[token]))), 3)
         likely = f"{times} times" if gaps[token] > 0 else f"1/{times}"
-        text = f"from the reference at {name(token)}: {likely} as likely"
+        text = f"from the reference at {_name(answer, token)}: {likely} as likely"
         result.append(("far", "no token differs much from the reference" if times == "1" else text))
     return result
 
@@ -584,25 +522,16 @@ def notable(answer: Answer, recipe: Recipe) -> list[tuple[str, str]]:
 def heat_notes(view: View, changes: bool) -> list[str]:
     """What the bars show and which highlight this is, from the longest to the shortest text."""
     shade, number = HEAT_NAMES[view.mode], HEAT_MODES.index(view.mode) + 1
-    texts = [f"heat {number}/{len(HEAT_MODES)}: {shade}", shade]
-    if view.heat(view.answer) is None:
-        texts = [f"heat {number}/{len(HEAT_MODES)}: no {shade} here", f"no {shade}"]
-    texts = [] if changes else texts
-    if note := _highlight_note(view):
-        placed = f"{note} in the step"
-        texts = [f"{placed} · {text}" for text in texts[:1]] + [placed, note]
-    return texts
-
-
-def _highlight_note(view: View) -> str:
-    """Which of the step's highlights it is: `clipped token 3 of 17`, `highest KL .21, 1 of 64`."""
-    highlights, highlight = view.highlights or (), view.highlight
-    if highlight is None:
-        return ""
-    of = f"{highlights.index(highlight) + 1} of {len(highlights)}"
-    name = MEASURES[view.measure]
-    return f"{name} {of}" if view.measure == "clipped" else (
-        f"{name} {short(highlight.value, 3)}, {of}")  # fmt: skip
+    none = "" if view.shades(view.answer_at) else "no "
+    here = " here" if none else ""
+    texts = [] if changes else [f"heat {number}/{len(HEAT_MODES)}: {none}{shade}{here}",
+                                f"{none}{shade}"]  # fmt: skip
+    if view.highlight is None:
+        return texts
+    value = "" if view.measure == "clipped" else f" {short(view.highlight.value, 3)},"
+    index, count = (view.highlights or ()).index(view.highlight), len(view.highlights or ())
+    note = f"{MEASURES[view.measure]}{value} {index + 1} of {count}"
+    return [f"{note} in the step · {text}" for text in texts[:1]] + [f"{note} in the step", note]
 
 
 # -- rewards ------------------------------------------------------------------------------------
@@ -613,8 +542,8 @@ def reward_lines(view: View, width: int, palette: Palette) -> list[Line]:
     group, rollout = view.group, view.rollout
     if group is None or rollout is None:
         text = "What each reward function gave an answer, and why, appears here."
-        return [[(" ", None), *line] for line in paragraph(text, width - 2, 5, palette.label)]
-    label = style(palette.label)
+        return hint(text, width, palette)
+    label = palette.label
     total = style(palette.headline, bold=True)
     lines: list[Line] = [
         [(pad("reward", width - 8), label), (f"{short(rollout.reward):>8}", total)]
@@ -650,12 +579,12 @@ def function_lines(
         colour = palette.of_series("reward") if (reward.value or 0) >= 0 else palette.bad
         name = pad(reward.name, max(6, min(longest, width - wide - 7)))
         value = "n/a" if reward.value is None else short(reward.value)
-        line: Line = [(f"{name} ", style(palette.label)), ("█" * full, style(colour)),
-                      ("░" * (wide - full), style(palette.guide))]  # fmt: skip
-        line.append((pad(value, max(4, width - cells(line)), ">"), style(palette.text)))
+        line: Line = [(f"{name} ", palette.label), ("█" * full, colour),
+                      ("░" * (wide - full), palette.guide)]  # fmt: skip
+        line.append((pad(value, max(4, width - cells(line)), ">"), palette.text))
         lines.append(line)
         if reward.weight != 1:
-            lines.append([(f"  × weight {short(reward.weight)}", style(palette.label))])
+            lines.append([(f"  × weight {short(reward.weight)}", palette.label)])
         reason = paragraph(reward.reason, width - 2, 3, palette.text) if reward.reason else []
         lines += [[("  ", None), *part] for part in reason]
     return lines
@@ -665,7 +594,7 @@ def verdict_lines(labels: Sequence[Verdict], palette: Palette) -> list[Line]:
     """The verdicts on an answer, one per line: ✓ good, ✗ bad, · neither."""
     marks = {True: ("✓ ", palette.good), False: ("✗ ", palette.bad), None: ("· ", palette.label)}
     return [
-        [(mark, style(colour)), (label.text, style(palette.text))]
+        [(mark, colour), (label.text, palette.text)]
         for label in labels
         for mark, colour in (marks[label.good],)
     ]
@@ -677,7 +606,7 @@ def scrolled(lines: list[Line], top: int, height: int, palette: Palette) -> tupl
     more = len(lines) - top - height
     if more <= 0:
         return lines[top:], top
-    note: Line = [(f"↓ {more + 1} more lines", style(palette.label))]
+    note: Line = [(f"↓ {more + 1} more lines", palette.label)]
     return [*lines[top : top + height - 1], note], top
 
 
@@ -691,8 +620,8 @@ def as_csv(view: View) -> str:
     """One row per answer of the step, with a column for each reward."""
     groups = view.step.groups if view.step else ()
     rows = [_row(group, rollout) for group in groups for rollout in group.rollouts]
-    known = (*GROUP_COLUMNS, *ROLLOUT_COLUMNS)
-    rewards = [name for name in header_of(rows) if name not in known]
+    columns = (*GROUP_COLUMNS, *ROLLOUT_COLUMNS)
+    rewards = [name for name in header_of(rows) if name not in columns]
     return csv_string([*GROUP_COLUMNS, *rewards, *ROLLOUT_COLUMNS], rows)
 
 

@@ -6,8 +6,7 @@ import re
 import shlex
 import subprocess
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +23,7 @@ from grpo_engine.events import Origin
 from grpo_tui.app.feed.feed import StartingFeed
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.inspector.groups import Order, letter, ordered
-from grpo_tui.app.inspector.highlights import (
+from grpo_tui.app.inspector.measures import (
     MEASURES,
     Cursor,
     Highlight,
@@ -32,30 +31,28 @@ from grpo_tui.app.inspector.highlights import (
     in_order,
     next_highlight,
 )
+from grpo_tui.app.text.numbers import clamped
 from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.dialogs.choices import Choice
-from grpo_tui.app.tui.keys import LAST, PAGE, unbound
-from grpo_tui.app.tui.looks.colours import style
+from grpo_tui.app.tui.keys import LAST, PAGE, pair, unbound
 from grpo_tui.app.tui.messages import RolloutOpened
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
 from grpo_tui.app.tui.screens.rollouts import render
 from grpo_tui.app.tui.screens.rollouts.state import (
+    NO_GROUPS,
     ONCE,
     ORIGINS,
-    RunInfo,
     Search,
-    Searcher,
     StepGroups,
     View,
     load_group,
     load_highlights,
     load_step,
-    run_info,
-    visit_near,
+    search,
 )
-from grpo_tui.app.tui.widgets.panel import Line, Panel, paragraph
-from grpo_tui.experiments.errors import StoreError
+from grpo_tui.app.tui.store.reader import reporting
+from grpo_tui.app.tui.widgets.panel import Line, Panel, hint, paragraph, visible
 from grpo_tui.experiments.values import GroupView
 
 HINTS: Final[dict[Measure, str]] = {
@@ -73,7 +70,6 @@ NEED_ANSWERS = frozenset({"prompt(1)", "highlight(1)", "lab", "sort", "heat", "v
 START: Cursor = (-1, -1, -1)  # before the first highlight of a step
 TYPING_S = 0.25  # without a key before a search begins
 NO_RUN = "No run is open. Press 1 for the list of runs, then ⏎ on one."
-NO_GROUPS = "No answers are recorded. The first appear once a step has ended; 3 shows the run."
 
 
 class ViewPanel(Panel):
@@ -85,11 +81,6 @@ class ViewPanel(Panel):
     def __init__(self, title: str = "", **kwargs: Any) -> None:
         super().__init__(title, **kwargs)
         self._top = 0
-
-    def hint(self, text: str, width: int) -> list[Line]:
-        """What would fill the panel."""
-        lines = paragraph(text, width - 2, 5, self.palette.label)
-        return [[(" ", None), *line] for line in lines]
 
 
 class HistoryBar(ViewPanel, can_focus=False):
@@ -124,8 +115,8 @@ class GroupsPanel(ViewPanel):
         self.title = "groups" if origin == "train" else render.origin_name(origin)
         self.note = f"sort {view.order}" if view.groups else ""
         if not view.groups:
-            return self.hint("The prompts of a step, with the mean reward of their answers, appear "
-                             "here.", width)  # fmt: skip
+            text = "The prompts of a step, with the mean reward of their answers, appear here."
+            return hint(text, width, palette)
         heading, *rows = render.group_lines(view, width, palette)
         foot = render.group_keys(view, palette)
         space = max(1, height - 1 - len(foot))
@@ -138,22 +129,23 @@ class GroupsPanel(ViewPanel):
             text = f"Searching “{safe(search.text)}” in all prompts and answers of this run."
             if search.done:
                 text = f"No prompt or answer of this run contains “{safe(search.text)}”."
-            return self.hint(text, width)
+            return hint(text, width, self.palette)
         lines = render.hit_lines(search.hits, self.view.hit, width, self.palette)
         return self._scrolled(lines, self.view.hit, height)
 
     def _scrolled(self, lines: list[Line], selected: int, height: int) -> list[Line]:
-        indices = render.visible([1] * len(lines), height, selected, top=self._top)
+        indices = visible([1] * len(lines), height, selected, top=self._top)
         self._top = indices.start
         return [lines[index] for index in indices]
 
     def on_click(self, event: events.Click) -> None:
         """Choose the clicked group or hit."""
-        search = self.view.search
-        row = self.inside(event.offset).y - (0 if search else 1) + self._top
-        if 0 <= row < len(self.view.hits if search else self.view.groups):
-            current = self.view.hit if search else self.view.group_at
-            self.post_message(self.Moved(self, row - current, 0))
+        view = self.view
+        row = self.inside(event.offset).y + self._top - (0 if view.search else 1)
+        if 0 <= row < len(view.hits if view.search else view.groups):
+            self.post_message(
+                self.Moved(self, row - (view.hit if view.search else view.group_at), 0)
+            )
 
 
 class AnswerPanel(ViewPanel):
@@ -168,7 +160,7 @@ class AnswerPanel(ViewPanel):
     def __init__(self, title: str = "", **kwargs: Any) -> None:
         super().__init__(title, **kwargs)
         self._text_top = 2  # the line on which the text begins
-        self._drawn: list[render.TextRow] = []  # by line from there on
+        self._drawn: list[render.TextRow] = []  # of each line from there on
 
     def topic(self) -> str:
         return "panel:tokens"
@@ -183,7 +175,7 @@ class AnswerPanel(ViewPanel):
         group, answer = view.group, view.answer
         self.title, self.note = "answer", ""
         if group is None or answer is None:
-            return self.hint(NO_RUN if view.step is None else NO_GROUPS, width)
+            return hint(NO_RUN if view.step is None else NO_GROUPS, width, palette)
         changes = view.diff and (view.earlier is not None or view.loaded is None)
         self.title += f" {letter(answer.rollout.index)}{', changes' if changes else ' by token'}"
         self.note_first(*render.heat_notes(view, changes))
@@ -199,7 +191,7 @@ class AnswerPanel(ViewPanel):
         left = max(render.NUMBER_LINES, space - len(text))
         if len(foot) > left:
             more = f"… {len(foot) - left + 1} more lines; z makes room"
-            foot = [*foot[: left - 1], [(more, style(palette.label))]]
+            foot = [*foot[: left - 1], [(more, palette.label)]]
         lines = [*head, *text, [], *foot, []]
         return lines + render.sibling_lines(view, width, height - len(lines), palette)
 
@@ -230,23 +222,20 @@ class AnswerPanel(ViewPanel):
         answer, step = view.answer, view.step
         if answer is None or step is None or answer.row is None or not answer.row.ids:
             text = "" if view.loaded else "reading the token numbers"
-            return [[(text, style(self.palette.label))]]
+            return [[(text, self.palette.label)]]
         return render.token_lines(answer, view.token, step.run, width, self.palette)
 
     def _text(self, width: int, height: int) -> list[Line]:
         view, palette = self.view, self.palette
-        rows = render.text_rows(view, width, palette)
-        shading = view.heat(view.answer)
-        row_height = 2 if shading else 1
-        indices = render.visible_rows(rows, view.token, row_height, height, self._top)
+        rows, shades = render.text_rows(view, width, palette), view.shades(view.answer_at)
+        indices = render.visible_rows(rows, view.token, 2 if shades else 1, height, self._top)
         self._top = indices.start
-        lines: list[Line] = []
-        self._drawn = []
-        for row in rows[indices.start : indices.stop]:
-            drawn = render.row_lines(view, row, shading, palette)
-            lines += drawn
-            self._drawn += [row] * len(drawn)
-        return lines
+        drawn = [
+            (row, render.row_lines(view, row, shades, palette))
+            for row in rows[indices.start : indices.stop]
+        ]
+        self._drawn = [row for row, lines in drawn for _ in lines]
+        return [line for _, lines in drawn for line in lines]
 
     def on_click(self, event: events.Click) -> None:
         """Choose the clicked token, or the first one of a clicked turn."""
@@ -255,10 +244,9 @@ class AnswerPanel(ViewPanel):
         if not 0 <= line < len(self._drawn):
             return
         row, end = self._drawn[line], 0
-        if isinstance(row, render.Note):
+        if not row.pieces:
             self.post_message(self.Clicked(row.token))
-            return
-        for piece in row:
+        for piece in row.pieces:
             end += piece.cells
             if point.x < end:
                 self.post_message(self.Clicked(piece.token))
@@ -294,15 +282,14 @@ class RolloutsScreen(WorkbenchScreen):
     parent_mode = "watch"
     CSS_PATH = "rollouts.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("n", "prompt(1)", "next prompt", id="rollouts.group", key_display="n p",
-                tooltip="Go to the next prompt of the step, or to the next hit of a search"),
-        Binding("p", "prompt(-1)", "previous prompt", id="rollouts.group_before", show=False,
-                tooltip="Go to the previous prompt of the step, or the previous hit of a search"),
-        Binding("f", "highlight(1)", "next clipped", id="rollouts.moment",
-                tooltip="Go to the next clipped token of the run, or what the palette chose: "
-                        "highest ratio, highest KL, lowest probability, largest share of the loss"),
-        Binding("F", "highlight(-1)", "previous clipped", id="rollouts.moment_before", show=False,
-                tooltip="Go to the previous clipped token of the run, or what the palette chose"),
+        *pair("n", "p", "prompt", "rollouts.group", "next prompt", "previous prompt",
+              "Go to the next prompt of the step, or to the next hit of a search",
+              "Go to the previous prompt of the step, or the previous hit of a search",
+              key_display="n p"),
+        *pair("f", "F", "highlight", "rollouts.moment", "next clipped", "previous clipped",
+              "Go to the next clipped token of the run, or what the palette chose: "
+              "highest ratio, highest KL, lowest probability, largest share of the loss",
+              "Go to the previous clipped token of the run, or what the palette chose"),
         Binding("v", "lab", "what if", id="rollouts.lab",
                 tooltip="The lab: what other settings would have done to the steps or a group"),
         Binding("s", "sort", "sort", id="rollouts.sort",
@@ -312,22 +299,19 @@ class RolloutsScreen(WorkbenchScreen):
                 tooltip="Switch between training, pinned and held-out prompts"),
         Binding("m", "heat", "heat", id="rollouts.heat",
                 tooltip="Shade tokens by the next measure"),
-        Binding("right_square_bracket", "visit(1)", "same prompt", key_display="[ ]",
-                id="rollouts.visit", tooltip="The same prompt at a later step"),
-        Binding("left_square_bracket", "visit(-1)", "same prompt, earlier", show=False,
-                id="rollouts.visit_before", tooltip="The same prompt at an earlier step"),
+        *pair("right_square_bracket", "left_square_bracket", "visit", "rollouts.visit",
+              "same prompt", "same prompt, earlier", "The same prompt at a later step",
+              "The same prompt at an earlier step", key_display="[ ]"),
         Binding("at", "visit_at", "step of this prompt", id="rollouts.visit_at", show=False,
                 tooltip="The same prompt at a step that you type, or -50 for 50 steps earlier"),
         Binding("d", "diff", "diff", id="rollouts.diff",
                 tooltip="Show the words that changed since this prompt was last sampled"),
-        Binding("greater_than_sign", "step(1)", "next step", id="rollouts.step", show=False,
-                tooltip="Go to the next step of the run"),
-        Binding("less_than_sign", "step(-1)", "previous step", id="rollouts.step_before",
-                show=False, tooltip="Go to the previous step"),
-        Binding("right_curly_bracket", "step(10)", "ten steps on", id="rollouts.steps", show=False,
-                tooltip="Go ten steps on"),
-        Binding("left_curly_bracket", "step(-10)", "ten steps back", id="rollouts.steps_before",
-                show=False, tooltip="Go ten steps back"),
+        *pair("greater_than_sign", "less_than_sign", "step", "rollouts.step",
+              "next step", "previous step", "Go to the next step of the run",
+              "Go to the previous step", show=False),
+        *pair("right_curly_bracket", "left_curly_bracket", "step", "rollouts.steps",
+              "ten steps on", "ten steps back", "Go ten steps on", "Go ten steps back",
+              by=10, show=False),
         Binding("space", "unfold", "unfold", id="rollouts.unfold", show=False,
                 tooltip="Unfold every turn of a dialogue, or only the one at the cursor"),
         Binding("o", "pager", "pager", id="rollouts.pager", show=False,
@@ -345,7 +329,6 @@ class RolloutsScreen(WorkbenchScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self._run: RunInfo | None = None
         self._requested: int | None = None  # the run that was last requested
         self._watched: int | None = None  # the run that was last shown in the workbench
         self._following = True
@@ -381,8 +364,8 @@ class RolloutsScreen(WorkbenchScreen):
         session = self.workbench.session
         if session is None or not session.run:  # a run that is not in the store yet
             if self._watched and (session is None or isinstance(session.feed, StartingFeed)):
-                self._watched, self._requested, self._run = 0, None, None
-                self.view = View(mode=self.view.mode, unfolded=self.view.unfolded)
+                self._watched, self._requested = 0, None
+                self.view = self.view.cleared()
             return
         if session.run != self._watched:
             self._following = self._following or self._watched is not None
@@ -412,32 +395,23 @@ class RolloutsScreen(WorkbenchScreen):
         if run is not None or step is not None or self.view.step is None:
             self.opening = worker
 
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        """Report that something cannot be read; end quietly if it is no longer needed."""
-        try:
-            yield
-        except StoreError as error:
-            self.notify(str(error), severity="error", markup=False)
-        except (asyncio.CancelledError, InterruptedError):
-            return
-
     @work(exclusive=True, group="step")
     async def _read_step(
         self, run: int | None, step: int | None, origin: Origin, at: tuple[int, int] | None
     ) -> None:
-        ask = self.workbench.reader.ask
-        with self._reading():
-            info = self._run
-            if info is None or (run is not None and run != info.key):
-                info = self._run = await ask(partial(run_info, run=run or 0), "run")
-                self.view = View(mode=self.view.mode, unfolded=self.view.unfolded)
-                self.key_bar.renamed = {}
-            groups = await ask(partial(load_step, run=info, step=step, origin=origin), "step")
+        current = self.view.step.run if self.view.step else None
+        source = current if current is not None and run in (None, current.key) else run or 0
+        with reporting(self):
+            read = partial(load_step, run=source, step=step, origin=origin)
+            groups = await self.workbench.reader.ask(read, "step")
             self._loading = None
             if step is not None and groups.step != step:
                 self.notify(f"Step {step} has no recorded answers yet; this is step {groups.step}.")
-            view = self.view.with_step(groups)
+            view = self.view
+            if source is not current:
+                view = view.cleared()
+                self.key_bar.renamed = {}
+            view = view.with_step(groups)
             self.view = view.at_answer(*at) if at else view
 
     def watch_view(self, _old: View, new: View) -> None:
@@ -445,10 +419,9 @@ class RolloutsScreen(WorkbenchScreen):
         if not self.is_mounted:
             return
         self.set_class(new.search is not None, "-finding")
-        changes = new.diff and new.earlier is not None
-        hidden = frozenset({"heat"} if changes else ())
-        hidden |= frozenset() if new.group is not None else NEED_ANSWERS
-        self.key_bar.hidden = hidden if new.step is not None else hidden | {"origin"}
+        hidden = frozenset({"heat"} if new.diff and new.earlier is not None else ())
+        hidden |= NEED_ANSWERS if new.group is None else frozenset()
+        self.key_bar.hidden = hidden | {"origin"} if new.step is None else hidden
         for panel in self.query(ViewPanel):
             panel.view = new
         if new.group is not None and new.loaded is None:
@@ -457,7 +430,7 @@ class RolloutsScreen(WorkbenchScreen):
     @work(exclusive=True, group="group")
     async def _read_group(self, group: GroupView) -> None:
         step = self.view.step
-        with self._reading():
+        with reporting(self):
             if step is not None:
                 read = partial(load_group, step=step, group=group)
                 detail = await self.workbench.reader.ask(read, "group")
@@ -521,7 +494,7 @@ class RolloutsScreen(WorkbenchScreen):
         step = self.view.step
         if step is None:
             return
-        origins = [o for o in ORIGINS if o in ("train", step.origin) or step.counts[o]]
+        origins = [o for o in ORIGINS if o in ("train", step.origin) or step.steps_of[o]]
         origin = origins[(origins.index(step.origin) + 1) % len(origins)]
         self._following = origin == "train"
         self._load(None, None, origin)
@@ -532,13 +505,16 @@ class RolloutsScreen(WorkbenchScreen):
         """Go to the same prompt at another step."""
         group, visit = self.view.group, self.view.visit(by)
         if visit is not None:
-            self._following = False
-            self._load(None, visit.step, visit.origin, (visit.index, self.view.answer_at))
+            self._visit(visit.step, visit.origin, visit.index)
         elif group is not None and self.view.visit(-by) is not None:
             when = "before" if by < 0 else "after"
             self.notify(f"This prompt was not sampled {when} step {group.step}.")
         else:
             self.notify(f"{ONCE}; t shows pinned prompts, sampled at many.")
+
+    def _visit(self, step: int, origin: Origin, index: int) -> None:
+        self._following = False
+        self._load(None, step, origin, (index, self.view.answer_at))
 
     def action_visit_at(self) -> None:
         """Ask for a step, and go to the same prompt there."""
@@ -547,42 +523,32 @@ class RolloutsScreen(WorkbenchScreen):
         self.app.push_screen(Ask("this prompt at another step", hint), self._typed_step)
 
     def _typed_step(self, text: str | None) -> None:
-        group, step = self.view.group, self.view.step
-        typed = re.fullmatch(r"([+-]?)(\d+)", (text or "").strip())
-        if typed and group is not None and step is not None:
-            start = group.step if typed[1] else 0
-            self._go_to_visit(step.run.key, group, start + int(f"{typed[1]}{typed[2]}"))
-        elif text is not None:
-            problem = f"“{text}” is no step" if text.strip() else "No step was typed"
-            self.notify(f"{problem}: 150 is one, -50 is 50 steps back.", markup=False)
-
-    @work(exclusive=True, group="visit")
-    async def _go_to_visit(self, run: int, group: GroupView, at: int) -> None:
-        with self._reading():
-            read = partial(visit_near, run=run, group=group, at=at)
-            visit = await self.workbench.reader.ask(read, "visit")
-            if isinstance(visit, str):
-                self.notify(visit)
-                return
-            step, origin, index = visit
-            if origin != group.origin:
-                self.notify(f"{ONCE}: this is a pinned one, at step {step}.")
-            elif step != at:
-                self.notify(f"The nearest step with this prompt is {step}.")
-            self._following = False
-            self._load(None, step, origin, (index, self.view.answer_at))
+        typed, group = re.fullmatch(r"([+-]?)(\d+)", (text or "").strip()), self.view.group
+        if typed is None or group is None:
+            if text is not None:
+                problem = f"“{text}” is no step" if text.strip() else "No step was typed"
+                self.notify(f"{problem}: 150 is one, -50 is 50 steps back.", markup=False)
+            return
+        at = int(f"{typed[1]}{typed[2]}") + (group.step if typed[1] else 0)
+        visit = self.view.visit_near(at)
+        if isinstance(visit, str):
+            self.notify(visit)
+            return
+        step, origin, _ = visit
+        if origin != group.origin:
+            self.notify(f"{ONCE}: this is a pinned one, at step {step}.")
+        elif step != at:
+            self.notify(f"The nearest step with this prompt is {step}.")
+        self._visit(*visit)
 
     # -- clipped tokens and other highlights ------------------------------------------------
 
     def action_measure(self, measure: Measure) -> None:
         """Choose what f goes to, and go to the first one of the step."""
         if self.view.step is not None:
-            self._set_measure(measure)
+            self._move(replace(self.view, measure=measure, highlights=None))
+            self.key_bar.renamed = {"highlight(1)": f"next {HINTS[measure]}"}
             self._go_to_highlight(self.view.step, 1, START)
-
-    def _set_measure(self, measure: Measure) -> None:
-        self._move(replace(self.view, measure=measure, highlights=None))
-        self.key_bar.renamed = {"highlight(1)": f"next {HINTS[measure]}"}
 
     def action_highlight(self, by: int) -> None:
         """Go to the next highlight of the step, or to the first one of the next step with any."""
@@ -596,7 +562,7 @@ class RolloutsScreen(WorkbenchScreen):
     @work(exclusive=True, group="highlight")
     async def _go_to_highlight(self, step: StepGroups, by: int, cursor: Cursor) -> None:
         measure, highlights = self.view.measure, self.view.highlights
-        with self._reading():
+        with reporting(self):
             if highlights is None:
                 highlights = await self._highlights(step)
             groups = [group.index for group in self.view.groups]
@@ -639,17 +605,16 @@ class RolloutsScreen(WorkbenchScreen):
         self.view = self.view.ordered_by(order)
         measure = ORDERS[order][-1]
         if measure is not None:
-            self._set_measure(measure)
-            self._go_to_highlight(self.view.step, 1, START)
+            self.action_measure(measure)
 
     # -- what leaves the screen -------------------------------------------------------------
 
     def action_pin(self) -> None:
         """Ask the run to follow this prompt."""
-        group, session = self.view.group, self.workbench.session
-        if group is None or session is None or self._run is None:
+        group, step, session = self.view.group, self.view.step, self.workbench.session
+        if group is None or step is None or session is None:
             return
-        if session.run != self._run.key or not self.snapshot.active:
+        if session.run != step.run.key or not self.snapshot.active:
             self.notify("Only an active run can follow another prompt.")
         elif self.workbench.read_only or not session.feed.may_control:
             self.notify("This view is read-only.", severity="warning")
@@ -666,7 +631,7 @@ class RolloutsScreen(WorkbenchScreen):
             lab = LabScreen(step, self.view.group, self.view.answer_at, self.snapshot)
             self.app.push_screen(lab)
         else:
-            twice = step is not None and step.origin == "pinned" and step.counts["eval"]
+            twice = step is not None and step.origin == "pinned" and step.steps_of["eval"]
             self.notify(f"The lab needs training prompts: t{' twice' if twice else ''} shows them.")
 
     def action_pager(self) -> None:
@@ -700,27 +665,27 @@ class RolloutsScreen(WorkbenchScreen):
     def find(self, text: str) -> None:
         """Search all answers and prompts of the run once the user stops typing."""
         self.workers.cancel_group(self, "search")
-        search = None
-        if self._run is not None and text.strip():
-            search = Search(text=text)
-            self._search(self._run, text)
-        self.view = replace(self.view, search=search, hit=0)
+        new = Search(text=text) if self.view.step is not None and text.strip() else None
+        self.view = replace(self.view, search=new, hit=0)
+        if self.view.step is not None and new is not None:
+            self._search(self.view.step.run.key, text)
 
     @work(exclusive=True, group="search")
-    async def _search(self, run: RunInfo, text: str) -> None:
-        searcher = Searcher(run, text)
-        with self._reading():
+    async def _search(self, run: int, text: str) -> None:
+        with reporting(self):
             await self.typing_pause()
-            while not searcher.result.done and self._run is run:
-                result = await self.workbench.reader.ask(searcher.advance, "search")
+            ask = self.workbench.reader.ask
+            results = await ask(partial(search, run=run, text=text), "search")
+            result = Search(text=text)
+            while not result.done and self.view.step and self.view.step.run.key == run:
+                result = await ask(lambda _: next(results), "search")
                 first = not self.view.hits
                 self.view = replace(self.view, search=result)
                 if first and result.hits:
                     self._open_hit(0)
 
     def _open_hit(self, index: int) -> None:
-        hits = self.view.hits
-        index = max(0, min(len(hits) - 1, index))
-        hit = hits[index]
+        index = clamped(index, len(self.view.hits))
+        hit = self.view.hits[index]
         self._move(replace(self.view, hit=index))
         self._load(None, hit.step, hit.origin, (hit.group_index, hit.index))

@@ -6,6 +6,7 @@ Functions with a reader run in the reader thread, which also computes the losses
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from grpo_engine.config.recipes import Recipe, recipe
@@ -14,10 +15,20 @@ from grpo_engine.config.settings import AlgorithmConfig
 from grpo_engine.errors import EngineError
 from grpo_engine.events import CUT, REPLACED, Origin, UpdateTotals
 from grpo_tui.app.inspector.groups import Change, Order, furthest, ordered, visits, word_diff
-from grpo_tui.app.inspector.heat import HEAT_MODES, Heat, HeatMode, heat, scales
-from grpo_tui.app.inspector.highlights import Cursor, Highlight, Measure, highlights_of
 from grpo_tui.app.inspector.layout import token_texts
 from grpo_tui.app.inspector.losses import TokenLoss, not_recorded, token_losses
+from grpo_tui.app.inspector.measures import (
+    HEAT_MODES,
+    Cursor,
+    HeatMode,
+    Highlight,
+    Measure,
+    Values,
+    highlights_of,
+    shades,
+    values_of,
+)
+from grpo_tui.app.text.numbers import clamped
 from grpo_tui.experiments.values import GroupView, RolloutView, SearchHit, TokenRow, TokenView
 
 if TYPE_CHECKING:
@@ -26,6 +37,7 @@ if TYPE_CHECKING:
 ORIGINS: tuple[Origin, ...] = ("train", "pinned", "eval")
 
 ONCE = "This prompt was sampled at no other step"
+NO_GROUPS = "No answers are recorded. The first appear once a step has ended; 3 shows the run."
 UNFINISHED = "the update of this step has not ended: its numbers are not there yet"
 MAX_HITS = 50
 SLICE = 8  # pages of texts that a search reads at a time
@@ -51,9 +63,13 @@ class StepGroups:
     run: RunInfo
     step: int
     origin: Origin
-    steps: tuple[int, ...]
+    steps_of: Mapping[str, tuple[int, ...]]  # that have groups, by origin
     groups: tuple[GroupView, ...]
-    counts: Mapping[str, int]  # of steps with groups, by origin
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """The steps that have groups of this origin."""
+        return self.steps_of[self.origin]
 
     @property
     def totals(self) -> UpdateTotals:
@@ -66,7 +82,7 @@ class StepGroups:
     def step_beside(self, step: int, by: int) -> int:
         """The step with groups that is `by` steps from another; the first or last at the ends."""
         index = self.steps.index(step) if step in self.steps else 0
-        return self.steps[max(0, min(len(self.steps) - 1, index + by))]
+        return self.steps[clamped(index + by, len(self.steps))]
 
 
 Losses = tuple[tuple[TokenLoss, ...], ...]
@@ -93,16 +109,24 @@ class Answer:
         return row.own if row is not None and len(row.ids) == count else range(count)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class GroupDetail:
-    """One group: its answers' token numbers, what fills a bar, and its prompt's history."""
+    """One group: its answers' token numbers, and its prompt's history."""
 
     group: GroupView
     answers: tuple[Answer, ...]
-    scales: Mapping[HeatMode, float]
     history: tuple[GroupView, ...]
     missing: str  # why there are no losses
     recorded: bool  # whether there are token numbers
+
+
+@lru_cache(maxsize=4)
+def shades_of(detail: GroupDetail, mode: HeatMode) -> tuple[Values, ...]:
+    """The shade of each token of a group's answers; no shades where no token has one."""
+    values = [values_of(mode, a.row, a.last) if a.row else () for a in detail.answers]
+    return tuple(
+        () if all(shade is None for shade in answer) else answer for answer in shades(mode, values)
+    )
 
 
 def run_info(reader: "StoreReader", run: int) -> RunInfo:
@@ -130,10 +154,12 @@ def run_info(reader: "StoreReader", run: int) -> RunInfo:
 
 
 def load_step(
-    reader: "StoreReader", run: RunInfo, step: int | None, origin: Origin = "train"
+    reader: "StoreReader", run: RunInfo | int, step: int | None, origin: Origin = "train"
 ) -> StepGroups:
     """Read a step's groups: of the newest step that has any, by default and for a later one."""
-    steps = reader.group_steps(run.key, origin)
+    run = run_info(reader, run) if isinstance(run, int) else run
+    steps_of: dict[str, tuple[int, ...]] = {o: reader.group_steps(run.key, o) for o in ORIGINS}
+    steps = steps_of[origin]
     newest = steps[-1] if steps else 0
     step = newest if step is None else min(step, newest)
     groups = reader.groups(run.key, step, origin) if steps else ()
@@ -142,8 +168,7 @@ def load_step(
             replace(group, rollouts=tuple(replace(r, advantage=None) for r in group.rollouts))
             for group in groups
         )
-    counts: dict[str, int] = {name: len(reader.group_steps(run.key, name)) for name in ORIGINS}
-    return StepGroups(run=run, step=step, origin=origin, steps=steps, groups=groups, counts=counts)
+    return StepGroups(run=run, step=step, origin=origin, steps_of=steps_of, groups=groups)
 
 
 def completed(step: StepGroups, group: GroupView, tokens: TokenView) -> TokenView:
@@ -229,7 +254,6 @@ def load_group(reader: "StoreReader", step: StepGroups, group: GroupView) -> Gro
     return GroupDetail(
         group=group,
         answers=tuple(map(answer, group.rollouts)),
-        scales=scales(tokens.rows if tokens else (), losses[-1] if losses else ()),
         history=reader.history(step.run.key, group.prompt_hash),
         missing=missing,
         recorded=tokens is not None,
@@ -257,29 +281,6 @@ def load_highlights(
     return tuple(result)
 
 
-def visit_near(
-    reader: "StoreReader", run: int, group: GroupView, at: int
-) -> tuple[int, Origin, int] | str:
-    """Step, origin and index of a prompt's visit nearest to a step, or why there is none.
-
-    A prompt without another visit leads to pinned ones. An earlier step never leads to a later
-    one, nor a later step to an earlier one.
-    """
-    same = visits(reader.history(run, group.prompt_hash), group)
-    others = [(visit.step, visit.origin, visit.index) for visit in same if visit.step != group.step]
-    if not others and group.origin != "pinned":
-        others = [(step, "pinned", 0) for step in reader.group_steps(run, "pinned")]
-    if not others:
-        return f"{ONCE}."
-    if at == group.step and others[0][1] == group.origin:
-        return f"This is step {at}."
-    others = [visit for visit in others if (visit[0] <= group.step) == (at <= group.step)]
-    if not others:
-        when = "before" if at <= group.step else "after"
-        return f"This prompt was not sampled {when} step {group.step}."
-    return min(others, key=lambda visit: abs(visit[0] - at))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
     """What a search of a run has matched so far, newest first; `more` than MAX_HITS may exist."""
@@ -290,32 +291,18 @@ class Search:
     more: bool = False
 
 
-class Searcher:
-    """A search of a run's prompts and answers, in slices that leave the reader free in between."""
+def search(reader: "StoreReader", run: int, text: str) -> Iterator[Search]:
+    """Search a run's prompts and answers, in slices that leave the reader free in between."""
+    from grpo_tui.experiments.search import searching
 
-    def __init__(self, run: RunInfo, text: str) -> None:
-        self.result = Search(text=text)
-        self._run = run
-        self._stream: Iterator[SearchHit | None] | None = None
-
-    def advance(self, reader: "StoreReader") -> Search:
-        """Search further and return what has matched so far."""
-        from grpo_tui.experiments.search import searching
-
-        if self._stream is None:
-            text, run = self.result.text, self._run.key
-            self._stream = searching(reader, text, run=run, limit=MAX_HITS + 1)
-        hits, pauses = list(self.result.hits), 0
-        for hit in self._stream:
-            if hit is not None:
-                hits.append(hit)
-            elif (pauses := pauses + 1) == SLICE:
-                break
-        self.result = replace(
-            self.result, hits=tuple(hits[:MAX_HITS]), done=pauses < SLICE,
-            more=len(hits) > MAX_HITS,
-        )  # fmt: skip
-        return self.result
+    hits: list[SearchHit] = []
+    pauses = 0
+    for hit in searching(reader, text, run=run, limit=MAX_HITS + 1):
+        if hit is not None:
+            hits.append(hit)
+        elif (pauses := pauses + 1) % SLICE == 0:
+            yield Search(text=text, hits=tuple(hits[:MAX_HITS]))
+    yield Search(text=text, hits=tuple(hits[:MAX_HITS]), done=True, more=len(hits) > MAX_HITS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,8 +336,7 @@ class View:
     @property
     def group(self) -> GroupView | None:
         """The group under the cursor."""
-        groups = self.groups
-        return groups[min(self.group_at, len(groups) - 1)] if groups else None
+        return self.groups[self.group_at] if self.groups else None
 
     @property
     def loaded(self) -> GroupDetail | None:
@@ -367,53 +353,67 @@ class View:
     def rollout(self) -> RolloutView | None:
         """The answer under the cursor as stored."""
         group = self.group
-        if group is None or not group.rollouts:
-            return None
-        return group.rollouts[min(self.answer_at, len(group.rollouts) - 1)]
+        return group.rollouts[self.answer_at] if group and group.rollouts else None
 
     @property
     def answer(self) -> Answer | None:
         """The answer under the cursor, with its numbers once they are loaded."""
-        rollout, detail = self.rollout, self.loaded
-        if rollout is None:
-            return None
-        if detail is None:
-            return Answer(rollout=rollout, texts=(rollout.text,))
-        return detail.answers[min(self.answer_at, len(detail.answers) - 1)]
+        if self.loaded is not None and self.rollout is not None:
+            return self.loaded.answers[self.answer_at]
+        return Answer(rollout=self.rollout, texts=(self.rollout.text,)) if self.rollout else None
 
     @property
     def tokens(self) -> Sequence[int]:
         """Where the cursor may be in the answer."""
         return self.answer.tokens if self.answer else ()
 
-    def heat(self, answer: Answer | None) -> Heat | None:
-        """The shading of an answer of the group; None if no token has any."""
-        detail = self.loaded
-        if detail is None or answer is None or answer.row is None:
-            return None
-        shading = heat(self.mode, answer.row, answer.last, detail.scales[self.mode])
-        return shading if any(shade is not None for shade in shading.shades) else None
+    def shades(self, position: int) -> Values:
+        """The shade of each token of an answer of the group; empty if no token has one."""
+        return shades_of(self.loaded, self.mode)[position] if self.loaded else ()
 
     @property
     def earlier(self) -> GroupView | None:
         """The same prompt at the previous visit."""
         return self.visit(-1)
 
+    @property
+    def visits(self) -> tuple[GroupView, ...]:
+        """The groups of this prompt that were sampled as this one, once its history is read."""
+        return visits(self.loaded.history, self.group) if self.loaded and self.group else ()
+
     def visit(self, by: int) -> GroupView | None:
         """The same prompt `by` visits away, or None."""
-        group, detail = self.group, self.loaded
-        if detail is None or group is None:
-            return None
-        same = visits(detail.history, group)
-        index = next((i for i, visit in enumerate(same) if visit.key == group.key), -1) + by
-        return same[index] if 0 <= index < len(same) else None
+        same, group = self.visits, self.group
+        index = next((i for i, visit in enumerate(same) if group and visit.key == group.key), -1)
+        return same[index + by] if 0 <= index + by < len(same) else None
+
+    def visit_near(self, at: int) -> tuple[int, Origin, int] | str:
+        """Step, origin and index of this prompt's visit nearest to a step, or why there is none.
+
+        A prompt without another visit leads to pinned ones. An earlier step never leads to a later
+        one, nor a later step to an earlier one.
+        """
+        step, group = self.step, self.group
+        if step is None or group is None:
+            return NO_GROUPS
+        targets = [(v.step, v.origin, v.index) for v in self.visits if v.step != step.step]
+        if targets and at == step.step:
+            return f"This is step {at}."
+        if not targets and step.origin != "pinned":
+            targets = [(pinned, "pinned", 0) for pinned in step.steps_of["pinned"]]
+        if not targets:
+            return f"{ONCE}."
+        targets = [visit for visit in targets if (visit[0] <= step.step) == (at <= step.step)]
+        when = "before" if at <= step.step else "after"
+        nearest = min(targets, key=lambda visit: abs(visit[0] - at), default=None)
+        return nearest or f"This prompt was not sampled {when} step {step.step}."
 
     def changes(self) -> tuple[Change, ...]:
         """The words that changed since the same answer at the previous visit."""
         earlier, rollout = self.earlier, self.rollout
         if earlier is None or rollout is None or not earlier.rollouts:
             return ()
-        before = earlier.rollouts[min(rollout.index, len(earlier.rollouts) - 1)]
+        before = earlier.rollouts[clamped(rollout.index, len(earlier.rollouts))]
         return word_diff(before.text, rollout.text)
 
     @property
@@ -430,24 +430,25 @@ class View:
 
     # -- moves ------------------------------------------------------------------------------
 
+    def cleared(self) -> "View":
+        """A view of another run, which has not been read."""
+        return View(mode=self.mode, unfolded=self.unfolded)
+
     def with_step(self, step: StepGroups) -> "View":
         """Show another step, keeping the cursor's position if possible."""
-        last = max(0, len(step.groups) - 1)
-        view = replace(self, step=step, group_at=min(self.group_at, last), token=0,
+        view = replace(self, step=step, group_at=clamped(self.group_at, len(step.groups)), token=0,
                        highlights=None)  # fmt: skip
         return view.move_answer(0)  # a held-out problem may have one answer
 
     def move_group(self, by: int) -> "View":
         """Go to another group."""
-        last = max(0, len(self.groups) - 1)
-        position = max(0, min(last, self.group_at + by))
+        position = clamped(self.group_at + by, len(self.groups))
         return replace(self, group_at=position, answer_at=0, token=0)
 
     def move_answer(self, by: int) -> "View":
         """Go to another answer of the group, keeping the token if possible."""
-        last = max(0, len(self.group.rollouts) - 1) if self.group else 0
-        view = replace(self, answer_at=max(0, min(last, self.answer_at + by)))
-        return view.at_token(self.token)
+        count = len(self.group.rollouts) if self.group else 0
+        return replace(self, answer_at=clamped(self.answer_at + by, count)).at_token(self.token)
 
     def move_token(self, by: int) -> "View":
         """Go to another token of the model."""
@@ -455,7 +456,7 @@ class View:
 
     def _among(self, tokens: Sequence[int], by: int) -> "View":
         index = bisect_right(tokens, self.token) - 1 + by
-        token = tokens[max(0, min(len(tokens) - 1, index))] if tokens else self.token
+        token = tokens[clamped(index, len(tokens))] if tokens else self.token
         return replace(self, token=token)
 
     def at_token(self, token: int) -> "View":
@@ -470,15 +471,15 @@ class View:
 
     def at_answer(self, group: int, answer: int) -> "View":
         """Move the cursor to an answer of the group with this index in its step."""
-        indices = [other.index for other in self.groups]
-        if group not in indices:
+        index = next((i for i, other in enumerate(self.groups) if other.index == group), None)
+        if index is None:
             return self
-        view = replace(self, group_at=indices.index(group), token=0, answer_at=0)
-        return view.move_answer(answer)
+        return replace(self, group_at=index, token=0, answer_at=0).move_answer(answer)
 
     def at_highlight(self, highlight: Highlight) -> "View":
         """Move to a highlight of this step; its answer's numbers need not be loaded yet."""
-        return replace(self.at_answer(highlight.group, highlight.answer), token=highlight.token)
+        group, answer, token = highlight.cursor
+        return replace(self.at_answer(group, answer), token=token)
 
     def next_mode(self) -> "View":
         """Shade by the next measure."""

@@ -271,7 +271,7 @@ def table_lines(
         used = sum(cell_len(text) for text, _ in line)
         lines.append([*line, cell.span(" " * max(0, width - used))])
     if not view.rows:
-        lines.append([("No run matches; esc ends the search.", style(palette.label))])
+        lines.append([("No run matches; esc ends the search.", palette.label)])
     return lines
 
 
@@ -309,8 +309,8 @@ def card_lines(view: View, width: int, height: int, palette: Palette) -> list[Li
     lines += [[(left + head, style(palette.headline, bold=True))], []]
     for key, name, help_text in CARD:
         lines += [
-            [(f"{left}  {key}  ", style(palette.accent, bold=True)), (name, style(palette.text))],
-            [(f"{left}     {help_text}", style(palette.label))],
+            [(f"{left}  {key}  ", style(palette.accent, bold=True)), (name, palette.text)],
+            [(f"{left}     {help_text}", palette.label)],
         ]
     return lines
 
@@ -329,12 +329,12 @@ def preview_lines(preview: Preview, width: int, height: int, palette: Palette) -
         text = f"▲ step {preview.alert.last_step}: {preview.alert.explanation}"
         lines += paragraph(text, width, 6, palette.warn)
     if preview.changed and len(lines) + 3 < height:
-        lines += [[], [("changed settings", style(palette.label))]]
+        lines += [[], [("changed settings", palette.label)]]
         names = _name_width(width)
         for path, value in preview.changed[: max(0, height - len(lines))]:
             for index, part in enumerate(wrap(value, max(1, width - names - 1), 2)):
                 name = pad("" if index else path, names)
-                lines.append([(f"{name} ", style(palette.label)), (part, style(palette.text))])
+                lines.append([(f"{name} ", palette.label), (part, palette.text)])
     return lines[:height]
 
 
@@ -375,7 +375,7 @@ def _post_mortem(preview: Preview, width: int, palette: Palette) -> list[Line]:
     lines: list[Line] = [[]]
     lines += [line for text in texts if text for line in paragraph(text, width, 3, palette.text)]
     resume = " from there" if step is not None else ""
-    lines.append([("r resume", style(palette.accent)), (resume, style(palette.label))])
+    lines.append([("r resume", palette.accent), (resume, palette.label)])
     for log_line in end.log_lines[-3:]:
         lines += paragraph(DATE.sub(r"\1", log_line), width, 2, palette.label)
     return lines
@@ -397,11 +397,11 @@ def _chart(series: MetricSeries, last: float, width: int, palette: Palette) -> l
                   range_colour=None if curve.sparse else palette.raw)  # fmt: skip
     scale = axis_of(series.key, [trace], CHART_HEIGHT)
     last_value = with_unit(curve.value, metric.unit)  # where the line ends
-    title: Line = [(f"{metric.label} ", style(palette.label)),
-                   (last_value, style(palette.headline))]  # fmt: skip
+    title: Line = [(f"{metric.label} ", palette.label),
+                   (last_value, palette.headline)]  # fmt: skip
     if not curve.sparse:  # the table has the last step's value
         left = width - cell_len(metric.label + last_value) - 1
-        title.append((clip(" smoothed", left), style(palette.label)))
+        title.append((clip(" smoothed", left), palette.label))
     cells = plot([trace], scale, columns, CHART_HEIGHT, palette)
     return [title, *plot_lines(cells, scale, palette)]
 
@@ -418,7 +418,7 @@ def _evaluations(preview: Preview, width: int, palette: Palette) -> list[Line]:
         if evaluations:
             text = " → ".join([values[0], values[-1]][: len(values)]) if values else "not measured"
             name = pad(f"held-out, {mode}", _name_width(width))
-            lines.append([(f"{name} ", style(palette.label)), (text, style(palette.text))])
+            lines.append([(f"{name} ", palette.label), (text, palette.text)])
     return lines
 
 

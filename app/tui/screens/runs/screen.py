@@ -22,7 +22,6 @@ from grpo_tui.app.text.safe_text import wrap
 from grpo_tui.app.tui import messages as msg
 from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.keys import unbound
-from grpo_tui.app.tui.looks.colours import style
 from grpo_tui.app.tui.screens.run_keys import (
     CONTROL_BINDINGS,
     CONTROLS,
@@ -127,7 +126,7 @@ class RunsTable(ViewPanel):
         if view.is_empty:
             return card_lines(view, width, height, palette)
         if not view.loaded:
-            return [[("reading the store", style(palette.label))]]
+            return [[("reading the store", palette.label)]]
         count, rows = len(view.rows), max(1, height - 1)
         first = max(min(self._top, view.cursor), view.cursor - rows + 1)
         self._top = max(0, min(first, count - rows))
@@ -164,9 +163,9 @@ class PreviewPanel(ViewPanel):
             hint = "⏎ folds or unfolds the group, space marks its runs."
             if view.row is None:
                 hint = "The curves of a run appear here."
-            return [[(part, style(palette.label))] for part in wrap(hint, width, height)]
+            return [[(part, palette.label)] for part in wrap(hint, width, height)]
         if preview is None or preview.detail.summary.key != run.key:
-            return [[("reading", style(palette.label))]]
+            return [[("reading", palette.label)]]
         return preview_lines(preview, width, height, palette)
 
 

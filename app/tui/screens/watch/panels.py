@@ -35,7 +35,7 @@ from grpo_tui.app.tui.screens.watch.state import (
 from grpo_tui.app.tui.widgets.charts.plot import step_axis
 from grpo_tui.app.tui.widgets.charts.stack import ChartStack, side_by_side
 from grpo_tui.app.tui.widgets.list_panel import ListPanel
-from grpo_tui.app.tui.widgets.panel import Line, Panel, paragraph
+from grpo_tui.app.tui.widgets.panel import Line, Panel, hint, paragraph
 from grpo_tui.experiments.values import AlertView
 
 AXIS_FROM = 16  # lines with which there is an axis of steps
@@ -170,7 +170,7 @@ class Answers(SnapshotList):
         if group is None:
             self.title, self.note = "answers", ""
             text = render.no_answers(self.snapshot)
-            return [[(" ", None), *line] for line in paragraph(text, width - 2, 4, palette.label)]
+            return hint(text, width, palette)
         names = f"{letter(0)}–{letter(len(group.rollouts) - 1)}" if group.rollouts else ""
         self.title = (f"answers to {ORIGINS.get(group.origin) or safe(group.origin, ' ')} "
                       f"{group.index + 1}")  # fmt: skip
@@ -252,7 +252,7 @@ class Groups(SnapshotList):
         self._items = []
         if not groups:
             text = "Each prompt of a step gets a row here, each answer a cell: ▲ pushed up, ▼ down."
-            return [[(" ", None), *line] for line in paragraph(text, width - 2, 5, palette.label)]
+            return hint(text, width, palette)
         number, answers = render.number_width(groups), _answers(snapshot)
         cell = render.cell_width(width - number, answers)
         # the mean stays beside the answers, however wide the panel is

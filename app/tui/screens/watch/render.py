@@ -40,8 +40,8 @@ from grpo_tui.app.tui.screens.watch.state import (
     waits_since,
 )
 from grpo_tui.app.tui.widgets.charts.plot import LABELS, Curve, axis_of, plot, plot_lines
-from grpo_tui.app.tui.widgets.charts.title import Readout, cells, title_line
-from grpo_tui.app.tui.widgets.panel import Line, Span
+from grpo_tui.app.tui.widgets.charts.title import Readout, title_line
+from grpo_tui.app.tui.widgets.panel import Line, Span, cells
 from grpo_tui.experiments.values import AlertView, BoardRollout
 
 SHORTEST_PLOT = 3  # lines below the list of reward functions
@@ -136,13 +136,13 @@ def function_lines(
         room = width - 3 - right - cell_len(mark)
         # all curves begin below each other
         curve = sparkline(list(series.average), room - left - 2, low, high) if curves else ""
-        named: Line = [(clip_middle(name, room - cell_len(times[i])), style(palette.text)),
-                       (times[i], style(palette.label))]  # fmt: skip
+        named: Line = [(clip_middle(name, room - cell_len(times[i])), palette.text),
+                       (times[i], palette.label)]  # fmt: skip
         gap = " " * (room - cells(named) - len(curve))
         value_style = style(palette.headline if name == mover else palette.text)
         lines.append([(" ━ ", colour), *named, (gap, None), (curve, colour),
                       (ends[i].rjust(right), value_style),
-                      (mark, style(palette.accent))])  # fmt: skip
+                      (mark, palette.accent)])  # fmt: skip
     return lines
 
 
@@ -206,15 +206,15 @@ def lane_lines(
     """One answer in `rows` lines: name, push and reward on the left, then its text."""
     push_cells, reward_cells = number_cells(group)
     lead_cells = LEAD - 9 + push_cells + reward_cells
-    lead: Line = [(f"{letter(rollout.index):>2} ", style(palette.text))]
+    lead: Line = [(f"{letter(rollout.index):>2} ", palette.text)]
     if isinstance(rollout, BoardRollout):
-        lead.append((f"{rollout.tokens:>7} tok".ljust(lead_cells - 3), style(palette.label)))
+        lead.append((f"{rollout.tokens:>7} tok".ljust(lead_cells - 3), palette.label))
     else:
         colour = palette.of_push(rollout.advantage, largest_push(group))
         bold = style(palette.label if colour == palette.border else colour, bold=True)
         push, reward = push_and_reward(rollout)
         lead.append((f"{arrow(rollout.advantage)}{push:>{push_cells}} ", bold))
-        lead.append((f"{reward:>{reward_cells}}  ", style(palette.text)))
+        lead.append((f"{reward:>{reward_cells}}  ", palette.text))
     mark = end_mark(rollout, now)
     lines: list[Line] = []
     parts = text_rows(rollout, mark, width - lead_cells, rows)
@@ -251,7 +251,7 @@ def _plain_rows(rollout: StepRollout, mark: str, width: int, rows: int) -> list[
 
 def with_edge(lines: Sequence[Line], marked: bool, palette: Palette) -> list[Line]:
     """Lines behind the mark of the cursor."""
-    edge = ("▌" if marked else " ", style(palette.accent))
+    edge = ("▌" if marked else " ", palette.accent)
     return [[edge, *line] for line in lines]
 
 
@@ -268,8 +268,8 @@ def prompt_lines(group: StepGroup, width: int, height: int, palette: Palette) ->
     if space <= 0 or height < len(group.rollouts) + 2:
         return []
     rows = wrap(" ".join(question(group.prompt_text).split()), space, 1 if height < 20 else 3)
-    lines: list[Line] = [[(" ", None), (row, style(palette.headline))] for row in rows]
-    lines[0].append((target, style(palette.label)))
+    lines: list[Line] = [[(" ", None), (row, palette.headline)] for row in rows]
+    lines[0].append((target, palette.label))
     return [*lines, []]
 
 
@@ -314,7 +314,7 @@ def group_line(
     """One prompt: number, the pushes of its answers or why there are none, the mean reward."""
     bright = style(palette.headline if focused else palette.text, bold=focused)
     spans: Line = [(f"{group.index + 1:>{number - 2}}", bright),
-                   ("▸ " if focused else "  ", style(palette.accent))]  # fmt: skip
+                   ("▸ " if focused else "  ", palette.accent)]  # fmt: skip
     reason, size = "" if explained else no_push_reason(group), cell * len(group.rollouts)
     if reason and cell_len(reason) + 2 <= size:
         spans += _marked(f"= {reason}".ljust(size), cell, marked, style(palette.label), palette)
@@ -362,7 +362,7 @@ def reason_line(reason: str, width: int, palette: Palette) -> Line:
     """Why no answer of the group is pushed; if narrow, only the score that all of them have."""
     texts = (f"    └ {reason}: no push", f"  └ {reason}", f"  └ {reason.rpartition(', ')[2]}")
     text = next((text for text in texts if cell_len(text) <= width), texts[-1])
-    return [(clip(text, width), style(palette.label))]
+    return [(clip(text, width), palette.label)]
 
 
 def signal_line(snapshot: Snapshot, width: int, palette: Palette) -> Line:
@@ -375,8 +375,8 @@ def signal_line(snapshot: Snapshot, width: int, palette: Palette) -> Line:
     number = share(now) if now is not None else "–"
     space = max(1, width - 10 - len(number))
     curve = sparkline(values[-space:], space, 0.0, 1.0)
-    return [(" signal ", style(palette.label)), (curve, style(palette.of_series("kl"))),
-            (f" {number}", style(palette.text))]  # fmt: skip
+    return [(" signal ", palette.label), (curve, style(palette.of_series("kl"))),
+            (f" {number}", palette.text)]  # fmt: skip
 
 
 def prompt_of(group: StepGroup, width: int, focused: bool, palette: Palette) -> Line:
@@ -430,8 +430,8 @@ def colour_of(severity: str, palette: Palette) -> int:
 
 def _start(at: float | None, sign: str, palette: Palette, marked: bool, colour: int) -> Line:
     """What is before the text of an entry: cursor, time and sign."""
-    return [("▌" if marked else " ", style(palette.accent)),
-            (f"{clock(at)} ", style(palette.label)),
+    return [("▌" if marked else " ", palette.accent),
+            (f"{clock(at)} ", palette.label),
             (f"{sign} ", style(colour, bold=True))]  # fmt: skip
 
 
@@ -454,8 +454,8 @@ def alert_lines(
     colour = colour_of(alert.severity, palette)
     lines[0][:2] = _start(alert.at, sign_of(alert.severity), palette, marked, colour)
     lines[-1] += [
-        (since if rows[-1] else since.lstrip(), style(palette.label)),
-        ("  ⏎", style(palette.accent)),
+        (since if rows[-1] else since.lstrip(), palette.label),
+        ("  ⏎", palette.accent),
     ]
     return lines
 
@@ -482,7 +482,7 @@ def muted_line(alert: AlertView, palette: Palette, marked: bool) -> Line:
     """An active alert that is muted."""
     start = _start(alert.at, "–", palette, marked, palette.label)
     text = f"{safe(alert.explanation, ' ')}  muted in this run  "
-    return [*start, (text, style(palette.label)), ("x", style(palette.accent))]
+    return [*start, (text, palette.label), ("x", palette.accent)]
 
 
 def log_line(line: LogLine, palette: Palette, marked: bool) -> Line:
@@ -518,7 +518,7 @@ def sentence_lines(
             lines[index] += f" {sentence}"
         elif len(lines) < height and space >= -1:
             lines.append(sentence)
-    return [[(" ▸ " if i == 0 else "   ", style(palette.accent)), (line, style(palette.headline))]
+    return [[(" ▸ " if i == 0 else "   ", palette.accent), (line, palette.headline)]
             for i, line in enumerate(lines)]  # fmt: skip
 
 
@@ -532,7 +532,7 @@ def phase_line(snapshot: Snapshot, now: float, width: int, palette: Palette) -> 
         right = [first, *right] if comma else right
     tail = "  ".join(right)
     gap = max(int(bool(tail)), width - used - len(tail) - 1)
-    return [*left, (" " * gap, None), (tail, style(palette.label)), (" ", None)]
+    return [*left, (" " * gap, None), (tail, palette.label), (" ", None)]
 
 
 def _numbers(snapshot: Snapshot) -> list[str]:
@@ -571,7 +571,7 @@ def _phases(snapshot: Snapshot, now: float, width: int, palette: Palette) -> Lin
         if name == board.phase:
             spans += _running(snapshot, name, now, palette)
         elif name in board.phase_seconds:
-            spans += [(f" {name} ", text), ("✓", style(palette.good)),
+            spans += [(f" {name} ", text), ("✓", palette.good),
                       (f" {seconds(board.phase_seconds[name])} ", label)]  # fmt: skip
         else:
             spans.append((f" {name} ", label))
@@ -588,8 +588,8 @@ def _usual_step(spent: dict[str, float], space: int, palette: Palette) -> Line:
         for name, took in spent.items():
             slow = name == slowest
             spans += [(f"  {name} ", style(palette.headline if slow else palette.text, bold=slow)),
-                      (seconds(took), style(palette.label)),
-                      (" ◂ slowest" if slow else "", style(palette.accent))]  # fmt: skip
+                      (seconds(took), palette.label),
+                      (" ◂ slowest" if slow else "", palette.accent)]  # fmt: skip
         folded = spent.keys() - {"other", slowest}
         if not folded or cells(spans) <= space:
             return spans
@@ -602,12 +602,12 @@ def _running(snapshot: Snapshot, name: str, now: float, palette: Palette) -> Lin
     board = snapshot.board
     spans: Line = [(f" {PHASE_NAMES.get(name, name)} ", style(palette.headline, bold=True))]
     if board.phase_detail:
-        spans.append((f"{clip(board.phase_detail, 24)} ", style(palette.text)))
+        spans.append((f"{clip(board.phase_detail, 24)} ", palette.text))
     if board.total:
         full, empty = progress_bar(board.done / board.total, BAR)
-        spans += [(full, style(palette.accent)), (empty, style(palette.border)), (" ", None)]
+        spans += [(full, palette.accent), (empty, palette.border), (" ", None)]
     if board.phase_started and now >= board.phase_started:
-        spans.append((f"{seconds(now - board.phase_started)} ", style(palette.label)))
+        spans.append((f"{seconds(now - board.phase_started)} ", palette.label))
     return spans
 
 

@@ -172,7 +172,7 @@ def plot_lines(
     for label, row in zip(scale.margin(len(cells)), map(list, cells), strict=True):
         if 0 <= cross < len(row) and row[cross][0] in CROSSED:
             row[cross] = (CROSSED[row[cross][0]], palette.label, False)
-        line: Line = [(label, style(palette.label))]
+        line: Line = [(label, palette.label)]
         for (colour, bold), group in groupby(row, key=lambda cell: cell[1:]):
             cell_style = style(colour, bold=bold) if colour is not None else None
             line.append(("".join(char for char, _, _ in group), cell_style))
@@ -193,4 +193,4 @@ def cross_position(at: int, span: float, width: int) -> float:
 def step_axis(last: float, width: int, palette: Palette) -> Line:
     """The first and last step of the charts above."""
     start, end = " " * LABELS + "step 0", f"{last:.0f}"
-    return [(start + end.rjust(max(len(end) + 1, width - len(start))), style(palette.label))]
+    return [(start + end.rjust(max(len(end) + 1, width - len(start))), palette.label)]

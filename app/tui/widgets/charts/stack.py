@@ -5,8 +5,7 @@ from typing import Any, ClassVar, TypeVar
 
 from textual.geometry import Offset
 
-from grpo_tui.app.text.safe_text import cell_len
-from grpo_tui.app.tui.widgets.panel import Line, Panel
+from grpo_tui.app.tui.widgets.panel import Line, Panel, cells, visible
 
 GAP = 2
 Value = TypeVar("Value")
@@ -40,17 +39,12 @@ class ChartStack(Panel):
 
     def fitting(self, rows: Sequence[Row], height: int, chosen: int, telling: int = 0) -> list[Row]:
         """The rows that fit, with their heights; the chosen chart is among them."""
+        needed = [lines for _, lines in rows]
         index = next((i for i, (charts, _) in enumerate(rows) if chosen in charts), 0)
-        sizes: list[int] = []
-        for top in range(min(self._top, index), index + 1):
-            sizes = heights(height, [needed for _, needed in rows[top:]], telling - top) or [height]
-            if top + len(sizes) > index:
-                break
-        while top and sum(needed for _, needed in rows[top - 1 :]) <= height:
-            top -= 1  # no empty lines below the last row
-            sizes = heights(height, [needed for _, needed in rows[top:]], telling - top)
-        self._top = top
-        return [(charts, size) for (charts, _), size in zip(rows[top:], sizes, strict=False)]
+        indices = visible(needed, height, index, top=self._top)
+        self._top = indices.start
+        sizes = heights(height, needed[self._top : indices.stop], telling - self._top) or [height]
+        return [(charts, size) for (charts, _), size in zip(rows[self._top :], sizes, strict=False)]
 
     def stacked(
         self, rows: Sequence[Row], width: int, draw: Callable[[int, int, int], list[Line]]
@@ -83,7 +77,7 @@ class ChartStack(Panel):
 
 
 def heights(space: int, needed: Sequence[int], telling: int) -> list[int]:
-    """Heights of the rows of charts that fit into `room`, of which each needs its least.
+    """Heights of the rows of charts that fit into `space`, of which each needs its least.
 
     A row of one line is text and does not grow; a telling row takes three times the spare lines of
     another, and the first row what is left over.
@@ -109,6 +103,5 @@ def side_by_side(blocks: Sequence[list[Line]], width: int) -> list[Line]:
         return blocks[0] if blocks else []
     lines: list[Line] = []
     for left, right in zip(*blocks, strict=True):
-        used = sum(cell_len(text) for text, _ in left)
-        lines.append([*left, (" " * (width - used + GAP), None), *right])
+        lines.append([*left, (" " * (width - cells(left) + GAP), None), *right])
     return lines

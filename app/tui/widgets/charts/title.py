@@ -7,7 +7,7 @@ from rich.style import Style
 
 from grpo_tui.app.text.safe_text import cell_len, clip
 from grpo_tui.app.tui.looks.colours import Palette, style
-from grpo_tui.app.tui.widgets.panel import Line
+from grpo_tui.app.tui.widgets.panel import Line, cells
 
 GAPS = ("  ", " ")
 
@@ -25,7 +25,7 @@ class Readout:
     def spans(self, level: int, palette: Palette) -> Line:
         """Mark, name and value, with the name of this level."""
         name = self.names[min(level, len(self.names) - 1)]
-        named: Line = [(f"{name} ", style(palette.label))] if name else []
+        named: Line = [(f"{name} ", palette.label)] if name else []
         return [*([self.mark] if self.mark else []), *named, (self.value, self.value_style)]
 
 
@@ -41,10 +41,10 @@ def title_line(
     fitting = (name for name in names if cell_len(name + hint) + used <= width)
     name = clip(next(fitting, names[0]), width - 3)
     value_style = style(palette.headline if chosen else palette.label, bold=chosen)
-    left: Line = [("▸" if chosen else " ", style(palette.accent)), (name, value_style)]
+    left: Line = [("▸" if chosen else " ", palette.accent), (name, value_style)]
     for hint in hints:
         if cells(left) + cells(right) + cell_len(hint) + 2 <= width:
-            left.append((f"  {hint}", style(palette.label)))
+            left.append((f"  {hint}", palette.label))
     return [*left, (" " * max(0, width - cells(left) - cells(right)), None), *right]
 
 
@@ -57,16 +57,11 @@ def _readouts(readouts: Sequence[Readout], space: int, palette: Palette) -> Line
             free = space - sum(cells(part) for part in parts) - len(gap) * (len(parts) - 1)
             if free >= 0:
                 details = next((text for text in readouts[0].details if cell_len(text) <= free), "")
-                parts[0] += [(details, style(palette.label))] if details else []
+                parts[0] += [(details, palette.label)] if details else []
                 return [span for part in parts for span in ((gap, None), *part)][1:]
     line: Line = []
     for part in (item.spans(levels, palette) for item in readouts):
         if cells(line) + cells(part) + 2 > space:
-            return [*line[1:], (" …", style(palette.label))] if line else []
+            return [*line[1:], (" …", palette.label)] if line else []
         line += [(" ", None), *part]
     return line[1:]
-
-
-def cells(line: Line) -> int:
-    """The width of a line."""
-    return sum(cell_len(text) for text, _ in line)

@@ -4,6 +4,7 @@ import asyncio
 import math
 import random
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from textual.pilot import Pilot
 from grpo_engine import events as ev
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.inspector.groups import measure_of
-from grpo_tui.app.inspector.highlights import Measure
+from grpo_tui.app.inspector.measures import Measure
 from grpo_tui.app.text.numbers import BARS, short
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.dialogs.ask import Ask
@@ -30,18 +31,18 @@ from grpo_tui.app.tui.screens.rollouts.render import (
     probability,
     probability_line,
     sibling_lines,
-    visible,
 )
 from grpo_tui.app.tui.screens.rollouts.screen import AnswerPanel, GroupsPanel, RewardPanel
 from grpo_tui.app.tui.screens.rollouts.state import (
     Answer,
     Search,
-    Searcher,
     load_group,
     load_highlights,
     load_step,
     run_info,
+    search,
 )
+from grpo_tui.app.tui.widgets.panel import visible
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.values import TokenRow
 from tests.app import frames
@@ -158,8 +159,8 @@ async def test_where_there_is_room_the_answers_of_a_group_have_bars_on_one_scale
             below = texts[texts.index("all answers to this prompt") + 1 :]
             assert any(set(line) & set(BARS) for line in below) is barred
         assert screen.view.loaded is not None
-        heats = [screen.view.heat(one) for one in screen.view.loaded.answers]
-        most = [max(abs(shade or 0.0) for shade in heat.shades) for heat in heats if heat]
+        answers = [screen.view.shades(place) for place in range(len(screen.view.loaded.answers))]
+        most = [max(abs(shade or 0.0) for shade in shades) for shades in answers if shades]
         assert min(most) < max(most) == 1.0  # of the whole group, not of each answer
 
 
@@ -353,16 +354,15 @@ async def test_a_search_waits_until_typing_pauses_and_says_nothing_before(
 ) -> None:
     paused = asyncio.Event()
     looked: list[str] = []
-    look = Searcher.advance
 
-    def noted(searcher: Searcher, reader: StoreReader) -> Search:
-        looked.append(searcher.result.text)
-        return look(searcher, reader)
+    def noted(reader: StoreReader, run: int, text: str) -> Iterator[Search]:
+        looked.append(text)
+        return search(reader, run, text)
 
     async def pause() -> None:
         await paused.wait()
 
-    monkeypatch.setattr(Searcher, "advance", noted)
+    monkeypatch.setattr("grpo_tui.app.tui.screens.rollouts.screen.search", noted)
     app = workbench(texts)
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await opened(app, pilot, step=60, group=0, answer=0)
@@ -393,11 +393,10 @@ async def test_a_search_leaves_the_reader_free_between_slices(
     monkeypatch.setattr("grpo_tui.experiments.search.PAGE", 5)
     monkeypatch.setattr("grpo_tui.app.tui.screens.rollouts.state.SLICE", 2)
     reader = StoreReader(texts)
-    searcher = Searcher(run_info(reader, 1), "7+1")
     monkeypatch.setattr("grpo_tui.app.tui.screens.rollouts.state.MAX_HITS", 50)
     states = []
-    while not searcher.result.done:
-        states.append(searcher.advance(reader))
+    for state in search(reader, 1, "7+1"):
+        states.append(state)
         assert reader.runs()  # another question in between
     reader.close()
     # two pages of five answers at a time, of 60
@@ -592,8 +591,8 @@ async def test_the_lab_says_how_often_t_is_pressed_to_get_to_training(store: Pat
         await pilot.press("v")
         assert app.said[-1].text == "The lab needs training prompts: t shows them."
         assert screen.view.step is not None
-        counts = {**screen.view.step.counts, "eval": 1}
-        screen.view = replace(screen.view, step=replace(screen.view.step, counts=counts))
+        steps_of = {**screen.view.step.steps_of, "eval": (1,)}
+        screen.view = replace(screen.view, step=replace(screen.view.step, steps_of=steps_of))
         await pilot.press("v")
         assert app.said[-1].text == "The lab needs training prompts: t twice shows them."
 
@@ -770,9 +769,9 @@ async def test_f_begins_with_the_highest_even_from_the_highest_of_another_answer
         screen.action_measure("kl")
         await settled(pilot, screen)
         assert screen.view.highlights is not None
-        third = screen.view.highlights[2]
-        await opened(app, pilot, group=third.group, answer=third.answer)
-        screen.view = screen.view.at_token(third.token)
+        group, answer, token = screen.view.highlights[2].cursor
+        await opened(app, pilot, group=group, answer=answer)
+        screen.view = screen.view.at_token(token)
         await pilot.press("f")
         await settled(pilot, screen)
         assert ", 1 of " in frames.text(app)
@@ -836,7 +835,7 @@ async def test_a_step_that_is_read_while_the_screen_is_taken_down_is_no_failure(
         screen = await opened(app, pilot)
         await screen.query("*").remove()  # as the end of the program does, before the screen's own
         screen.receive(RolloutOpened(run=1, step=3, origin="train", group=0, answer=0))
-        screen._run = None  # the read began before the run was known
+        screen.view = screen.view.cleared()  # the read began before the run was known
         await app.workers.wait_for_complete()
 
 

@@ -30,10 +30,10 @@ from grpo_tui.app.tui.screens.rollouts.render import (
 from grpo_tui.app.tui.screens.rollouts.state import (
     UNFINISHED,
     Answer,
+    View,
     load_group,
     load_step,
     run_info,
-    visit_near,
 )
 from grpo_tui.app.tui.widgets.panel import Line
 from grpo_tui.experiments.reader import StoreReader
@@ -312,11 +312,14 @@ def test_the_diamond_is_beyond_its_bound_only_where_the_ratio_is(width: int) -> 
 
 def test_the_nearest_visit_is_on_the_side_that_was_typed_or_a_pinned_one(store: Path) -> None:
     with closing(StoreReader(store)) as reader:
-        pinned = reader.groups(1, 4, "pinned")[0]
-        assert visit_near(reader, 1, pinned, 3) == (2, "pinned", pinned.index)
-        assert visit_near(reader, 1, pinned, 60) == (6, "pinned", pinned.index)
-        assert visit_near(reader, 1, pinned, 4) == "This is step 4."
-        last = reader.groups(1, 6, "pinned")[0]
-        assert visit_near(reader, 1, last, 7) == "This prompt was not sampled after step 6."
-        once = reader.groups(1, 3, "train")[0]
-        assert visit_near(reader, 1, once, 1) == (2, "pinned", 0)
+
+        def view(step: int, origin: ev.Origin) -> View:
+            at = load_step(reader, run_info(reader, 1), step, origin)
+            return View(step=at, detail=load_group(reader, at, at.groups[0]))
+
+        pinned, last, once = view(4, "pinned"), view(6, "pinned"), view(3, "train")
+    assert pinned.visit_near(3) == (2, "pinned", 0)
+    assert pinned.visit_near(60) == (6, "pinned", 0)
+    assert pinned.visit_near(4) == "This is step 4."
+    assert last.visit_near(7) == "This prompt was not sampled after step 6."
+    assert once.visit_near(1) == (2, "pinned", 0)

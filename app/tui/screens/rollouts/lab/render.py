@@ -1,26 +1,26 @@
 """The lab as lines: settings, measures of each variant, and before and after in its scope."""
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+
+import numpy as np
 
 from grpo_engine.config.recipes import Recipe
 from grpo_tui.app.charts.axis import axis
 from grpo_tui.app.charts.series import Series, cut
 from grpo_tui.app.inspector.groups import letter
-from grpo_tui.app.inspector.heat import MIN_SHADE
 from grpo_tui.app.inspector.lab import MEASURES, MISSING, VARIED, differences, undetermined
-from grpo_tui.app.inspector.layout import Piece, lay_out
-from grpo_tui.app.text.numbers import BARS, share, short, signed, with_unit
+from grpo_tui.app.inspector.layout import lay_out
+from grpo_tui.app.inspector.measures import Values, shades
+from grpo_tui.app.text.numbers import share, short, signed, with_unit
 from grpo_tui.app.text.prompt_text import asked as last_question
 from grpo_tui.app.text.safe_text import cell_len, pad
 from grpo_tui.app.tui.looks.colours import Palette, style
 from grpo_tui.app.tui.screens.rollouts.lab.state import LabView, name_of, value_text
-from grpo_tui.app.tui.screens.rollouts.render import filled, visible
+from grpo_tui.app.tui.screens.rollouts.render import bars
 from grpo_tui.app.tui.widgets.charts.plot import LABELS, Curve, plot, plot_lines
 from grpo_tui.app.tui.widgets.charts.stack import GAP, side_by_side
-from grpo_tui.app.tui.widgets.panel import Line, paragraph
-from grpo_tui.app.tui.widgets.panel import Span as Part
+from grpo_tui.app.tui.widgets.panel import Line, list_row, paragraph, visible
 
 MAX_NAME = 48  # cells of a variant's name or a prompt, so that the numbers are near it
 TOKEN_ROWS = 3  # of an answer's tokens: text, before and after
@@ -39,19 +39,16 @@ def setting_lines(
     column = min(max(map(len, names)) + 1, width - 16)
     for index, name in enumerate(VARIED):
         current = index == selected
-        back = palette.cursor if current else palette.paper
         new, old = getattr(recipe, name), getattr(base, name)
         text = f"◂ {value_text(new)} ▸" if current else f"  {value_text(new)}"
         before = f"  was {value_text(old)}" if new != old else ""
         before = before if cell_len(text + before) <= width - column else ""
-        colour = palette.accent if new != old else palette.text
-        lines.append([
-            (pad(names[index], column), style(palette.label, back)),
-            (pad(text + before, max(1, width - column)), style(colour, back, bold=current)),
-        ])  # fmt: skip
+        look = style(palette.accent if new != old else palette.text, bold=current)
+        line: Line = [(pad(names[index], column), palette.label), (text + before, look)]
+        lines.append(list_row(line, width, palette, selected=current))
     count = len(differences(base, recipe))
     text = f"{count} setting{'s differ' if count > 1 else ' differs'} from the run"
-    return [*lines, [], [(text if count else "unchanged", style(palette.label))]]
+    return [*lines, [], [(text if count else "unchanged", palette.label)]]
 
 
 def table_lines(view: LabView, width: int, palette: Palette) -> list[Line]:
@@ -60,19 +57,17 @@ def table_lines(view: LabView, width: int, palette: Palette) -> list[Line]:
     name_width = min(MAX_NAME, width - len(MEASURES) * column)
     names = [name if cell_len(name) < column else name.split()[-1] for name, _ in MEASURES]
     heading = " " * name_width + "".join(pad(name, column, ">") for name in names)
-    lines: list[Line] = [[(heading, style(palette.label))]]
+    lines: list[Line] = [[(heading, palette.label)]]
     before = _measures(view, view.base)
     for index, variant in enumerate((view.base, *view.variants)):
-        back = palette.cursor if index == view.variant + 1 else palette.paper
         name = name_of(variant, view.base) if index else "the run"
-        curve = style(colour_of(index, palette)) + style(None, back)
-        line: Line = [("● " if index else "○ ", curve),
-                      (pad(name, name_width - 2), style(palette.text, back))]  # fmt: skip
+        line: Line = [("● " if index else "○ ", style(colour_of(index, palette))),
+                      (pad(name, name_width - 2), palette.text)]  # fmt: skip
         for value, old in zip(_measures(view, variant), before, strict=True):
             differs = value not in (old, "…")
-            look = style(palette.accent if differs else palette.text, back, bold=differs)
+            look = style(palette.accent if differs else palette.text, bold=differs)
             line.append((pad(value, column, ">"), look))
-        lines.append(filled(line, width, back))
+        lines.append(list_row(line, width, palette, selected=index == view.variant + 1))
     return lines
 
 
@@ -119,15 +114,15 @@ def _chart(view: LabView, measure: int, width: int, height: int, palette: Palett
     wide, tall = width - LABELS, height - 2
     curves: list[Curve] = []
     for index, recipe in enumerate((view.base, *view.variants)):
-        known = {step: value for step, effect in view.curve(recipe).items()
+        values = {step: value for step, effect in view.curve(recipe).items()
                  if (value := effect.measures[measure]) is not None}  # fmt: skip
-        series = Series(unsmoothed=True, smoothing=0.0).extended(known, known.values())
+        series = Series(unsmoothed=True, smoothing=0.0).extended(values, values.values())
         trace = cut(series, series.steps, last - first, 2 * wide, first)
         front = index == view.variant + 1
         curves.insert(len(curves) if front else 0, Curve(trace, colour_of(index, palette)))
     scale = axis((value for curve in curves for value in curve.values()), unit=unit,
                  natural=(0.0, 1.0) if unit == "share" else (-math.inf, math.inf))  # fmt: skip
-    label = style(palette.label)
+    label = palette.label
     ends = f"step {first}".ljust(max(0, wide - len(str(last)))) + str(last)
     if not view.pending and not any(curve.trace.columns for curve in curves):
         title, ends = f"{title}: unknown", ""
@@ -158,14 +153,16 @@ def answer_lines(view: LabView, width: int, height: int, palette: Palette) -> li
     """One row per answer of the group: advantage, clipped share and push."""
     assert view.group is not None
     digits = 2 + (width >= 57)
-    both = [view.outcomes[recipe].answers(view.group.index) for recipe in (view.base, view.recipe)]
+    outcomes = [
+        view.outcomes[recipe].answers(view.group.index) for recipe in (view.base, view.recipe)
+    ]
     rows = [
         (f" {letter(index)} ", [
             [signed(effect.advantage) for effect in effects],
             [share(effect.measures[0] or 0.0) for effect in effects],
             [signed(effect.push, digits) for effect in effects],
         ])
-        for index, *effects in zip(view.answers, *both, strict=True)
+        for index, *effects in zip(view.answers, *outcomes, strict=True)
     ]  # fmt: skip
     headings = ("advantage", "clipped", "push in the loss")
     return _before_after(headings, rows, view.answer_at, "answers", width, height, palette)
@@ -179,19 +176,18 @@ def _before_after(
     widths = ((8, 7),) * 3 if width >= 57 else ((6, 5), (4, 4), (7, 7))
     columns = [pad(name, sum(pair) + 3, "^") for name, pair in zip(headings, widths, strict=True)]
     indent = len(rows[0][0]) if rows else 0
-    lines: list[Line] = [[(" " * indent + "".join(columns), style(palette.label))]]
+    lines: list[Line] = [[(" " * indent + "".join(columns), palette.label)]]
     indices = visible([1] * len(rows), height - 1 - (len(rows) >= height), selected)
     for index in indices:
         name, pairs = rows[index]
-        back = palette.cursor if index == selected else palette.paper
-        plain, dim = style(palette.text, back), style(palette.label, back)
-        line: Line = [(name, plain)]
+        line: Line = [(name, palette.text)]
         for (before, after), (left, right) in zip(pairs, widths, strict=True):
-            look = dim if before == after else style(palette.accent, back, bold=True)
-            line += [(pad(before, left, ">"), plain), (" → ", dim), (pad(after, right), look)]
-        lines.append(filled(line, width, back))
+            look = style(palette.accent, bold=True) if before != after else palette.label
+            line += [(pad(before, left, ">"), palette.text), (" → ", palette.label),
+                     (pad(after, right), look)]  # fmt: skip
+        lines.append(list_row(line, width, palette, selected=index == selected))
     more = len(rows) - len(indices)
-    return [*lines, [(f"… and {more} more {noun} (↑↓)", style(palette.label))]] if more else lines
+    return [*lines, [(f"… and {more} more {noun} (↑↓)", palette.label)]] if more else lines
 
 
 def token_lines(view: LabView, width: int, height: int, palette: Palette) -> list[Line]:
@@ -200,13 +196,17 @@ def token_lines(view: LabView, width: int, height: int, palette: Palette) -> lis
     Under a text is each token's gradient, before and after, on one scale for the group.
     """
     assert view.group is not None
-    outcomes = [view.outcomes[recipe] for recipe in (view.base, view.recipe)]
-    both = [outcome.gradients(view.group.index) for outcome in outcomes]
-    largest = max(float(abs(gradient).max()) for gradient, _ in both)
+    recipes = (view.base, view.recipe)
+    outcomes = [view.outcomes[recipe].gradients(view.group.index) for recipe in recipes]
+    scaled = shades("push", [answer for gradient, _ in outcomes for answer in gradient.tolist()])
+    count = len(view.answers)
     lines: list[Line] = []
-    for row in sorted(range(len(view.answers)), key=lambda row: row != view.answer_at):
-        values = [(gradient[row] / (largest or 1.0), clipped[row]) for gradient, clipped in both]
-        for part in _token_parts(view, row, values, width, palette):
+    for row in sorted(range(count), key=lambda row: row != view.answer_at):
+        drawn = [
+            (scaled[row + count * index], set(np.flatnonzero(clipped[row]).tolist()))
+            for index, (_, clipped) in enumerate(outcomes)
+        ]
+        for part in _token_parts(view, row, drawn, width, palette):
             if len(lines) + len(part) > height:
                 return lines
             lines += part
@@ -215,36 +215,23 @@ def token_lines(view: LabView, width: int, height: int, palette: Palette) -> lis
 
 
 def _token_parts(
-    view: LabView, row: int, values: Sequence[tuple[Any, Any]], width: int, palette: Palette
-) -> list[list[Line]]:
+    view: LabView, row: int, drawn: Sequence[tuple[Values, set[int]]], width: int, palette: Palette
+) -> Iterator[list[Line]]:
     """Each line of an answer's tokens with the bars of their gradients, before and after."""
     assert view.group is not None
     replies = view.rows[view.group.index, view.answers[row]].replies
-    parts: list[list[Line]] = []
+    head = letter(view.answers[row])
     for line in lay_out(view.texts(row), max(2, width - 6)):
-        head = letter(view.answers[row]) if not parts else ""
-        text: Line = [(f"{head:<6}", style(palette.label))]
-        text += [
-            (p.text, style(palette.label if p.token in replies else palette.text)) for p in line
-        ]
-        parts.append([text])
-        for name, (gradient, clipped) in zip(("was", "would"), values, strict=True):
-            bars: Line = [(f"{name:<6}", style(palette.label))]
-            bars += [_bar(p, gradient, clipped, palette) for p in line]
-            if not all(p.token in replies for p in line):
-                parts[-1].append(bars)
-    return parts
-
-
-def _bar(piece: Piece, gradient: Any, clipped: Any, palette: Palette) -> Part:
-    """A token's gradient, underlined where a bound stops its push."""
-    if piece.token >= len(gradient):
-        return " " * piece.cells, None
-    value = float(gradient[piece.token])
-    shade = math.copysign(MIN_SHADE + (1 - MIN_SHADE) * abs(value), value)
-    colour = palette.of_advantage(shade, 1.0) if value else palette.guide
-    look = style(colour, underline=bool(clipped[piece.token]))
-    return BARS[round(7 * abs(value))] * piece.cells, look
+        text: Line = [(f"{head:<6}", palette.label)]
+        text += [(p.text, palette.label if p.token in replies else palette.text) for p in line]
+        part = [text]
+        if not all(p.token in replies for p in line):
+            part += [
+                [(f"{name:<6}", palette.label), *bars(values, line, palette, stopped)]
+                for name, (values, stopped) in zip(("was", "would"), drawn, strict=True)
+            ]
+        yield part
+        head = ""
 
 
 def missing_lines(view: LabView, width: int, palette: Palette) -> list[Line]:

@@ -1,6 +1,5 @@
 """The lab's screen: change or type a setting and see what the stored updates would have been."""
 
-import asyncio
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,9 +16,11 @@ from grpo_engine.config.recipes import SETTINGS, Recipe
 from grpo_engine.errors import EngineError
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.inspector.lab import VARIED, with_next, with_setting, with_typed
+from grpo_tui.app.text.numbers import clamped
 from grpo_tui.app.text.recipe_cards import card_of
 from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.dialogs.help.topics import setting_part
+from grpo_tui.app.tui.keys import pair
 from grpo_tui.app.tui.lifecycle import RunApp
 from grpo_tui.app.tui.messages import NewRunRequested
 from grpo_tui.app.tui.screens.rollouts.lab import render
@@ -34,10 +35,10 @@ from grpo_tui.app.tui.screens.rollouts.lab.state import (
     value_text,
 )
 from grpo_tui.app.tui.screens.rollouts.state import StepGroups
+from grpo_tui.app.tui.store.reader import reporting
 from grpo_tui.app.tui.textual_private.screens import Dialog
 from grpo_tui.app.tui.widgets.key_bar import KeyBar
 from grpo_tui.app.tui.widgets.panel import Line, Panel, paragraph
-from grpo_tui.experiments.errors import StoreError
 from grpo_tui.experiments.values import GroupView
 
 TYPED = "0123456789.-"  # begins a value
@@ -89,7 +90,7 @@ class SettingsPanel(LabPanel):
 
     def action_move(self, rows: int, columns: int) -> None:
         """Select another setting; changing its value is for the screen."""
-        self.selected = max(0, min(self.selected + rows, len(NAMES) - 1))
+        self.selected = clamped(self.selected + rows, len(NAMES))
         if columns:
             super().action_move(rows, columns)
 
@@ -134,10 +135,9 @@ class LabScreen(Dialog[None]):
                 tooltip="A new run with the settings of this variant"),
         Binding("x", "remove", "remove", id="lab.remove",
                 tooltip="Remove this variant"),
-        Binding("right_square_bracket", "variant(1)", "variant", id="lab.variant",
-                key_display="[ ]", tooltip="Go to the next variant"),
-        Binding("left_square_bracket", "variant(-1)", "previous variant", show=False,
-                id="lab.variant_before", tooltip="Go to the previous variant"),
+        *pair("right_square_bracket", "left_square_bracket", "variant", "lab.variant", "variant",
+              "previous variant", "Go to the next variant", "Go to the previous variant",
+              key_display="[ ]"),
         Binding("backspace", "reset", "reset", id="lab.reset",
                 tooltip="Reset this setting to the run's value"),
         Binding("question_mark,f1", "explain", "explain", id="lab.explain",
@@ -194,9 +194,9 @@ class LabScreen(Dialog[None]):
     async def _compute(self) -> None:
         app, study = self.app, self._study
         assert isinstance(app, RunApp)
-        try:
+        with reporting(self):
             view = self.view
-            read = partial(study.of_step, recipes=view.recipes, known=view.outcomes)
+            read = partial(study.of_step, recipes=view.recipes, outcomes=view.outcomes)
             outcomes, rows = await app.reader.ask(read, "lab.step")
             self.view = replace(self.view, outcomes=outcomes, rows=rows)
             while pending := self.view.pending:
@@ -204,10 +204,6 @@ class LabScreen(Dialog[None]):
                 compute = partial(study.effect, recipe=recipe, step=step)
                 effects = {pending[0]: await app.reader.ask(compute, "lab")}
                 self.view = replace(self.view, effects={**self.view.effects, **effects})
-        except (EngineError, StoreError) as error:
-            self.notify(str(error), severity="error", markup=False)
-        except (asyncio.CancelledError, InterruptedError):
-            return
 
     # -- changes ----------------------------------------------------------------------------
 
@@ -268,9 +264,9 @@ class LabScreen(Dialog[None]):
     def action_remove(self) -> None:
         """Remove the selected variant; the last one becomes the run's recipe."""
         view = self.view
-        others = (*view.variants[: view.variant], *view.variants[view.variant + 1 :])
-        others = others or (view.base,)
-        self._show(replace(view, variants=others, variant=min(view.variant, len(others) - 1)))
+        variants = (*view.variants[: view.variant], *view.variants[view.variant + 1 :])
+        variants = variants or (view.base,)
+        self._show(replace(view, variants=variants, variant=min(view.variant, len(variants) - 1)))
 
     def action_variant(self, by: int) -> None:
         """Select another variant."""

@@ -18,6 +18,7 @@ from grpo_tui.app.inspector.lab import (
     step_numbers,
     together,
 )
+from grpo_tui.app.text.numbers import clamped
 from grpo_tui.app.tui.screens.rollouts.state import (
     StepGroups,
     completed,
@@ -74,26 +75,27 @@ class Study:
     def __init__(self, base: StepGroups) -> None:
         self._base = base
         self._packed: dict[int, StepNumbers] = {}
-        self._step: tuple[StepNumbers, Rows] | None = None
+        self._rows: Rows = {}  # of the selected step
+
+    def _numbers(self, reader: "StoreReader", step: int) -> StepNumbers:
+        if step not in self._packed:
+            self._packed[step], rows = read_step(reader, self._base, step)
+            self._rows = rows if step == self._base.step else self._rows
+        return self._packed[step]
 
     def of_step(
-        self, reader: "StoreReader", recipes: Sequence[Recipe], known: Outcomes
+        self, reader: "StoreReader", recipes: Sequence[Recipe], outcomes: Outcomes
     ) -> tuple[Outcomes, Rows]:
         """The selected step under each recipe, as far as it is not known, and its tokens."""
-        if self._step is None:
-            self._step = read_step(reader, self._base, self._base.step)
-        numbers, rows = self._step
-        base = self._base.run.recipe
+        numbers, base = self._numbers(reader, self._base.step), self._base.run.recipe
         return {
-            recipe: known.get(recipe) or outcome_of(numbers, recipe, base, by_token=True)
+            recipe: outcomes.get(recipe) or outcome_of(numbers, recipe, base, by_token=True)
             for recipe in recipes
-        }, rows
+        }, self._rows
 
     def effect(self, reader: "StoreReader", recipe: Recipe, step: int) -> Effect:
         """A step under a recipe."""
-        if step not in self._packed:
-            self._packed[step], _ = read_step(reader, self._base, step)
-        return outcome_of(self._packed[step], recipe, self._base.run.recipe).effect()
+        return outcome_of(self._numbers(reader, step), recipe, self._base.run.recipe).effect()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,15 +175,13 @@ class LabView:
     def answers(self) -> list[int]:
         """The answers of the group that have token numbers, by their index."""
         group = self.group
-        rows = {} if group is None else {
-            r.index: self.rows.get((group.index, r.index)) for r in group.rollouts
-        }  # fmt: skip
-        return [index for index, row in rows.items() if row and row.ids]
+        indices = [(group.index, r.index) for r in group.rollouts] if group else []
+        return [index[1] for index in indices if (row := self.rows.get(index)) and row.ids]
 
     @property
     def answer_at(self) -> int:
         """The position of the selected answer among them."""
-        return max(0, min(self.answer, len(self.answers) - 1))
+        return clamped(self.answer, len(self.answers))
 
     def texts(self, position: int) -> tuple[str, ...]:
         """The tokens of one of the answers."""
@@ -193,29 +193,29 @@ class LabView:
     def moved(self, by: int) -> "LabView":
         """Select another answer of the group, or another group of the step."""
         if self.scope == "group":
-            return replace(self, answer=max(0, min(self.answer_at + by, len(self.answers) - 1)))
+            return replace(self, answer=clamped(self.answer_at + by, len(self.answers)))
         groups = self.groups if self.scope == "step" and self.outcomes else []
         if self.group not in groups:
             return self
-        position = max(0, min(groups.index(self.group) + by, len(groups) - 1))
+        position = clamped(groups.index(self.group) + by, len(groups))
         return replace(self, group=groups[position], answer=0)
 
     def with_recipe(self, changed: Recipe) -> "LabView":
         """Change the selected variant."""
-        variants = list(self.variants)
-        variants[self.variant] = changed
-        return replace(self, variants=tuple(variants))
+        before, after = self.variants[: self.variant], self.variants[self.variant + 1 :]
+        return replace(self, variants=(*before, changed, *after))
 
     def changes(self) -> tuple[tuple[str, Any], ...]:
         """The settings of a new run with the selected variant, by path, where they differ."""
-        start = self.base
-        changes: list[tuple[str, Any]] = []
-        if self.recipe.name != self.base.name:
-            start = recipes.recipe(self.recipe.name)
-            changes.append(("algorithm.recipe", self.recipe.name))
-        for name in differences(self.recipe, start):
-            changes.append((f"algorithm.{name}", getattr(self.recipe, name)))
-        return tuple(changes)
+        start = start_of(self.recipe, self.base)
+        changes = [(name, getattr(self.recipe, name)) for name in differences(self.recipe, start)]
+        named = [("recipe", start.name)] if start is not self.base else []
+        return tuple((f"algorithm.{name}", value) for name, value in [*named, *changes])
+
+
+def start_of(variant: Recipe, base: Recipe) -> Recipe:
+    """What a variant is described from: the run's recipe, or another one as it is declared."""
+    return base if variant.name == base.name else recipes.recipe(variant.name)
 
 
 def value_text(value: Any) -> str:
@@ -229,11 +229,10 @@ def value_text(value: Any) -> str:
 
 def name_of(variant: Recipe, base: Recipe) -> str:
     """A variant by what is different in it."""
-    names, start = [], base
-    if variant.name != base.name:
-        names, start = [variant.name], recipes.recipe(variant.name)
+    start = start_of(variant, base)
     changed = differences(variant, start)
     if "beta" in changed and (not variant.beta or not start.beta):
         changed = tuple(name for name in changed if name != "anchor")
+    names = [variant.name] if start is not base else []
     names += [f"{name} {value_text(getattr(variant, name))}" for name in changed]
     return ", ".join(names) or "unchanged"
