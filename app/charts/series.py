@@ -134,11 +134,13 @@ def axis_end(end: float, planned: float = math.inf) -> float:
     return planned if end <= planned < limit else limit
 
 
-def positions(steps: "array[int]", known: "array[int]", amounts: "array[float]") -> "array[float]":
+def positions(
+    steps: "array[int]", recorded: "array[int]", amounts: "array[float]"
+) -> "array[float]":
     """Where steps are on an axis of tokens or seconds; an unknown one is at the last before it."""
-    if steps == known:
+    if steps == recorded:
         return amounts
-    ends = (bisect_right(known, step) for step in steps)
+    ends = (bisect_right(recorded, step) for step in steps)
     return array("d", (amounts[end - 1] if end else 0.0 for end in ends))
 
 

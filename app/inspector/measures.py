@@ -60,11 +60,11 @@ def values_of(measure: HeatMode | Measure, row: TokenRow, tokens: Sequence[Token
         case _:
             values = [OF_LOSS[measure](token) for token in tokens]
     replies = row.replies
-    known = [
+    numbers = [
         None if value is None or not math.isfinite(value) or index in replies else value
         for index, value in enumerate(values)
     ]
-    return (*known, *[None] * (len(row.ids) - len(known)))
+    return (*numbers, *[None] * (len(row.ids) - len(numbers)))
 
 
 def shades(mode: HeatMode, answers: Sequence[Values]) -> tuple[Values, ...]:

@@ -32,9 +32,9 @@ def _cells(hint: Hint) -> int:
 
 def _fitting(hints: Sequence[Hint], width: int, gap: int) -> list[Hint]:
     """The hints that fit into the width; the last one is always there."""
-    *others, last = hints
-    ends = accumulate(_cells(hint) + gap for hint in others)
-    return [*others[: sum(end < width - _cells(last) for end in ends)], last]
+    *first, last = hints
+    ends = accumulate(_cells(hint) + gap for hint in first)
+    return [*first[: sum(end < width - _cells(last) for end in ends)], last]
 
 
 class KeyBar(Panel, can_focus=False):

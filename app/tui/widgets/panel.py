@@ -256,12 +256,17 @@ def list_row(line: Line, width: int, palette: Palette, *, selected: bool) -> Lin
     """A row of a list, on the colour of the cursor if it is selected."""
     if not selected:
         return line
-    back = style(None, palette.cursor)
+    background = style(None, palette.cursor)
     spans: Line = [
-        (text, style(look, palette.cursor) if isinstance(look, int) else (look or back) + back)
+        (
+            text,
+            style(look, palette.cursor)
+            if isinstance(look, int)
+            else (look or background) + background,
+        )
         for text, look in line
     ]
-    return [*spans, (" " * (width - cells(line)), back)]
+    return [*spans, (" " * (width - cells(line)), background)]
 
 
 def visible(

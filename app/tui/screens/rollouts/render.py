@@ -300,8 +300,8 @@ def row_lines(view: View, row: TextRow, shades: Values, palette: Palette) -> lis
     for piece in row.pieces:
         current = piece.token == view.token and answer.row is not None
         clipped = piece.token < len(answer.last) and answer.last[piece.token].side != "free"
-        colour, back = (palette.headline, palette.cursor) if current else (palette.text, None)
-        line.append((piece.text, style(colour, back, bold=current, underline=clipped)))
+        colour, background = (palette.headline, palette.cursor) if current else (palette.text, None)
+        line.append((piece.text, style(colour, background, bold=current, underline=clipped)))
     return [line, bars(shades, row.pieces, palette)] if shades else [line]
 
 
@@ -443,11 +443,11 @@ def probability_line(answer: Answer, token: int, width: int, palette: Palette) -
         ("sampled", () if row.old else row.sampler),
         ("old", row.old), ("new", row.passes[-1] if row.passes else ()), ("after", row.after),
     ]  # fmt: skip
-    known = [(name, values[token]) for name, values in stages if token < len(values)]
+    logprobs = [(name, values[token]) for name, values in stages if token < len(values)]
     line: Line = []
     for digits, gap in ((3, "  "), (3, " "), (2, " "), (1, " ")):
         line = [(f"{'prob.':<{LABEL}}" if gap == "  " else "prob. ", palette.label)]
-        for index, (name, value) in enumerate(known):
+        for index, (name, value) in enumerate(logprobs):
             line += [(f"{gap * (index > 0)}{name} ", palette.label),
                      (probability(value, digits), palette.headline)]  # fmt: skip
         if cells(line) <= width:
@@ -620,8 +620,8 @@ def as_csv(view: View) -> str:
     """One row per answer of the step, with a column for each reward."""
     groups = view.step.groups if view.step else ()
     rows = [_row(group, rollout) for group in groups for rollout in group.rollouts]
-    known = (*GROUP_COLUMNS, *ROLLOUT_COLUMNS)
-    rewards = [name for name in header_of(rows) if name not in known]
+    columns = (*GROUP_COLUMNS, *ROLLOUT_COLUMNS)
+    rewards = [name for name in header_of(rows) if name not in columns]
     return csv_string([*GROUP_COLUMNS, *rewards, *ROLLOUT_COLUMNS], rows)
 
 

@@ -396,16 +396,16 @@ class View:
         step, group = self.step, self.group
         if step is None or group is None:
             return NO_GROUPS
-        others = [(v.step, v.origin, v.index) for v in self.visits if v.step != step.step]
-        if others and at == step.step:
+        targets = [(v.step, v.origin, v.index) for v in self.visits if v.step != step.step]
+        if targets and at == step.step:
             return f"This is step {at}."
-        if not others and step.origin != "pinned":
-            others = [(pinned, "pinned", 0) for pinned in step.steps_of["pinned"]]
-        if not others:
+        if not targets and step.origin != "pinned":
+            targets = [(pinned, "pinned", 0) for pinned in step.steps_of["pinned"]]
+        if not targets:
             return f"{ONCE}."
-        others = [visit for visit in others if (visit[0] <= step.step) == (at <= step.step)]
+        targets = [visit for visit in targets if (visit[0] <= step.step) == (at <= step.step)]
         when = "before" if at <= step.step else "after"
-        nearest = min(others, key=lambda visit: abs(visit[0] - at), default=None)
+        nearest = min(targets, key=lambda visit: abs(visit[0] - at), default=None)
         return nearest or f"This prompt was not sampled {when} step {step.step}."
 
     def changes(self) -> tuple[Change, ...]:

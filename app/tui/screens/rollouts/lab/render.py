@@ -114,9 +114,9 @@ def _chart(view: LabView, measure: int, width: int, height: int, palette: Palett
     wide, tall = width - LABELS, height - 2
     curves: list[Curve] = []
     for index, recipe in enumerate((view.base, *view.variants)):
-        known = {step: value for step, effect in view.curve(recipe).items()
+        values = {step: value for step, effect in view.curve(recipe).items()
                  if (value := effect.measures[measure]) is not None}  # fmt: skip
-        series = Series(unsmoothed=True, smoothing=0.0).extended(known, known.values())
+        series = Series(unsmoothed=True, smoothing=0.0).extended(values, values.values())
         trace = cut(series, series.steps, last - first, 2 * wide, first)
         front = index == view.variant + 1
         curves.insert(len(curves) if front else 0, Curve(trace, colour_of(index, palette)))
@@ -153,14 +153,16 @@ def answer_lines(view: LabView, width: int, height: int, palette: Palette) -> li
     """One row per answer of the group: advantage, clipped share and push."""
     assert view.group is not None
     digits = 2 + (width >= 57)
-    both = [view.outcomes[recipe].answers(view.group.index) for recipe in (view.base, view.recipe)]
+    outcomes = [
+        view.outcomes[recipe].answers(view.group.index) for recipe in (view.base, view.recipe)
+    ]
     rows = [
         (f" {letter(index)} ", [
             [signed(effect.advantage) for effect in effects],
             [share(effect.measures[0] or 0.0) for effect in effects],
             [signed(effect.push, digits) for effect in effects],
         ])
-        for index, *effects in zip(view.answers, *both, strict=True)
+        for index, *effects in zip(view.answers, *outcomes, strict=True)
     ]  # fmt: skip
     headings = ("advantage", "clipped", "push in the loss")
     return _before_after(headings, rows, view.answer_at, "answers", width, height, palette)
@@ -194,16 +196,15 @@ def token_lines(view: LabView, width: int, height: int, palette: Palette) -> lis
     Under a text is each token's gradient, before and after, on one scale for the group.
     """
     assert view.group is not None
-    both = [
-        view.outcomes[recipe].gradients(view.group.index) for recipe in (view.base, view.recipe)
-    ]
-    scaled = shades("push", [answer for gradients, _ in both for answer in gradients.tolist()])
+    recipes = (view.base, view.recipe)
+    outcomes = [view.outcomes[recipe].gradients(view.group.index) for recipe in recipes]
+    scaled = shades("push", [answer for gradient, _ in outcomes for answer in gradient.tolist()])
     count = len(view.answers)
     lines: list[Line] = []
     for row in sorted(range(count), key=lambda row: row != view.answer_at):
         drawn = [
             (scaled[row + count * index], set(np.flatnonzero(clipped[row]).tolist()))
-            for index, (_, clipped) in enumerate(both)
+            for index, (_, clipped) in enumerate(outcomes)
         ]
         for part in _token_parts(view, row, drawn, width, palette):
             if len(lines) + len(part) > height:

@@ -196,7 +196,7 @@ class LabScreen(Dialog[None]):
         assert isinstance(app, RunApp)
         with reporting(self):
             view = self.view
-            read = partial(study.of_step, recipes=view.recipes, known=view.outcomes)
+            read = partial(study.of_step, recipes=view.recipes, outcomes=view.outcomes)
             outcomes, rows = await app.reader.ask(read, "lab.step")
             self.view = replace(self.view, outcomes=outcomes, rows=rows)
             while pending := self.view.pending:
@@ -264,9 +264,9 @@ class LabScreen(Dialog[None]):
     def action_remove(self) -> None:
         """Remove the selected variant; the last one becomes the run's recipe."""
         view = self.view
-        others = (*view.variants[: view.variant], *view.variants[view.variant + 1 :])
-        others = others or (view.base,)
-        self._show(replace(view, variants=others, variant=min(view.variant, len(others) - 1)))
+        variants = (*view.variants[: view.variant], *view.variants[view.variant + 1 :])
+        variants = variants or (view.base,)
+        self._show(replace(view, variants=variants, variant=min(view.variant, len(variants) - 1)))
 
     def action_variant(self, by: int) -> None:
         """Select another variant."""

@@ -84,12 +84,12 @@ class Study:
         return self._packed[step]
 
     def of_step(
-        self, reader: "StoreReader", recipes: Sequence[Recipe], known: Outcomes
+        self, reader: "StoreReader", recipes: Sequence[Recipe], outcomes: Outcomes
     ) -> tuple[Outcomes, Rows]:
         """The selected step under each recipe, as far as it is not known, and its tokens."""
         numbers, base = self._numbers(reader, self._base.step), self._base.run.recipe
         return {
-            recipe: known.get(recipe) or outcome_of(numbers, recipe, base, by_token=True)
+            recipe: outcomes.get(recipe) or outcome_of(numbers, recipe, base, by_token=True)
             for recipe in recipes
         }, self._rows
 
