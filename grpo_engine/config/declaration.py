@@ -212,7 +212,7 @@ class Setting:
                 number = read_number(value)
                 value = value if number is None else number
             elif self._is_mapping and (str not in self.types or value.lstrip().startswith("{")):
-                value = parse_yaml(value)
+                value = _read_mapping(value)
             elif str not in self.types:
                 value = SWITCH.get(value.lower(), value)
         if isinstance(value, bool) and (word := "on" if value else "off") in self.choices:
@@ -220,6 +220,16 @@ class Setting:
         if self.number is int and isinstance(value, float) and value.is_integer():
             return int(value)
         return value
+
+
+def _read_mapping(text: str) -> Any:
+    """A mapping from YAML; what is no YAML stays text, which is refused with an example."""
+    try:
+        return parse_yaml(text)
+    except RefusedError:
+        raise
+    except yaml.YAMLError:
+        return text
 
 
 def declared(default: Any, help: str, **details: Any) -> Setting:

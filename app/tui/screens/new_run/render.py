@@ -41,6 +41,7 @@ LABEL = 12
 MARK = 3
 NAME_CELLS = 24
 OFF = "–"
+ERROR_LINES = 6  # of the setting under the cursor
 GETS = ("rewards.functions", "rewards.completions")  # what decides what reward functions get
 # What the values of a setting mean, where the recipe's own words do not say it.
 VALUE_MEANINGS: Final[Mapping[str, Mapping[str, str]]] = {
@@ -156,7 +157,9 @@ def header_line(view: View, width: int, palette: Palette) -> Line:
     space = width - len(changed + runs + state) - 7
     message_colour = colour if message else palette.label
     if not message:
-        message = cost_summary(view) or view.form.origin.summary
+        is_sweep = view.form.config is not None and view.form.count > 1
+        costs = sweep_cost(view) if is_sweep else cost_summary(view)
+        message = costs or view.form.origin.summary
         while cell_len(message) > space and ", " in message:
             message = message.rpartition(", ")[0]
     return [
@@ -327,7 +330,9 @@ def help_lines(view: View, width: int, palette: Palette) -> list[Line]:
     entries, origin = _entries(view, view.row), view.form.origin
     if view.row.path == PRESET:
         entries = [(origin.kind, origin.summary)]
-    lines = paragraph(view.row.info.help.replace("`", ""), width, 3, palette.text)
+    error = view.errors.get(view.row.path, "")
+    lines = paragraph(f"✗ {error}", width, ERROR_LINES, palette.bad) if error else []
+    lines += paragraph(view.row.info.help.replace("`", ""), width, 3, palette.text)
     return lines + entry_lines(entries, width, palette, 6)
 
 
@@ -434,7 +439,7 @@ def sweep_cost(view: View) -> str:
     """The time and disk space of all runs together."""
     time, gigabytes = view.total_cost
     disk = f"{size(gigabytes * GIGA)} of disk"
-    unknown = "unknown time (no run of this model on this machine yet)"
+    unknown = "unknown time, no run of this model on this machine yet"
     return f"{f'about {seconds(time)}' if time is not None else unknown}, {disk}"
 
 

@@ -235,7 +235,7 @@ class SettingsPanel(ViewPanel):
         self._paths: list[str] = []
 
     def compose(self) -> ComposeResult:
-        yield ValueField(select_on_focus=False, id="value")
+        yield ValueField(id="value")
 
     @property
     def input(self) -> ValueField:
@@ -297,7 +297,6 @@ class SettingsPanel(ViewPanel):
         with entry.prevent(Input.Changed):
             entry.suggester = Completer(field.path) if field.path in NAMES else None
             entry.value = field.text
-        entry.cursor_position = len(field.text)
         self.place_field()
         entry.focus()
 
@@ -927,6 +926,7 @@ class NewRunScreen(WorkbenchScreen):
             return
         if self.view.refused:
             self._show_errors()
+            self.try_settings()  # a file may have been mended
             return
         try:
             len(self.view.form.points)

@@ -500,9 +500,13 @@ class View:
         return replace(self, cursor=paths[index] if paths else self.cursor)
 
     def searched(self, text: str) -> "View":
-        """Show only the settings that match, and move the cursor to the first of them."""
+        """Show only the settings that match; the cursor goes to the first, best by its path."""
         view = replace(self, search=text)
-        return replace(view, cursor=view.row.path) if view.row is not None else view
+        paths = [row.path for row in view.rows]
+        named = [path for path in paths if text.strip().lower() in path] if text.strip() else []
+        if self.cursor in (named or paths):
+            return view
+        return replace(view, cursor=(named or paths)[0]) if paths else view
 
     def refuses(self, path: str, text: str) -> bool:
         """Whether a value contradicts other settings of its section."""

@@ -192,6 +192,29 @@ async def test_only_settings_that_were_tried_are_ready_and_others_are_not_launch
         await until(app, lambda: "✓ ready" in frames.text(app))
 
 
+async def test_what_was_refused_is_tried_again_when_it_is_launched(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file may have been mended meanwhile."""
+    monkeypatch.setattr(NewRunScreen, "REHEARSE_S", 0.05)
+    refused = {"rewards.functions": "mine.py: there is no function brevity"}
+
+    async def request(_: object, method: str, *__: object, **___: object) -> Mapping[str, Any]:
+        return {"problems": dict(refused), "now": "", "fetches": []} if method == "ready" else {}
+
+    monkeypatch.setattr(TrialProcess, "request", request)
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot)
+        screen.try_settings()
+        await until(app, lambda: "1 to fix" in frames.text(app))
+        refused.clear()
+        await pilot.press("L")
+        await until(app, lambda: "✓ ready" in frames.text(app))
+        await pilot.press("L")
+        await until(app, lambda: "into the queue" in frames.text(app))
+
+
 async def test_a_result_of_other_settings_says_nothing_about_those_of_now(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

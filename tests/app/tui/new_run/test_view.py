@@ -51,6 +51,27 @@ def test_the_purpose_of_a_preset_is_shown_in_whole_sentences() -> None:
         assert text.endswith("so that clipping can be seen at work.")
 
 
+def test_a_search_goes_to_the_setting_that_it_names() -> None:
+    """The help of rewards.completions has the word as well."""
+    view = replace(preset_view("starter"), cursor="rewards.completions").searched("functions")
+    assert "rewards.completions" in [row.path for row in view.rows]
+    assert view.cursor == "rewards.functions"
+
+
+def test_help_begins_with_the_whole_error_of_the_setting() -> None:
+    error = "mine.py: brevity takes `lenght`, which the data lacks; it has: question, solution"
+    view = replace(preset_view("starter"), cursor="rewards.functions")
+    view = replace(view, ready={"problems": {"rewards.functions": error}})
+    assert " ".join(words(help_lines(view, 30, DARK)).split()).startswith(f"✗ {error}")
+
+
+def test_a_mapping_that_cannot_be_read_is_refused_with_an_example() -> None:
+    view = typed(preset_view("starter"), task__columns="prompt=question")
+    assert view.errors["task.columns"] == (
+        "must be a mapping, such as {prompt: question}; got 'prompt=question'"
+    )
+
+
 @pytest.mark.parametrize("name", names())
 def test_every_preset_opens_ready_and_unchanged(name: str) -> None:
     view = preset_view(name)
