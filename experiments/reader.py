@@ -159,8 +159,10 @@ class StoreReader(Connection):
 
     def _derive_active(self, waiting: Mapping[int, Spilled]) -> dict[int, Derived]:
         """Derive the true status of each run that is stored as active, or whose end waits."""
+        of_attempt = (ATTEMPT.c.run_id, ATTEMPT.c.boot, ATTEMPT.c.pid_start)
+        of_run = (RUN.c.status, RUN.c.elapsed, RUN.c.step)
         rows = self.rows(
-            select(ATTEMPT, RUN.c.status, RUN.c.elapsed, RUN.c.step)
+            self.select(v.AttemptView, ATTEMPT, *of_attempt, *of_run)
             .join_from(RUN, ATTEMPT, IS_LAST)
             .where(RUN.c.status.in_(("running", "paused")))
         )

@@ -97,11 +97,11 @@ def attention_in_chunks(
 
             outer = cotangent[:, :, start : start + size]
             _, gradients = mx.vjp(part, list(values.values()), [outer])
-            for (name, whole), slope in zip(inputs.items(), gradients, strict=True):
-                if _is_of_queries(name, whole):
+            for (name, value), slope in zip(inputs.items(), gradients, strict=True):
+                if _is_of_queries(name, value):
                     of_queries.setdefault(name, []).append(slope)
                 else:
-                    slope = _widened(slope.astype(mx.float32), whole.shape)
+                    slope = _widened(slope.astype(mx.float32), value.shape)
                     totals[name] = totals[name] + slope if name in totals else slope
         joined = {name: mx.concatenate(parts, axis=-2) for name, parts in of_queries.items()}
         return tuple((totals | joined)[name].astype(inputs[name].dtype) for name in inputs)
@@ -113,7 +113,7 @@ def attention_in_chunks(
 def _widened(array: mx.array, shape: tuple[int, ...]) -> mx.array:
     """The array with zeros after it along each axis."""
     lengths = zip(array.shape, shape, strict=True)
-    return mx.pad(array, [(0, whole - length) for length, whole in lengths])
+    return mx.pad(array, [(0, target - length) for length, target in lengths])
 
 
 def _is_added(mask: mx.array | str | None) -> bool:

@@ -324,7 +324,7 @@ def choose_plan(
         work = -(-rows // plan.micro_rows) * max(FEWEST, tokens) * forwards
         return max(0, training(plan) - budget), work
 
-    def most(plans: list[MemoryPlan], memory: Callable[[MemoryPlan], int]) -> MemoryPlan:
+    def last_fitting(plans: list[MemoryPlan], memory: Callable[[MemoryPlan], int]) -> MemoryPlan:
         """The last plan that fits, but the first at least."""
         return plans[max(1, bisect_right(plans, budget, key=memory)) - 1]
 
@@ -333,11 +333,15 @@ def choose_plan(
         return [min(rows, chosen)] if chosen else list(range(1, min(rows, largest) + 1))
 
     plan = MemoryPlan(1, False, choose_head_chunk(policy, budget), 1)
-    plan = most([plan._replace(max_rows=count) for count in counts(max_rows, rows)], decoding)
+    plan = last_fitting(
+        [plan._replace(max_rows=count) for count in counts(max_rows, rows)], decoding
+    )
     micro = counts(micro_rows, _rows_that_help(policy, prompt_tokens, new_tokens))
     layers = {"on": (True,), "off": (False,)}.get(policy.config.grad_checkpoint, (False, True))
     plans = [
-        most([plan._replace(micro_rows=count, grad_checkpoint=on) for count in micro], training)
+        last_fitting(
+            [plan._replace(micro_rows=count, grad_checkpoint=on) for count in micro], training
+        )
         for on in layers
     ]
     return min(plans, key=slowness)

@@ -764,7 +764,7 @@ class NewRunScreen(WorkbenchScreen):
 
     @work(exclusive=True, group="try")
     async def _try(self, online: bool = False) -> None:
-        config = self.view.form.config
+        form, config = self.view.form, self.view.form.config
         if config is None or not self.is_current:
             return
         self.score()
@@ -779,7 +779,8 @@ class NewRunScreen(WorkbenchScreen):
                 self.view = replace(self.view, activity=activity)
                 result: dict[str, Any] = {method: await self._request(method, config, online)}
                 self._tried[method] = key
-                self.view = replace(self.view, **result)
+                if method != "ready" or self.view.form is form:
+                    self.view = replace(self.view, **result)
                 if method == "examples":
                     self.action_example(0)
         self.view = replace(self.view, activity="")

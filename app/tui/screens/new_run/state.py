@@ -488,8 +488,9 @@ class View:
     # -- moves ------------------------------------------------------------------------------
 
     def with_form(self, form: RunForm) -> "View":
-        """Use another form, which is not tried yet."""
-        return replace(self, form=form, yaml_error="", ready={})
+        """Use a form; another one is not tried yet."""
+        ready = self.ready if form is self.form else {}
+        return replace(self, form=form, yaml_error="", ready=ready)
 
     def moved(self, by: int) -> "View":
         """Move the cursor."""

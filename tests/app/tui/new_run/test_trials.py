@@ -1,5 +1,6 @@
 """New run without MLX and with trials: prompts, memory, rewards, and texts of task files."""
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -189,6 +190,36 @@ async def test_only_settings_that_were_tried_are_ready_and_others_are_not_launch
             assert screen.view.cursor == path
             screen.change(form)
         await until(app, lambda: "✓ ready" in frames.text(app))
+
+
+async def test_a_result_of_other_settings_says_nothing_about_those_of_now(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, release = asyncio.Event(), asyncio.Event()
+
+    async def request(_: object, method: str, *__: object, **___: object) -> Mapping[str, Any]:
+        if method == "ready":
+            begun.set()
+            await release.wait()
+        return {"problems": [], "now": "", "fetches": []} if method == "ready" else {}
+
+    monkeypatch.setattr(TrialProcess, "request", request)
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot)
+        trying = screen._try()
+        await begun.wait()
+        screen.change(screen.view.form.type("seed", "7"))
+        release.set()
+        await trying.wait()
+        assert screen.view.ready == {}
+        assert screen.view.activity == ""
+        await screen._try().wait()
+        await pilot.pause()
+        assert "✓ ready" in frames.text(app)
+        await pilot.press("end", "enter", "escape", "u")  # nothing is typed
+        await pilot.pause()
+        assert "✓ ready" in frames.text(app)
 
 
 async def test_a_run_that_would_fail_is_not_queued_and_not_started_here(tmp_path: Path) -> None:

@@ -427,7 +427,7 @@ async def test_a_change_of_the_queue_that_the_store_refuses_is_told_and_ends_not
     def refused(*_: object) -> None:
         raise StoreError("the store is busy")
 
-    monkeypatch.setattr(RunQueue, "cancel", refused)
+    monkeypatch.setattr(RunQueue, "finish", refused)
     app = workbench(path)
     async with app.run_test(size=(120, 40), notifications=True) as pilot:
         await ready(app, pilot)
