@@ -82,7 +82,7 @@ class StepGroups:
     def step_beside(self, step: int, by: int) -> int:
         """The step with groups that is `by` steps from another; the first or last at the ends."""
         index = self.steps.index(step) if step in self.steps else 0
-        return self.steps[clamped(index + by, len(self.steps))]
+        return self.steps[clamped(index + by, len(self.steps))] if self.steps else step
 
 
 Losses = tuple[tuple[TokenLoss, ...], ...]

@@ -597,6 +597,20 @@ async def test_the_lab_says_how_often_t_is_pressed_to_get_to_training(store: Pat
         assert app.said[-1].text == "The lab needs training prompts: t twice shows them."
 
 
+async def test_a_run_without_answers_has_no_next_clipped_token(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    record(path, iter([started()]))
+    app = workbench(path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await app.forward("rollouts", RolloutOpened(1, step=1, origin="train", group=0, answer=0))
+        screen = app.screen
+        assert isinstance(screen, RolloutsScreen)
+        await until(app, lambda: screen.view.step is not None)
+        await pilot.press("f")
+        await app.workers.wait_for_complete()
+        assert app.said[-1].text == "No later clipped token in this run."
+
+
 async def test_without_token_numbers_f_says_so_and_not_that_nothing_was_clipped(
     tmp_path: Path,
 ) -> None:
