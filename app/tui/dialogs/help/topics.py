@@ -106,7 +106,7 @@ PANELS: Mapping[str, Part] = {
                   "construction."),
         ("gradient", "which way the loss moves its log-probability: what the advantage pushes and "
                      "what KL pulls. Shown where the recipe has a KL penalty in the loss."),
-        ("share", "what this token adds to the objective, the negative of the loss, written out; "
+        ("share", "what this token adds to the objective, which is the negative of the loss; "
                   "“for the sampler” is the "
                   "weight that corrects for a sampler that rounds differently than the trainer."),
         ("▸ ▾", "a turn of a dialogue, folded or open: tokens, reply, what the environment "

@@ -133,6 +133,8 @@ def position_line(view: View, width: int, palette: Palette) -> Line:
     label, text = palette.label, palette.text
     line: Line = [(f" {clip(view.step.run.name, 40)}", palette.headline),
                   (f"  step {group.step}", text)]  # fmt: skip
+    if view.step.steps and group.step < view.step.steps[-1]:
+        line.append((f" of {view.step.steps[-1]}", label))
     if group.origin != "train":
         line.append((f"  {origin_name(group.origin)}", palette.accent))
     line.append((f"  prompt {group.index + 1} ", label))
@@ -421,7 +423,7 @@ def token_lines(
         texts.append(("gradient", gradient_sum(last)))
         share = arithmetic(last, recipe, row.updates[-1], length=sum(loss_mask(row)),
                            max_length=run.max_length)  # fmt: skip
-        texts.append(("share", f"of the loss: {share}"))
+        texts.append(("share", f"of the objective: {share}"))
     for name, text in [*texts, *notable(answer, recipe)]:
         head = (f"{name:<{LABEL}}", palette.label)
         lines += paragraph(text, width, 3, palette.text, head) if text else []
@@ -513,8 +515,8 @@ def notable(answer: Answer, recipe: Recipe) -> list[tuple[str, str]]:
         gaps = [p - r for p, r in zip(policy, row.reference, strict=True)]
         token = max(row.own, key=lambda t: abs(gaps[t]))
         times = short(math.exp(min(50.0, abs(gaps[token]))), 3)
-        likely = f"{times} times" if gaps[token] > 0 else f"1/{times}"
-        text = f"from the reference at {_name(answer, token)}: {likely} as likely"
+        likely = "as likely" if gaps[token] > 0 else "less likely"
+        text = f"from the reference at {_name(answer, token)}: {times} times {likely}"
         result.append(("far", "no token differs much from the reference" if times == "1" else text))
     return result
 

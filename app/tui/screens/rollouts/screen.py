@@ -623,16 +623,27 @@ class RolloutsScreen(WorkbenchScreen):
             self.notify("Pinned: this prompt will be sampled again during the run.")
 
     def action_lab(self) -> None:
-        """Open the lab on this step and this group."""
+        """Open the lab on this step and this group; without training prompts, on the step's."""
+        step = self.view.step
+        if step is not None and step.origin == "train":
+            self._open_lab(step, self.view.group, self.view.answer_at)
+        elif step is not None:
+            self.opening = self._read_for_lab(step)
+
+    def _open_lab(self, step: StepGroups, group: GroupView | None, answer: int) -> None:
         from grpo_tui.app.tui.screens.rollouts.lab.screen import LabScreen
 
-        step = self.view.step
-        if step is not None and step.steps and step.origin == "train":
-            lab = LabScreen(step, self.view.group, self.view.answer_at, self.snapshot)
-            self.app.push_screen(lab)
+        if step.steps:
+            self.app.push_screen(LabScreen(step, group, answer, self.snapshot))
         else:
-            twice = step is not None and step.origin == "pinned" and step.steps_of["eval"]
-            self.notify(f"The lab needs training prompts: t{' twice' if twice else ''} shows them.")
+            self.notify("The lab needs training prompts, and this run has recorded none.")
+
+    @work(exclusive=True, group="lab")
+    async def _read_for_lab(self, step: StepGroups) -> None:
+        with reporting(self):
+            read = partial(load_step, run=step.run, step=step.step)
+            training = await self.workbench.reader.ask(read, "lab")
+            self._open_lab(training, next(iter(training.groups), None), 0)
 
     def action_pager(self) -> None:
         """Hand the terminal to `$PAGER` until it exits; the text is escaped already."""

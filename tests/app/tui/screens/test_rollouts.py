@@ -24,6 +24,7 @@ from grpo_tui.app.tui.looks.colours import PALETTES
 from grpo_tui.app.tui.messages import RolloutOpened
 from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.screens.rollouts import RolloutsScreen
+from grpo_tui.app.tui.screens.rollouts.lab.screen import LabScreen
 from grpo_tui.app.tui.screens.rollouts.render import (
     as_csv,
     as_json,
@@ -584,17 +585,18 @@ async def test_a_typed_step_never_leads_the_other_way(store: Path) -> None:
         assert screen.view.group.step == 2
 
 
-async def test_the_lab_says_how_often_t_is_pressed_to_get_to_training(store: Path) -> None:
+async def test_the_lab_opens_from_pinned_prompts_on_the_training_prompts_of_the_step(
+    store: Path,
+) -> None:
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot, origin="pinned")
+        await opened(app, pilot, step=2, origin="pinned", group=0, answer=0)
         await pilot.press("v")
-        assert app.said[-1].text == "The lab needs training prompts: t shows them."
-        assert screen.view.step is not None
-        steps_of = {**screen.view.step.steps_of, "eval": (1,)}
-        screen.view = replace(screen.view, step=replace(screen.view.step, steps_of=steps_of))
-        await pilot.press("v")
-        assert app.said[-1].text == "The lab needs training prompts: t twice shows them."
+        await until(app, lambda: isinstance(app.screen, LabScreen))
+        assert isinstance(app.screen, LabScreen)
+        step = app.screen.view.step
+        assert (step.origin, step.step) == ("train", 2)
+        assert app.screen.view.group is step.groups[0]
 
 
 async def test_a_run_without_answers_has_no_next_clipped_token(tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def test_an_answer_as_likely_as_under_the_reference_has_no_token_far_from_it() -
     assert notable(one, recipe("grpo")) == [("far", "no token differs much from the reference")]
     moved = replace(row, old=(-0.5, -0.2 - math.log(2)))
     assert notable(replace(one, row=moved), recipe("grpo")) == [
-        ("far", "from the reference at 2 “>”: 1/2 as likely")
+        ("far", "from the reference at 2 “>”: 2 times less likely")
     ]
 
 
