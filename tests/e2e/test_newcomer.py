@@ -55,7 +55,6 @@ import os
 del os.environ["PYTHONPATH"]
 os.execvp("make", ["make", "run"])
 """
-OF_STEPS = r"(?: of \d+)?"  # unless it is the newest step
 
 
 @dataclass
@@ -206,9 +205,9 @@ def look_into_a_token(visit: Visit) -> None:
     """The first step's third token: the stored probability against the model's own."""
     visit.press("4")
     visit.until("token 1 of")
-    while int(visit.found(rf"step (\d+){OF_STEPS}  prompt").group(1)) > 1:
+    while int(visit.found(r"step (\d+)  prompt").group(1)) > 1:
         visit.press("<")  # again, in case the answers had not arrived before
-    visit.found(rf"step 1{OF_STEPS}  prompt 1")
+    visit.until("step 1  prompt 1")
     visit.press(RIGHT, RIGHT)
     visit.until("token 3 of")
     letter = visit.found(r"answer ([a-p]) of").group(1)
@@ -248,12 +247,12 @@ def follow_a_prompt(visit: Visit) -> None:
     visit.until("pinned")
     steps, prompts = [], set()
     for _ in range(3):
-        found = visit.found(rf"step (\d+){OF_STEPS}  pinned  prompt \d+ “(.*?)”")
+        found = visit.found(r"step (\d+)  pinned  prompt \d+ “(.*?)”")
         steps.append(int(found.group(1)))
         prompts.add(found.group(2))
         if len(steps) < 3:
             visit.press("[" if steps[0] else "]")
-            visit.until(partial(visit.lacks, rf"step {steps[-1]}{OF_STEPS}  pinned"))
+            visit.until(partial(visit.lacks, rf"step {steps[-1]}  pinned"))
     assert len(set(steps)) == 3, steps
     assert len(prompts) == 1
 

@@ -133,8 +133,6 @@ def position_line(view: View, width: int, palette: Palette) -> Line:
     label, text = palette.label, palette.text
     line: Line = [(f" {clip(view.step.run.name, 40)}", palette.headline),
                   (f"  step {group.step}", text)]  # fmt: skip
-    if view.step.steps and group.step < view.step.steps[-1]:
-        line.append((f" of {view.step.steps[-1]}", label))
     if group.origin != "train":
         line.append((f"  {origin_name(group.origin)}", palette.accent))
     line.append((f"  prompt {group.index + 1} ", label))

@@ -157,7 +157,7 @@ def says_where_it_is_furthest_from_the_reference(reader: StoreReader, run: int, 
 def says_what_the_model_answered_before(reader: StoreReader, run: int, text: str) -> None:
     """50 steps back from step 8 is before the first pinned prompts, those of step 2."""
     before = reader.groups(run, 2, "pinned")[0].rollouts[0].text
-    assert re.search(r"step 2 of \d+  pinned", text)
+    assert "step 2  pinned" in text
     flat = "".join(line.split("││")[1] if "││" in line else "" for line in text.splitlines())
     assert before.replace(" ", "")[:30] in flat.replace(" ", "").replace("▁", "")
 
