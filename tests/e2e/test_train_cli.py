@@ -57,7 +57,8 @@ def test_json_lines_are_the_events_themselves(world: Path, tmp_path: Path) -> No
     events = [from_json(json.loads(line)) for line in done.stdout.splitlines()]
     assert isinstance(events[-1], RunFinished)
     kinds = {type(event).__name__ for event in events}
-    assert {"RunStarted", "RolloutsAdvanced", "GroupScored", "TokensScored"} <= kinds
+    needed = {"RunStarted", "RolloutsAdvanced", "GroupScored", "TokensScored"}
+    assert needed <= kinds, f"{done.stdout[:1500]}\n{done.stderr[-800:]}"
     assert not (tmp_path / "store.db").exists()
 
 
