@@ -59,18 +59,6 @@ def unbound(action: str, name: str, id: str, tooltip: str) -> Binding:
     return Binding(f"unbound+{id}", action, name, id=id, show=False, tooltip=tooltip)
 
 
-def pair(
-    key: str, key_before: str, action: str, id: str, name: str, name_before: str, tooltip: str,
-    tooltip_before: str, *, by: int = 1, show: bool = True, key_display: str | None = None,
-) -> tuple[Binding, Binding]:  # fmt: skip
-    """A key that goes on, which the footer may show with both keys, and one that goes back."""
-    return (
-        Binding(key, f"{action}({by})", name, show, key_display, tooltip=tooltip, id=id),
-        Binding(key_before, f"{action}({-by})", name_before, False, tooltip=tooltip_before,
-                id=f"{id}_before"),
-    )  # fmt: skip
-
-
 def is_bound(key: str) -> bool:
     """Whether a key can be pressed."""
     return not key.startswith("unbound+")

@@ -35,7 +35,7 @@ from grpo_tui.app.text.numbers import clamped
 from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.dialogs.choices import Choice
-from grpo_tui.app.tui.keys import LAST, PAGE, pair, unbound
+from grpo_tui.app.tui.keys import LAST, PAGE, unbound
 from grpo_tui.app.tui.messages import RolloutOpened
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
 from grpo_tui.app.tui.screens.rollouts import render
@@ -282,14 +282,15 @@ class RolloutsScreen(WorkbenchScreen):
     parent_mode = "watch"
     CSS_PATH = "rollouts.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
-        *pair("n", "p", "prompt", "rollouts.group", "next prompt", "previous prompt",
-              "Go to the next prompt of the step, or to the next hit of a search",
-              "Go to the previous prompt of the step, or the previous hit of a search",
-              key_display="n p"),
-        *pair("f", "F", "highlight", "rollouts.moment", "next clipped", "previous clipped",
-              "Go to the next clipped token of the run, or what the palette chose: "
-              "highest ratio, highest KL, lowest probability, largest share of the loss",
-              "Go to the previous clipped token of the run, or what the palette chose"),
+        Binding("n", "prompt(1)", "next prompt", id="rollouts.group", key_display="n p",
+                tooltip="Go to the next prompt of the step, or to the next hit of a search"),
+        Binding("p", "prompt(-1)", "previous prompt", id="rollouts.group_before", show=False,
+                tooltip="Go to the previous prompt of the step, or the previous hit of a search"),
+        Binding("f", "highlight(1)", "next clipped", id="rollouts.moment",
+                tooltip="Go to the next clipped token of the run, or what the palette chose: "
+                        "highest ratio, highest KL, lowest probability, largest share of the loss"),
+        Binding("F", "highlight(-1)", "previous clipped", id="rollouts.moment_before", show=False,
+                tooltip="Go to the previous clipped token of the run, or what the palette chose"),
         Binding("v", "lab", "what if", id="rollouts.lab",
                 tooltip="The lab: what other settings would have done to the steps or a group"),
         Binding("s", "sort", "sort", id="rollouts.sort",
@@ -299,19 +300,25 @@ class RolloutsScreen(WorkbenchScreen):
                 tooltip="Switch between training, pinned and held-out prompts"),
         Binding("m", "heat", "heat", id="rollouts.heat",
                 tooltip="Shade tokens by the next measure"),
-        *pair("right_square_bracket", "left_square_bracket", "visit", "rollouts.visit",
-              "same prompt", "same prompt, earlier", "The same prompt at a later step",
-              "The same prompt at an earlier step", key_display="[ ]"),
+        Binding("right_square_bracket", "visit(1)", "same prompt", id="rollouts.visit",
+                key_display="[ ]",
+                tooltip="The same prompt at a later step"),
+        Binding("left_square_bracket", "visit(-1)", "same prompt, earlier", show=False,
+                id="rollouts.visit_before", tooltip="The same prompt at an earlier step"),
         Binding("at", "visit_at", "step of this prompt", id="rollouts.visit_at", show=False,
                 tooltip="The same prompt at a step that you type, or -50 for 50 steps earlier"),
         Binding("d", "diff", "diff", id="rollouts.diff",
                 tooltip="Show the words that changed since this prompt was last sampled"),
-        *pair("greater_than_sign", "less_than_sign", "step", "rollouts.step",
-              "next step", "previous step", "Go to the next step of the run",
-              "Go to the previous step", show=False),
-        *pair("right_curly_bracket", "left_curly_bracket", "step", "rollouts.steps",
-              "ten steps on", "ten steps back", "Go ten steps on", "Go ten steps back",
-              by=10, show=False),
+        Binding("greater_than_sign", "step(1)", "next step", id="rollouts.step", show=False,
+                tooltip="Go to the next step of the run"),
+        Binding("less_than_sign", "step(-1)", "previous step", id="rollouts.step_before",
+                show=False,
+                tooltip="Go to the previous step"),
+        Binding("right_curly_bracket", "step(10)", "ten steps on", id="rollouts.steps", show=False,
+                tooltip="Go ten steps on"),
+        Binding("left_curly_bracket", "step(-10)", "ten steps back", id="rollouts.steps_before",
+                show=False,
+                tooltip="Go ten steps back"),
         Binding("space", "unfold", "unfold", id="rollouts.unfold", show=False,
                 tooltip="Unfold every turn of a dialogue, or only the one at the cursor"),
         Binding("o", "pager", "pager", id="rollouts.pager", show=False,

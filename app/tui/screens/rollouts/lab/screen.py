@@ -20,7 +20,6 @@ from grpo_tui.app.text.numbers import clamped
 from grpo_tui.app.text.recipe_cards import card_of
 from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.dialogs.help.topics import setting_part
-from grpo_tui.app.tui.keys import pair
 from grpo_tui.app.tui.lifecycle import RunApp
 from grpo_tui.app.tui.messages import NewRunRequested
 from grpo_tui.app.tui.screens.rollouts.lab import render
@@ -135,9 +134,12 @@ class LabScreen(Dialog[None]):
                 tooltip="A new run with the settings of this variant"),
         Binding("x", "remove", "remove", id="lab.remove",
                 tooltip="Remove this variant"),
-        *pair("right_square_bracket", "left_square_bracket", "variant", "lab.variant", "variant",
-              "previous variant", "Go to the next variant", "Go to the previous variant",
-              key_display="[ ]"),
+        Binding("right_square_bracket", "variant(1)", "variant", id="lab.variant",
+                key_display="[ ]",
+                tooltip="Go to the next variant"),
+        Binding("left_square_bracket", "variant(-1)", "previous variant", id="lab.variant_before",
+                show=False,
+                tooltip="Go to the previous variant"),
         Binding("backspace", "reset", "reset", id="lab.reset",
                 tooltip="Reset this setting to the run's value"),
         Binding("question_mark,f1", "explain", "explain", id="lab.explain",
