@@ -215,18 +215,15 @@ class BarPrinter:
 class JsonPrinter:
     """Prints every event as one line of JSON, and nothing else, to stdout."""
 
-    def __init__(self) -> None:
-        self._out = sys.stdout  # the engine's thread redirects it while it loads a model
-
     def show(self, event: ev.Event) -> None:
-        self._out.write(json.dumps(ev.to_json(event), ensure_ascii=True) + "\n")
-        self._out.flush()
+        sys.stdout.write(json.dumps(ev.to_json(event), ensure_ascii=True) + "\n")
+        sys.stdout.flush()
 
     def write(self, text: str) -> None:
         sys.stderr.write(text + "\n")
 
     def close(self) -> None:
-        self._out.flush()
+        sys.stdout.flush()
 
 
 def write_results(progress: RunProgress, data: IO[str]) -> None:

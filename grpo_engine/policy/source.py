@@ -4,9 +4,11 @@ import hashlib
 import io
 import json
 import math
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 
 import mlx.core as mx
@@ -133,10 +135,27 @@ def load_parts(
     return model, tokenizer, settings, folder, notes
 
 
+class PrintedHere(io.StringIO):
+    """What this thread prints; what other threads print meanwhile goes where it would have gone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._thread, self._others = get_ident(), sys.stdout
+
+    def write(self, text: str) -> int:
+        return super().write(text) if get_ident() == self._thread else self._others.write(text)
+
+    def flush(self) -> None:
+        self._others.flush()
+
+    def isatty(self) -> bool:
+        return self._others.isatty()
+
+
 @contextmanager
 def opening(path: str) -> Iterator[None]:
     """Raise whatever goes wrong within mlx-lm as an error about the model."""
-    printed = io.StringIO()
+    printed = PrintedHere()
     try:
         with redirect_stdout(printed):  # mlx-lm prints which package a model needs, and exits
             yield

@@ -1,6 +1,7 @@
 """Architectures of mlx-lm train exactly, or are refused in a sentence."""
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from benchmarks.models import SAMPLE, architectures, in_a_process, tiny_config, 
 from grpo_engine.config.settings import ModelConfig
 from grpo_engine.errors import ModelError
 from grpo_engine.policy.load import load_policy
-from grpo_engine.policy.source import FAULTS, load_parts
+from grpo_engine.policy.source import FAULTS, load_parts, opening
 from grpo_engine.policy.structure import agrees
 from tests.engine.policy.helpers import (
     largest_difference,
@@ -118,6 +119,17 @@ def test_a_missing_package_of_a_model_is_named(tmp_path: Path) -> None:
     (folder / "config.json").write_text(config)
     with pytest.raises(ModelError, match="To run olmo install ai2-olmo"):
         load_policy(ModelConfig(path=str(folder)), seed=0)
+
+
+def test_what_another_thread_prints_while_a_model_is_opened_is_printed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with opening("models/a"):
+        other = threading.Thread(target=print, args=["from another thread"])
+        other.start()
+        other.join()
+        print("from mlx-lm")
+    assert capsys.readouterr().out == "from another thread\n"
 
 
 def test_a_dense_model_may_have_0_experts(tmp_path: Path) -> None:
