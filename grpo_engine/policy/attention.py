@@ -8,6 +8,7 @@ Axes: B rows, H heads, K heads of keys and values, L queries, S keys, D channels
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -54,60 +55,81 @@ def attention_in_chunks(
     size = chunk_length(q.shape[0], q.shape[1], keys)
     if queries <= size:
         return plain(q, k, v, scale=scale, mask=mask, sinks=sinks, **options)
-    starts, is_causal = range(0, queries, size), isinstance(mask, str)
     arrays = {"q": q, "k": k, "v": v, "mask": mask, "sinks": sinks}
     # a mask that is added to the scores may have a gradient; one of booleans has none
     fixed = {} if _is_added(mask) else {"mask": arrays.pop("mask")}
     inputs = {name: array for name, array in arrays.items() if isinstance(array, mx.array)}
+    chunks = Chunks(tuple(inputs), queries, keys, size, fixed, {"scale": scale, **options})
+    attention = mx.custom_function(chunks.attend_all)
+    attention.vjp(chunks.gradients)
+    result: Any = attention(*inputs.values())
+    return result  # type: ignore[no-any-return]
 
-    def chunk(values: Mapping[str, Any], start: int) -> dict[str, Any]:
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """Attention and its gradient, one chunk of queries after another."""
+
+    names: tuple[str, ...]  # of the arrays that may have a gradient
+    queries: int
+    keys: int
+    size: int  # queries of a chunk
+    fixed: Mapping[str, Any]  # the mask, if it has no gradient
+    options: Mapping[str, Any]
+
+    @property
+    def starts(self) -> range:
+        """The first query of each chunk."""
+        return range(0, self.queries, self.size)
+
+    def of(self, values: Mapping[str, Any], start: int) -> dict[str, Any]:
         """What of these values the queries of a chunk read."""
-        seen = slice(keys - queries + start + size) if is_causal else slice(None)
+        is_causal = isinstance(self.fixed.get("mask"), str)
+        read = slice(self.keys - self.queries + start + self.size) if is_causal else slice(None)
         return {
-            name: value[..., start : start + size, :] if _is_of_queries(name, value)
-            else value[..., seen, :] if name in ("k", "v") else value
+            name: value[..., start : start + self.size, :] if _is_of_queries(name, value)
+            else value[..., read, :] if name in ("k", "v") else value
             for name, value in values.items()
         }  # fmt: skip
 
-    def attend(values: Mapping[str, Any], start: int) -> mx.array:
-        values = {**values, **chunk(fixed, start), **options}
-        return plain(values.pop("q"), values.pop("k"), values.pop("v"), scale=scale, **values)
+    def attend(self, values: Mapping[str, Any], start: int) -> mx.array:
+        """The attention of a chunk."""
+        values = {**values, **self.of(self.fixed, start), **self.options}
+        return plain(values.pop("q"), values.pop("k"), values.pop("v"), **values)
 
-    @mx.custom_function
-    def attention(*primals: mx.array) -> mx.array:
+    def attend_all(self, *arrays: mx.array) -> mx.array:
+        """The attention of all queries."""
         outputs: list[mx.array] = []
-        for start in starts:
-            values = chunk(dict(zip(inputs, primals, strict=True)), start)
+        for start in self.starts:
+            values = self.of(dict(zip(self.names, arrays, strict=True)), start)
             if outputs:  # so that the scores of one chunk at a time are in memory
                 values["q"] = mx.depends(values["q"], outputs[-1])
-            outputs.append(attend(values, start))
+            outputs.append(self.attend(values, start))
         return mx.concatenate(outputs, axis=2)
 
-    @attention.vjp
-    def gradient(primals: Any, cotangent: mx.array, _: Any) -> tuple[mx.array, ...]:
+    def gradients(self, arrays: Any, cotangent: mx.array, _: Any) -> tuple[mx.array, ...]:
+        """The gradients in all arrays, from each chunk computed again."""
+        inputs: dict[str, mx.array] = dict(zip(self.names, arrays, strict=True))
         of_queries: dict[str, list[mx.array]] = {}
         totals: dict[str, mx.array] = {}
-        for start in starts:
-            values = chunk(dict(zip(inputs, primals, strict=True)), start)
+        for start in self.starts:
+            values = self.of(inputs, start)
             if totals:
                 values["q"] = mx.depends(values["q"], [of_queries["q"][-1], *totals.values()])
 
             def part(*arrays: mx.array, start: int = start) -> mx.array:
-                return attend(dict(zip(inputs, arrays, strict=True)), start)
+                return self.attend(dict(zip(self.names, arrays, strict=True)), start)
 
-            outer = cotangent[:, :, start : start + size]
+            outer = cotangent[:, :, start : start + self.size]
             _, gradients = mx.vjp(part, list(values.values()), [outer])
-            for (name, value), slope in zip(inputs.items(), gradients, strict=True):
-                if _is_of_queries(name, value):
-                    of_queries.setdefault(name, []).append(slope)
+            for name, gradient in zip(self.names, gradients, strict=True):
+                if _is_of_queries(name, inputs[name]):
+                    of_queries.setdefault(name, []).append(gradient)
                 else:
-                    slope = _widened(slope.astype(mx.float32), value.shape)
-                    totals[name] = totals[name] + slope if name in totals else slope
+                    whole = _widened(gradient.astype(mx.float32), inputs[name].shape)
+                    totals[name] = totals[name] + whole if name in totals else whole
         joined = {name: mx.concatenate(parts, axis=-2) for name, parts in of_queries.items()}
-        return tuple((totals | joined)[name].astype(inputs[name].dtype) for name in inputs)
-
-    result: Any = attention(*inputs.values())
-    return result  # type: ignore[no-any-return]
+        return tuple((totals | joined)[name].astype(inputs[name].dtype) for name in self.names)
 
 
 def _widened(array: mx.array, shape: tuple[int, ...]) -> mx.array:
