@@ -106,7 +106,7 @@ EXPLORE = Stop(
 ROLLOUTS = Stop(
     ("RolloutsScreen",),
     f"{SECOND} enter 4",
-    "v escape right l left h end home down j up k n n p p m m m m m d d s s s p s "
+    "v escape right l left h end home down j up k n n p p m m m m m d d s s s p "
     "less_than_sign less_than_sign greater_than_sign left_curly_bracket right_curly_bracket t "
     "left_square_bracket left_square_bracket right_square_bracket at escape t t "
     f"f f F {PANELS} {COMMON} asterisk",
