@@ -47,15 +47,21 @@ def distinct(completions: Sequence[str], **_: Any) -> list[float]:
 
 def step(options: Any) -> None:
     """One training step, and the most memory that the process had."""
-    config = RunConfig.model_validate({
-        "steps": 1, "model": {"path": options.model, "compute": options.compute},
-        "task": {"name": "arithmetic"}, "evaluation": {"before_and_after": False},
-        "rewards": {"functions": [REWARD], "completions": "text"},
-        "rollout": {
-            "prompts": options.prompts, "group_size": options.group,
-            "max_new_tokens": options.tokens, "options": {"ignore_end": True},
-        },
-    })  # fmt: skip
+    config = RunConfig.model_validate(
+        {
+            "steps": 1,
+            "model": {"path": options.model, "compute": options.compute},
+            "task": {"name": "arithmetic"},
+            "evaluation": {"before_and_after": False},
+            "rewards": {"functions": [REWARD], "completions": "text"},
+            "rollout": {
+                "prompts": options.prompts,
+                "group_size": options.group,
+                "max_new_tokens": options.tokens,
+                "options": {"ignore_end": True},
+            },
+        }
+    )
     digest, begun = hashlib.sha256(), time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         for event in run(config, Control(), folder=Path(folder)):
@@ -68,27 +74,38 @@ def step(options: Any) -> None:
                 print(f"loss {event.loss:.8f}, gradient norm {event.grad_norm:.6g}")
             elif isinstance(event, StepFinished):
                 metrics = event.metrics
-                print(f"answers of {metrics['completions/mean_length']:.0f} tokens, peak of "
-                      f"arrays {metrics['memory/peak_gb']:.2f} GB")  # fmt: skip
+                print(
+                    f"answers of {metrics['completions/mean_length']:.0f} tokens, peak of "
+                    f"arrays {metrics['memory/peak_gb']:.2f} GB"
+                )
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / GIGABYTE
-    print(f"tokens {digest.hexdigest()[:16]}, resident at most {most:.2f} GB, "
-          f"{time.perf_counter() - begun:.0f} s")  # fmt: skip
+    print(
+        f"tokens {digest.hexdigest()[:16]}, resident at most {most:.2f} GB, "
+        f"{time.perf_counter() - begun:.0f} s"
+    )
 
 
 def row(options: Any) -> None:
     """One row's forward and backward pass."""
-    policy = load_policy(ModelConfig(path=options.model, dtype=options.dtype,
-                                     compute=options.compute), seed=0)  # fmt: skip
+    policy = load_policy(
+        ModelConfig(path=options.model, dtype=options.dtype, compute=options.compute), seed=0
+    )
     answer = options.tokens - PROMPT
     if options.memory:
-        plan = choose_plan(policy, rows=1, prompt_tokens=PROMPT, new_tokens=answer,
-                           budget=int(options.memory * GIGABYTE))  # fmt: skip
+        plan = choose_plan(
+            policy,
+            rows=1,
+            prompt_tokens=PROMPT,
+            new_tokens=answer,
+            budget=int(options.memory * GIGABYTE),
+        )
         plan.apply(policy)
         print(plan)
     else:
         mx.fast.scaled_dot_product_attention = attention.plain
-    estimate = estimate_memory(policy, rows=1, micro_rows=1, prompt_tokens=PROMPT,
-                               new_tokens=answer)  # fmt: skip
+    estimate = estimate_memory(
+        policy, rows=1, micro_rows=1, prompt_tokens=PROMPT, new_tokens=answer
+    )
     source = random.Random(1)
     ids = tuple(source.randrange(3, policy.vocabulary) for _ in range(options.tokens))
     (batch,) = micro_batches([TokenRow(ids[:PROMPT], ids[PROMPT:])], max_rows=1)
@@ -102,9 +119,11 @@ def row(options: Any) -> None:
     policy.forget_peak_memory()
     value, gradient = nn.value_and_grad(policy.module, loss)()
     mx.eval(value, gradient)
-    print(f"loss {value.item():.6f}, {(policy.peak_memory - before) / GIGABYTE:.2f} GB above the "
-          f"weights (estimate {estimate.update / GIGABYTE:.2f}), "
-          f"{time.perf_counter() - begun:.0f} s")  # fmt: skip
+    print(
+        f"loss {value.item():.6f}, {(policy.peak_memory - before) / GIGABYTE:.2f} GB above the "
+        f"weights (estimate {estimate.update / GIGABYTE:.2f}), "
+        f"{time.perf_counter() - begun:.0f} s"
+    )
 
 
 def main() -> None:

@@ -133,10 +133,13 @@ def _empty(index: int) -> BoardRollout:
 
 def _grown(rollout: BoardRollout, delta: ev.RowDelta) -> BoardRollout:
     return BoardRollout(
-        index=rollout.index, text=rollout.text + delta.text, tokens=rollout.tokens + delta.tokens,
-        finish=delta.finish or rollout.finish, spans=(*rollout.spans, *delta.spans),
+        index=rollout.index,
+        text=rollout.text + delta.text,
+        tokens=rollout.tokens + delta.tokens,
+        finish=delta.finish or rollout.finish,
+        spans=(*rollout.spans, *delta.spans),
         waits_since=time.time() if delta.waits else None,
-    )  # fmt: skip
+    )
 
 
 def _complete(item: ev.Completion) -> BoardRollout:

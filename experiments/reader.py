@@ -433,9 +433,13 @@ class StoreReader(Connection):
     def alerts(self, run: int) -> tuple[v.AlertView, ...]:
         """Return the alerts of a run, latest first."""
         return self.views(
-            v.AlertView, ALERT, ALERT.c.run_id == run, group="group_index", step="last_step",
+            v.AlertView,
+            ALERT,
+            ALERT.c.run_id == run,
+            group="group_index",
+            step="last_step",
             order=[ALERT.c.last_step.desc(), ALERT.c.id.desc()],
-        )  # fmt: skip
+        )
 
     def muted_alerts(self, run: int) -> frozenset[str]:
         query = select(ALERT.c.rule).where(ALERT.c.run_id == run, ALERT.c.muted)
@@ -456,15 +460,20 @@ class StoreReader(Connection):
         """Add the rows of an evaluation; older files have 0 right where nothing was judged."""
         columns = EVALUATION_SAMPLE.c
         samples = self.views(
-            ev.EvaluationSample, EVALUATION_SAMPLE, columns.evaluation_id == view.key,
+            ev.EvaluationSample,
+            EVALUATION_SAMPLE,
+            columns.evaluation_id == view.key,
             order=[columns.position],
-        )  # fmt: skip
-        return replace(view, rows=tuple(
-            replace(row, correct=None)
-            if row.correct == 0 and not _is_judged(row.example_key, view.metrics)
-            else row
-            for row in samples
-        ))  # fmt: skip
+        )
+        return replace(
+            view,
+            rows=tuple(
+                replace(row, correct=None)
+                if row.correct == 0 and not _is_judged(row.example_key, view.metrics)
+                else row
+                for row in samples
+            ),
+        )
 
     def checkpoints(self, run: int) -> tuple[v.CheckpointView, ...]:
         """Return a run's saved checkpoints, oldest first, including those of hidden attempts."""

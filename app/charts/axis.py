@@ -145,16 +145,19 @@ def _logarithmic(
     if ends[0] <= 0:
         powers = range(math.floor(math.log10(low)) - 1, math.floor(math.log10(high)) + 2)
         decades = [*_decades(powers)]
-        ends = [max(end for end in decades if end <= low * (1 + NOISE)),
-                min(end for end in decades if end >= high * (1 - NOISE))]  # fmt: skip
+        ends = [
+            max(end for end in decades if end <= low * (1 + NOISE)),
+            min(end for end in decades if end >= high * (1 - NOISE)),
+        ]
     first, last = float(ends[0]), float(ends[-1])
     middle = _significant(math.sqrt(first) * math.sqrt(last), 1)
     marks = [ends[0], ends[-1]]
     if labels > 2 and ends[0] < middle < ends[-1] and texts([ends[0], middle, ends[-1]], unit):
         marks.insert(1, middle)
     pairs = zip(marks, texts(marks, unit), strict=True)
-    return Axis(math.log10(first), math.log10(last),
-                tuple((math.log10(mark), text) for mark, text in pairs))  # fmt: skip
+    return Axis(
+        math.log10(first), math.log10(last), tuple((math.log10(mark), text) for mark, text in pairs)
+    )
 
 
 def _significant(value: float, digits: int) -> Decimal:
@@ -189,10 +192,14 @@ def text(value: Decimal, unit: str = "") -> str:
         return f"{abs(value).scaleb(power):f}".lstrip("0") or "0"
 
     forms = [shifted(0)] if -3 <= before <= 4 else []
-    forms += [shifted(-up) + mark for up, mark in ((3, "k"), (6, "M"), (9, "G"))
-              if 0 < before - up <= 3]  # fmt: skip
-    forms += [f"{shifted(1 - before)}e{before - 1}",
-              f"{shifted(figures - before)}e{before - figures}", shifted(0)]  # fmt: skip
+    forms += [
+        shifted(-up) + mark for up, mark in ((3, "k"), (6, "M"), (9, "G")) if 0 < before - up <= 3
+    ]
+    forms += [
+        f"{shifted(1 - before)}e{before - 1}",
+        f"{shifted(figures - before)}e{before - figures}",
+        shifted(0),
+    ]
     sign, tail = (MINUS if value < 0 else ""), ("%" if unit == "share" else "")
     signed = (sign + form.replace("-", MINUS) + tail for form in forms)
     return next((form for form in signed if len(form) <= LABEL_CELLS), "")

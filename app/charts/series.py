@@ -229,10 +229,16 @@ def band(traces: Sequence[Trace], limits: tuple[float, float] = (-math.inf, math
 
     xs = sorted({item.x for trace in traces for item in trace.columns})
     lines = [
-        np.interp(xs, [item.x for item in trace.columns], [item.end for item in trace.columns],
-                  left=math.nan, right=math.nan).tolist()
-        for trace in traces if trace.columns
-    ]  # fmt: skip
+        np.interp(
+            xs,
+            [item.x for item in trace.columns],
+            [item.end for item in trace.columns],
+            left=math.nan,
+            right=math.nan,
+        ).tolist()
+        for trace in traces
+        if trace.columns
+    ]
     columns = []
     for x, *ends in zip(xs, *lines, strict=True):
         finite = [end for end in ends if math.isfinite(end)]

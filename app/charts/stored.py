@@ -121,9 +121,13 @@ class CurveLoader:
 
 
 def _chart(
-    key: str, series: Mapping[str, Series], request: CurveRequest,
-    amounts: Mapping[str, Amounts], first: float, span: float,
-) -> ChartData:  # fmt: skip
+    key: str,
+    series: Mapping[str, Series],
+    request: CurveRequest,
+    amounts: Mapping[str, Amounts],
+    first: float,
+    span: float,
+) -> ChartData:
     traces: dict[str, Trace] = {}
     curves = []
     for run, line in series.items():

@@ -55,8 +55,9 @@ def _measures(group: GroupView, by: Order) -> dict[int, float]:
     values = [getattr(answer, name, None) for answer in group.rollouts]
     return {
         index: abs(value) if by == "surprise" else value
-        for index, value in enumerate(values) if value is not None
-    }  # fmt: skip
+        for index, value in enumerate(values)
+        if value is not None
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,10 +114,12 @@ class Effect:
     def __add__(self, other: "Effect") -> "Effect":
         combine: dict[str, Any] = {"lowest": min, "highest": max, "missing": or_}
         names = [item.name for item in fields(Effect)]
-        return Effect(**{
-            name: combine.get(name, add)(getattr(self, name), getattr(other, name))
-            for name in names
-        })  # fmt: skip
+        return Effect(
+            **{
+                name: combine.get(name, add)(getattr(self, name), getattr(other, name))
+                for name in names
+            }
+        )
 
     @property
     def advantage(self) -> float:

@@ -190,10 +190,17 @@ def token_losses(
     terms: Any = loss_of(numbers, recipe, max_length=max_length).terms
     push, pull = gradients(numbers, recipe, max_length=max_length)
     # the engine minimises the loss; people see the objective, which is maximised
-    arrays = {"in_loss": terms.mask, "contribution": -terms.contribution, "push": push,
-              "pull": pull}  # fmt: skip
-    arrays |= {field.name: getattr(terms, field.name) for field in fields(TokenLoss)
-               if field.name not in arrays}  # fmt: skip
+    arrays = {
+        "in_loss": terms.mask,
+        "contribution": -terms.contribution,
+        "push": push,
+        "pull": pull,
+    }
+    arrays |= {
+        field.name: getattr(terms, field.name)
+        for field in fields(TokenLoss)
+        if field.name not in arrays
+    }
     lists = {name: array.tolist() for name, array in arrays.items() if array is not None}
 
     def token(row: int, column: int) -> TokenLoss:

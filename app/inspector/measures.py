@@ -23,9 +23,12 @@ MIN_SHADE = 0.15  # of a token that is pushed at all
 
 Measure = Literal["clipped", "ratio", "kl", "probability", "loss"]
 MEASURES: dict[Measure, str] = {
-    "clipped": "clipped token", "ratio": "highest ratio", "kl": "highest KL",
-    "probability": "lowest probability", "loss": "largest share of the loss",
-}  # fmt: skip
+    "clipped": "clipped token",
+    "ratio": "highest ratio",
+    "kl": "highest KL",
+    "probability": "lowest probability",
+    "loss": "largest share of the loss",
+}
 
 OF_LOSS: Mapping[HeatMode | Measure, Callable[[TokenLoss], Any]] = {
     "push": attrgetter("gradient"),
@@ -98,8 +101,9 @@ def highlights_of(
     for row, tokens in zip(rows, losses or ((),) * len(rows), strict=True):
         candidates = [
             Highlight((group, row.index, index), value, _rank(measure, value))
-            for index, value in enumerate(values_of(measure, row, tokens)) if value is not None
-        ]  # fmt: skip
+            for index, value in enumerate(values_of(measure, row, tokens))
+            if value is not None
+        ]
         if measure != "clipped":
             candidates = sorted(candidates, key=lambda item: item.rank)[:1]
         result += candidates
@@ -121,9 +125,12 @@ def _listed(cursor: Cursor, groups: Sequence[int]) -> Cursor:
 
 
 def next_highlight(
-    measure: Measure, highlights: Sequence[Highlight], groups: Sequence[int], cursor: Cursor,
+    measure: Measure,
+    highlights: Sequence[Highlight],
+    groups: Sequence[int],
+    cursor: Cursor,
     by: int,
-) -> int | None:  # fmt: skip
+) -> int | None:
     """The index of the next highlight after a cursor, or the one before; None beyond the ends.
 
     From a token that is none, `ratio` and the like begin with the first.

@@ -68,11 +68,14 @@ class Examples:
         def load() -> tuple[PromptRenderer, tuple[str, ...]]:
             folder = model_folder(config.model.path)
             return PromptRenderer(
-                tokenizer=self.tokenizer(config), task=self.task(config), config=config.task,
-                model=config.model.path, context=number_of(folder, *CONTEXT),
+                tokenizer=self.tokenizer(config),
+                task=self.task(config),
+                config=config.task,
+                model=config.model.path,
+                context=number_of(folder, *CONTEXT),
                 max_new_tokens=config.rollout.max_new_tokens,
                 vocabulary=number_of(folder, "vocab_size"),
-            ).usable()  # fmt: skip
+            ).usable()
 
         key = config.model.path, config.rollout.max_new_tokens, self.task_key(config)
         return self._latest.get("usable", key, load)

@@ -87,8 +87,10 @@ def _window(
     rows: dict[int, Row] = {}
     for view in reader.steps(run.key, after=after, upto=upto):
         rows[view.step] = dict.fromkeys(names) | {
-            "at": iso(view.at), "elapsed": view.elapsed, "tokens": view.tokens
-        }  # fmt: skip
+            "at": iso(view.at),
+            "elapsed": view.elapsed,
+            "tokens": view.tokens,
+        }
     for key in keys:
         series = reader.metric_series(run.key, key, after=after, upto=upto)
         for step, value in zip(series.steps, series.values, strict=True):

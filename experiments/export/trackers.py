@@ -95,10 +95,16 @@ def wandb(reader: StoreReader, run: RunSummary, out: Path, *, live: bool) -> Ite
     # a live run is online unless the user's WANDB_MODE says otherwise
     mode: Mapping[str, Any] = {} if live else {"mode": "offline"}
     log = package.init(
-        project="grpo-tui", name=run.name, id=run.id, dir=str(out), resume="allow",
+        project="grpo-tui",
+        name=run.name,
+        id=run.id,
+        dir=str(out),
+        resume="allow",
         settings=package.Settings(silent=True, console="off", **mode),
-        config=dict(reader.settings(run.key)), tags=list(run.tags), notes=run.note,
-    )  # fmt: skip
+        config=dict(reader.settings(run.key)),
+        tags=list(run.tags),
+        notes=run.note,
+    )
     yield lambda step, _, values: log.log(dict(values), step=step)  # W&B has its own clock
     log.finish()
 
@@ -111,9 +117,14 @@ def trackio(reader: StoreReader, run: RunSummary, out: Path, *, live: bool) -> I
         os.environ["TRACKIO_DIR"] = str(out)
     package = installed("trackio")
     package.init(
-        project="grpo-tui", name=f"{run.name}-{run.id}", resume="allow", embed=False,
-        config=dict(reader.settings(run.key)), auto_log_gpu=False, auto_log_cpu=False,
-    )  # fmt: skip
+        project="grpo-tui",
+        name=f"{run.name}-{run.id}",
+        resume="allow",
+        embed=False,
+        config=dict(reader.settings(run.key)),
+        auto_log_gpu=False,
+        auto_log_cpu=False,
+    )
     yield lambda step, _, values: package.log(dict(values), step=step)  # trackio has its own clock
     package.finish()
 

@@ -55,10 +55,15 @@ Condition = ColumnElement[Any]
 _CONTAINS = ("name", "note", "model", "task", "error", "device", "code")
 STATS = ("best", "last", "first", "min", "max", "mean", "count")
 FIELDS: Mapping[str, Condition] = {name: RUN.c[name] for name in RUN_LIST} | {
-    "id": RUN.c.short, "steps": RUN.c.total_steps, "created": RUN.c.created_at,
-    "started": RUN.c.started_at, "ended": RUN.c.ended_at, "code": RUN.c.code_version,
-    "data": RUN.c.dataset_fingerprint, "status": func.derived(RUN.c.id, RUN.c.status),
-}  # fmt: skip
+    "id": RUN.c.short,
+    "steps": RUN.c.total_steps,
+    "created": RUN.c.created_at,
+    "started": RUN.c.started_at,
+    "ended": RUN.c.ended_at,
+    "code": RUN.c.code_version,
+    "data": RUN.c.dataset_fingerprint,
+    "status": func.derived(RUN.c.id, RUN.c.status),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,9 +167,11 @@ def _compile(node: Node, names: Names) -> Condition:
     match node:
         case Text(text):
             return or_(
-                _like(RUN.c.name, text), _like(RUN.c.note, text),
-                _like(RUN.c.short, text, start=True), _tagged(_like(RUN_TAG.c.tag, text)),
-            )  # fmt: skip
+                _like(RUN.c.name, text),
+                _like(RUN.c.note, text),
+                _like(RUN.c.short, text, start=True),
+                _tagged(_like(RUN_TAG.c.tag, text)),
+            )
         case Term():
             return _condition(node, names)
         case Not(parts):

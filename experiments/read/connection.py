@@ -143,9 +143,13 @@ class Connection:
         return next(iter(self.column(query)), None)
 
     def views(
-        self, view: type[V], table: Table, *where: ColumnElement[bool], order: Sequence[Any] = (),
+        self,
+        view: type[V],
+        table: Table,
+        *where: ColumnElement[bool],
+        order: Sequence[Any] = (),
         **names: str | None,
-    ) -> tuple[V, ...]:  # fmt: skip
+    ) -> tuple[V, ...]:
         """Return a view of each row of a table for which these conditions hold."""
         query = self.select(view, table, **names).where(*where).order_by(*order)
         return tuple(as_view(view, row) for row in self.rows(query))

@@ -186,12 +186,21 @@ def start_tracker(
     """
     process = subprocess.Popen(
         [
-            sys.executable, "-P", "-m", "grpo_tui.experiments.export.follow",
-            store, run, tracker, str(after),
+            sys.executable,
+            "-P",
+            "-m",
+            "grpo_tui.experiments.export.follow",
+            store,
+            run,
+            tracker,
+            str(after),
         ],
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-        start_new_session=True, env=environment(),
-    )  # fmt: skip
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        env=environment(),
+    )
 
     def wait() -> None:
         output = process.communicate()[1].decode(errors="replace").split("\n")

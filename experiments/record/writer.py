@@ -383,26 +383,46 @@ def add_group(
     """Add a group and its rollouts; ids continue from the last stored ones."""
     group, numbers = scored.group, scored.by_index()
     key = last[ROLLOUT_GROUP] + len(rows[ROLLOUT_GROUP]) + 1
-    rows[ROLLOUT_GROUP].append({
-        "id": key, **common, **of_event(ROLLOUT_GROUP, group),
-        "tokens_seq": scored.numbers_seq, "idx": group.index,
-        "has_tokens": parts.tokens_of(scored.step, group.origin),
-        "nonfinite": nan_names(reward_mean=group.reward_mean, reward_std=group.reward_std),
-    })  # fmt: skip
+    rows[ROLLOUT_GROUP].append(
+        {
+            "id": key,
+            **common,
+            **of_event(ROLLOUT_GROUP, group),
+            "tokens_seq": scored.numbers_seq,
+            "idx": group.index,
+            "has_tokens": parts.tokens_of(scored.step, group.origin),
+            "nonfinite": nan_names(reward_mean=group.reward_mean, reward_std=group.reward_std),
+        }
+    )
     for item in group.rollouts:
         number = last[ROLLOUT] + len(rows[ROLLOUT]) + 1
-        rows[ROLLOUT].append({
-            "id": number, "group_id": key, "run_id": common["run_id"], "idx": item.index,
-            "text": item.text if parts.tokens != "nothing" else "", "reward": item.reward,
-            "advantage": item.advantage, "tokens": ev.model_tokens(item.ids, item.spans),
-            "finish": item.finish, "spans": item.spans, **of_numbers(item, numbers.get(item.index)),
-        })  # fmt: skip
+        rows[ROLLOUT].append(
+            {
+                "id": number,
+                "group_id": key,
+                "run_id": common["run_id"],
+                "idx": item.index,
+                "text": item.text if parts.tokens != "nothing" else "",
+                "reward": item.reward,
+                "advantage": item.advantage,
+                "tokens": ev.model_tokens(item.ids, item.spans),
+                "finish": item.finish,
+                "spans": item.spans,
+                **of_numbers(item, numbers.get(item.index)),
+            }
+        )
         for position, reward in enumerate(item.rewards):
-            rows[ROLLOUT_REWARD].append({
-                "rollout_id": number, "position": position, "function": reward.name,
-                "value": reward.value, "weight": reward.weight, "reason": reward.reason,
-                "nonfinite": "" if reward.value == reward.value else "value",
-            })  # fmt: skip
+            rows[ROLLOUT_REWARD].append(
+                {
+                    "rollout_id": number,
+                    "position": position,
+                    "function": reward.name,
+                    "value": reward.value,
+                    "weight": reward.weight,
+                    "reason": reward.reason,
+                    "nonfinite": "" if reward.value == reward.value else "value",
+                }
+            )
 
 
 def of_numbers(item: ev.Completion, numbers: ev.TokenNumbers | None) -> Row:
@@ -431,7 +451,9 @@ def token_blob(scored: Scored) -> bytes:
         rows.append(
             TokenRow(
                 **{field.name: getattr(row, field.name) for field in fields(row)},
-                ids=rollout.ids, ends=rollout.ends, sampler=rollout.sampler_logprobs,
+                ids=rollout.ids,
+                ends=rollout.ends,
+                sampler=rollout.sampler_logprobs,
             )
-        )  # fmt: skip
+        )
     return encode(scored.group.prompt_ids, rows)

@@ -47,9 +47,15 @@ def chunk_length(rows: int, heads: int, keys: int) -> int:
 
 
 def attention_in_chunks(
-    q: mx.array, k: mx.array, v: mx.array, *, scale: float,
-    mask: mx.array | str | None = None, sinks: mx.array | None = None, **options: Any,
-) -> mx.array:  # fmt: skip
+    q: mx.array,
+    k: mx.array,
+    v: mx.array,
+    *,
+    scale: float,
+    mask: mx.array | str | None = None,
+    sinks: mx.array | None = None,
+    **options: Any,
+) -> mx.array:
     """`mx.fast.scaled_dot_product_attention`: q [B, H, L, D], k and v [B, K, S, D]."""
     queries, keys = q.shape[2], k.shape[2]
     size = chunk_length(q.shape[0], q.shape[1], keys)
@@ -87,10 +93,13 @@ class Chunks:
         is_causal = isinstance(self.fixed.get("mask"), str)
         read = slice(self.keys - self.queries + start + self.size) if is_causal else slice(None)
         return {
-            name: value[..., start : start + self.size, :] if _is_of_queries(name, value)
-            else value[..., read, :] if name in ("k", "v") else value
+            name: value[..., start : start + self.size, :]
+            if _is_of_queries(name, value)
+            else value[..., read, :]
+            if name in ("k", "v")
+            else value
             for name, value in values.items()
-        }  # fmt: skip
+        }
 
     def attend(self, values: Mapping[str, Any], start: int) -> mx.array:
         """The attention of a chunk."""

@@ -129,9 +129,11 @@ class Tokens(NamedTuple):
     def after(self, prompts: "Tokens") -> "Tokens":
         """With the prompts that come before."""
         return Tokens(
-            self.tokens + prompts.tokens, self.keys + prompts.keys, self.pairs + prompts.pairs,
+            self.tokens + prompts.tokens,
+            self.keys + prompts.keys,
+            self.pairs + prompts.pairs,
             max(self.chunk, prompts.chunk),
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,9 +308,13 @@ def choose_plan(
 
     def estimate(plan: MemoryPlan) -> MemoryEstimate:
         return estimate_memory(
-            plan.tried_on(policy), rows=plan.max_rows, micro_rows=plan.micro_rows, prompts=prompts,
-            prompt_tokens=prompt_tokens, new_tokens=new_tokens,
-        )  # fmt: skip
+            plan.tried_on(policy),
+            rows=plan.max_rows,
+            micro_rows=plan.micro_rows,
+            prompts=prompts,
+            prompt_tokens=prompt_tokens,
+            new_tokens=new_tokens,
+        )
 
     def training(plan: MemoryPlan) -> int:
         return estimate(plan).training

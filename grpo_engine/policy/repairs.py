@@ -106,9 +106,17 @@ class RGLRU(recurrent_gemma.RGLRU):
         return mx.sigmoid(((heads @ weight).swapaxes(1, 2) + bias).flatten(2))
 
 
-REPAIRED: dict[type, type] = {kind.__mro__[1]: kind for kind in (
-    Gemma2Attention, Gemma3nLanguageModel, GPTBigCodeModel, NgramEmbedding, Plamo3, RGLRU,
-)}  # fmt: skip
+REPAIRED: dict[type, type] = {
+    kind.__mro__[1]: kind
+    for kind in (
+        Gemma2Attention,
+        Gemma3nLanguageModel,
+        GPTBigCodeModel,
+        NgramEmbedding,
+        Plamo3,
+        RGLRU,
+    )
+}
 
 
 def repair(model: nn.Module) -> None:

@@ -31,20 +31,36 @@ def describe(config: ModelConfig, seed: int = 0) -> Policy:
 
 
 def without_weights(
-    model: nn.Module, config: ModelConfig, settings: Mapping[str, Any], folder: Path,
-    notes: Sequence[str], *, seed: int, vocabulary: int = 0,
-) -> Policy:  # fmt: skip
+    model: nn.Module,
+    config: ModelConfig,
+    settings: Mapping[str, Any],
+    folder: Path,
+    notes: Sequence[str],
+    *,
+    seed: int,
+    vocabulary: int = 0,
+) -> Policy:
     """The policy of a model whose arrays are lazy; a `vocabulary` if its settings name none."""
     adapter = adapters.attach(model, config, seed)
     trained = flatten(model.trainable_parameters()).values()
     return Policy(
-        config=config, folder=folder, module=Trained(model, None), tokenizer=None,
-        end_ids=frozenset(), pad_id=0, context_length=context_length(settings),
+        config=config,
+        folder=folder,
+        module=Trained(model, None),
+        tokenizer=None,
+        end_ids=frozenset(),
+        pad_id=0,
+        context_length=context_length(settings),
         vocabulary=number(settings, "vocab_size", "num_vocab") or vocabulary,
         parameters=int(get_total_parameters(model)),
-        trainable_parameters=sum(int(array.size) for array in trained), dtype=main_dtype(model),
-        adapter=adapter, parts=None, prefix_caches=[], head_is_trained=False, notes=tuple(notes),
-    )  # fmt: skip
+        trainable_parameters=sum(int(array.size) for array in trained),
+        dtype=main_dtype(model),
+        adapter=adapter,
+        parts=None,
+        prefix_caches=[],
+        head_is_trained=False,
+        notes=tuple(notes),
+    )
 
 
 def _build(settings: dict[str, Any]) -> nn.Module:
@@ -78,6 +94,9 @@ def _quantise(model: nn.Module, settings: Mapping[str, Any]) -> None:
 
     group_size = int(settings["group_size"])
     nn.quantize(
-        model, group_size, int(settings["bits"]), mode=settings.get("mode", "affine"),
+        model,
+        group_size,
+        int(settings["bits"]),
+        mode=settings.get("mode", "affine"),
         class_predicate=of_layer,
-    )  # fmt: skip
+    )

@@ -77,9 +77,14 @@ GEMMA2: dict[str, Any] = {
     "attn_logit_softcapping": 50.0, "final_logit_softcapping": 5.0, "query_pre_attn_scalar": 8,
 }  # fmt: skip
 AFM7: dict[str, Any] = {
-    "model_type": "afm7", "architectures": ["AFM7ForCausalLM"], "hidden_dim": 32, "num_layers": 4,
-    "num_kv_reuse_layers": 2, "num_heads": 4, "num_kv_heads": 2,
-}  # fmt: skip
+    "model_type": "afm7",
+    "architectures": ["AFM7ForCausalLM"],
+    "hidden_dim": 32,
+    "num_layers": 4,
+    "num_kv_reuse_layers": 2,
+    "num_heads": 4,
+    "num_kv_heads": 2,
+}
 QWEN3_5: dict[str, Any] = {
     "model_type": "qwen3_5", "architectures": ["Qwen3_5ForCausalLM"], "head_dim": 16,
     "num_hidden_layers": 3, "full_attention_interval": 3, "linear_num_key_heads": 2,

@@ -79,13 +79,20 @@ def report_of(
         for count in sorted({*lengths, requested})
     }
     return {
-        "model": config.model.path, "layers": len(policy.model.layers),
-        "parameters": policy.parameters, "trained": policy.trainable_parameters,
-        "dtype": policy.dtype, "tuning": config.model.tuning, "notes": list(policy.notes),
-        "limit": limit, "prompts": config.rollout.prompts,
-        "group_size": config.rollout.group_size, "prompt_tokens": prompt_tokens,
-        "requested": plans[requested], "plans": list(plans.values()),
-    }  # fmt: skip
+        "model": config.model.path,
+        "layers": len(policy.model.layers),
+        "parameters": policy.parameters,
+        "trained": policy.trainable_parameters,
+        "dtype": policy.dtype,
+        "tuning": config.model.tuning,
+        "notes": list(policy.notes),
+        "limit": limit,
+        "prompts": config.rollout.prompts,
+        "group_size": config.rollout.group_size,
+        "prompt_tokens": prompt_tokens,
+        "requested": plans[requested],
+        "plans": list(plans.values()),
+    }
 
 
 def plan_of(
@@ -101,10 +108,14 @@ def plan_of(
     if sum(lengths) > policy.context_length:
         change = f"The model's context is {policy.context_length} tokens."
     return {
-        "answer_tokens": answer_tokens, "sampled_rows": chosen.max_rows, "rows": chosen.micro_rows,
-        "recomputed": chosen.grad_checkpoint, "how": str(chosen),
-        **{part: getattr(estimate, part) for part in PARTS}, "remedy": change,
-    }  # fmt: skip
+        "answer_tokens": answer_tokens,
+        "sampled_rows": chosen.max_rows,
+        "rows": chosen.micro_rows,
+        "recomputed": chosen.grad_checkpoint,
+        "how": str(chosen),
+        **{part: getattr(estimate, part) for part in PARTS},
+        "remedy": change,
+    }
 
 
 def print_report(report: dict[str, Any]) -> None:
@@ -115,17 +126,19 @@ def print_report(report: dict[str, Any]) -> None:
         f"({report['tuning']})\n{report['prompts']} prompts of {report['prompt_tokens']} tokens x "
         f"{report['group_size']} answers; a run may use {gigabytes(report['limit'])} GB\n"
     )
-    print_table([
-        {
-            "tokens": plan["answer_tokens"],
-            "sampled": plan["sampled_rows"],
-            "rows": plan["rows"],
-            "layers": "recomputed" if plan["recomputed"] else "kept",
-            **{part: gigabytes(plan[part]) for part in PARTS},
-            "fits": "no" if plan["remedy"] else "yes",
-        }
-        for plan in report["plans"]
-    ])  # fmt: skip
+    print_table(
+        [
+            {
+                "tokens": plan["answer_tokens"],
+                "sampled": plan["sampled_rows"],
+                "rows": plan["rows"],
+                "layers": "recomputed" if plan["recomputed"] else "kept",
+                **{part: gigabytes(plan[part]) for part in PARTS},
+                "fits": "no" if plan["remedy"] else "yes",
+            }
+            for plan in report["plans"]
+        ]
+    )
     plan = report["requested"]
     outcome = f"do not fit. {plan['remedy']}" if plan["remedy"] else f"fit: {plan['how']}."
     typer.echo(

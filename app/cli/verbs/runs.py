@@ -165,9 +165,11 @@ def show(
 
 def _print_alerts(alerts: "Sequence[AlertView]") -> None:
     for alert in alerts:
-        print_text(f"\n{alert.severity} {alert.rule} ({alert.count} x, steps {alert.first_step} to "
-             f"{alert.last_step}{', muted' if alert.muted else ''}): {alert.explanation} "
-             f"{alert.remedy}")  # fmt: skip
+        print_text(
+            f"\n{alert.severity} {alert.rule} ({alert.count} x, steps {alert.first_step} to "
+            f"{alert.last_step}{', muted' if alert.muted else ''}): {alert.explanation} "
+            f"{alert.remedy}"
+        )
 
 
 def _print_metrics(run: "RunSummary") -> None:

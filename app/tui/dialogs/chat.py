@@ -63,8 +63,15 @@ class AnswersPanel(Panel):
         self._from_end = min(self._from_end, end)
         top = end - self._from_end
         if self.cursor is not None:
-            at = next((n for n, line in enumerate(lines) for _, look in line
-                       if isinstance(look, Style) and look.reverse), 0)  # fmt: skip
+            at = next(
+                (
+                    n
+                    for n, line in enumerate(lines)
+                    for _, look in line
+                    if isinstance(look, Style) and look.reverse
+                ),
+                0,
+            )
             top = max(min(top, at), at - height + 1)
         return lines[top : top + height]
 

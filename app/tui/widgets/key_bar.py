@@ -82,8 +82,12 @@ class KeyBar(Panel, can_focus=False):
                 name = renamed.get(binding.action, binding.description)
                 key = key_name(binding.key, binding.key_display)
                 hints.setdefault(binding.description, (key, name, binding.action))
-        ordered = sorted(hints.values(), key=lambda hint: COMMON.index(hint[1])
-                         if hint[1] in COMMON else -1 - (hint[2] == RESTORE))  # fmt: skip
+        ordered = sorted(
+            hints.values(),
+            key=lambda hint: (
+                COMMON.index(hint[1]) if hint[1] in COMMON else -1 - (hint[2] == RESTORE)
+            ),
+        )
         submits = field.submits if isinstance(field, Field) else ""
         return [("⏎", submits, "submit"), *ordered] if submits else ordered
 
@@ -101,8 +105,11 @@ class KeyBar(Panel, can_focus=False):
         hints, gap = self.shown
         line: Line = [(" ", None)]
         for key, description, _ in hints:
-            line += [(key, style(self.palette.headline, bold=True)),
-                     (f" {description}", self.palette.label), (" " * gap, None)]  # fmt: skip
+            line += [
+                (key, style(self.palette.headline, bold=True)),
+                (f" {description}", self.palette.label),
+                (" " * gap, None),
+            ]
         return [line[:-1]]
 
     async def on_click(self, event: events.Click) -> None:

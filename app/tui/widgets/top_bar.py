@@ -96,8 +96,15 @@ class TopBar(Panel, can_focus=False):
         if space - cell_len(name) > cell_len(about) + 2:
             run.append((f"  {about}", palette.label))
         gap = width - cells([*tabs, *run]) - len(warning + step)
-        return [[*tabs, *run, (" " * max(1, gap), None), (warning, style(palette.warn, bold=True)),
-                 (step, palette.text)]]  # fmt: skip
+        return [
+            [
+                *tabs,
+                *run,
+                (" " * max(1, gap), None),
+                (warning, style(palette.warn, bold=True)),
+                (step, palette.text),
+            ]
+        ]
 
     async def on_click(self, event: events.Click) -> None:
         """Switch to the screen whose tab was clicked."""

@@ -30,8 +30,10 @@ def test_each_length_within_the_context_has_a_plan(
     lengths = [plan["answer_tokens"] for plan in report["plans"]]
     assert lengths == [256, 300, 512, 1024, 2048]
     assert report["requested"]["answer_tokens"] == 300
-    peaks = [plan["weights"] + plan["optimizer"] + max(plan["sampling"], plan["update"])
-             for plan in report["plans"]]  # fmt: skip
+    peaks = [
+        plan["weights"] + plan["optimizer"] + max(plan["sampling"], plan["update"])
+        for plan in report["plans"]
+    ]
     assert [plan["peak"] for plan in report["plans"]] == peaks
 
 
@@ -74,25 +76,43 @@ def test_a_memory_that_is_no_size_is_refused(folder: str) -> None:
 
 
 QWEN3 = {
-    "model_type": "qwen3", "num_hidden_layers": 28, "num_attention_heads": 16,
-    "num_key_value_heads": 8, "head_dim": 128, "rms_norm_eps": 1e-6, "vocab_size": 151_936,
-    "max_position_embeddings": 40_960, "rope_theta": 1_000_000, "rope_scaling": None,
-    "tie_word_embeddings": True, "torch_dtype": "bfloat16",
-}  # fmt: skip
+    "model_type": "qwen3",
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "rms_norm_eps": 1e-6,
+    "vocab_size": 151_936,
+    "max_position_embeddings": 40_960,
+    "rope_theta": 1_000_000,
+    "rope_scaling": None,
+    "tie_word_embeddings": True,
+    "torch_dtype": "bfloat16",
+}
 
 
 @pytest.mark.parametrize(
     ("preset", "memory", "shape"),
     [
         ("mac-16gb", "10.7GB", {"hidden_size": 1024, "intermediate_size": 3072}),
-        ("mac-32gb", "21.3GB", {"hidden_size": 2048, "intermediate_size": 6144,
-                                "quantization": {"group_size": 64, "bits": 4}}),
+        (
+            "mac-32gb",
+            "21.3GB",
+            {
+                "hidden_size": 2048,
+                "intermediate_size": 6144,
+                "quantization": {"group_size": 64, "bits": 4},
+            },
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_presets_for_macs_fit(
-    preset: str, memory: str, shape: dict[str, Any], tmp_path: Path,
+    preset: str,
+    memory: str,
+    shape: dict[str, Any],
+    tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     """Metal lets a program use two thirds of the memory, in the stored format."""
     (tmp_path / "config.json").write_text(json.dumps({**QWEN3, **shape}))
     as_on_metal = ("--set", "model.dtype=bfloat16", "--set", "model.quantized=keep")

@@ -92,8 +92,12 @@ def test_one_scale_is_for_all_answers_of_a_group() -> None:
         )
 
     expected: dict[HeatMode, float] = {
-        "push": 3.5, "change": 1.0, "kl": 0.1, "entropy": 4.0, "clip": 1.0,
-    }  # fmt: skip
+        "push": 3.5,
+        "change": 1.0,
+        "kl": 0.1,
+        "entropy": 4.0,
+        "clip": 1.0,
+    }
     for mode, full in expected.items():
         answers = [
             values_of(mode, row, found) for row, found in zip((ROW, other), terms, strict=True)

@@ -344,10 +344,16 @@ def test_only_the_first_curve_has_its_raw_values_below_it() -> None:
     alone = snapshot(rewards__f__mean=second)
     chart = Chart("reward", ("reward", "rewards/f/mean"), ("", "f"), ("reward",))
     text = chart_lines(chart, alone, 60, 9, DARK, chosen=False)
-    colours = {number_of(*look.color.triplet) for line in text[1:] for part, look in line
-               if isinstance(look, Style) and look.color is not None
-               and look.color.triplet is not None and part.strip()
-               and ord(part.strip()[0]) > 0x2800}  # fmt: skip
+    colours = {
+        number_of(*look.color.triplet)
+        for line in text[1:]
+        for part, look in line
+        if isinstance(look, Style)
+        and look.color is not None
+        and look.color.triplet is not None
+        and part.strip()
+        and ord(part.strip()[0]) > 0x2800
+    }
     assert colours == {DARK.cycle[3]}
 
 

@@ -30,19 +30,20 @@ MASKS: dict[str, Callable[[int, int, int, int], Any]] = {
     "none": lambda *_: None,
     "causal": lambda *_: "causal",
     "window": lambda _, __, queries, keys: visible(queries, keys, 5),
-    "rows": lambda rows, _, queries, keys: mx.stack([
-        visible(queries, keys, 3 + row) for row in range(rows)
-    ])[:, None],
+    "rows": lambda rows, _, queries, keys: mx.stack(
+        [visible(queries, keys, 3 + row) for row in range(rows)]
+    )[:, None],
     "same for all queries": lambda rows, _, __, keys: mx.broadcast_to(
         mx.arange(keys) % 3 != 1, (rows, 1, 1, keys)
     ),
-    "added": lambda rows, heads, queries, keys: mx.random.normal(
-        (rows, heads, queries, keys), key=mx.random.key(4)
-    ) + mx.where(visible(queries, keys, keys), 0, -1e9),
+    "added": lambda rows, heads, queries, keys: (
+        mx.random.normal((rows, heads, queries, keys), key=mx.random.key(4))
+        + mx.where(visible(queries, keys, keys), 0, -1e9)
+    ),
     "added to all queries": lambda rows, heads, _, keys: mx.random.normal(
         (rows, heads, 1, keys), key=mx.random.key(5)
     ),
-}  # fmt: skip
+}
 
 
 def visible(queries: int, keys: int, window: int) -> mx.array:
@@ -51,9 +52,13 @@ def visible(queries: int, keys: int, window: int) -> mx.array:
 
 
 def differentiate(
-    attend: Callable[..., mx.array], q: mx.array, k: mx.array, v: mx.array, mask: Any,
+    attend: Callable[..., mx.array],
+    q: mx.array,
+    k: mx.array,
+    v: mx.array,
+    mask: Any,
     sinks: mx.array | None,
-) -> list[mx.array]:  # fmt: skip
+) -> list[mx.array]:
     """Outputs, and the gradients of a weighted sum of them with respect to all floats."""
     extra = {"mask": mask, "sinks": sinks}
     fixed = {name: x for name, x in extra.items() if attention._is_added(x) is False}
@@ -73,28 +78,48 @@ def differentiate(
 
 @settings(deadline=None, max_examples=60)
 @given(
-    rows=st.integers(1, 3), kv_heads=st.integers(1, 2), repeats=st.integers(1, 3),
-    queries=st.integers(1, 40), before=st.integers(0, 9), size=st.sampled_from([1, 4, 7, 16]),
-    mask=st.sampled_from(list(MASKS)), sinks=st.booleans(),
+    rows=st.integers(1, 3),
+    kv_heads=st.integers(1, 2),
+    repeats=st.integers(1, 3),
+    queries=st.integers(1, 40),
+    before=st.integers(0, 9),
+    size=st.sampled_from([1, 4, 7, 16]),
+    mask=st.sampled_from(list(MASKS)),
+    sinks=st.booleans(),
     dtype=st.sampled_from([mx.float32, mx.bfloat16]),
-)  # fmt: skip
+)
 def test_outputs_and_gradients_are_those_of_plain_autodiff(
-    rows: int, kv_heads: int, repeats: int, queries: int, before: int, size: int, mask: str,
-    sinks: bool, dtype: mx.Dtype,
-) -> None:  # fmt: skip
+    rows: int,
+    kv_heads: int,
+    repeats: int,
+    queries: int,
+    before: int,
+    size: int,
+    mask: str,
+    sinks: bool,
+    dtype: mx.Dtype,
+) -> None:
     heads, keys = kv_heads * repeats, queries + before
     keys_of_noise = mx.random.split(mx.random.key(queries), 4)
     q, k, v = (
         mx.random.normal((rows, count, length, width), key=key).astype(dtype)
         for count, length, width, key in zip(
-            (heads, kv_heads, kv_heads), (queries, keys, keys), (8, 8, 6), keys_of_noise[:3],
+            (heads, kv_heads, kv_heads),
+            (queries, keys, keys),
+            (8, 8, 6),
+            keys_of_noise[:3],
             strict=True,
         )
-    )  # fmt: skip
+    )
     made = MASKS[mask](rows, heads, queries, keys)
     made = made.astype(dtype) if attention._is_added(made) else made
-    inputs = (q, k, v, made, mx.random.normal((heads,), dtype, key=keys_of_noise[3]) * sinks
-              if sinks else None)  # fmt: skip
+    inputs = (
+        q,
+        k,
+        v,
+        made,
+        mx.random.normal((heads,), dtype, key=keys_of_noise[3]) * sinks if sinks else None,
+    )
     expected = differentiate(plain, *inputs)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attention, "chunk_length", lambda *_: size)
@@ -165,9 +190,12 @@ def test_mlx_s_attention_is_used_where_its_gradient_keeps_no_scores(
     ],
 )
 def test_a_model_trains_in_chunks_as_by_plain_autodiff(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, options: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    options: dict[str, Any],
     shape: Any,
-) -> None:  # fmt: skip
+) -> None:
     folder = write_config(tmp_path / "model", tiny_config(name), scale=1.0)
     config = ModelConfig(path=str(folder), **{"compute": "graph", **options})
     policy = load_policy(config, seed=0)

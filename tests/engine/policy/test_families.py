@@ -45,9 +45,14 @@ def test_each_architecture_trains_or_is_refused_in_a_sentence(name: str) -> None
 
 
 REPAIRED = {  # and talkie, whose head is a bare array
-    "gemma2": "graph", "gemma3n": "graph", "gpt_bigcode": "graph", "longcat_flash_ngram": "graph",
-    "plamo3": "graph", "recurrent_gemma": "unpadded", "talkie": "graph",
-}  # fmt: skip
+    "gemma2": "graph",
+    "gemma3n": "graph",
+    "gpt_bigcode": "graph",
+    "longcat_flash_ngram": "graph",
+    "plamo3": "graph",
+    "recurrent_gemma": "unpadded",
+    "talkie": "graph",
+}
 
 
 @pytest.mark.parametrize(("name", "decoding"), REPAIRED.items())
@@ -87,9 +92,7 @@ def test_an_adapter_of_afm7_is_opened_again_and_switched_off(tmp_path: Path) -> 
     move_weights(policy, 0.1)
     after = policy.model(ids)
     policy.save_adapter(tmp_path / "adapter")
-    opened = load_policy(
-        ModelConfig(path=str(folder), adapter=str(tmp_path / "adapter")), seed=0
-    )  # fmt: skip
+    opened = load_policy(ModelConfig(path=str(folder), adapter=str(tmp_path / "adapter")), seed=0)
     assert not agrees(after, before, 1e-2)
     assert agrees(opened.model(ids), after, 1e-6)
     with policy.as_reference():

@@ -22,8 +22,10 @@ from tests.engine.policy.test_families import EXPERTS
 from tests.engine.tiny import tiny_config, write_model
 
 MODELS: dict[str, dict[str, Any]] = {
-    "llama": {}, "experts": EXPERTS, "untied": {"tie_word_embeddings": False},
-}  # fmt: skip
+    "llama": {},
+    "experts": EXPERTS,
+    "untied": {"tie_word_embeddings": False},
+}
 
 
 def only_config(folder: Path) -> Path:
@@ -56,9 +58,14 @@ def test_a_described_model_is_quantised_as_the_loaded_one(quantized: str, tmp_pa
     assert_equal_sizes(tmp_path / "model", quantized=quantized)
 
 
-@pytest.mark.parametrize("changes", [
-    {"torch_dtype": "bfloat16"}, {"dtype": "bfloat16"}, {"text_config": {"dtype": "bfloat16"}},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"torch_dtype": "bfloat16"},
+        {"dtype": "bfloat16"},
+        {"text_config": {"dtype": "bfloat16"}},
+    ],
+)
 def test_on_a_gpu_the_format_is_the_stored_one(
     changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -247,8 +247,11 @@ class PagePanel(TablePanel):
         line: Line = []
         for page in self.pages:
             if page == self.view.page:
-                line += [("▌", palette.accent), (page, style(palette.headline, bold=True)),
-                         ("▐", palette.accent)]  # fmt: skip
+                line += [
+                    ("▌", palette.accent),
+                    (page, style(palette.headline, bold=True)),
+                    ("▐", palette.accent),
+                ]
             else:
                 line.append((f" {page} ", palette.label))
         return [*line, ("  [ ] page", palette.label)]
@@ -284,8 +287,9 @@ class CardPanel(ViewPanel):
         lines: list[Line] = [[] for _ in range(max(0, (height - 11) // 2))]
         lines += [[(left + "No runs to compare yet.", style(palette.headline, bold=True))], []]
         for key, name, hint in self._offers():
-            lines.append([(f"{left}  {key}  ", style(palette.accent, bold=True)),
-                          (name, palette.text)])  # fmt: skip
+            lines.append(
+                [(f"{left}  {key}  ", style(palette.accent, bold=True)), (name, palette.text)]
+            )
             lines.append([(f"{left}     {hint}", palette.label)])
         return lines
 

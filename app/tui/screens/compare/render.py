@@ -153,8 +153,10 @@ def legend_lines(view: View, width: int, palette: Palette, now: float) -> list[L
     """One row per run: its standing in the verdict, and the chosen metric's values."""
     label = raw_label(view.metric)
     found = legend_columns(view, palette)
-    needed = [max(cell_len(title), *(cell_len(text) for text, _ in cells)) + 1
-              for title, _, cells in found]  # fmt: skip
+    needed = [
+        max(cell_len(title), *(cell_len(text) for text, _ in cells)) + 1
+        for title, _, cells in found
+    ]
     steady = [max(size, minimum) for size, (_, minimum, _) in zip(needed, found, strict=True)]
     longest = max(cell_len(label), *(cell_len(view.name(run)) for run in view.runs))
     sizes = steady if width - 5 - sum(steady) >= longest else needed
@@ -167,8 +169,10 @@ def legend_lines(view: View, width: int, palette: Palette, now: float) -> list[L
     name = space + NAME_WIDTH
     titles = "".join(pad(cells[0][0], size - 1, ">") + " " for size, cells in columns)
     free = cell_len(titles) - cell_len(titles.lstrip())  # before the first title
-    head: Line = [(" " * 5 + pad(label, name + max(0, free - 1)), palette.label),
-                  (titles[max(0, free - 1) :], palette.label)]  # fmt: skip
+    head: Line = [
+        (" " * 5 + pad(label, name + max(0, free - 1)), palette.label),
+        (titles[max(0, free - 1) :], palette.label),
+    ]
     lines = [legend_name(view, run, name, palette, now) for run in view.runs]
     for index, (run, line) in enumerate(zip(view.runs, lines, strict=True), 1):
         background = palette.cursor if run is view.chosen else palette.paper

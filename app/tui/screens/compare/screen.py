@@ -233,8 +233,14 @@ class CompareScreen(ChartScreen):
         if view.loaded and not (view.refs or view.newest):
             self.notify("There are no runs yet; 2 starts one.")
             return
-        picker = Picker("runs to compare", self._items, verb="compare", marks=view.refs,
-                        cursor=self.snapshot.head.id, adds=True)  # fmt: skip
+        picker = Picker(
+            "runs to compare",
+            self._items,
+            verb="compare",
+            marks=view.refs,
+            cursor=self.snapshot.head.id,
+            adds=True,
+        )
         self.app.push_screen(
             picker, lambda result: self.compare(result.marks) if result is not None else None
         )

@@ -137,9 +137,10 @@ def entry_lines(
     """Dim labels and their texts, each wrapped to at most `most` lines; no line for no text."""
     return [
         line
-        for label, text in entries if text
+        for label, text in entries
+        if text
         for line in paragraph(text, width, most, palette.text, (f"{label:<{LABEL}}", palette.label))
-    ]  # fmt: skip
+    ]
 
 
 def problem_lines(error: str, width: int, palette: Palette, most: int = 20) -> list[Line]:
@@ -311,8 +312,9 @@ def is_unread(view: View, field: FormField) -> bool:
     section, _, leaf = field.path.partition(".")
     read = view.form.settings_read
     # beta switches the anchor on
-    return bool(read) and section == "algorithm" and leaf not in {*read, "recipe", "beta",
-                                                                  "options"}  # fmt: skip
+    return (
+        bool(read) and section == "algorithm" and leaf not in {*read, "recipe", "beta", "options"}
+    )
 
 
 def allowed(info: Setting) -> str:
@@ -349,13 +351,15 @@ def _entries(view: View, field: FormField) -> list[tuple[str, str]]:
         ("allowed", allowed(info)),
         ("default", no_value(path) if info.default is None else as_text(info.default) or "nothing"),
         ("sweep", f"{sweep}: a run for each" if can_sweep(info) else ""),
-        ("was", f"{start} in {origin.kind} {origin.name}{resets}"
-                if start not in ("", recipe) else ""),
+        (
+            "was",
+            f"{start} in {origin.kind} {origin.name}{resets}" if start not in ("", recipe) else "",
+        ),
         ("recipe", f"{recipe}{resets}" if start == recipe != "" else recipe),
         *_recipe_entries(view, path),
         ("here", auto_text(on_gpu=uses_gpu()) if path == "model.dtype" else ""),
         ("suggested", "from the preset or parent and what is changed" if path == "name" else ""),
-    ]  # fmt: skip
+    ]
 
 
 def _offered(view: View, field: FormField) -> list[tuple[str, str]]:
@@ -363,8 +367,11 @@ def _offered(view: View, field: FormField) -> list[tuple[str, str]]:
     entries = []
     if field.path == "rewards.functions":
         files = dict.fromkeys(part.rpartition(":")[0] or part for part in field.text.split(","))
-        entries = [("offers", f"{file}: {', '.join(functions)}") for file in files
-                   if file.endswith(".py") and (functions := functions_in(file))]  # fmt: skip
+        entries = [
+            ("offers", f"{file}: {', '.join(functions)}")
+            for file in files
+            if file.endswith(".py") and (functions := functions_in(file))
+        ]
     if view.editing:
         entries.append(("→ completes", ", ".join(completions(field.path, field.text))))
     return entries
@@ -540,10 +547,15 @@ def recipe_lines(view: View, width: int, palette: Palette) -> list[Line]:
         mark = "● " if changed & {answer.question, *answer.settings} else "  "
         asks = answer.asks if cell_len(answer.choice + answer.asks) < width - 12 else ""
         space = width - 11 - cell_len(answer.choice + asks)
-        lines.append([(mark, style(palette.accent, bold=True)),
-                      (f"{answer.question:<8} ", style(palette.headline, bold=True)),
-                      (answer.choice, palette.accent),
-                      (" " * max(1, space), None), (asks, palette.label)])  # fmt: skip
+        lines.append(
+            [
+                (mark, style(palette.accent, bold=True)),
+                (f"{answer.question:<8} ", style(palette.headline, bold=True)),
+                (answer.choice, palette.accent),
+                (" " * max(1, space), None),
+                (asks, palette.label),
+            ]
+        )
         lines += paragraph(answer.text, width, 3, palette.text, indent)
     lines.append([])
     for text in formula(form.recipe):
@@ -574,9 +586,14 @@ def prompt_lines(view: View, width: int, palette: Palette) -> list[Line]:
         count = "" if example["tokens"] is None else f" · {example['tokens']} tokens"
         head = clip(f" {index + 1} of 3 · {example['key']}{count} ", width - 4)
         rule = "─" * max(0, width - cell_len(head) - 2)
-        lines += [[], [("▸─" if selected else "──", palette.guide),
-                       (head, style(palette.headline, bold=selected)),
-                       (rule, palette.guide)]]  # fmt: skip
+        lines += [
+            [],
+            [
+                ("▸─" if selected else "──", palette.guide),
+                (head, style(palette.headline, bold=selected)),
+                (rule, palette.guide),
+            ],
+        ]
         lines += prompt_text(example["text"], width, palette)
         for name, colour in (("target", palette.good), ("columns", palette.label)):
             if text := example[name]:
@@ -717,16 +734,21 @@ def _signal_table(probe: Mapping[str, Any], width: int, palette: Palette) -> lis
     heads = (pad(f"{letter} {table['temperature']:g}", column) for table in tables)
     lines: list[Line] = paragraph(text, width, 2, label)
     lines.append([("group ", label), *((head, label) for head in heads)])
-    rows = {(row["group_size"], table["temperature"]): row
-            for table in tables for row in table["group_sizes"]}  # fmt: skip
+    rows = {
+        (row["group_size"], table["temperature"]): row
+        for table in tables
+        for row in table["group_sizes"]
+    }
     for group_size in sorted({group_size for group_size, _ in rows}):
         line: Line = [(f"{group_size:>4}  ", palette.text)]
         for temperature in (table["temperature"] for table in tables):
             row = rows.get((group_size, temperature))
             chosen = probe["best"] == {"group_size": group_size, "temperature": temperature}
-            line += _signal_cell(row, chosen, probe, column, palette) if row else [
-                (" " * column, label)
-            ]  # fmt: skip
+            line += (
+                _signal_cell(row, chosen, probe, column, palette)
+                if row
+                else [(" " * column, label)]
+            )
         lines.append(line)
     return lines
 
@@ -738,8 +760,10 @@ def _signal_cell(
     ends = dict.fromkeys(f"{100 * row[end]:.0f}" for end in ("low", "high"))
     text = f"{'–'.join(ends):<7}" if column >= CELL else ""
     text += seconds(row["seconds"]).replace(" min", "m").replace(" ", "")
-    return [(f"{'▸' if chosen else ' '}{share(row['share']):>4} ", style(colour, bold=chosen)),
-            (pad(text, column - 6), palette.label)]  # fmt: skip
+    return [
+        (f"{'▸' if chosen else ' '}{share(row['share']):>4} ", style(colour, bold=chosen)),
+        (pad(text, column - 6), palette.label),
+    ]
 
 
 def _pass_rates(table: Mapping[str, Any], width: int, palette: Palette) -> list[Line]:
@@ -793,9 +817,13 @@ def diff_lines(view: View, width: int, palette: Palette) -> list[Line]:
         for path, start in rows.items():
             label = path if cell_len(path) <= NAME_CELLS else path.rpartition(".")[2]
             value = clip(form.fields[path].text or "by the recipe", width // 2)
-            lines.append([(pad(label, NAME_CELLS) + " ", palette.text),
-                          (value, style(palette.headline, bold=True)),
-                          (f" ← {start}", palette.label)])  # fmt: skip
+            lines.append(
+                [
+                    (pad(label, NAME_CELLS) + " ", palette.text),
+                    (value, style(palette.headline, bold=True)),
+                    (f" ← {start}", palette.label),
+                ]
+            )
     return lines[1:]
 
 
@@ -803,8 +831,10 @@ def play_lines(view: View, width: int, palette: Palette) -> list[Line]:
     """The dialogue so far."""
     colours = {"answer": palette.headline, "hint": palette.label, "error": palette.bad}
     marks = {"answer": "▸ ", "error": "✗ "}
-    hint = ("You answer in the model's place and see what the environment replies: the quickest "
-            "way to find out that it is wrong. `grpo-tui tasks test` does the same.")  # fmt: skip
+    hint = (
+        "You answer in the model's place and see what the environment replies: the quickest "
+        "way to find out that it is wrong. `grpo-tui tasks test` does the same."
+    )
     lines: list[Line] = []
     for role, text in view.episode.lines or (("hint", hint),):
         colour = colours.get(role, palette.text)
@@ -827,21 +857,43 @@ class Page(NamedTuple):
 
 PAGE: Final[Mapping[str, Page]] = {
     "cost": Page("cost", "What a step and the run will cost", cost_lines),
-    "recipe": Page("recipe", "The six choices of the recipe", recipe_lines, f"setting:{RECIPE}",
-                   "choose recipe…"),
-    "prompts": Page("prompts", "Three prompts as the model will see them", prompt_lines,
-                    "setting:task.name"),
-    "try": Page("try rewards", "Try the reward functions on an answer that you type", score_lines,
-                "setting:rewards.functions", "edit the answer"),
-    "probe": Page("probe", "Try the model on prompts: pass rates, and which group size has a "
-                  "signal", probe_lines, "setting:rollout.group_size"),
-    "yaml": Page("YAML", "The same settings as YAML; edits there are applied", yaml_lines,
-                 enter="edit"),
-    "diff": Page("diff", "What differs from the recipe, and from the preset or the parent run",
-                 diff_lines),
-    "play": Page("play", "Play an episode of the task's environment in the model's place",
-                 play_lines, "setting:task.environment", "edit the reply"),
-}  # fmt: skip
+    "recipe": Page(
+        "recipe",
+        "The six choices of the recipe",
+        recipe_lines,
+        f"setting:{RECIPE}",
+        "choose recipe…",
+    ),
+    "prompts": Page(
+        "prompts", "Three prompts as the model will see them", prompt_lines, "setting:task.name"
+    ),
+    "try": Page(
+        "try rewards",
+        "Try the reward functions on an answer that you type",
+        score_lines,
+        "setting:rewards.functions",
+        "edit the answer",
+    ),
+    "probe": Page(
+        "probe",
+        "Try the model on prompts: pass rates, and which group size has a signal",
+        probe_lines,
+        "setting:rollout.group_size",
+    ),
+    "yaml": Page(
+        "YAML", "The same settings as YAML; edits there are applied", yaml_lines, enter="edit"
+    ),
+    "diff": Page(
+        "diff", "What differs from the recipe, and from the preset or the parent run", diff_lines
+    ),
+    "play": Page(
+        "play",
+        "Play an episode of the task's environment in the model's place",
+        play_lines,
+        "setting:task.environment",
+        "edit the reply",
+    ),
+}
 
 
 def strip_line(view: View, width: int, palette: Palette) -> Line:
@@ -930,8 +982,9 @@ def start_picker(view: View) -> Picker:
             chosen = preset(value.partition(":")[2])
             body = [line for line in chosen.text.splitlines() if not line.startswith("#")]
             lines = [*paragraph(chosen.about, width, 6, palette.text), []]
-            return lines + [part for line in body
-                            for part in paragraph(line, width, 2, palette.label)]  # fmt: skip
+            return lines + [
+                part for line in body for part in paragraph(line, width, 2, palette.label)
+            ]
         run = runs[value]
         state = f"{run.status}, step {run.step} of {run.total_steps}"
         entries = (("id", run.id), ("state", state), ("model", run.model), ("task", run.task),
@@ -950,8 +1003,10 @@ def checkpoint_picker(saved: Sequence[CheckpointView]) -> Picker:
     items = [Item("none", ("the model as it was", "untrained, or as the parent began"))]
     for checkpoint in reversed([checkpoint for checkpoint in saved if checkpoint.exists]):
         label = f"step {checkpoint.step}{' · best' if checkpoint.best else ''}"
-        for value, text in (("weights", "with a new optimiser"),
-                            ("both", "with its optimiser's state")):  # fmt: skip
+        for value, text in (
+            ("weights", "with a new optimiser"),
+            ("both", "with its optimiser's state"),
+        ):
             items.append(Item(f"{value}:{checkpoint.path}", (label, text)))
     hint = "The run keeps its own copy; its KL penalty is towards these weights."
     return Picker("begin with", items, hint=hint)

@@ -73,8 +73,11 @@ FIRST_PRESET = "starter"
 ANSWER_LINES = 5
 YAML_LINES = 3  # below the text
 ENTRIES = {"try": "#answer", "yaml": "#text", "play": "#reply"}  # the fields of the pages
-EPISODE_HINTS = {"nobody": "⏎ begins an episode", "person": "your answer; \\n is a line break",
-                 "environment": "the environment replies…"}  # fmt: skip
+EPISODE_HINTS = {
+    "nobody": "⏎ begins an episode",
+    "person": "your answer; \\n is a line break",
+    "environment": "the environment replies…",
+}
 
 
 # -- panels ---------------------------------------------------------------------------------
@@ -668,15 +671,24 @@ class NewRunScreen(WorkbenchScreen):
             return
         cleared, before = self.view.form.with_recipe(text), self.view.form.fields
         names = [
-            setting.partition(".")[2] for setting, row in cleared.fields.items()
+            setting.partition(".")[2]
+            for setting, row in cleared.fields.items()
             if setting != RECIPE and row.text != before[setting].text
-        ]  # fmt: skip
-        question = Choice(f"recipe {text}", " ".join(refused), [
-            (cleared, "c", f"use {text} as it is", f"resets {', '.join(names)}"),
-            (form, "k", "use it and fix the conflicts by hand",
-             "nothing can be launched until then"),
-            (None, "n", "cancel", ""),
-        ])  # fmt: skip
+        ]
+        question = Choice(
+            f"recipe {text}",
+            " ".join(refused),
+            [
+                (cleared, "c", f"use {text} as it is", f"resets {', '.join(names)}"),
+                (
+                    form,
+                    "k",
+                    "use it and fix the conflicts by hand",
+                    "nothing can be launched until then",
+                ),
+                (None, "n", "cancel", ""),
+            ],
+        )
         self.app.push_screen(question, self._change_to)
 
     def _change_to(self, form: RunForm | None) -> None:
@@ -852,8 +864,9 @@ class NewRunScreen(WorkbenchScreen):
         if answer and config is None:
             scores = {"problem": "Fix the errors first; see the settings marked ✗."}
         elif answer and config is not None:
-            scores = await self._request("score", config, example=self.view.example,
-                                         completion=answer)  # fmt: skip
+            scores = await self._request(
+                "score", config, example=self.view.example, completion=answer
+            )
         self.view = replace(self.view, scores=scores)
 
     @on(Input.Submitted, "#reply")
@@ -968,9 +981,14 @@ class NewRunScreen(WorkbenchScreen):
         from grpo_engine.config.parse import write_yaml
 
         if path.exists():
-            question = Choice[str]("save as", f"{path} exists already.",
-                                   [("", "n", "cancel", ""),  # a second ⏎ overwrites nothing
-                                    ("over", "o", "overwrite it", "")])  # fmt: skip
+            question = Choice[str](
+                "save as",
+                f"{path} exists already.",
+                [
+                    ("", "n", "cancel", ""),  # a second ⏎ overwrites nothing
+                    ("over", "o", "overwrite it", ""),
+                ],
+            )
             if not await self.app.push_screen_wait(question):
                 return
         command = f"grpo-tui train {path.name}"

@@ -77,12 +77,14 @@ def group_lines(view: View, width: int, palette: Palette) -> list[Line]:
         line: Line = [
             (f"{group.index + 1:>2}", palette.label),
             ("▸" if selected else " ", palette.focus),
-            (pad(last_question(group.prompt_text), max(1, width - 15)),
-             palette.headline if selected else palette.text),
+            (
+                pad(last_question(group.prompt_text), max(1, width - 15)),
+                palette.headline if selected else palette.text,
+            ),
             (pad(narrow(group.reward_mean, 4), 5, ">"), palette.text),
             (pad(narrow(second, 4), 5, ">"), palette.label),
             (" =" if group.no_signal or group.reward_std == 0 else "  ", palette.label),
-        ]  # fmt: skip
+        ]
         lines.append(list_row(line, width, palette, selected=selected))
     return lines
 
@@ -448,8 +450,10 @@ def probability_line(answer: Answer, token: int, width: int, palette: Palette) -
     for digits, gap in ((3, "  "), (3, " "), (2, " "), (1, " ")):
         line = [(f"{'prob.':<{LABEL}}" if gap == "  " else "prob. ", palette.label)]
         for index, (name, value) in enumerate(logprobs):
-            line += [(f"{gap * (index > 0)}{name} ", palette.label),
-                     (probability(value, digits), palette.headline)]  # fmt: skip
+            line += [
+                (f"{gap * (index > 0)}{name} ", palette.label),
+                (probability(value, digits), palette.headline),
+            ]
         if cells(line) <= width:
             break
     return line
@@ -524,8 +528,11 @@ def heat_notes(view: View, changes: bool) -> list[str]:
     shade, number = HEAT_NAMES[view.mode], HEAT_MODES.index(view.mode) + 1
     none = "" if view.shades(view.answer_at) else "no "
     here = " here" if none else ""
-    texts = [] if changes else [f"heat {number}/{len(HEAT_MODES)}: {none}{shade}{here}",
-                                f"{none}{shade}"]  # fmt: skip
+    texts = (
+        []
+        if changes
+        else [f"heat {number}/{len(HEAT_MODES)}: {none}{shade}{here}", f"{none}{shade}"]
+    )
     if view.highlight is None:
         return texts
     value = "" if view.measure == "clipped" else f" {short(view.highlight.value, 3)},"
@@ -579,8 +586,11 @@ def function_lines(
         colour = palette.of_series("reward") if (reward.value or 0) >= 0 else palette.bad
         name = pad(reward.name, max(6, min(longest, width - wide - 7)))
         value = "n/a" if reward.value is None else short(reward.value)
-        line: Line = [(f"{name} ", palette.label), ("█" * full, colour),
-                      ("░" * (wide - full), palette.guide)]  # fmt: skip
+        line: Line = [
+            (f"{name} ", palette.label),
+            ("█" * full, colour),
+            ("░" * (wide - full), palette.guide),
+        ]
         line.append((pad(value, max(4, width - cells(line)), ">"), palette.text))
         lines.append(line)
         if reward.weight != 1:

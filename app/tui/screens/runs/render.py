@@ -397,8 +397,7 @@ def _chart(series: MetricSeries, last: float, width: int, palette: Palette) -> l
                   range_colour=None if curve.sparse else palette.raw)  # fmt: skip
     scale = axis_of(series.key, [trace], CHART_HEIGHT)
     last_value = with_unit(curve.value, metric.unit)  # where the line ends
-    title: Line = [(f"{metric.label} ", palette.label),
-                   (last_value, palette.headline)]  # fmt: skip
+    title: Line = [(f"{metric.label} ", palette.label), (last_value, palette.headline)]
     if not curve.sparse:  # the table has the last step's value
         left = width - cell_len(metric.label + last_value) - 1
         title.append((clip(" smoothed", left), palette.label))

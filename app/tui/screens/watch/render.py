@@ -136,13 +136,22 @@ def function_lines(
         room = width - 3 - right - cell_len(mark)
         # all curves begin below each other
         curve = sparkline(list(series.average), room - left - 2, low, high) if curves else ""
-        named: Line = [(clip_middle(name, room - cell_len(times[i])), palette.text),
-                       (times[i], palette.label)]  # fmt: skip
+        named: Line = [
+            (clip_middle(name, room - cell_len(times[i])), palette.text),
+            (times[i], palette.label),
+        ]
         gap = " " * (room - cells(named) - len(curve))
         value_style = style(palette.headline if name == mover else palette.text)
-        lines.append([(" ━ ", colour), *named, (gap, None), (curve, colour),
-                      (ends[i].rjust(right), value_style),
-                      (mark, palette.accent)])  # fmt: skip
+        lines.append(
+            [
+                (" ━ ", colour),
+                *named,
+                (gap, None),
+                (curve, colour),
+                (ends[i].rjust(right), value_style),
+                (mark, palette.accent),
+            ]
+        )
     return lines
 
 
@@ -313,8 +322,10 @@ def group_line(
 ) -> Line:  # fmt: skip
     """One prompt: number, the pushes of its answers or why there are none, the mean reward."""
     bright = style(palette.headline if focused else palette.text, bold=focused)
-    spans: Line = [(f"{group.index + 1:>{number - 2}}", bright),
-                   ("▸ " if focused else "  ", palette.accent)]  # fmt: skip
+    spans: Line = [
+        (f"{group.index + 1:>{number - 2}}", bright),
+        ("▸ " if focused else "  ", palette.accent),
+    ]
     reason, size = "" if explained else no_push_reason(group), cell * len(group.rollouts)
     if reason and cell_len(reason) + 2 <= size:
         spans += _marked(f"= {reason}".ljust(size), cell, marked, style(palette.label), palette)
@@ -375,8 +386,11 @@ def signal_line(snapshot: Snapshot, width: int, palette: Palette) -> Line:
     number = share(now) if now is not None else "–"
     space = max(1, width - 10 - len(number))
     curve = sparkline(values[-space:], space, 0.0, 1.0)
-    return [(" signal ", palette.label), (curve, style(palette.of_series("kl"))),
-            (f" {number}", palette.text)]  # fmt: skip
+    return [
+        (" signal ", palette.label),
+        (curve, style(palette.of_series("kl"))),
+        (f" {number}", palette.text),
+    ]
 
 
 def prompt_of(group: StepGroup, width: int, focused: bool, palette: Palette) -> Line:
@@ -587,9 +601,11 @@ def _usual_step(spent: dict[str, float], space: int, palette: Palette) -> Line:
         spans: Line = []
         for name, took in spent.items():
             slow = name == slowest
-            spans += [(f"  {name} ", style(palette.headline if slow else palette.text, bold=slow)),
-                      (seconds(took), palette.label),
-                      (" ◂ slowest" if slow else "", palette.accent)]  # fmt: skip
+            spans += [
+                (f"  {name} ", style(palette.headline if slow else palette.text, bold=slow)),
+                (seconds(took), palette.label),
+                (" ◂ slowest" if slow else "", palette.accent),
+            ]
         folded = spent.keys() - {"other", slowest}
         if not folded or cells(spans) <= space:
             return spans

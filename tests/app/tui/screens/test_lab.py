@@ -312,8 +312,12 @@ async def test_what_stored_numbers_cannot_tell_is_refused_and_a_clone_can_train_
                           "full_stop", "1", "enter")  # fmt: skip
         await computed(app, pilot)
         await pilot.press("c")
-        await until(app, lambda: isinstance(app.screen, NewRunScreen)
-                    and app.screen.view.form.origin.kind == "clone")  # fmt: skip
+        await until(
+            app,
+            lambda: (
+                isinstance(app.screen, NewRunScreen) and app.screen.view.form.origin.kind == "clone"
+            ),
+        )
         screen = app.screen
         assert isinstance(screen, NewRunScreen)
         algorithm = screen.view.form.build().algorithm

@@ -324,8 +324,13 @@ async def test_a_deleted_run_is_no_longer_on_watch_nor_on_rollouts(tmp_path: Pat
 async def test_long_settings_of_runs_of_no_sweep_have_no_columns(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     record(path, run_events(steps=1), name="otter")
-    record(path, run_events(steps=1), name="heron", seed=3,
-           rewards={"functions": ["format"], "weights": [1.0]})  # fmt: skip
+    record(
+        path,
+        run_events(steps=1),
+        name="heron",
+        seed=3,
+        rewards={"functions": ["format"], "weights": [1.0]},
+    )
     app = workbench(path)
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await ready(app, pilot)

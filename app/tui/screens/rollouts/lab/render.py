@@ -61,8 +61,10 @@ def table_lines(view: LabView, width: int, palette: Palette) -> list[Line]:
     before = _measures(view, view.base)
     for index, variant in enumerate((view.base, *view.variants)):
         name = name_of(variant, view.base) if index else "the run"
-        line: Line = [("● " if index else "○ ", style(colour_of(index, palette))),
-                      (pad(name, name_width - 2), palette.text)]  # fmt: skip
+        line: Line = [
+            ("● " if index else "○ ", style(colour_of(index, palette))),
+            (pad(name, name_width - 2), palette.text),
+        ]
         for value, old in zip(_measures(view, variant), before, strict=True):
             differs = value not in (old, "…")
             look = style(palette.accent if differs else palette.text, bold=differs)
@@ -183,8 +185,11 @@ def _before_after(
         line: Line = [(name, palette.text)]
         for (before, after), (left, right) in zip(pairs, widths, strict=True):
             look = style(palette.accent, bold=True) if before != after else palette.label
-            line += [(pad(before, left, ">"), palette.text), (" → ", palette.label),
-                     (pad(after, right), look)]  # fmt: skip
+            line += [
+                (pad(before, left, ">"), palette.text),
+                (" → ", palette.label),
+                (pad(after, right), look),
+            ]
         lines.append(list_row(line, width, palette, selected=index == selected))
     more = len(rows) - len(indices)
     return [*lines, [(f"… and {more} more {noun} (↑↓)", palette.label)]] if more else lines
