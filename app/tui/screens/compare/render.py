@@ -152,17 +152,17 @@ Cell = tuple[str, int]  # a text and its colour
 def legend_lines(view: View, width: int, palette: Palette, now: float) -> list[Line]:
     """One row per run: its standing in the verdict, and the chosen metric's values."""
     label = raw_label(view.metric)
-    found = legend_columns(view, palette)
+    described = legend_columns(view, palette)
     needed = [
         max(cell_len(title), *(cell_len(text) for text, _ in cells)) + 1
-        for title, _, cells in found
+        for title, _, cells in described
     ]
-    steady = [max(size, minimum) for size, (_, minimum, _) in zip(needed, found, strict=True)]
+    steady = [max(size, minimum) for size, (_, minimum, _) in zip(needed, described, strict=True)]
     longest = max(cell_len(label), *(cell_len(view.name(run)) for run in view.runs))
     sizes = steady if width - 5 - sum(steady) >= longest else needed
     space = width - 5 - NAME_WIDTH
     columns = []
-    for size, (title, _, cells) in zip(sizes, found, strict=True):
+    for size, (title, _, cells) in zip(sizes, described, strict=True):
         if size <= space:
             columns.append((size, [(title, palette.label), *cells]))
             space -= size

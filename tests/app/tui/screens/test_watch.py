@@ -582,11 +582,7 @@ def test_the_signal_of_a_step_without_scores_is_not_that_of_the_step_before() ->
 
 
 async def test_steps_back_add_up_while_one_is_being_read(tmp_path: Path) -> None:
-    path = tmp_path / "runs.db"
-    record(path, run_events(steps=6), name="otter")
-    feed = StoreFeed(path, "otter")
-    assert feed.caught_up.wait(PATIENCE)
-    app = Workbench(path, feed=feed, mode="watch")
+    app = watched(tmp_path, steps=6)
     async with app.run_test(size=(120, 40)) as pilot:
         screen = app.screen
         assert isinstance(screen, WatchScreen)
@@ -603,12 +599,17 @@ async def test_steps_back_add_up_while_one_is_being_read(tmp_path: Path) -> None
         assert screen.past is None
 
 
-async def test_an_answer_of_an_earlier_step_opens_on_rollouts(tmp_path: Path) -> None:
+def watched(tmp_path: Path, steps: int) -> Workbench:
+    """The workbench on Watch, on a run that has ended."""
     path = tmp_path / "runs.db"
-    record(path, run_events(steps=6), name="otter")
+    record(path, run_events(steps=steps), name="otter")
     feed = StoreFeed(path, "otter")
     assert feed.caught_up.wait(PATIENCE)
-    app = Workbench(path, feed=feed, mode="watch")
+    return Workbench(path, feed=feed, mode="watch")
+
+
+async def test_an_answer_of_an_earlier_step_opens_on_rollouts(tmp_path: Path) -> None:
+    app = watched(tmp_path, steps=6)
     async with app.run_test(size=(120, 40)) as pilot:
         await until(app, lambda: app.screen.snapshot.step == 6)  # type: ignore[attr-defined]
         app.screen.query_one(Answers).focus()
@@ -626,11 +627,7 @@ async def test_an_answer_of_an_earlier_step_opens_on_rollouts(tmp_path: Path) ->
 
 
 async def test_metrics_are_offered_from_every_panel(tmp_path: Path) -> None:
-    path = tmp_path / "runs.db"
-    record(path, run_events(steps=2), name="otter")
-    feed = StoreFeed(path, "otter")
-    assert feed.caught_up.wait(PATIENCE)
-    app = Workbench(path, feed=feed, mode="watch")
+    app = watched(tmp_path, steps=2)
     async with app.run_test(size=(120, 40)) as pilot:
         await until(app, lambda: app.screen.snapshot.step == 2)  # type: ignore[attr-defined]
         app.screen.query_one(Groups).focus()
@@ -639,11 +636,7 @@ async def test_metrics_are_offered_from_every_panel(tmp_path: Path) -> None:
 
 
 async def test_rollouts_follow_to_the_earlier_step_once(tmp_path: Path) -> None:
-    path = tmp_path / "runs.db"
-    record(path, run_events(steps=6), name="otter")
-    feed = StoreFeed(path, "otter")
-    assert feed.caught_up.wait(PATIENCE)
-    app = Workbench(path, feed=feed, mode="watch")
+    app = watched(tmp_path, steps=6)
     async with app.run_test(size=(120, 40)) as pilot:
 
         def rollouts_at(step: int) -> bool:
