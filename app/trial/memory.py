@@ -17,7 +17,7 @@ class Estimates:
         self._examples, self._latest = examples, Latest()
 
     def estimate(self, config: RunConfig) -> dict[str, Any]:
-        """Return bytes by purpose, the limit, and whether layers are recomputed."""
+        """Return bytes by purpose, the limit, and how a step is split to fit in it."""
         from grpo_engine.setup import preflight
 
         policy = self.shapes(config)
@@ -31,7 +31,7 @@ class Estimates:
             return {"refused": str(error)}
         names = ("peak", "weights", "optimizer", "sampling", "update")
         return {
-            "limit": limit, "recomputed": plan.grad_checkpoint, "dtype": policy.dtype,
+            "limit": limit, "dtype": policy.dtype, **plan._asdict(),
             **{name: getattr(estimate, name) for name in names}, "refused": "",
         }  # fmt: skip
 

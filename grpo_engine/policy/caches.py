@@ -179,7 +179,7 @@ def prefix_caches(parts: Structure, probe: mx.array, tolerance: float) -> list[P
     padding, offsets and masks.
     """
     try:
-        empty = _empty_caches(parts.model)
+        empty = empty_caches(parts.model)
         if empty is None:
             return None
         length = probe.shape[1] // 2
@@ -197,7 +197,8 @@ def prefix_caches(parts: Structure, probe: mx.array, tolerance: float) -> list[P
         return None  # an unknown kind of model: its prompts run per row
 
 
-def _empty_caches(model: nn.Module) -> list[Prefix] | None:
+def empty_caches(model: nn.Module) -> list[Prefix] | None:
+    """An empty cache for each layer; None if a layer has one of another kind."""
     caches: list[Prefix] = []
     for cache in make_prompt_cache(model):
         if type(cache) is KVCache:

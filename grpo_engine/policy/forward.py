@@ -143,7 +143,7 @@ def _head_scores(
     # split: the gradient of a slice is as wide as all positions
     for hidden, targets in zip(mx.split(states, starts), mx.split(tokens, starts), strict=True):
         if chunks:  # sequentially, so that only one chunk's logits are in memory
-            hidden = mx.depends(hidden, chunks[-1].logprobs)
+            hidden = mx.depends(hidden, [array for array in chunks[-1] if array is not None])
         if not scoring.gradient:
             scores = constant_scores(parts.logits, hidden, targets, scoring)
         elif policy.head_is_trained:

@@ -1,8 +1,8 @@
 """Estimates the memory of a step before it runs, and plans passes that fit.
 
-Array sizes come from the model's widths. How many of each kind are alive at the peak was counted in
-MLX's graph of llama models of several shapes (LoRA, DoRA, full; prompts shared or not; layers kept
-or recomputed; float32 and bfloat16); estimates are within about 20 %.
+The arrays that layers keep are counted in the model's own graph (`activations.py`). How the pieces
+add up was measured with one operation at a time: on a CPU MLX runs up to ten ahead of the memory
+that they free. `benchmarks/plan.py` compares both.
 """
 
 import math
@@ -16,7 +16,7 @@ import mlx.core as mx
 
 from grpo_engine.cpu.passes import head_tokens
 from grpo_engine.cpu.rows import GROWTH as KERNEL_GROWTH
-from grpo_engine.policy.adapters import ADAPTED
+from grpo_engine.policy.activations import Activations, trace
 from grpo_engine.policy.attention import chunk_length
 from grpo_engine.policy.checkpointing import checkpoint_layers
 from grpo_engine.policy.load import number
@@ -24,18 +24,12 @@ from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.source import on_cpu
 from grpo_engine.policy.trees import flatten
 
-# Arrays that a layer keeps for its backward pass, per token: as wide as the hidden state (inputs of
-# norms and products, sums), as the queries (before and after attention), as the feed-forward (gate,
-# its activation, up, their product); DoRA's products before they are scaled; keys and values
-# of rows with their prompts; and for each head and pair of tokens the attention weight, if
-# attention is not in chunks.
-HIDDEN, QUERIES, INNER, DORA, KEYS, SCORES = 5, 2, 4.5, 1, 1, 1
-DIFFERENTIATED = 1  # layers with as many gradients: the one that the backward pass is in
-CHUNK_SCORES = 4  # arrays of the chunk of attention that the backward pass is in
-# With recomputed layers: hidden states between them, and keys and values, which each returns.
-BETWEEN, CACHES = 2, 1
+CHUNK_SCORES = 2  # arrays of the chunk of attention that the backward pass is in
+# With recomputed layers: as much as so many layers keep, the hidden states between all of them, and
+# of the keys and values a part.
+RECOMPUTED, CACHES = 1.5, 0.6
 GRADIENTS = 2  # copies of the trained weights: the accumulated gradient and the one being added
-LOGITS = 6  # arrays of a head chunk: logits, shifted, exponentials, probabilities, slope, product
+LOGITS = 4  # arrays of a head chunk: logits, exponentials, slope, product
 # While sampling: layers' arrays of the prefill, caches of prompts and of rows, logits of all rows.
 PREFILL, PROMPT_CACHES, ROW_CACHES, DRAWN = 0.5, 1, 1, 4
 GRAPH_GROWTH = 256  # positions by which mlx-lm's batch caches grow
@@ -115,7 +109,8 @@ class Tokens(NamedTuple):
 
     tokens: int
     keys: int
-    pairs: int  # whose scores each layer keeps
+    all_pairs: int
+    pairs: int  # whose scores MLX's attention keeps
     chunk: int = 0  # pairs of a chunk of attention, which keeps no scores
 
     @classmethod
@@ -124,13 +119,15 @@ class Tokens(NamedTuple):
         length = before + new
         chunk = chunk_length(rows, heads, length)
         pairs = rows * length * min(new, chunk)
-        return cls(rows * new, rows * length, *((pairs, 0) if new <= chunk else (0, pairs)))
+        kept = (pairs, 0) if new <= chunk else (0, pairs)
+        return cls(rows * new, rows * length, rows * length * new, *kept)
 
     def after(self, prompts: "Tokens") -> "Tokens":
         """With the prompts that come before."""
         return Tokens(
             self.tokens + prompts.tokens,
             self.keys + prompts.keys,
+            self.all_pairs + prompts.all_pairs,
             self.pairs + prompts.pairs,
             max(self.chunk, prompts.chunk),
         )
@@ -146,7 +143,6 @@ class Sizes:
     heads: int
     queries: int  # width of a token's queries in a layer
     kv_width: int  # and of its keys and values
-    adapted: float  # output width of adapted linear layers, mean over the model's layers
     vocabulary: int
     bytes: int  # per number
 
@@ -172,18 +168,9 @@ class Sizes:
             heads=heads,
             queries=heads * head,
             kv_width=2 * kv_heads * head,
-            adapted=_adapted_width(policy) / layers,
             vocabulary=policy.vocabulary,
             bytes=4 if policy.dtype == "float32" else 2,
         )
-
-    def layer_bytes(self, run: "Tokens", *, dora: bool = False) -> float:
-        """Bytes of one layer's arrays."""
-        width = HIDDEN * self.hidden + QUERIES * self.queries + INNER * self.inner
-        numbers = (
-            run.tokens * (width + DORA * self.adapted * dora) + KEYS * run.keys * self.kv_width
-        )
-        return (numbers + SCORES * run.pairs * self.heads) * self.bytes
 
     def pass_bytes(self, tokens: int, layers: int) -> int:
         """Bytes of compiled passes: what `layers` keep, and what both passes need in any layer."""
@@ -192,13 +179,28 @@ class Sizes:
         return 4 * tokens * (layers * saved + spare)
 
 
-def _adapted_width(policy: Policy) -> int:
-    """Total output width of all adapted layers."""
-    return sum(
-        int(module.lora_b.shape[-1])
-        for module in policy.model.modules()
-        if isinstance(module, ADAPTED) and "lora_b" in module
-    )
+def _activations(policy: Policy) -> Activations:
+    """What the graph of this policy keeps, traced once."""
+    if not policy.traced:
+        hidden = policy.parts.hidden if policy.parts else policy.model
+        policy.traced.append(trace(policy.module, hidden) or _usual(Sizes.of(policy)))
+    return policy.traced[0]
+
+
+def _usual(sizes: Sizes) -> Activations:
+    """What a llama of these sizes keeps."""
+    width = 5 * (sizes.hidden + sizes.inner) + 2 * sizes.queries + sizes.kv_width
+    heads = (sizes.heads,) * sizes.layers
+    return Activations(sizes.layers * width * sizes.bytes, 0, heads, sizes.layers * sizes.kv_width)
+
+
+def _kept(policy: Policy, sizes: Sizes, run: Tokens) -> float:
+    """Bytes that all layers keep for their backward pass."""
+    graph = _activations(policy)
+    trained = _trained_layers(policy, sizes.layers) / sizes.layers
+    scores = trained * sum(graph.heads) * run.pairs
+    copies = graph.keys * (run.keys - run.tokens)  # of the prompts' keys and values, for each row
+    return graph.token * run.tokens + graph.pair * run.all_pairs + (scores + copies) * sizes.bytes
 
 
 def estimate_memory(
@@ -248,9 +250,12 @@ def _sampling(
             arrays = flatten(policy.model.trainable_parameters())
             copies = _bytes({name: array for name, array in arrays.items() if array.ndim == 2})
     caches = (ROW_CACHES * rows * positions + PROMPT_CACHES * prompts * prompt_tokens) * token
-    prefill = sizes.layer_bytes(Tokens.of(sizes.heads, prompts, prompt_tokens))
+    run = Tokens.of(sizes.heads, prompts, prompt_tokens)
+    prefill: float = sizes.pass_bytes(run.tokens, 0)
+    if policy.kernels is None:
+        prefill = PREFILL * _kept(policy, sizes, run) / sizes.layers
     logits = DRAWN * max(rows, prompts) * sizes.vocabulary * 4
-    return int(copies + caches + PREFILL * prefill + logits)
+    return int(copies + caches + prefill + logits)
 
 
 def _run(policy: Policy, rows: int, prompts: int, prompt_tokens: int, new_tokens: int) -> Tokens:
@@ -267,19 +272,21 @@ def _update(
 ) -> int:
     """Bytes that a micro-batch keeps for its backward pass."""
     run = _run(policy, rows, prompts, prompt_tokens, new_tokens)
-    trained = _trained_layers(policy, sizes.layers)
     if policy.training_kernels is not None:
         logits = 4 * head_tokens(rows * new_tokens, sizes.vocabulary) * sizes.vocabulary
-        return sizes.pass_bytes(run.tokens, trained) + logits
-    layer = sizes.layer_bytes(run, dora=policy.config.tuning == "dora")
-    chunk = CHUNK_SCORES * run.chunk * sizes.heads * sizes.bytes
-    activations = (trained + DIFFERENTIATED) * layer + chunk
+        return sizes.pass_bytes(run.tokens, _trained_layers(policy, sizes.layers)) + logits
+    activations = _kept(policy, sizes, run)
     if policy.grad_checkpoint:
-        between = BETWEEN * run.tokens * sizes.hidden + CACHES * run.keys * sizes.kv_width
-        activations = (1 + DIFFERENTIATED) * layer + sizes.layers * between * sizes.bytes + chunk
-    scored = rows * new_tokens if policy.parts is not None else rows * (prompt_tokens + new_tokens)
-    positions = min(scored, policy.head_chunk)
-    return int(activations + LOGITS * positions * sizes.vocabulary * 4)
+        caches = CACHES * run.keys * _activations(policy).keys
+        between = run.tokens * sizes.hidden * sizes.layers + caches
+        activations *= RECOMPUTED / sizes.layers
+        activations += between * sizes.bytes
+    current = max(_activations(policy).heads, default=0) * sizes.bytes
+    current *= run.pairs + CHUNK_SCORES * run.chunk
+    positions = rows * (prompt_tokens + new_tokens)
+    if policy.parts is not None:
+        positions = min(rows * new_tokens, policy.head_chunk)
+    return int(activations + current + LOGITS * positions * sizes.vocabulary * 4)
 
 
 def _trained_layers(policy: Policy, layers: int) -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from grpo_engine.config.settings import ModelConfig
 from grpo_engine.cpu.kernels import Kernels
 from grpo_engine.errors import ModelError
 from grpo_engine.policy import adapters, lora
+from grpo_engine.policy.activations import Activations
 from grpo_engine.policy.caches import Prefix
 from grpo_engine.policy.structure import Structure
 from grpo_engine.policy.trees import flatten, nest
@@ -70,6 +71,7 @@ class Policy:
     kernels: Kernels | None = None  # None: MLX's graph computes everything
     batching: str | None = None  # the graph's kind of batch for decoding; set when first sampled
     reference: dict[str, mx.array] | None = None  # None: the base model, adapter off
+    traced: list[Activations] = field(default_factory=list)  # what its graph keeps; when first read
 
     @property
     def model(self) -> nn.Module:

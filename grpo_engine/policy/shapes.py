@@ -10,11 +10,13 @@ import mlx.nn as nn
 from mlx_lm.utils import _get_classes, get_total_parameters, load_config
 
 from grpo_engine.config.settings import ModelConfig
-from grpo_engine.policy import adapters
+from grpo_engine.policy import adapters, gated_delta
+from grpo_engine.policy.caches import empty_caches
 from grpo_engine.policy.load import context_length, main_dtype, number
 from grpo_engine.policy.policy import Policy, Trained
 from grpo_engine.policy.repairs import repair
 from grpo_engine.policy.source import check_config, dequantise, find_folder, opening, set_dtype
+from grpo_engine.policy.structure import structure
 from grpo_engine.policy.trees import flatten
 
 
@@ -41,7 +43,9 @@ def without_weights(
     vocabulary: int = 0,
 ) -> Policy:
     """The policy of a model whose arrays are lazy; a `vocabulary` if its settings name none."""
+    gated_delta.install()
     adapter = adapters.attach(model, config, seed)
+    parts = structure(model)
     trained = flatten(model.trainable_parameters()).values()
     return Policy(
         config=config,
@@ -56,8 +60,8 @@ def without_weights(
         trainable_parameters=sum(int(array.size) for array in trained),
         dtype=main_dtype(model),
         adapter=adapter,
-        parts=None,
-        prefix_caches=[],
+        parts=parts,
+        prefix_caches=empty_caches(model) if parts else None,
         head_is_trained=False,
         notes=tuple(notes),
     )

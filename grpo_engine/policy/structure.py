@@ -72,6 +72,14 @@ def _find_trunk(model: nn.Module) -> tuple[nn.Module, str]:
     raise LookupError("the model has no trunk that could be run without its head")
 
 
+def structure(model: nn.Module) -> Structure | None:
+    """Trunk and head, not yet compared with the model; None if it has no such parts."""
+    try:
+        return Structure(model)
+    except LookupError:
+        return None
+
+
 def split_model(
     model: nn.Module, probe: mx.array, expected: mx.array, tolerance: float
 ) -> Structure | None:

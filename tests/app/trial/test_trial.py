@@ -48,6 +48,8 @@ async def test_prompts_memory_and_rewards_are_tried_in_a_process_of_their_own(wo
         memory = await asked(trial, "memory", config)
         assert 0 < memory["weights"] < memory["peak"] < memory["limit"]
         assert memory["dtype"] == "float32"
+        # 2 prompts x 4 answers, and optimizer.micro_rows 4
+        assert (memory["max_rows"], memory["micro_rows"]) == (8, 4)
 
         score = await asked(trial, "score", config, example=0, completion="abc123")
         assert [row["name"] for row in score["rows"]] == ["letters", "accuracy"]

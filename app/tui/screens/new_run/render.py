@@ -507,8 +507,10 @@ def memory_lines(view: View, width: int, palette: Palette) -> list[Line]:
     names = ("weights", "optimizer", "sampling", "update")
     weights, optimizer, sampling, update = (f"{n} {short(memory[n] / per)}" for n in names)
     text = f"{weights}, {optimizer}, {sampling} or {update} {unit}, in {memory['dtype']}"
-    text += ", layers recomputed" if memory.get("recomputed") else ""
-    return [line, *entry_lines([("", text)], width, palette)]
+    layers = "recomputed" if memory["grad_checkpoint"] else "kept"
+    at_a_time = f"{memory['max_rows']:,} answers sampled at a time, {memory['micro_rows']:,}"
+    rows = f"{at_a_time} per backward pass, layers {layers}"
+    return [line, *entry_lines([("", text), ("", rows)], width, palette)]
 
 
 def cost_summary(view: View) -> str:

@@ -1,0 +1,80 @@
+"""The memory of a backward pass follows from the model's graph, without its weights."""
+
+import gc
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+
+from benchmarks.models import tiny_config
+from benchmarks.plan import measured, planned, settings, write_random
+from grpo_engine.config.settings import ModelConfig
+from grpo_engine.policy.forward import _head_scores
+from grpo_engine.policy.head import Scoring
+from grpo_engine.policy.load import load_policy
+from grpo_engine.policy.shapes import describe
+from grpo_engine.setup.preflight import Lengths
+from tests.engine.tiny import write_model
+
+LENGTHS = Lengths(16, 64)
+
+
+@pytest.fixture
+def in_turn() -> Iterator[None]:
+    """One operation at a time, so that a peak is of arrays that are in use."""
+    limit = mx.set_memory_limit(1)
+    yield
+    mx.set_memory_limit(limit)
+
+
+@pytest.mark.parametrize("name", ["gemma2", "llama", "qwen2-4bit", "qwen3_5", "qwen3_moe"])
+def test_a_plan_from_the_configuration_is_close_to_the_peak(name: str, tmp_path: Path) -> None:
+    config = settings(write_random(name, tmp_path), "off")
+    assert planned(config, LENGTHS) == pytest.approx(measured(config, LENGTHS), rel=0.15)
+
+
+def test_recomputed_layers_are_planned_for(tmp_path: Path) -> None:
+    model = write_random("llama", tmp_path)
+    recomputed = planned(settings(model, "on"), LENGTHS)
+    assert recomputed == pytest.approx(measured(settings(model, "on"), LENGTHS), rel=0.2)
+    assert recomputed < planned(settings(model, "off"), LENGTHS) / 2
+
+
+def test_a_described_model_is_split_and_shares_prompts_as_a_loaded_one(tmp_path: Path) -> None:
+    config = ModelConfig(path=str(write_model(tmp_path / "model")))
+    described, loaded = describe(config), load_policy(config, seed=0)
+    assert described.parts is not None
+    assert loaded.parts is not None
+    assert described.shares_prompts
+    assert loaded.shares_prompts
+
+
+def test_a_graph_that_cannot_be_traced_is_taken_for_a_llama(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(tiny_config("dbrx")))
+    assert planned(ModelConfig(path=str(tmp_path)), LENGTHS) > 0
+
+
+@pytest.mark.usefixtures("in_turn")
+def test_the_entropies_of_chunks_are_computed_in_turn(tmp_path: Path) -> None:
+    """Else each chunk's probabilities wait for its entropy until the last chunk is done."""
+    policy = load_policy(settings(write_random("llama", tmp_path), "off"), seed=0)
+    policy.head_chunk = 16
+    states, tokens = mx.random.normal((256, 192)), mx.zeros(256, mx.int32)
+    mx.eval(states, tokens)
+
+    def peak(*, entropy: bool) -> int:
+        def loss(states: mx.array) -> tuple[mx.array, mx.array | None]:
+            scores = _head_scores(policy, states, tokens, Scoring(1.0, entropy=entropy))
+            return scores.logprobs.sum(), scores.entropy
+
+        gc.collect()
+        before = mx.get_active_memory()
+        mx.reset_peak_memory()
+        (value, entropies), gradient = mx.value_and_grad(loss)(states)
+        mx.eval(value, entropies, gradient)
+        return mx.get_peak_memory() - before
+
+    # of 16 x 8,192 logits, 4 arrays with entropies and 3 without
+    assert peak(entropy=True) < 1.5 * peak(entropy=False)
