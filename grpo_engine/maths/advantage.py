@@ -41,16 +41,14 @@ def advantages(
     recipe: str | Recipe,
     weights: mx.array | Sequence[float] | None = None,
     *,
-    mask: mx.array | None = None,
-    old: mx.array | None = None,
-    ref: mx.array | None = None,
-    values: mx.array | None = None,
+    mask: mx.array | None = None, old: mx.array | None = None, ref: mx.array | None = None,
+    teacher: mx.array | None = None, values: mx.array | None = None,
     steps: Steps | None = None,
-) -> Advantages:
+) -> Advantages:  # fmt: skip
     """The advantages of rewards [B,F], which are None or NaN where a function does not apply.
 
-    Equal `group_ids` [B] make siblings; `weights` [F] default to 1. `mask`, `old`, `ref` [B,T] are
-    read by an anchor in the reward, `values` [B,T] by gae, `steps` by process.
+    Equal `group_ids` [B] make siblings; `weights` [F] default to 1. [B,T]: an anchor in the reward
+    reads `mask`, `old`, `ref`, a teacher `mask`, `old`, `teacher`, gae `values`; process `steps`.
     """
     recipe, r_BF = recipes.recipe(recipe), as_rewards(rewards)
     ids = of_shape("group_ids", mx.array(np.array(group_ids)), r_BF.shape[:1])
@@ -66,14 +64,14 @@ def advantages(
     elif recipe.signal == "gae":
         advantage, returns = from_critic(recipe, r, penalty_BT, values, mask)
     elif recipe.signal == "process":
-        mask, steps = required(recipe, "mask", mask), required(recipe, "steps", steps)
-        advantage = process(steps, ids, mask > 0, recipe)
+        mask = required(recipe, "mask", mask)
+        advantage = process(required(recipe, "steps", steps), ids, mask > 0, recipe)
     else:
         advantage = signal(group, recipe)
+    advantage = with_teacher(recipe, advantage, mask, old, teacher)
     return Advantages(
-        values=advantage, rewards=r, penalty=penalty, group_mean=group.mean,
-        group_std=group.std(recipe.std), differ=differ, returns=returns,
-        has_signal=has_signal(advantage, ids),
+        values=advantage, rewards=r, penalty=penalty, has_signal=has_signal(advantage, ids),
+        group_mean=group.mean, group_std=group.std(recipe.std), differ=differ, returns=returns,
     )  # fmt: skip
 
 
@@ -111,6 +109,8 @@ def required(recipe: Recipe, name: str, value: T | None) -> T:
         choice = f"signal={recipe.signal}"
         if recipe.pays_in_reward:
             choice += f", anchor={recipe.anchor} in the reward"
+        if recipe.teacher_weight:
+            choice += f", teacher_weight={recipe.teacher_weight:g}"
         raise MathsError(f"recipe {recipe.name} ({choice}) reads {name}: give {name}")
     return value
 
@@ -126,6 +126,24 @@ def token_penalty(
     reference = on_mask(of_shape("ref", required(recipe, "ref", ref), inside.shape), inside)
     penalty = distance(sampled_by, reference, recipe.anchor, recipe.anchor_level)
     return mx.stop_gradient(recipe.beta * penalty)
+
+
+def with_teacher(
+    recipe: Recipe, advantage: mx.array, mask: mx.array | None, old: mx.array | None,
+    teacher: mx.array | None,
+) -> mx.array:  # fmt: skip
+    """A_it + w·(log π_teacher - log π_old) of each token, a constant. [B] or [B,T] -> [B,T]
+
+    The mean of the difference estimates -KL(π_old, π_teacher): on-policy distillation by reverse
+    KL, token by token (GKD, arXiv:2306.13649; MiniLLM, arXiv:2306.08543, without reward-to-go).
+    """
+    if recipe.teacher_weight == 0:
+        return advantage
+    inside = required(recipe, "mask", mask) > 0
+    student = on_mask(of_shape("old", required(recipe, "old", old), inside.shape), inside)
+    teacher = of_shape("teacher", required(recipe, "teacher", teacher), inside.shape)
+    gap = mx.stop_gradient(on_mask(teacher, inside) - student)
+    return advantage.reshape(gap.shape[0], -1) + recipe.teacher_weight * gap
 
 
 def from_critic(

@@ -26,6 +26,7 @@ from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.memory import MemoryPlan
 from grpo_engine.policy.optimizer import Learner
 from grpo_engine.policy.policy import Policy
+from grpo_engine.policy.teacher import load_teacher
 from grpo_engine.policy.trees import flatten
 from grpo_engine.rollouts.prompts import PromptRenderer
 from grpo_engine.rollouts.types import Sampling
@@ -206,6 +207,14 @@ def _model(
     yield PhaseStarted(step=step, phase="load", detail=config.model.path)
     chosen = config.algorithm.resolved()
     policy = load_policy(config.model, seed=config.seed, critic=chosen.signal == "gae")
+    if config.teacher.path:
+        yield PhaseStarted(step=step, phase="load", detail=config.teacher.path)
+        teacher = policy.teacher = load_teacher(config, policy)
+        yield NoteWritten(
+            step=step,
+            text=f"the teacher is {config.teacher.path}: {teacher.parameters / 1e6:.1f} M "
+            f"parameters in {teacher.dtype}",
+        )
     if saved is not None:
         recipe = mismatch.corrected(chosen, saved.get("settled", {}))
     else:
@@ -295,6 +304,7 @@ def _limits(config: RunConfig, recipe: Recipe, policy: Policy, parts: Sequence[P
         },
         sampler_gap=mismatch.ROUNDING[policy.dtype],
         corrected=recipe.importance_cap > 0,
+        has_teacher=policy.teacher is not None,
         memory_gb=preflight.memory_limit() / preflight.GIGABYTE,
         thresholds=config.alerts,
     )

@@ -12,7 +12,7 @@ from grpo_engine.training.samples import OldScores, SampledGroup, Samples
 
 def advantages_read_tokens(recipe: Recipe) -> bool:
     """Whether advantages depend on log-probabilities or values of tokens."""
-    return recipe.signal == "gae" or recipe.pays_in_reward
+    return recipe.signal == "gae" or recipe.pays_in_reward or recipe.teacher_weight > 0
 
 
 def needs_old_logprobs(recipe: Recipe) -> bool:
@@ -39,6 +39,7 @@ def step_advantages(samples: Samples, old: OldScores, recipe: Recipe) -> Advanta
         old=old.logprobs_BT,
         ref=old.reference_logprobs_BT,
         values=old.values_BT,
+        teacher=old.teacher_logprobs_BT,
         steps=samples.step_scores() if recipe.signal == "process" else None,
     )
 

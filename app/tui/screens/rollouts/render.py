@@ -441,7 +441,7 @@ def probability_line(answer: Answer, token: int, width: int, palette: Palette) -
     row = answer.row
     assert row is not None
     stages = [
-        ("reference" if width >= 58 else "ref", row.reference),
+        ("reference" if width >= 58 else "ref", row.reference), ("teacher", row.teacher),
         ("sampled", () if row.old else row.sampler),
         ("old", row.old), ("new", row.passes[-1] if row.passes else ()), ("after", row.after),
     ]  # fmt: skip
