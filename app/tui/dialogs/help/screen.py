@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from textual import on
+from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
@@ -25,6 +25,7 @@ from grpo_tui.app.tui.dialogs.help.topics import (
 )
 from grpo_tui.app.tui.dialogs.picker import Filtered
 from grpo_tui.app.tui.key_actions import key_actions
+from grpo_tui.app.tui.keys import PAGE
 from grpo_tui.app.tui.widgets.field import Field
 
 KEYS = ("keys", "keys on every screen")
@@ -134,6 +135,13 @@ class HelpScreen(Filtered[None]):
         if self.is_attached and not self.query_one(Input).value:
             content = reference(self._snapshot, self._width)
             self.query_one("#reference", Static).update(content)
+
+    def on_key(self, event: events.Key) -> None:
+        """Scroll what matches while the filter has the focus."""
+        lines = {"up": -1, "down": 1, "pageup": -PAGE, "pagedown": PAGE}.get(event.key)
+        if lines and self.query_one(Field).has_focus:
+            event.stop()
+            self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False)
 
     @on(Input.Submitted)
     def read_on(self) -> None:
