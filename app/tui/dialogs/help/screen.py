@@ -63,18 +63,12 @@ def reference(
         "metrics": metric_parts(snapshot), "alerts": alert_parts(), "settings": setting_parts(),
     }  # fmt: skip
     for name, parts in lists.items():
-        matches = [part for part in parts if needle.casefold() in haystack(part)]
+        matches = [part for part in parts if needle.casefold() in part.haystack]
         if matches:
             heading = name if needle else f"all {name}"
             pieces.append(Content.styled(f"{heading}\n", "$text-muted"))
             pieces += [content_of(part, width) for part in matches]
     return Content("\n").join(pieces) if pieces else Content.styled(NO_MATCH, "$text-muted")
-
-
-def haystack(part: Part) -> str:
-    """All words of a part, for the filter."""
-    texts = (text for paragraph in part.paragraphs for text in paragraph)
-    return " ".join((part.heading, *texts)).casefold()
 
 
 class HelpScreen(Filtered[None]):
