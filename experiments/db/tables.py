@@ -1,6 +1,6 @@
 """The store's tables as SQLModel rows, used only inside `experiments`.
 
-They are the declaration: a new file and docs/schema.md are made from them. The migrations after
+They are the declaration: a new file and `grpo-tui explain schema` are made from them. The migrations after
 them bring older files up to date, and a test compares the results.
 """
 

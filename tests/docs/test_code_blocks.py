@@ -39,10 +39,10 @@ ONLY_COMPILED = {
 }
 # Blocks that are no code, by page and how they begin.
 NO_CODE = {
-    ("README.md", "app/"), ("docs/architecture.md", "  settings"), ("docs/distributed.md", "T ("),
-    ("docs/environments.md", "<tool_call>"), ("docs/schema.md", "blob ("),
-    ("docs/starter-guess.md", "60 to 92"), ("docs/starter.md", "textbook"),
-    ("docs/starter.md", "74 + 96"),
+    ("README.md", "app/"), ("docs/architecture.md", "  settings"), 
+    ("docs/environments.md", "<tool_call>"), 
+    ("grpo_engine/models/starter/guess.md", "60 to 92"), ("grpo_engine/models/starter/README.md", "textbook"),
+    ("grpo_engine/models/starter/README.md", "74 + 96"),
 }  # fmt: skip
 FAILS = {"grpo-tui tasks test broken.py:Broken": "took longer than rewards.time_limit 2 s"}
 CHAT = '{"prompt": [{"role": "user", "content": "%s"}], "answer": "%s"}\n'
@@ -150,7 +150,7 @@ def prepared(here: Path, page: str) -> dict[str, str]:
     for name, text in FILES.get(page, {}).items():
         (here / name).parent.mkdir(exist_ok=True)
         (here / name).write_text(text)
-    if page == "docs/starter.md":  # begins in a checkout
+    if page == "grpo_engine/models/starter/README.md":  # begins in a checkout
         (here / "grpo_engine").symlink_to(ROOT / "grpo_engine")
     paths = [str(here / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
     return environment(here) | {"PATH": os.pathsep.join(paths)}
