@@ -1,4 +1,4 @@
-"""Make the embedded model that half knows the task `guess`; see `grpo_engine/models/starter/guess.md`.
+"""Make the embedded model that half knows `guess`; see `grpo_engine/models/starter/guess.md`.
 
 A textbook teaches to halve what remains; then two players with half of the skill each teach their
 habits. The ranges of the held-out problems play no part in it.
