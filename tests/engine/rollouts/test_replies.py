@@ -128,7 +128,10 @@ def test_bare_text_has_the_reply_on_its_own_line(tokenizer: Any) -> None:
          "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>{% endfor %}", 1, [TOOL]),
         (REWRITES.replace("{{ m.content }}", "{{ m.content if loop.last else m.content|upper }}"),
          1, ()),
-        (NO_TOOLS.replace("<|im_end|>", "{{ '<|im_end|>' if loop.last else '<end>' }}"), 1, ()),
+        (NO_TOOLS.replace(
+            "<|im_end|>",
+            "{{ '<end>' if m.role == 'assistant' and not loop.last else '<|im_end|>' }}",
+        ), 1, ()),
         # the replies after the second turn would be numbered like those after the first
         (NO_TOOLS.replace("{{ m.role }}", "{{ m.role }} {{ loop.index // 2 }}"), 2, ()),
     ],
