@@ -234,6 +234,7 @@ class RunStarted:
     threads: int
     dataset_fingerprint: str
     recipe: str
+    functions: Mapping[str, Any] = field(default_factory=dict)  # of users, by choice: their sources
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
