@@ -7,6 +7,7 @@ from typing import Any
 import mlx.core as mx
 
 from grpo_engine.config.custom import Custom
+from grpo_engine.config.recipes import Recipe
 from grpo_engine.errors import EngineError, MathsError
 from grpo_engine.maths.arrays import LIMIT, Batch, lengths, on_mask
 from grpo_engine.maths.signal import Siblings
@@ -69,6 +70,14 @@ def advantages(
         return mx.where(group.valid, result.reshape(rows), 0.0)
     assert mask is not None
     return on_mask(result, (mask > 0) & group.valid[:, None])
+
+
+def by_token(role: str, recipe: Recipe, values: Values, mask: mx.array) -> mx.array | None:
+    """What the user's function for trust or weight gives tokens; None if the choice is built in."""
+    function = recipe.functions.get(role)
+    if function is None:
+        return None
+    return on_mask(call(role, function, values, tuple(mask.shape)), mask)
 
 
 def token_values(

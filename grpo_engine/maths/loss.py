@@ -7,11 +7,10 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 
 from grpo_engine.config import recipes
-from grpo_engine.config.custom import Custom
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.errors import MathsError
 from grpo_engine.maths import anchor, critic, custom, ratio, trust
-from grpo_engine.maths.arrays import LIMIT, MAX_RATIO, Batch, batch_of, lengths, on_mask
+from grpo_engine.maths.arrays import LIMIT, MAX_RATIO, Batch, batch_of, lengths
 from grpo_engine.maths.trust import Targets, targets_of
 from grpo_engine.maths.weight import Totals, entropy_floor, totals_of, weights
 
@@ -110,7 +109,11 @@ def recipe_loss(
     r = mx.broadcast_to(ratio.ratios(log_r), mask.shape)
     importance, on_policy = _importance(batch, recipe)
     named = custom.token_values(batch, totals, max_length, log_r, r)
-    push = trust.push(batch, recipe, r, importance, targets, named)
+    objective = custom.by_token("trust", recipe, named, mask)
+    push = (
+        trust.push(batch, recipe, r, importance, targets)
+        if objective is None else trust.unbounded(objective)
+    )  # fmt: skip
     top = _top_entropy(batch, recipe, totals)
     distance, value = _distance(batch, recipe, r, named), _value_loss(batch, recipe)
     # a gate already contains the importance
@@ -118,12 +121,9 @@ def recipe_loss(
     term = mask * (recipe.beta * distance - top * on_policy * objective)
     term = term + recipe.value_coefficient * value
     bonus = _entropy_bonus(batch, recipe, top, totals)
-    if isinstance(recipe.weight, Custom):
-        weight = custom.call("weight", recipe.weight, named, tuple(mask.shape))
-        weight = mx.stop_gradient(on_mask(weight, mask))
-    else:
-        weight = weights(mask, recipe.weight, totals, max_length)
-    contribution = weight * term - bonus
+    weight = custom.by_token("weight", recipe, named, mask)
+    weight = weights(mask, recipe.weight, totals, max_length) if weight is None else weight
+    contribution = mx.stop_gradient(weight) * term - bonus
     terms = Terms(
         mask=mask, log_ratio=log_ratio, ratio=r, clamped=mask & (mx.abs(log_r) > LIMIT),
         advantage=batch.advantage if targets is None else targets.sign * mask,

@@ -9,10 +9,8 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
-from grpo_engine.config.custom import Custom
 from grpo_engine.config.recipes import Recipe
-from grpo_engine.maths import custom
-from grpo_engine.maths.arrays import LIMIT, MAX_RATIO, Batch, on_mask
+from grpo_engine.maths.arrays import LIMIT, MAX_RATIO, Batch
 from grpo_engine.maths.ratio import answer_weight
 
 FREE, AT_LOW, AT_HIGH, AT_CEILING = 0, -1, 1, 2
@@ -142,16 +140,12 @@ def step_sizes_of(p: mx.array, sign: mx.array, together: mx.array, same: mx.arra
 
 
 def push(
-    batch: Batch, recipe: Recipe, ratio: mx.array, importance: mx.array, targets: Targets | None,
-    values: custom.Values,
-) -> Push:  # fmt: skip
-    """J and where it has stopped, by the recipe's rule; a function of the user gets `values`."""
+    batch: Batch, recipe: Recipe, ratio: mx.array, importance: mx.array, targets: Targets | None
+) -> Push:
+    """J and where it has stopped, by the recipe's rule."""
     advantage, logprob = batch.advantage, batch.new
     if targets is not None:
         return clip(ratio, targets.sign, targets.low, targets.high)
-    if isinstance(recipe.trust, Custom):
-        objective = custom.call("trust", recipe.trust, values, tuple(ratio.shape))
-        return unbounded(on_mask(objective, batch.mask))
     match recipe.trust:
         case "clip":
             low, high = 1 - recipe.clip_low, 1 + recipe.clip_high
