@@ -178,7 +178,8 @@ def load_run(
         tasks, renders, folder, control, objects, stack.enter_context,
         None if environments is None else environments.client.rewards,
     )  # fmt: skip
-    for text in dict.fromkeys(filter(None, (part.scorer.form_note for part in parts))):
+    kept = "" if environments is None else environments.tokens.note
+    for text in dict.fromkeys(filter(None, (kept, *(part.scorer.form_note for part in parts)))):
         yield NoteWritten(step=step, text=text)
     lengths = [
         preflight.longest(
