@@ -240,8 +240,8 @@ class StoreReader(Connection):
 
     def functions(self, run: int) -> dict[str, Any]:
         """Return the sources of the user's functions in the run's recipe, by choice."""
-        event = self._last_event(run, "RunStarted")
-        return dict(event.functions) if isinstance(event, ev.RunStarted) else {}
+        event = self._last_event(run, "FunctionsLoaded")
+        return dict(event.sources) if isinstance(event, ev.FunctionsLoaded) else {}
 
     def _last_event(self, run: int, kind: str) -> Any:
         return self.value(

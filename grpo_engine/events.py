@@ -234,7 +234,14 @@ class RunStarted:
     threads: int
     dataset_fingerprint: str
     recipe: str
-    functions: Mapping[str, Any] = field(default_factory=dict)  # of users, by choice: their sources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionsLoaded:
+    """Choices of the recipe are functions of the user; `sources` by choice, as they are now."""
+
+    step: int
+    sources: Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -435,6 +442,7 @@ class RunFailed:
 
 Event = (
     RunStarted
+    | FunctionsLoaded
     | ModelLoaded
     | PhaseStarted
     | PhaseAdvanced

@@ -20,7 +20,14 @@ from grpo_engine.distributed.ranks import Lifeline, Ranks
 from grpo_engine.environments.dialogues import open_environments
 from grpo_engine.errors import CheckpointError, ConfigError
 from grpo_engine.evaluation.pinned import first_pins
-from grpo_engine.events import Event, ModelLoaded, NoteWritten, PhaseStarted, RunStarted
+from grpo_engine.events import (
+    Event,
+    FunctionsLoaded,
+    ModelLoaded,
+    NoteWritten,
+    PhaseStarted,
+    RunStarted,
+)
 from grpo_engine.policy import optimizer
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.memory import MemoryPlan
@@ -100,8 +107,9 @@ def open_run(
         threads=threads,
         dataset_fingerprint=fingerprint_of([loaded.task for loaded in tasks]),
         recipe=recipe,
-        functions=sources,
     )
+    if sources:
+        yield FunctionsLoaded(step=step, sources=sources)
     yield from _notes(step, tasks, problems, replaced, recipe, ranks)
     run = yield from load_run(
         config, control, folder, stack, tasks, step, threads=threads, ranks=ranks,

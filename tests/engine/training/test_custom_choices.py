@@ -10,7 +10,14 @@ import pytest
 
 from grpo_engine.config.recipes import recipe
 from grpo_engine.config.settings import RunConfig
-from grpo_engine.events import Event, NoteWritten, PassFinished, RunFailed, RunStarted
+from grpo_engine.events import (
+    Event,
+    FunctionsLoaded,
+    NoteWritten,
+    PassFinished,
+    RunFailed,
+    RunStarted,
+)
 from tests.engine.maths.custom_choices import RECIPES, written
 from tests.engine.policy.helpers import COMPUTES
 from tests.engine.runs import events_of, settings, write_world
@@ -143,15 +150,15 @@ def test_a_file_that_is_not_there_is_named(world: Path, tmp_path: Path) -> None:
     assert f"there is no file {tmp_path}/none.py; give file.py:function" in failed.message
 
 
-def test_its_source_is_in_the_first_event_and_a_change_is_noted_on_resume(
+def test_its_source_is_recorded_and_a_change_is_noted_on_resume(
     world: Path, tmp_path: Path
 ) -> None:
     file, folder = tmp_path / "mine.py", tmp_path / "run"
     file.write_text("def signal(rewards_PG):\n    return rewards_PG - rewards_PG.mean()\n")
     config = config_of(world, {"recipe": "grpo", "signal": f"{file}:signal"})
     first = events_of(config, folder)
-    started = next(event for event in first if isinstance(event, RunStarted))
-    source = started.functions["signal"]
+    loaded = next(event for event in first if isinstance(event, FunctionsLoaded))
+    source = loaded.sources["signal"]
     assert (source["file"], source["line"], source["text"]) == (str(file), 1, file.read_text())
     assert source["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
     longer = config.model_copy(update={"steps": 3})
