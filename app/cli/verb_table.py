@@ -50,6 +50,12 @@ VERBS: Final = tuple(
         (MANAGE, "compare", "compare:compare", "Compare runs: settings and metrics."),
         (MANAGE, "rollouts", "rollouts:rollouts", "List, search and print rollouts of a run."),
         (MANAGE, "export", "export:export", "Write runs, metrics, rollouts or tokens to a file."),
+        (
+            REFERENCE,
+            "explain",
+            "explain:explain",
+            "Explain a metric, alert, setting, key or table.",
+        ),
         (REFERENCE, "tasks", "tasks:app", "List the tasks; show one."),
         (REFERENCE, "rewards", "rewards:app", "List the reward functions; show one."),
         (REFERENCE, "recipes", "recipes:app", "List the algorithms; show one."),
