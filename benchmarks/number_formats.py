@@ -99,7 +99,7 @@ def first_update(
         )
         given = given or drain(sample_step(current, 1))
         samples = gather(given.groups, current.recipe)
-        advantages = step_advantages(samples, OldScores(), current.recipe)
+        advantages = step_advantages(samples, OldScores(), current.recipe, 1)
         experience = Experience(
             samples=samples, old=OldScores(), advantages=advantages,
             trained_rows=rows_to_train(samples, advantages, current.recipe, 0.0),
