@@ -65,14 +65,16 @@ def main() -> None:
     if not checkpoint.steps(folder / "teacher"):
         curve_of(folder / "teacher", TEACHER_SEED, steps)
     teacher = str(checkpoint.folder(folder / "teacher", steps))
-    recipes: dict[str, Any] = {
-        name: {"algorithm": {"recipe": "distill", **changes}, "teacher": {"path": teacher}}
-        for name, changes in (("distill", {}), ("distill, minibatches=8", {"minibatches": 8}))
+    taught = {"teacher": {"path": teacher}}
+    runs: dict[str, Any] = {
+        "distill": {"algorithm": {"recipe": "distill"}, **taught},
+        "grpo": {},
+        "grpo, teacher_weight=1": {"algorithm": {"teacher_weight": 1.0}, **taught},
     }
     print("| recipe | steps to .8, by seed | mean | accuracy there |")
     print("|---|---|---|---|")
     stop = f"eval/accuracy >= {GOAL}"
-    for name, changes in {"grpo": {}, **recipes}.items():
+    for name, changes in runs.items():
         curves = [
             curve_of(folder / f"{name}-{seed}", seed, steps, stop_when=stop, **changes)
             for seed in range(options.seeds)

@@ -102,7 +102,7 @@ OWN: dict[str, dict[str, Any]] = {
         "value_coefficient": 0.1,
         "whiten": True,
     },
-    "distill": {"teacher_weight": 1.0, "minibatches": 4},
+    "distill": {"teacher_weight": 1.0, "clip_low": 0.4, "clip_high": 0.4, "minibatches": 8},
 }
 
 
