@@ -523,8 +523,6 @@ _NO_TRUST: dict[str, Any] = {"trust": "none", "weight": "per_completion", **_NO_
 RECIPES: dict[str, Recipe] = {
     recipe.name: recipe
     for recipe in (
-        Recipe(name="sft", signal="demonstration", ratio="none",
-               **{**_NO_TRUST, "weight": "per_token"}),
         Recipe(name="reinforce", signal="return", ratio="none", **_NO_TRUST),
         Recipe(name="reinforce-baseline", signal="minus_batch_mean", ratio="none", **_NO_TRUST),
         Recipe(name="off-policy", signal="minus_batch_mean", passes=4, **_NO_TRUST),
@@ -551,6 +549,8 @@ RECIPES: dict[str, Recipe] = {
                stop="target", **_NO_ANCHOR),
         Recipe(name="ppo", signal="gae", anchor="k1", beta=0.05, anchor_place="reward",
                weight="per_token", passes=4),
+        Recipe(name="sft", signal="demonstration", ratio="none",
+               **{**_NO_TRUST, "weight": "per_token"}),
     )
 }  # fmt: skip
 
