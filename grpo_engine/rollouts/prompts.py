@@ -32,6 +32,10 @@ PROBES = 64
 # A tokenizer gives at most a token per byte; this factor allows for one that spells text out first.
 TOKENS_PER_BYTE = 2
 ANSWER = "a made-up answer"
+# A turn of a made-up dialogue, which shows what a chat template writes around an answer.
+TURN: tuple[Message, Message] = (
+    {"role": "user", "content": "a question"}, {"role": "assistant", "content": ANSWER},
+)  # fmt: skip
 # For models whose template knows no tools, or whose own form of a call is unknown.
 EXPLANATION = """\
 You can call the tools below. To call one, write nothing but the call, in this form:
@@ -175,7 +179,7 @@ class PromptRenderer:
         """Whether the chat template lists the tools and takes their results."""
         result = ({"role": "tool", "name": "t", "content": "what a tool gave"},)
         try:
-            text = self.dialogue_text(result)
+            text = self.dialogue_text((*TURN, *result), opens=True)
         except Exception:  # a template may raise anything
             return False
         names = [tool["function"]["name"] for tool in self.tools]
@@ -186,16 +190,9 @@ class PromptRenderer:
         """Whether messages are joined as bare text."""
         return self.config.chat_template == "plain"
 
-    def dialogue_text(self, messages: Sequence[Message]) -> str:
-        """A made-up dialogue with one answer, and after it these messages and the next turn.
-
-        Without messages it ends with the answer.
-        """
-        question = {"role": "user", "content": "a question"}
-        answer = {"role": "assistant", "content": ANSWER}
-        return self._apply(
-            [question, answer, *messages], add_generation_prompt=bool(messages), **self._options()
-        )
+    def dialogue_text(self, messages: Sequence[Message], *, opens: bool = False) -> str:
+        """The text of a made-up dialogue, with the begin of the next turn if it `opens`."""
+        return self._apply(messages, add_generation_prompt=opens, **self._options())
 
     @property
     def limit(self) -> int:
