@@ -31,12 +31,15 @@ from grpo_engine.policy.batch import micro_batches
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.trees import flatten
+from grpo_engine.rewards.right import Right
+from grpo_engine.rewards.scoring import Scores
 from grpo_engine.rollouts.prompts import PromptRenderer
 from grpo_engine.rollouts.row import decoder, demonstration
 from grpo_engine.rollouts.types import PromptRows
 from grpo_engine.tasks.files import build as build_task
+from grpo_engine.training.advantages import step_advantages
 from grpo_engine.training.loss import LossInputs, gradient
-from grpo_engine.training.samples import Experience, OldScores, in_loss, padded
+from grpo_engine.training.samples import Experience, OldScores, SampledGroup, gather
 from tests.engine.runs import events_of, settings, write_world
 from tests.smollm2 import model_folder
 
@@ -97,29 +100,24 @@ def policy(request: pytest.FixtureRequest) -> Policy:
 
 def ours(policy: Policy, path: str, micro_rows: int = 8) -> tuple[float, dict[str, mx.array]]:
     """The loss of a step on all rows of the data, and its gradient, by the engine's parts."""
-    render = renderer(policy, path)
-    examples = render.task.train
-    rollouts = [
-        demonstration(
-            PromptRows(key=e.key, group=n, ids=render(e).ids, rows=1),
-            render.completion_ids(e), decoder(policy),
-        )
-        for n, e in enumerate(examples)
-    ]  # fmt: skip
-    width = max(len(r.ids) for r in rollouts)
-    mask_BT = padded([in_loss(r, SFT) for r in rollouts], width)
-    found = advantages([[]] * len(rollouts), list(range(len(rollouts))), SFT)
-
-    class Parts:
-        sampler_logprobs_BT = None
-
-    samples: Any = Parts()
-    samples.mask_BT = mask_BT
+    render, decode = renderer(policy, path), decoder(policy)
+    groups = []
+    for index, example in enumerate(render.task.train):
+        ids = render(example).ids
+        row = PromptRows(key=example.key, group=index, ids=ids, rows=1)
+        answer = demonstration(row, render.completion_ids(example), decode)
+        groups.append(SampledGroup(
+            index=index, example=example, prompt_ids=ids, prompt_text="", attempt=0,
+            rollouts=[answer], scores=Scores(rewards=((),)), right=Right(""), format="",
+        ))  # fmt: skip
+    samples = gather(groups, SFT)
+    rollouts, mask_BT = samples.rollouts, samples.mask_BT
     inputs = LossInputs(
         experience=Experience(
-            samples=samples, old=OldScores(), advantages=found, trained_rows=[*range(len(rollouts))]
+            samples=samples, old=OldScores(), trained_rows=[*range(len(rollouts))],
+            advantages=step_advantages(samples, OldScores(), SFT),
         ),
-        recipe=SFT, rollout=RolloutConfig(), targets=None, is_first=True,
+        recipe=SFT, rollout=RolloutConfig(), targets=None, is_first=True, step=1,
     )  # fmt: skip
     loss, total = 0.0, None
     for batch in micro_batches(rollouts, max_rows=micro_rows, pad_id=policy.pad_id):
