@@ -115,7 +115,7 @@ def ours(policy: Policy, path: str, micro_rows: int = 8) -> tuple[float, dict[st
     inputs = LossInputs(
         experience=Experience(
             samples=samples, old=OldScores(), trained_rows=[*range(len(rollouts))],
-            advantages=step_advantages(samples, OldScores(), SFT),
+            advantages=step_advantages(samples, OldScores(), SFT, 1),
         ),
         recipe=SFT, rollout=RolloutConfig(), targets=None, is_first=True, step=1,
     )  # fmt: skip
