@@ -296,6 +296,9 @@ class PromptRenderer:
 
         Checks all of a data set, but only the first `PROBES` of a generator, whose items are alike.
         """
+        train = self.task.train
+        if self.demonstrates and not any(example.completion for example in train[:PROBES]):
+            self.completion_ids(train[0])  # raises
         bad = BadRows(self.config)
         overheads: dict[Any, int] = {}  # bytes that the template adds, by the form of the prompt
         fits = not self.vocabulary or max(self.tokenizer.get_vocab().values()) < self.vocabulary

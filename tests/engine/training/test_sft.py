@@ -236,6 +236,15 @@ def test_a_row_that_cannot_be_learned_is_refused_in_words(
         renderer(policy, written(tmp_path, rows)).usable()
 
 
+def test_data_without_any_completion_is_refused_in_one_sentence(
+    policy: Policy, tmp_path: Path
+) -> None:
+    path = written(tmp_path, [{"prompt": str(n), "answer": "4"} for n in range(20)])
+    with pytest.raises(DataError) as refused:
+        renderer(policy, path, bad_rows="skip").usable()
+    assert str(refused.value).startswith(f"{path}:1: there is no answer to learn; the columns")
+
+
 def test_rows_that_cannot_be_learned_are_skipped_on_request(policy: Policy, tmp_path: Path) -> None:
     rows = [*ROWS, {"prompt": "x", "completion": "word " * 100}, {"prompt": "y"}]
     usable, notes = renderer(policy, written(tmp_path, rows), bad_rows="skip").usable()
