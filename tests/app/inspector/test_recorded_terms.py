@@ -92,6 +92,9 @@ def trained(world: Path, folder: Path, changes: dict[str, Any]) -> Path:
     algorithm = changes["algorithm"]
     if algorithm["recipe"] == "distill" or algorithm.get("teacher_weight"):
         changes = {**changes, "teacher": {"path": str(write_model(world / "teacher", seed=9))}}
+    if changes["algorithm"]["recipe"] == "sft":
+        answers = {"columns": {"completion": "answer"}, "options": {"chat": False}}
+        changes = {**changes, "task": answers}
     config = run_settings(
         world,
         **{

@@ -44,6 +44,7 @@ SHIPPED: list[str] = [
     "how-much",
     "ppo",
     "distill",
+    "sft",
 ]
 
 # recipe: signal, ratio, trust, anchor, weight, passes
@@ -67,6 +68,7 @@ ANSWERS = {
     "how-much": ("group_sign", "token", "target", "none", "sum", 8),
     "ppo": ("gae", "token", "clip", "k1", "per_token", 4),
     "distill": ("none", "token", "clip", "none", "per_token", 4),
+    "sft": ("demonstration", "none", "none", "none", "per_token", 1),
 }
 
 OWN: dict[str, dict[str, Any]] = {

@@ -60,6 +60,8 @@ def recipe_settings(world: Path, name: str) -> dict[str, object]:
         changes["teacher"] = {"path": str(write_model(world / "teacher", seed=9))}
     if name == "grpo-iterative":
         changes["algorithm"] = {"recipe": name, "ref_refresh_every": 1}
+    if name == "sft":
+        changes["task"] = {"columns": {"completion": "answer"}, "options": {"chat": False}}
     return changes
 
 
