@@ -64,8 +64,14 @@ class Custom(str):
             text = Path(code.co_filename).read_text(encoding="utf-8")
         return {
             "name": str(self), "file": code.co_filename, "line": code.co_firstlineno,
-            "code": written, "text": text, "sha256": hashlib.sha256(text.encode()).hexdigest(),
+            "parameters": dict(self.parameters), "code": written, "text": text,
+            "sha256": hashlib.sha256(text.encode()).hexdigest(),
         }  # fmt: skip
+
+    @property
+    def short(self) -> str:
+        """Its name without folders."""
+        return self.removeprefix(names.IN_PROCESS).rpartition("/")[2]
 
     @property
     def at(self) -> str:
