@@ -96,7 +96,7 @@ def _pushed(token: TokenLoss, recipe: Recipe, first_pass: bool) -> str:
     if token.advantage * token.push < 0:
         return f"{answer}: pushed {way} by the ratio of its answer"
     if isinstance(recipe.trust, Custom):
-        return f"{answer}: pushed {way} by {recipe.trust.short}"
+        return f"{answer}: pushed {way} by {recipe.trust.short}, gradient {_fixed(token.push)}"
     if recipe.trust in ("sapo", "vespo"):
         ratio = "the ratio of its answer" if recipe.trust == "vespo" else "its ratio"
         return f"{answer}: pushed {way} by a smooth function of {ratio}"

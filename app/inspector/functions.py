@@ -48,22 +48,19 @@ def _evaluate(source: Source, **values: Any) -> "mx.array":
     """The value of a function; its slopes are computed in the process as well."""
     import mlx.core as mx
 
-    arrays = {name: value for name, value in values.items() if isinstance(value, mx.array)}
-    inputs = [name for name, value in arrays.items() if value.dtype == mx.float32]
-    fixed = {name: arrays[name].tolist() for name in arrays.keys() - set(inputs)}
-    others = {name: value for name, value in values.items() if name not in arrays}
+    inputs = [name for name, value in values.items() if isinstance(value, mx.array)]
+    others = {name: value for name, value in values.items() if name not in inputs}
 
     def ask(given: Any, push: mx.array | None = None) -> list[mx.array]:
         results = _ask(
-            "call", source={name: source[name] for name in ("name", "file", "sha256")},
+            "call", source=source, others=others, push=None if push is None else push.tolist(),
             inputs={name: value.tolist() for name, value in zip(inputs, given, strict=True)},
-            fixed=fixed, others=others, push=None if push is None else push.tolist(),
         )  # fmt: skip
         return [mx.array(result) for result in results]
 
     value = mx.custom_function(lambda *given: ask(given)[0])
     value.vjp(lambda given, push, _: tuple(ask(given if len(inputs) > 1 else [given], push)))
-    return value(*(arrays[name] for name in inputs))  # type: ignore[return-value]  # untyped in mlx
+    return value(*(values[name] for name in inputs))  # type: ignore[return-value]  # untyped in mlx
 
 
 @cache
@@ -86,9 +83,7 @@ class Functions:
     def describe(self, name: str) -> Source:
         return Custom(name).source
 
-    def call(
-        self, source: Source, inputs: Source, fixed: Source, others: Source, push: Any
-    ) -> list[Any]:
+    def call(self, source: Source, inputs: Source, others: Source, push: Any) -> list[Any]:
         """The value, or the slopes in each input times `push`."""
         import mlx.core as mx
 
@@ -98,10 +93,9 @@ class Functions:
         if not file.is_file() or hashlib.sha256(file.read_bytes()).hexdigest() != source["sha256"]:
             raise MathsError(f"{name} is not evaluated: {file} is no longer as the run had it")
         function = Custom(f"{file}:{name.rpartition(':')[2]}").function
-        arrays = {key: mx.array(values) for key, values in fixed.items()}
 
         def value(*given: mx.array) -> mx.array:
-            result: mx.array = function(**dict(zip(inputs, given, strict=True)), **arrays, **others)
+            result: mx.array = function(**dict(zip(inputs, given, strict=True)), **others)
             return result
 
         given = [mx.array(values) for values in inputs.values()]

@@ -57,7 +57,9 @@ class Custom(str):
         function: Any = inspect.unwrap(self.function)
         while isinstance(function, functools.partial):
             function = function.func
-        code = getattr(function, "__code__", None) or type(function).__call__.__code__
+        code = getattr(function, "__code__", getattr(type(function).__call__, "__code__", None))
+        if code is None:
+            raise RecipeError(f"function {self} is not written in Python: wrap it in a function")
         written = text = ""
         with suppress(OSError):  # typed into an interpreter that keeps none
             written = text = inspect.getsource(code)
@@ -71,7 +73,7 @@ class Custom(str):
     @property
     def short(self) -> str:
         """Its name without folders."""
-        return self.removeprefix(names.IN_PROCESS).rpartition("/")[2]
+        return self.rpartition("/")[2]
 
     @property
     def at(self) -> str:

@@ -61,9 +61,10 @@ def advantages(
         )
     shape, rows = (len(sizes), sizes[0]), group.score.shape[0]
     arguments = {
-        "rewards_PG": group.score.reshape(shape), "scored_PG": group.valid.reshape(shape),
+        "rewards_PG": group.score.reshape(shape), "scored_PG": group.valid.reshape(shape) * 1.0,
         "rewards_PGF": rewards.reshape(*shape, -1),
-        "lengths_PG": None if mask is None else lengths(mask).reshape(shape), "mask_BT": mask,
+        "lengths_PG": None if mask is None else lengths(mask).reshape(shape),
+        "mask_BT": None if mask is None else (mask > 0) * 1.0,
         **values,
     }  # fmt: skip
     by_token = [] if mask is None else [tuple(mask.shape)]
