@@ -34,7 +34,7 @@ def evaluable(recipe: Recipe, sources: Mapping[str, Source] | None = None) -> Re
     """
     changes: dict[str, Any] = {}
     for choice, function in recipe.functions.items():
-        if "source" not in vars(function):
+        if sources is not None or "source" not in vars(function):
             source = _ask("describe", name=function) if sources is None else {
                 "name": function, "file": "", "sha256": "", "parameters": {},
                 **sources.get(choice, {}),

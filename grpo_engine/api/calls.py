@@ -153,7 +153,12 @@ def _objects_of(config: RunConfig, before: UserObjects, new: UserObjects) -> Use
         rewards=required("reward", config.rewards.functions, {**before.rewards, **new.rewards}),
         functions=required(
             "function",
-            config.algorithm.resolved().functions.values(),
+            # a package's recipe brings its own
+            (
+                f
+                for f in config.algorithm.resolved().functions.values()
+                if "function" not in vars(f)
+            ),
             {**before.functions, **new.functions},
         ),
         environments=required("tool", task.tools, environments)

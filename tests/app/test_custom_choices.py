@@ -185,6 +185,9 @@ def test_the_inspector_and_the_lab_evaluate_functions_as_the_engine_did(
         texts = " ".join(text for line in shown for text, _ in line)
         assert "by all.py:trust" in texts
         assert "by all.py:weight" in texts
+        # steps before a resume are evaluated with the file of then
+        known = opened.functions(opened.resolve("custom").key)
+        assert opened.functions(opened.resolve("custom").key, 1) == known
         # a file that has changed is not run, whatever the store has of it
         file.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n{ALL}")
         losses, missing = last_losses(opened, "custom")

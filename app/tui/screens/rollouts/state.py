@@ -147,7 +147,7 @@ def run_info(reader: "StoreReader", run: int) -> RunInfo:
         key=run,
         id=detail.summary.id,
         name=detail.summary.name or detail.summary.id,
-        recipe=evaluable(resolved, reader.functions(run)),
+        recipe=evaluable(resolved, {}),
         max_length=int(rollout.get("max_new_tokens", 1)),
         think_budget=int(rollout.get("think_budget", 0)),
         unreadable=unreadable,
@@ -164,6 +164,8 @@ def load_step(
     newest = steps[-1] if steps else 0
     step = newest if step is None else min(step, newest)
     groups = reader.groups(run.key, step, origin) if steps else ()
+    # a resumed run may have had another file of its functions
+    run = replace(run, recipe=evaluable(run.recipe, reader.functions(run.key, max(1, step))))
     if origin != "train":  # an advantage that pushes nothing is not shown
         groups = tuple(
             replace(group, rollouts=tuple(replace(r, advantage=None) for r in group.rollouts))
