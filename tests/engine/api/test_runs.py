@@ -264,7 +264,7 @@ def test_another_thread_is_refused(world: Path) -> None:
 
 
 def test_a_recipe_of_a_package_brings_its_functions(
-    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     how = grpo.recipe("dr-grpo", signal=lambda rewards_PG: rewards_PG - rewards_PG.mean())
     packaged = dataclasses.replace(how, name="gentle")
