@@ -385,10 +385,11 @@ def _recipe_entries(view: View, path: str) -> list[tuple[str, str]]:
         return [("", card.summary), ("good", card.good), ("bad", card.bad)]
     entries = []
     if leaf == "importance_cap" and form.config is not None:
-        dtype: str = form.config.model.dtype
-        dtype = auto_format(on_gpu=uses_gpu()) if dtype == "auto" else dtype
-        if form.config.algorithm.importance_cap is None and not can_agree(dtype):
-            text = f"on where the weights are in 16 bits ({dtype}): {CORRECTION_TEXT}"
+        model = form.config.model
+        dtype = auto_format(on_gpu=uses_gpu()) if model.dtype == "auto" else model.dtype
+        agree = can_agree(dtype, quantized=model.cache_bits > 0)
+        if form.config.algorithm.importance_cap is None and not agree:
+            text = f"on with weights in 16 bits ({dtype}) or a quantised cache: {CORRECTION_TEXT}"
             entries.append(("here", text))
     condition = SETTINGS[leaf].condition.text if leaf in SETTINGS else ""
     if section == "algorithm" and leaf != "beta" and condition:
