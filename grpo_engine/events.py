@@ -237,6 +237,14 @@ class RunStarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionsLoaded:
+    """Choices of the recipe are functions of the user; `sources` by choice, as they are now."""
+
+    step: int
+    sources: Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelLoaded:
     """The policy was loaded."""
 
@@ -434,6 +442,7 @@ class RunFailed:
 
 Event = (
     RunStarted
+    | FunctionsLoaded
     | ModelLoaded
     | PhaseStarted
     | PhaseAdvanced

@@ -138,7 +138,7 @@ def _train(run: Run) -> Iterator[Event]:
             old = OldScores()
             if advantages_read_tokens(recipe):
                 old = yield from score_before_update(run, step, samples)
-            advantages = step_advantages(samples, old, recipe)
+            advantages = step_advantages(samples, old, recipe, step)
             advantages_B = scalar_advantages(samples, advantages)
             yield from groups_scored(run, step, samples.groups, advantages_B)
 
@@ -188,7 +188,8 @@ def score_before_update(
             old = yield from score_tokens(
                 run, step, samples.rollouts, rows=rows,
                 under=partial(run.policy.using, run.sampler_weights),
-                values=run.has_critic, entropy=recipe.entropy_top_quantile < 1,
+                values=run.has_critic,
+                entropy=recipe.entropy_top_quantile < 1 or recipe.reads("entropy_BT"),
             )  # fmt: skip
             scores = OldScores(
                 logprobs_BT=old.logprobs, values_BT=old.values, entropy_BT=old.entropy

@@ -134,9 +134,7 @@ def _hacking(snapshot: Snapshot) -> str:
     for period, changes in _changes(curves):
         fell = changes[right].fell(LIKELY)
         reward = math.fsum(weights.get(name, 1.0) * one.size for name, one in changes.items())
-        error = math.hypot(*(weights.get(name, 1.0) * one.error for name, one in changes.items()))
-        hacked = fell and reward >= -LIKELY * error
-        if hacked:
+        if fell and reward >= 0:
             was, now = short(changes[right].before), short(changes[right].after)
             return f"Reward hacking is possible: {right} {was} → {now} {period}."
     curve = curves[right]  # as the legend of the curve has it

@@ -14,6 +14,7 @@ from importlib.resources import files
 from typing import Any, Literal
 
 from grpo_engine import names
+from grpo_engine.config.custom import Custom, is_name
 from grpo_engine.config.declaration import Condition, Meaning, Setting, above, declared, equals
 from grpo_engine.errors import RecipeError, nearest, quoted
 
@@ -58,7 +59,7 @@ class Recipe:
     signal: Literal[
         "return", "minus_batch_mean", "group_mean", "group_standard", "leave_one_out",
         "batch_standard", "group_sign", "process", "gae",
-    ] = setting(
+    ] | str = setting(
         "group_standard", "What an answer's advantage is, and relative to what.",
         meanings=MEANINGS["signal"],
         steps=("group_standard", "group_mean", "leave_one_out", "batch_standard", "group_sign"),
@@ -84,7 +85,7 @@ class Recipe:
     )  # fmt: skip
 
     # 3. Trust: when does the push stop?
-    trust: Literal["none", "clip", "cispo", "sapo", "vespo", "target"] = setting(
+    trust: Literal["none", "clip", "cispo", "sapo", "vespo", "target"] | str = setting(
         "clip", "When the push on a token stops.", meanings=MEANINGS["trust"],
         steps=("none", "clip", "cispo", "sapo", "vespo"),
     )  # fmt: skip
@@ -131,7 +132,7 @@ class Recipe:
     )  # fmt: skip
 
     # 4. Anchor: distance to the reference policy
-    anchor: Literal["none", "k1", "k2", "k3"] = setting(
+    anchor: Literal["none", "k1", "k2", "k3"] | str = setting(
         "k3", "How the distance to the reference policy is estimated.", meanings=MEANINGS["anchor"],
         steps=("none", "k1", "k2", "k3"),
     )  # fmt: skip
@@ -163,7 +164,7 @@ class Recipe:
     # 5. Weight: how are tokens averaged?
     weight: Literal[
         "per_sequence", "per_completion", "per_token", "per_batch_token", "constant", "sum"
-    ] = setting(
+    ] | str = setting(
         "per_sequence", "How tokens are averaged.", meanings=MEANINGS["weight"],
         steps=("per_sequence", "per_completion", "per_token", "constant", "sum"),
     )  # fmt: skip
@@ -282,12 +283,27 @@ class Recipe:
     @property
     def compares(self) -> str:
         """What the signal compares within a group: completions, steps, or nothing."""
-        return MEANINGS["signal"][self.signal].compares
+        return self.meaning("signal").compares
 
     @property
     def per_token(self) -> bool:
         """Whether each token of an answer has its own advantage."""
-        return MEANINGS["signal"][self.signal].per_token
+        return self.meaning("signal").per_token
+
+    @property
+    def functions(self) -> dict[str, Custom]:
+        """The choices that are functions of the user."""
+        values = {name: getattr(self, name) for name in MEANINGS["function"]}
+        return {name: value for name, value in values.items() if isinstance(value, Custom)}
+
+    def reads(self, *names: str) -> bool:
+        """Whether a function of the user names one of these arguments."""
+        return any(not function.parameters.keys().isdisjoint(names)
+                   for function in self.functions.values())  # fmt: skip
+
+    def meaning(self, choice: str) -> Meaning:
+        """What its value of a choice means."""
+        return MEANINGS[choice].get(getattr(self, choice)) or MEANINGS["function"][choice]
 
 
 SETTINGS: Mapping[str, Setting] = {
@@ -461,7 +477,11 @@ def _checked(name: str, value: object) -> Any:
         hint = nearest(name, SETTINGS) or f"; choose one of {', '.join(SETTINGS)}"
         raise RecipeError(f"a recipe has no setting {quoted(name)}{hint}", name)
     try:
-        return SETTINGS[name].checked(value)
+        if SETTINGS[name].open and callable(value):
+            title = getattr(value, "__name__", type(value).__name__).strip("<>")
+            return Custom(names.IN_PROCESS + title, value)
+        checked = SETTINGS[name].checked(value)
+        return Custom(checked) if SETTINGS[name].open and is_name(checked) else checked
     except ValueError as error:
         raise RecipeError(f"{name} {error}", name) from error
 

@@ -1,7 +1,7 @@
 """Entry point of the signal: turns rewards into advantages for any recipe."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -9,13 +9,14 @@ import mlx.core as mx
 import numpy as np
 
 from grpo_engine.config import recipes
+from grpo_engine.config.custom import Custom
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.errors import MathsError
 from grpo_engine.events import total_reward
-from grpo_engine.maths import critic
+from grpo_engine.maths import critic, custom
 from grpo_engine.maths.anchor import distance
 from grpo_engine.maths.arrays import of_shape, on_mask
-from grpo_engine.maths.signal import Steps, normalize_then_sum, process, siblings, signal
+from grpo_engine.maths.signal import Siblings, Steps, normalize_then_sum, process, siblings, signal
 
 Rewards = mx.array | Sequence[Any]  # [B,F] or [B]; None where a function does not apply
 T = TypeVar("T")
@@ -46,18 +47,20 @@ def advantages(
     ref: mx.array | None = None,
     values: mx.array | None = None,
     steps: Steps | None = None,
+    extra: Mapping[str, Any] | None = None,
 ) -> Advantages:
     """The advantages of rewards [B,F], which are None or NaN where a function does not apply.
 
     Equal `group_ids` [B] make siblings; `weights` [F] default to 1. `mask`, `old`, `ref` [B,T] are
-    read by an anchor in the reward, `values` [B,T] by gae, `steps` by process.
+    read by an anchor in the reward, `values` [B,T] by gae, `steps` by process, `extra` by name.
     """
     recipe, r_BF = recipes.recipe(recipe), as_rewards(rewards)
     ids = of_shape("group_ids", mx.array(np.array(group_ids)), r_BF.shape[:1])
     weights = [1.0] * r_BF.shape[1] if weights is None else weights
     w_F = of_shape("weights", mx.array(np.array(weights)), r_BF.shape[1:])
     r = total_rewards(rewards, weights)
-    penalty_BT = token_penalty(recipe, mask, old, ref)
+    named = {"old_logprobs_BT": old, "ref_logprobs_BT": ref, **(extra or {})}
+    penalty_BT = token_penalty(recipe, mask, old, ref, named)
     penalty = mx.zeros(r.shape) if penalty_BT is None else penalty_BT.sum(axis=1)
     group = siblings(r - penalty, ids)
     differ, returns = group.differ, None
@@ -65,16 +68,24 @@ def advantages(
         advantage, differ = normalize_then_sum(r_BF, w_F, ids, recipe)
     elif recipe.signal == "gae":
         advantage, returns = from_critic(recipe, r, penalty_BT, values, mask)
-    elif recipe.signal == "process":
-        mask, steps = required(recipe, "mask", mask), required(recipe, "steps", steps)
-        advantage = process(steps, ids, mask > 0, recipe)
+    elif isinstance(recipe.signal, Custom):
+        advantage = custom.advantages(recipe.signal, group, r_BF, ids, mask, named)
     else:
-        advantage = signal(group, recipe)
+        advantage = _built_in(recipe, group, ids, mask, steps)
     return Advantages(
-        values=advantage, rewards=r, penalty=penalty, group_mean=group.mean,
-        group_std=group.std(recipe.std), differ=differ, returns=returns,
-        has_signal=has_signal(advantage, ids),
+        values=advantage, rewards=r, penalty=penalty, group_mean=group.mean, differ=differ,
+        group_std=group.std(recipe.std), returns=returns, has_signal=has_signal(advantage, ids),
     )  # fmt: skip
+
+
+def _built_in(
+    recipe: Recipe, group: Siblings, ids: mx.array, mask: mx.array | None, steps: Steps | None
+) -> mx.array:
+    """The recipe's signal, of totals or of steps. [B] or [B,T]"""
+    if recipe.signal == "process":
+        mask, steps = required(recipe, "mask", mask), required(recipe, "steps", steps)
+        return process(steps, ids, mask > 0, recipe)
+    return signal(group, recipe)
 
 
 def has_signal(advantage: mx.array, group_ids: mx.array) -> mx.array:
@@ -116,15 +127,17 @@ def required(recipe: Recipe, name: str, value: T | None) -> T:
 
 
 def token_penalty(
-    recipe: Recipe, mask: mx.array | None, old: mx.array | None, ref: mx.array | None
-) -> mx.array | None:
+    recipe: Recipe, mask: mx.array | None, old: mx.array | None, ref: mx.array | None,
+    extra: Mapping[str, Any],
+) -> mx.array | None:  # fmt: skip
     """β·k(π_old, π_ref), [B,T] or [B,1], if the anchor is in the reward; else None."""
     if not recipe.pays_in_reward:
         return None
     inside = required(recipe, "mask", mask) > 0
     sampled_by = on_mask(of_shape("old", required(recipe, "old", old), inside.shape), inside)
     reference = on_mask(of_shape("ref", required(recipe, "ref", ref), inside.shape), inside)
-    penalty = distance(sampled_by, reference, recipe.anchor, recipe.anchor_level)
+    values = {**extra, "mask_BT": inside * 1.0, "logprobs_BT": sampled_by}
+    penalty = distance(sampled_by, reference, recipe.anchor, recipe.anchor_level, values)
     return mx.stop_gradient(recipe.beta * penalty)
 
 

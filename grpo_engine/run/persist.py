@@ -171,6 +171,7 @@ def _state(run: Run) -> dict[str, Any]:
         "versions": dict(versions()),
         "fingerprint": run.fingerprint,
         "model": run.policy.fingerprint,
+        "functions": _functions(run),
         "noise": run.sampling.noise,
     }
 
@@ -263,8 +264,17 @@ def _changes(run: Run, state: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any
             f"the content of {run.policy.folder}", state.get("model", model)[:12], model[:12],
             MAY_DIFFER,
         ),
+        *(
+            (f"the file of {name}", then[:12], _functions(run).get(name, "")[:12], MAY_DIFFER)
+            for name, then in state.get("functions", {}).items()
+        ),
     ]  # fmt: skip
     return (item for item in compared if item[1] != item[2])
+
+
+def _functions(run: Run) -> dict[str, str]:
+    """The functions of the user in the recipe, and the hashes of their files."""
+    return {str(f): f.source["sha256"] for f in run.recipe.functions.values()}
 
 
 def _kernels() -> str:

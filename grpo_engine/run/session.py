@@ -118,7 +118,9 @@ class Run:
     @property
     def has_reference(self) -> bool:
         """Whether a reference policy scores answers, for the recipe or to record KL."""
-        return self.recipe.anchor != "none" or self.config.record.kl
+        recipe = self.recipe
+        is_read = recipe.anchor != "none" or recipe.reads("ref_logprobs_BT")
+        return is_read or self.config.record.kl
 
     @property
     def has_critic(self) -> bool:

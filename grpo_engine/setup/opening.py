@@ -18,9 +18,16 @@ from grpo_engine.control import Control
 from grpo_engine.cpu import blas
 from grpo_engine.distributed.ranks import Lifeline, Ranks
 from grpo_engine.environments.dialogues import open_environments
-from grpo_engine.errors import CheckpointError
+from grpo_engine.errors import CheckpointError, ConfigError
 from grpo_engine.evaluation.pinned import first_pins
-from grpo_engine.events import Event, ModelLoaded, NoteWritten, PhaseStarted, RunStarted
+from grpo_engine.events import (
+    Event,
+    FunctionsLoaded,
+    ModelLoaded,
+    NoteWritten,
+    PhaseStarted,
+    RunStarted,
+)
 from grpo_engine.policy import optimizer
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.memory import MemoryPlan
@@ -34,6 +41,7 @@ from grpo_engine.run import checkpoint, persist
 from grpo_engine.run.session import Part, Run
 from grpo_engine.run.user_objects import NO_OBJECTS, UserObjects
 from grpo_engine.setup import preflight
+from grpo_engine.setup.functions import check_functions
 from grpo_engine.setup.parts import LoadedTask, load_tasks, open_parts
 from grpo_engine.setup.patched import patched
 from grpo_engine.tasks.base import Task, fingerprint_of
@@ -77,6 +85,16 @@ def open_run(
         persist.check_same_settings(config, saved)
     optimizer.build(config.optimizer)  # validates settings before anything slow
     tasks = load_tasks(config, objects)
+    functions = objects.recipe(config.algorithm).functions
+    # loaded once: what is recorded is what runs
+    objects = replace(objects, functions={str(f): f for f in functions.values()})
+    check_functions(objects.recipe(config.algorithm), tasks)
+    sources = {choice: function.source for choice, function in functions.items()}
+    if len({*map(str, ranks.gather([source["sha256"] for source in sources.values()]))}) > 1:
+        raise ConfigError(
+            f"{' and '.join(map(str, functions.values()))}: the file is not the same on every "
+            "rank; copy it to all machines"
+        )
     threads = _threads(state["threads"] if state else None)
     replaced = patched()
     recipe = f"patched {config.algorithm.recipe}" if replaced else config.algorithm.recipe
@@ -91,6 +109,8 @@ def open_run(
         dataset_fingerprint=fingerprint_of([loaded.task for loaded in tasks]),
         recipe=recipe,
     )
+    if sources:
+        yield FunctionsLoaded(step=step, sources=sources)
     yield from _notes(step, tasks, problems, replaced, recipe, ranks)
     run = yield from load_run(
         config, control, folder, stack, tasks, step, threads=threads, ranks=ranks,
@@ -152,7 +172,8 @@ def load_run(
     they may.
     """
     ranks, threads = ranks or Ranks(), threads or _threads(None)
-    policy, recipe = yield from _model(config, ranks, saved, step)
+    chosen = objects.recipe(config.algorithm)
+    policy, recipe = yield from _model(config, chosen, ranks, saved, step)
     usable = [_renderer(loaded.config, loaded.task, policy).usable() for loaded in tasks]
     renders = [render for render, _ in usable]
     noted = [text for _, notes in usable for text in notes]
@@ -200,13 +221,12 @@ def load_run(
 
 
 def _model(
-    config: RunConfig, ranks: Ranks, saved: Mapping[str, Any] | None, step: int
+    config: RunConfig, chosen: Recipe, ranks: Ranks, saved: Mapping[str, Any] | None, step: int
 ) -> Generator[Event, None, tuple[Policy, Recipe]]:
     """Load the model, and turn importance correction on in its recipe if the model needs it."""
     begun = time.perf_counter()
     preflight.set_limits()
     yield PhaseStarted(step=step, phase="load", detail=config.model.path)
-    chosen = config.algorithm.resolved()
     policy = load_policy(config.model, seed=config.seed, critic=chosen.signal == "gae")
     check_cache_bits(policy)
     if saved is not None:

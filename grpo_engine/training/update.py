@@ -104,7 +104,7 @@ def update(run: Run, step: int, experience: Experience) -> Generator[Event, None
     recipe = replace(run.recipe, entropy_bonus=run.progress.entropy_bonus)
     inputs = LossInputs(
         experience=experience, recipe=recipe, rollout=run.config.rollout, is_first=True,
-        targets=step_targets(experience, recipe),
+        targets=step_targets(experience, recipe), step=step,
     )  # fmt: skip
     result = UpdateResult(experience=experience)
     with run.clock.phase("update"):

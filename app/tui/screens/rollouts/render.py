@@ -127,8 +127,11 @@ def search_note(search: Search, hit: int) -> str:
     return f"{hit + 1} of {'the first ' if search.more else ''}{count}"
 
 
-def position_line(view: View, width: int, palette: Palette) -> Line:
-    """The current position: run, step, prompt as far as it fits, target, answer."""
+def position_line(view: View, width: int, palette: Palette, *, newest: int) -> Line:
+    """The current position: run, step, prompt as far as it fits, target, answer.
+
+    Where the step is not the newest, also the key that leads there.
+    """
     group, rollout = view.group, view.rollout
     if view.step is None or group is None:
         return []
@@ -144,6 +147,8 @@ def position_line(view: View, width: int, palette: Palette) -> Line:
     if rollout is not None:
         end += [("  answer ", label), (letter(rollout.index), text)]
         end.append((f" of {len(group.rollouts)}", label))
+    if newest > group.step and group.origin == "train":
+        end.append(("  4 newest step", label))
     prompt = clip(last_question(group.prompt_text), max(8, width - cells(line) - cells(end) - 3))
     return [*line, (f"“{prompt}”", text), *end]
 

@@ -18,7 +18,12 @@ from grpo_tui.app.feed.stored import snapshot_of
 from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.tui.dialogs.export import Writer
 from grpo_tui.app.tui.keys import unbound
-from grpo_tui.app.tui.messages import MetricRequested, PromptFocused, RolloutOpened
+from grpo_tui.app.tui.messages import (
+    HighlightRequested,
+    MetricRequested,
+    PromptFocused,
+    RolloutOpened,
+)
 from grpo_tui.app.tui.screens.base import Entry
 from grpo_tui.app.tui.screens.run_keys import (
     CONTROL_BINDINGS,
@@ -167,11 +172,17 @@ class WatchScreen(ControlScreen):
         self.query_one(PhaseBar).now = self.query_one(Answers).now = now
 
     def places(self) -> Iterator[Entry]:
-        """The prompts on screen, by their answers as well, and the lines of the log."""
+        """The prompts on screen, by their answers as well, tokens, and the lines of the log."""
+        from grpo_tui.app.inspector.measures import MEASURES  # the first screen does without MLX
+
         for index, group in enumerate(self.query_one(Answers).snapshot.groups):
             answers = " ".join(rollout.text for rollout in group.rollouts)
             yield Entry(f"Prompt {index + 1}: {safe(group.prompt_text, ' ')}", "", also=answers,
                         go=partial(setattr, self, "prompt", index))  # fmt: skip
+        for measure, name in MEASURES.items():
+            request = HighlightRequested(measure)
+            yield Entry(f"Token: {name}", "The first one of the newest step, on Rollouts",
+                        partial(self.post_message, request))  # fmt: skip
         log = self.query_one(AlertsLog)
         for line in reversed(log_entries(self.snapshot)):
             text = line.text if isinstance(line, LogLine) else line.explanation
