@@ -387,10 +387,10 @@ def _recipe_entries(view: View, path: str) -> list[tuple[str, str]]:
     if leaf == "importance_cap" and form.config is not None:
         model = form.config.model
         dtype = auto_format(on_gpu=uses_gpu()) if model.dtype == "auto" else model.dtype
-        agree = can_agree(dtype, quantized=model.cache_bits > 0)
-        if form.config.algorithm.importance_cap is None and not agree:
-            text = f"on with weights in 16 bits ({dtype}) or a quantised cache: {CORRECTION_TEXT}"
-            entries.append(("here", text))
+        cause = "" if can_agree(dtype) else f"weights are in 16 bits ({dtype})"
+        cause = "the cache is quantised" if model.cache_bits else cause
+        if form.config.algorithm.importance_cap is None and cause:
+            entries.append(("here", f"on where {cause}: {CORRECTION_TEXT}"))
     condition = SETTINGS[leaf].condition.text if leaf in SETTINGS else ""
     if section == "algorithm" and leaf != "beta" and condition:
         read = ", as here" if leaf in form.settings_read else ""
