@@ -50,7 +50,7 @@ def is_quantized(weights: Iterable[str]) -> bool:
 
 def with_correction(chosen: Recipe, requested: float | None, *, agree: bool) -> Recipe:
     """The recipe, with importance correction turned on if it is unset and the two cannot agree."""
-    if agree or requested is not None or chosen.importance_cap > 0:
+    if agree or requested is not None or chosen.importance_cap > 0 or chosen.demonstrates:
         return chosen
     return recipe(chosen, **CORRECTION)
 

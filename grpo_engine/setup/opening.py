@@ -53,6 +53,12 @@ TRUNCATED = (
     "tokens are never sampled, while training uses the full distribution"
 )
 
+DEMONSTRATED = (
+    "the answers are those of the data, one per prompt: rollout.group_size and rollout.temperature "
+    "are not read, and rewards score held-out answers only"
+)
+UNSCORED = "without a reward function, held-out answers are sampled and not evaluated"
+
 CORRECTED = (
     "in these number formats sampler and trainer cannot agree exactly about the probability of an "
     f"answer, so each answer is weighted by the ratio of the two ({mismatch.CORRECTION_TEXT}); "
@@ -187,6 +193,9 @@ def load_run(
         tasks, renders, folder, control, objects, stack.enter_context,
         None if environments is None else environments.client.rewards,
     )  # fmt: skip
+    if recipe.demonstrates:
+        scored = any(part.scorer.names for part in parts)
+        yield NoteWritten(step=step, text=DEMONSTRATED if scored else f"{DEMONSTRATED}; {UNSCORED}")
     kept = "" if environments is None else environments.tokens.note
     for text in dict.fromkeys(filter(None, (kept, *(part.scorer.form_note for part in parts)))):
         yield NoteWritten(step=step, text=text)
@@ -199,8 +208,8 @@ def load_run(
     ]  # fmt: skip
     longest = preflight.Lengths(*map(max, zip(*lengths, strict=True)))
     plan = yield from _planned(config, policy, longest, ranks, step, saved)
-    sampling = Sampling.of(config.rollout)
-    if plan.max_rows < config.rollout.rows:  # else evaluations may have more rows than a step
+    sampling = Sampling.of(config.training)
+    if plan.max_rows < config.training.rows:  # else evaluations may have more rows than a step
         sampling = replace(sampling, max_rows=plan.max_rows)
     if sampling.truncated:
         yield NoteWritten(step=step, severity="warning", text=TRUNCATED)
@@ -256,6 +265,7 @@ def _renderer(config: RunConfig, task: Task, policy: Policy) -> PromptRenderer:
         context=policy.context_length,
         max_new_tokens=config.rollout.max_new_tokens,
         vocabulary=policy.vocabulary,
+        demonstrates=config.algorithm.resolved().demonstrates,
     )
 
 
@@ -272,7 +282,7 @@ def _planned(
     _, *smallest = min(ranks.gather([limit, *local]))
     plan = MemoryPlan(*smallest)
     # all ranks split the rollouts equally, so that each gets some of the batches
-    rank_rows = -(-config.rollout.rows // ranks.size)
+    rank_rows = -(-config.training.rows // ranks.size)
     plan = plan._replace(micro_rows=min(rank_rows, plan.micro_rows))
     if saved is not None:
         before = persist.saved_plan(config, saved)
@@ -314,6 +324,7 @@ def _limits(config: RunConfig, recipe: Recipe, policy: Policy, parts: Sequence[P
         updates_per_step=recipe.passes * recipe.minibatches,
         has_bounds=recipe.trust == "clip",
         whole_answers=recipe.ratio.startswith("sequence"),
+        demonstrates=recipe.demonstrates,
         accuracy=parts[0].scorer.right.function or None,
         weights={
             name: weight for part in reversed(parts) for name, weight in part.scorer.weights.items()

@@ -56,6 +56,10 @@ TWICE, THRICE = recipe("grpo", passes=2), recipe("grpo", passes=3)
 PULLED = recipe("grpo", passes=2, beta=0.5)
 REFRESHED = recipe("grpo", passes=2, beta=0.5, ref_refresh_every=1)
 PPO = recipe("ppo", passes=2)
+DEMONSTRATED = {
+    **recipe("sft"),
+    "task": {"columns": {"completion": "answer"}, "options": {"chat": False}},
+}
 PLAIN = {"task": {"chat_template": "plain", "system_prompt": "be brief"}}
 STOPPED = {"rollout": {"stop": ["e", "a", "o"]}}
 # which problems are drawn depends on the path of their file: enough that some differ
@@ -87,6 +91,7 @@ SHOWN: dict[str, tuple[Any, Tree]] = {
     "task.held_out_size": (9, {}),
     "task.columns.prompt": ("question", {}),
     "task.columns.answer": ("other", {"rewards": {"functions": ["contains"]}}),
+    "task.columns.completion": ("other", DEMONSTRATED),
     "task.splits.train": ("more", MORE),
     "task.splits.held_out": ("more", MORE),
     "task.max_prompt_tokens": (3, {}),
