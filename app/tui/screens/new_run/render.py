@@ -68,6 +68,11 @@ VALUE_MEANINGS: Final[Mapping[str, Mapping[str, str]]] = {
         "keep": "stays quantised: least memory",
         "dequantize": "becomes full weights when it is loaded",
     },
+    "model.kv_bits": {
+        "off": "the model's format, which the trainer reads too",
+        "8": "a third to a half of the memory, sampler and trainer differ a little",
+        "4": "a fifth to a third of it, and they differ much",
+    },
     "model.grad_checkpoint": {
         "auto": "recomputed where memory is short and that is faster than fewer answers",
         "on": "always recomputed: least memory, a third more work",
