@@ -122,11 +122,19 @@ class ModelConfig(Section):
         "auto", "MLX's graph, or compiled kernels for Linux processors; auto where they serve. "
         "rows is the graph with the prompt run again for each answer in training.",
     )  # fmt: skip
+    kv_bits: Literal["off", "8", "4"] = setting(
+        "off", "Bits of keys and values that are cached while sampling; off is the model's format."
+    )
     grad_checkpoint: Literal["auto", "on", "off"] = setting(
         "auto", "Recompute layers in the backward pass to save memory; auto where that is faster "
         "than fewer answers at a time.",
     )  # fmt: skip
     trust_remote_code: bool = setting(False, "Run Python code that comes with the model.")
+
+    @property
+    def cache_bits(self) -> int:
+        """Bits of the cache while sampling; 0 for the model's format."""
+        return 0 if self.kv_bits == "off" else int(self.kv_bits)
 
 
 class TeacherConfig(Section):
@@ -366,6 +374,11 @@ class AlgorithmConfig(
     )
 ):
     """The recipe, and the settings that differ from it."""
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The choices that are set here and that a function can make, by name."""
+        return tuple(filter(None, (self.signal, self.trust, self.anchor, self.weight)))
 
     def resolved(self) -> Recipe:
         return recipe(self.recipe, **self._set())

@@ -201,6 +201,8 @@ NAMED = {
     "model.quantized": "tests/engine/policy/test_policy.py::"
     "test_a_quantised_base_is_dequantised_where_that_is_faster",
     "model.compute": "tests/engine/policy/test_passes.py::test_settings_turn_them_off",
+    "model.kv_bits": "tests/engine/rollouts/test_quantized_cache.py::"
+    "test_a_run_shows_the_gap_and_corrects_for_it_by_itself",
     "model.grad_checkpoint": "tests/engine/setup/test_memory_plan.py::"
     "test_a_checkpoint_without_a_plan_has_layers_as_set_and_64_positions",
     "model.trust_remote_code": "tests/engine/training/test_every_setting.py::"
