@@ -268,7 +268,8 @@ def _advantages(numbers: StepNumbers, recipe: Recipe) -> Array | None:
     if numbers.packed is not None and len(numbers.recorded) == len(numbers.groups):
         arrays = numbers.packed.arrays
         tokens = {"mask": arrays["mask"], "old": arrays["old"], "ref": arrays.get("ref"),
-                  "values": arrays.get("old_values"), "teacher": arrays.get("teacher"), **tokens}  # fmt: skip
+                  "values": arrays.get("old_values"), "teacher": arrays.get("teacher"),
+                  **tokens}  # fmt: skip
     elif recipe.signal == "gae" or recipe.pays_in_reward or recipe.teacher_weight:
         return None
     needs = {"ref": recipe.pays_in_reward, "values": recipe.signal == "gae",
