@@ -84,12 +84,13 @@ class Limits:
     """What the rules need to know about the run besides its metrics; None where not applicable.
 
     `weights` are those of the reward functions. `whole_answers` says that a ratio is of an answer:
-    then whole answers are clipped, by design.
+    then whole answers are clipped, by design. `demonstrates` says that answers are the data's.
     """
 
     updates_per_step: int = 1
     has_bounds: bool = True
     whole_answers: bool = False
+    demonstrates: bool = False
     accuracy: str | None = None
     weights: Mapping[str, float] = field(default_factory=dict)
     sampler_gap: Gap = ROUNDING["float32"]
@@ -446,7 +447,7 @@ def _collapse(run: RunState, key: str, share: float, explanation: str, remedy: s
     """A warning if a metric fell below this share of its start; `explanation` formats both."""
     start, recent = _mean(run.first(key)[:EARLY]), run.last(key, 5)
     now, limit = _mean(recent), share * start
-    if not recent or now >= limit or run.learns or run.is_early:
+    if not recent or now >= limit or run.learns or run.is_early or run.demonstrates:
         return None
     return Alert("warning", explanation.format(start=start, now=now), remedy, now, limit)
 

@@ -54,13 +54,15 @@ def above(name: str, limit: float) -> Condition:
 class Meaning(NamedTuple):
     """What a value of a choice means: its part of the recipe's sentence and of its formula.
 
-    For a signal, also what it compares within a group and whether each token has its own advantage.
+    For a signal, also what it compares within a group, whether each token has its own advantage,
+    and whether the answers are those of the data.
     """
 
     text: str = ""
     formula: Sequence[str] = ()
     compares: Literal["", "completions", "steps"] = ""
     per_token: bool = False
+    demonstrates: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,6 +227,8 @@ class Setting:
                 value = SWITCH.get(value.lower(), value)
         if isinstance(value, bool) and (word := "on" if value else "off") in self.choices:
             return word  # YAML reads `off` as false and `on` as true
+        if str(value) in self.choices:
+            return str(value)  # and `8` as a number
         if self.number is int and isinstance(value, float) and value.is_integer():
             return int(value)
         return value

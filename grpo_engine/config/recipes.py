@@ -30,6 +30,7 @@ ANCHORED = Condition(
     lambda r: r.anchor != "none", "an anchor with beta above 0", ("anchor", "beta")
 )
 CRITIC = equals("signal", "gae")
+SAMPLED = Condition(lambda r: not r.demonstrates, "answers that are sampled", ("signal",))
 NORMALISING = equals(
     "signal", "minus_batch_mean", "group_mean", "group_standard", "leave_one_out", "batch_standard"
 )
@@ -58,7 +59,7 @@ class Recipe:
     # 1. Signal: what is an answer's advantage?
     signal: Literal[
         "return", "minus_batch_mean", "group_mean", "group_standard", "leave_one_out",
-        "batch_standard", "group_sign", "process", "gae",
+        "batch_standard", "group_sign", "process", "gae", "demonstration",
     ] | str = setting(
         "group_standard", "What an answer's advantage is, and relative to what.",
         meanings=MEANINGS["signal"],
@@ -195,19 +196,22 @@ class Recipe:
     # Beside the six choices
     sampler_sync_every: int = option(
         1, "Sample from a copy of the policy, updated every N steps.", ge=1, off=1, unit="steps",
-        belongs="ratio",
+        belongs="ratio", condition=SAMPLED,
         phrase=", and samples come from a copy of the policy, updated every {sampler_sync_every} "
         "steps",
     )  # fmt: skip
-    refill_rounds: int = setting(0, "Rounds that replace groups without signal; 0 is off.", off=0)
+    refill_rounds: int = setting(
+        0, "Rounds that replace groups without signal; 0 is off.", off=0, condition=SAMPLED
+    )
     refill_on: str = option(
         "accuracy", "What answers of a group must differ in: accuracy, total or a reward function.",
         condition=above("refill_rounds", 0),
     )  # fmt: skip
     overlong_buffer: float = setting(
-        0.0, "Share of the longest length with a soft penalty; 0 is off.", le=1, off=0
-    )
-    mask_truncated: bool = setting(False, "Leave cut answers out of the loss.")
+        0.0, "Share of the longest length with a soft penalty; 0 is off.", le=1, off=0,
+        condition=SAMPLED,
+    )  # fmt: skip
+    mask_truncated: bool = setting(False, "Leave cut answers out of the loss.", condition=SAMPLED)
     entropy_bonus: float = setting(
         0.0, "Weight of the entropy bonus.", off=0, outside=" − {entropy_bonus:g}·mean(H)"
     )
@@ -221,7 +225,8 @@ class Recipe:
     )  # fmt: skip
     importance_cap: float = setting(
         0.0, "Cap on π_old/π_sampler; 0 is off, empty is on where the two cannot agree.", off=0,
-        belongs="ratio", label="sampler cap", steps=(0.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0),
+        belongs="ratio", condition=SAMPLED, label="sampler cap",
+        steps=(0.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0),
         phrase=", and {corrected}", factor="{w}·",
     )  # fmt: skip
     importance_floor: float = option(
@@ -237,7 +242,8 @@ class Recipe:
     )  # fmt: skip
     off_policy_mask: float = option(
         0.0, "Leave out worse answers this far from the sampler; 0 is off.", unit="nats/token",
-        off=0, belongs="ratio", label="off-policy", steps=(0.0, 0.001, 0.01, 0.1, 0.5, 1.0),
+        off=0, belongs="ratio", condition=SAMPLED, label="off-policy",
+        steps=(0.0, 0.001, 0.01, 0.1, 0.5, 1.0),
         factor="mᵢ·",
         phrase=", and worse answers more than {off_policy_mask:g} nats per token from their "
         "sampler are left out",
@@ -284,6 +290,11 @@ class Recipe:
     def compares(self) -> str:
         """What the signal compares within a group: completions, steps, or nothing."""
         return self.meaning("signal").compares
+
+    @property
+    def demonstrates(self) -> bool:
+        """Whether the answers are those of the data; nothing is sampled or scored in training."""
+        return self.meaning("signal").demonstrates
 
     @property
     def per_token(self) -> bool:
@@ -347,10 +358,26 @@ EXCLUSIONS: tuple[tuple[tuple[str, ...], Callable[[Recipe], bool], str], ...] = 
     ),
     (
         ("ratio", "passes", "minibatches", "sampler_sync_every"),
-        lambda r: r.ratio == "none" and max(r.passes, r.minibatches, r.sampler_sync_every) > 1,
+        lambda r: (
+            r.ratio == "none"
+            and not r.demonstrates
+            and max(r.passes, r.minibatches, r.sampler_sync_every) > 1
+        ),
         "ratio=none is right for fresh samples only, but passes={passes}, "
         "minibatches={minibatches}, sampler_sync_every={sampler_sync_every} train on old ones: "
         "choose a ratio, or set all three to 1",
+    ),
+    (
+        ("ratio", "signal"),
+        lambda r: r.demonstrates and r.ratio != "none",
+        "ratio={ratio} re-weights answers by the policy that sampled them, but no policy sampled "
+        "those of signal={signal}: choose ratio=none",
+    ),
+    (
+        ("anchor_place", "signal", "anchor", "beta"),
+        lambda r: r.demonstrates and r.pays_in_reward,
+        "anchor_place=reward subtracts the distance from the score of an answer, but "
+        "signal={signal} has no scores: choose anchor_place=loss",
     ),
     (
         ("trust", "ratio"),
@@ -542,6 +569,8 @@ RECIPES: dict[str, Recipe] = {
                stop="target", **_NO_ANCHOR),
         Recipe(name="ppo", signal="gae", anchor="k1", beta=0.05, anchor_place="reward",
                weight="per_token", passes=4),
+        Recipe(name="sft", signal="demonstration", ratio="none",
+               **{**_NO_TRUST, "weight": "per_token"}),
     )
 }  # fmt: skip
 

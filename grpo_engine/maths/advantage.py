@@ -185,6 +185,7 @@ def reward_metrics(
         )
         result[mean] = (float(batch.score.sum()), count)
         result[std] = (float(batch.std("sample")[0]), float(count > 1))
-    flat = (~computed.differ).astype(mx.float32)
-    result["frac_reward_zero_std"] = (float(flat.sum()), float(flat.size))
+    if as_rewards(rewards).shape[1]:
+        flat = (~computed.differ).astype(mx.float32)
+        result["frac_reward_zero_std"] = (float(flat.sum()), float(flat.size))
     return result

@@ -211,7 +211,7 @@ def saved_plan(config: RunConfig, state: Mapping[str, Any]) -> MemoryPlan:
         int(state["micro_rows"]),
         bool(state.get("grad_checkpoint", config.model.grad_checkpoint == "on")),
         int(state.get("head_chunk", EARLY_HEAD_CHUNK if on_cpu() else EARLY_GPU_HEAD_CHUNK)),
-        int(state.get("max_rows", config.rollout.max_rows or config.rollout.rows)),
+        int(state.get("max_rows", config.rollout.max_rows or config.training.rows)),
     )
 
 

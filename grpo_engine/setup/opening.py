@@ -34,6 +34,7 @@ from grpo_engine.policy.memory import MemoryPlan
 from grpo_engine.policy.optimizer import Learner
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.trees import flatten
+from grpo_engine.rollouts.batches import check_cache_bits
 from grpo_engine.rollouts.prompts import PromptRenderer
 from grpo_engine.rollouts.types import Sampling
 from grpo_engine.run import checkpoint, persist
@@ -52,8 +53,14 @@ TRUNCATED = (
     "tokens are never sampled, while training uses the full distribution"
 )
 
+DEMONSTRATED = (
+    "the answers are those of the data, one per prompt: rollout.group_size and rollout.temperature "
+    "are not read, and rewards score held-out answers only"
+)
+UNSCORED = "without a reward function, held-out answers are sampled and not evaluated"
+
 CORRECTED = (
-    "in this number format sampler and trainer cannot agree exactly about the probability of an "
+    "in these number formats sampler and trainer cannot agree exactly about the probability of an "
     f"answer, so each answer is weighted by the ratio of the two ({mismatch.CORRECTION_TEXT}); "
     "algorithm.importance_cap 0 turns this off"
 )
@@ -186,6 +193,9 @@ def load_run(
         tasks, renders, folder, control, objects, stack.enter_context,
         None if environments is None else environments.client.rewards,
     )  # fmt: skip
+    if recipe.demonstrates:
+        scored = any(part.scorer.names for part in parts)
+        yield NoteWritten(step=step, text=DEMONSTRATED if scored else f"{DEMONSTRATED}; {UNSCORED}")
     kept = "" if environments is None else environments.tokens.note
     for text in dict.fromkeys(filter(None, (kept, *(part.scorer.form_note for part in parts)))):
         yield NoteWritten(step=step, text=text)
@@ -198,8 +208,8 @@ def load_run(
     ]  # fmt: skip
     longest = preflight.Lengths(*map(max, zip(*lengths, strict=True)))
     plan = yield from _planned(config, policy, longest, ranks, step, saved)
-    sampling = Sampling.of(config.rollout)
-    if plan.max_rows < config.rollout.rows:  # else evaluations may have more rows than a step
+    sampling = Sampling.of(config.training)
+    if plan.max_rows < config.training.rows:  # else evaluations may have more rows than a step
         sampling = replace(sampling, max_rows=plan.max_rows)
     if sampling.truncated:
         yield NoteWritten(step=step, severity="warning", text=TRUNCATED)
@@ -227,12 +237,15 @@ def _model(
     preflight.set_limits()
     yield PhaseStarted(step=step, phase="load", detail=config.model.path)
     policy = load_policy(config.model, seed=config.seed, critic=chosen.signal == "gae")
+    check_cache_bits(policy)
     if saved is not None:
         recipe = mismatch.corrected(chosen, saved.get("settled", {}))
     else:
-        packed = mismatch.is_quantized(flatten(policy.model.parameters()))
+        quantized = bool(config.model.cache_bits) or mismatch.is_quantized(
+            flatten(policy.model.parameters())
+        )
         # ranks on other devices may use other formats, but all must train the same way
-        agree = all(ranks.gather(mismatch.can_agree(policy.dtype, quantized=packed)))
+        agree = all(ranks.gather(mismatch.can_agree(policy.dtype, quantized=quantized)))
         recipe = mismatch.with_correction(chosen, config.algorithm.importance_cap, agree=agree)
     yield ModelLoaded(
         step=step, path=config.model.path, parameters=policy.parameters,
@@ -252,6 +265,7 @@ def _renderer(config: RunConfig, task: Task, policy: Policy) -> PromptRenderer:
         context=policy.context_length,
         max_new_tokens=config.rollout.max_new_tokens,
         vocabulary=policy.vocabulary,
+        demonstrates=config.algorithm.resolved().demonstrates,
     )
 
 
@@ -268,7 +282,7 @@ def _planned(
     _, *smallest = min(ranks.gather([limit, *local]))
     plan = MemoryPlan(*smallest)
     # all ranks split the rollouts equally, so that each gets some of the batches
-    rank_rows = -(-config.rollout.rows // ranks.size)
+    rank_rows = -(-config.training.rows // ranks.size)
     plan = plan._replace(micro_rows=min(rank_rows, plan.micro_rows))
     if saved is not None:
         before = persist.saved_plan(config, saved)
@@ -310,11 +324,12 @@ def _limits(config: RunConfig, recipe: Recipe, policy: Policy, parts: Sequence[P
         updates_per_step=recipe.passes * recipe.minibatches,
         has_bounds=recipe.trust == "clip",
         whole_answers=recipe.ratio.startswith("sequence"),
+        demonstrates=recipe.demonstrates,
         accuracy=parts[0].scorer.right.function or None,
         weights={
             name: weight for part in reversed(parts) for name, weight in part.scorer.weights.items()
         },
-        sampler_gap=mismatch.ROUNDING[policy.dtype],
+        sampler_gap=mismatch.rounding(policy.dtype, policy.config.cache_bits),
         corrected=recipe.importance_cap > 0,
         memory_gb=preflight.memory_limit() / preflight.GIGABYTE,
         thresholds=config.alerts,

@@ -81,7 +81,7 @@ def plan_memory(config: RunConfig, policy: Policy, lengths: Lengths, budget: int
     """How a step uses memory: as set, else as fast as `budget` bytes allow."""
     return choose_plan(
         policy,
-        rows=config.rollout.rows,
+        rows=config.training.rows,
         prompt_tokens=lengths.prompt,
         new_tokens=lengths.answer,
         prompts=config.rollout.prompts,

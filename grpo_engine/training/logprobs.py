@@ -30,12 +30,13 @@ def score_tokens(
     """
     chosen = range(len(rollouts)) if rows is None else rows
     assigned = run.ranks.assigned(batches_of(run, rollouts, chosen))
+    temperature = run.config.training.temperature
     scored: list[tuple[TokenBatch, TokenScores]] = []
     for done, (_, batch) in enumerate(assigned, 1):
         with under():
             scores = token_scores(
-                run.policy, batch, temperature=run.config.rollout.temperature, gradient=False,
-                entropy=entropy, values=values,
+                run.policy, batch, temperature=temperature, gradient=False, entropy=entropy,
+                values=values,
             )  # fmt: skip
             mx.eval(scores.logprobs, scores.entropy, scores.values)
         scored.append((batch, scores))

@@ -63,7 +63,8 @@ def finish_step(
     progress.tokens += sampled_tokens + prompt_tokens
     progress.elapsed += step_time
     metrics["num_tokens"] = float(progress.tokens)
-    metrics |= report.time_metrics(run.clock.phases, step_time, sampled_tokens)
+    written = 0 if run.recipe.demonstrates else sampled_tokens
+    metrics |= report.time_metrics(run.clock.phases, step_time, written)
     metrics["time/others"] = run.clock.others_seconds
     metrics["memory/peak_gb"] = run.policy.peak_memory / 1e9
     run.last_metrics = {name: metrics[name] for name in ("reward", "kl", "loss") if name in metrics}
@@ -72,7 +73,8 @@ def finish_step(
     )
     yield finished
     yield from run.alerts.observe(finished)
-    yield from reward_notes(run, step)
+    if not run.recipe.demonstrates:
+        yield from reward_notes(run, step)
     prompts = run.config.rollout.prompts
     if len(sampled.groups) < prompts and not run.alerts.is_solving(step):
         yield raised(step, "refills_exhausted", Alert(

@@ -103,7 +103,7 @@ def update(run: Run, step: int, experience: Experience) -> Generator[Event, None
     """Run the recipe's passes over `experience.trained_rows`."""
     recipe = replace(run.recipe, entropy_bonus=run.progress.entropy_bonus)
     inputs = LossInputs(
-        experience=experience, recipe=recipe, rollout=run.config.rollout, is_first=True,
+        experience=experience, recipe=recipe, rollout=run.config.training, is_first=True,
         targets=step_targets(experience, recipe), step=step,
     )  # fmt: skip
     result = UpdateResult(experience=experience)

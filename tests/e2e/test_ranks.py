@@ -40,6 +40,11 @@ CASES: dict[str, dict[str, Any]] = {
     # a problem is twice in every step, on one rank or on two
     "repeated": {"rollout": {"prompts": 4}, "task": {"train_size": 3}},
     "critic": {"rollout": {"prompts": 3}, "algorithm": {"recipe": "ppo"}},
+    "demonstrated": {
+        "rollout": {"prompts": 3},
+        "algorithm": {"recipe": "sft"},
+        "task": {"columns": {"completion": "answer"}, "options": {"chat": False}},
+    },
     "turns": {"rollout": {"prompts": 3, "max_new_tokens": 40, "stop": STOPS}, "task": {}},
 }
 NOT_EQUAL = ("time/", "memory/", "step_time", "tokens_per_second")

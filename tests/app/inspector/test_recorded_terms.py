@@ -86,6 +86,9 @@ def trained(world: Path, folder: Path, changes: dict[str, Any]) -> Path:
     functions = ["letters", "accuracy"]
     if changes["algorithm"]["recipe"] == "grpo-process":
         functions = ["steps"]
+    if changes["algorithm"]["recipe"] == "sft":
+        answers = {"columns": {"completion": "answer"}, "options": {"chat": False}}
+        changes = {**changes, "task": answers}
     config = run_settings(
         world,
         **{

@@ -43,6 +43,7 @@ SHIPPED: list[str] = [
     "rloo",
     "how-much",
     "ppo",
+    "sft",
 ]
 
 # recipe: signal, ratio, trust, anchor, weight, passes
@@ -65,6 +66,7 @@ ANSWERS = {
     "rloo": ("leave_one_out", "sequence_sum", "clip", "k1", "per_sequence", 1),
     "how-much": ("group_sign", "token", "target", "none", "sum", 8),
     "ppo": ("gae", "token", "clip", "k1", "per_token", 4),
+    "sft": ("demonstration", "none", "none", "none", "per_token", 1),
 }
 
 OWN: dict[str, dict[str, Any]] = {

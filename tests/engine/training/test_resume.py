@@ -35,6 +35,7 @@ CASES: dict[str, dict[str, Any]] = {
     "grpo-iterative": {"recipe": "grpo-iterative", "ref_refresh_every": 2},
     "grpo-sequence": {"recipe": "grpo-sequence", "sampler_sync_every": 4},
     "ppo": {"recipe": "ppo", "passes": 2},
+    "sft": {"recipe": "sft"},
     "entropy": {"recipe": "grpo", "entropy_bonus": 0.01, "entropy_target": 3.0},
     "bfloat16 lora": {"recipe": "grpo", "passes": 2},
     "bfloat16 full": {"recipe": "grpo-iterative", "ref_refresh_every": 2},
@@ -53,6 +54,8 @@ def config_of(world: Path, name: str, compute: str = "auto") -> RunConfig:
         "steps": 5, "algorithm": CASES[name], "checkpoint": {"every": 3},
         "rollout": {"prompts": 2, "group_size": 4, "max_new_tokens": 8},
     }  # fmt: skip
+    if name == "sft":
+        changes["task"] = {"columns": {"completion": "answer"}, "options": {"chat": False}}
     if name == "dapo":  # few distinct scores, so that groups are refilled
         changes["rewards"] = {"functions": [f"{world}/rewards.py:accuracy"]}
     if " " in name:

@@ -57,6 +57,8 @@ def recipe_settings(world: Path, name: str) -> dict[str, object]:
         changes["rewards"] = {"functions": [f"{world}/rewards.py:steps"]}
     if name == "grpo-iterative":
         changes["algorithm"] = {"recipe": name, "ref_refresh_every": 1}
+    if name == "sft":
+        changes["task"] = {"columns": {"completion": "answer"}, "options": {"chat": False}}
     return changes
 
 
