@@ -1,5 +1,6 @@
 """A token's numbers in words: why it is pushed or clipped, its share of the loss written out."""
 
+from grpo_engine.config.custom import Custom
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.events import UpdateTotals
 from grpo_tui.app.inspector.losses import TokenLoss
@@ -94,6 +95,8 @@ def _pushed(token: TokenLoss, recipe: Recipe, first_pass: bool) -> str:
         return f"{answer}: pushed {way}, with no ratio and no bound"
     if token.advantage * token.push < 0:
         return f"{answer}: pushed {way} by the ratio of its answer"
+    if isinstance(recipe.trust, Custom):
+        return f"{answer}: pushed {way} by {recipe.trust.short}, gradient {_fixed(token.push)}"
     if recipe.trust in ("sapo", "vespo"):
         ratio = "the ratio of its answer" if recipe.trust == "vespo" else "its ratio"
         return f"{answer}: pushed {way} by a smooth function of {ratio}"
@@ -135,7 +138,7 @@ def arithmetic(
         for weight, value, name in penalties if weight and value
     )  # fmt: skip
     text = f"({text}{subtracted})" if subtracted else text
-    text = " ".join([text, *_divisors(recipe, totals, length, max_length)])
+    text = " ".join([text, *_divisors(token, recipe, totals, length, max_length)])
     if token.bonus:
         updated = totals.tokens if totals.updated_tokens is None else totals.updated_tokens
         bonus = f"{_plain(totals.entropy_bonus)} × {_plain(token.entropy or 0)} entropy"
@@ -147,6 +150,8 @@ def _objective(token: TokenLoss, recipe: Recipe) -> str:
     if not token.updated:
         return "0"
     text = _fixed(token.objective)
+    if isinstance(recipe.trust, Custom):
+        text += f" by {recipe.trust.short}"
     if recipe.trust in ("none", "clip", "target") and recipe.ratio != "none" and token.advantage:
         used = token.objective / token.advantage
         text = f"{short(used, 3)} × {signed(token.advantage, 3)}"
@@ -155,7 +160,11 @@ def _objective(token: TokenLoss, recipe: Recipe) -> str:
     return text
 
 
-def _divisors(recipe: Recipe, totals: UpdateTotals, length: int, max_length: int) -> list[str]:
+def _divisors(
+    token: TokenLoss, recipe: Recipe, totals: UpdateTotals, length: int, max_length: int
+) -> list[str]:
+    if isinstance(recipe.weight, Custom):
+        return [f"× {_plain(token.weight)} by {recipe.weight.short}"]
     rows = f"÷ {totals.rows} answers"
     update = "minibatch" if recipe.minibatches > 1 else "step"
     micro_batch = f"÷ {totals.batch_tokens} tokens of its micro-batch"

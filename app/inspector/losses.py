@@ -47,6 +47,7 @@ class TokenLoss:
     entropy: float | None = None
     value_loss: float
     bonus: float
+    weight: float = 0.0
     contribution: float
     push: float
     pull: float
@@ -66,9 +67,12 @@ class Packed:
     totals: "Totals"
     entropy_bonus: float
     minibatches: tuple[int, ...]  # of each answer
+    step: int = 0
 
 
-def packed(rows: Sequence[TokenRow], at: int, groups: Sequence[int] = ()) -> Packed:
+def packed(
+    rows: Sequence[TokenRow], at: int, groups: Sequence[int] = (), *, step: int = 0
+) -> Packed:
     """Pack answers in pass `at` (0-based), or in an answer's last one before it.
 
     Every row must have `updates`, and some row tokens. `groups` are the answers' groups, one if
@@ -107,6 +111,7 @@ def packed(rows: Sequence[TokenRow], at: int, groups: Sequence[int] = ()) -> Pac
         totals=_totals(updates),
         entropy_bonus=updates[0].entropy_bonus,
         minibatches=tuple(update.minibatch for update in updates),
+        step=step,
     )
 
 
@@ -149,7 +154,10 @@ def loss_of(numbers: Packed, recipe: Recipe, *, max_length: int) -> "Loss":
     if "entropy" not in numbers.arrays:
         changes |= {"entropy_bonus": 0.0, "entropy_top_quantile": 1.0}
     recipe = replace(recipe, **changes)
-    return policy_loss(**arrays, recipe=recipe, max_length=max_length, totals=numbers.totals)
+    return policy_loss(
+        **arrays, recipe=recipe, max_length=max_length, totals=numbers.totals,
+        extra={"step": numbers.step},
+    )  # fmt: skip
 
 
 def gradients(numbers: Packed, recipe: Recipe, *, max_length: int) -> tuple["mx.array", "mx.array"]:
@@ -177,7 +185,7 @@ def gradients(numbers: Packed, recipe: Recipe, *, max_length: int) -> tuple["mx.
 
 
 def token_losses(
-    tokens: TokenView, recipe: Recipe, *, at: int, max_length: int
+    tokens: TokenView, recipe: Recipe, *, at: int, max_length: int, step: int = 0
 ) -> tuple[tuple[TokenLoss, ...], ...]:
     """Each token of a group in pass `at` (0-based), or in an answer's last one before it.
 
@@ -186,7 +194,7 @@ def token_losses(
     rows = tokens.rows
     if not any(row.ids for row in rows):
         return ((),) * len(rows)
-    numbers = packed(rows, at)
+    numbers = packed(rows, at, step=step)
     terms: Any = loss_of(numbers, recipe, max_length=max_length).terms
     push, pull = gradients(numbers, recipe, max_length=max_length)
     # the engine minimises the loss; people see the objective, which is maximised

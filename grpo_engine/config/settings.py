@@ -367,6 +367,11 @@ class AlgorithmConfig(
 ):
     """The recipe, and the settings that differ from it."""
 
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The choices that are set here and that a function can make, by name."""
+        return tuple(filter(None, (self.signal, self.trust, self.anchor, self.weight)))
+
     def resolved(self) -> Recipe:
         return recipe(self.recipe, **self._set())
 

@@ -103,7 +103,8 @@ def open_run(
         )
     threads = _threads(state["threads"] if state else None)
     replaced = patched()
-    recipe = f"patched {config.algorithm.recipe}" if replaced else config.algorithm.recipe
+    recipe = " + ".join([config.algorithm.recipe, *(f.short for f in functions.values())])
+    recipe = f"patched {recipe}" if replaced else recipe
     yield RunStarted(
         step=step,
         config=config.model_dump(mode="json"),
