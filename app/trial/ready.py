@@ -71,7 +71,8 @@ class Readiness:
         if has_config and not now and not model.trust_remote_code:
             passes("optimizer.name", config.optimizer, _rule)
             has_model = passes("model.path", model, self.estimates.shapes)
-            has_model = has_model and passes("teacher.path", always, self.estimates.teacher)
+            if has_model and not problems:
+                has_model = passes("teacher.path", always, self.estimates.teacher)
             usable = task, model, config.rollout.max_new_tokens
             if has_task and has_model and passes("task.name", usable, self.examples.usable):
                 now = str(self.estimates.estimate(config)["refused"])
