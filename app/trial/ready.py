@@ -60,8 +60,6 @@ class Readiness:
         has_config = bool(now) or passes("model.path", always, _model_config)
         if has_task and not now:
             passes("algorithm.signal", always, self._functions)
-        if has_task and not now:
-            passes("algorithm.signal", always, self._functions)
         if has_task and has_config and not now:
             scored = task, config.rewards, config.algorithm, self.scores.stamps(config)
             passes("rewards.functions", scored, self.scores.rehearse)
