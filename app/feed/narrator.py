@@ -199,7 +199,7 @@ def _ended(snapshot: Snapshot) -> list[str]:
         ends = f"{short(reward.start)} to {short(reward.value)}"
         change = f"Reward, smoothed: {ends}, highest in one step {short(best)}"
         if mover := snapshot.mover:
-            change += f", moved most by {mover} ({signed(snapshot.moves[mover])})"
+            change += f", moved most by {mover} ({signed(snapshot.moves[mover])} of it)"
         change += "."
     if (surprise := snapshot.series.get("perplexity")) is not None and surprise.count > 1:
         change = f"Perplexity, smoothed: {short(surprise.start)} to {short(surprise.value)}."

@@ -227,6 +227,8 @@ class Setting:
                 value = SWITCH.get(value.lower(), value)
         if isinstance(value, bool) and (word := "on" if value else "off") in self.choices:
             return word  # YAML reads `off` as false and `on` as true
+        if str(value) in self.choices:
+            return str(value)  # and `8` as a number
         if self.number is int and isinstance(value, float) and value.is_integer():
             return int(value)
         return value

@@ -21,6 +21,7 @@ from grpo_engine.policy.attention import chunk_length
 from grpo_engine.policy.checkpointing import checkpoint_layers
 from grpo_engine.policy.load import number
 from grpo_engine.policy.policy import Policy
+from grpo_engine.policy.quantized import bits_of
 from grpo_engine.policy.source import on_cpu
 from grpo_engine.policy.trees import flatten
 
@@ -239,10 +240,13 @@ def _sampling(
     policy: Policy, sizes: Sizes, rows: int, prompts: int, prompt_tokens: int, new_tokens: int
 ) -> int:
     """Bytes of caches, the prefill, and the logits of all rows."""
-    token = sizes.layers * sizes.kv_width * sizes.bytes
+    bits = bits_of(policy.model, policy.config.cache_bits, 8 * sizes.bytes)
+    # products read a copy of the quantised layer that attention is in
+    layers = sizes.layers + (policy.config.cache_bits > 0)
+    token = layers * sizes.kv_width * bits / 8
     positions = math.ceil((prompt_tokens + new_tokens) / GRAPH_GROWTH) * GRAPH_GROWTH
     copies = 0
-    if policy.kernels is not None:
+    if policy.kernels is not None and not policy.config.cache_bits:
         positions = prompt_tokens + math.ceil(new_tokens / KERNEL_GROWTH) * KERNEL_GROWTH
         if policy.config.tuning == "full":  # kernels decode with copies of the trained weights
             arrays = flatten(policy.model.trainable_parameters())

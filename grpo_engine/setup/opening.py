@@ -33,7 +33,9 @@ from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.memory import MemoryPlan
 from grpo_engine.policy.optimizer import Learner
 from grpo_engine.policy.policy import Policy
+from grpo_engine.policy.teacher import load_teacher
 from grpo_engine.policy.trees import flatten
+from grpo_engine.rollouts.batches import check_cache_bits
 from grpo_engine.rollouts.prompts import PromptRenderer
 from grpo_engine.rollouts.types import Sampling
 from grpo_engine.run import checkpoint, persist
@@ -59,7 +61,7 @@ DEMONSTRATED = (
 UNSCORED = "without a reward function, held-out answers are sampled and not evaluated"
 
 CORRECTED = (
-    "in this number format sampler and trainer cannot agree exactly about the probability of an "
+    "in these number formats sampler and trainer cannot agree exactly about the probability of an "
     f"answer, so each answer is weighted by the ratio of the two ({mismatch.CORRECTION_TEXT}); "
     "algorithm.importance_cap 0 turns this off"
 )
@@ -102,7 +104,8 @@ def open_run(
         )
     threads = _threads(state["threads"] if state else None)
     replaced = patched()
-    recipe = f"patched {config.algorithm.recipe}" if replaced else config.algorithm.recipe
+    recipe = " + ".join([config.algorithm.recipe, *(f.short for f in functions.values())])
+    recipe = f"patched {recipe}" if replaced else recipe
     yield RunStarted(
         step=step,
         config=config.model_dump(mode="json"),
@@ -236,12 +239,23 @@ def _model(
     preflight.set_limits()
     yield PhaseStarted(step=step, phase="load", detail=config.model.path)
     policy = load_policy(config.model, seed=config.seed, critic=chosen.signal == "gae")
+    check_cache_bits(policy)
+    if config.teacher.path:
+        yield PhaseStarted(step=step, phase="load", detail=config.teacher.path)
+        teacher = policy.teacher = load_teacher(config, policy)
+        yield NoteWritten(
+            step=step,
+            text=f"the teacher is {config.teacher.path}: {teacher.parameters / 1e6:.1f} M "
+            f"parameters in {teacher.dtype}",
+        )
     if saved is not None:
         recipe = mismatch.corrected(chosen, saved.get("settled", {}))
     else:
-        packed = mismatch.is_quantized(flatten(policy.model.parameters()))
+        quantized = bool(config.model.cache_bits) or mismatch.is_quantized(
+            flatten(policy.model.parameters())
+        )
         # ranks on other devices may use other formats, but all must train the same way
-        agree = all(ranks.gather(mismatch.can_agree(policy.dtype, quantized=packed)))
+        agree = all(ranks.gather(mismatch.can_agree(policy.dtype, quantized=quantized)))
         recipe = mismatch.with_correction(chosen, config.algorithm.importance_cap, agree=agree)
     yield ModelLoaded(
         step=step, path=config.model.path, parameters=policy.parameters,
@@ -325,8 +339,9 @@ def _limits(config: RunConfig, recipe: Recipe, policy: Policy, parts: Sequence[P
         weights={
             name: weight for part in reversed(parts) for name, weight in part.scorer.weights.items()
         },
-        sampler_gap=mismatch.ROUNDING[policy.dtype],
+        sampler_gap=mismatch.rounding(policy.dtype, policy.config.cache_bits),
         corrected=recipe.importance_cap > 0,
+        has_teacher=policy.teacher is not None,
         memory_gb=preflight.memory_limit() / preflight.GIGABYTE,
         thresholds=config.alerts,
     )

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from grpo_engine.config.custom import FORMS
 from grpo_engine.config.declaration import Setting, as_text
 from grpo_engine.config.mismatch import CORRECTION_TEXT, can_agree
-from grpo_engine.config.recipes import SETTINGS, Recipe, available
+from grpo_engine.config.recipes import MEANINGS, SETTINGS, Recipe, available
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.platform.device import uses_gpu
 from grpo_engine.platform.formats import auto_format, auto_text
@@ -66,6 +67,11 @@ VALUE_MEANINGS: Final[Mapping[str, Mapping[str, str]]] = {
         "auto": "dequantised on CPU, where that is faster",
         "keep": "stays quantised: least memory",
         "dequantize": "becomes full weights when it is loaded",
+    },
+    "model.kv_bits": {
+        "off": "the model's format, which the trainer reads too",
+        "8": "a third to a half of the memory, sampler and trainer differ a little",
+        "4": "a fifth to a third of it, and they differ much",
     },
     "model.grad_checkpoint": {
         "auto": "recomputed where memory is short and that is faster than fewer answers",
@@ -385,11 +391,12 @@ def _recipe_entries(view: View, path: str) -> list[tuple[str, str]]:
         return [("", card.summary), ("good", card.good), ("bad", card.bad)]
     entries = []
     if leaf == "importance_cap" and form.config is not None:
-        dtype: str = form.config.model.dtype
-        dtype = auto_format(on_gpu=uses_gpu()) if dtype == "auto" else dtype
-        if form.config.algorithm.importance_cap is None and not can_agree(dtype):
-            text = f"on where the weights are in 16 bits ({dtype}): {CORRECTION_TEXT}"
-            entries.append(("here", text))
+        model = form.config.model
+        dtype = auto_format(on_gpu=uses_gpu()) if model.dtype == "auto" else model.dtype
+        cause = "" if can_agree(dtype) else f"weights are in 16 bits ({dtype})"
+        cause = "the cache is quantised" if model.cache_bits else cause
+        if form.config.algorithm.importance_cap is None and cause:
+            entries.append(("here", f"on where {cause}: {CORRECTION_TEXT}"))
     condition = SETTINGS[leaf].condition.text if leaf in SETTINGS else ""
     if section == "algorithm" and leaf != "beta" and condition:
         read = ", as here" if leaf in form.settings_read else ""
@@ -923,7 +930,7 @@ def meaning_of(path: str, text: str, recipe: Recipe | None) -> str:
         return "on" if text == "true" else "off"
     if text in VALUE_MEANINGS.get(path, {}):
         return VALUE_MEANINGS[path][text]
-    meaning = SETTINGS[leaf].meanings[text]
+    meaning = SETTINGS[leaf].meanings.get(text) or MEANINGS["function"][leaf]
     result = meaning.text.format(**{**values_of(recipe), leaf: text})
     if leaf == "anchor" and meaning.formula:
         result = f"{meaning.formula[0]}, x = log π − log π_ref: {result}"
@@ -939,6 +946,7 @@ def value_picker(view: View, field: FormField) -> Picker:
                     else meaning_of(path, text, recipe)), bad=view.refuses(path, text))
         for text in choices_of(field)
     ]  # fmt: skip
+    items += [Item(FORMS, (FORMS, "type the name of a function of yours"))] * field.info.open
 
     def details(text: str, width: int, palette: Palette) -> list[Line]:
         then = view.with_form(view.form.type(path, text))

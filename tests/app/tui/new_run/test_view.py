@@ -234,18 +234,20 @@ def test_the_number_format_says_what_auto_becomes_here(
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"model__dtype": "float32"}, False),
-        ({"model__dtype": "bfloat16"}, True),
-        ({"model__dtype": "bfloat16", "algorithm__importance_cap": "0"}, False),
+        ({"model__dtype": "float32"}, ""),
+        ({"model__dtype": "bfloat16"}, "weights are in 16 bits (bfloat16)"),
+        ({"model__dtype": "float32", "model__kv_bits": "8"}, "the cache is quantised"),
+        ({"model__dtype": "bfloat16", "algorithm__importance_cap": "0"}, ""),
     ],
 )
 def test_the_correction_for_the_sampler_says_when_it_is_on_by_itself(
-    changes: dict[str, str], said: bool
+    changes: dict[str, str], said: str
 ) -> None:
     view = replace(typed(preset_view("starter"), **changes), cursor="algorithm.importance_cap")
     view = replace(view, all_settings=True)
     shown = words(help_lines(view, 200, DARK))
-    assert ("in 16 bits (bfloat16): algorithm.importance_cap 3" in shown) == said
+    assert (": algorithm.importance_cap 3" in shown) == bool(said)
+    assert not said or f"on where {said}: algorithm.importance_cap 3" in shown
 
 
 def test_sizes_are_read_in_their_unit() -> None:
