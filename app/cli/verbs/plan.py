@@ -92,7 +92,7 @@ def report_of(
         "notes": list(policy.notes),
         "limit": limit,
         "prompts": config.rollout.prompts,
-        "group_size": config.rollout.group_size,
+        "group_size": config.training.group_size,
         "prompt_tokens": prompt_tokens,
         "requested": plans[requested],
         "plans": list(plans.values()),

@@ -281,10 +281,10 @@ def value_text(view: View, field: FormField) -> tuple[str, str]:
         return form.origin.name, "cloned run" if form.origin.run else ""
     if path == "name" and not field.changed:
         return view.name, "suggested"
+    if is_unread(view, field):
+        return text, "not read"
     if text:
         return text, "" if path in form.axes else recipe_value(view, path)
-    if is_unread(view, field):
-        return "", "not read"
     if section == "algorithm" and form.recipe is not None:
         value = getattr(form.recipe, name, None)
         return as_text(value) or "off", f"as {form.recipe.name}"
@@ -316,11 +316,11 @@ def no_value(path: str) -> str:
 def is_unread(view: View, field: FormField) -> bool:
     """Whether the recipe does not read this setting."""
     section, _, leaf = field.path.partition(".")
+    if section != "algorithm":
+        return view.form.recipe is not None and not field.info.is_read(view.form.recipe)
     read = view.form.settings_read
     # beta switches the anchor on
-    return (
-        bool(read) and section == "algorithm" and leaf not in {*read, "recipe", "beta", "options"}
-    )
+    return bool(read) and leaf not in {*read, "recipe", "beta", "options"}
 
 
 def allowed(info: Setting) -> str:
@@ -431,7 +431,7 @@ def cost_lines(view: View, width: int, palette: Palette) -> list[Line]:
         time = f"{seconds(price.seconds_per_step)} a step, {seconds(price.seconds)} in all, "
         time += source
     rows, count = price.rollouts_per_step, price.tokens_per_step
-    per = f"{config.rollout.prompts} prompts × {config.rollout.group_size}"
+    per = f"{config.rollout.prompts} prompts × {config.training.group_size}"
     lines = entry_lines([
         ("answers", f"{per} = {rows:,} a step, {tokens(rows * config.steps)} in all"),
         ("tokens", f"{about} {tokens(count)} a step, {tokens(count * config.steps)} in all"),
@@ -468,7 +468,7 @@ def side_costs(
     `held_out` is how many problems the task holds out; None if that is not known yet. `memory` is
     what is known of the models.
     """
-    rollout, check, entries = config.rollout, config.evaluation, []
+    rollout, check, entries = config.training, config.evaluation, []
     rows = rollout.prompts * rollout.group_size
 
     def answers(count: int, when: str, times: int) -> str:
@@ -1041,7 +1041,7 @@ def launch_text(view: View, training: str) -> str:
     """Describe the run, or the sweep, and any objections to it."""
     config, form = view.config, view.form
     assert config is not None
-    rollout, recipe = config.rollout, config.algorithm.recipe
+    rollout, recipe = config.training, config.algorithm.recipe
     lines = [
         f"{config.model.path} learns {config.task.name} with {recipe}: "
         f"{config.steps:,} step{'s' * (config.steps > 1)} of "
