@@ -32,7 +32,7 @@ VARIED: dict[str, tuple[Any, ...]] = {
     "name": tuple(RECIPES), **{name: _VALUES[name] for name in _FIRST}, **_VALUES,
 }  # fmt: skip
 # What advantages are computed from, and what else if the anchor is in the reward.
-_SIGNAL = ("signal", "std", "signal_eps", "combine", "gamma", "lam", "whiten")
+_SIGNAL = ("signal", "teacher_weight", "std", "signal_eps", "combine", "gamma", "lam", "whiten")
 _PENALTY = ("anchor", "beta", "anchor_level", "anchor_place")
 # What decides which updates there are, and of which answers.
 _OF_UPDATES = (
@@ -268,10 +268,12 @@ def _advantages(numbers: StepNumbers, recipe: Recipe) -> Array | None:
     if numbers.packed is not None and len(numbers.recorded) == len(numbers.groups):
         arrays = numbers.packed.arrays
         tokens = {"mask": arrays["mask"], "old": arrays["old"], "ref": arrays.get("ref"),
-                  "values": arrays.get("old_values"), **tokens}  # fmt: skip
-    elif recipe.signal == "gae" or recipe.pays_in_reward:
+                  "values": arrays.get("old_values"), "teacher": arrays.get("teacher"),
+                  **tokens}  # fmt: skip
+    elif recipe.signal == "gae" or recipe.pays_in_reward or recipe.teacher_weight:
         return None
-    needs = {"ref": recipe.pays_in_reward, "values": recipe.signal == "gae"}
+    needs = {"ref": recipe.pays_in_reward, "values": recipe.signal == "gae",
+             "teacher": recipe.teacher_weight > 0}  # fmt: skip
     lacking = any(need and tokens.get(name) is None for name, need in needs.items())
     if lacking or recipe.signal == "process" or not numbers.weights:
         return None

@@ -43,6 +43,7 @@ class TokenLoss:
     on_policy: bool
     objective: float
     anchor: float
+    taught: float = 0.0  # the teacher's part of the advantage
     kl: float | None = None
     entropy: float | None = None
     value_loss: float
@@ -51,6 +52,12 @@ class TokenLoss:
     contribution: float
     push: float
     pull: float
+
+    @property
+    def rewarded(self) -> float:
+        """The part of the advantage that is not the teacher's."""
+        rest = self.advantage - self.taught
+        return rest if abs(rest) > 1e-6 * abs(self.taught) else 0.0
 
     @property
     def gradient(self) -> float:
@@ -88,6 +95,7 @@ def packed(
         "values": [of_pass(row.values, at) or () for row in rows],
         "old_values": [row.old_values for row in rows],
         "returns": [row.returns for row in rows],
+        "teacher": [row.teacher for row in rows],
     }
     columns: dict[str, list[Sequence[float]]] = {
         "new": [of_pass(row.passes, at) or row.old for row in rows],
@@ -146,6 +154,7 @@ def loss_of(numbers: Packed, recipe: Recipe, *, max_length: int) -> "Loss":
     from grpo_engine.maths.loss import policy_loss
 
     arrays: dict[str, Any] = {"ref": None, **numbers.arrays}
+    arrays.pop("teacher", None)  # which is in the advantages
     changes: dict[str, Any] = {"entropy_bonus": numbers.entropy_bonus}
     if "ref" not in numbers.arrays and recipe.anchor_place == "loss":
         changes["beta"] = 0.0
@@ -204,10 +213,13 @@ def token_losses(
         "push": push,
         "pull": pull,
     }
+    if "teacher" in numbers.arrays:
+        gap = numbers.arrays["teacher"] - numbers.arrays["old"]
+        arrays["taught"] = recipe.teacher_weight * terms.mask * gap
     arrays |= {
         field.name: getattr(terms, field.name)
         for field in fields(TokenLoss)
-        if field.name not in arrays
+        if field.name not in (*arrays, "taught")
     }
     lists = {name: array.tolist() for name, array in arrays.items() if array is not None}
 
@@ -245,6 +257,8 @@ def not_recorded(tokens: TokenView, recipe: Recipe, think_budget: int) -> str:
         "which tokens the think budget forced": older and think_budget > 0,
         "the entropies": older and (entropies or recipe.entropy_top_quantile < 1),
         "the critic's values": older and recipe.signal == "gae",
+        "the teacher's log-probabilities": recipe.teacher_weight > 0
+        and not all(row.teacher for row in rows),
         "the reference's log-probabilities": reads_reference
         and not all(row.reference for row in rows),
         "the sampler's log-probabilities": recipe.reads_sampler

@@ -16,7 +16,8 @@ def advantages_read_tokens(recipe: Recipe) -> bool:
     """Whether advantages depend on log-probabilities or values of tokens."""
     signal = recipe.functions.get("signal")
     reads = signal is not None and signal.parameters.keys() & SCORED
-    return recipe.signal == "gae" or recipe.pays_in_reward or bool(reads)
+    in_reward = recipe.signal == "gae" or recipe.pays_in_reward
+    return in_reward or recipe.teacher_weight > 0 or bool(reads)
 
 
 def needs_old_logprobs(recipe: Recipe) -> bool:
@@ -43,6 +44,7 @@ def step_advantages(samples: Samples, old: OldScores, recipe: Recipe, step: int)
         old=old.logprobs_BT,
         ref=old.reference_logprobs_BT,
         values=old.values_BT,
+        teacher=old.teacher_logprobs_BT,
         steps=samples.step_scores() if recipe.signal == "process" else None,
         extra={
             "sampler_logprobs_BT": samples.sampler_logprobs_BT,
