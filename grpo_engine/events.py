@@ -176,6 +176,7 @@ class TokenNumbers:
     values: tuple[tuple[float, ...], ...] = sparse()  # the critic's, one per pass
     old_values: tuple[float, ...] = sparse()
     returns: tuple[float, ...] = sparse()
+    teacher: tuple[float, ...] = sparse()  # the teacher's log-probabilities
     clip_fraction: float | None = None
     kl: float | None = None
 

@@ -29,7 +29,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from grpo_engine.config.settings import RunConfig
+from grpo_engine.config.settings import RunConfig, TeacherConfig
 from grpo_engine.control import Control, StopNow
 from grpo_engine.errors import DataError, EngineError, RankLostError
 from grpo_engine.evaluation.held_out import Moment, evaluate, evaluate_if_due
@@ -133,8 +133,8 @@ def _train(run: Run) -> Iterator[Event]:
             # token_ids_BT, mask_BT and sampler_logprobs_BT, as sampled, never re-tokenised
             samples = gather(sampled.groups, recipe)
 
-            # 3. Advantages, [B] or [B, T], from rewards [B, F]. A critic or a KL penalty in the
-            #    reward needs old and reference log-probabilities, which are then computed first.
+            # 3. Advantages, [B] or [B, T], from rewards [B, F]. A critic, a teacher or a KL penalty
+            #    in the reward needs log-probabilities of tokens, which are then computed first.
             old = OldScores()
             if advantages_read_tokens(recipe):
                 old = yield from score_before_update(run, step, samples)
@@ -180,7 +180,7 @@ def score_before_update(
 ) -> Generator[Event, None, OldScores]:
     """What the recipe needs of some or all rows before its first update."""
     recipe, scores = run.recipe, OldScores()
-    needs_old = needs_old_logprobs(recipe)
+    needs_old, teacher = needs_old_logprobs(recipe), run.policy.teacher
     if not needs_old and not run.has_reference:
         return scores
     with run.clock.phase("logprobs"):
@@ -200,6 +200,9 @@ def score_before_update(
                 run, step, samples.rollouts, rows=rows, under=run.policy.as_reference
             )
             scores = replace(scores, reference_logprobs_BT=reference.logprobs)
+        if teacher is not None:
+            taught = yield from score_tokens(run, step, samples.rollouts, rows=rows, model=teacher)
+            scores = replace(scores, teacher_logprobs_BT=taught.logprobs)
     free_cache()
     return scores
 
@@ -250,7 +253,7 @@ def evaluate_only(
     objects: UserObjects = NO_OBJECTS,
 ) -> Iterator[Event]:  # fmt: skip
     """Evaluate the settings' model and adapter on the held-out problems."""
-    config = config.model_copy(update={"stop_when": ""})
+    config = config.model_copy(update={"stop_when": "", "teacher": TeacherConfig()})
     try:
         with ExitStack() as stack:
             tasks = load_tasks(config, objects)

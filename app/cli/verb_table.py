@@ -53,6 +53,6 @@ VERBS: Final = tuple(
         (AFTER, "replay", "replay:replay", "Play back a recorded run."),
         (LEARN, "tour", "tour:tour", "The workbench in nine sentences; needs no MLX."),
         (LEARN, "demo", "demo:demo", "Play the bundled recording; needs no MLX."),
-        (LEARN, "explain", "explain:explain", "A metric, an alert, a setting, a key or a table."),
+        (LEARN, "explain", "explain:explain", "Any metric, alert, setting, reward, key or table."),
     )
 )

@@ -195,7 +195,7 @@ def _ended(snapshot: Snapshot) -> list[str]:
         ends = f"{short(reward.start)} to {short(reward.value)}"
         change = f"Reward, smoothed: {ends}, highest in one step {short(best)}"
         if mover := snapshot.mover:
-            change += f", moved most by {mover} ({signed(snapshot.moves[mover])})"
+            change += f", moved most by {mover} ({signed(snapshot.moves[mover])} of it)"
         change += "."
     accuracy = snapshot.series.get("eval/accuracy")
     held_out = ""

@@ -9,11 +9,12 @@ from typing import Any, Literal
 from grpo_tui.app.inspector.losses import TokenLoss
 from grpo_tui.experiments.values import TokenRow
 
-HeatMode = Literal["push", "change", "kl", "entropy", "clip"]
+HeatMode = Literal["push", "change", "kl", "teacher", "entropy", "clip"]
 HEAT_NAMES: dict[HeatMode, str] = {
     "push": "push with KL",
     "change": "change of log-probability",
     "kl": "KL to the reference",
+    "teacher": "teacher against policy",
     "entropy": "entropy",
     "clip": "clip state",
 }
@@ -56,6 +57,8 @@ def values_of(measure: HeatMode | Measure, row: TokenRow, tokens: Sequence[Token
     match measure:
         case "change":
             values = [new - old for old, new in zip(row.old, newest(row), strict=False)]
+        case "teacher":
+            values = [its - old for old, its in zip(row.old, row.teacher, strict=False)]
         case "entropy":
             values = row.entropy
         case "probability":

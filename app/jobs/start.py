@@ -220,7 +220,7 @@ def refuse_python_objects(config: RunConfig) -> None:
     refuse_missing(config.task.name, "task")
     for name in config.rewards.functions:
         refuse_missing(name, "reward")
-    for name in config.algorithm.resolved().functions.values():
+    for name in config.algorithm.choices:
         refuse_missing(name, "function")
     for name in config.task.tools:
         refuse_missing(name, "tool")

@@ -68,6 +68,7 @@ def formula(recipe: Recipe) -> tuple[str, ...]:
     lines = [
         *reward_lines(recipe),
         *recipe.meaning("signal").formula,
+        *teacher_lines(recipe),
         *ratio_lines(recipe),
         *recipe.meaning("trust").formula,
         *sampler_lines(recipe),
@@ -137,6 +138,15 @@ def reward_lines(recipe: Recipe) -> tuple[str, ...]:
         return ()
     total = "Σₜ k(π_old/π_ref)ᵢₜ" if recipe.anchor_level == "token" else "k(Σₜ log π_old/π_ref)ᵢ"
     return (f"sᵢ = rᵢ − {{beta:g}}·{total}",)
+
+
+def teacher_lines(recipe: Recipe) -> tuple[str, ...]:
+    """What a teacher adds to the advantage of each token."""
+    if recipe.teacher_weight == 0:
+        return ()
+    before = "Aᵢₜ" if recipe.meaning("signal").per_token else "Aᵢ"
+    own = "= " if recipe.signal == "none" else f"← {before} + "
+    return (f"Aᵢₜ {own}{{teacher_weight:g}}·log π_teacher(oᵢₜ)/π_old(oᵢₜ)",)
 
 
 def ratio_lines(recipe: Recipe) -> Sequence[str]:

@@ -108,13 +108,13 @@ def _sources(
     """A diff of the baseline's functions and the others': of files, or of functions alone."""
     diffs: dict[tuple[str, ...], None] = {}
     for run, sources in zip(runs, functions, strict=True):
-        for choice in functions[base].keys() & sources.keys():
+        for choice in (choice for choice in functions[base] if choice in sources):
             old, new = functions[base][choice], sources[choice]
-            part = "text" if old["name"] == new["name"] else "code"
+            part, title = ("text", "file") if old["name"] == new["name"] else ("code", "name")
             diffs[tuple(unified_diff(
                 old[part].splitlines(), new[part].splitlines(), lineterm="",
-                fromfile=f"{choice} {old['name']} of {runs[base].name}",
-                tofile=f"{choice} {new['name']} of {run.name}",
+                fromfile=f"{old[title]} of {runs[base].name}",
+                tofile=f"{new[title]} of {run.name}",
             ))] = None  # fmt: skip
     return tuple(line for diff in diffs for line in diff)
 

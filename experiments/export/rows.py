@@ -162,6 +162,7 @@ def token_rows(reader: "StoreReader", runs: Sequence[RunSummary]) -> Iterator[Ro
                     "text": text[starts[position] : row.ends[position]] if row.ends else None,
                     "sampler": _at(row.sampler, position), "old": _at(row.old, position),
                     "reference": _at(row.reference, position),
+                    **({"teacher": row.teacher[position]} if row.teacher else {}),
                     **{
                         f"pass_{number}": _at(values, position)
                         for number, values in enumerate(row.passes, start=1)

@@ -95,6 +95,7 @@ class Limits:
     weights: Mapping[str, float] = field(default_factory=dict)
     sampler_gap: Gap = ROUNDING["float32"]
     corrected: bool = False
+    has_teacher: bool = False
     memory_gb: float = math.inf
     processors: int = os.cpu_count() or 1
     thresholds: AlertsConfig = field(default_factory=AlertsConfig)
@@ -266,7 +267,7 @@ def _share_above(
 
 def no_signal(run: RunState) -> Alert | None:
     """Too many groups teach nothing; where answers became right, that is how it should be."""
-    if run.solves:
+    if run.solves or run.has_teacher:
         return None
     return _share_above(
         run,
@@ -283,7 +284,7 @@ def no_signal(run: RunState) -> Alert | None:
 def task_solved(run: RunState) -> Alert | None:
     share = _mean(run.last("frac_reward_zero_std", SPAN))
     right = _mean(run.last(mean_of(run.accuracy), SPAN)) if run.accuracy else 0.0
-    if share <= run.thresholds.no_signal or right < SOLVED:
+    if run.has_teacher or share <= run.thresholds.no_signal or right < SOLVED:
         return None
     return Alert(
         "info",

@@ -152,9 +152,7 @@ def _objects_of(config: RunConfig, before: UserObjects, new: UserObjects) -> Use
         task=source if task.name.startswith(names.IN_PROCESS) else None,
         rewards=required("reward", config.rewards.functions, {**before.rewards, **new.rewards}),
         functions=required(
-            "function",
-            config.algorithm.resolved().functions.values(),
-            {**before.functions, **new.functions},
+            "function", config.algorithm.choices, {**before.functions, **new.functions}
         ),
         environments=required("tool", task.tools, environments)
         | required("environment", task.environments.values(), environments),

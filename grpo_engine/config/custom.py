@@ -57,15 +57,23 @@ class Custom(str):
         function: Any = inspect.unwrap(self.function)
         while isinstance(function, functools.partial):
             function = function.func
-        code = getattr(function, "__code__", None) or type(function).__call__.__code__
+        code = getattr(function, "__code__", getattr(type(function).__call__, "__code__", None))
+        if code is None:
+            raise RecipeError(f"function {self} is not written in Python: wrap it in a function")
         written = text = ""
         with suppress(OSError):  # typed into an interpreter that keeps none
             written = text = inspect.getsource(code)
             text = Path(code.co_filename).read_text(encoding="utf-8")
         return {
             "name": str(self), "file": code.co_filename, "line": code.co_firstlineno,
-            "code": written, "text": text, "sha256": hashlib.sha256(text.encode()).hexdigest(),
+            "parameters": dict(self.parameters), "code": written, "text": text,
+            "sha256": hashlib.sha256(text.encode()).hexdigest(),
         }  # fmt: skip
+
+    @property
+    def short(self) -> str:
+        """Its name without folders."""
+        return self.rpartition("/")[2]
 
     @property
     def at(self) -> str:

@@ -59,7 +59,7 @@ class Recipe:
     # 1. Signal: what is an answer's advantage?
     signal: Literal[
         "return", "minus_batch_mean", "group_mean", "group_standard", "leave_one_out",
-        "batch_standard", "group_sign", "process", "gae", "demonstration",
+        "batch_standard", "group_sign", "process", "gae", "none", "demonstration",
     ] | str = setting(
         "group_standard", "What an answer's advantage is, and relative to what.",
         meanings=MEANINGS["signal"],
@@ -77,6 +77,13 @@ class Recipe:
     combine: Literal["sum_then_normalize", "normalize_then_sum"] = setting(
         "sum_then_normalize", "Several rewards: weigh then normalise, or the other way round.",
         belongs="signal", condition=NORMALISING,
+    )  # fmt: skip
+
+    teacher_weight: float = setting(
+        0.0, "Weight of the teacher in a token's advantage; 0 is off.", off=0, belongs="signal",
+        steps=(0.0, 0.01, 0.1, 0.3, 1.0, 3.0),
+        phrase=", and each token adds {teacher_weight:g} times its log-probability under the "
+        "teacher less that under the policy",
     )  # fmt: skip
 
     # 2. Ratio: how is old data re-weighted?
@@ -297,9 +304,14 @@ class Recipe:
         return self.meaning("signal").demonstrates
 
     @property
+    def reads_rewards(self) -> bool:
+        """Whether rewards have a part in the advantages."""
+        return not self.demonstrates and self.signal != "none"
+
+    @property
     def per_token(self) -> bool:
         """Whether each token of an answer has its own advantage."""
-        return self.meaning("signal").per_token
+        return self.teacher_weight > 0 or self.meaning("signal").per_token
 
     @property
     def functions(self) -> dict[str, Custom]:
@@ -428,6 +440,30 @@ EXCLUSIONS: tuple[tuple[tuple[str, ...], Callable[[Recipe], bool], str], ...] = 
         "combine=normalize_then_sum normalises each reward function by the signal, but "
         "signal={signal} gives nothing to sum: choose group_standard, group_mean, leave_one_out, "
         "batch_standard or minus_batch_mean, or combine=sum_then_normalize",
+    ),
+    (
+        ("signal", "teacher_weight"),
+        lambda r: r.signal == "none" and r.teacher_weight == 0,
+        "signal=none leaves the push to a teacher, but teacher_weight=0 has none: choose another "
+        "signal, or teacher_weight=1",
+    ),
+    (
+        ("anchor_place", "signal", "anchor", "beta"),
+        lambda r: r.pays_in_reward and r.signal == "none",
+        "anchor_place=reward subtracts the distance from the reward, which signal=none does not "
+        "read: choose anchor_place=loss",
+    ),
+    (
+        ("teacher_weight", "trust"),
+        lambda r: r.teacher_weight > 0 and r.trust == "target",
+        "trust=target reads the sign of answers, and teacher_weight={teacher_weight:g} adds to "
+        "each token: choose another trust, or teacher_weight=0",
+    ),
+    (
+        ("teacher_weight", "signal"),
+        lambda r: r.teacher_weight > 0 and r.demonstrates,
+        "teacher_weight={teacher_weight:g} judges what the policy sampled, but the answers of "
+        "signal=demonstration are those of the data: choose another signal, or teacher_weight=0",
     ),
     (
         ("stop", "trust"),
@@ -569,6 +605,8 @@ RECIPES: dict[str, Recipe] = {
                stop="target", **_NO_ANCHOR),
         Recipe(name="ppo", signal="gae", anchor="k1", beta=0.05, anchor_place="reward",
                weight="per_token", passes=4),
+        Recipe(name="distill", signal="none", teacher_weight=1.0, clip_low=0.4, clip_high=0.4,
+               weight="per_token", passes=4, minibatches=8, **_NO_ANCHOR),
         Recipe(name="sft", signal="demonstration", ratio="none",
                **{**_NO_TRUST, "weight": "per_token"}),
     )

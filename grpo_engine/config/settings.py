@@ -137,6 +137,14 @@ class ModelConfig(Section):
         return 0 if self.kv_bits == "off" else int(self.kv_bits)
 
 
+class TeacherConfig(Section):
+    """The model that `algorithm.teacher_weight` learns from, in the format of `model.dtype`."""
+
+    path: str = setting(
+        "", "The teacher: `starter`, a model or adapter folder, a hub id, or a run; empty for none."
+    )
+
+
 COLUMNS: Mapping[str, Setting] = {
     "prompt": declared("prompt", "Text or chat messages."),
     "answer": declared("answer", "The expected answer."),
@@ -367,6 +375,11 @@ class AlgorithmConfig(
 ):
     """The recipe, and the settings that differ from it."""
 
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The choices that are set here and that a function can make, by name."""
+        return tuple(filter(None, (self.signal, self.trust, self.anchor, self.weight)))
+
     def resolved(self) -> Recipe:
         return recipe(self.recipe, **self._set())
 
@@ -513,6 +526,7 @@ class RunConfig(Section):
     rewards: RewardsConfig = RewardsConfig()
     rollout: RolloutConfig = RolloutConfig()
     algorithm: AlgorithmConfig = AlgorithmConfig()
+    teacher: TeacherConfig = TeacherConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
@@ -566,6 +580,15 @@ class RunConfig(Section):
                 "A and B is not mixing BA; use 1 to copy the adapter",
                 "algorithm.options",
                 "model.tuning",
+            )
+        if bool(chosen.teacher_weight) != bool(self.teacher.path):
+            raise ConfigError(
+                f"recipe {chosen.name} has teacher_weight {chosen.teacher_weight:g}, and "
+                f"teacher.path is {quoted(self.teacher.path)}: a teacher needs both; name a model "
+                "or run in teacher.path, or leave it empty with algorithm.teacher_weight 0",
+                "teacher.path",
+                "algorithm.teacher_weight",
+                "algorithm.recipe",
             )
         if rewards.weights and len(rewards.weights) != len(rewards.functions):
             raise ConfigError(

@@ -42,17 +42,15 @@ def advantages(
     recipe: str | Recipe,
     weights: mx.array | Sequence[float] | None = None,
     *,
-    mask: mx.array | None = None,
-    old: mx.array | None = None,
-    ref: mx.array | None = None,
-    values: mx.array | None = None,
+    mask: mx.array | None = None, old: mx.array | None = None, ref: mx.array | None = None,
+    teacher: mx.array | None = None, values: mx.array | None = None,
     steps: Steps | None = None,
     extra: Mapping[str, Any] | None = None,
-) -> Advantages:
+) -> Advantages:  # fmt: skip
     """The advantages of rewards [B,F], which are None or NaN where a function does not apply.
 
-    Equal `group_ids` [B] make siblings; `weights` [F] default to 1. `mask`, `old`, `ref` [B,T] are
-    read by an anchor in the reward, `values` [B,T] by gae, `steps` by process, `extra` by name.
+    Equal `group_ids` [B] make siblings; `weights` [F] default to 1. [B,T]: an anchor in the reward
+    reads `mask`, `old`, `ref`, a teacher `mask`, `old`, `teacher`, gae `values`; process `steps`.
     """
     recipe, r_BF = recipes.recipe(recipe), as_rewards(rewards)
     ids = of_shape("group_ids", mx.array(np.array(group_ids)), r_BF.shape[:1])
@@ -72,6 +70,7 @@ def advantages(
         advantage = custom.advantages(recipe.signal, group, r_BF, ids, mask, named)
     else:
         advantage = _built_in(recipe, group, ids, mask, steps)
+    advantage = with_teacher(recipe, advantage, mask, old, teacher)
     return Advantages(
         values=advantage, rewards=r, penalty=penalty, group_mean=group.mean, differ=differ,
         group_std=group.std(recipe.std), returns=returns, has_signal=has_signal(advantage, ids),
@@ -122,6 +121,8 @@ def required(recipe: Recipe, name: str, value: T | None) -> T:
         choice = f"signal={recipe.signal}"
         if recipe.pays_in_reward:
             choice += f", anchor={recipe.anchor} in the reward"
+        if recipe.teacher_weight:
+            choice += f", teacher_weight={recipe.teacher_weight:g}"
         raise MathsError(f"recipe {recipe.name} ({choice}) reads {name}: give {name}")
     return value
 
@@ -139,6 +140,24 @@ def token_penalty(
     values = {**extra, "mask_BT": inside * 1.0, "logprobs_BT": sampled_by}
     penalty = distance(sampled_by, reference, recipe.anchor, recipe.anchor_level, values)
     return mx.stop_gradient(recipe.beta * penalty)
+
+
+def with_teacher(
+    recipe: Recipe, advantage: mx.array, mask: mx.array | None, old: mx.array | None,
+    teacher: mx.array | None,
+) -> mx.array:  # fmt: skip
+    """A_it + w·(log π_teacher - log π_old) of each token, a constant. [B] or [B,T] -> [B,T]
+
+    The mean of the difference estimates -KL(π_old, π_teacher): on-policy distillation by reverse
+    KL, token by token (GKD, arXiv:2306.13649; MiniLLM, arXiv:2306.08543, without reward-to-go).
+    """
+    if recipe.teacher_weight == 0:
+        return advantage
+    inside = required(recipe, "mask", mask) > 0
+    student = on_mask(of_shape("old", required(recipe, "old", old), inside.shape), inside)
+    teacher = of_shape("teacher", required(recipe, "teacher", teacher), inside.shape)
+    gap = mx.stop_gradient(on_mask(teacher, inside) - student)
+    return advantage.reshape(gap.shape[0], -1) + recipe.teacher_weight * gap
 
 
 def from_critic(

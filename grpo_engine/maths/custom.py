@@ -19,13 +19,14 @@ Values = Mapping[str, Any]
 
 def call(role: str, function: Custom, values: Values, *shapes: tuple[int, ...]) -> mx.array:
     """What the function returns for the values that it names; MathsError if that cannot be used."""
-    title = f"{role} {function}"
+    title, setting = f"{role} {function}", f"algorithm.{role}"
     known = {name: value for name, value in values.items() if value is not None}
     for name, is_needed in function.parameters.items():
         if is_needed and name not in known:
             raise MathsError(
                 f"{title} needs the argument {name!r}, which there is not; there are: "
-                f"{', '.join(known)}{function.at}"
+                f"{', '.join(known)}{function.at}",
+                setting,
             )
     try:
         result = function.function(**{n: known[n] for n in function.parameters if n in known})
@@ -33,7 +34,7 @@ def call(role: str, function: Custom, values: Values, *shapes: tuple[int, ...]) 
         raise
     except Exception as error:
         failure = describe(error)
-        raise MathsError(f"{title} failed: {failure.message}{failure.at}") from error
+        raise MathsError(f"{title} failed: {failure.message}{failure.at}", setting) from error
     legal = " or ".join(map(str, shapes))
     if not isinstance(result, mx.array):
         returned = f"a Python {type(result).__name__}"
@@ -43,7 +44,8 @@ def call(role: str, function: Custom, values: Values, *shapes: tuple[int, ...]) 
         return result
     raise MathsError(
         f"{title} returned {returned}; it must return an mx.array, float32 of shape {legal}"
-        f"{function.at}"
+        f"{function.at}",
+        setting,
     )
 
 
@@ -59,9 +61,10 @@ def advantages(
         )
     shape, rows = (len(sizes), sizes[0]), group.score.shape[0]
     arguments = {
-        "rewards_PG": group.score.reshape(shape), "scored_PG": group.valid.reshape(shape),
+        "rewards_PG": group.score.reshape(shape), "scored_PG": group.valid.reshape(shape) * 1.0,
         "rewards_PGF": rewards.reshape(*shape, -1),
-        "lengths_PG": None if mask is None else lengths(mask).reshape(shape), "mask_BT": mask,
+        "lengths_PG": None if mask is None else lengths(mask).reshape(shape),
+        "mask_BT": None if mask is None else (mask > 0) * 1.0,
         **values,
     }  # fmt: skip
     by_token = [] if mask is None else [tuple(mask.shape)]

@@ -111,6 +111,11 @@ def group_sign(group: Siblings, recipe: Recipe) -> mx.array:
     return mx.where(mx.abs(above) > 0.1 * group.std(recipe.std), mx.sign(above), 0.0)
 
 
+def no_signal(group: Siblings, _recipe: Recipe) -> mx.array:
+    """A_i = 0: a teacher alone gives advantages."""
+    return mx.zeros(group.score.shape)
+
+
 def demonstration(group: Siblings, _recipe: Recipe) -> mx.array:
     """A_i = 1, with or without a reward: the gradient of the data's likelihood."""
     return mx.ones(group.score.shape)
@@ -124,6 +129,7 @@ SIGNALS: dict[str, Callable[[Siblings, Recipe], mx.array]] = {
     "leave_one_out": leave_one_out,
     "batch_standard": batch_standard,
     "group_sign": group_sign,
+    "none": no_signal,
     "demonstration": demonstration,
 }
 

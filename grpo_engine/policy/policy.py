@@ -1,4 +1,4 @@
-"""A policy: a model with its trainable weights, its tokenizer, its reference and its critic."""
+"""A policy: a model with its trainable weights, tokenizer, reference, critic and teacher."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -70,6 +70,7 @@ class Policy:
     kernels: Kernels | None = None  # None: MLX's graph computes everything
     batching: str | None = None  # the graph's kind of batch for decoding; set when first sampled
     reference: dict[str, mx.array] | None = None  # None: the base model, adapter off
+    teacher: "Policy | None" = None  # frozen; it only scores
 
     @property
     def model(self) -> nn.Module:

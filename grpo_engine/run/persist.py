@@ -172,14 +172,20 @@ def _state(run: Run) -> dict[str, Any]:
         "versions": dict(versions()),
         "fingerprint": run.fingerprint,
         "model": run.policy.fingerprint,
+        "teacher": teacher_fingerprint(run.policy),
         "functions": _functions(run),
         "noise": run.sampling.noise,
     }
 
 
+def teacher_fingerprint(policy: Policy) -> str:
+    return policy.teacher.fingerprint if policy.teacher is not None else ""
+
+
 def restore(run: Run, saved: Checkpoint) -> Iterator[Event]:
     """Restore a run from a checkpoint; warn if threads, versions, data or noise differ."""
     state = saved.state
+    _refuse_other_teacher(run, state)
     run.policy.load_trainable(saved.tensors("trained"))
     run.optimizer.restore(saved.tensors("optimizer"), run.policy.snapshot())
     if saved.has("reference"):
@@ -204,6 +210,17 @@ def restore(run: Run, saved: Checkpoint) -> Iterator[Event]:
         yield NoteWritten(step=run.step, severity="warning", text=OTHER_NOISE)
         if run.recipe.refill_rounds:
             yield NoteWritten(step=run.step, severity="warning", text=OTHER_REFILLS)
+
+
+def _refuse_other_teacher(run: Run, state: Mapping[str, Any]) -> None:
+    """A run that learned from two teachers would be nobody's repetition."""
+    then, now = state.get("teacher", ""), teacher_fingerprint(run.policy)
+    if then != now:
+        raise CheckpointError(
+            f"the content of teacher.path {run.config.teacher.path} was {then[:12] or 'unknown'} "
+            f"and is {now[:12]}: restore the teacher, or clone the run to go on with this one",
+            "teacher.path",
+        )
 
 
 def saved_plan(config: RunConfig, state: Mapping[str, Any]) -> MemoryPlan:

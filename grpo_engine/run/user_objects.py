@@ -28,8 +28,9 @@ class UserObjects:
         """The recipe of the settings, with the functions that were given for its choices."""
         chosen, given = config.resolved(), self.functions
         changes: dict[str, Any] = {
-            choice: f if isinstance(f := given.get(name), Custom) else Custom(name, f)
+            choice: f if isinstance(f := given[name], Custom) else Custom(name, f)
             for choice, name in chosen.functions.items()
+            if name in given
         }
         return replace(chosen, **changes)
 

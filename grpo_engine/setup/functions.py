@@ -5,7 +5,6 @@ others: micro-batches and ranks cut an update anywhere.
 """
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -19,7 +18,7 @@ from grpo_engine.rewards.scorer import columns_of
 from grpo_engine.sandbox.report import describe
 from grpo_engine.setup.parts import LoadedTask
 
-PROMPTS, LENGTHS = 2, (5, 3, 1, 4, 2)  # of the answers, again and again
+LENGTHS = (5, 3, 1, 4, 2)  # of the answers, again and again
 TERMS = {"trust": "objective", "anchor": "anchor", "weight": "weight"}
 
 
@@ -33,51 +32,44 @@ def check_functions(recipe: Recipe, tasks: Sequence[LoadedTask]) -> None:
 
 
 class _Trial:
-    """Answers of a few tokens with random numbers; the second group has equal rewards."""
+    """Two groups of answers of a few tokens with random numbers; one has equal rewards."""
 
     def __init__(self, recipe: Recipe, loaded: LoadedTask) -> None:
-        self.recipe, config, task = recipe, loaded.config, loaded.task
+        config, task = loaded.config, loaded.task
         answers = config.rollout.group_size
-        self.rows = range(PROMPTS * answers)
-        self.lengths = [LENGTHS[row % len(LENGTHS)] for row in self.rows]
-        self.max_length = config.rollout.max_new_tokens
-        examples = [task.train[row // answers % len(task.train)] for row in self.rows]
-        self.columns = columns_of(examples)
-        mask = mx.arange(max(self.lengths)) < mx.array(self.lengths)[:, None]
-        names = ("new", "old", "ref", "sampler", "entropy")
-        key, *keys = mx.random.split(mx.random.key(0), 1 + len(names))
-        self.arrays = {
-            name: mx.random.uniform(0.1, 2, mask.shape, key=own) * (1 if name == "entropy" else -1)
-            for name, own in zip(names, keys, strict=True)
-        } | {"mask": mask, "group_ids": mx.array([row // answers for row in self.rows])}
+        rows = range(2 * answers)
+        lengths = mx.array([LENGTHS[row % len(LENGTHS)] for row in rows])
+        mask = mx.arange(int(lengths.max())) < lengths[:, None]
         functions = len(config.rewards.functions or task.default_rewards) or 1
-        rewards = mx.random.uniform(shape=(len(self.rows), functions), key=key)
-        self._add_advantages(mx.where(self.arrays["group_ids"][:, None] == 0, rewards, 0.0))
-
-    def _add_advantages(self, rewards: mx.array) -> None:
-        recipe, arrays = self.recipe, self.arrays
+        keys = mx.random.split(mx.random.key(0))
+        rewards = mx.random.uniform(shape=(len(rows), functions), key=keys[0])
+        new, old, ref, sampler, entropy = mx.random.uniform(-2, -0.1, (5, *mask.shape), key=keys[1])
+        groups = mx.arange(len(rows)) // answers
+        self.recipe, self.max_length = recipe, config.rollout.max_new_tokens
+        self.columns = columns_of([task.train[row // answers % len(task.train)] for row in rows])
         computed = advantages(
-            rewards, arrays["group_ids"], recipe, mask=arrays["mask"], old=arrays["old"],
-            ref=arrays["ref"], values=arrays["new"], steps=[[(0, float(row))] for row in self.rows],
-            extra={
-                "sampler_logprobs_BT": arrays["sampler"], "entropy_BT": arrays["entropy"],
-                "step": 1, **self.columns,
-            },
+            mx.where(groups[:, None] == 0, rewards, 0.0), groups, recipe, mask=mask, old=old,
+            ref=ref, values=new, steps=[[(0, float(row))] for row in rows],
+            extra={"sampler_logprobs_BT": sampler, "entropy_BT": -entropy, "step": 1,
+                   **self.columns},
         )  # fmt: skip
         self._require_finite("signal", computed.values)
         if recipe.pays_in_reward:
             self._require_finite("anchor", computed.penalty)
-        arrays["advantages"] = computed.values
+        self.arrays = {
+            "new": new, "old": old, "ref": ref, "sampler": sampler, "entropy": -entropy,
+            "mask": mask, "group_ids": groups, "advantages": computed.values,
+            "token_ids": mx.zeros(mask.shape, mx.int32),
+        }  # fmt: skip
 
     def check(self, role: str) -> None:
         """Try the numbers that a function gives tokens."""
-        rows, new = self.rows, self.arrays["new"]
-        values = self._term(role, rows, max(self.lengths), new)
+        values = self._term(self.arrays["new"], role)
         self._require_finite(role, values)
         if role != "weight":  # which is a constant
             self._check_gradient(role)
-        for row, length in zip(rows, LENGTHS, strict=False):
-            alone = self._term(role, range(row, row + 1), length, new)
+        for row, length in zip(range(len(values)), LENGTHS, strict=False):
+            alone = self._term(self.arrays["new"], role, slice(row, row + 1), length)
             if not mx.allclose(alone[0], values[row, :length], 1e-4, 1e-6):
                 raise self._refused(role, (
                     "gives an answer other numbers alone than beside others, but micro-batches and "
@@ -85,26 +77,27 @@ class _Trial:
                     "update's answers and tokens"
                 ))  # fmt: skip
 
-    def _term(self, role: str, rows: range, width: int, new: mx.array) -> mx.array:
+    def _term(
+        self, new: mx.array, role: str, rows: slice = slice(None), width: int | None = None
+    ) -> mx.array:
         """What a function gives the first tokens of some answers."""
         arrays: dict[str, Any] = {
-            name: values[rows.start : rows.stop, :width] if values.ndim == 2
-            else values[rows.start : rows.stop]
+            name: values[rows, :width] if values.ndim == 2 else values[rows]
             for name, values in {**self.arrays, "new": new}.items()
-        }  # fmt: skip
-        columns = {name: values[rows.start : rows.stop] for name, values in self.columns.items()}
+        }
         loss = policy_loss(
             **arrays, recipe=self.recipe, totals=totals_of(self.arrays["mask"]),
-            token_ids=mx.zeros(arrays["mask"].shape, mx.int32), max_length=self.max_length,
-            extra={"step": 1, **columns},
+            max_length=self.max_length,
+            extra={"step": 1, **{name: column[rows] for name, column in self.columns.items()}},
         )  # fmt: skip
         values: mx.array = getattr(loss.terms, TERMS[role])
         return values
 
     def _check_gradient(self, role: str) -> None:
-        term = partial(self._term, role, self.rows, max(self.lengths))
         try:
-            gradient: mx.array = mx.grad(lambda new: term(new).sum())(self.arrays["new"])
+            gradient: mx.array = mx.grad(lambda new: self._term(new, role).sum())(
+                self.arrays["new"]
+            )
             mx.eval(gradient)
         except (RuntimeError, ValueError) as error:
             problem = f"has no gradient: {describe(error).message}"

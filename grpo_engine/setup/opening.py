@@ -33,6 +33,7 @@ from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.memory import Lengths, MemoryPlan
 from grpo_engine.policy.optimizer import Learner
 from grpo_engine.policy.policy import Policy
+from grpo_engine.policy.teacher import load_teacher
 from grpo_engine.policy.trees import flatten
 from grpo_engine.rollouts.batches import check_cache_bits
 from grpo_engine.rollouts.prompts import PromptRenderer
@@ -103,7 +104,8 @@ def open_run(
         )
     threads = _threads(state["threads"] if state else None)
     replaced = patched()
-    recipe = f"patched {config.algorithm.recipe}" if replaced else config.algorithm.recipe
+    recipe = " + ".join([config.algorithm.recipe, *(f.short for f in functions.values())])
+    recipe = f"patched {recipe}" if replaced else recipe
     yield RunStarted(
         step=step,
         config=config.model_dump(mode="json"),
@@ -238,6 +240,14 @@ def _model(
     yield PhaseStarted(step=step, phase="load", detail=config.model.path)
     policy = load_policy(config.model, seed=config.seed, critic=chosen.signal == "gae")
     check_cache_bits(policy)
+    if config.teacher.path:
+        yield PhaseStarted(step=step, phase="load", detail=config.teacher.path)
+        teacher = policy.teacher = load_teacher(config, policy)
+        yield NoteWritten(
+            step=step,
+            text=f"the teacher is {config.teacher.path}: {teacher.parameters / 1e6:.1f} M "
+            f"parameters in {teacher.dtype}",
+        )
     if saved is not None:
         recipe = mismatch.corrected(chosen, saved.get("settled", {}))
     else:
@@ -366,6 +376,7 @@ def _limits(config: RunConfig, recipe: Recipe, policy: Policy, parts: Sequence[P
         },
         sampler_gap=mismatch.rounding(policy.dtype, policy.config.cache_bits),
         corrected=recipe.importance_cap > 0,
+        has_teacher=policy.teacher is not None,
         memory_gb=preflight.memory_limit() / preflight.GIGABYTE,
         thresholds=config.alerts,
     )

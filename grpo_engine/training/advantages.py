@@ -5,18 +5,19 @@ from collections.abc import Sequence
 import numpy as np
 
 from grpo_engine.config import recipes
-from grpo_engine.config.custom import Custom
 from grpo_engine.config.recipes import RECIPES, Recipe
 from grpo_engine.maths.advantage import Advantages, advantages
 from grpo_engine.training.samples import OldScores, SampledGroup, Samples
 
+SCORED = {"old_logprobs_BT", "ref_logprobs_BT", "entropy_BT"}  # computed by a forward
+
 
 def advantages_read_tokens(recipe: Recipe) -> bool:
     """Whether advantages depend on log-probabilities or values of tokens."""
-    signal = recipe.signal
-    names = signal.parameters if isinstance(signal, Custom) else ()
-    scored = ("old_logprobs_BT", "ref_logprobs_BT", "entropy_BT")
-    return signal == "gae" or recipe.pays_in_reward or any(name in names for name in scored)
+    signal = recipe.functions.get("signal")
+    reads = signal is not None and signal.parameters.keys() & SCORED
+    in_reward = recipe.signal == "gae" or recipe.pays_in_reward
+    return in_reward or recipe.teacher_weight > 0 or bool(reads)
 
 
 def needs_old_logprobs(recipe: Recipe) -> bool:
@@ -43,6 +44,7 @@ def step_advantages(samples: Samples, old: OldScores, recipe: Recipe, step: int)
         old=old.logprobs_BT,
         ref=old.reference_logprobs_BT,
         values=old.values_BT,
+        teacher=old.teacher_logprobs_BT,
         steps=samples.step_scores() if recipe.signal == "process" else None,
         extra={
             "sampler_logprobs_BT": samples.sampler_logprobs_BT,

@@ -161,6 +161,7 @@ def _token_numbers(
         values=of_passes("values"),
         old_values=of(old.values_BT),
         returns=of(advantages.returns),
+        teacher=of(old.teacher_logprobs_BT),
         clip_fraction=mean_of_last("clipped"),
         kl=mean_of_last("kl"),
     )
@@ -189,6 +190,7 @@ def step_metrics(
         metrics |= _loss_metrics(experience, result)
     if entropy_bonus:
         metrics["entropy_bonus"] = entropy_bonus
+    metrics |= _teacher_gap(experience)
     first_of_tasks = {group.example.task: group for group in reversed(samples.groups)}
     for group in first_of_tasks.values():
         metrics |= dict(group.scores.logged)
@@ -299,6 +301,15 @@ def _sampler_gap(experience: Experience) -> dict[str, float]:
         return {}
     name = "sampling/sampling_logp_difference"
     return {f"{name}/mean": float(gaps.mean()), f"{name}/max": float(gaps.max())}
+
+
+def _teacher_gap(experience: Experience) -> dict[str, float]:
+    """The mean of log π_old - log π_teacher over the tokens in the loss; empty without any."""
+    old, mask_BT = experience.old, experience.samples.mask_BT
+    if old.logprobs_BT is None or old.teacher_logprobs_BT is None or not mask_BT.any():
+        return {}
+    gap_BT = mask_BT * (old.logprobs_BT - old.teacher_logprobs_BT)
+    return {"teacher/kl": float(gap_BT.sum() / mask_BT.sum())}
 
 
 def is_sampled(samples: Samples) -> bool:

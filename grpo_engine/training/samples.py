@@ -89,7 +89,7 @@ class Samples:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OldScores:
-    """What the policy, its critic and its reference gave each token before the update, [B, T].
+    """What policy, critic, reference and teacher gave each token before the update, [B, T].
 
     None if the recipe does not read it, or reads what the first pass gives.
     """
@@ -98,6 +98,7 @@ class OldScores:
     values_BT: mx.array | None = None
     entropy_BT: mx.array | None = None
     reference_logprobs_BT: mx.array | None = None
+    teacher_logprobs_BT: mx.array | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

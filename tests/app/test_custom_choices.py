@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,15 @@ import pytest
 
 import grpo_engine as grpo
 from grpo_engine.config.parse import build, merge
+from grpo_engine.config.recipes import recipe
 from grpo_engine.errors import EngineError
 from grpo_tui.app.cli.run_config import assemble
 from grpo_tui.app.jobs.start import resumed_job
 from grpo_tui.app.jobs.sweep import sweep_of
+from grpo_tui.app.tui.looks.colours import PALETTES
+from grpo_tui.app.tui.screens.rollouts.lab.state import Study
+from grpo_tui.app.tui.screens.rollouts.render import token_lines
+from grpo_tui.app.tui.screens.rollouts.state import load_group, load_losses, load_step
 from grpo_tui.experiments.compare.runs import compare
 from grpo_tui.experiments.reader import StoreReader
 from tests.engine.runs import settings, write_world
@@ -118,3 +124,83 @@ def test_a_closure_is_trained_with_and_given_again_to_resume(world: Path, tmp_pa
         resumed_job("closure", db=store)
     resumed = grpo.resume("closure", functions=[scaled], record=store, progress=False)
     assert resumed.status == "completed"
+
+
+ALL = """
+import mlx.core as mx
+
+def signal(rewards_PG, scored_PG, step):
+    assert scored_PG.all() and step in (1, 2)
+    return rewards_PG - rewards_PG.mean(axis=1, keepdims=True)
+
+def trust(ratio_BT, advantages_BT):
+    clipped_BT = mx.clip(ratio_BT, 1 - 0.2, 1 + 0.2)
+    return mx.minimum(ratio_BT * advantages_BT, clipped_BT * advantages_BT)
+
+def weight(mask_BT, rows, max_length):
+    return mask_BT / (rows * max_length)
+"""
+
+
+def last_losses(reader: StoreReader, name: str) -> tuple[Any, str]:
+    step = load_step(reader, reader.resolve(name).key, None)
+    _, losses, missing = load_losses(reader, step, step.groups[0])
+    return losses, missing
+
+
+def test_the_inspector_and_the_lab_evaluate_functions_as_the_engine_did(
+    world: Path, tmp_path: Path
+) -> None:
+    store, file = tmp_path / "store.db", tmp_path / "all.py"
+    file.write_text(ALL)
+    functions = {role: f"{file}:{role}" for role in ("signal", "trust", "weight")}
+    for name, algorithm in {"custom": functions, "plain": {}}.items():
+        tree = keywords(world, **algorithm, passes=2)
+        grpo.train(record=store, progress=False, name=name, **tree)
+    with closing(StoreReader(store)) as opened:
+        losses, missing = last_losses(opened, "custom")
+        expected, _ = last_losses(opened, "plain")
+        assert not missing
+        sides = {"side": "free", "low": 0.0, "high": 0.0}  # which a function does not tell
+        assert [[replace(t, **sides) for t in row] for one in losses for row in one] == [
+            [replace(t, **sides) for t in row] for one in expected for row in one
+        ]
+        # the lab: the built-in run under the functions, and the other way round
+        for name, changes in (("plain", functions), ("custom", {
+            "signal": "group_mean", "trust": "clip", "weight": "constant",
+        })):  # fmt: skip
+            step = load_step(opened, opened.resolve(name).key, None)
+            base, study = step.run.recipe, Study(step)
+            variant = recipe(base, **changes)
+            outcomes, _ = study.of_step(opened, [base, variant], {})
+            effects = [outcomes[how].effect() for how in (base, variant)]
+            assert effects[0].tokens > 20
+            assert effects[1].push == pytest.approx(effects[0].push, rel=1e-6, abs=1e-9)
+            for group in {0, 1}:
+                gradients = [outcomes[how].gradients(group)[0].tolist() for how in (base, variant)]
+                assert gradients[0] == gradients[1]
+        detail = load_group(opened, step, step.groups[0])
+        answer = max(detail.answers, key=lambda answer: len(answer.last))
+        shown = token_lines(answer, answer.tokens[0], step.run, 200, PALETTES["dark"])
+        texts = " ".join(text for line in shown for text, _ in line)
+        assert "by all.py:trust" in texts
+        assert "by all.py:weight" in texts
+        # steps before a resume are evaluated with the file of then
+        known = opened.functions(opened.resolve("custom").key)
+        assert opened.functions(opened.resolve("custom").key, 1) == known
+        # a file that has changed is not run, whatever the store has of it
+        file.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n{ALL}")
+        losses, missing = last_losses(opened, "custom")
+        assert not losses
+        assert missing.endswith(f"is not evaluated: {file} is no longer as the run had it")
+        assert not (tmp_path / "ran").exists()
+
+
+def test_a_closure_is_not_evaluated_elsewhere(world: Path, tmp_path: Path) -> None:
+    store = tmp_path / "store.db"
+    how = grpo.recipe("dr-grpo", trust=lambda ratio_BT, advantages_BT: ratio_BT * advantages_BT)
+    grpo.train(record=store, progress=False, name="closure", **keywords(world) | {"algorithm": how})
+    with closing(StoreReader(store)) as opened:
+        losses, missing = last_losses(opened, "closure")
+    assert not losses
+    assert "python:lambda was given by a Python process, which alone can evaluate it" in missing

@@ -30,9 +30,26 @@ def table_parts() -> list[Part]:
     return [Part(f"table {name}", tuple(lines)) for name, lines in described_tables()]
 
 
+def reward_parts() -> list[Part]:
+    """The built-in reward functions."""
+    from grpo_engine.rewards.builtins import BUILT_IN
+
+    return [Part(f"reward {name}", (("", item.summary), ("scores", item.scores)))
+            for name, item in BUILT_IN.items()]  # fmt: skip
+
+
+def recipe_parts() -> list[Part]:
+    """The algorithms."""
+    from grpo_tui.app.text.recipe_cards import CARDS
+
+    return [Part(f"recipe {name}", (("", card.summary), ("good at", card.good),
+                                    ("bad at", card.bad), ("paper", card.paper)))
+            for name, card in CARDS.items()]  # fmt: skip
+
+
 SECTIONS: Mapping[str, Callable[[], Sequence[Part]]] = {
-    "metrics": metric_parts, "alerts": alert_parts, "settings": setting_parts, "keys": key_parts,
-    "schema": table_parts,
+    "metrics": metric_parts, "alerts": alert_parts, "settings": setting_parts,
+    "rewards": reward_parts, "recipes": recipe_parts, "keys": key_parts, "schema": table_parts,
 }  # fmt: skip
 
 
@@ -43,7 +60,7 @@ def explain(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Explain a metric, an alert, a setting, a key or a table of the store.
+    """Explain a metric, alert, setting, reward, recipe, key or table of the store.
 
     Example: grpo-tui explain algorithm.beta
     """
@@ -65,7 +82,9 @@ def select(parts: Iterable[Part], words: Sequence[str]) -> list[Part]:
     """The parts of this name; where there is none, those that have all the words."""
     name = " ".join(words).casefold()
     parts = list(parts)
-    exact = [part for part in parts if name in (part.heading.casefold(), part.stored_as)]
+    exact = [part for part in parts
+             if name in (part.heading.casefold(), part.heading.partition(" ")[2], part.stored_as)
+             ]  # fmt: skip
     return exact or [part for part in parts if all(word in part.haystack for word in name.split())]
 
 

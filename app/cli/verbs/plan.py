@@ -8,6 +8,7 @@ import typer
 from grpo_tui.app import exit_codes
 from grpo_tui.app.cli.output import print_json, print_table
 from grpo_tui.app.cli.params import Json, Preset, Sets
+from grpo_tui.app.text.numbers import short
 
 if TYPE_CHECKING:
     from grpo_engine.config.settings import RunConfig
@@ -123,7 +124,7 @@ def print_report(report: dict[str, Any]) -> None:
     """Print the model, the table of lengths, and a sentence on the length in the settings."""
     typer.echo(
         f"{report['model']}: {report['layers']} layers, {report['parameters'] / 1e6:.1f} M "
-        f"parameters in {report['dtype']}, {report['trained'] / 1e6:.1f} M of them trained "
+        f"parameters in {report['dtype']}, {short(report['trained'])} of them trained "
         f"({report['tuning']})\n{report['prompts']} prompts of {report['prompt_tokens']} tokens x "
         f"{report['group_size']} answers; a run may use {gigabytes(report['limit'])} GB\n"
     )

@@ -190,8 +190,9 @@ def test_groups_without_a_token_have_no_part_in_the_update(
     """`reset` fails for every second problem, or for all; each group has its own micro-batch."""
     (tmp_path / "broken.py").write_text(BROKEN.format(every=every))
     steps = recipe == "grpo-process"
+    teacher = {"path": str(write_model(tmp_path / "teacher"))} if recipe == "distill" else {}
     config = settings(
-        world, steps=3, algorithm={"recipe": recipe},
+        world, steps=3, algorithm={"recipe": recipe}, teacher=teacher,
         task={"environment": f"{tmp_path}/broken.py:Broken"},
         rewards={"functions": [f"{world}/rewards.py:{'steps' if steps else 'letters'}"]},
         evaluation={"problems": 2, "pinned": 2, "pinned_every": 2},

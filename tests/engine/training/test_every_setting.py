@@ -56,6 +56,7 @@ TWICE, THRICE = recipe("grpo", passes=2), recipe("grpo", passes=3)
 PULLED = recipe("grpo", passes=2, beta=0.5)
 REFRESHED = recipe("grpo", passes=2, beta=0.5, ref_refresh_every=1)
 PPO = recipe("ppo", passes=2)
+TAUGHT = {**recipe("distill"), "teacher": {"path": "{world}/other"}}
 DEMONSTRATED = {
     **recipe("sft"),
     "task": {"columns": {"completion": "answer"}, "options": {"chat": False}},
@@ -116,6 +117,8 @@ SHOWN: dict[str, tuple[Any, Tree]] = {
     "rollout.stop": (["e", "a", "o"], {}),
     "algorithm.recipe": ("rloo", {}),
     "algorithm.signal": ("group_mean", {}),
+    "algorithm.teacher_weight": (0.5, TAUGHT | recipe("grpo", teacher_weight=1.0)),
+    "teacher.path": ("{world}/model", TAUGHT),
     "algorithm.combine": ("normalize_then_sum", {}),
     "algorithm.ratio": ("sequence_mean", TWICE),
     "algorithm.trust": ("none", THRICE),

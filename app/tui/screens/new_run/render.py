@@ -3,9 +3,10 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from grpo_engine.config.custom import FORMS
 from grpo_engine.config.declaration import Setting, as_text
 from grpo_engine.config.mismatch import CORRECTION_TEXT, can_agree
-from grpo_engine.config.recipes import SETTINGS, Recipe, available
+from grpo_engine.config.recipes import MEANINGS, SETTINGS, Recipe, available
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.platform.device import uses_gpu
 from grpo_engine.platform.formats import auto_format, auto_text
@@ -929,7 +930,7 @@ def meaning_of(path: str, text: str, recipe: Recipe | None) -> str:
         return "on" if text == "true" else "off"
     if text in VALUE_MEANINGS.get(path, {}):
         return VALUE_MEANINGS[path][text]
-    meaning = SETTINGS[leaf].meanings[text]
+    meaning = SETTINGS[leaf].meanings.get(text) or MEANINGS["function"][leaf]
     result = meaning.text.format(**{**values_of(recipe), leaf: text})
     if leaf == "anchor" and meaning.formula:
         result = f"{meaning.formula[0]}, x = log π − log π_ref: {result}"
@@ -945,6 +946,7 @@ def value_picker(view: View, field: FormField) -> Picker:
                     else meaning_of(path, text, recipe)), bad=view.refuses(path, text))
         for text in choices_of(field)
     ]  # fmt: skip
+    items += [Item(FORMS, (FORMS, "type the name of a function of yours"))] * field.info.open
 
     def details(text: str, width: int, palette: Palette) -> list[Line]:
         then = view.with_form(view.form.type(path, text))

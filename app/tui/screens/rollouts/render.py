@@ -148,7 +148,7 @@ def position_line(view: View, width: int, palette: Palette, *, newest: int) -> L
         end += [("  answer ", label), (letter(rollout.index), text)]
         end.append((f" of {len(group.rollouts)}", label))
     if newest > group.step and group.origin == "train":
-        end.append(("  4 newest step", label))
+        end.append(("  4 goes to the newest step", label))
     prompt = clip(last_question(group.prompt_text), max(8, width - cells(line) - cells(end) - 3))
     return [*line, (f"“{prompt}”", text), *end]
 
@@ -446,7 +446,7 @@ def probability_line(answer: Answer, token: int, width: int, palette: Palette) -
     row = answer.row
     assert row is not None
     stages = [
-        ("reference" if width >= 58 else "ref", row.reference),
+        ("reference" if width >= 58 else "ref", row.reference), ("teacher", row.teacher),
         ("sampled", () if row.old else row.sampler),
         ("old", row.old), ("new", row.passes[-1] if row.passes else ()), ("after", row.after),
     ]  # fmt: skip

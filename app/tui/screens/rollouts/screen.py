@@ -620,7 +620,8 @@ class RolloutsScreen(WorkbenchScreen):
             return f"There is a {name} only in training prompts (t)."
         if detail is not None and detail.missing and not self.view.highlights:
             return f"No {name}: {detail.missing}."
-        return f"No {'later' if by > 0 else 'earlier'} {name} in this run."
+        where, back = ("later", "F goes back") if by > 0 else ("earlier", "f goes on")
+        return f"No {where} {name} in this run; {back}."
 
     async def _highlights(self, step: StepGroups) -> tuple[Highlight, ...]:
         read = partial(load_highlights, step=step, measure=self.view.measure)

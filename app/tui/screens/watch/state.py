@@ -139,6 +139,7 @@ class Chart:
 
 FIXED = (
     Chart("KL to reference", ("kl",), family=("kl",), guide="limit", short="KL"),
+    Chart("KL to teacher", ("teacher/kl",), family=("kl",)),
     Chart("held-out accuracy", ("eval/accuracy",), family=("reward",)),
     Chart("clipped", ("clip_ratio/low_mean", "clip_ratio/high_mean"), ("low", "high"),
           ("entropy", "clip"), "alert at"),

@@ -610,7 +610,7 @@ async def test_a_run_without_answers_has_no_next_clipped_token(tmp_path: Path) -
         await until(app, lambda: screen.view.step is not None)
         await pilot.press("f")
         await app.workers.wait_for_complete()
-        assert app.said[-1].text == "No later clipped token in this run."
+        assert app.said[-1].text == "No later clipped token in this run; F goes back."
 
 
 async def test_without_token_numbers_f_says_so_and_not_that_nothing_was_clipped(
@@ -743,15 +743,15 @@ async def test_the_key_of_the_screen_leads_to_the_newest_step(store: Path) -> No
         await settled(pilot, screen)
         assert screen.view.step is not None
         newest = screen.view.step.step
-        assert "4 newest step" not in frames.text(app)
+        assert "4 goes to the newest step" not in frames.text(app)
         await pilot.press("<", "<")
         await settled(pilot, screen)
         assert screen.view.step.step == newest - 2
-        assert "4 newest step" in frames.text(app)
+        assert "4 goes to the newest step" in frames.text(app)
         await pilot.press("4")
         await settled(pilot, screen)
         assert screen.view.step.step == newest
-        assert "4 newest step" not in frames.text(app)
+        assert "4 goes to the newest step" not in frames.text(app)
 
 
 async def test_a_search_on_watch_leads_to_the_furthest_token_of_the_newest_step(
@@ -762,6 +762,8 @@ async def test_a_search_on_watch_leads_to_the_furthest_token_of_the_newest_step(
         await opened(app, pilot)  # an older step
         app.post_message(RunOpened("calm-otter"))
         await until(app, lambda: "▌3 Watch▐" in frames.text(app), app.frame_now)
+        await pilot.press("z")  # the chosen chart alone, which is another screen
+        await until(app, lambda: "moved the reward most" in frames.text(app), app.frame_now)
         await pilot.press("slash", *"highest kl")
         await until(app, lambda: "Token: highest KL" in frames.text(app))
         await pilot.press("enter")
