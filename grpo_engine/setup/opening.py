@@ -33,7 +33,7 @@ from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.memory import Lengths, MemoryPlan
 from grpo_engine.policy.optimizer import Learner
 from grpo_engine.policy.policy import Policy
-from grpo_engine.policy.teacher import load_teacher
+from grpo_engine.policy.teacher import check_teacher, load_teacher
 from grpo_engine.policy.trees import flatten
 from grpo_engine.rollouts.batches import check_cache_bits
 from grpo_engine.rollouts.prompts import PromptRenderer
@@ -91,6 +91,7 @@ def open_run(
             )
         persist.check_same_settings(config, saved)
     optimizer.build(config.optimizer)  # validates settings before anything slow
+    check_teacher(config)
     tasks = load_tasks(config, objects)
     functions = objects.recipe(config.algorithm).functions
     # loaded once: what is recorded is what runs
