@@ -138,6 +138,13 @@ class Group:
     no_signal: str = ""
     sampling: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def demonstrated(self) -> bool:
+        """Whether its answers are the data's own, which are learned without a reward."""
+        return self.origin == "train" and {
+            (item.advantage, item.reward, item.rewards) for item in self.rollouts
+        } == {(1.0, None, ())}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateTotals:

@@ -98,6 +98,8 @@ def _pushed(token: TokenLoss, recipe: Recipe, first_pass: bool) -> str:
     answer, way = _answer(token), _way(token.push)
     if not token.push:
         return f"{answer}: no push, because its ratio is so far from 1"
+    if recipe.demonstrates:
+        return "the data's answer: pushed up, more where it is less likely"
     if recipe.ratio == "none":
         return f"{answer}: pushed {way}, with no ratio and no bound"
     if token.advantage * token.push < 0:

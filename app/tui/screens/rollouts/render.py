@@ -33,7 +33,14 @@ from grpo_tui.app.inspector.groups import (
 from grpo_tui.app.inspector.layout import EMPTY_SIGN, Piece, lay_out
 from grpo_tui.app.inspector.layout import Line as TokenLine
 from grpo_tui.app.inspector.losses import TokenLoss, loss_mask
-from grpo_tui.app.inspector.measures import HEAT_MODES, HEAT_NAMES, MEASURES, Values, newest
+from grpo_tui.app.inspector.measures import (
+    HEAT_MODES,
+    HEAT_NAMES,
+    MEASURES,
+    SURPRISE,
+    Values,
+    newest,
+)
 from grpo_tui.app.text.numbers import BARS, narrow, seconds, short, signed, sparkline
 from grpo_tui.app.text.prompt_text import asked as last_question
 from grpo_tui.app.text.prompt_text import question
@@ -69,8 +76,10 @@ def origin_name(origin: str) -> str:
 
 def group_lines(view: View, width: int, palette: Palette) -> list[Line]:
     """The groups: number, prompt, mean reward, sorted measure or spread, `=` without a signal."""
-    heading = ORDER_HEADINGS.get(view.order, "std")
+    heading, scored = ORDER_HEADINGS.get(view.order, "std"), 12
     lines: list[Line] = [[(" " * max(0, width - 12) + f"{'mean':>5}{heading:>5}", palette.label)]]
+    if all(group.demonstrated for group in view.groups):
+        lines, scored = [[]], 0
     for position, group in enumerate(view.groups):
         selected = position == view.group_at
         second = measure_of(group, view.order) if heading != "std" else group.reward_std
@@ -78,13 +87,16 @@ def group_lines(view: View, width: int, palette: Palette) -> list[Line]:
             (f"{group.index + 1:>2}", palette.label),
             ("▸" if selected else " ", palette.focus),
             (
-                pad(last_question(group.prompt_text), max(1, width - 15)),
+                pad(last_question(group.prompt_text), max(1, width - 3 - scored)),
                 palette.headline if selected else palette.text,
             ),
-            (pad(narrow(group.reward_mean, 4), 5, ">"), palette.text),
-            (pad(narrow(second, 4), 5, ">"), palette.label),
-            (" =" if group.no_signal or group.reward_std == 0 else "  ", palette.label),
         ]
+        if scored:
+            line += [
+                (pad(narrow(group.reward_mean, 4), 5, ">"), palette.text),
+                (pad(narrow(second, 4), 5, ">"), palette.label),
+                (" =" if group.no_signal or group.reward_std == 0 else "  ", palette.label),
+            ]
         lines.append(list_row(line, width, palette, selected=selected))
     return lines
 
@@ -163,7 +175,7 @@ def history_line(
     label = palette.label
     same = visits(history, group)
     if len(same) < 2:
-        text = " this prompt was sampled once; @ goes to pinned prompts"
+        text = " this prompt was drawn once; @ goes to pinned prompts"
         return [(clip(text + ", * pins it" * live, width), label)]
     rewards = [visit.reward_mean for visit in same]
     bars = sparkline([math.nan if reward is None else reward for reward in rewards], len(rewards))
@@ -531,6 +543,8 @@ def notable(answer: Answer, recipe: Recipe) -> list[tuple[str, str]]:
 def heat_notes(view: View, changes: bool) -> list[str]:
     """What the bars show and which highlight this is, from the longest to the shortest text."""
     shade, number = HEAT_NAMES[view.mode], HEAT_MODES.index(view.mode) + 1
+    if view.mode == "push" and view.group is not None and view.group.demonstrated:
+        shade = SURPRISE
     none = "" if view.shades(view.answer_at) else "no "
     here = " here" if none else ""
     texts = (

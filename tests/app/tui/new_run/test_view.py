@@ -17,6 +17,7 @@ from grpo_tui.app.tui.screens.new_run.render import (
     recipe_lines,
     setting_lines,
     size,
+    value_text,
 )
 from grpo_tui.app.tui.screens.new_run.state import (
     INFO,
@@ -124,6 +125,15 @@ def test_each_recipe_can_be_taken_with_its_own_answers(start: str, name: str) ->
     assert wrong == []
     assert made.recipe is not None
     assert made.recipe.name == name
+
+
+def test_how_to_sample_is_unread_where_the_data_has_the_answers() -> None:
+    view = typed(preset_view("starter"), algorithm__recipe="sft")
+    fields = view.form.fields
+    assert is_unread(view, fields["rollout.group_size"])
+    assert is_unread(view, fields["rollout.temperature"])
+    assert not is_unread(view, fields["rollout.prompts"])
+    assert value_text(view, fields["rollout.group_size"])[1] == "not read"
 
 
 def test_settings_that_the_recipe_does_not_read_are_said_to_be_unread() -> None:
