@@ -59,8 +59,18 @@ INNER_NAMES = ("intermediate_size", "n_inner", "ffn_hidden_size", "block_ff_dim"
 EXPERT_NAMES = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_top_k", "moe_k")
 
 
+class Lengths(NamedTuple):
+    """Most tokens of a prompt, and of what follows it."""
+
+    prompt: int
+    answer: int
+
+
 class MemoryPlan(NamedTuple):
-    """How sampling and backward passes use memory: the same on every rank, and for a whole run."""
+    """How sampling and backward passes use memory: the same on every rank.
+
+    It changes between steps only, if a backward pass took more memory than was estimated.
+    """
 
     micro_rows: int  # rows per forward and backward
     grad_checkpoint: bool  # whether the backward pass recomputes layers

@@ -1,7 +1,6 @@
 """Checks before a run that a step fits in memory, and plans its passes."""
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import mlx.core as mx
 
@@ -10,6 +9,7 @@ from grpo_engine.environments.dialogues import specs_of
 from grpo_engine.errors import DataError, MemoryLimitError
 from grpo_engine.platform.memory import memory, on_device
 from grpo_engine.policy.memory import (
+    Lengths,
     MemoryEstimate,
     MemoryPlan,
     choose_plan,
@@ -42,13 +42,6 @@ def set_limits() -> None:
         limit = memory_limit()
         mx.set_memory_limit(limit)
         mx.set_cache_limit(int(CACHE_SHARE * limit))
-
-
-class Lengths(NamedTuple):
-    """Most tokens of a prompt, and of what follows it."""
-
-    prompt: int
-    answer: int
 
 
 def longest(

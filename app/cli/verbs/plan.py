@@ -103,7 +103,8 @@ def plan_of(
     config: "RunConfig", policy: "Policy", prompt_tokens: int, answer_tokens: int, limit: int
 ) -> dict[str, Any]:
     """How a step with answers of this length uses memory, and what to change if it cannot."""
-    from grpo_engine.setup.preflight import Lengths, estimated, plan_memory, remedy
+    from grpo_engine.policy.memory import Lengths
+    from grpo_engine.setup.preflight import estimated, plan_memory, remedy
 
     lengths = Lengths(prompt_tokens, answer_tokens)
     chosen = plan_memory(config, policy, lengths, limit)

@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 from grpo_engine.config.custom import FORMS
 from grpo_engine.config.declaration import Setting, as_text
 from grpo_engine.config.mismatch import CORRECTION_TEXT, can_agree
-from grpo_engine.config.recipes import MEANINGS, SETTINGS, Recipe, available
+from grpo_engine.config.recipes import SETTINGS, Recipe, available
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.platform.device import uses_gpu
 from grpo_engine.platform.formats import auto_format, auto_text
@@ -940,7 +940,7 @@ def meaning_of(path: str, text: str, recipe: Recipe | None) -> str:
         return "on" if text == "true" else "off"
     if text in VALUE_MEANINGS.get(path, {}):
         return VALUE_MEANINGS[path][text]
-    meaning = SETTINGS[leaf].meanings.get(text) or MEANINGS["function"][leaf]
+    meaning = SETTINGS[leaf].meanings[text]
     result = meaning.text.format(**{**values_of(recipe), leaf: text})
     if leaf == "anchor" and meaning.formula:
         result = f"{meaning.formula[0]}, x = log π − log π_ref: {result}"
