@@ -17,7 +17,7 @@ help: ## say what there is
 run: ## open the workbench, or run a verb: make run ARGS="doctor"
 	@./grpo-tui $(ARGS)
 
-dev:
+dev: ## set up .venv for work on the code
 	@tools/setup dev
 
 test: dev ## the tests that take seconds each

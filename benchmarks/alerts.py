@@ -1,7 +1,7 @@
 """Which alerts fire on healthy runs and which on broken ones?
 
     python -m benchmarks.alerts record [--folder F] [--only NAME] [--seed N]
-    python -m benchmarks.alerts judge [--folder F] [--write]
+    python -m benchmarks.alerts judge [--folder F]
 
 `record` trains each case once and keeps its events in a compact file; cases that are there already
 are skipped. `judge` replays the files through the alert rules, which takes seconds, so a threshold
@@ -43,8 +43,6 @@ from grpo_tui.app.feed import demo
 from grpo_tui.experiments.reader import StoreReader
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "alerts.md"
-MARK = "<!-- written by benchmarks.alerts -->"
 REWARDS = ROOT / "benchmarks" / "alert_rewards.py"
 STEPS, EVERY, PROBLEMS, PROMPTS = 60, 15, 128, 8
 MEDIUM, SHORT = 40, 32  # steps of a run with another recipe, and of a broken one
@@ -559,7 +557,6 @@ def main() -> None:
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     parser.add_argument("--folder", type=Path, default=Path(cache) / "grpo-tui" / "alerts")
     parser.add_argument("--only", action="append", default=[], help="a case by name")
-    parser.add_argument("--write", action="store_true", help="put the tables into docs/alerts.md")
     parser.add_argument("--seed", action="append", type=int, default=[])
     asked = parser.parse_args()
     if asked.verb == "record":
@@ -570,9 +567,6 @@ def main() -> None:
         for between in (True, False)
     ))  # fmt: skip
     print(found)
-    if asked.write:
-        text = PAGE.read_text(encoding="utf-8").partition(MARK)[0]
-        PAGE.write_text(f"{text}{MARK}\n\n{found}\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Measure what the workbench costs: python -m benchmarks.app [PART...] [--out docs/app.md].
+"""Measure what the workbench costs: python -m benchmarks.app [PART...] [--out TABLE.md].
 
 Parts: start (command to first paint with 500 runs stored), keys, training and flood (byte in to
 changed cell out in a pty, over all actions, without a run, while SmolLM2 trains at full speed, and

@@ -93,7 +93,7 @@ WATCH = Stop(
     "tab down j up k enter 3 "
     "tab down j up k right l left h enter 3 tab down k j up enter escape shift+tab tab "
     "less_than_sign less_than_sign greater_than_sign left_curly_bracket right_curly_bracket "
-    f"less_than_sign escape n p {PANELS} {COMMON} ctrl+c escape",
+    f"less_than_sign at escape escape n p {PANELS} {COMMON} ctrl+c escape",
 )
 CHARTS = (
     "left h right l less_than_sign greater_than_sign left_curly_bracket right_curly_bracket "

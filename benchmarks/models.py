@@ -40,6 +40,7 @@ from tests.engine.policy.oracle import oracle_loss
 from tests.engine.tiny import write_config
 
 FAMILIES = Path(mlx_lm.models.__path__[0])
+EXPERTS = "its experts' products are in float32 on this device"
 PAGE = Path(__file__).parents[1] / "docs" / "models.md"
 SAMPLE = (
     "deepseek_v3", "falcon_h1", "gemma3_text", "gemma4", "gpt_oss", "lfm2", "llama", "mamba2",
@@ -420,8 +421,9 @@ def on_a_gpu(name: str) -> str:
 
 def row_of(result: Result) -> str:
     """The line of the table."""
+    texts = (re.sub(r"\s+", " ", text).replace("|", "/") for text in result.errors.values())
     reasons = "; ".join(dict.fromkeys(
-        re.sub(r"\s+", " ", text).replace("|", "/")[:160] for text in result.errors.values()
+        "16 bits" if EXPERTS in text else text.removeprefix("refused: ")[:160] for text in texts
     ))  # fmt: skip
     cells = (
         f"`{result.name}`", "yes" if result.trains else "**no**",
@@ -451,9 +453,10 @@ def page(results: list[Result]) -> Iterator[str]:
         "`unpadded` a batch for each length of prompts; `separate` row by row.",
         "- **kernels**: the update runs in compiled kernels too.",
         "- **on a GPU**: mlx-lm has a Metal kernel for this model, which a processor does not try.",
+        f"- **refused**: in one sentence; *16 bits* is “{EXPERTS}; set model.dtype to float32”.",
         "",
         f"| model | trains | {' | '.join(VARIANTS)} | prompts | decoding | kernels | on a GPU | "
-        "why not |",
+        "refused |",
         "|" + "---|" * (len(VARIANTS) + 7),
         *map(row_of, results),
     )

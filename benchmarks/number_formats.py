@@ -4,8 +4,7 @@
     python -m benchmarks.number_formats --part table
 
 Results are added to a JSON file case by case, and cases already in it are skipped, so that the
-script can be interrupted and restarted. The tables go to docs/number-formats.md; `--part table`
-makes them from the file.
+script can be interrupted and restarted. `--part table` makes the tables from the file.
 """
 
 import argparse
@@ -44,8 +43,6 @@ RATES = {"lora": 7e-4, "full": 1e-4}
 SMALL = (1e-6, 1e-5)  # 16-bit weights alone would lose updates this small
 STEPS, PROMPTS, PROBLEMS = 60, 8, 1000
 GAP = "sampling/sampling_logp_difference"
-PAGE = Path(__file__).parents[1] / "docs" / "number-formats.md"
-MARK = "<!-- written by benchmarks.number_formats -->"
 Found = dict[str, Any]
 
 
@@ -102,7 +99,7 @@ def first_update(
         )
         given = given or drain(sample_step(current, 1))
         samples = gather(given.groups, current.recipe)
-        advantages = step_advantages(samples, OldScores(), current.recipe)
+        advantages = step_advantages(samples, OldScores(), current.recipe, 1)
         experience = Experience(
             samples=samples, old=OldScores(), advantages=advantages,
             trained_rows=rows_to_train(samples, advantages, current.recipe, 0.0),
@@ -187,8 +184,6 @@ def main() -> None:
         known[name] = found
         asked.out.write_text(json.dumps(known) + "\n")
     print(tables(known))
-    text = PAGE.read_text(encoding="utf-8").partition(MARK)[0]
-    PAGE.write_text(f"{text}{MARK}\n\n{tables(known)}\n", encoding="utf-8")
 
 
 def tables(known: Found) -> str:

@@ -95,7 +95,7 @@ def coverage(case: Case, sweeps: int, seed: int = 0) -> tuple[float, float]:
 
 
 def table(sweeps: int) -> Iterator[str]:
-    """The lines of the table in docs/sweeps.md."""
+    """The lines of a table, of which docs/comparing.md has some."""
     yield ("| settings | seeds | problems | answers each | spread of seeds | of the second setting "
            "| spread of matches | all intervals hold | half width |")  # fmt: skip
     yield "|" + " --- |" * 9

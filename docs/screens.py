@@ -1,6 +1,6 @@
 """Renders the screens of the workbench from stored runs: an SVG of each, and a moving one of Watch.
 
-    python docs/screens.py                      the pictures of README.md, into docs/images
+    python docs/screens.py                      the pictures of README.md and docs, into docs/images
     python docs/screens.py --out /tmp/p --png --size 80x24 --size 200x60 --theme light watch lab
     python docs/screens.py --out /tmp/p --png all    every state of every screen, on no page
     python docs/screens.py --out /tmp/p --blank all  also names lines cut beside free cells
@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -72,9 +73,6 @@ class Shot:
 
 
 SHOTS = {
-    "runs": Shot("runs", "several", (), ("newt", "reward", "changed settings")),
-    "new-run": Shot("new_run", "several", (), ("2 New", "prompts", "GB")),
-    "watch": Shot("watch", "one", ("n", "n", "n"), ("generate", "reward"), at=112.0),
     "rollouts": Shot("rollouts", "one", ("WAIT:token 1 of 6", *["right"] * 3),
                      ("token 4 of", "CLIPPED"),
                      answer=(26, 10, 7)),
@@ -87,9 +85,6 @@ SHOTS = {
                 ("─ 60 steps", "from the run"), answer=(26, 10, 7)),
     "compare": Shot("runs", "several", ("home", *["space"] * len(RUNS), "d"),
                     ("5 Compare", "algorithm.beta", "4 runs")),
-    "help": Shot("watch", "one", ("down", "question_mark"), ("KL", "stored as")),
-    "palette": Shot("watch", "one", ("ctrl+p",), ("Find an action",)),
-    "jump": Shot("watch", "one", ("ctrl+o",), ("alerts",)),
 }  # fmt: skip
 CLIPPED = (26, 10, 7)
 MARKED = ("home", *["space"] * len(RUNS), "d", "WAIT:Changed settings")
@@ -117,6 +112,12 @@ SWEEP = (
 )
 FAILURE = ("[metal::malloc] Attempting to allocate 19327352832 bytes", "Traceback\n  in step")
 STATES = {
+    "runs": Shot("runs", "several", (), ("newt", "reward", "changed settings")),
+    "new-run": Shot("new_run", "several", (), ("2 New", "prompts", "GB")),
+    "watch": Shot("watch", "one", ("n", "n", "n"), ("generate", "reward"), at=112.0),
+    "help": Shot("watch", "one", ("down", "question_mark"), ("KL", "stored as")),
+    "palette": Shot("watch", "one", ("ctrl+p",), ("Find an action",)),
+    "jump": Shot("watch", "one", ("ctrl+o",), ("alerts",)),
     "runs-none": Shot("runs", "none", (), ("No runs yet", "P recorded run")),
     "runs-marked": Shot("runs", "several", ("home", "space", "down", "space"), ("2 marked",)),
     "runs-grouped": Shot("runs", "several", ("g",), ("recipe grpo",)),
@@ -315,27 +316,28 @@ async def film(store: Path, size: tuple[int, int], theme: str) -> str:
 
 def moments() -> list[float]:
     """Seconds of the run at which a frame is taken: the first steps slowly, the rest in leaps."""
-    return [*(0.35 * i for i in range(1, 15)), *(6.0 + 3.7 * i for i in range(34))]
+    return [*(0.5 * i for i in range(1, 11)), *(6.0 + 5.5 * i for i in range(24))]
 
 
 def moving(frames: list[list[Row]], size: tuple[int, int], paper: str, each: float = 0.3) -> str:
-    """Frames as one SVG that repeats; a row is drawn once for as long as it stays the same."""
+    """Frames as one SVG that repeats; an element is drawn once for as long as it stays the same."""
     width, height = size
     count = len(frames) + 6  # the last one stays a while
+    shown: dict[str, int] = {}  # elements that are on screen, and since when
+    groups: dict[tuple[int, int], list[str]] = defaultdict(list)
+    for number, frame in enumerate([*frames, []]):
+        elements = [part for y, row in enumerate(frame) for part in elements_of(row, y, paper)]
+        for element in shown.keys() - set(elements):
+            groups[shown.pop(element), number if frame else count].append(element)
+        for element in elements:
+            shown.setdefault(element, number)
     parts: list[str] = []
-    spans: set[tuple[int, int]] = set()
-    for y in range(height):
-        start = 0
-        for end in range(1, len(frames) + 1):
-            if end < len(frames) and frames[end][y] == frames[start][y]:
-                continue
-            last = count if end == len(frames) else end
-            lines = elements_of(frames[start][y], y, paper)
-            if lines:
-                spans.add((start, last))
-                parts += [f'<g class="f{start}-{last}">', *lines, "</g>"]
-            start = end
-    return document(parts, width, height, paper, sheet(spans, count, each))
+    for background in (True, False):  # text is drawn above the background of its row
+        for (start, end), elements in sorted(groups.items()):
+            drawn = [part for part in elements if part.startswith("<rect") == background]
+            if drawn:
+                parts += [f'<g class="f{start}-{end}">', *drawn, "</g>"]
+    return document(parts, width, height, paper, sheet(set(groups), count, each))
 
 
 def sheet(spans: set[tuple[int, int]], count: int, each: float) -> str:

@@ -235,13 +235,21 @@ class StoreReader(Connection):
         )
 
     def _settled(self, run: int) -> dict[str, Any]:
-        event = self.value(
+        event = self._last_event(run, "ModelLoaded")
+        return dict(event.settled) if isinstance(event, ev.ModelLoaded) else {}
+
+    def functions(self, run: int, step: int = 1 << 62) -> dict[str, Any]:
+        """Return the sources of the user's functions in the run's recipe at a step, by choice."""
+        event = self._last_event(run, "FunctionsLoaded", EVENT.c.step < step)
+        return dict(event.sources) if isinstance(event, ev.FunctionsLoaded) else {}
+
+    def _last_event(self, run: int, kind: str, *conditions: ColumnElement[bool]) -> Any:
+        return self.value(
             select(EVENT.c.payload)
-            .where(EVENT.c.run_id == run, EVENT.c.kind == "ModelLoaded", EVENT.c.hidden == 0)
+            .where(EVENT.c.run_id == run, EVENT.c.kind == kind, EVENT.c.hidden == 0, *conditions)
             .order_by(EVENT.c.seq.desc())
             .limit(1)
         )
-        return dict(event.settled) if isinstance(event, ev.ModelLoaded) else {}
 
     def ancestry(self, run: int) -> tuple[v.Ancestor, ...]:
         """Return the runs that a run began from, its parent first."""

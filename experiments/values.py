@@ -97,7 +97,7 @@ class MetricSummary:
 class RunSummary:
     """A row of the list of runs; `key` is the database's, `id` is for people.
 
-    The fields up to `bytes` are the columns of an export.
+    The fields up to `bytes` are the columns of an export. One that older files lack has a default.
     """
 
     id: str

@@ -138,6 +138,13 @@ class Group:
     no_signal: str = ""
     sampling: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def demonstrated(self) -> bool:
+        """Whether its answers are the data's own, which are learned without a reward."""
+        return self.origin == "train" and {
+            (item.advantage, item.reward, item.rewards) for item in self.rollouts
+        } == {(1.0, None, ())}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateTotals:
@@ -176,6 +183,7 @@ class TokenNumbers:
     values: tuple[tuple[float, ...], ...] = sparse()  # the critic's, one per pass
     old_values: tuple[float, ...] = sparse()
     returns: tuple[float, ...] = sparse()
+    teacher: tuple[float, ...] = sparse()  # the teacher's log-probabilities
     clip_fraction: float | None = None
     kl: float | None = None
 
@@ -234,6 +242,14 @@ class RunStarted:
     threads: int
     dataset_fingerprint: str
     recipe: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionsLoaded:
+    """Choices of the recipe are functions of the user; `sources` by choice, as they are now."""
+
+    step: int
+    sources: Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -434,6 +450,7 @@ class RunFailed:
 
 Event = (
     RunStarted
+    | FunctionsLoaded
     | ModelLoaded
     | PhaseStarted
     | PhaseAdvanced

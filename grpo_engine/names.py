@@ -142,7 +142,7 @@ def summaries(group: EntryGroup) -> Iterator[tuple[str, str]]:
 
 def keyword_of(role: str) -> str:
     """How Python objects of this role are passed to `grpo_engine.resume`."""
-    return f"{role}s=[…]" if role in ("reward", "tool") else f"{role}=…"
+    return f"{role}s=[…]" if role in ("reward", "tool", "function") else f"{role}=…"
 
 
 def refuse_missing(name: str, role: str) -> None:

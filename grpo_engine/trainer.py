@@ -29,7 +29,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from grpo_engine.config.settings import RunConfig
+from grpo_engine.config.settings import RunConfig, TeacherConfig
 from grpo_engine.control import Control, StopNow
 from grpo_engine.errors import DataError, EngineError, RankLostError
 from grpo_engine.evaluation.held_out import Moment, evaluate, evaluate_if_due
@@ -42,7 +42,7 @@ from grpo_engine.run.persist import save_if_due, save_last
 from grpo_engine.run.requests import answer_requests, wait_until_recorded
 from grpo_engine.run.session import Run, is_stopping
 from grpo_engine.run.user_objects import NO_OBJECTS, UserObjects
-from grpo_engine.setup.opening import load_run, open_run
+from grpo_engine.setup.opening import load_run, open_run, plan_next_step
 from grpo_engine.setup.parts import LoadedTask, load_tasks
 from grpo_engine.setup.self_check import check_itself
 from grpo_engine.training.advantages import (
@@ -133,12 +133,12 @@ def _train(run: Run) -> Iterator[Event]:
             # token_ids_BT, mask_BT and sampler_logprobs_BT, as sampled, never re-tokenised
             samples = gather(sampled.groups, recipe)
 
-            # 3. Advantages, [B] or [B, T], from rewards [B, F]. A critic or a KL penalty in the
-            #    reward needs old and reference log-probabilities, which are then computed first.
+            # 3. Advantages, [B] or [B, T], from rewards [B, F]. A critic, a teacher or a KL penalty
+            #    in the reward needs log-probabilities of tokens, which are then computed first.
             old = OldScores()
             if advantages_read_tokens(recipe):
                 old = yield from score_before_update(run, step, samples)
-            advantages = step_advantages(samples, old, recipe)
+            advantages = step_advantages(samples, old, recipe, step)
             advantages_B = scalar_advantages(samples, advantages)
             yield from groups_scored(run, step, samples.groups, advantages_B)
 
@@ -165,12 +165,13 @@ def _train(run: Run) -> Iterator[Event]:
         yield from score_pinned_after_update(run, step, pinned, updated=updated)
         yield from finish_step(run, step, sampled, experience, result)
 
-        # 7. The entropy bonus and the reference policy of the next step.
+        # 7. The entropy bonus, the reference policy and the memory plan of the next step.
         control_entropy(run, result)
         yield from refresh_reference(run)
+        planned_anew = yield from plan_next_step(run)
 
         yield from evaluate_if_due(run)
-        yield from save_if_due(run)
+        yield from save_if_due(run, planned_anew=planned_anew)
         yield from wait_until_recorded(run)
 
 
@@ -179,7 +180,7 @@ def score_before_update(
 ) -> Generator[Event, None, OldScores]:
     """What the recipe needs of some or all rows before its first update."""
     recipe, scores = run.recipe, OldScores()
-    needs_old = needs_old_logprobs(recipe)
+    needs_old, teacher = needs_old_logprobs(recipe), run.policy.teacher
     if not needs_old and not run.has_reference:
         return scores
     with run.clock.phase("logprobs"):
@@ -188,7 +189,8 @@ def score_before_update(
             old = yield from score_tokens(
                 run, step, samples.rollouts, rows=rows,
                 under=partial(run.policy.using, run.sampler_weights),
-                values=run.has_critic, entropy=recipe.entropy_top_quantile < 1,
+                values=run.has_critic,
+                entropy=recipe.entropy_top_quantile < 1 or recipe.reads("entropy_BT"),
             )  # fmt: skip
             scores = OldScores(
                 logprobs_BT=old.logprobs, values_BT=old.values, entropy_BT=old.entropy
@@ -198,6 +200,9 @@ def score_before_update(
                 run, step, samples.rollouts, rows=rows, under=run.policy.as_reference
             )
             scores = replace(scores, reference_logprobs_BT=reference.logprobs)
+        if teacher is not None:
+            taught = yield from score_tokens(run, step, samples.rollouts, rows=rows, model=teacher)
+            scores = replace(scores, teacher_logprobs_BT=taught.logprobs)
     free_cache()
     return scores
 
@@ -248,7 +253,7 @@ def evaluate_only(
     objects: UserObjects = NO_OBJECTS,
 ) -> Iterator[Event]:  # fmt: skip
     """Evaluate the settings' model and adapter on the held-out problems."""
-    config = config.model_copy(update={"stop_when": ""})
+    config = config.model_copy(update={"stop_when": "", "teacher": TeacherConfig()})
     try:
         with ExitStack() as stack:
             tasks = load_tasks(config, objects)

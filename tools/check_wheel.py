@@ -1,8 +1,8 @@
 """Build the wheel and use it in new environments, outside the source tree.
 
-`python tools/check_wheel.py [PYTHON...]`; without arguments on the oldest and the newest Python
-here. Needs only the standard library and writes, except for pip's cache, only to a temporary
-folder.
+`python tools/check_wheel.py [--wheels FOLDER] [PYTHON...]`; without arguments on the oldest and the
+newest Python here. FOLDER has wheels that are built; the one for this machine is used. Needs only
+the standard library and writes, except for pip's cache, only to a temporary folder.
 """
 
 import os
@@ -46,6 +46,9 @@ class CheckError(Exception):
 
 def main(pythons: Sequence[str]) -> int:
     """Check every given Python, by default the oldest and the newest installed one."""
+    wheel = None
+    if pythons[:1] == ["--wheels"]:
+        wheel, pythons = ours(Path(pythons[1])), pythons[2:]
     chosen = {name: version_of(name) for name in pythons} if pythons else ends(installed())
     unusable = [name for name, version in chosen.items() if not version]
     if unusable or not chosen:
@@ -54,7 +57,6 @@ def main(pythons: Sequence[str]) -> int:
     say("Pythons: " + ", ".join(f"{version} ({name})" for name, version in chosen.items()))
     try:
         with tempfile.TemporaryDirectory(prefix="grpo-tui-wheel-") as place:
-            wheel = None
             for name, version in chosen.items():
                 folder = Path(place) / version
                 python = new_environment(name, folder)
@@ -124,6 +126,13 @@ def built(name: str, folder: Path) -> Path:
     check_kernels(wheel)
     say(f"built {wheel.name}, {wheel.stat().st_size / 1e6:.1f} MB, also from {archive.name}")
     return wheel
+
+
+def ours(folder: Path) -> Path:
+    """The wheel for this machine among those of a folder: with kernels, or for any machine."""
+    kernels = sys.platform == "linux" and platform.machine() == "x86_64"
+    (wheel,) = folder.glob("*-manylinux_*_x86_64.whl" if kernels else "*-none-any.whl")
+    return wheel.resolve()
 
 
 def check_kernels(wheel: Path) -> None:

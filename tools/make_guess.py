@@ -1,4 +1,4 @@
-"""Make the embedded model that half knows the task `guess`; see `docs/starter-guess.md`.
+"""Make the embedded model that half knows `guess`; see `grpo_engine/models/starter/guess.md`.
 
 A textbook teaches to halve what remains; then two players with half of the skill each teach their
 habits. The ranges of the held-out problems play no part in it.
@@ -36,11 +36,11 @@ TEXT: Final = """\
 
 `grpo-tui train --preset guess` trains this model, `model.path=starter-guess`. It is written by
 
-    python -m tools.make_guess --seed {seed} --sheet docs/starter-guess.md
+    python -m tools.make_guess --seed {seed} --sheet grpo_engine/models/starter/guess.md
 
 and so is this page.
 
-A llama of {parameters} parameters in the shape of [the starter](starter.md), float32, {megabytes}
+A llama of {parameters} parameters in the shape of [the starter](README.md), float32, {megabytes}
 MB, with a byte-level tokenizer of {tokens} tokens in which digits stand alone. It knows only
 dialogues of the task `guess`. SHA-256 of `model.safetensors`: `{digest}`.
 

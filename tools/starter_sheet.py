@@ -17,7 +17,7 @@ TEXT = """\
 # The embedded starter model
 
 `grpo-tui train --preset starter` trains this model. It is written by
-`python -m tools.make_starter --seed {seed} --sheet docs/starter.md`,
+`python -m tools.make_starter --seed {seed} --sheet grpo_engine/models/starter/README.md`,
 and so is this page. {seconds:.0f} seconds on a shared two-core machine made it.
 
 ## What it is

@@ -61,30 +61,31 @@ def metric_chart(
     if not runs:
         return [f"{title}: no numbers"]
     lettered = len(runs) > (len(COLOURS) if canvas.colour else 1)
-    plotext.clear_figure()
-    plotext.limit_size(False, False)
-    plotext.plot_size(canvas.width, height)
-    plotext.theme("clear")
+    plotext.terminal.limit(False, False)
+    figure = plotext.figure.clear()
+    figure.theme("simple" if canvas.colour else "colorless").plot_size(canvas.width, height)
     lines = [cut_text(title, canvas.width)]
     plotted: list[Points] = []
     for index, (name, series) in enumerate(runs):
         letter, colour = LETTERS[index % len(LETTERS)], COLOURS[index % len(COLOURS)]
         marker = letter if lettered else "braille" if canvas.unicode else "*"
         for steps, values in lines_of(series, 2 * canvas.width):
-            plotext.plot(steps, values, marker=marker, color=colour)
+            signal = figure.signal(steps, values, marker=plotext.marker(marker, colour))
+            figure.draw(signal.lines())
             plotted.append((steps, values))
         mark = letter if lettered else "━" if canvas.unicode else "*"
         text = f" {safe(name)}  {short(series.value, 3)}"
-        mark = plotext.colorize(mark, colour) if canvas.colour else mark
+        mark = str(plotext.colorize(mark, colour)) if canvas.colour else mark
         lines.append(mark + cut_text(text, canvas.width - 1))
     first, last = min(steps[0] for steps, _ in plotted), max(steps[-1] for steps, _ in plotted)
     ticks = step_ticks(int(first), int(last), canvas.width)
-    plotext.xticks(ticks, list(map(str, ticks)))
+    figure.ruler("x").ticks(ticks, list(map(str, ticks)))
     scale = axis((value for _, values in plotted for value in values), unit=spec(key).unit,
                  natural=natural_range(key), labels=5)  # fmt: skip
-    plotext.ylim(scale.low, scale.high)
-    plotext.yticks(*map(list, zip(*scale.labels, strict=True)))
-    body = plotext.build() if canvas.colour else plotext.uncolorize(plotext.build())
+    y = figure.ruler("y").lim(scale.low, scale.high)
+    y.ticks(*map(list, zip(*scale.labels, strict=True)))
+    body = str(figure.build())
+    body = body if canvas.colour else plotext.uncolorize(body)
     lines += (row.rstrip() for row in body.splitlines())
     return lines if canvas.unicode else [_ascii(line) for line in lines]
 

@@ -65,6 +65,8 @@ def _truncating(snapshot: Snapshot) -> str:
     last = curve.recent[-DELTA_STEPS:] if curve is not None else ()
     if not last:
         return ""
+    if "perplexity" in snapshot.series:  # answers of data are never cut
+        return ""
     limit = snapshot.head.config.get("rollout", {}).get("max_new_tokens")
     limit_text = f"at {limit} tokens" if limit else "at the length limit"
     alert = any(one.rule == "most_truncated" for one in snapshot.open_alerts)
@@ -95,6 +97,8 @@ def _kl_in_loss(snapshot: Snapshot) -> float | None:
 
 def _loss_note(snapshot: Snapshot, loss: float) -> str:
     """Whether the loss is near 0 and why, or mostly KL; empty if the advantages do not say it."""
+    if "perplexity" in snapshot.series:
+        return ""
     kl = _kl_in_loss(snapshot)
     part = f" (KL penalty {short(kl)})" if kl is not None else ""
     if abs(loss) >= NOT_NEAR:
@@ -134,9 +138,7 @@ def _hacking(snapshot: Snapshot) -> str:
     for period, changes in _changes(curves):
         fell = changes[right].fell(LIKELY)
         reward = math.fsum(weights.get(name, 1.0) * one.size for name, one in changes.items())
-        error = math.hypot(*(weights.get(name, 1.0) * one.error for name, one in changes.items()))
-        hacked = fell and reward >= -LIKELY * error
-        if hacked:
+        if fell and reward >= 0:
             was, now = short(changes[right].before), short(changes[right].after)
             return f"Reward hacking is possible: {right} {was} → {now} {period}."
     curve = curves[right]  # as the legend of the curve has it
@@ -197,8 +199,10 @@ def _ended(snapshot: Snapshot) -> list[str]:
         ends = f"{short(reward.start)} to {short(reward.value)}"
         change = f"Reward, smoothed: {ends}, highest in one step {short(best)}"
         if mover := snapshot.mover:
-            change += f", moved most by {mover} ({signed(snapshot.moves[mover])})"
+            change += f", moved most by {mover} ({signed(snapshot.moves[mover])} of it)"
         change += "."
+    if (surprise := snapshot.series.get("perplexity")) is not None and surprise.count > 1:
+        change = f"Perplexity, smoothed: {short(surprise.start)} to {short(surprise.value)}."
     accuracy = snapshot.series.get("eval/accuracy")
     held_out = ""
     if accuracy is not None and accuracy.count > 1:
@@ -246,6 +250,8 @@ def _group(group: Group) -> str:
     if len(prompt) > LONGEST_PROMPT:
         prompt = prompt[: LONGEST_PROMPT - 1] + "…"
     head = f"“{prompt}”"
+    if group.demonstrated:
+        return f"{head}: the data's own answer; every token of it is made likelier."
     pushes = [rollout.advantage for rollout in group.rollouts if rollout.advantage is not None]
     if not pushes:
         return f"{head}: not used for training."

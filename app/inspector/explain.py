@@ -1,5 +1,6 @@
 """A token's numbers in words: why it is pushed or clipped, its share of the loss written out."""
 
+from grpo_engine.config.custom import Custom
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.events import UpdateTotals
 from grpo_tui.app.inspector.losses import TokenLoss
@@ -26,7 +27,12 @@ def explanation(token: TokenLoss, recipe: Recipe, *, first_pass: bool) -> str:
 
 
 def _answer(token: TokenLoss) -> str:
-    return "better answer" if token.advantage > 0 else "worse answer"
+    """What its answer's rewards and its teacher say of the token."""
+    answer = "better answer" if token.rewarded > 0 else "worse answer"
+    if not token.taught:
+        return answer
+    taught = f"a token {'likelier' if token.taught > 0 else 'less likely'} to the teacher"
+    return f"{answer}, {taught}" if token.rewarded else taught
 
 
 def _way(gradient: float) -> str:
@@ -59,6 +65,8 @@ def _pulled(token: TokenLoss) -> str:
 
 def blocked_by(token: TokenLoss, recipe: Recipe) -> str:
     """Why the token's own share of the loss does not push it; empty if it does."""
+    if token.advantage == 0 and recipe.signal == "none":
+        return "no push: the teacher finds it as likely"
     if token.advantage == 0:
         return "no push: its answer scored like the others of its group"
     if not token.on_policy:
@@ -90,10 +98,14 @@ def _pushed(token: TokenLoss, recipe: Recipe, first_pass: bool) -> str:
     answer, way = _answer(token), _way(token.push)
     if not token.push:
         return f"{answer}: no push, because its ratio is so far from 1"
+    if recipe.demonstrates:
+        return "the data's answer: pushed up, more where it is less likely"
     if recipe.ratio == "none":
         return f"{answer}: pushed {way}, with no ratio and no bound"
     if token.advantage * token.push < 0:
         return f"{answer}: pushed {way} by the ratio of its answer"
+    if isinstance(recipe.trust, Custom):
+        return f"{answer}: pushed {way} by {recipe.trust.short}, gradient {_fixed(token.push)}"
     if recipe.trust in ("sapo", "vespo"):
         ratio = "the ratio of its answer" if recipe.trust == "vespo" else "its ratio"
         return f"{answer}: pushed {way} by a smooth function of {ratio}"
@@ -135,7 +147,7 @@ def arithmetic(
         for weight, value, name in penalties if weight and value
     )  # fmt: skip
     text = f"({text}{subtracted})" if subtracted else text
-    text = " ".join([text, *_divisors(recipe, totals, length, max_length)])
+    text = " ".join([text, *_divisors(token, recipe, totals, length, max_length)])
     if token.bonus:
         updated = totals.tokens if totals.updated_tokens is None else totals.updated_tokens
         bonus = f"{_plain(totals.entropy_bonus)} × {_plain(token.entropy or 0)} entropy"
@@ -146,16 +158,32 @@ def arithmetic(
 def _objective(token: TokenLoss, recipe: Recipe) -> str:
     if not token.updated:
         return "0"
-    text = _fixed(token.objective)
+    text = _parts(token, token.objective) or _fixed(token.objective)
+    if isinstance(recipe.trust, Custom):
+        text += f" by {recipe.trust.short}"
     if recipe.trust in ("none", "clip", "target") and recipe.ratio != "none" and token.advantage:
         used = token.objective / token.advantage
-        text = f"{short(used, 3)} × {signed(token.advantage, 3)}"
+        advantage = _parts(token, token.advantage) or signed(token.advantage, 3)
+        text = f"{short(used, 3)} × {advantage}"
     if recipe.importance_cap and recipe.trust != "vespo":  # VESPO's push contains the weight
         text += f" × {short(token.importance, 3)} for the sampler"
     return text
 
 
-def _divisors(recipe: Recipe, totals: UpdateTotals, length: int, max_length: int) -> list[str]:
+def _parts(token: TokenLoss, total: float) -> str:
+    """What is in proportion to the advantage, by rewards and by the teacher; empty if one is 0."""
+    if not (token.advantage and token.taught and token.rewarded):
+        return ""
+    rewarded, taught = (total * part / token.advantage for part in (token.rewarded, token.taught))
+    sign = "+" if taught > 0 else MINUS
+    return f"({signed(rewarded, 3)} by rewards {sign} {short(abs(taught), 3)} by the teacher)"
+
+
+def _divisors(
+    token: TokenLoss, recipe: Recipe, totals: UpdateTotals, length: int, max_length: int
+) -> list[str]:
+    if isinstance(recipe.weight, Custom):
+        return [f"× {_plain(token.weight)} by {recipe.weight.short}"]
     rows = f"÷ {totals.rows} answers"
     update = "minibatch" if recipe.minibatches > 1 else "step"
     micro_batch = f"÷ {totals.batch_tokens} tokens of its micro-batch"

@@ -116,6 +116,8 @@ def balance(group: GroupView) -> str:
     """Say how many answers are pushed up and down, or why none is."""
     if group.origin != "train":
         return "not trained on"
+    if group.demonstrated:
+        return "the data's own answer; no reward scores it"
     advantages = [rollout.advantage or 0.0 for rollout in group.rollouts]
     if any(advantages):
         ups, downs = sum(a > 0 for a in advantages), sum(a < 0 for a in advantages)

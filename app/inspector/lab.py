@@ -17,6 +17,7 @@ import numpy.typing as npt
 from grpo_engine.config import recipes
 from grpo_engine.config.recipes import RECIPES, SETTINGS, Recipe
 from grpo_engine.errors import RecipeError
+from grpo_tui.app.inspector.functions import evaluable
 from grpo_tui.app.inspector.losses import LAST_PASS, Packed, gradients, loss_of, packed
 from grpo_tui.experiments.values import GroupView, TokenRow
 
@@ -31,7 +32,7 @@ VARIED: dict[str, tuple[Any, ...]] = {
     "name": tuple(RECIPES), **{name: _VALUES[name] for name in _FIRST}, **_VALUES,
 }  # fmt: skip
 # What advantages are computed from, and what else if the anchor is in the reward.
-_SIGNAL = ("signal", "std", "signal_eps", "combine", "gamma", "lam", "whiten")
+_SIGNAL = ("signal", "teacher_weight", "std", "signal_eps", "combine", "gamma", "lam", "whiten")
 _PENALTY = ("anchor", "beta", "anchor_level", "anchor_place")
 # What decides which updates there are, and of which answers.
 _OF_UPDATES = (
@@ -87,8 +88,9 @@ def step_numbers(
         weights=tuple(weights.values()),
         advantages=tuple(answer.advantage or 0.0 for _, answer in answers),
         recorded=tuple(with_tokens),
-        packed=packed([*with_tokens.values()], LAST_PASS, [group_of[i] for i in with_tokens])
-        if with_tokens else None,
+        packed=packed(
+            [*with_tokens.values()], LAST_PASS, [group_of[i] for i in with_tokens], step=step
+        ) if with_tokens else None,
         max_length=max_length,
     )  # fmt: skip
 
@@ -207,6 +209,7 @@ def outcome_of(
     Advantages come from the step's rewards, denominators from the recorded updates. `by_token`
     adds what `Outcome.gradients` reads.
     """
+    recipe = evaluable(recipe)
     packed, missing = numbers.packed, set[str]()
     values = None
     if _signal_settings(recipe) != _signal_settings(base):
@@ -261,14 +264,16 @@ def _advantages(numbers: StepNumbers, recipe: Recipe) -> Array | None:
     """The advantages of all answers from their rewards; None if more is needed. [A] or [A,T]"""
     from grpo_engine.maths.advantage import advantages
 
-    tokens: dict[str, Any] = {}
-    if recipe.signal == "gae" or recipe.pays_in_reward:
-        if numbers.packed is None or len(numbers.recorded) < len(numbers.groups):
-            return None
+    tokens: dict[str, Any] = {"extra": {"step": numbers.step}}
+    if numbers.packed is not None and len(numbers.recorded) == len(numbers.groups):
         arrays = numbers.packed.arrays
         tokens = {"mask": arrays["mask"], "old": arrays["old"], "ref": arrays.get("ref"),
-                  "values": arrays.get("old_values")}  # fmt: skip
-    needs = {"ref": recipe.pays_in_reward, "values": recipe.signal == "gae"}
+                  "values": arrays.get("old_values"), "teacher": arrays.get("teacher"),
+                  **tokens}  # fmt: skip
+    elif recipe.signal == "gae" or recipe.pays_in_reward or recipe.teacher_weight:
+        return None
+    needs = {"ref": recipe.pays_in_reward, "values": recipe.signal == "gae",
+             "teacher": recipe.teacher_weight > 0}  # fmt: skip
     lacking = any(need and tokens.get(name) is None for name, need in needs.items())
     if lacking or recipe.signal == "process" or not numbers.weights:
         return None

@@ -43,13 +43,21 @@ class TokenLoss:
     on_policy: bool
     objective: float
     anchor: float
+    taught: float = 0.0  # the teacher's part of the advantage
     kl: float | None = None
     entropy: float | None = None
     value_loss: float
     bonus: float
+    weight: float = 0.0
     contribution: float
     push: float
     pull: float
+
+    @property
+    def rewarded(self) -> float:
+        """The part of the advantage that is not the teacher's."""
+        rest = self.advantage - self.taught
+        return rest if abs(rest) > 1e-6 * abs(self.taught) else 0.0
 
     @property
     def gradient(self) -> float:
@@ -66,9 +74,12 @@ class Packed:
     totals: "Totals"
     entropy_bonus: float
     minibatches: tuple[int, ...]  # of each answer
+    step: int = 0
 
 
-def packed(rows: Sequence[TokenRow], at: int, groups: Sequence[int] = ()) -> Packed:
+def packed(
+    rows: Sequence[TokenRow], at: int, groups: Sequence[int] = (), *, step: int = 0
+) -> Packed:
     """Pack answers in pass `at` (0-based), or in an answer's last one before it.
 
     Every row must have `updates`, and some row tokens. `groups` are the answers' groups, one if
@@ -84,6 +95,7 @@ def packed(rows: Sequence[TokenRow], at: int, groups: Sequence[int] = ()) -> Pac
         "values": [of_pass(row.values, at) or () for row in rows],
         "old_values": [row.old_values for row in rows],
         "returns": [row.returns for row in rows],
+        "teacher": [row.teacher for row in rows],
     }
     columns: dict[str, list[Sequence[float]]] = {
         "new": [of_pass(row.passes, at) or row.old for row in rows],
@@ -107,6 +119,7 @@ def packed(rows: Sequence[TokenRow], at: int, groups: Sequence[int] = ()) -> Pac
         totals=_totals(updates),
         entropy_bonus=updates[0].entropy_bonus,
         minibatches=tuple(update.minibatch for update in updates),
+        step=step,
     )
 
 
@@ -141,6 +154,7 @@ def loss_of(numbers: Packed, recipe: Recipe, *, max_length: int) -> "Loss":
     from grpo_engine.maths.loss import policy_loss
 
     arrays: dict[str, Any] = {"ref": None, **numbers.arrays}
+    arrays.pop("teacher", None)  # which is in the advantages
     changes: dict[str, Any] = {"entropy_bonus": numbers.entropy_bonus}
     if "ref" not in numbers.arrays and recipe.anchor_place == "loss":
         changes["beta"] = 0.0
@@ -149,7 +163,10 @@ def loss_of(numbers: Packed, recipe: Recipe, *, max_length: int) -> "Loss":
     if "entropy" not in numbers.arrays:
         changes |= {"entropy_bonus": 0.0, "entropy_top_quantile": 1.0}
     recipe = replace(recipe, **changes)
-    return policy_loss(**arrays, recipe=recipe, max_length=max_length, totals=numbers.totals)
+    return policy_loss(
+        **arrays, recipe=recipe, max_length=max_length, totals=numbers.totals,
+        extra={"step": numbers.step},
+    )  # fmt: skip
 
 
 def gradients(numbers: Packed, recipe: Recipe, *, max_length: int) -> tuple["mx.array", "mx.array"]:
@@ -177,7 +194,7 @@ def gradients(numbers: Packed, recipe: Recipe, *, max_length: int) -> tuple["mx.
 
 
 def token_losses(
-    tokens: TokenView, recipe: Recipe, *, at: int, max_length: int
+    tokens: TokenView, recipe: Recipe, *, at: int, max_length: int, step: int = 0
 ) -> tuple[tuple[TokenLoss, ...], ...]:
     """Each token of a group in pass `at` (0-based), or in an answer's last one before it.
 
@@ -186,7 +203,7 @@ def token_losses(
     rows = tokens.rows
     if not any(row.ids for row in rows):
         return ((),) * len(rows)
-    numbers = packed(rows, at)
+    numbers = packed(rows, at, step=step)
     terms: Any = loss_of(numbers, recipe, max_length=max_length).terms
     push, pull = gradients(numbers, recipe, max_length=max_length)
     # the engine minimises the loss; people see the objective, which is maximised
@@ -196,10 +213,13 @@ def token_losses(
         "push": push,
         "pull": pull,
     }
+    if "teacher" in numbers.arrays:
+        gap = numbers.arrays["teacher"] - numbers.arrays["old"]
+        arrays["taught"] = recipe.teacher_weight * terms.mask * gap
     arrays |= {
         field.name: getattr(terms, field.name)
         for field in fields(TokenLoss)
-        if field.name not in arrays
+        if field.name not in (*arrays, "taught")
     }
     lists = {name: array.tolist() for name, array in arrays.items() if array is not None}
 
@@ -237,6 +257,8 @@ def not_recorded(tokens: TokenView, recipe: Recipe, think_budget: int) -> str:
         "which tokens the think budget forced": older and think_budget > 0,
         "the entropies": older and (entropies or recipe.entropy_top_quantile < 1),
         "the critic's values": older and recipe.signal == "gae",
+        "the teacher's log-probabilities": recipe.teacher_weight > 0
+        and not all(row.teacher for row in rows),
         "the reference's log-probabilities": reads_reference
         and not all(row.reference for row in rows),
         "the sampler's log-probabilities": recipe.reads_sampler

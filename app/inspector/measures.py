@@ -9,15 +9,17 @@ from typing import Any, Literal
 from grpo_tui.app.inspector.losses import TokenLoss
 from grpo_tui.experiments.values import TokenRow
 
-HeatMode = Literal["push", "change", "kl", "entropy", "clip"]
+HeatMode = Literal["push", "change", "kl", "teacher", "entropy", "clip"]
 HEAT_NAMES: dict[HeatMode, str] = {
     "push": "push with KL",
     "change": "change of log-probability",
     "kl": "KL to the reference",
+    "teacher": "teacher against policy",
     "entropy": "entropy",
     "clip": "clip state",
 }
 HEAT_MODES: tuple[HeatMode, ...] = tuple(HEAT_NAMES)
+SURPRISE = "surprise, −log π"  # the push on the data's own answers is the same on every token
 CLIP_SHADES = {"high": 1.0, "low": -1.0, "ceiling": -1.0, "free": 0.0}
 MIN_SHADE = 0.15  # of a token that is pushed at all
 
@@ -47,7 +49,9 @@ def newest(row: TokenRow) -> Sequence[float]:
     return row.after or (row.passes[-1] if row.passes else row.old)
 
 
-def values_of(measure: HeatMode | Measure, row: TokenRow, tokens: Sequence[TokenLoss]) -> Values:
+def values_of(
+    measure: HeatMode | Measure | Literal["surprise"], row: TokenRow, tokens: Sequence[TokenLoss]
+) -> Values:
     """The measure of each token; None where there is no number, and for an environment's replies.
 
     `tokens` are the losses of the last pass, empty if they are not known.
@@ -56,8 +60,12 @@ def values_of(measure: HeatMode | Measure, row: TokenRow, tokens: Sequence[Token
     match measure:
         case "change":
             values = [new - old for old, new in zip(row.old, newest(row), strict=False)]
+        case "teacher":
+            values = [its - old for old, its in zip(row.old, row.teacher, strict=False)]
         case "entropy":
             values = row.entropy
+        case "surprise":
+            values = [-logprob for logprob in row.old]
         case "probability":
             values = [math.exp(min(0.0, logprob)) for logprob in row.old or row.sampler]
         case _:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import NamedTuple
 
-from grpo_engine.config.declaration import Meaning
 from grpo_engine.config.recipes import SETTINGS, Recipe
 
 
@@ -40,7 +39,7 @@ def answers(recipe: Recipe) -> tuple[Answer, ...]:
         if question == "reuse":
             choice, text = reuse_choice(recipe), "rollouts are used {often}"
         else:
-            choice, text = getattr(recipe, question), meaning(recipe, question).text
+            choice, text = getattr(recipe, question), recipe.meaning(question).text
         text += "".join(s.phrase for s in settings if s.is_active(recipe))
         if question == "weight" and counts_by_length(recipe):
             text += ", and the push of an answer counts once for each of its tokens"
@@ -68,18 +67,15 @@ def formula(recipe: Recipe) -> tuple[str, ...]:
     values = values_of(recipe)
     lines = [
         *reward_lines(recipe),
-        *meaning(recipe, "signal").formula,
+        *recipe.meaning("signal").formula,
+        *teacher_lines(recipe),
         *ratio_lines(recipe),
-        *meaning(recipe, "trust").formula,
+        *recipe.meaning("trust").formula,
         *sampler_lines(recipe),
         *anchor_lines(recipe),
         loss_line(recipe),
     ]
     return tuple(line.format(**values) for line in lines)
-
-
-def meaning(recipe: Recipe, choice: str) -> Meaning:
-    return SETTINGS[choice].meanings[getattr(recipe, choice)]
 
 
 def values_of(recipe: Recipe) -> dict[str, object]:
@@ -130,7 +126,7 @@ def often(recipe: Recipe) -> str:
         return "once"
     if recipe.stop == "never":
         return "in {passes} passes"
-    return "in at most {passes} passes, " + meaning(recipe, "stop").text
+    return "in at most {passes} passes, " + recipe.meaning("stop").text
 
 
 def reward_lines(recipe: Recipe) -> tuple[str, ...]:
@@ -144,11 +140,20 @@ def reward_lines(recipe: Recipe) -> tuple[str, ...]:
     return (f"sᵢ = rᵢ − {{beta:g}}·{total}",)
 
 
+def teacher_lines(recipe: Recipe) -> tuple[str, ...]:
+    """What a teacher adds to the advantage of each token."""
+    if recipe.teacher_weight == 0:
+        return ()
+    before = "Aᵢₜ" if recipe.meaning("signal").per_token else "Aᵢ"
+    own = "= " if recipe.signal == "none" else f"← {before} + "
+    return (f"Aᵢₜ {own}{{teacher_weight:g}}·log π_teacher(oᵢₜ)/π_old(oᵢₜ)",)
+
+
 def ratio_lines(recipe: Recipe) -> Sequence[str]:
     """The ratio, unless it is read only by a rule of trust that writes it out itself."""
     if recipe.trust == "vespo" and not recipe.reweights_anchor:
         return ()
-    return meaning(recipe, "ratio").formula
+    return recipe.meaning("ratio").formula
 
 
 def of_answers(recipe: Recipe) -> bool:
@@ -195,7 +200,7 @@ def anchor_lines(recipe: Recipe) -> tuple[str, ...]:
     if recipe.anchor == "none":
         return ()
     policy = "π" if recipe.anchor_place == "loss" else "π_old"
-    (estimate,) = meaning(recipe, "anchor").formula
+    (estimate,) = recipe.meaning("anchor").formula
     if recipe.anchor_level == "token":
         return (f"kᵢₜ = {estimate}   x = log {policy}(oᵢₜ)/π_ref(oᵢₜ)",)
     return (f"kᵢ = {estimate}   x = Σₜ log {policy}(oᵢₜ)/π_ref(oᵢₜ)",)
@@ -212,7 +217,7 @@ def loss_line(recipe: Recipe) -> str:
     folded = recipe.trust == "vespo"  # the correction for the sampler is in W
     factors = [s.factor for s in active if not (folded and s.path == "importance_cap")]
     terms = f"{''.join(factors)}{{J}}{penalty}"
-    (over,) = meaning(recipe, "weight").formula
+    (over,) = recipe.meaning("weight").formula
     note = "".join(f"   Σₜ {term} = |oᵢ|·{term}" for term in of_answer)
     ends = "".join(s.term for s in active)
     return f"L = −{over} ( {terms}{ends} )" + "".join(s.outside for s in active) + note

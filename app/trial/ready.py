@@ -58,6 +58,8 @@ class Readiness:
         now = _without_mlx()
         passes("record.trackers", always, _trackers)
         has_config = bool(now) or passes("model.path", always, _model_config)
+        if has_task and not now:
+            passes("algorithm.signal", always, self._functions)
         if has_task and has_config and not now:
             scored = task, config.rewards, config.algorithm, self.scores.stamps(config)
             passes("rewards.functions", scored, self.scores.rehearse)
@@ -67,10 +69,19 @@ class Readiness:
         if has_config and not now and not model.trust_remote_code:
             passes("optimizer.name", config.optimizer, _rule)
             has_model = passes("model.path", model, self.estimates.shapes)
+            if has_model and not problems:
+                has_model = passes("teacher.path", always, self.estimates.teacher)
             usable = task, model, config.rollout.max_new_tokens
             if has_task and has_model and passes("task.name", usable, self.examples.usable):
                 now = str(self.estimates.estimate(config)["refused"])
         return {"problems": problems, "now": now, "fetches": fetches}
+
+    def _functions(self, config: RunConfig) -> None:
+        from grpo_engine.setup.functions import check_functions
+        from grpo_engine.setup.parts import LoadedTask
+
+        task = LoadedTask(label="", config=config, task=self.examples.task(config))
+        check_functions(config.algorithm.resolved(), [task])
 
 
 def outcome(call: Callable[[RunConfig], Any], config: RunConfig) -> Exception | None:

@@ -262,7 +262,9 @@ class Workbench(RunApp):
         """Switch to a screen, which follows where the present one asks it to."""
         screen = self.screen
         request = screen.going_to(mode) if isinstance(screen, WorkbenchScreen) else None
-        if request is not None:
+        if isinstance(screen, WorkbenchScreen) and screen.mode == mode:
+            screen.again()
+        elif request is not None:
             await self.forward(mode, request)
         else:
             if mode in ("watch", "rollouts") and self.session is None and self.selected:
@@ -349,6 +351,11 @@ class Workbench(RunApp):
         """Show an answer token by token."""
         if not message.run and self.session is not None:
             message.run = self.session.run
+        await self.forward("rollouts", message)
+
+    @on(msg.HighlightRequested)
+    async def show_highlight(self, message: msg.HighlightRequested) -> None:
+        """Show the token that is furthest by a measure."""
         await self.forward("rollouts", message)
 
     @on(msg.MetricRequested)

@@ -1,7 +1,7 @@
 """Delay full garbage collections until no key is pressed: each stops all threads for 100 to 200 ms.
 
 Objects that exist at the start are frozen and never scanned; younger ones are collected as usual.
-Without this one key in twenty takes 106 to 171 ms while a model trains; with it 36 (docs/app.md).
+Without this one key in twenty takes 106 to 171 ms while a model trains; with it 36 (docs/speed.md).
 """
 
 import gc

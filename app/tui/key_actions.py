@@ -1,5 +1,8 @@
 """The actions of a screen, with keys, name and explanation, read from its bindings."""
 
+import importlib
+import inspect
+import pkgutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -8,6 +11,7 @@ from textual.binding import Binding
 from textual.dom import DOMNode
 from textual.screen import Screen
 
+from grpo_tui.app import tui
 from grpo_tui.app.tui.keys import is_bound
 
 NAMES = {
@@ -71,3 +75,44 @@ def key_actions(screen: Screen[Any]) -> Iterator[KeyAction]:
             section = (binding.id or "").rpartition(".")[0]
             everywhere = section in ("", "mode", "move", "panel")
             yield KeyAction(tuple(dict.fromkeys(keys)), *words, action, node, everywhere)
+
+
+# Classes whose keys belong together, in the order in which they are listed.
+SECTIONS = {
+    "everywhere": ("Workbench", "WorkbenchScreen", "Panel"),
+    "Runs": ("RunsScreen", "QueueScreen"),
+    "New run": ("NewRunScreen",),
+    "Watch": ("WatchScreen", "Curves", "Answers", "Groups", "AlertsLog"),
+    "Rollouts": ("RolloutsScreen",),
+    "lab": ("LabScreen",),
+    "charts, on Compare and where z on Watch's curves leads": ("ChartScreen", "ExploreScreen"),
+    "Compare": ("CompareScreen",),
+}
+
+
+def bindings_of_classes() -> dict[str, list[Binding]]:
+    """Every class of the workbench that declares bindings, by its name."""
+    result: dict[str, list[Binding]] = {}
+    for info in pkgutil.walk_packages(tui.__path__, f"{tui.__name__}."):
+        module = importlib.import_module(info.name)
+        for name, cls in inspect.getmembers(module, inspect.isclass):
+            declared = [b for b in vars(cls).get("BINDINGS", ()) if isinstance(b, Binding)]
+            if cls.__module__ == info.name and declared:
+                result.setdefault(name, []).extend(declared)
+    return result
+
+
+def described_keys() -> Iterator[tuple[str, tuple[tuple[str, str], ...]]]:
+    """The keys of each screen with what they do and their name in a keymap; last, of dialogs."""
+    classes = bindings_of_classes()
+    listed = [name for names in SECTIONS.values() for name in names]
+    dialogs = tuple(name for name in classes if name not in listed)
+    for title, names in {**SECTIONS, "dialogs": dialogs}.items():
+        bindings = [binding for name in names for binding in classes.get(name, ())]
+        yield title, tuple((_keys_of(b), f"{b.tooltip} ({b.id})") for b in bindings)
+
+
+def _keys_of(binding: Binding) -> str:
+    """The keys of a binding: `→ l`; a dash if it has none."""
+    keys = " ".join(key_name(key) for key in binding.key.split(",") if is_bound(key))
+    return keys or "–"

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from grpo_engine.config.settings import RunConfig
+    from grpo_tui.app.inspector.measures import Measure
     from grpo_tui.app.jobs.sweep import Point
 
 
@@ -68,6 +69,13 @@ class RolloutOpened(Message):
     origin: str
     group: int
     answer: int
+
+
+@dataclass
+class HighlightRequested(Message):
+    """Go to a token of the newest step on the Rollouts screen: the first by this measure."""
+
+    measure: "Measure"
 
 
 @dataclass

@@ -104,17 +104,21 @@ def _colour(style: Style | None, *, foreground: bool) -> str:
 
 
 def _glyphs(row: Row, top: float) -> list[str]:
+    """Runs of characters, and of neighbouring shapes of one colour, as one element each."""
     out: list[str] = []
-    text, style = "", None
+    text, style, path, look = "", None, "", ""
     columns: list[float] = []
     for x, character, size, following in [*_cells(row), (0.0, " ", 1, None)]:
         shape = _shape(character, x, top, _colour(following, foreground=True))
         if text and (following != style or shape is not None or character == " "):
             out.append(_text(text, columns, top, style))
             text, columns = "", []
+        if path and (shape is None or shape[1] != look):
+            out.append(f'<path d="{path}" {look}/>')
+            path = ""
         style = following
         if shape is not None:
-            out.append(shape)
+            path, look = path + shape[0], shape[1]
         elif character != " " and size:
             text += character
             columns.append(x)
@@ -134,35 +138,34 @@ def _text(text: str, columns: list[float], top: float, style: Style | None) -> s
             f"{escape(text)}</text>")  # fmt: skip
 
 
-def _shape(character: str, x: float, y: float, colour: str) -> str | None:
+def _shape(character: str, x: float, y: float, colour: str) -> tuple[str, str] | None:
+    """A character drawn as a path, with its attributes; None for one that is text."""
     code = ord(character)
     middle_x, middle_y = x + WIDE / 2, y + TALL / 2
+    fill = f'fill="{colour}"'
     if 0x2800 < code <= 0x28FF:
         dots = "".join(
             f"M{x + WIDE * (0.28 + 0.5 * dx):.1f} {y + TALL * (0.14 + 0.24 * dy):.1f}h.01"
             for bit, (dx, dy) in enumerate(BRAILLE_DOTS) if (code - 0x2800) >> bit & 1
         )  # fmt: skip
-        return (f'<path d="{dots}" stroke="{colour}" stroke-width="2.3" '
-                'stroke-linecap="round" fill="none"/>')  # fmt: skip
+        return dots, f'stroke="{colour}" stroke-width="2.3" stroke-linecap="round" fill="none"'
     if character in BLOCKS:
         height = TALL * (BLOCKS.index(character) + 1) / 8
-        return _rect(x, y + TALL - height, WIDE, height, colour)
+        return _rect(x, y + TALL - height, WIDE, height), fill
     if character in "▌▐":
-        return _rect(x if character == "▌" else middle_x, y, WIDE / 2, TALL, colour)
+        return _rect(x if character == "▌" else middle_x, y, WIDE / 2, TALL), fill
     if character in "━╸":
-        return _rect(x, middle_y - 1.2, WIDE if character == "━" else WIDE / 2, 2.4, colour)
+        return _rect(x, middle_y - 1.2, WIDE if character == "━" else WIDE / 2, 2.4), fill
     if character in "▲▼":
         tip, foot = (y + 4, y + 14) if character == "▲" else (y + 14.5, y + 4.5)
         left, right = x + 0.4, x + WIDE - 0.4
-        outline = f"M{middle_x:.1f} {tip:.1f}L{left:.1f} {foot:.1f}H{right:.1f}Z"
-        return f'<path d="{outline}" fill="{colour}"/>'
+        return f"M{middle_x:.1f} {tip:.1f}L{left:.1f} {foot:.1f}H{right:.1f}Z", fill
     path = _line(character, x, y)
-    return f'<path d="{path}" stroke="{colour}" fill="none"/>' if path else None
+    return (path, f'stroke="{colour}" fill="none"') if path else None
 
 
-def _rect(x: float, y: float, width: float, height: float, colour: str) -> str:
-    return (f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" '
-            f'fill="{colour}" shape-rendering="crispEdges"/>')  # fmt: skip
+def _rect(x: float, y: float, width: float, height: float) -> str:
+    return f"M{x:.1f} {y:.1f}h{width:.1f}v{height:.1f}h{-width:.1f}z"
 
 
 def _line(character: str, x: float, y: float) -> str:

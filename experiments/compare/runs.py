@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import unified_diff
 from math import inf, isfinite
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
@@ -53,8 +54,13 @@ def compare(
         raise CompareError(
             f"runs cannot be compared at equal {quoted(axis)}; choose step, tokens, wall"
         )
-    settings = [reader.settings(run.key, in_force=True) for run in runs]
-    differing, by_recipe = _differences(settings, stored=[reader.settings(run.key) for run in runs])
+    functions = [reader.functions(run.key) for run in runs]
+    stored, settings = (
+        [reader.settings(run.key, in_force=in_force) | _versions(sources)
+         for run, sources in zip(runs, functions, strict=True)]
+        for in_force in (False, True)
+    )  # fmt: skip
+    differing, by_recipe = _differences(settings, stored)
     keys = keys or _all_keys(reader, runs)
     full = reader.runs(archived=True, keys=[run.key for run in runs], metrics=keys)
     by_key = {run.key: run for run in full}
@@ -78,6 +84,7 @@ def compare(
         at=position,
         differing=differing,
         by_recipe=by_recipe,
+        sources=_sources(runs, functions, [run.id for run in runs].index(base.id)),
         same={path: value for path, value in settings[0].items() if path not in changed},
         metrics=_metrics(reader, runs, baseline, keys, steps),
         seeds=_seed_groups(alike, keys),
@@ -85,6 +92,31 @@ def compare(
         rankings=_rankings(reader, _compared(alike, base), limits, goal),
         notes=notes,
     )
+
+
+def _versions(functions: Mapping[str, Any]) -> dict[str, str]:
+    """Settings whose value is a function, with the first digits of its file's hash."""
+    return {
+        f"algorithm.{choice}": f"{source['name'].rpartition('/')[2]} {source['sha256'][:7]}"
+        for choice, source in functions.items()
+    }
+
+
+def _sources(
+    runs: Sequence[RunSummary], functions: Sequence[Mapping[str, Any]], base: int
+) -> tuple[str, ...]:
+    """A diff of the baseline's functions and the others': of files, or of functions alone."""
+    diffs: dict[tuple[str, ...], None] = {}
+    for run, sources in zip(runs, functions, strict=True):
+        for choice in (choice for choice in functions[base] if choice in sources):
+            old, new = functions[base][choice], sources[choice]
+            part, title = ("text", "file") if old["name"] == new["name"] else ("code", "name")
+            diffs[tuple(unified_diff(
+                old[part].splitlines(), new[part].splitlines(), lineterm="",
+                fromfile=f"{old[title]} of {runs[base].name}",
+                tofile=f"{new[title]} of {run.name}",
+            ))] = None  # fmt: skip
+    return tuple(line for diff in diffs for line in diff)
 
 
 def _differences(

@@ -32,12 +32,12 @@ _LARGEST = 6.0e4  # the largest float16 is 65504
 Array = npt.NDArray[Any]
 FIELDS = ("sampler", "reference", "after", "entropy", "advantages")
 # written after the passes and only where there are any, so that older readers skip them
-LATER = ("sampled", "mask", "old_values", "returns")
+LATER = ("sampled", "mask", "old_values", "returns", "teacher")
 # several arrays a row, which are numbered
 PASSES = {"pass": "passes"}
 BY_PASS = {"entropies": "entropies", "values": "values"}
 HALVES = ("entropy", "mask")  # float16 as they are
-LOGPROBS = ("sampler", "reference", "after", "pass", "sampled")  # differences from old
+LOGPROBS = ("sampler", "reference", "after", "pass", "sampled", "teacher")  # differences from old
 APPROXIMATE = ("after",)  # read by no loss
 
 Columns = dict[str, list[Sequence[float]]]  # the values of each row, by name

@@ -4,7 +4,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from grpo_engine.errors import quoted
+from grpo_engine.config.conditions import (
+    OPERATORS,
+    Either,
+    Every,
+    Not,
+    Term,
+    number_of,
+    parse,
+)
+from grpo_engine.errors import nearest, quoted
 from grpo_engine.events import Span
 from grpo_tui.experiments.db.texts import iso
 from grpo_tui.experiments.errors import ExportError
@@ -28,6 +37,45 @@ def rows_of(table: str, reader: "StoreReader", runs: Sequence[RunSummary]) -> It
     if table not in WHAT:
         raise ExportError(f"{quoted(table)} cannot be exported; choose from {', '.join(WHAT)}")
     return WHAT[table](reader, runs)
+
+
+def matching(rows: Iterator[Row], condition: str) -> Iterator[Row]:
+    """The rows whose columns meet a condition: `reward>=1 origin=train`, as in filters of runs."""
+    try:
+        tree = parse(condition, "--where")
+        yield from (row for row in rows if _holds(tree, row))
+    except ValueError as error:
+        raise ExportError(str(error)) from error
+
+
+def _holds(node: Any, row: Row) -> bool:
+    match node:
+        case Every():
+            return all(_holds(part, row) for part in node.parts)
+        case Either():
+            return any(_holds(part, row) for part in node.parts)
+        case Not():
+            return not _holds(node.parts[0], row)
+        case Term() if node.key in row or node.key.startswith("reward/"):
+            return _compares(node, row.get(node.key))
+    name = node.key if isinstance(node, Term) else node.text
+    raise ExportError(
+        f"--where has no column {quoted(name)}{nearest(name, row)}; write NAME>=VALUE with one of "
+        f"{', '.join(row)}"
+    )
+
+
+def _compares(term: Term, value: Any) -> bool:
+    number = number_of(term.value)
+    if number is not None:
+        known = isinstance(value, int | float) and term.op in OPERATORS
+        return known and OPERATORS[term.op](value, number)
+    text = "" if value is None else str(value)
+    if term.op == "~":
+        return term.value in text
+    if term.op not in ("=", "==", ":", "!="):
+        raise ValueError(f"{quoted(term.value)} is no number to compare {term.key} with")
+    return (text == term.value) == (term.op != "!=")
 
 
 def run_row(run: RunSummary) -> Row:
@@ -162,6 +210,7 @@ def token_rows(reader: "StoreReader", runs: Sequence[RunSummary]) -> Iterator[Ro
                     "text": text[starts[position] : row.ends[position]] if row.ends else None,
                     "sampler": _at(row.sampler, position), "old": _at(row.old, position),
                     "reference": _at(row.reference, position),
+                    **({"teacher": row.teacher[position]} if row.teacher else {}),
                     **{
                         f"pass_{number}": _at(values, position)
                         for number, values in enumerate(row.passes, start=1)

@@ -84,16 +84,18 @@ class Limits:
     """What the rules need to know about the run besides its metrics; None where not applicable.
 
     `weights` are those of the reward functions. `whole_answers` says that a ratio is of an answer:
-    then whole answers are clipped, by design.
+    then whole answers are clipped, by design. `demonstrates` says that answers are the data's.
     """
 
     updates_per_step: int = 1
     has_bounds: bool = True
     whole_answers: bool = False
+    demonstrates: bool = False
     accuracy: str | None = None
     weights: Mapping[str, float] = field(default_factory=dict)
     sampler_gap: Gap = ROUNDING["float32"]
     corrected: bool = False
+    has_teacher: bool = False
     memory_gb: float = math.inf
     processors: int = os.cpu_count() or 1
     thresholds: AlertsConfig = field(default_factory=AlertsConfig)
@@ -265,7 +267,7 @@ def _share_above(
 
 def no_signal(run: RunState) -> Alert | None:
     """Too many groups teach nothing; where answers became right, that is how it should be."""
-    if run.solves:
+    if run.solves or run.has_teacher:
         return None
     return _share_above(
         run,
@@ -282,7 +284,7 @@ def no_signal(run: RunState) -> Alert | None:
 def task_solved(run: RunState) -> Alert | None:
     share = _mean(run.last("frac_reward_zero_std", SPAN))
     right = _mean(run.last(mean_of(run.accuracy), SPAN)) if run.accuracy else 0.0
-    if share <= run.thresholds.no_signal or right < SOLVED:
+    if run.has_teacher or share <= run.thresholds.no_signal or right < SOLVED:
         return None
     return Alert(
         "info",
@@ -446,7 +448,7 @@ def _collapse(run: RunState, key: str, share: float, explanation: str, remedy: s
     """A warning if a metric fell below this share of its start; `explanation` formats both."""
     start, recent = _mean(run.first(key)[:EARLY]), run.last(key, 5)
     now, limit = _mean(recent), share * start
-    if not recent or now >= limit or run.learns or run.is_early:
+    if not recent or now >= limit or run.learns or run.is_early or run.demonstrates:
         return None
     return Alert("warning", explanation.format(start=start, now=now), remedy, now, limit)
 

@@ -74,19 +74,21 @@ def iterate(
 
 def resume(
     run: Run | str | Path, /, *, rewards: Iterable[Any] = (), task: Any = None,
-    tools: Iterable[Any] = (), environment: Any = None, callbacks: Callbacks = (),
-    record: bool | str | Path = True, progress: bool | None = None,
+    tools: Iterable[Any] = (), environment: Any = None, functions: Iterable[Any] = (),
+    callbacks: Callbacks = (), record: bool | str | Path = True, progress: bool | None = None,
 ) -> Run:  # fmt: skip
     """Resume a run from its last checkpoint, and train to the end.
 
     `run` is a run, the name or id of a recorded one (`@last` for the newest), or the folder of one
     that was not recorded. What it was given as Python objects is given again in `rewards`, `task`,
-    `tools` and `environment`; a run of this process still has them, and its store.
+    `tools`, `environment` and `functions` (of the recipe's choices); a run of this process still
+    has them, and its store.
     """
     control = Control()
     objects = UserObjects(
-        task=task, rewards=_by_name(rewards), environments=_by_name(tools, environment)
-    )
+        task=task, rewards=_by_name(rewards), environments=_by_name(tools, environment),
+        functions=_by_name(functions),
+    )  # fmt: skip
     if launched_rank():  # settings and checkpoints are rank 0's
         follower = Run(RunConfig(), objects, record=None, control=control, resume=True)
         follower.finish()
@@ -149,6 +151,9 @@ def _objects_of(config: RunConfig, before: UserObjects, new: UserObjects) -> Use
     return UserObjects(
         task=source if task.name.startswith(names.IN_PROCESS) else None,
         rewards=required("reward", config.rewards.functions, {**before.rewards, **new.rewards}),
+        functions=required(
+            "function", config.algorithm.choices, {**before.functions, **new.functions}
+        ),
         environments=required("tool", task.tools, environments)
         | required("environment", task.environments.values(), environments),
     )

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from grpo_engine import names
+from grpo_engine.config.custom import Custom
 from grpo_engine.config.parse import assign, build, merge, read_yaml
 from grpo_engine.config.recipes import Recipe, changes, path_of, recipe
 from grpo_engine.config.settings import RunConfig
@@ -115,8 +116,22 @@ def _name_objects(tree: dict[str, Any]) -> UserObjects:
             for item in section["functions"]
         ]
     return UserObjects(
-        task=_name_task(tree), rewards=functions, environments=_name_environments(tree)
-    )
+        task=_name_task(tree), rewards=functions, environments=_name_environments(tree),
+        functions=_name_choices(tree),
+    )  # fmt: skip
+
+
+def _name_choices(tree: dict[str, Any]) -> dict[str, Any]:
+    """Replace functions for choices of the recipe in the tree by names."""
+    section, objects = tree.get("algorithm"), dict[str, Any]()
+    if not isinstance(section, dict):
+        return objects
+    for choice, value in dict(section).items():
+        is_local = isinstance(value, Custom) and value.startswith(names.IN_PROCESS)
+        function = value.function if is_local else value
+        if callable(function):
+            section[choice] = name_object(function, objects)
+    return objects
 
 
 def _name_environments(tree: dict[str, Any]) -> dict[str, Any]:

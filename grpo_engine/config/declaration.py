@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_ori
 import yaml
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
+from grpo_engine.config.custom import FORMS, is_name
 from grpo_engine.config.safe_yaml import RefusedError, dump_yaml, parse_yaml, read_number
 from grpo_engine.errors import quoted, shortened
 
@@ -53,13 +54,15 @@ def above(name: str, limit: float) -> Condition:
 class Meaning(NamedTuple):
     """What a value of a choice means: its part of the recipe's sentence and of its formula.
 
-    For a signal, also what it compares within a group and whether each token has its own advantage.
+    For a signal, also what it compares within a group, whether each token has its own advantage,
+    and whether the answers are those of the data.
     """
 
     text: str = ""
     formula: Sequence[str] = ()
     compares: Literal["", "completions", "steps"] = ""
     per_token: bool = False
+    demonstrates: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +117,11 @@ class Setting:
         return next((get_args(part) for part in parts if get_origin(part) is Literal), ())
 
     @property
+    def open(self) -> bool:
+        """Whether a function of the user may take the place of a choice."""
+        return bool(self.choices) and str in self.types
+
+    @property
     def number(self) -> type[int] | type[float] | None:
         """Whether the setting has whole numbers or any numbers; None if it has neither."""
         return next((number for number in (float, int) if number in self.types), None)
@@ -133,7 +141,7 @@ class Setting:
     def allowed(self) -> str:
         """The values that the setting takes."""
         if self.choices:
-            text = f"one of {', '.join(self.choices)}"
+            text = f"one of {', '.join(self.choices)}{f' or {FORMS}' * self.open}"
         elif bool in self.types:
             text = "true or false"
         elif self.number:
@@ -186,6 +194,8 @@ class Setting:
         result = self._adapter.validate_python(
             tuple(result) if isinstance(result, list) else result
         )
+        if self.open and result not in (None, *self.choices) and not is_name(result):
+            raise ValueError(self.refusal(value))
         for text in result if self.is_list else [result]:
             if isinstance(text, str) and len(text) > self.longest:
                 raise ValueError(
@@ -217,6 +227,8 @@ class Setting:
                 value = SWITCH.get(value.lower(), value)
         if isinstance(value, bool) and (word := "on" if value else "off") in self.choices:
             return word  # YAML reads `off` as false and `on` as true
+        if str(value) in self.choices:
+            return str(value)  # and `8` as a number
         if self.number is int and isinstance(value, float) and value.is_integer():
             return int(value)
         return value

@@ -14,6 +14,7 @@ from importlib.resources import files
 from typing import Any, Literal
 
 from grpo_engine import names
+from grpo_engine.config.custom import Custom, is_name
 from grpo_engine.config.declaration import Condition, Meaning, Setting, above, declared, equals
 from grpo_engine.errors import RecipeError, nearest, quoted
 
@@ -29,6 +30,7 @@ ANCHORED = Condition(
     lambda r: r.anchor != "none", "an anchor with beta above 0", ("anchor", "beta")
 )
 CRITIC = equals("signal", "gae")
+SAMPLED = Condition(lambda r: not r.demonstrates, "answers that are sampled", ("signal",))
 NORMALISING = equals(
     "signal", "minus_batch_mean", "group_mean", "group_standard", "leave_one_out", "batch_standard"
 )
@@ -57,8 +59,8 @@ class Recipe:
     # 1. Signal: what is an answer's advantage?
     signal: Literal[
         "return", "minus_batch_mean", "group_mean", "group_standard", "leave_one_out",
-        "batch_standard", "group_sign", "process", "gae",
-    ] = setting(
+        "batch_standard", "group_sign", "process", "gae", "none", "demonstration",
+    ] | str = setting(
         "group_standard", "What an answer's advantage is, and relative to what.",
         meanings=MEANINGS["signal"],
         steps=("group_standard", "group_mean", "leave_one_out", "batch_standard", "group_sign"),
@@ -77,6 +79,13 @@ class Recipe:
         belongs="signal", condition=NORMALISING,
     )  # fmt: skip
 
+    teacher_weight: float = setting(
+        0.0, "Weight of the teacher in a token's advantage; 0 is off.", off=0, belongs="signal",
+        steps=(0.0, 0.01, 0.1, 0.3, 1.0, 3.0),
+        phrase=", and each token adds {teacher_weight:g} times its log-probability under the "
+        "teacher less that under the policy",
+    )  # fmt: skip
+
     # 2. Ratio: how is old data re-weighted?
     ratio: Literal["none", "token", "sequence_mean", "sequence_sum"] = setting(
         "token", "How old data is re-weighted.", meanings=MEANINGS["ratio"],
@@ -84,7 +93,7 @@ class Recipe:
     )  # fmt: skip
 
     # 3. Trust: when does the push stop?
-    trust: Literal["none", "clip", "cispo", "sapo", "vespo", "target"] = setting(
+    trust: Literal["none", "clip", "cispo", "sapo", "vespo", "target"] | str = setting(
         "clip", "When the push on a token stops.", meanings=MEANINGS["trust"],
         steps=("none", "clip", "cispo", "sapo", "vespo"),
     )  # fmt: skip
@@ -131,7 +140,7 @@ class Recipe:
     )  # fmt: skip
 
     # 4. Anchor: distance to the reference policy
-    anchor: Literal["none", "k1", "k2", "k3"] = setting(
+    anchor: Literal["none", "k1", "k2", "k3"] | str = setting(
         "k3", "How the distance to the reference policy is estimated.", meanings=MEANINGS["anchor"],
         steps=("none", "k1", "k2", "k3"),
     )  # fmt: skip
@@ -163,7 +172,7 @@ class Recipe:
     # 5. Weight: how are tokens averaged?
     weight: Literal[
         "per_sequence", "per_completion", "per_token", "per_batch_token", "constant", "sum"
-    ] = setting(
+    ] | str = setting(
         "per_sequence", "How tokens are averaged.", meanings=MEANINGS["weight"],
         steps=("per_sequence", "per_completion", "per_token", "constant", "sum"),
     )  # fmt: skip
@@ -194,19 +203,22 @@ class Recipe:
     # Beside the six choices
     sampler_sync_every: int = option(
         1, "Sample from a copy of the policy, updated every N steps.", ge=1, off=1, unit="steps",
-        belongs="ratio",
+        belongs="ratio", condition=SAMPLED,
         phrase=", and samples come from a copy of the policy, updated every {sampler_sync_every} "
         "steps",
     )  # fmt: skip
-    refill_rounds: int = setting(0, "Rounds that replace groups without signal; 0 is off.", off=0)
+    refill_rounds: int = setting(
+        0, "Rounds that replace groups without signal; 0 is off.", off=0, condition=SAMPLED
+    )
     refill_on: str = option(
         "accuracy", "What answers of a group must differ in: accuracy, total or a reward function.",
         condition=above("refill_rounds", 0),
     )  # fmt: skip
     overlong_buffer: float = setting(
-        0.0, "Share of the longest length with a soft penalty; 0 is off.", le=1, off=0
-    )
-    mask_truncated: bool = setting(False, "Leave cut answers out of the loss.")
+        0.0, "Share of the longest length with a soft penalty; 0 is off.", le=1, off=0,
+        condition=SAMPLED,
+    )  # fmt: skip
+    mask_truncated: bool = setting(False, "Leave cut answers out of the loss.", condition=SAMPLED)
     entropy_bonus: float = setting(
         0.0, "Weight of the entropy bonus.", off=0, outside=" − {entropy_bonus:g}·mean(H)"
     )
@@ -220,7 +232,8 @@ class Recipe:
     )  # fmt: skip
     importance_cap: float = setting(
         0.0, "Cap on π_old/π_sampler; 0 is off, empty is on where the two cannot agree.", off=0,
-        belongs="ratio", label="sampler cap", steps=(0.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0),
+        belongs="ratio", condition=SAMPLED, label="sampler cap",
+        steps=(0.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0),
         phrase=", and {corrected}", factor="{w}·",
     )  # fmt: skip
     importance_floor: float = option(
@@ -236,7 +249,8 @@ class Recipe:
     )  # fmt: skip
     off_policy_mask: float = option(
         0.0, "Leave out worse answers this far from the sampler; 0 is off.", unit="nats/token",
-        off=0, belongs="ratio", label="off-policy", steps=(0.0, 0.001, 0.01, 0.1, 0.5, 1.0),
+        off=0, belongs="ratio", condition=SAMPLED, label="off-policy",
+        steps=(0.0, 0.001, 0.01, 0.1, 0.5, 1.0),
         factor="mᵢ·",
         phrase=", and worse answers more than {off_policy_mask:g} nats per token from their "
         "sampler are left out",
@@ -282,12 +296,37 @@ class Recipe:
     @property
     def compares(self) -> str:
         """What the signal compares within a group: completions, steps, or nothing."""
-        return MEANINGS["signal"][self.signal].compares
+        return self.meaning("signal").compares
+
+    @property
+    def demonstrates(self) -> bool:
+        """Whether the answers are those of the data; nothing is sampled or scored in training."""
+        return self.meaning("signal").demonstrates
+
+    @property
+    def reads_rewards(self) -> bool:
+        """Whether rewards have a part in the advantages."""
+        return not self.demonstrates and self.signal != "none"
 
     @property
     def per_token(self) -> bool:
         """Whether each token of an answer has its own advantage."""
-        return MEANINGS["signal"][self.signal].per_token
+        return self.teacher_weight > 0 or self.meaning("signal").per_token
+
+    @property
+    def functions(self) -> dict[str, Custom]:
+        """The choices that are functions of the user."""
+        values = {name: getattr(self, name) for name in MEANINGS["function"]}
+        return {name: value for name, value in values.items() if isinstance(value, Custom)}
+
+    def reads(self, *names: str) -> bool:
+        """Whether a function of the user names one of these arguments."""
+        return any(not function.parameters.keys().isdisjoint(names)
+                   for function in self.functions.values())  # fmt: skip
+
+    def meaning(self, choice: str) -> Meaning:
+        """What its value of a choice means."""
+        return MEANINGS[choice].get(getattr(self, choice)) or MEANINGS["function"][choice]
 
 
 SETTINGS: Mapping[str, Setting] = {
@@ -331,10 +370,26 @@ EXCLUSIONS: tuple[tuple[tuple[str, ...], Callable[[Recipe], bool], str], ...] = 
     ),
     (
         ("ratio", "passes", "minibatches", "sampler_sync_every"),
-        lambda r: r.ratio == "none" and max(r.passes, r.minibatches, r.sampler_sync_every) > 1,
+        lambda r: (
+            r.ratio == "none"
+            and not r.demonstrates
+            and max(r.passes, r.minibatches, r.sampler_sync_every) > 1
+        ),
         "ratio=none is right for fresh samples only, but passes={passes}, "
         "minibatches={minibatches}, sampler_sync_every={sampler_sync_every} train on old ones: "
         "choose a ratio, or set all three to 1",
+    ),
+    (
+        ("ratio", "signal"),
+        lambda r: r.demonstrates and r.ratio != "none",
+        "ratio={ratio} re-weights answers by the policy that sampled them, but no policy sampled "
+        "those of signal={signal}: choose ratio=none",
+    ),
+    (
+        ("anchor_place", "signal", "anchor", "beta"),
+        lambda r: r.demonstrates and r.pays_in_reward,
+        "anchor_place=reward subtracts the distance from the score of an answer, but "
+        "signal={signal} has no scores: choose anchor_place=loss",
     ),
     (
         ("trust", "ratio"),
@@ -385,6 +440,30 @@ EXCLUSIONS: tuple[tuple[tuple[str, ...], Callable[[Recipe], bool], str], ...] = 
         "combine=normalize_then_sum normalises each reward function by the signal, but "
         "signal={signal} gives nothing to sum: choose group_standard, group_mean, leave_one_out, "
         "batch_standard or minus_batch_mean, or combine=sum_then_normalize",
+    ),
+    (
+        ("signal", "teacher_weight"),
+        lambda r: r.signal == "none" and r.teacher_weight == 0,
+        "signal=none leaves the push to a teacher, but teacher_weight=0 has none: choose another "
+        "signal, or teacher_weight=1",
+    ),
+    (
+        ("anchor_place", "signal", "anchor", "beta"),
+        lambda r: r.pays_in_reward and r.signal == "none",
+        "anchor_place=reward subtracts the distance from the reward, which signal=none does not "
+        "read: choose anchor_place=loss",
+    ),
+    (
+        ("teacher_weight", "trust"),
+        lambda r: r.teacher_weight > 0 and r.trust == "target",
+        "trust=target reads the sign of answers, and teacher_weight={teacher_weight:g} adds to "
+        "each token: choose another trust, or teacher_weight=0",
+    ),
+    (
+        ("teacher_weight", "signal"),
+        lambda r: r.teacher_weight > 0 and r.demonstrates,
+        "teacher_weight={teacher_weight:g} judges what the policy sampled, but the answers of "
+        "signal=demonstration are those of the data: choose another signal, or teacher_weight=0",
     ),
     (
         ("stop", "trust"),
@@ -461,7 +540,11 @@ def _checked(name: str, value: object) -> Any:
         hint = nearest(name, SETTINGS) or f"; choose one of {', '.join(SETTINGS)}"
         raise RecipeError(f"a recipe has no setting {quoted(name)}{hint}", name)
     try:
-        return SETTINGS[name].checked(value)
+        if SETTINGS[name].open and callable(value):
+            title = getattr(value, "__name__", type(value).__name__).strip("<>")
+            return Custom(names.IN_PROCESS + title, value)
+        checked = SETTINGS[name].checked(value)
+        return Custom(checked) if SETTINGS[name].open and is_name(checked) else checked
     except ValueError as error:
         raise RecipeError(f"{name} {error}", name) from error
 
@@ -522,6 +605,10 @@ RECIPES: dict[str, Recipe] = {
                stop="target", **_NO_ANCHOR),
         Recipe(name="ppo", signal="gae", anchor="k1", beta=0.05, anchor_place="reward",
                weight="per_token", passes=4),
+        Recipe(name="distill", signal="none", teacher_weight=1.0, clip_low=0.4, clip_high=0.4,
+               weight="per_token", passes=4, minibatches=8, **_NO_ANCHOR),
+        Recipe(name="sft", signal="demonstration", ratio="none",
+               **{**_NO_TRUST, "weight": "per_token"}),
     )
 }  # fmt: skip
 

@@ -22,7 +22,7 @@ from pydantic import (
 )
 
 from grpo_engine.config.declaration import Setting, as_text, declared
-from grpo_engine.config.recipes import SETTINGS, Recipe, recipe
+from grpo_engine.config.recipes import SAMPLED, SETTINGS, Recipe, recipe
 from grpo_engine.config.removed import without_removed
 from grpo_engine.config.stop_when import StopRule
 from grpo_engine.errors import ConfigError, nearest, quoted
@@ -122,16 +122,33 @@ class ModelConfig(Section):
         "auto", "MLX's graph, or compiled kernels for Linux processors; auto where they serve. "
         "rows is the graph with the prompt run again for each answer in training.",
     )  # fmt: skip
+    kv_bits: Literal["off", "8", "4"] = setting(
+        "off", "Bits of keys and values that are cached while sampling; off is the model's format."
+    )
     grad_checkpoint: Literal["auto", "on", "off"] = setting(
         "auto", "Recompute layers in the backward pass to save memory; auto where that is faster "
         "than fewer answers at a time.",
     )  # fmt: skip
     trust_remote_code: bool = setting(False, "Run Python code that comes with the model.")
 
+    @property
+    def cache_bits(self) -> int:
+        """Bits of the cache while sampling; 0 for the model's format."""
+        return 0 if self.kv_bits == "off" else int(self.kv_bits)
+
+
+class TeacherConfig(Section):
+    """The model that `algorithm.teacher_weight` learns from, in the format of `model.dtype`."""
+
+    path: str = setting(
+        "", "The teacher: `starter`, a model or adapter folder, a hub id, or a run; empty for none."
+    )
+
 
 COLUMNS: Mapping[str, Setting] = {
     "prompt": declared("prompt", "Text or chat messages."),
     "answer": declared("answer", "The expected answer."),
+    "completion": declared("completion", "The answer that recipe sft learns."),
 }
 SPLITS: Mapping[str, Setting] = {
     "train": declared("train", "Trained on."),
@@ -302,9 +319,9 @@ class RolloutConfig(Section):
     entries = {"options": ROLLOUT_OPTIONS}
 
     prompts: int = setting(8, "Prompts per step.", ge=1, le=65536, main=True)
-    group_size: int = setting(8, "Answers per prompt.", ge=1, le=4096, main=True)
+    group_size: int = setting(8, "Answers per prompt.", ge=1, le=4096, main=True, condition=SAMPLED)
     max_new_tokens: int = setting(64, "Longest answer.", ge=1, le=131072, unit="tokens")
-    temperature: float = setting(1.0, "Sampling temperature.", gt=0, le=10)
+    temperature: float = setting(1.0, "Sampling temperature.", gt=0, le=10, condition=SAMPLED)
     top_p: float = setting(1.0, "Smallest set of tokens with this probability.", gt=0, le=1)
     top_k: int = setting(0, "Only the k likeliest tokens; 0 for all.")
     stop: tuple[str, ...] = setting((), "Texts that end an answer.", longest=UNLIMITED)
@@ -357,6 +374,11 @@ class AlgorithmConfig(
     )
 ):
     """The recipe, and the settings that differ from it."""
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The choices that are set here and that a function can make, by name."""
+        return tuple(filter(None, (self.signal, self.trust, self.anchor, self.weight)))
 
     def resolved(self) -> Recipe:
         return recipe(self.recipe, **self._set())
@@ -504,6 +526,7 @@ class RunConfig(Section):
     rewards: RewardsConfig = RewardsConfig()
     rollout: RolloutConfig = RolloutConfig()
     algorithm: AlgorithmConfig = AlgorithmConfig()
+    teacher: TeacherConfig = TeacherConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
@@ -514,6 +537,13 @@ class RunConfig(Section):
     @classmethod
     def _leave_out_removed(cls, tree: Any) -> Any:
         return without_removed(tree)[0] if isinstance(tree, Mapping) else tree
+
+    @property
+    def training(self) -> RolloutConfig:
+        """How a step's answers arise: those of data are one per prompt, at temperature 1."""
+        if not self.algorithm.resolved().demonstrates:
+            return self.rollout
+        return self.rollout.model_copy(update={"group_size": 1, "temperature": 1.0})
 
     @field_validator("name")
     @classmethod
@@ -526,7 +556,7 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _check(self) -> "RunConfig":
-        chosen, rollout, rewards = self.algorithm.resolved(), self.rollout, self.rewards
+        chosen, rollout, rewards = self.algorithm.resolved(), self.training, self.rewards
         if rollout.group_size < 2 and chosen.compares == "completions":
             raise ConfigError(
                 f"rollout.group_size must be >= 2 for signal {chosen.signal}, "

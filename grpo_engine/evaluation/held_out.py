@@ -50,7 +50,7 @@ def evaluate(run: Run, step: int, moment: Moment) -> Generator[Event, None, bool
 
     Return False if the user stopped it; a stop takes effect at the next group of rows.
     """
-    if not any(part.task.held_out for part in run.parts):
+    if not any(part.task.held_out and part.scorer.names for part in run.parts):
         return True
     config = run.config.evaluation
     modes: list[tuple[Mode, int]] = [("greedy", 1)] if config.greedy else []

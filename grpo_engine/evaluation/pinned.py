@@ -55,7 +55,7 @@ def sample_pinned(run: Run, step: int) -> Generator[Event, None, PinnedGroups | 
         return None
     groups = yield from sample_and_score(run, step, SampleRequest(
         examples=run.progress.pins, sampling=run.sampling,
-        rows=run.config.rollout.group_size, origin="pinned",
+        rows=run.config.training.group_size, origin="pinned",
     ))  # fmt: skip
     advantages_B = pinned_advantages(groups, run.recipe)
     yield from groups_scored(run, step, groups, advantages_B, origin="pinned")

@@ -1,7 +1,7 @@
 """Entry point of the signal: turns rewards into advantages for any recipe."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -9,13 +9,14 @@ import mlx.core as mx
 import numpy as np
 
 from grpo_engine.config import recipes
+from grpo_engine.config.custom import Custom
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.errors import MathsError
 from grpo_engine.events import total_reward
-from grpo_engine.maths import critic
+from grpo_engine.maths import critic, custom
 from grpo_engine.maths.anchor import distance
 from grpo_engine.maths.arrays import of_shape, on_mask
-from grpo_engine.maths.signal import Steps, normalize_then_sum, process, siblings, signal
+from grpo_engine.maths.signal import Siblings, Steps, normalize_then_sum, process, siblings, signal
 
 Rewards = mx.array | Sequence[Any]  # [B,F] or [B]; None where a function does not apply
 T = TypeVar("T")
@@ -41,23 +42,23 @@ def advantages(
     recipe: str | Recipe,
     weights: mx.array | Sequence[float] | None = None,
     *,
-    mask: mx.array | None = None,
-    old: mx.array | None = None,
-    ref: mx.array | None = None,
-    values: mx.array | None = None,
+    mask: mx.array | None = None, old: mx.array | None = None, ref: mx.array | None = None,
+    teacher: mx.array | None = None, values: mx.array | None = None,
     steps: Steps | None = None,
-) -> Advantages:
+    extra: Mapping[str, Any] | None = None,
+) -> Advantages:  # fmt: skip
     """The advantages of rewards [B,F], which are None or NaN where a function does not apply.
 
-    Equal `group_ids` [B] make siblings; `weights` [F] default to 1. `mask`, `old`, `ref` [B,T] are
-    read by an anchor in the reward, `values` [B,T] by gae, `steps` by process.
+    Equal `group_ids` [B] make siblings; `weights` [F] default to 1. [B,T]: an anchor in the reward
+    reads `mask`, `old`, `ref`, a teacher `mask`, `old`, `teacher`, gae `values`; process `steps`.
     """
     recipe, r_BF = recipes.recipe(recipe), as_rewards(rewards)
     ids = of_shape("group_ids", mx.array(np.array(group_ids)), r_BF.shape[:1])
     weights = [1.0] * r_BF.shape[1] if weights is None else weights
     w_F = of_shape("weights", mx.array(np.array(weights)), r_BF.shape[1:])
     r = total_rewards(rewards, weights)
-    penalty_BT = token_penalty(recipe, mask, old, ref)
+    named = {"old_logprobs_BT": old, "ref_logprobs_BT": ref, **(extra or {})}
+    penalty_BT = token_penalty(recipe, mask, old, ref, named)
     penalty = mx.zeros(r.shape) if penalty_BT is None else penalty_BT.sum(axis=1)
     group = siblings(r - penalty, ids)
     differ, returns = group.differ, None
@@ -65,16 +66,25 @@ def advantages(
         advantage, differ = normalize_then_sum(r_BF, w_F, ids, recipe)
     elif recipe.signal == "gae":
         advantage, returns = from_critic(recipe, r, penalty_BT, values, mask)
-    elif recipe.signal == "process":
-        mask, steps = required(recipe, "mask", mask), required(recipe, "steps", steps)
-        advantage = process(steps, ids, mask > 0, recipe)
+    elif isinstance(recipe.signal, Custom):
+        advantage = custom.advantages(recipe.signal, group, r_BF, ids, mask, named)
     else:
-        advantage = signal(group, recipe)
+        advantage = _built_in(recipe, group, ids, mask, steps)
+    advantage = with_teacher(recipe, advantage, mask, old, teacher)
     return Advantages(
-        values=advantage, rewards=r, penalty=penalty, group_mean=group.mean,
-        group_std=group.std(recipe.std), differ=differ, returns=returns,
-        has_signal=has_signal(advantage, ids),
+        values=advantage, rewards=r, penalty=penalty, group_mean=group.mean, differ=differ,
+        group_std=group.std(recipe.std), returns=returns, has_signal=has_signal(advantage, ids),
     )  # fmt: skip
+
+
+def _built_in(
+    recipe: Recipe, group: Siblings, ids: mx.array, mask: mx.array | None, steps: Steps | None
+) -> mx.array:
+    """The recipe's signal, of totals or of steps. [B] or [B,T]"""
+    if recipe.signal == "process":
+        mask, steps = required(recipe, "mask", mask), required(recipe, "steps", steps)
+        return process(steps, ids, mask > 0, recipe)
+    return signal(group, recipe)
 
 
 def has_signal(advantage: mx.array, group_ids: mx.array) -> mx.array:
@@ -111,21 +121,43 @@ def required(recipe: Recipe, name: str, value: T | None) -> T:
         choice = f"signal={recipe.signal}"
         if recipe.pays_in_reward:
             choice += f", anchor={recipe.anchor} in the reward"
+        if recipe.teacher_weight:
+            choice += f", teacher_weight={recipe.teacher_weight:g}"
         raise MathsError(f"recipe {recipe.name} ({choice}) reads {name}: give {name}")
     return value
 
 
 def token_penalty(
-    recipe: Recipe, mask: mx.array | None, old: mx.array | None, ref: mx.array | None
-) -> mx.array | None:
+    recipe: Recipe, mask: mx.array | None, old: mx.array | None, ref: mx.array | None,
+    extra: Mapping[str, Any],
+) -> mx.array | None:  # fmt: skip
     """β·k(π_old, π_ref), [B,T] or [B,1], if the anchor is in the reward; else None."""
     if not recipe.pays_in_reward:
         return None
     inside = required(recipe, "mask", mask) > 0
     sampled_by = on_mask(of_shape("old", required(recipe, "old", old), inside.shape), inside)
     reference = on_mask(of_shape("ref", required(recipe, "ref", ref), inside.shape), inside)
-    penalty = distance(sampled_by, reference, recipe.anchor, recipe.anchor_level)
+    values = {**extra, "mask_BT": inside * 1.0, "logprobs_BT": sampled_by}
+    penalty = distance(sampled_by, reference, recipe.anchor, recipe.anchor_level, values)
     return mx.stop_gradient(recipe.beta * penalty)
+
+
+def with_teacher(
+    recipe: Recipe, advantage: mx.array, mask: mx.array | None, old: mx.array | None,
+    teacher: mx.array | None,
+) -> mx.array:  # fmt: skip
+    """A_it + w·(log π_teacher - log π_old) of each token, a constant. [B] or [B,T] -> [B,T]
+
+    The mean of the difference estimates -KL(π_old, π_teacher): on-policy distillation by reverse
+    KL, token by token (GKD, arXiv:2306.13649; MiniLLM, arXiv:2306.08543, without reward-to-go).
+    """
+    if recipe.teacher_weight == 0:
+        return advantage
+    inside = required(recipe, "mask", mask) > 0
+    student = on_mask(of_shape("old", required(recipe, "old", old), inside.shape), inside)
+    teacher = of_shape("teacher", required(recipe, "teacher", teacher), inside.shape)
+    gap = mx.stop_gradient(on_mask(teacher, inside) - student)
+    return advantage.reshape(gap.shape[0], -1) + recipe.teacher_weight * gap
 
 
 def from_critic(
@@ -172,6 +204,7 @@ def reward_metrics(
         )
         result[mean] = (float(batch.score.sum()), count)
         result[std] = (float(batch.std("sample")[0]), float(count > 1))
-    flat = (~computed.differ).astype(mx.float32)
-    result["frac_reward_zero_std"] = (float(flat.sum()), float(flat.size))
+    if as_rewards(rewards).shape[1]:
+        flat = (~computed.differ).astype(mx.float32)
+        result["frac_reward_zero_std"] = (float(flat.sum()), float(flat.size))
     return result

@@ -2,6 +2,8 @@
 
 import mlx.core as mx
 
+from grpo_engine.config.custom import Custom
+from grpo_engine.maths import custom
 from grpo_engine.maths.arrays import LIMIT
 
 
@@ -29,12 +31,17 @@ def k3(x: mx.array) -> mx.array:
 ESTIMATORS = {"k1": k1, "k2": k2, "k3": k3}
 
 
-def distance(policy: mx.array, reference: mx.array, estimator: str, level: str) -> mx.array:
+def distance(
+    policy: mx.array, reference: mx.array, estimator: str, level: str, values: custom.Values
+) -> mx.array:
     """The estimate per token [B,T], or per completion [B,1] at level `sequence`.
 
-    Both log-probabilities are 0 off the mask, so x = Σ_t log(π/π_ref) at level `sequence`.
+    Both log-probabilities are 0 off the mask, so x = Σ_t log(π/π_ref) at level `sequence`. A
+    function of the user gets x, and what it names of `values`.
     """
     x = policy - reference
     if level == "sequence":
         x = x.sum(axis=1, keepdims=True)
+    if isinstance(estimator, Custom):
+        return custom.call("anchor", estimator, {**values, "ref_log_ratio_BT": x}, tuple(x.shape))
     return ESTIMATORS[estimator](x)

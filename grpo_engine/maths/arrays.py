@@ -4,7 +4,8 @@ Axes, here and in all of `grpo_engine.maths`: `P` prompts, `G` completions per p
 completions, `T` completion tokens, `F` reward functions.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import mlx.core as mx
@@ -50,6 +51,7 @@ class Batch:
     values: mx.array | None
     old_values: mx.array | None
     returns: mx.array | None
+    extra: Mapping[str, Any] = field(default_factory=dict)  # only for functions of users
 
 
 def batch_of(
@@ -57,6 +59,7 @@ def batch_of(
     old: mx.array | None,
     advantages: mx.array,
     mask: mx.array,
+    extra: Mapping[str, Any] | None = None,
     **optional: mx.array | None,
 ) -> Batch:
     """Check shapes, [B,T] (advantages [B] or [B,T]), and detach the constants.
@@ -72,4 +75,4 @@ def batch_of(
         if values is not None:
             inside = on_mask(of_shape(name, values, shape), mask > 0)
             checked[name] = inside if name in LEARNED else mx.stop_gradient(inside)
-    return Batch(mask=mask > 0, per_row=advantages.ndim == 1, **checked)
+    return Batch(mask=mask > 0, per_row=advantages.ndim == 1, extra=extra or {}, **checked)

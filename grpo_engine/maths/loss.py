@@ -1,14 +1,15 @@
 """Entry point of the loss: computes its value and its terms for any recipe."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 
 from grpo_engine.config import recipes
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.errors import MathsError
-from grpo_engine.maths import anchor, critic, ratio, trust
+from grpo_engine.maths import anchor, critic, custom, ratio, trust
 from grpo_engine.maths.arrays import LIMIT, MAX_RATIO, Batch, batch_of, lengths
 from grpo_engine.maths.trust import Targets, targets_of
 from grpo_engine.maths.weight import Totals, entropy_floor, totals_of, weights
@@ -71,17 +72,19 @@ def policy_loss(
     totals: Totals | None = None,
     sampler: mx.array | None = None,
     targets: Targets | None = None,
+    extra: Mapping[str, Any] | None = None,
 ) -> Loss:
     """L = Σ_it w_it·(-J_it + β·k_it + c_V·L^V_it) - c_H·mean(H), J: trust, k: anchor, w: weight.
 
     Log-probabilities, entropy and values are [B,T], advantages [B] or [B,T], mask 1 on completion
     tokens. `old=None`: first update after sampling. `totals`: denominators of the whole update,
     None if this batch is all of it. `targets`: from whole groups, if the batch has only slices.
+    `extra`: what functions of the user may name beside these.
     """
     recipe = recipes.recipe(recipe)
     batch = batch_of(
         new, old, advantages, mask, ref=ref, entropy=entropy, sampler=sampler,
-        values=values, old_values=old_values, returns=returns,
+        values=values, old_values=old_values, returns=returns, extra=extra,
     )  # fmt: skip
     if recipe.trust == "target" and targets is None:
         if token_ids is None or group_ids is None:
@@ -105,16 +108,22 @@ def recipe_loss(
     log_r = ratio.log_ratios(log_ratio, mask, recipe.ratio)
     r = mx.broadcast_to(ratio.ratios(log_r), mask.shape)
     importance, on_policy = _importance(batch, recipe)
-    push = trust.push(batch, recipe, r, importance, targets)
+    named = custom.token_values(batch, totals, max_length, log_r, r)
+    objective = custom.by_token("trust", recipe, named, mask)
+    push = (
+        trust.push(batch, recipe, r, importance, targets)
+        if objective is None else trust.unbounded(objective)
+    )  # fmt: skip
     top = _top_entropy(batch, recipe, totals)
-    distance, value = _distance(batch, recipe, r), _value_loss(batch, recipe)
+    distance, value = _distance(batch, recipe, r, named), _value_loss(batch, recipe)
     # a gate already contains the importance
     objective = push.objective if push.gate is not None else push.objective * importance
     term = mask * (recipe.beta * distance - top * on_policy * objective)
     term = term + recipe.value_coefficient * value
     bonus = _entropy_bonus(batch, recipe, top, totals)
-    weight = weights(mask, recipe.weight, totals, max_length)
-    contribution = weight * term - bonus
+    weight = custom.by_token("weight", recipe, named, mask)
+    weight = weights(mask, recipe.weight, totals, max_length) if weight is None else weight
+    contribution = mx.stop_gradient(weight) * term - bonus
     terms = Terms(
         mask=mask, log_ratio=log_ratio, ratio=r, clamped=mask & (mx.abs(log_r) > LIMIT),
         advantage=batch.advantage if targets is None else targets.sign * mask,
@@ -152,12 +161,12 @@ def _importance(batch: Batch, recipe: Recipe) -> tuple[mx.array, mx.array]:
     return weight, on_policy
 
 
-def _distance(batch: Batch, recipe: Recipe, r: mx.array) -> mx.array:
+def _distance(batch: Batch, recipe: Recipe, r: mx.array, named: custom.Values) -> mx.array:
     """k(π, π_ref), times the ratio if it is re-weighted; 0 without an anchor in the loss. [B,T]"""
     if recipe.anchor == "none" or recipe.anchor_place == "reward":
         return mx.zeros(batch.mask.shape)
     assert batch.ref is not None
-    distance = anchor.distance(batch.new, batch.ref, recipe.anchor, recipe.anchor_level)
+    distance = anchor.distance(batch.new, batch.ref, recipe.anchor, recipe.anchor_level, named)
     return mx.broadcast_to(_reweighted(distance, r, recipe), batch.mask.shape)
 
 

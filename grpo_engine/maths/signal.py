@@ -111,6 +111,16 @@ def group_sign(group: Siblings, recipe: Recipe) -> mx.array:
     return mx.where(mx.abs(above) > 0.1 * group.std(recipe.std), mx.sign(above), 0.0)
 
 
+def no_signal(group: Siblings, _recipe: Recipe) -> mx.array:
+    """A_i = 0: a teacher alone gives advantages."""
+    return mx.zeros(group.score.shape)
+
+
+def demonstration(group: Siblings, _recipe: Recipe) -> mx.array:
+    """A_i = 1, with or without a reward: the gradient of the data's likelihood."""
+    return mx.ones(group.score.shape)
+
+
 SIGNALS: dict[str, Callable[[Siblings, Recipe], mx.array]] = {
     "return": plain,
     "minus_batch_mean": minus_batch_mean,
@@ -119,12 +129,15 @@ SIGNALS: dict[str, Callable[[Siblings, Recipe], mx.array]] = {
     "leave_one_out": leave_one_out,
     "batch_standard": batch_standard,
     "group_sign": group_sign,
+    "none": no_signal,
+    "demonstration": demonstration,
 }
 
 
 def signal(group: Siblings, recipe: Recipe) -> mx.array:
-    """The recipe's signal of scores [B]; a completion without a score gets 0."""
-    return mx.where(group.valid, SIGNALS[recipe.signal](group, recipe), 0.0)
+    """The recipe's signal of scores [B]; a sampled completion without a score gets 0."""
+    advantage = SIGNALS[recipe.signal](group, recipe)
+    return advantage if recipe.demonstrates else mx.where(group.valid, advantage, 0.0)
 
 
 def normalize_then_sum(

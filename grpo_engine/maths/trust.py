@@ -10,6 +10,7 @@ from typing import NamedTuple
 import mlx.core as mx
 
 from grpo_engine.config.recipes import Recipe
+from grpo_engine.errors import MathsError
 from grpo_engine.maths.arrays import LIMIT, MAX_RATIO, Batch
 from grpo_engine.maths.ratio import answer_weight
 
@@ -157,5 +158,6 @@ def push(
         case "vespo":
             log_weight = answer_weight(logprob - batch.old, importance, recipe)
             return vespo(log_weight, advantage, logprob, recipe)
-    # J = r·A, or A·log π without a ratio: the gradient of REINFORCE
-    return unbounded(advantage * logprob if recipe.ratio == "none" else ratio * advantage)
+        case "none":  # J = r·A, or A·log π without a ratio: the gradient of REINFORCE
+            return unbounded(advantage * logprob if recipe.ratio == "none" else ratio * advantage)
+    raise MathsError(f"trust={recipe.trust} has no rule in maths/trust.py")

@@ -19,8 +19,13 @@ from grpo_engine.policy.structure import TOLERANCE, split_model
 from grpo_engine.policy.trees import flatten
 
 
-def load_policy(config: ModelConfig, *, seed: int, critic: bool = False) -> Policy:
-    """Load the model, attach the adapter, and test how it can be run."""
+def load_policy(
+    config: ModelConfig, *, seed: int, critic: bool = False, frozen: bool = False
+) -> Policy:
+    """Load the model, attach the adapter, and test how it can be run.
+
+    Nothing of a `frozen` one is trained, and without a saved adapter it has none.
+    """
     model, tokenizer, settings, folder, notes = load_parts(config)
     gated_delta.install()
     compute.prepare(model, config)
@@ -28,7 +33,9 @@ def load_policy(config: ModelConfig, *, seed: int, critic: bool = False) -> Poli
     dtype = main_dtype(model)
     attention.install(getattr(mx, dtype))
     probe = mx.array([[(7 * i + 3 * j + 1) % vocabulary for j in range(6)] for i in range(2)])
-    adapter = adapters.attach(model, config, seed)
+    adapter = {} if frozen and not config.adapter else adapters.attach(model, config, seed)
+    if frozen:
+        model.freeze()
     logits = probe_logits(model, probe, str(settings.get("model_type")))
     parts = split_model(model, probe, logits, TOLERANCE[dtype])
     caches = prefix_caches(parts, probe, TOLERANCE[dtype]) if parts else None
@@ -75,7 +82,8 @@ def probe_logits(model: nn.Module, probe: mx.array, kind: str) -> mx.array:
     try:
         logits: mx.array = model(probe)
         mx.eval(logits)
-        nn.value_and_grad(model, lambda: model(probe).astype(mx.float32).sum())()  # not computed
+        if flatten(model.trainable_parameters()):  # the gradient is not computed
+            nn.value_and_grad(model, lambda: model(probe).astype(mx.float32).sum())()
     except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError,
             RuntimeError) as error:  # fmt: skip
         message = first_line(error)

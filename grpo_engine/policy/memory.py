@@ -21,6 +21,7 @@ from grpo_engine.policy.attention import chunk_length
 from grpo_engine.policy.checkpointing import checkpoint_layers
 from grpo_engine.policy.load import number
 from grpo_engine.policy.policy import Policy
+from grpo_engine.policy.quantized import bits_of
 from grpo_engine.policy.source import on_cpu
 from grpo_engine.policy.trees import flatten
 
@@ -52,8 +53,18 @@ INNER_NAMES = ("intermediate_size", "n_inner", "ffn_hidden_size", "block_ff_dim"
 EXPERT_NAMES = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_top_k", "moe_k")
 
 
+class Lengths(NamedTuple):
+    """Most tokens of a prompt, and of what follows it."""
+
+    prompt: int
+    answer: int
+
+
 class MemoryPlan(NamedTuple):
-    """How sampling and backward passes use memory: the same on every rank, and for a whole run."""
+    """How sampling and backward passes use memory: the same on every rank.
+
+    It changes between steps only, if a backward pass took more memory than was estimated.
+    """
 
     micro_rows: int  # rows per forward and backward
     grad_checkpoint: bool  # whether the backward pass recomputes layers
@@ -74,6 +85,8 @@ class MemoryPlan(NamedTuple):
     def apply(self, policy: Policy) -> None:
         """Let the policy run under this plan."""
         policy.head_chunk = self.head_chunk
+        if policy.teacher is not None:
+            policy.teacher.head_chunk = self.head_chunk
         if self.grad_checkpoint and not policy.grad_checkpoint:
             checkpoint_layers(policy.model)
             policy.grad_checkpoint = True
@@ -86,22 +99,28 @@ class MemoryEstimate:
     weights: int  # the model, its adapter, and the reference if it has its own weights
     optimizer: int  # gradients, moments, and float32 copies of 16-bit weights
     sampling: int  # caches and logits of all rows
-    update: int  # activations of one micro-batch
+    update: int  # activations of one micro-batch, of the update or of the teacher
+    teacher: int = 0  # its weights
 
     @property
     def peak(self) -> int:
         """The most bytes in use at any time."""
-        return self.weights + self.optimizer + max(self.sampling, self.update)
+        return self.held + max(self.sampling, self.update)
 
     @property
     def decoding(self) -> int:
         """Bytes of everything but an update's activations."""
-        return self.weights + self.optimizer + self.sampling
+        return self.held + self.sampling
 
     @property
     def training(self) -> int:
         """Bytes of everything but sampling."""
-        return self.weights + self.optimizer + self.update
+        return self.held + self.update
+
+    @property
+    def held(self) -> int:
+        """Bytes that a run always holds."""
+        return self.weights + self.teacher + self.optimizer
 
 
 class Tokens(NamedTuple):
@@ -224,8 +243,13 @@ def estimate_memory(
         weights=weights,
         optimizer=int(floats * (GRADIENTS + moments)) + copies,
         sampling=_sampling(policy, sizes, rows, prompts, prompt_tokens, new_tokens),
-        update=_update(policy, sizes, micro_rows, together, prompt_tokens, new_tokens),
-    )
+        update=max(
+            _update(policy, sizes, micro_rows, together, prompt_tokens, new_tokens),
+            _scoring(policy.teacher, micro_rows, together, prompt_tokens, new_tokens),
+        ),
+        teacher=0 if policy.teacher is None
+        else _bytes(flatten(policy.teacher.module.parameters())),
+    )  # fmt: skip
 
 
 def _bytes(weights: Mapping[str, Any]) -> int:
@@ -241,10 +265,13 @@ def _sampling(
     policy: Policy, sizes: Sizes, rows: int, prompts: int, prompt_tokens: int, new_tokens: int
 ) -> int:
     """Bytes of caches, the prefill, and the logits of all rows."""
-    token = sizes.layers * sizes.kv_width * sizes.bytes
+    bits = bits_of(policy.model, policy.config.cache_bits, 8 * sizes.bytes)
+    # products read a copy of the quantised layer that attention is in
+    layers = sizes.layers + (policy.config.cache_bits > 0)
+    token = layers * sizes.kv_width * bits / 8
     positions = math.ceil((prompt_tokens + new_tokens) / GRAPH_GROWTH) * GRAPH_GROWTH
     copies = 0
-    if policy.kernels is not None:
+    if policy.kernels is not None and not policy.config.cache_bits:
         positions = prompt_tokens + math.ceil(new_tokens / KERNEL_GROWTH) * KERNEL_GROWTH
         if policy.config.tuning == "full":  # kernels decode with copies of the trained weights
             arrays = flatten(policy.model.trainable_parameters())
@@ -287,6 +314,19 @@ def _update(
     if policy.parts is not None:
         positions = min(rows * new_tokens, policy.head_chunk)
     return int(activations + current + LOGITS * positions * sizes.vocabulary * 4)
+
+
+def _scoring(
+    teacher: Policy | None, rows: int, prompts: int, prompt_tokens: int, new_tokens: int
+) -> int:
+    """Bytes of a micro-batch without a gradient: a layer's arrays, all keys, and logits."""
+    if teacher is None:
+        return 0
+    sizes, run = Sizes.of(teacher), _run(teacher, rows, prompts, prompt_tokens, new_tokens)
+    keys = sizes.layers * run.keys * sizes.kv_width * sizes.bytes
+    logits = LOGITS * min(rows * new_tokens, teacher.head_chunk) * sizes.vocabulary * 4
+    layer = _usual(sizes).token * run.tokens / sizes.layers + sizes.heads * run.pairs * sizes.bytes
+    return int(layer + keys + logits)
 
 
 def _trained_layers(policy: Policy, layers: int) -> int:
@@ -363,7 +403,7 @@ def choose_plan(
 def choose_head_chunk(policy: Policy, budget: int) -> int:
     """Positions per product of the head, from the vocabulary and what weights leave of a budget."""
     fixed = estimate_memory(policy, rows=0, micro_rows=0, prompt_tokens=0, new_tokens=0)
-    fitting = HEAD_SHARE * (budget - fixed.weights - fixed.optimizer) / (4 * LOGITS)
+    fitting = HEAD_SHARE * (budget - fixed.held) / (4 * LOGITS)
     logits = min(fitting, CPU_LOGITS if on_cpu() else GPU_LOGITS)
     return max(HEAD_TILE, int(logits / policy.vocabulary) // HEAD_TILE * HEAD_TILE)
 

@@ -1,4 +1,4 @@
-"""A policy: a model with its trainable weights, its tokenizer, its reference and its critic."""
+"""A policy: a model with its trainable weights, tokenizer, reference, critic and teacher."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -72,6 +72,7 @@ class Policy:
     batching: str | None = None  # the graph's kind of batch for decoding; set when first sampled
     reference: dict[str, mx.array] | None = None  # None: the base model, adapter off
     traced: list[Activations] = field(default_factory=list)  # what its graph keeps; when first read
+    teacher: "Policy | None" = None  # frozen; it only scores
 
     @property
     def model(self) -> nn.Module:

@@ -2,12 +2,17 @@
 
 import mlx.core as mx
 
+from grpo_engine.errors import ModelError
 from grpo_engine.policy.policy import Policy
+from grpo_engine.policy.quantized import QuantizedCache
+from grpo_engine.policy.source import first_line
 from grpo_engine.policy.structure import TOLERANCE, agrees
 from grpo_engine.rollouts.graph import GraphBatch, SeparateBatch, UnpaddedBatch
 from grpo_engine.rollouts.kernels import KernelBatch
 
 BATCHES = {"graph": GraphBatch, "unpadded": UnpaddedBatch, "separate": SeparateBatch}
+# of a kind of model that a batch, or a quantised cache, does not know
+UNKNOWN = (TypeError, ValueError, AttributeError, RuntimeError, LookupError, AssertionError)
 
 
 def batch_for(policy: Policy) -> GraphBatch:
@@ -15,24 +20,52 @@ def batch_for(policy: Policy) -> GraphBatch:
 
     It is chosen once per policy.
     """
-    if policy.kernels is not None:
+    bits = policy.config.cache_bits
+    if policy.kernels is not None and not bits:
         return KernelBatch(policy)
     if policy.batching is None:
         names = ("graph", "unpadded")
         policy.batching = next((name for name in names if _works(name, policy)), "separate")
-    return BATCHES[policy.batching](policy)
+    return BATCHES[policy.batching](policy, bits)
+
+
+def check_cache_bits(policy: Policy) -> None:
+    """Refuse a quantised cache for a model that cannot decode from one."""
+    if not policy.config.cache_bits:
+        return
+    reason, batch = "its layers keep no keys and values of all tokens", batch_for(policy)
+    if any(isinstance(cache, QuantizedCache) for cache in batch.empty()):
+        try:
+            mx.eval(_decoded(batch))
+        except UNKNOWN as error:
+            reason = first_line(error)
+        else:
+            return
+    raise ModelError(
+        f"{policy.config.path} cannot be sampled from with model.kv_bits {policy.config.kv_bits} "
+        f"({reason}); set it to off, and if memory is short lower rollout.max_rows",
+        "model.kv_bits",
+    )
 
 
 def _works(name: str, policy: Policy) -> bool:
     """Decode prompts of different length together and compare the logits with whole forwards."""
-    prompts = [tuple(7 * i % policy.vocabulary for i in range(1, count)) for count in (6, 4, 6)]
-    expected = [policy.model(mx.array([prompt]))[0, -1] for prompt in prompts]
+    expected = [policy.model(mx.array([prompt]))[0, -1] for prompt in _prompts(policy)]
     try:
-        batch = BATCHES[name](policy)
-        batch.add(batch.prefill([prompt[:-2] for prompt in prompts]))
-        batch.step(mx.array([prompt[-2] for prompt in prompts]))
-        batch.select([2, 1])
-        logits = batch.step(mx.array([prompts[2][-1], prompts[1][-1]]))
+        logits = _decoded(BATCHES[name](policy))
         return agrees(logits, mx.stack([expected[2], expected[1]]), TOLERANCE[policy.dtype])
-    except (TypeError, ValueError, AttributeError, RuntimeError, LookupError, AssertionError):
-        return False  # an unknown kind of model: it takes a slower batch
+    except UNKNOWN:
+        return False  # it takes a slower batch
+
+
+def _prompts(policy: Policy) -> list[tuple[int, ...]]:
+    return [tuple(7 * i % policy.vocabulary for i in range(1, count)) for count in (6, 4, 6)]
+
+
+def _decoded(batch: GraphBatch) -> mx.array:
+    """The logits after the last two prompts, whose last tokens are decoded one by one."""
+    prompts = _prompts(batch.policy)
+    batch.add(batch.prefill([prompt[:-2] for prompt in prompts]))
+    batch.step(mx.array([prompt[-2] for prompt in prompts]))
+    batch.select([2, 1])
+    return batch.step(mx.array([prompts[2][-1], prompts[1][-1]]))

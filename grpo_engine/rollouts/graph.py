@@ -9,9 +9,9 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 import mlx.core as mx
-from mlx_lm.models.cache import make_prompt_cache
 
 from grpo_engine.policy.policy import Policy
+from grpo_engine.policy.quantized import empty_caches
 
 PREFILL_TOKENS = 2048  # tokens of one prefill forward
 
@@ -37,13 +37,13 @@ class GraphBatch:
     is_async = True
     pads = True  # prompts of different length run together
 
-    def __init__(self, policy: Policy) -> None:
-        self.policy = policy
+    def __init__(self, policy: Policy, bits: int = 0) -> None:
+        self.policy, self.bits = policy, bits  # of the caches
         self.caches: Caches = []
 
     def empty(self) -> Caches:
         """The caches of a row without tokens."""
-        return make_prompt_cache(self.policy.model)
+        return empty_caches(self.policy.model, self.bits)
 
     def prefill(self, prompts: Sequence[tuple[int, ...]]) -> list[Prefilled]:
         """Run the prompts."""

@@ -32,6 +32,10 @@ PROBES = 64
 # A tokenizer gives at most a token per byte; this factor allows for one that spells text out first.
 TOKENS_PER_BYTE = 2
 ANSWER = "a made-up answer"
+# A turn of a made-up dialogue, which shows what a chat template writes around an answer.
+TURN: tuple[Message, Message] = (
+    {"role": "user", "content": "a question"}, {"role": "assistant", "content": ANSWER},
+)  # fmt: skip
 # For models whose template knows no tools, or whose own form of a call is unknown.
 EXPLANATION = """\
 You can call the tools below. To call one, write nothing but the call, in this form:
@@ -164,6 +168,7 @@ class PromptRenderer:
     vocabulary: int = 0  # how many tokens the model knows, 0 if unknown
     tools: tuple[Mapping[str, Any], ...] = ()  # their schemas
     template_knows_tools: bool = False
+    demonstrates: bool = False  # training problems need a completion
 
     def with_tools(self, tools: Sequence[Mapping[str, Any]]) -> "PromptRenderer":
         """The same renderer for prompts that offer these tools."""
@@ -174,7 +179,7 @@ class PromptRenderer:
         """Whether the chat template lists the tools and takes their results."""
         result = ({"role": "tool", "name": "t", "content": "what a tool gave"},)
         try:
-            text = self.dialogue_text(result)
+            text = self.dialogue_text((*TURN, *result), opens=True)
         except Exception:  # a template may raise anything
             return False
         names = [tool["function"]["name"] for tool in self.tools]
@@ -185,16 +190,9 @@ class PromptRenderer:
         """Whether messages are joined as bare text."""
         return self.config.chat_template == "plain"
 
-    def dialogue_text(self, messages: Sequence[Message]) -> str:
-        """A made-up dialogue with one answer, and after it these messages and the next turn.
-
-        Without messages it ends with the answer.
-        """
-        question = {"role": "user", "content": "a question"}
-        answer = {"role": "assistant", "content": ANSWER}
-        return self._apply(
-            [question, answer, *messages], add_generation_prompt=bool(messages), **self._options()
-        )
+    def dialogue_text(self, messages: Sequence[Message], *, opens: bool = False) -> str:
+        """The text of a made-up dialogue, with the begin of the next turn if it `opens`."""
+        return self._apply(messages, add_generation_prompt=opens, **self._options())
 
     @property
     def limit(self) -> int:
@@ -216,14 +214,6 @@ class PromptRenderer:
             raise DataError(
                 f"{location(example)}: the prompt is empty; give it text or remove the row"
             )
-        token = max(ids)
-        if self.vocabulary and token >= self.vocabulary:
-            raise DataError(
-                f"{location(example)}: token {token} ({self.tokenizer.decode([token])!r}) is "
-                f"beyond the {self.vocabulary} that {self.model} knows: its tokenizer is another "
-                "model's; set model.path to a folder whose files belong together",
-                "model.path",
-            )
         if self.limit and len(ids) > self.limit:
             raise self._too_long(example, len(ids))
         return RenderedPrompt(
@@ -231,9 +221,70 @@ class PromptRenderer:
             prefill=prefill_of(prompt), folded_system=folded,
         )  # fmt: skip
 
+    def completion_ids(self, example: Example) -> tuple[int, ...]:
+        """The tokens of the data's own answer to an example, with those that end it.
+
+        After a chat they are what the template adds for the assistant's message, as in mlx-lm's
+        trainer; after a text the end token follows.
+        """
+        prompt, answer = conversation(self.task, example), self._completion(example)
+        if isinstance(prompt, str) or self.is_plain:
+            text = str(answer["content"])
+            ids = self._encoded(text, example, add_special_tokens=False)
+            ids += [self.tokenizer.eos_token_id] * (ids[-1:] != [self.tokenizer.eos_token_id])
+        else:
+            before, prefill = self(example).ids, prefill_of(prompt)
+            if prefill:
+                prompt = prompt[:-1]
+                answer = {**answer, "content": f"{prefill}{answer['content']}"}
+            text, _ = self._text((*prompt, answer), example, is_complete=True)
+            ids = self._encoded(text, example, add_special_tokens=False)
+            if tuple(ids[: len(before)]) != before:
+                raise DataError(
+                    f"{location(example)}: {self._template_file()} renders the prompt differently "
+                    "once its answer follows, so that the answer's tokens cannot be told apart; "
+                    "set task.chat_template to chatml or `plain`",
+                    "task.chat_template",
+                )
+            ids = ids[len(before) :]
+        if len(ids) > self.max_new_tokens:
+            raise self._too_long_answer(example, f"{len(ids)} tokens")
+        return tuple(ids)
+
+    def _completion(self, example: Example) -> Message:
+        """The data's own answer to an example, as the assistant's message."""
+        value, problem = example.completion, ""
+        if isinstance(value, str):
+            value = [{"role": "assistant", "content": value}] if value.strip() else []
+        if not value:
+            columns = ", ".join(example.columns) or "none"
+            problem = (
+                f"there is no answer to learn; the columns beside the prompt are {columns}. Give "
+                "each row a `completion`, name the column with the answer in "
+                "task.columns.completion, or end `messages` with the assistant's"
+            )
+        elif len(value) > 1 or value[0].get("role") != "assistant":
+            problem = "a completion is text or one message of the assistant; correct it"
+        if problem:
+            raise DataError(f"{location(example)}: {problem}", "task.columns")
+        message: Message = value[0]
+        size = len(str(message.get("content")))
+        if size > max(10_000, LONGEST_TOKEN * self.max_new_tokens):
+            raise self._too_long_answer(example, f"{size:,} characters")
+        return message
+
+    def _too_long_answer(self, example: Example, size: str) -> DataError:
+        return DataError(
+            f"{location(example)}: the completion has {size}, more than rollout.max_new_tokens "
+            f"{self.max_new_tokens} allows; raise it, or shorten the completion",
+            "rollout.max_new_tokens",
+        )
+
     def usable_prompt(self, example: Example) -> RenderedPrompt | None:
         """Render one example; None if it cannot be used and such are skipped."""
         try:
+            if self.demonstrates:
+                self.completion_ids(example)
             return self(example)
         except DataError:
             if self.config.bad_rows == "skip":
@@ -245,6 +296,9 @@ class PromptRenderer:
 
         Checks all of a data set, but only the first `PROBES` of a generator, whose items are alike.
         """
+        train = self.task.train
+        if self.demonstrates and not any(example.completion for example in train[:PROBES]):
+            self.completion_ids(train[0])  # raises
         bad = BadRows(self.config)
         overheads: dict[Any, int] = {}  # bytes that the template adds, by the form of the prompt
         fits = not self.vocabulary or max(self.tokenizer.get_vocab().values()) < self.vocabulary
@@ -259,6 +313,10 @@ class PromptRenderer:
                 prompts.append(prompt)
             return example
 
+        def check_both(index: int, example: Example) -> Example:
+            self.completion_ids(example)
+            return check(index, example)
+
         notes: list[str] = []
         splits: list[Sequence[Example]] = []
         for split in (self.task.train, self.task.held_out):
@@ -272,7 +330,8 @@ class PromptRenderer:
                     )
                 splits.append(split)
             else:
-                splits.append(tuple(bad.good(split, check)))
+                learns = self.demonstrates and split is self.task.train
+                splits.append(tuple(bad.good(split, check_both if learns else check)))
         notes += [bad.note(sum(map(len, splits))), self._form_note()]
         if any(prompt and prompt.folded_system for prompt in prompts):
             notes.append(
@@ -317,6 +376,14 @@ class PromptRenderer:
                 f"{location(example)}: the tokenizer of {self.model} refuses the prompt ({error}); "
                 "correct the text or remove the row"
             ) from error
+        token = max(ids, default=0)
+        if self.vocabulary and token >= self.vocabulary:
+            raise DataError(
+                f"{location(example)}: token {token} ({self.tokenizer.decode([token])!r}) is "
+                f"beyond the {self.vocabulary} that {self.model} knows: its tokenizer is another "
+                "model's; set model.path to a folder whose files belong together",
+                "model.path",
+            )
         return ids
 
     def _refuse_huge(self, prompt: Prompt, example: Example) -> None:
@@ -347,13 +414,20 @@ class PromptRenderer:
         text = f"{location(example)}: the prompt has {count} tokens, more than {limit}; {remedy}"
         return DataError(text, setting)
 
-    def _text(self, prompt: Prompt, example: Example) -> tuple[str, bool]:
-        """The text for the model, and whether a system message was folded."""
+    def _text(
+        self, prompt: Prompt, example: Example, *, is_complete: bool = False
+    ) -> tuple[str, bool]:
+        """The text for the model, and whether a system message was folded.
+
+        After messages that are complete no answer follows.
+        """
         if isinstance(prompt, str):
             return prompt, False
         problem: Exception | None = None
         for variant, is_folded in ((prompt, False), (fold_system(prompt), True)):
             try:
+                if variant is not None and is_complete:
+                    return self._apply(variant, **self._options()), is_folded
                 if variant is not None:
                     return self._template(variant), is_folded
             except EngineError:

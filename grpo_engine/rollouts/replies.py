@@ -1,8 +1,9 @@
 """The tokens between two turns of the model: the end of its answer, a reply, the next turn's begin.
 
 They are a suffix of the chat template's text for a made-up dialogue, cut after the end token of
-its answer. So what the model sampled is never rendered, which could change it. A reply's text that
-imitates the template's control tokens is encoded as plain text.
+its answer. So what the model sampled is never rendered, which could change it: a template that
+drops the thinking of earlier turns would. A reply's text that imitates the template's control
+tokens is encoded as plain text.
 """
 
 import inspect
@@ -13,10 +14,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from grpo_engine.errors import DataError
-from grpo_engine.rollouts.prompts import ANSWER, PromptRenderer, plain_text
+from grpo_engine.rollouts.prompts import ANSWER, TURN, PromptRenderer, plain_text
 from grpo_engine.tasks.base import Message
 
 REPLY: Message = {"role": "user", "content": "a reply"}
+THOUGHT = "a made-up thought"
+KEPT_THINKING = (
+    "the chat template of {} drops the thinking of earlier turns; the dialogues of this run keep "
+    "it, so that each turn follows what was sampled. The first prompt is as the template has it"
+)
 _MARKED = re.compile("\ue000(\\d+)\ue001")  # characters for private use
 _MARKS = str.maketrans({"\ue000": "\ufffd", "\ue001": "\ufffd"})
 
@@ -28,8 +34,12 @@ class ReplyTokens:
     render: PromptRenderer
     is_plain: bool
     controls: re.Pattern[str] | None
-    head: tuple[int, ...]  # the made-up dialogue up to the end token of its answer
-    end_token: int | None
+    closing: tuple[int, ...] = ()  # what follows an answer, up to its end token
+    note: str = ""  # what the run should say of its dialogues
+
+    @property
+    def end_token(self) -> int | None:
+        return self.closing[-1] if self.closing else None
 
     @property
     def reads_calls(self) -> bool:
@@ -47,15 +57,51 @@ class ReplyTokens:
         safe = [self._hide(message, hidden) for message in self._supported(messages)]
         if self.is_plain:
             return tuple(self._encode(f"\n{plain_text(safe)}", hidden))
-        ids = self._encode(self.render.dialogue_text(safe), hidden)
-        if tuple(ids[: len(self.head)]) != self.head:
-            raise DataError(
-                f"the chat template of {self.render.model} rewrites an earlier answer when a "
-                "message follows, so that the dialogue would not be the one that was sampled; set "
-                "task.chat_template to a file that leaves answers as they are, or to `chatml` if "
-                "the model uses <|im_start|>"
-            )
-        return tuple(ids[len(self.head) :])
+        _, after = self._around(1, safe)
+        ids = tuple(self._encode(after, hidden))
+        if ids[: len(self.closing)] != self.closing:
+            raise self._refusal(1, messages[0])
+        return ids[len(self.closing) :]
+
+    def _around(self, turns: int, messages: Sequence[Message]) -> tuple[str, str]:
+        """The text before and after the last answer of a dialogue that these messages follow."""
+        text = self.render.dialogue_text((*TURN * turns, *messages), opens=bool(messages))
+        before, _, after = text.rpartition(ANSWER)
+        return before, after
+
+    def closed_by(self, ends: frozenset[int]) -> tuple[int, ...]:
+        """What the template writes after an answer, up to the last end token."""
+        alone, followed = (self._encode(self._around(1, m)[1]) for m in ((), (REPLY,)))
+        shared = _shared(alone, followed)
+        counts = [n for n, token in enumerate(followed, 1) if token in ends]
+        closed = [n for n in counts if n <= shared]
+        # a template may leave the last answer open and end it before a message
+        opened = [n for n in counts if n == len(alone) + 1 == shared + 1]
+        if ends.intersection(alone) and not closed:
+            raise self._refusal(1, REPLY)
+        return tuple(followed[: (closed or opened or [0])[-1]])
+
+    def check(self, role: str) -> None:
+        """Refuse a template that, before such a message, changes more than an answer's thinking."""
+        message = {**REPLY, "role": role}
+        rendered = self._supported([message])
+        _, after = self._around(1, rendered)
+        self([message])
+        for turn in (1, 2):
+            question = (TURN * turn)[:-1]
+            prompt = self.render.dialogue_text(question)
+            prompt = prompt[: _shared(prompt, self.render.dialogue_text(question, opens=True))]
+            before, then = self._around(turn, rendered)
+            if not before.startswith(prompt) or then != after:
+                raise self._refusal(turn, message)
+
+    def _refusal(self, turn: int, message: Message) -> DataError:
+        return DataError(
+            f"the chat template of {self.render.model} rewrites turn {turn} of a dialogue when a "
+            f"message of the role {message['role']} follows, so that the dialogue would not be the "
+            "one that was sampled; set task.chat_template to a file that leaves earlier turns as "
+            "they are, or to `chatml` if the model uses <|im_start|>"
+        )
 
     def _supported(self, messages: Sequence[Message]) -> Sequence[Message]:
         """Results of tools as one user message, if the template knows no tools."""
@@ -94,28 +140,23 @@ class ReplyTokens:
 def reply_tokens(
     render: PromptRenderer, ends: frozenset[int], *, is_plain: bool, uses_tools: bool
 ) -> ReplyTokens:
-    """Prepare the replies of a run; an error names a template that rewrites answers."""
-    replies = ReplyTokens(
-        render=render, is_plain=is_plain, controls=_controls(render.tokenizer), head=(),
-        end_token=None,
-    )  # fmt: skip
+    """Prepare the replies of a run; an error names a template that rewrites dialogues."""
+    replies = ReplyTokens(render=render, is_plain=is_plain, controls=_controls(render.tokenizer))
     if is_plain:
         return replies
-    head = replies._encode(render.dialogue_text(()))
-    closed = [index for index, token in enumerate(head) if token in ends]
-    end = None
-    if closed and ANSWER not in render.tokenizer.decode(head[closed[-1] :]):
-        end, head = head[closed[-1]], head[: closed[-1] + 1]
-    while end is None and ANSWER in render.tokenizer.decode(head[:-1]):
-        head = head[:-1]  # what the template puts after every answer
-    if end is None:  # a template may leave the last answer open and end it before a message
-        *start, token = replies._encode(render.dialogue_text((REPLY,)))[: len(head) + 1]
-        if start == head and token in ends:
-            end, head = token, [*start, token]
-    replies = replace(replies, head=tuple(head), end_token=end)
+    replies = replace(replies, closing=replies.closed_by(ends))
     for role in ("user", "tool") if uses_tools else ("user",):
-        replies([{**REPLY, "role": role}])
-    return replies
+        replies.check(role)
+    question, answer = TURN
+    thinking = {**answer, "content": f"<think>\n{THOUGHT}\n</think>\n\n{ANSWER}"}
+    text = render.dialogue_text((question, thinking, REPLY), opens=True)
+    return replies if THOUGHT in text else replace(replies, note=KEPT_THINKING.format(render.model))
+
+
+def _shared(first: Sequence[Any], second: Sequence[Any]) -> int:
+    """How many items two sequences have in common before they differ."""
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((n for n, (a, b) in pairs if a != b), min(len(first), len(second)))
 
 
 def with_calls(

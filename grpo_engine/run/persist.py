@@ -92,13 +92,14 @@ def save_checkpoint(run: Run) -> Iterator[Event]:
     )
 
 
-def save_if_due(run: Run) -> Iterator[Event]:
-    """Between steps: save if requested, scheduled, the best so far, or the last step."""
+def save_if_due(run: Run, *, planned_anew: bool = False) -> Iterator[Event]:
+    """Between steps: save if requested, scheduled, planned anew, the best so far, or the last."""
     config, step = run.config.checkpoint, run.step
     is_requested = run.control.pop_checkpoint()
     is_scheduled = config.every and step % config.every == 0
     is_best = config.best_by != "none" and run.progress.best_step == step
-    if is_requested or is_scheduled or is_best or run.unsaved or run.is_complete:
+    is_due = is_requested or is_scheduled or is_best or planned_anew
+    if is_due or run.unsaved or run.is_complete:
         yield from save_checkpoint(run)
 
 
@@ -171,13 +172,20 @@ def _state(run: Run) -> dict[str, Any]:
         "versions": dict(versions()),
         "fingerprint": run.fingerprint,
         "model": run.policy.fingerprint,
+        "teacher": teacher_fingerprint(run.policy),
+        "functions": _functions(run),
         "noise": run.sampling.noise,
     }
+
+
+def teacher_fingerprint(policy: Policy) -> str:
+    return policy.teacher.fingerprint if policy.teacher is not None else ""
 
 
 def restore(run: Run, saved: Checkpoint) -> Iterator[Event]:
     """Restore a run from a checkpoint; warn if threads, versions, data or noise differ."""
     state = saved.state
+    _refuse_other_teacher(run, state)
     run.policy.load_trainable(saved.tensors("trained"))
     run.optimizer.restore(saved.tensors("optimizer"), run.policy.snapshot())
     if saved.has("reference"):
@@ -204,13 +212,24 @@ def restore(run: Run, saved: Checkpoint) -> Iterator[Event]:
             yield NoteWritten(step=run.step, severity="warning", text=OTHER_REFILLS)
 
 
+def _refuse_other_teacher(run: Run, state: Mapping[str, Any]) -> None:
+    """A run that learned from two teachers would be nobody's repetition."""
+    then, now = state.get("teacher", ""), teacher_fingerprint(run.policy)
+    if then != now:
+        raise CheckpointError(
+            f"the content of teacher.path {run.config.teacher.path} was {then[:12] or 'unknown'} "
+            f"and is {now[:12]}: restore the teacher, or clone the run to go on with this one",
+            "teacher.path",
+        )
+
+
 def saved_plan(config: RunConfig, state: Mapping[str, Any]) -> MemoryPlan:
     """The plan of a checkpoint; early ones had rows and layers as set, and a fixed head chunk."""
     return MemoryPlan(
         int(state["micro_rows"]),
         bool(state.get("grad_checkpoint", config.model.grad_checkpoint == "on")),
         int(state.get("head_chunk", EARLY_HEAD_CHUNK if on_cpu() else EARLY_GPU_HEAD_CHUNK)),
-        int(state.get("max_rows", config.rollout.max_rows or config.rollout.rows)),
+        int(state.get("max_rows", config.rollout.max_rows or config.training.rows)),
     )
 
 
@@ -263,8 +282,17 @@ def _changes(run: Run, state: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any
             f"the content of {run.policy.folder}", state.get("model", model)[:12], model[:12],
             MAY_DIFFER,
         ),
+        *(
+            (f"the file of {name}", then[:12], _functions(run).get(name, "")[:12], MAY_DIFFER)
+            for name, then in state.get("functions", {}).items()
+        ),
     ]  # fmt: skip
     return (item for item in compared if item[1] != item[2])
+
+
+def _functions(run: Run) -> dict[str, str]:
+    """The functions of the user in the recipe, and the hashes of their files."""
+    return {str(f): f.source["sha256"] for f in run.recipe.functions.values()}
 
 
 def _kernels() -> str:

@@ -1,10 +1,12 @@
 """Python objects that a run was given by its caller; its settings only name them."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from grpo_engine.config.settings import TaskConfig
+from grpo_engine.config.custom import Custom
+from grpo_engine.config.recipes import Recipe
+from grpo_engine.config.settings import AlgorithmConfig, TaskConfig
 from grpo_engine.names import IN_PROCESS, keyword_of
 from grpo_engine.tasks.base import Task, load_task
 
@@ -20,6 +22,17 @@ class UserObjects:
     task: Any = None
     rewards: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     environments: Mapping[str, Any] = field(default_factory=dict)
+    functions: Mapping[str, Any] = field(default_factory=dict)  # for choices of the recipe
+
+    def recipe(self, config: AlgorithmConfig) -> Recipe:
+        """The recipe of the settings, with the functions that were given for its choices."""
+        chosen, given = config.resolved(), self.functions
+        changes: dict[str, Any] = {
+            choice: f if isinstance(f := given[name], Custom) else Custom(name, f)
+            for choice, name in chosen.functions.items()
+            if name in given
+        }
+        return replace(chosen, **changes)
 
     def load_task(self, config: TaskConfig) -> Task:
         """The task that was given, else the one that the settings name."""
@@ -31,7 +44,10 @@ class UserObjects:
 
     def note(self, config: TaskConfig) -> str:
         """What of users' code runs in this process, and what that means; empty if nothing does."""
-        names = {"reward": list(self.rewards)}
+        names = {
+            "reward": list(self.rewards),
+            "function": [name for name in self.functions if name.startswith(IN_PROCESS)],
+        }  # fmt: skip
         if self.environments:  # if one of them is local, all are
             names["tool"] = list(config.tools)
             names["environment"] = list(filter(None, config.environments.values()))

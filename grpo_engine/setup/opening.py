@@ -18,21 +18,31 @@ from grpo_engine.control import Control
 from grpo_engine.cpu import blas
 from grpo_engine.distributed.ranks import Lifeline, Ranks
 from grpo_engine.environments.dialogues import open_environments
-from grpo_engine.errors import CheckpointError
+from grpo_engine.errors import CheckpointError, ConfigError
 from grpo_engine.evaluation.pinned import first_pins
-from grpo_engine.events import Event, ModelLoaded, NoteWritten, PhaseStarted, RunStarted
+from grpo_engine.events import (
+    Event,
+    FunctionsLoaded,
+    ModelLoaded,
+    NoteWritten,
+    PhaseStarted,
+    RunStarted,
+)
 from grpo_engine.policy import optimizer
 from grpo_engine.policy.load import load_policy
-from grpo_engine.policy.memory import MemoryPlan
+from grpo_engine.policy.memory import Lengths, MemoryPlan
 from grpo_engine.policy.optimizer import Learner
 from grpo_engine.policy.policy import Policy
+from grpo_engine.policy.teacher import check_teacher, load_teacher
 from grpo_engine.policy.trees import flatten
+from grpo_engine.rollouts.batches import check_cache_bits
 from grpo_engine.rollouts.prompts import PromptRenderer
 from grpo_engine.rollouts.types import Sampling
 from grpo_engine.run import checkpoint, persist
 from grpo_engine.run.session import Part, Run
 from grpo_engine.run.user_objects import NO_OBJECTS, UserObjects
 from grpo_engine.setup import preflight
+from grpo_engine.setup.functions import check_functions
 from grpo_engine.setup.parts import LoadedTask, load_tasks, open_parts
 from grpo_engine.setup.patched import patched
 from grpo_engine.tasks.base import Task, fingerprint_of
@@ -44,8 +54,14 @@ TRUNCATED = (
     "tokens are never sampled, while training uses the full distribution"
 )
 
+DEMONSTRATED = (
+    "the answers are those of the data, one per prompt: rollout.group_size and rollout.temperature "
+    "are not read, and rewards score held-out answers only"
+)
+UNSCORED = "without a reward function, held-out answers are sampled and not evaluated"
+
 CORRECTED = (
-    "in this number format sampler and trainer cannot agree exactly about the probability of an "
+    "in these number formats sampler and trainer cannot agree exactly about the probability of an "
     f"answer, so each answer is weighted by the ratio of the two ({mismatch.CORRECTION_TEXT}); "
     "algorithm.importance_cap 0 turns this off"
 )
@@ -75,10 +91,22 @@ def open_run(
             )
         persist.check_same_settings(config, saved)
     optimizer.build(config.optimizer)  # validates settings before anything slow
+    check_teacher(config)
     tasks = load_tasks(config, objects)
+    functions = objects.recipe(config.algorithm).functions
+    # loaded once: what is recorded is what runs
+    objects = replace(objects, functions={str(f): f for f in functions.values()})
+    check_functions(objects.recipe(config.algorithm), tasks)
+    sources = {choice: function.source for choice, function in functions.items()}
+    if len({*map(str, ranks.gather([source["sha256"] for source in sources.values()]))}) > 1:
+        raise ConfigError(
+            f"{' and '.join(map(str, functions.values()))}: the file is not the same on every "
+            "rank; copy it to all machines"
+        )
     threads = _threads(state["threads"] if state else None)
     replaced = patched()
-    recipe = f"patched {config.algorithm.recipe}" if replaced else config.algorithm.recipe
+    recipe = " + ".join([config.algorithm.recipe, *(f.short for f in functions.values())])
+    recipe = f"patched {recipe}" if replaced else recipe
     yield RunStarted(
         step=step,
         config=config.model_dump(mode="json"),
@@ -90,6 +118,8 @@ def open_run(
         dataset_fingerprint=fingerprint_of([loaded.task for loaded in tasks]),
         recipe=recipe,
     )
+    if sources:
+        yield FunctionsLoaded(step=step, sources=sources)
     yield from _notes(step, tasks, problems, replaced, recipe, ranks)
     run = yield from load_run(
         config, control, folder, stack, tasks, step, threads=threads, ranks=ranks,
@@ -151,7 +181,8 @@ def load_run(
     they may.
     """
     ranks, threads = ranks or Ranks(), threads or _threads(None)
-    policy, recipe = yield from _model(config, ranks, saved, step)
+    chosen = objects.recipe(config.algorithm)
+    policy, recipe = yield from _model(config, chosen, ranks, saved, step)
     usable = [_renderer(loaded.config, loaded.task, policy).usable() for loaded in tasks]
     renders = [render for render, _ in usable]
     noted = [text for _, notes in usable for text in notes]
@@ -165,7 +196,11 @@ def load_run(
         tasks, renders, folder, control, objects, stack.enter_context,
         None if environments is None else environments.client.rewards,
     )  # fmt: skip
-    for text in dict.fromkeys(filter(None, (part.scorer.form_note for part in parts))):
+    if recipe.demonstrates:
+        scored = any(part.scorer.names for part in parts)
+        yield NoteWritten(step=step, text=DEMONSTRATED if scored else f"{DEMONSTRATED}; {UNSCORED}")
+    kept = "" if environments is None else environments.tokens.note
+    for text in dict.fromkeys(filter(None, (kept, *(part.scorer.form_note for part in parts)))):
         yield NoteWritten(step=step, text=text)
     lengths = [
         preflight.longest(
@@ -174,10 +209,10 @@ def load_run(
         )
         for loaded, render in zip(tasks, renders, strict=True)
     ]  # fmt: skip
-    longest = preflight.Lengths(*map(max, zip(*lengths, strict=True)))
+    longest = Lengths(*map(max, zip(*lengths, strict=True)))
     plan = yield from _planned(config, policy, longest, ranks, step, saved)
-    sampling = Sampling.of(config.rollout)
-    if plan.max_rows < config.rollout.rows:  # else evaluations may have more rows than a step
+    sampling = Sampling.of(config.training)
+    if plan.max_rows < config.training.rows:  # else evaluations may have more rows than a step
         sampling = replace(sampling, max_rows=plan.max_rows)
     if sampling.truncated:
         yield NoteWritten(step=step, severity="warning", text=TRUNCATED)
@@ -188,7 +223,7 @@ def load_run(
         config=config, recipe=recipe, control=control, folder=folder, policy=policy, parts=parts,
         environments=environments, optimizer=learner, critic_optimizer=critic,
         alerts=Alerts(_limits(config, recipe, policy, parts)),
-        sampling=sampling, plan=plan, threads=threads, ranks=ranks,
+        sampling=sampling, lengths=longest, plan=plan, threads=threads, ranks=ranks,
     )  # fmt: skip
     run.progress.entropy_control = recipe.entropy_bonus
     if recipe.entropy_target is None:  # else nothing has been measured yet
@@ -198,20 +233,30 @@ def load_run(
 
 
 def _model(
-    config: RunConfig, ranks: Ranks, saved: Mapping[str, Any] | None, step: int
+    config: RunConfig, chosen: Recipe, ranks: Ranks, saved: Mapping[str, Any] | None, step: int
 ) -> Generator[Event, None, tuple[Policy, Recipe]]:
     """Load the model, and turn importance correction on in its recipe if the model needs it."""
     begun = time.perf_counter()
     preflight.set_limits()
     yield PhaseStarted(step=step, phase="load", detail=config.model.path)
-    chosen = config.algorithm.resolved()
     policy = load_policy(config.model, seed=config.seed, critic=chosen.signal == "gae")
+    check_cache_bits(policy)
+    if config.teacher.path:
+        yield PhaseStarted(step=step, phase="load", detail=config.teacher.path)
+        teacher = policy.teacher = load_teacher(config, policy)
+        yield NoteWritten(
+            step=step,
+            text=f"the teacher is {config.teacher.path}: {teacher.parameters / 1e6:.1f} M "
+            f"parameters in {teacher.dtype}",
+        )
     if saved is not None:
         recipe = mismatch.corrected(chosen, saved.get("settled", {}))
     else:
-        packed = mismatch.is_quantized(flatten(policy.model.parameters()))
+        quantized = bool(config.model.cache_bits) or mismatch.is_quantized(
+            flatten(policy.model.parameters())
+        )
         # ranks on other devices may use other formats, but all must train the same way
-        agree = all(ranks.gather(mismatch.can_agree(policy.dtype, quantized=packed)))
+        agree = all(ranks.gather(mismatch.can_agree(policy.dtype, quantized=quantized)))
         recipe = mismatch.with_correction(chosen, config.algorithm.importance_cap, agree=agree)
     yield ModelLoaded(
         step=step, path=config.model.path, parameters=policy.parameters,
@@ -231,11 +276,12 @@ def _renderer(config: RunConfig, task: Task, policy: Policy) -> PromptRenderer:
         context=policy.context_length,
         max_new_tokens=config.rollout.max_new_tokens,
         vocabulary=policy.vocabulary,
+        demonstrates=config.algorithm.resolved().demonstrates,
     )
 
 
 def _planned(
-    config: RunConfig, policy: Policy, lengths: preflight.Lengths, ranks: Ranks, step: int,
+    config: RunConfig, policy: Policy, lengths: Lengths, ranks: Ranks, step: int,
     saved: Mapping[str, Any] | None,
 ) -> Generator[Event, None, MemoryPlan]:  # fmt: skip
     """Apply the memory plan of the run; refuse a step that is too large.
@@ -243,12 +289,7 @@ def _planned(
     A resumed run keeps its plan where that fits. A new one is that of the rank with least memory.
     """
     limit = preflight.memory_limit()
-    local = preflight.plan_memory(config, policy, lengths, limit)
-    _, *smallest = min(ranks.gather([limit, *local]))
-    plan = MemoryPlan(*smallest)
-    # all ranks split the rollouts equally, so that each gets some of the batches
-    rank_rows = -(-config.rollout.rows // ranks.size)
-    plan = plan._replace(micro_rows=min(rank_rows, plan.micro_rows))
+    plan = _agreed_plan(config, policy, lengths, ranks, limit)
     if saved is not None:
         before = persist.saved_plan(config, saved)
         peak = preflight.estimated(config, policy, lengths, before).peak
@@ -271,6 +312,46 @@ def _planned(
     return plan
 
 
+def _agreed_plan(
+    config: RunConfig, policy: Policy, lengths: Lengths, ranks: Ranks, budget: int
+) -> MemoryPlan:
+    """The plan of the rank with least memory."""
+    local = preflight.plan_memory(config, policy, lengths, budget)
+    _, *smallest = min(ranks.gather([budget, *local]))
+    plan = MemoryPlan(*smallest)
+    # all ranks split the rollouts equally, so that each gets some of the batches
+    rank_rows = -(-config.training.rows // ranks.size)
+    return plan._replace(micro_rows=min(rank_rows, plan.micro_rows))
+
+
+def plan_next_step(run: Run) -> Generator[Event, None, bool]:
+    """If backward passes took more memory than a run may use, let those of later steps take less.
+
+    The estimate is corrected by what was measured on any rank. Returns whether the plan changed.
+    """
+    limit, peak = preflight.memory_limit(), run.update_peak
+    if run.is_complete or not any(run.ranks.gather(peak > limit)):
+        return False
+    estimate = preflight.estimated(run.config, run.policy, run.lengths, run.plan).training
+    budget = int(limit * estimate / max(1, peak))
+    smaller = _agreed_plan(run.config, run.policy, run.lengths, run.ranks, budget)
+    plan = run.plan._replace(
+        micro_rows=min(run.plan.micro_rows, smaller.micro_rows),
+        grad_checkpoint=run.plan.grad_checkpoint or smaller.grad_checkpoint,
+    )
+    if plan == run.plan:
+        return False
+    yield NoteWritten(
+        step=run.step, severity="warning",
+        text=f"a backward pass took up to {peak / preflight.GIGABYTE:.2f} GB, and a run may use "
+        f"{limit / preflight.GIGABYTE:.2f}; from step {run.step + 1} on the memory plan is {plan}, "
+        f"before it was {run.plan}: {persist.SAME_TO_TOLERANCE}",
+    )  # fmt: skip
+    run.plan = plan
+    plan.apply(run.policy)
+    return True
+
+
 def _optimizers(
     config: RunConfig, policy: Policy, recipe: Recipe
 ) -> tuple[Learner, Learner | None]:
@@ -289,12 +370,14 @@ def _limits(config: RunConfig, recipe: Recipe, policy: Policy, parts: Sequence[P
         updates_per_step=recipe.passes * recipe.minibatches,
         has_bounds=recipe.trust == "clip",
         whole_answers=recipe.ratio.startswith("sequence"),
+        demonstrates=recipe.demonstrates,
         accuracy=parts[0].scorer.right.function or None,
         weights={
             name: weight for part in reversed(parts) for name, weight in part.scorer.weights.items()
         },
-        sampler_gap=mismatch.ROUNDING[policy.dtype],
+        sampler_gap=mismatch.rounding(policy.dtype, policy.config.cache_bits),
         corrected=recipe.importance_cap > 0,
+        has_teacher=policy.teacher is not None,
         memory_gb=preflight.memory_limit() / preflight.GIGABYTE,
         thresholds=config.alerts,
     )

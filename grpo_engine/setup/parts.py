@@ -41,6 +41,15 @@ def load_tasks(config: RunConfig, objects: UserObjects) -> list[LoadedTask]:
                 "cannot have; train it alone",
                 "task.others",
             )
+    for loaded in tasks if config.algorithm.resolved().demonstrates else ():
+        if specs_of(loaded.config, loaded.task)[1]:
+            raise ConfigError(
+                f"task {loaded.label} has tools or an environment, but recipe "
+                f"{config.algorithm.recipe} learns answers of one turn; choose another recipe or "
+                "task",
+                "algorithm.recipe",
+                "task.environment",
+            )
     return tasks
 
 

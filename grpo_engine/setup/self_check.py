@@ -13,7 +13,7 @@ from functools import partial
 
 import mlx.core as mx
 
-from grpo_engine.config.mismatch import Gap
+from grpo_engine.config.mismatch import CACHED, Gap
 from grpo_engine.errors import SelfCheckError
 from grpo_engine.events import Event, NoteWritten, PhaseStarted
 from grpo_engine.policy.policy import Policy
@@ -65,7 +65,9 @@ def check_itself(run: Run) -> Iterator[Event]:
     mask, sampler = gather_rollouts(rollouts)
     limit = LIMITS[policy.dtype]
     gaps = {
-        "the sampler's log-probabilities and the trainer's": (trained.logprobs - sampler, limit),
+        "the sampler's log-probabilities and the trainer's": (
+            trained.logprobs - sampler, max(limit, CACHED[policy.config.cache_bits]),
+        ),
         "the weights that answers are sampled with and those that are trained": (
             trained.logprobs - sampled.logprobs, EXACT,
         ),
@@ -76,6 +78,8 @@ def check_itself(run: Run) -> Iterator[Event]:
     if run.has_reference:
         reference = yield from score_tokens(run, 0, rollouts, under=policy.as_reference)
         gaps["the policy and its reference (KL 0)"] = (first.logprobs - reference.logprobs, limit)
+    remedy = f"rows or model.dtype={'bfloat16' if policy.dtype == 'float16' else 'float32'}"
+    remedy = "model.kv_bits=off" if policy.config.cache_bits else f"model.compute={remedy}"
     worst = 0.0
     for name, (values, limit) in gaps.items():
         gap = _gap(values, mask)
@@ -83,9 +87,8 @@ def check_itself(run: Run) -> Iterator[Event]:
             raise SelfCheckError(
                 f"before step 1 {name} differ by {gap.mean:.3g} nats on average and "
                 f"{gap.max:.3g} at most, more than {limit.mean:g} and {limit.max:g}: this model "
-                "is not trained as it is sampled. Set model.compute=rows or model.dtype="
-                f"{'bfloat16' if policy.dtype == 'float16' else 'float32'}; if it stays, the "
-                "model's code keeps state that the engine does not know"
+                f"is not trained as it is sampled. Set {remedy}; if it stays, the model's code "
+                "keeps state that the engine does not know"
             )
         worst = max(worst, gap.max)
     yield NoteWritten(step=0, text=f"self-check passed: largest difference {worst:.1e} nats")

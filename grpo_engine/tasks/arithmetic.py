@@ -122,6 +122,7 @@ def example(problem: Problem) -> Example:
         key=f"arithmetic {problem.text}",
         prompt=user_message(question(problem)),
         target=str(problem.answer),
+        completion=f"<think>{working(problem)}</think><answer>{problem.answer}</answer>",
         columns={"answer": str(problem.answer), "kind": problem.operation},
     )
 

@@ -29,6 +29,7 @@ class Example:
     """One problem; `columns` are JSON values that reward functions get by keyword.
 
     A text `prompt` is passed to the model unchanged; chat messages go through its chat template.
+    `completion` is the data's own answer, which recipe sft learns: text or a list of messages.
     `where` is the file and line that it came from, for error messages. `task` is the label of the
     run's further task that it belongs to.
     """
@@ -36,6 +37,7 @@ class Example:
     key: str
     prompt: Prompt
     target: str = ""
+    completion: Any = ""
     columns: Mapping[str, Any] = field(default_factory=dict)
     where: str = ""
     task: str = ""

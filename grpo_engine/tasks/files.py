@@ -2,7 +2,8 @@
 
 TRL: a column `prompt` of text (passed to the model unchanged) or of chat messages, and any others.
 mlx-lm: `messages`, whose last answer is the target, or `prompt` and `completion`, turned into chat
-messages; a folder holds `train.jsonl`, `valid.jsonl` and `test.jsonl`.
+messages. The last answer, or the completion, is what recipe sft learns. A folder holds
+`train.jsonl`, `valid.jsonl` and `test.jsonl`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -197,7 +198,7 @@ def _maker(config: TaskConfig, rows: Sequence[Row], chat: bool | None, notes: li
     names, target_column = _columns(config, rows, notes)
 
     def make(split: str, index: int, row: Row) -> Example:
-        prompt, target = _read(config, row, target_column, chat)
+        prompt, target, completion = _read(config, row, target_column, chat)
         columns = {name: row.columns.get(name) for name in names}
         if target and "answer" not in columns:
             columns["answer"] = target
@@ -205,6 +206,7 @@ def _maker(config: TaskConfig, rows: Sequence[Row], chat: bool | None, notes: li
             key=f"{split}-{index}",
             prompt=prompt,
             target=target,
+            completion=completion,
             columns=columns,
             where=row.location,
         )
@@ -241,13 +243,15 @@ def _columns(config: TaskConfig, rows: Sequence[Row], notes: list[str]) -> tuple
 
 def _read(
     config: TaskConfig, row: Row, target_column: str, chat: bool | None
-) -> tuple[Prompt, str]:
-    """The prompt of a row, and its target as text."""
+) -> tuple[Prompt, str, Any]:
+    """The prompt of a row, its target as text, and its completion."""
     columns, answer = row.columns, ""
+    completion = columns.get(config.option("completion")) or ""
     if columns.get(config.option("prompt")) is None and isinstance(columns.get("messages"), list):
         messages = read_messages(columns["messages"], row.location, "messages")
         if messages[-1].get("role") == "assistant":
-            answer, messages = str(messages[-1]["content"]), messages[:-1]
+            answer, completion = str(messages[-1]["content"]), messages[-1:]
+            messages = messages[:-1]
         prompt: Prompt = messages
         if not prompt:
             raise DataError(
@@ -255,13 +259,13 @@ def _read(
             )
     else:
         prompt = _prompt(config, row)
-        as_chat = isinstance(columns.get("completion"), str) if chat is None else chat
+        as_chat = isinstance(completion, str) and completion if chat is None else chat
         if isinstance(prompt, str) and as_chat:
             prompt = user_message(prompt)
     value = columns.get(target_column)
     if isinstance(value, list) and value and isinstance(value[-1], Mapping):
         value = value[-1].get("content", "")
-    return prompt, answer if value is None else str(value)
+    return prompt, answer if value is None else str(value), completion
 
 
 def _prompt(config: TaskConfig, row: Row) -> Prompt:

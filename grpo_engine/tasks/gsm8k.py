@@ -23,6 +23,7 @@ from grpo_engine.tasks.options import read_options
 from grpo_engine.tasks.rows import Row
 
 HUB: Final = "openai/gsm8k:main"
+CALCULATED: Final = re.compile("<<.*?>>")
 SYSTEM: Final = (
     "Work through the problem step by step inside <think> and </think>, then give the final "
     "number inside <answer> and </answer>."
@@ -62,7 +63,7 @@ def example(prefix: str, split: str, index: int, row: Row) -> Example:
             f"{row.location}: a GSM8K row has text in `question` and `answer`; this one "
             f"has {columns}"
         )
-    _, mark, answer = solution.rpartition("####")
+    working, mark, answer = solution.rpartition("####")
     if not mark:
         raise DataError(f"{row.location}: the answer has no `####` before its final number")
     answer = answer.strip().replace(",", "")
@@ -70,6 +71,7 @@ def example(prefix: str, split: str, index: int, row: Row) -> Example:
         key=f"gsm8k-{split}-{index}",
         prompt=user_message(prefix + question),
         target=answer,
+        completion=f"<think>{CALCULATED.sub('', working).strip()}</think><answer>{answer}</answer>",
         columns={"question": question, "answer": answer, "solution": solution},
         where=row.location,
     )

@@ -9,10 +9,15 @@ from grpo_engine.config.recipes import RECIPES, Recipe
 from grpo_engine.maths.advantage import Advantages, advantages
 from grpo_engine.training.samples import OldScores, SampledGroup, Samples
 
+SCORED = {"old_logprobs_BT", "ref_logprobs_BT", "entropy_BT"}  # computed by a forward
+
 
 def advantages_read_tokens(recipe: Recipe) -> bool:
     """Whether advantages depend on log-probabilities or values of tokens."""
-    return recipe.signal == "gae" or recipe.pays_in_reward
+    signal = recipe.functions.get("signal")
+    reads = signal is not None and signal.parameters.keys() & SCORED
+    in_reward = recipe.signal == "gae" or recipe.pays_in_reward
+    return in_reward or recipe.teacher_weight > 0 or bool(reads)
 
 
 def needs_old_logprobs(recipe: Recipe) -> bool:
@@ -29,7 +34,7 @@ def needs_old_logprobs(recipe: Recipe) -> bool:
     )
 
 
-def step_advantages(samples: Samples, old: OldScores, recipe: Recipe) -> Advantages:
+def step_advantages(samples: Samples, old: OldScores, recipe: Recipe, step: int) -> Advantages:
     return advantages(
         samples.rewards(),
         samples.group_ids_B,
@@ -39,13 +44,21 @@ def step_advantages(samples: Samples, old: OldScores, recipe: Recipe) -> Advanta
         old=old.logprobs_BT,
         ref=old.reference_logprobs_BT,
         values=old.values_BT,
+        teacher=old.teacher_logprobs_BT,
         steps=samples.step_scores() if recipe.signal == "process" else None,
+        extra={
+            "sampler_logprobs_BT": samples.sampler_logprobs_BT,
+            "entropy_BT": old.entropy_BT,
+            "step": step,
+            **samples.data,
+        },
     )
 
 
 def pinned_advantages(groups: Sequence[SampledGroup], recipe: Recipe) -> list[float]:
     """Advantages of the rollouts of pinned prompts; displayed, never trained on."""
-    signal = recipe.signal if recipe.compares == "completions" else RECIPES["grpo"].signal
+    is_shown = recipe.compares == "completions" and "signal" not in recipe.functions
+    signal = recipe.signal if is_shown else RECIPES["grpo"].signal
     shown = recipes.recipe("grpo", signal=signal, beta=0.0)
     totals_B1 = [[total] for group in groups for total in group.totals]
     group_ids_B = [place for place, group in enumerate(groups) for _ in group.rollouts]
@@ -68,7 +81,8 @@ def rows_to_train(
     """Rows whose forward pass can have a gradient.
 
     A group without signal has none only if the gradient depends on the advantage alone: no KL in
-    the loss, no entropy bonus, no critic. A mean of micro-batch means needs every batch.
+    the loss, no entropy bonus, no critic, no objective of the user. A mean of micro-batch means
+    needs every batch.
     """
     rows = list(range(len(samples.rollouts)))
     reads_advantage_alone = not (
@@ -77,6 +91,7 @@ def rows_to_train(
         or recipe.entropy_target is not None
         or recipe.signal == "gae"
         or recipe.weight == "per_batch_token"
+        or "trust" in recipe.functions
     )
     if reads_advantage_alone:
         has_signal_B = np.array(advantages.has_signal)

@@ -8,6 +8,7 @@ import mlx.core as mx
 from grpo_engine.events import Event, PhaseAdvanced
 from grpo_engine.policy.batch import TokenBatch, micro_batches
 from grpo_engine.policy.forward import TokenScores, token_scores
+from grpo_engine.policy.policy import Policy
 from grpo_engine.rollouts.types import Rollout
 from grpo_engine.run.requests import answer_requests
 from grpo_engine.run.session import Run
@@ -23,18 +24,20 @@ def score_tokens(
     under: Callable[[], AbstractContextManager[None]] = nullcontext,
     entropy: bool = False,
     values: bool = False,
+    model: Policy | None = None,
 ) -> Generator[Event, None, TokenScores]:
-    """Score completions with the policy, or with what it is `under` a method such as `using`.
+    """Score completions with the policy, what it is `under` a method such as `using`, or a `model`.
 
     Rows that are not scored are 0.
     """
     chosen = range(len(rollouts)) if rows is None else rows
     assigned = run.ranks.assigned(batches_of(run, rollouts, chosen))
+    temperature = run.config.training.temperature
     scored: list[tuple[TokenBatch, TokenScores]] = []
     for done, (_, batch) in enumerate(assigned, 1):
         with under():
             scores = token_scores(
-                run.policy, batch, temperature=run.config.rollout.temperature, gradient=False,
+                model or run.policy, batch, temperature=temperature, gradient=False,
                 entropy=entropy, values=values,
             )  # fmt: skip
             mx.eval(scores.logprobs, scores.entropy, scores.values)

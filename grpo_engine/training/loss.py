@@ -55,6 +55,7 @@ class LossInputs:
     rollout: RolloutConfig
     targets: Targets | None
     is_first: bool  # whether this is the first pass, which measures entropy
+    step: int
     scale: float = 1.0  # of the loss, so that small gradients survive in float16
 
 
@@ -80,15 +81,15 @@ def loss(
         batch,
         temperature=inputs.rollout.temperature,
         entropy=reads_entropy(recipe) or inputs.is_first,
-        entropy_gradient=recipe.entropy_bonus > 0,
+        entropy_gradient=recipe.entropy_bonus > 0 or recipe.reads("entropy_BT"),
         values=recipe.signal == "gae",
     )
     targets = inputs.targets
     if targets is not None:
         targets = Targets(*(rows_of_batch(values, batch) for values in targets))
     value, terms = recipe_loss(
-        _inputs_of_batch(inputs.experience, recipe, batch, new), recipe, totals,
-        targets, inputs.rollout.max_new_tokens,
+        _inputs_of_batch(inputs, batch, new), recipe, totals, targets,
+        inputs.rollout.max_new_tokens,
     )  # fmt: skip
     clipped = (terms.side != 0) & (terms.advantage != 0) & terms.mask
     arrays = {
@@ -103,14 +104,16 @@ def loss(
 
 
 def reads_entropy(recipe: Recipe) -> bool:
-    return recipe.entropy_bonus > 0 or recipe.entropy_top_quantile < 1
+    shares = recipe.entropy_bonus > 0 or recipe.entropy_top_quantile < 1
+    return shares or recipe.reads("entropy_BT")
 
 
-def _inputs_of_batch(
-    experience: Experience, recipe: Recipe, batch: TokenBatch, new: TokenScores
-) -> Batch:
+def _inputs_of_batch(inputs: LossInputs, batch: TokenBatch, new: TokenScores) -> Batch:
     """The rows of a micro-batch, with what the policy gives them now."""
+    experience, recipe = inputs.experience, inputs.recipe
     samples, old, advantages = experience.samples, experience.old, experience.advantages
+    reads_sampler = recipe.reads_sampler or recipe.reads("sampler_logprobs_BT")
+    data = {name: [values[row] for row in batch.rows] for name, values in samples.data.items()}
 
     def rows(values: mx.array | None) -> mx.array | None:
         return None if values is None else rows_of_batch(values, batch)
@@ -122,10 +125,11 @@ def _inputs_of_batch(
         rows_of_batch(samples.mask_BT, batch),
         ref=rows(old.reference_logprobs_BT),
         entropy=new.entropy,
-        sampler=rows(samples.sampler_logprobs_BT) if recipe.reads_sampler else None,
+        sampler=rows(samples.sampler_logprobs_BT) if reads_sampler else None,
         values=new.values,
         old_values=rows(old.values_BT),
         returns=rows(advantages.returns),
+        extra={"step": inputs.step, **data},
     )
 
 

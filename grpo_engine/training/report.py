@@ -26,7 +26,13 @@ from grpo_engine.metrics import PHASES, time_of
 from grpo_engine.rollouts.types import Rollout, Sampling
 from grpo_engine.run.session import Run
 from grpo_engine.tasks.base import prompt_hash
-from grpo_engine.training.samples import Experience, SampledGroup, mean_scores, row_values
+from grpo_engine.training.samples import (
+    Experience,
+    SampledGroup,
+    Samples,
+    mean_scores,
+    row_values,
+)
 from grpo_engine.training.update import UpdateResult, mean
 
 # what a recorded group says of how it was sampled
@@ -155,6 +161,7 @@ def _token_numbers(
         values=of_passes("values"),
         old_values=of(old.values_BT),
         returns=of(advantages.returns),
+        teacher=of(old.teacher_logprobs_BT),
         clip_fraction=mean_of_last("clipped"),
         kl=mean_of_last("kl"),
     )
@@ -183,6 +190,7 @@ def step_metrics(
         metrics |= _loss_metrics(experience, result)
     if entropy_bonus:
         metrics["entropy_bonus"] = entropy_bonus
+    metrics |= _teacher_gap(experience)
     first_of_tasks = {group.example.task: group for group in reversed(samples.groups)}
     for group in first_of_tasks.values():
         metrics |= dict(group.scores.logged)
@@ -235,6 +243,8 @@ def _loss_metrics(experience: Experience, result: UpdateResult) -> dict[str, flo
     total, count = result.entropy
     if count:
         metrics["entropy"] = total / count
+    if perplexity := _perplexity(experience):
+        metrics["perplexity"] = perplexity
     if experience.old.values_BT is not None:
         metrics["value/explained_variance"] = _explained_variance(experience)
     return metrics | _sampler_gap(experience)
@@ -283,12 +293,37 @@ def dialogue_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
 def _sampler_gap(experience: Experience) -> dict[str, float]:
     """Difference of the sampler's and the trainer's log-probabilities, over the trained rows."""
     samples, rows = experience.samples, experience.trained_rows
+    if not is_sampled(samples):
+        return {}
     gaps = np.array(experience.old.logprobs_BT) - np.array(samples.raw_sampler_logprobs_BT)
     gaps = np.abs(gaps[rows][np.array(samples.mask_BT)[rows] > 0])
     if not gaps.size:
         return {}
     name = "sampling/sampling_logp_difference"
     return {f"{name}/mean": float(gaps.mean()), f"{name}/max": float(gaps.max())}
+
+
+def _teacher_gap(experience: Experience) -> dict[str, float]:
+    """The mean of log π_old - log π_teacher over the tokens in the loss; empty without any."""
+    old, mask_BT = experience.old, experience.samples.mask_BT
+    if old.logprobs_BT is None or old.teacher_logprobs_BT is None or not mask_BT.any():
+        return {}
+    gap_BT = mask_BT * (old.logprobs_BT - old.teacher_logprobs_BT)
+    return {"teacher/kl": float(gap_BT.sum() / mask_BT.sum())}
+
+
+def is_sampled(samples: Samples) -> bool:
+    """Whether a sampler gave the answers; those of data have no probability of it."""
+    return any(rollout.raw_logprobs for rollout in samples.rollouts)
+
+
+def _perplexity(experience: Experience) -> float | None:
+    """e^(mean of -log π) over the tokens of the data's answers, before the update."""
+    samples, logprobs_BT = experience.samples, experience.old.logprobs_BT
+    inside = np.array(samples.mask_BT) > 0
+    if is_sampled(samples) or logprobs_BT is None or not inside.any():
+        return None
+    return math.exp(-float(np.array(logprobs_BT)[inside].mean()))
 
 
 def _explained_variance(experience: Experience) -> float:
@@ -307,6 +342,6 @@ def time_metrics(phases: Mapping[str, float], step_time: float, sampled: int) ->
     if "environment" in phases:
         metrics["time/environment"] = phases["environment"]
     metrics["step_time"] = step_time
-    if phases.get("generate"):
+    if sampled and phases.get("generate"):
         metrics["tokens_per_second"] = sampled / phases["generate"]
     return metrics

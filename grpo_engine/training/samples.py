@@ -6,7 +6,7 @@ F reward functions.
 
 import itertools
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from grpo_engine.events import CUT
 from grpo_engine.maths.advantage import Advantages
 from grpo_engine.policy.batch import TokenBatch
 from grpo_engine.rewards.right import Right
+from grpo_engine.rewards.scorer import columns_of
 from grpo_engine.rewards.scoring import Scores
 from grpo_engine.rollouts.types import Rollout
 from grpo_engine.tasks.base import Example
@@ -56,6 +57,7 @@ class Samples:
     mask_BT: mx.array  # 1 on sampled tokens in the loss
     sampler_logprobs_BT: mx.array  # under the distribution sampled from
     raw_sampler_logprobs_BT: mx.array  # before top_p, top_k, min_p and the repetition penalty
+    data: Mapping[str, Sequence[Any]]  # the data set's columns by name, a value per rollout
 
     @property
     def width(self) -> int:
@@ -87,7 +89,7 @@ class Samples:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OldScores:
-    """What the policy, its critic and its reference gave each token before the update, [B, T].
+    """What policy, critic, reference and teacher gave each token before the update, [B, T].
 
     None if the recipe does not read it, or reads what the first pass gives.
     """
@@ -96,6 +98,7 @@ class OldScores:
     values_BT: mx.array | None = None
     entropy_BT: mx.array | None = None
     reference_logprobs_BT: mx.array | None = None
+    teacher_logprobs_BT: mx.array | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +143,7 @@ def gather(groups: Sequence[SampledGroup], recipe: Recipe) -> Samples:
         token_ids_BT=padded([r.ids for r in rollouts], width, np.int32),
         sampler_logprobs_BT=padded([r.logprobs for r in rollouts], width),
         raw_sampler_logprobs_BT=padded([r.raw_logprobs for r in rollouts], width),
+        data=columns_of([group.example for group in groups for _ in group.rollouts]),
     )
 
 

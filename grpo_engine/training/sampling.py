@@ -21,6 +21,7 @@ from grpo_engine.rewards.scoring import OVERLONG, Scores, with_overlong
 from grpo_engine.rollouts.decode import sample_groups
 from grpo_engine.rollouts.noise import occurrences
 from grpo_engine.rollouts.prompts import Opening, RenderedPrompt
+from grpo_engine.rollouts.row import decoder, demonstration
 from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
 from grpo_engine.run.requests import answer_requests
 from grpo_engine.run.session import Run
@@ -80,7 +81,7 @@ def sample_step(run: Run, step: int) -> Generator[Event, None, StepGroups]:
         examples = drawing.take(prompts - len(groups))
         run.drawn_examples |= {example.key: example for example in examples}
         fresh = yield from sample_and_score(run, step, SampleRequest(
-            examples=examples, sampling=run.sampling, rows=run.config.rollout.group_size,
+            examples=examples, sampling=run.sampling, rows=run.config.training.group_size,
             first=len(groups) + len(replaced), attempt=refills, seed_step=step,
         ))  # fmt: skip
         for group in fresh:
@@ -95,12 +96,18 @@ def sample_step(run: Run, step: int) -> Generator[Event, None, StepGroups]:
 def sample_and_score(
     run: Run, step: int, request: SampleRequest
 ) -> Generator[Event, None, list[SampledGroup]]:
-    """Sample completions of every prompt and score them."""
+    """Sample completions of every prompt and score them.
+
+    Those of training are the data's own, without scores, if the recipe demonstrates.
+    """
     with run.clock.phase(request.phase):
         prompts = _rendered(run, request)
         prompt_rows = rows_to_sample(request, prompts)
-        assigned = run.ranks.assigned(prompt_rows)
         yield from _announced(step, request, prompts)
+        if request.origin == "train" and run.recipe.demonstrates:
+            scored = _demonstrated(run, request, prompt_rows)
+            return _groups(run, request, prompts, prompt_rows, scored)
+        assigned = run.ranks.assigned(prompt_rows)
         rollouts = yield from _sampled(run, step, request, [row for _, row in assigned])
     free_cache()
     yield from answer_requests(run)
@@ -117,9 +124,28 @@ def sample_and_score(
         )
     yield from dict.fromkeys(alert for _, scores in scored for alert in scores.alerts)
     yield from answer_requests(run)
+    return _groups(run, request, prompts, prompt_rows, scored)
+
+
+def _demonstrated(
+    run: Run, request: SampleRequest, rows: Sequence[PromptRows]
+) -> list[ScoredRollouts]:
+    """The data's own answers, without scores."""
+    decode = decoder(run.policy)
+    ids = [run.part_of(example).render.completion_ids(example) for example in request.examples]
+    return [
+        ([demonstration(row, answer, decode)], Scores(rewards=((),)))
+        for row, answer in zip(rows, ids, strict=True)
+    ]
+
+
+def _groups(
+    run: Run, request: SampleRequest, prompts: Sequence[RenderedPrompt],
+    rows: Sequence[PromptRows], scored: Sequence[ScoredRollouts],
+) -> list[SampledGroup]:  # fmt: skip
     groups = []
     for row, prompt, example, (completions, group_scores) in zip(
-        prompt_rows, prompts, request.examples, scored, strict=True
+        rows, prompts, request.examples, scored, strict=True
     ):
         scorer = run.part_of(example).scorer
         groups.append(SampledGroup(

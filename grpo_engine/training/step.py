@@ -23,6 +23,7 @@ def begin_step(run: Run) -> None:
     run.clock.start_step()
     store_state(run)
     run.policy.forget_peak_memory()  # so that the peak excludes an earlier evaluation
+    run.earlier_peak = run.update_peak = 0
 
 
 def why_skipped(experience: Experience | None, result: UpdateResult | None) -> str:
@@ -63,16 +64,18 @@ def finish_step(
     progress.tokens += sampled_tokens + prompt_tokens
     progress.elapsed += step_time
     metrics["num_tokens"] = float(progress.tokens)
-    metrics |= report.time_metrics(run.clock.phases, step_time, sampled_tokens)
+    written = 0 if run.recipe.demonstrates else sampled_tokens
+    metrics |= report.time_metrics(run.clock.phases, step_time, written)
     metrics["time/others"] = run.clock.others_seconds
-    metrics["memory/peak_gb"] = run.policy.peak_memory / 1e9
+    metrics["memory/peak_gb"] = max(run.earlier_peak, run.policy.peak_memory) / 1e9
     run.last_metrics = {name: metrics[name] for name in ("reward", "kl", "loss") if name in metrics}
     finished = StepFinished(
         step=step, metrics=metrics, tokens=progress.tokens, elapsed=progress.elapsed
     )
     yield finished
     yield from run.alerts.observe(finished)
-    yield from reward_notes(run, step)
+    if not run.recipe.demonstrates:
+        yield from reward_notes(run, step)
     prompts = run.config.rollout.prompts
     if len(sampled.groups) < prompts and not run.alerts.is_solving(step):
         yield raised(step, "refills_exhausted", Alert(

@@ -5,7 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
+SHEETS = ("grpo_engine/models/starter/README.md", "grpo_engine/models/starter/guess.md")
+PAGES = (
+    "README.md",
+    *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
+    *SHEETS,
+)
 # A block without a language is of the shell if it begins with one of these.
 COMMANDS = ("make", "pip", "python", "grpo-tui", "./grpo-tui", "ssh", "mlx.launch", "$")
 FENCE = re.compile(r"^```(\w*)$")

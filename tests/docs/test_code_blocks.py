@@ -15,7 +15,7 @@ import pytest
 
 from grpo_engine.config.parse import build
 from grpo_engine.config.safe_yaml import parse_yaml
-from tests.docs.blocks import PAGES, ROOT, Block, blocks
+from tests.docs.blocks import PAGES, ROOT, SHEETS, Block, blocks
 from tests.e2e.training import environment
 
 NETWORK, MINUTES = "installs from the network", "takes ten minutes or more"
@@ -38,11 +38,11 @@ ONLY_COMPILED = {
     ("docs/environments.md", "# loud_env.py"): "needs the packages verifiers and datasets",
 }
 # Blocks that are no code, by page and how they begin.
+STARTER, GUESS = SHEETS
 NO_CODE = {
-    ("README.md", "app/"), ("docs/architecture.md", "  settings"), ("docs/distributed.md", "T ("),
-    ("docs/environments.md", "<tool_call>"), ("docs/schema.md", "blob ("),
-    ("docs/starter-guess.md", "60 to 92"), ("docs/starter.md", "textbook"),
-    ("docs/starter.md", "74 + 96"),
+    ("README.md", "app/"), ("docs/architecture.md", "  settings"),
+    ("docs/environments.md", "<tool_call>"), (GUESS, "60 to 92"), (STARTER, "textbook"),
+    (STARTER, "74 + 96"),
 }  # fmt: skip
 FAILS = {"grpo-tui tasks test broken.py:Broken": "took longer than rewards.time_limit 2 s"}
 CHAT = '{"prompt": [{"role": "user", "content": "%s"}], "answer": "%s"}\n'
@@ -150,7 +150,7 @@ def prepared(here: Path, page: str) -> dict[str, str]:
     for name, text in FILES.get(page, {}).items():
         (here / name).parent.mkdir(exist_ok=True)
         (here / name).write_text(text)
-    if page == "docs/starter.md":  # begins in a checkout
+    if page == STARTER:  # begins in a checkout
         (here / "grpo_engine").symlink_to(ROOT / "grpo_engine")
     paths = [str(here / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
     return environment(here) | {"PATH": os.pathsep.join(paths)}

@@ -16,6 +16,7 @@ import pytest
 from grpo_tui.experiments.reader import StoreReader
 from tests.e2e.training import Gate, command, environment, events_in, grpo_tui, write_config
 from tests.engine.environments.test_runs import STOPS, TURNS
+from tests.engine.maths.custom_choices import written
 from tests.engine.runs import write_world
 from tests.patience import PATIENCE
 
@@ -39,7 +40,13 @@ CASES: dict[str, dict[str, Any]] = {
     "minibatches": {"rollout": {"prompts": 3}, "algorithm": {"minibatches": 2, "passes": 2}},
     # a problem is twice in every step, on one rank or on two
     "repeated": {"rollout": {"prompts": 4}, "task": {"train_size": 3}},
+    "functions": {"rollout": {"prompts": 3}, "algorithm": {"recipe": "gspo", **written("gspo")}},
     "critic": {"rollout": {"prompts": 3}, "algorithm": {"recipe": "ppo"}},
+    "demonstrated": {
+        "rollout": {"prompts": 3},
+        "algorithm": {"recipe": "sft"},
+        "task": {"columns": {"completion": "answer"}, "options": {"chat": False}},
+    },
     "turns": {"rollout": {"prompts": 3, "max_new_tokens": 40, "stop": STOPS}, "task": {}},
 }
 NOT_EQUAL = ("time/", "memory/", "step_time", "tokens_per_second")

@@ -29,7 +29,8 @@ def test_every_event_belongs_to_a_step(kind: type) -> None:
 def test_the_stored_names_of_events_are_these() -> None:
     # stored in users' databases and spill files: a change here needs a migration
     assert list(EVENT_TYPES) == [
-        "RunStarted", "ModelLoaded", "PhaseStarted", "PhaseAdvanced", "PromptsStarted",
+        "RunStarted", "FunctionsLoaded", "ModelLoaded", "PhaseStarted", "PhaseAdvanced",
+        "PromptsStarted",
         "RolloutsAdvanced", "GroupScored", "TokensScored", "PassFinished", "StepFinished",
         "StepSkipped", "AlertRaised", "EvaluationFinished", "CheckpointSaved", "NoteWritten",
         "RunPaused", "RunResumed", "RunFinished", "RunFailed",

@@ -22,7 +22,7 @@ def test_a_metric_is_explained_in_two_sentences(name: str) -> None:
 
 @given(st.sampled_from(list(RECIPES)), st.booleans())
 def test_every_metric_of_a_loss_is_described(name: str, corrected: bool) -> None:
-    how = recipe(name, importance_cap=3.0 * corrected)
+    how = recipe(name, importance_cap=3.0 * (corrected and name != "sft"))
     for metric in metrics(loss_of(random_batch(1), how).terms, how):
         assert metric in METRICS, metric
 

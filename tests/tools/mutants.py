@@ -4,8 +4,8 @@
 
 TARGET is one of `TARGETS`, the maths unless told otherwise. Results are kept in `.mutants.jsonl`,
 so that an interrupted run can be continued; `--again` tries the survivors once more. When every
-mutant has a result, the target's page in `docs/` is written, and the exit status says whether at
-least 95 % were noticed and every survivor is explained in `survivors/`.
+mutant has a result, a report is printed, and the exit status says whether at least 95 % were
+noticed and every survivor is explained in `survivors/`.
 """
 
 import argparse
@@ -50,7 +50,6 @@ class Target:
     folder: str  # the tests' folder; each test is a file in it, without `test_` and `.py`
     tests: tuple[str, ...]  # in the order in which they run
     first: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by module, run before
-    page: str
     left_out: str = ""  # what seems to belong to it, and why it does not
 
     def sources(self) -> list[Path]:
@@ -90,7 +89,6 @@ TARGETS = {
             "trust": ("target", "identities", "gradients", "trl"),
             "weight": ("gradients", "around", "stability"),
         },
-        page="docs/mutants.md",
     ),
     "inspector": Target(
         title="the inspector",
@@ -98,7 +96,6 @@ TARGETS = {
         folder="tests/app/inspector",
         tests=("words", "terms", "groups", "heat", "lab", "inspector"),
         first={"groups": ("groups",), "measures": ("heat",), "layout": ("heat",), "lab": ("lab",)},
-        page="docs/mutants-inspector.md",
     ),
     "charts": Target(
         title="the charts",
@@ -117,7 +114,6 @@ TARGETS = {
             "series": ("charts/series", "tui/plot"),
             "curves": ("cli/plot",),
         },
-        page="docs/mutants-charts.md",
         left_out="These map a value to a dot and back: axes, thinning, joins, smoothing. Left out "
         "is what only places or colours whole charts (`app/tui/widgets/charts/stack.py`, "
         "`app/tui/screens/compare/curves.py`, `app/tui/screens/runs/preview.py`): no number "
@@ -404,7 +400,7 @@ def reason(job: Job, reasons: dict[str, list[dict[str, str]]]) -> str:
 
 
 def table(name: str, every: Sequence[Job], survived: dict[str, bool]) -> tuple[str, bool]:
-    """The page for `docs/`, and whether the tests notice enough mutants."""
+    """The report in Markdown, and whether the tests notice enough mutants."""
     target = TARGETS[name]
     given = Path(__file__).parent / "survivors" / f"{name}.toml"
     reasons = tomllib.loads(given.read_text()) if given.exists() else {}
@@ -419,7 +415,7 @@ def table(name: str, every: Sequence[Job], survived: dict[str, bool]) -> tuple[s
     lines = [
         f"# Mutants of {target.title}",
         "",
-        f"Written by `{command}`: each row changes one operator, comparison, constant, extreme, "
+        f"`{command}`: each row changes one operator, comparison, constant, extreme, "
         f"branch or stop_gradient of a module in {folders}, and asks whether a test in "
         f"`{target.folder}/` turns red.",
         "",
@@ -454,7 +450,7 @@ def table(name: str, every: Sequence[Job], survived: dict[str, bool]) -> tuple[s
 
 
 def main() -> int:
-    """Try mutants without a result, and write the page when all have one."""
+    """Try mutants without a result, and print the report when all have one."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("target", nargs="?", choices=tuple(TARGETS), default="maths")
     parser.add_argument("--seconds", type=float, default=1e9, help="stop starting after this long")
@@ -474,8 +470,7 @@ def main() -> int:
         print(f"{missing} of {len(every)} mutants have no result yet; run this again")
         return 3
     page, good = table(asked.target, every, known)
-    (ROOT / target.page).write_text(page)
-    print(page.split("\n\n")[2])
+    print(page)
     return 0 if good else 1
 
 

@@ -8,6 +8,7 @@ import typer
 from grpo_tui.app import exit_codes
 from grpo_tui.app.cli.output import print_json, print_table
 from grpo_tui.app.cli.params import Json, Preset, Sets
+from grpo_tui.app.text.numbers import short
 
 if TYPE_CHECKING:
     from grpo_engine.config.settings import RunConfig
@@ -45,12 +46,15 @@ def plan(
     Example: grpo-tui plan starter --memory 16GB --set rollout.max_new_tokens=512
     """
     from grpo_engine.policy.shapes import describe
+    from grpo_engine.policy.teacher import named, settings_of
     from grpo_tui.app.cli.run_config import assemble
 
     total = size_in_bytes(memory) if memory else None
     config = assemble(None, preset, sets or [])
     config = config.model_copy(update={"model": config.model.model_copy(update={"path": model})})
     policy = describe(config.model)
+    if config.teacher.path:
+        policy.teacher = named(lambda: describe(settings_of(config)))
     report = report_of(config, policy, prompt_tokens, usable(total))
     print_json(report) if as_json else print_report(report)
     if report["requested"]["remedy"]:
@@ -88,7 +92,7 @@ def report_of(
         "notes": list(policy.notes),
         "limit": limit,
         "prompts": config.rollout.prompts,
-        "group_size": config.rollout.group_size,
+        "group_size": config.training.group_size,
         "prompt_tokens": prompt_tokens,
         "requested": plans[requested],
         "plans": list(plans.values()),
@@ -99,7 +103,8 @@ def plan_of(
     config: "RunConfig", policy: "Policy", prompt_tokens: int, answer_tokens: int, limit: int
 ) -> dict[str, Any]:
     """How a step with answers of this length uses memory, and what to change if it cannot."""
-    from grpo_engine.setup.preflight import Lengths, estimated, plan_memory, remedy
+    from grpo_engine.policy.memory import Lengths
+    from grpo_engine.setup.preflight import estimated, plan_memory, remedy
 
     lengths = Lengths(prompt_tokens, answer_tokens)
     chosen = plan_memory(config, policy, lengths, limit)
@@ -122,7 +127,7 @@ def print_report(report: dict[str, Any]) -> None:
     """Print the model, the table of lengths, and a sentence on the length in the settings."""
     typer.echo(
         f"{report['model']}: {report['layers']} layers, {report['parameters'] / 1e6:.1f} M "
-        f"parameters in {report['dtype']}, {report['trained'] / 1e6:.1f} M of them trained "
+        f"parameters in {report['dtype']}, {short(report['trained'])} of them trained "
         f"({report['tuning']})\n{report['prompts']} prompts of {report['prompt_tokens']} tokens x "
         f"{report['group_size']} answers; a run may use {gigabytes(report['limit'])} GB\n"
     )

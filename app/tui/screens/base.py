@@ -106,6 +106,9 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
         """What another screen is to show, to follow this one; None leaves it where it is."""
         return None
 
+    def again(self) -> None:
+        """Respond to the key that leads to this screen, on this screen."""
+
     def find(self, text: str) -> None:
         """Search while the user types; an empty text ends the search."""
 

@@ -93,8 +93,9 @@ class TopBar(Panel, can_focus=False):
         run: Line = [(f" {glyph} ", colour), (name, palette.headline)]
         passes = f"{head.passes} passes" if head.passes > 1 else ""
         about = " · ".join(part for part in (head.model, head.recipe, passes) if part)
-        if space - cell_len(name) > cell_len(about) + 2:
-            run.append((f"  {about}", palette.label))
+        free = space - cell_len(name) - 2
+        run += [(f"  {text}", palette.label)
+                for text in (about, head.recipe) if cell_len(text) < free][:1]  # fmt: skip
         gap = width - cells([*tabs, *run]) - len(warning + step)
         return [
             [

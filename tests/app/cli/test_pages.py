@@ -14,7 +14,11 @@ from grpo_tui.app.tui import picture
 from grpo_tui.app.tui.dialogs.help.topics import ALERTS, metric_part, setting_part
 
 ROOT = Path(__file__).parents[3]
-PAGES = ("README.md", "docs/first-ten-minutes.md", "docs/reading-the-panels.md", "docs/keys.md")
+PAGES = (
+    "README.md",
+    "CONTRIBUTING.md",
+    *(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/*.md")),
+)
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -26,7 +30,8 @@ def test_what_a_page_points_to_is_there(page: str) -> None:
 
 
 def test_every_picture_is_shown_and_made_by_the_script() -> None:
-    shown = set(re.findall(r"docs/images/([\w-]+)\.svg", (ROOT / "README.md").read_text()))
+    pages = "".join((ROOT / page).read_text(encoding="utf-8") for page in PAGES)
+    shown = set(re.findall(r"images/([\w-]+)\.svg", pages))
     assert shown == {*screens.SHOTS, "replay"}
     assert {path.stem for path in screens.IMAGES.iterdir()} == shown
 
@@ -49,6 +54,6 @@ def test_a_moving_picture_draws_a_row_once_for_as_long_as_it_stays() -> None:
     still, one, two = row([("same", None)]), row([("one", None)]), row([("two", None)])
     text = screens.moving([[still, one], [still, two], [still, two]], (4, 2), "#000000", each=1.0)
     # three frames and six repeats of the last: one unchanged row covers all nine of them
-    assert re.findall(r'<g class="(f[\d-]+)"', text) == ["f0-9", "f0-1", "f1-9"]
+    assert re.findall(r'<g class="(f[\d-]+)"', text) == ["f0-1", "f0-9", "f1-9"]
     assert text.count(">same<") == text.count(">two<") == 1
     assert "@keyframes f1-9{0%{visibility:hidden}11.111%{visibility:visible}}" in text

@@ -375,6 +375,9 @@ def test_the_narrator_says_whether_the_reward_is_hacked_also_when_it_is_not() ->
     # both rewards have weight 1 here, so the sum fell by .25 - .1
     less = [0.25] * 10 + [0.35] * 10
     assert rewarded(right=down, form=less) == ("No reward hacking seen: accuracy .5 → .25.")
+    # the sum falls by .25 - .2, which the spread of the format would allow for
+    noisy = [0.5, 0.0] * 5 + [0.7, 0.2] * 5
+    assert rewarded(right=down, form=noisy) == ("No reward hacking seen: accuracy .5 → .25.")
     more = [0.25] * 10 + [0.75] * 10
     possible = "Reward hacking is possible: accuracy .5 → .25 in 10 steps."
     assert rewarded(right=down, form=more) == possible

@@ -132,11 +132,11 @@ def test_a_change_is_to_the_newest_numbers() -> None:
 
 
 def test_the_kinds_of_heat_are_in_order_and_each_has_a_name() -> None:
-    assert HEAT_MODES == ("push", "change", "kl", "entropy", "clip")
+    assert HEAT_MODES == ("push", "change", "kl", "teacher", "entropy", "clip")
     assert tuple(HEAT_NAMES) == HEAT_MODES
     assert list(HEAT_NAMES.values()) == [
-        "push with KL", "change of log-probability", "KL to the reference", "entropy",
-        "clip state",
+        "push with KL", "change of log-probability", "KL to the reference",
+        "teacher against policy", "entropy", "clip state",
     ]  # fmt: skip
 
 

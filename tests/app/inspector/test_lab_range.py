@@ -40,6 +40,7 @@ def made_step(rng: np.random.Generator, minibatches: int) -> list[list[Answer]]:
 
             numbers: dict[str, Any] = {
                 "old": tuple(old.tolist()), "sampler": near(0.05), "reference": near(0.3),
+                "teacher": near(0.5),
                 "passes": (tuple(old.tolist()), near(0.3)), "values": (some(), some()),
                 "entropy": tuple(rng.uniform(0, 2, count).tolist()), "old_values": some(),
                 "returns": some(), "advantages": some() if rng.random() < 0.5 else some(1) * count,
@@ -102,6 +103,7 @@ def recomputed(parts: Sequence[Sequence[Answer]], how: Recipe, was: Recipe) -> d
     answers = sorted((answer for part in parts for answer in part), key=lambda a: a[0])
     given: dict[int, Any] = {id(answer): answer[2].advantages for answer in answers}
     other = how.signal != was.signal or how.pays_in_reward != was.pays_in_reward
+    other = other or how.teacher_weight != was.teacher_weight
     if other and how.signal != "process":
         fresh: Any = advantages(
             [[one.value for one in rollout.rewards] for _, rollout, _ in answers],
@@ -110,6 +112,7 @@ def recomputed(parts: Sequence[Sequence[Answer]], how: Recipe, was: Recipe) -> d
             old=column([row.old for *_, row in answers]),
             ref=column([row.reference for *_, row in answers]),
             values=column([row.old_values for *_, row in answers]),
+            teacher=column([row.teacher for *_, row in answers]),
         ).values.tolist()  # fmt: skip
         for answer, value in zip(answers, fresh, strict=True):
             count = len(answer[2].ids)

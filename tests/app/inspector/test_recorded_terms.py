@@ -26,6 +26,7 @@ from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder
 from tests.engine.runs import settings as run_settings
 from tests.engine.runs import write_world
+from tests.engine.tiny import write_model
 
 SWITCHES: dict[str, list[Any]] = {
     "weight": ["per_sequence", "per_completion", "per_token", "per_batch_token", "constant", "sum"],
@@ -53,6 +54,7 @@ SWITCHES: dict[str, list[Any]] = {
     "importance_mode": ["token_mask", "sequence_truncate", "sequence_mask"],
     "off_policy_mask": [0.02],
     "value_clip": [0.01],
+    "teacher_weight": [0.1, 1.0],
 }
 # some answers stop at a letter, some are cut
 ROLLOUT = {"prompts": 3, "group_size": 4, "max_new_tokens": 12, "stop": list("abcdefgh")}
@@ -61,6 +63,7 @@ THE_FOUR = (
     {"entropy_top_quantile": 0.2},
     {"entropy_bonus": 0.1},
     {"importance_cap": 1.05, "importance_mode": "token_mask"},
+    {"teacher_weight": 0.2},
 )
 
 
@@ -86,6 +89,12 @@ def trained(world: Path, folder: Path, changes: dict[str, Any]) -> Path:
     functions = ["letters", "accuracy"]
     if changes["algorithm"]["recipe"] == "grpo-process":
         functions = ["steps"]
+    algorithm = changes["algorithm"]
+    if algorithm["recipe"] == "distill" or algorithm.get("teacher_weight"):
+        changes = {**changes, "teacher": {"path": str(write_model(world / "teacher", seed=9))}}
+    if changes["algorithm"]["recipe"] == "sft":
+        answers = {"columns": {"completion": "answer"}, "options": {"chat": False}}
+        changes = {**changes, "task": answers}
     config = run_settings(
         world,
         **{

@@ -146,6 +146,17 @@ def test_the_setting_to_change_is_what_the_error_says_and_not_a_name_in_its_word
     assert explain(OSError("no task.options"), "task.name")[0] == "task.name"
 
 
+def test_a_faulty_function_of_the_recipe_is_refused(
+    world: Path, ready: Readiness, tmp_path: Path
+) -> None:
+    file = tmp_path / "mine.py"
+    for code, text in (("return 1.0", "returned a Python float"), ("return rewards_PG", "")):
+        file.write_text(f"def signal(rewards_PG):\n    {code}\n")
+        problems = ready.of(settings(world, algorithm={"signal": f"{file}:signal"}))["problems"]
+        assert [setting for setting, _ in problems] == ["algorithm.signal"] * bool(text)
+        assert all(text in problem for _, problem in problems)
+
+
 def test_weights_that_do_not_match_the_functions_are_refused(world: Path) -> None:
     with pytest.raises(ConfigError, match=r"rewards\.weights has 2 values for 1 rewards"):
         settings(world, rewards={"functions": ["numeric_answer"], "weights": [1, 2]})
@@ -289,3 +300,19 @@ def test_a_model_whose_configuration_is_wrong_is_the_only_thing_blamed(
     changes = {"model": {"path": str(folder)}, "rewards": {"functions": ["length"]}}
     ((setting, said),) = ready.of(config_of(world, changes))["problems"]
     assert (setting, words in said) == ("model.path", True)
+
+
+def test_a_teacher_is_tried_before_a_run(world: Path, tmp_path: Path) -> None:
+    def problems(path: str) -> list[tuple[str, str]]:
+        config = settings(world, algorithm={"recipe": "distill"}, teacher={"path": path})
+        with closing(Readiness()) as readiness:
+            found: list[tuple[str, str]] = readiness.of(config)["problems"]
+            return found
+
+    assert problems(str(write_model(tmp_path / "teacher"))) == []
+    ((setting, text),) = problems("")
+    assert setting == "teacher.path"
+    assert "a teacher needs both" in text
+    ((setting, text),) = problems(str(write_model(tmp_path / "small", vocab_size=250)))
+    assert setting == "teacher.path"
+    assert "it has 250 logits and the policy 261" in text

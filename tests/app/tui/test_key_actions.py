@@ -1,50 +1,38 @@
 """Keys: one action each per screen, all explained; letters typed in a field trigger nothing."""
 
-import importlib
-import inspect
-import pkgutil
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from textual.binding import Binding
 from textual.widget import Widget
 from textual.widgets import Input
 
-from docs import keys_page
-from grpo_tui import app
 from grpo_tui.app.tui.app import SCREENS, Workbench, load
+from grpo_tui.app.tui.key_actions import bindings_of_classes, described_keys
 from grpo_tui.app.tui.widgets.find_bar import FindBar
 from grpo_tui.app.tui.widgets.panel import Panel
 from tests.app.tui.screens.test_watch import SHORT, settle, workbench
 
 
-def own_bindings() -> list[tuple[type, Binding]]:
-    """Every binding that a class of the app declares, in full."""
-    found = []
-    for info in pkgutil.walk_packages(app.__path__, "grpo_tui.app."):
-        if info.name.startswith("grpo_tui.app.cli.verbs"):
-            continue
-        module = importlib.import_module(info.name)
-        for _, cls in inspect.getmembers(module, inspect.isclass):
-            if cls.__module__ == info.name and "BINDINGS" in vars(cls):
-                own = vars(cls)["BINDINGS"]
-                found += [(cls, b) for b in own if isinstance(b, Binding)]
-                assert all(isinstance(b, Binding) for b in own), cls
-    return found
-
-
 def test_every_binding_has_an_id_a_description_and_a_tooltip() -> None:
-    for cls, binding in own_bindings():
-        assert binding.id, (cls, binding)
-        assert binding.description, (cls, binding)
-        assert binding.tooltip, (cls, binding)
+    for name, bindings in bindings_of_classes().items():
+        for binding in bindings:
+            assert binding.id, (name, binding)
+            assert binding.description, (name, binding)
+            assert binding.tooltip, (name, binding)
 
 
 def test_ids_are_not_used_twice() -> None:
-    counts = Counter((binding.id, binding.action) for _, binding in own_bindings())
+    bindings = [binding for group in bindings_of_classes().values() for binding in group]
+    counts = Counter({(binding.id, binding.action) for binding in bindings})
     ids = Counter(key for key, _ in counts)
     assert [key for key, count in ids.items() if count > 1] == []
+
+
+def test_every_binding_is_listed_once_with_its_name() -> None:
+    listed = [text for _, rows in described_keys() for _, text in rows]
+    declared = [b for bindings in bindings_of_classes().values() for b in bindings]
+    assert Counter(listed) == Counter(f"{b.tooltip} ({b.id})" for b in declared)
 
 
 @pytest.mark.parametrize("mode", list(SCREENS))
@@ -118,12 +106,3 @@ async def test_a_user_keymap_moves_a_key(tmp_path: Path) -> None:
         assert not app_.screen.frozen  # type: ignore[attr-defined]
         await pilot.press("F")
         assert app_.screen.frozen  # type: ignore[attr-defined]
-
-
-def test_the_page_of_keys_says_what_the_bindings_say() -> None:
-    assert keys_page.PAGE.read_text(encoding="utf-8") == keys_page.page(), (
-        "run `python docs/keys_page.py`"
-    )
-    text = keys_page.page()
-    for cls, binding in own_bindings():
-        assert f"{binding.tooltip} | `{binding.id}` |" in text, (cls, binding)

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 from textual.binding import Binding
 
-from docs.keys_page import classes
 from grpo_tui.app.tui.app import Workbench
-from grpo_tui.app.tui.key_actions import key_actions
+from grpo_tui.app.tui.key_actions import bindings_of_classes, key_actions
 from grpo_tui.app.tui.keys import EARLIER_IDS, NAVIGATION, is_bound, unbound
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
 from grpo_tui.app.tui.widgets.panel import Line, Panel
@@ -100,7 +99,7 @@ def words(key: str) -> tuple[str, ...]:
 
 def bound() -> Iterator[tuple[str, str, Binding]]:
     """Each class of the app with each of its keys."""
-    for name, bindings in classes().items():
+    for name, bindings in bindings_of_classes().items():
         for binding in bindings:
             for key in binding.key.split(","):
                 if is_bound(key):
@@ -125,7 +124,7 @@ def test_no_two_keys_are_described_by_the_same_word() -> None:
 
 
 def test_ids_of_earlier_keymaps_lead_to_bindings() -> None:
-    ids = {binding.id for bindings in classes().values() for binding in bindings}
+    ids = {binding.id for bindings in bindings_of_classes().values() for binding in bindings}
     ids |= {binding.id for binding in NAVIGATION}
     assert set(EARLIER_IDS.values()) <= ids
     assert not set(EARLIER_IDS) & ids - set(EARLIER_IDS.values())

@@ -1,5 +1,6 @@
 """Runs from Python without a store: trained, iterated, stopped, resumed, judged."""
 
+import dataclasses
 import gc
 import os
 import re
@@ -14,6 +15,7 @@ import pytest
 import grpo_engine as grpo
 from grpo_engine import events as ev
 from grpo_engine.api.run import Run, event_type
+from grpo_engine.config import recipes
 from grpo_engine.config.parse import merge
 from grpo_engine.errors import CheckpointError, ConfigError, EngineError, RewardError
 from tests.e2e.training import facts_by_step
@@ -259,3 +261,14 @@ def test_another_thread_is_refused(world: Path) -> None:
     thread.start()
     thread.join()
     assert "this is 'cell': MLX belongs to one thread" in str(caught[0])
+
+
+def test_a_recipe_of_a_package_brings_its_functions(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    how = grpo.recipe("dr-grpo", signal=lambda rewards_PG: rewards_PG - rewards_PG.mean())
+    packaged = dataclasses.replace(how, name="gentle")
+    monkeypatch.setitem(recipes.RECIPES, "gentle", packaged)
+    run = train(world, algorithm={"recipe": "gentle"}, steps=1)
+    assert run.config.algorithm.signal is None
+    assert run.status == "completed"

@@ -43,6 +43,8 @@ SHIPPED: list[str] = [
     "rloo",
     "how-much",
     "ppo",
+    "distill",
+    "sft",
 ]
 
 # recipe: signal, ratio, trust, anchor, weight, passes
@@ -65,6 +67,8 @@ ANSWERS = {
     "rloo": ("leave_one_out", "sequence_sum", "clip", "k1", "per_sequence", 1),
     "how-much": ("group_sign", "token", "target", "none", "sum", 8),
     "ppo": ("gae", "token", "clip", "k1", "per_token", 4),
+    "distill": ("none", "token", "clip", "none", "per_token", 4),
+    "sft": ("demonstration", "none", "none", "none", "per_token", 1),
 }
 
 OWN: dict[str, dict[str, Any]] = {
@@ -100,6 +104,7 @@ OWN: dict[str, dict[str, Any]] = {
         "value_coefficient": 0.1,
         "whiten": True,
     },
+    "distill": {"teacher_weight": 1.0, "clip_low": 0.4, "clip_high": 0.4, "minibatches": 8},
 }
 
 

@@ -21,6 +21,7 @@ from grpo_engine.events import (
     EvaluationFinished,
     Event,
     GroupScored,
+    NoteWritten,
     PhaseStarted,
     RunFinished,
     Span,
@@ -122,6 +123,29 @@ def test_a_run_with_turns_trains_evaluates_and_pins(whole: list[Event]) -> None:
     assert all(metrics["loss"] == metrics["loss"] for metrics in steps if "loss" in metrics)
 
 
+DROPS = (
+    "{% for m in messages %}{% if m.role == 'assistant' %}<assistant>"
+    "{{ '<think></think>' if loop.last }}{{ m.content.split('</think>')[-1] }}<end>"
+    "{% else %}<user>{{ m.content }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+def test_a_run_says_first_that_it_keeps_thinking_that_its_template_drops(
+    world: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "drops.jinja").write_text(DROPS)
+    config = with_turns(world)
+    task = {"chat_template": str(tmp_path / "drops.jinja"), "system_prompt": "Play."}
+    config = config.model_copy(update={"task": config.task.model_copy(update=task), "steps": 1})
+    events = events_of(config, tmp_path / "run")
+    before = [event for event in events if event.step == 0 and isinstance(event, NoteWritten)]
+    assert sum("drops the thinking of earlier turns" in note.text for note in before) == 1
+    found = [one for event in groups(events) for one in event.group.rollouts]
+    assert max(span.turn for one in found for span in one.spans) >= 1
+    assert not any("cannot be given" in span.error for one in found for span in one.spans)
+
+
 def test_an_evaluation_tells_how_many_turns_its_dialogues_had(whole: list[Event]) -> None:
     (before, *_) = [event for event in whole if isinstance(event, EvaluationFinished)]
     first = [e for e in groups(whole, "eval") if e.step == 0][: before.problems]
@@ -157,15 +181,18 @@ class Broken:
 """
 
 
-@pytest.mark.parametrize(("recipe", "every"), [*((name, 2) for name in RECIPES), ("grpo", 1)])
+@pytest.mark.parametrize(
+    ("recipe", "every"), [*((name, 2) for name in RECIPES if name != "sft"), ("grpo", 1)]
+)
 def test_groups_without_a_token_have_no_part_in_the_update(
     world: Path, tmp_path: Path, recipe: str, every: int
 ) -> None:
     """`reset` fails for every second problem, or for all; each group has its own micro-batch."""
     (tmp_path / "broken.py").write_text(BROKEN.format(every=every))
     steps = recipe == "grpo-process"
+    teacher = {"path": str(write_model(tmp_path / "teacher"))} if recipe == "distill" else {}
     config = settings(
-        world, steps=3, algorithm={"recipe": recipe},
+        world, steps=3, algorithm={"recipe": recipe}, teacher=teacher,
         task={"environment": f"{tmp_path}/broken.py:Broken"},
         rewards={"functions": [f"{world}/rewards.py:{'steps' if steps else 'letters'}"]},
         evaluation={"problems": 2, "pinned": 2, "pinned_every": 2},

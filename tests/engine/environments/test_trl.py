@@ -227,7 +227,7 @@ def test_loss_and_gradient_of_dialogues_with_tools_are_those_of_trl(
     assert samples.mask_BT.tolist() == stored["tool_mask"].tolist()
     inputs = LossInputs(
         experience=experience, recipe=how, targets=None,
-        rollout=RolloutConfig(max_new_tokens=11), is_first=False,
+        rollout=RolloutConfig(max_new_tokens=11), is_first=False, step=1,
     )  # fmt: skip
     batch = make_batch(samples.rollouts, range(len(samples.rollouts)))
     outputs, gradients = gradient(policy, inputs, totals_of(samples.mask_BT), batch)

@@ -16,7 +16,7 @@ from grpo_engine.tasks.arithmetic import SYMBOLS, Problem, mixed, problems, ques
 from tools import make_starter
 from tools import starter_demonstrations as demonstrations
 
-SHEET = Path(__file__).parents[3] / "docs" / "starter.md"
+SHEET = Path(__file__).parents[3] / "grpo_engine/models/starter/README.md"
 
 
 @pytest.fixture(scope="module")

@@ -31,6 +31,31 @@ REWRITES = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 NO_TOOLS = REWRITES.replace("<think></think>", "")
+# Of the kind of Qwen3's: thoughts stay after the last question only, and an answer without one gets
+# an empty one there; results of tools are no questions.
+DROPS = """\
+{%- set last = namespace(question=0) %}
+{%- for m in messages if m.role == 'user' %}{% set last.question = messages.index(m) %}{% endfor %}
+{%- if tools %}<|im_start|>system
+You have {{ tools | tojson }}<|im_end|>
+{% endif %}
+{%- for m in messages %}
+{%- if m.role == 'assistant' %}
+{%- set parts = m.content.split('</think>') %}
+{%- set thought = parts[0].replace('<think>', '').strip() if parts | length > 1 else '' %}
+{%- set open = loop.index0 > last.question and (loop.last or thought) %}
+{{- '<|im_start|>assistant\\n' }}
+{{- '<think>\\n' + thought + '\\n</think>\\n\\n' if open }}{{ parts[-1].strip() }}<|im_end|>
+{% elif m.role == 'tool' %}<|im_start|>user
+<tool_response>{{ m.content }}</tool_response><|im_end|>
+{% else %}<|im_start|>{{ m.role }}
+{{ m.content }}<|im_end|>
+{% endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+# its form for training: the condition that drops thoughts is gone
+KEEPS = DROPS.replace("loop.index0 > last.question and (loop.last or thought)", "true")
 NO_END = NO_TOOLS.replace("<|im_end|>", "")
 USER = [{"role": "user", "content": "higher"}]
 
@@ -95,10 +120,68 @@ def test_bare_text_has_the_reply_on_its_own_line(tokenizer: Any) -> None:
     assert made.end_token is None
 
 
-def test_a_template_that_rewrites_answers_is_refused_with_a_remedy(tokenizer: Any) -> None:
-    with pytest.raises(DataError, match=r"template of some model rewrites .* `chatml`"):
-        replies(renderer(tokenizer, REWRITES))
-    replies(renderer(tokenizer, CHATML))
+@pytest.mark.parametrize(
+    ("template", "turn", "tools"),
+    [
+        # lists tools before the last question, so the first prompt changes when another follows
+        ("{% for m in messages %}{% if loop.last and tools %}{{ tools | tojson }}{% endif %}"
+         "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>{% endfor %}", 1, [TOOL]),
+        (REWRITES.replace("{{ m.content }}", "{{ m.content if loop.last else m.content|upper }}"),
+         1, ()),
+        (NO_TOOLS.replace(
+            "<|im_end|>",
+            "{{ '<end>' if m.role == 'assistant' and not loop.last else '<|im_end|>' }}",
+        ), 1, ()),
+        # the replies after the second turn would be numbered like those after the first
+        (NO_TOOLS.replace("{{ m.role }}", "{{ m.role }} {{ loop.index // 2 }}"), 2, ()),
+    ],
+    ids=["prompt", "answer", "end token", "numbered"],
+)  # fmt: skip
+def test_a_template_that_rewrites_dialogues_is_refused_with_the_turn_and_a_remedy(
+    tokenizer: Any, template: str, turn: int, tools: Any
+) -> None:
+    expected = rf"template of some model rewrites turn {turn} .* the role user .* `chatml`"
+    with pytest.raises(DataError, match=expected):
+        replies(renderer(tokenizer, template, tools=tools))
+    replies(renderer(tokenizer, CHATML, tools=tools))
+
+
+@pytest.mark.parametrize(
+    ("roles", "tools"),
+    [
+        (("user", "user"), ()), (("user", "user"), (TOOL,)), (("tool", "tool"), (TOOL,)),
+        (("tool", "user"), (TOOL,)),
+    ],
+)  # fmt: skip
+def test_a_template_that_drops_thinking_trains_what_was_sampled(
+    tokenizer: Any, roles: tuple[str, ...], tools: Any
+) -> None:
+    """The tokens of three turns are those of the template's training form."""
+    render = renderer(tokenizer, DROPS, tools=tools)
+    made = replies(render)
+    question = {"role": "user", "content": "How much?"}
+    answers = [f"<think>\nperhaps {n}\n</think>\n\nIt is {n}." for n in range(3)]
+    said = [{"role": role, "name": "add", "content": f"no, {role}"} for role in roles]
+    ids = list(render(Example(key="e", prompt=(question,))).ids)
+    for answer, reply in zip(answers, [*said, None], strict=True):
+        ids += tokenizer.encode(f"{answer}<|im_end|>", add_special_tokens=False)
+        ids += made([reply]) if reply else ()
+    turns = [{"role": "assistant", "content": answer} for answer in answers]
+    dialogue = [question, turns[0], said[0], turns[1], said[1], turns[2]]
+    rendered = {
+        template: tokenizer.encode(
+            tokenizer.apply_chat_template(
+                dialogue, tokenize=False, chat_template=template, tools=list(tools) or None
+            ),
+            add_special_tokens=False,
+        )
+        for template in (DROPS, KEEPS)
+    }
+    assert ids == rendered[KEEPS][:-1]  # the template ends with a newline
+    if "user" in roles:
+        assert ids != rendered[DROPS][:-1]
+    assert "some model drops the thinking of earlier turns" in made.note
+    assert not replies(renderer(tokenizer, KEEPS, tools=tools)).note
 
 
 @given(st.lists(st.sampled_from([*MARKS, "<end>", "<|im_", "\ue000", "0\ue001", "x ", "\n"])))

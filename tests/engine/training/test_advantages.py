@@ -44,5 +44,5 @@ def test_rows_are_trained_if_they_can_have_a_gradient(
 ) -> None:
     chosen = recipe("grpo", beta=beta)
     samples = gather([group(0, lengths[0], [1, 1]), group(1, lengths[1], [0, 1])], chosen)
-    advantages = step_advantages(samples, OldScores(), chosen)
+    advantages = step_advantages(samples, OldScores(), chosen, 1)
     assert rows_to_train(samples, advantages, chosen, 0.0) == rows

@@ -234,8 +234,8 @@ def test_a_curriculum_follows_the_runs_own_answers(world: Path, tmp_path: Path) 
         rates[group.example_key] = int(sum(right)), len(right)
     kept = checkpoint.load(tmp_path, 20).state["progress"]["rates"]
     assert {key: tuple(counts) for key, counts in kept.items()} == rates
-    # 40 draws of 6 problems: without a curriculum none is drawn oftener than 7 times
-    assert max(Counter(group.example_key for group in groups(events)).values()) > 7
+    # each of 40 draws is passed over with a probability of 1/6 or more: none is with .07 %
+    assert sum(step.get("prompts/passed_over", 0) for step in metrics(events)) > 0
 
 
 def test_harder_problems_are_drawn_oftener() -> None:

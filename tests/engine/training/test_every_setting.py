@@ -56,6 +56,11 @@ TWICE, THRICE = recipe("grpo", passes=2), recipe("grpo", passes=3)
 PULLED = recipe("grpo", passes=2, beta=0.5)
 REFRESHED = recipe("grpo", passes=2, beta=0.5, ref_refresh_every=1)
 PPO = recipe("ppo", passes=2)
+TAUGHT = {**recipe("distill"), "teacher": {"path": "{world}/other"}}
+DEMONSTRATED = {
+    **recipe("sft"),
+    "task": {"columns": {"completion": "answer"}, "options": {"chat": False}},
+}
 PLAIN = {"task": {"chat_template": "plain", "system_prompt": "be brief"}}
 STOPPED = {"rollout": {"stop": ["e", "a", "o"]}}
 # which problems are drawn depends on the path of their file: enough that some differ
@@ -87,6 +92,7 @@ SHOWN: dict[str, tuple[Any, Tree]] = {
     "task.held_out_size": (9, {}),
     "task.columns.prompt": ("question", {}),
     "task.columns.answer": ("other", {"rewards": {"functions": ["contains"]}}),
+    "task.columns.completion": ("other", DEMONSTRATED),
     "task.splits.train": ("more", MORE),
     "task.splits.held_out": ("more", MORE),
     "task.max_prompt_tokens": (3, {}),
@@ -111,6 +117,8 @@ SHOWN: dict[str, tuple[Any, Tree]] = {
     "rollout.stop": (["e", "a", "o"], {}),
     "algorithm.recipe": ("rloo", {}),
     "algorithm.signal": ("group_mean", {}),
+    "algorithm.teacher_weight": (0.5, TAUGHT | recipe("grpo", teacher_weight=1.0)),
+    "teacher.path": ("{world}/model", TAUGHT),
     "algorithm.combine": ("normalize_then_sum", {}),
     "algorithm.ratio": ("sequence_mean", TWICE),
     "algorithm.trust": ("none", THRICE),
@@ -193,6 +201,8 @@ NAMED = {
     "model.quantized": "tests/engine/policy/test_policy.py::"
     "test_a_quantised_base_is_dequantised_where_that_is_faster",
     "model.compute": "tests/engine/policy/test_passes.py::test_settings_turn_them_off",
+    "model.kv_bits": "tests/engine/rollouts/test_quantized_cache.py::"
+    "test_a_run_shows_the_gap_and_corrects_for_it_by_itself",
     "model.grad_checkpoint": "tests/engine/setup/test_memory_plan.py::"
     "test_a_checkpoint_without_a_plan_has_layers_as_set_and_64_positions",
     "model.trust_remote_code": "tests/engine/training/test_every_setting.py::"

@@ -26,15 +26,18 @@ from grpo_engine.events import (
 from grpo_engine.rollouts.noise import NOISE
 from grpo_engine.run import checkpoint
 from grpo_engine.run.persist import OTHER_NOISE, OTHER_REFILLS
+from tests.engine.maths.custom_choices import written
 from tests.engine.policy.helpers import COMPUTES
 from tests.engine.runs import events_of, settings, write_world
 
 CASES: dict[str, dict[str, Any]] = {
     "grpo": {"recipe": "grpo", "passes": 2, "minibatches": 2},
+    "functions": {"recipe": "grpo", "passes": 2, **written("grpo")},
     "dapo": {"recipe": "dapo", "refill_rounds": 2},
     "grpo-iterative": {"recipe": "grpo-iterative", "ref_refresh_every": 2},
     "grpo-sequence": {"recipe": "grpo-sequence", "sampler_sync_every": 4},
     "ppo": {"recipe": "ppo", "passes": 2},
+    "sft": {"recipe": "sft"},
     "entropy": {"recipe": "grpo", "entropy_bonus": 0.01, "entropy_target": 3.0},
     "bfloat16 lora": {"recipe": "grpo", "passes": 2},
     "bfloat16 full": {"recipe": "grpo-iterative", "ref_refresh_every": 2},
@@ -53,6 +56,8 @@ def config_of(world: Path, name: str, compute: str = "auto") -> RunConfig:
         "steps": 5, "algorithm": CASES[name], "checkpoint": {"every": 3},
         "rollout": {"prompts": 2, "group_size": 4, "max_new_tokens": 8},
     }  # fmt: skip
+    if name == "sft":
+        changes["task"] = {"columns": {"completion": "answer"}, "options": {"chat": False}}
     if name == "dapo":  # few distinct scores, so that groups are refilled
         changes["rewards"] = {"functions": [f"{world}/rewards.py:accuracy"]}
     if " " in name:

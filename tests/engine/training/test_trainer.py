@@ -38,6 +38,7 @@ from grpo_engine.training.loss import step_targets
 from grpo_engine.training.samples import Experience, Samples
 from tests.engine.policy.helpers import COMPUTES
 from tests.engine.runs import events_of, settings, write_world
+from tests.engine.tiny import write_model
 
 Kind = TypeVar("Kind")
 
@@ -55,8 +56,12 @@ def recipe_settings(world: Path, name: str) -> dict[str, object]:
     changes: dict[str, object] = {"steps": 2, "algorithm": {"recipe": name}}
     if name == "grpo-process":
         changes["rewards"] = {"functions": [f"{world}/rewards.py:steps"]}
+    if name == "distill":
+        changes["teacher"] = {"path": str(write_model(world / "teacher", seed=9))}
     if name == "grpo-iterative":
         changes["algorithm"] = {"recipe": name, "ref_refresh_every": 1}
+    if name == "sft":
+        changes["task"] = {"columns": {"completion": "answer"}, "options": {"chat": False}}
     return changes
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from textual import on
+from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
@@ -25,6 +25,7 @@ from grpo_tui.app.tui.dialogs.help.topics import (
 )
 from grpo_tui.app.tui.dialogs.picker import Filtered
 from grpo_tui.app.tui.key_actions import key_actions
+from grpo_tui.app.tui.keys import PAGE
 from grpo_tui.app.tui.widgets.field import Field
 
 KEYS = ("keys", "keys on every screen")
@@ -62,18 +63,12 @@ def reference(
         "metrics": metric_parts(snapshot), "alerts": alert_parts(), "settings": setting_parts(),
     }  # fmt: skip
     for name, parts in lists.items():
-        matches = [part for part in parts if needle.casefold() in haystack(part)]
+        matches = [part for part in parts if needle.casefold() in part.haystack]
         if matches:
             heading = name if needle else f"all {name}"
             pieces.append(Content.styled(f"{heading}\n", "$text-muted"))
             pieces += [content_of(part, width) for part in matches]
     return Content("\n").join(pieces) if pieces else Content.styled(NO_MATCH, "$text-muted")
-
-
-def haystack(part: Part) -> str:
-    """All words of a part, for the filter."""
-    texts = (text for paragraph in part.paragraphs for text in paragraph)
-    return " ".join((part.heading, *texts)).casefold()
 
 
 class HelpScreen(Filtered[None]):
@@ -134,6 +129,13 @@ class HelpScreen(Filtered[None]):
         if self.is_attached and not self.query_one(Input).value:
             content = reference(self._snapshot, self._width)
             self.query_one("#reference", Static).update(content)
+
+    def on_key(self, event: events.Key) -> None:
+        """Scroll what matches while the filter has the focus."""
+        lines = {"up": -1, "down": 1, "pageup": -PAGE, "pagedown": PAGE}.get(event.key)
+        if lines and self.query_one(Field).has_focus:
+            event.stop()
+            self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False)
 
     @on(Input.Submitted)
     def read_on(self) -> None:

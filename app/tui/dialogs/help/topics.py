@@ -22,6 +22,17 @@ class Part:
     heading: str
     paragraphs: tuple[tuple[str, str], ...]
 
+    @property
+    def haystack(self) -> str:
+        """All its words, for a filter."""
+        texts = (text for paragraph in self.paragraphs for text in paragraph)
+        return " ".join((self.heading, *texts)).casefold()
+
+    @property
+    def stored_as(self) -> str:
+        """The name in the store of a metric or an alert."""
+        return dict(self.paragraphs).get("stored as", "")
+
 
 PANELS: Mapping[str, Part] = {
     "curves": Part("curves", (
@@ -92,9 +103,9 @@ PANELS: Mapping[str, Part] = {
     )),
     "tokens": Part("tokens of an answer", (
         ("", "The bar under a token is what m chose: push (the gradient in its log-probability, "
-             "with clipping and KL), change of its log-probability, KL to the reference, entropy, "
-             "or whether it is clipped. A full bar is the largest of the group, so bars of two "
-             "answers can be compared. Yellow is down, blue is up."),
+             "with clipping and KL), change of its log-probability, KL to the reference, what a "
+             "teacher finds likelier, entropy, or whether it is clipped. A full bar is the largest "
+             "of the group, so bars of two answers can be compared. Yellow is down, blue is up."),
         ("← → ↑ ↓", "go to the next token and to the next answer."),
         ("f F", "go to the next and the previous clipped token of the run. The palette has highest "
                 "ratio, highest KL, lowest probability and largest share of the loss instead."),
@@ -346,7 +357,7 @@ def setting_parts() -> tuple[Part, ...]:
     return tuple(_setting_part(info) for info in settings().values())
 
 
-def metric_parts(snapshot: Snapshot) -> list[Part]:
-    """Return all metrics, those of the shown run first."""
+def metric_parts(snapshot: Snapshot = Snapshot()) -> list[Part]:  # noqa: B008 - it is frozen
+    """Return all metrics, and those that are only in the shown run."""
     custom = [name for name in snapshot.series if name not in METRICS]
     return [metric_part(name, snapshot) for name in (*METRICS, *custom)]

@@ -166,7 +166,8 @@ class SettingsPanel(TablePanel):
 
     def height_needed(self) -> int:
         """The rows for the settings; few for a single run's, which differ from nothing."""
-        return min(len(self.view.settings()), 99 if len(self.view.runs) > 1 else 5)
+        rows = len(self.view.settings()) + len(self.view.sources)
+        return min(rows, 99 if len(self.view.runs) > 1 else 5)
 
     def copy_text(self) -> str:
         """Return the changed settings."""

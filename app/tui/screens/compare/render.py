@@ -354,6 +354,9 @@ def settings_lines(view: View, width: int, height: int, palette: Palette) -> lis
             row.append((pad(cells[index], size - 1, ">") + " ",
                         style(palette.headline if changed else colour, bold=changed)))  # fmt: skip
         rows.append(row)
+    marks = {"+": palette.good, "-": palette.bad}
+    for line in view.sources:
+        rows.append([(clip(safe(line), width), style(marks.get(line[:1], palette.text)))])
     head = (pad(window_text(window, len(columns)), path_width), label)
     top = max(0, min(view.row, len(rows) - (height - 1)))
     return [[head, *column_heads(view, window, size, palette)], *rows[top : top + height - 1]]

@@ -319,7 +319,7 @@ class CompareScreen(ChartScreen):
         if message.columns:
             self.action_run(message.columns)
             return
-        tables = {"settings": len(view.settings()), "answers": MAX_ROW}
+        tables = {"settings": len(view.settings()) + len(view.sources), "answers": MAX_ROW}
         page = "settings" if message.panel.id == "settings" else view.page
         last = tables.get(page, len(view.rows)) - 1
         self.view = replace(view, row=max(0, min(last, view.row + message.rows)))

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from grpo_engine.config.custom import FORMS
 from grpo_engine.config.declaration import Setting, as_text
 from grpo_engine.config.mismatch import CORRECTION_TEXT, can_agree
 from grpo_engine.config.recipes import SETTINGS, Recipe, available
@@ -66,6 +67,11 @@ VALUE_MEANINGS: Final[Mapping[str, Mapping[str, str]]] = {
         "auto": "dequantised on CPU, where that is faster",
         "keep": "stays quantised: least memory",
         "dequantize": "becomes full weights when it is loaded",
+    },
+    "model.kv_bits": {
+        "off": "the model's format, which the trainer reads too",
+        "8": "a third to a half of the memory, sampler and trainer differ a little",
+        "4": "a fifth to a third of it, and they differ much",
     },
     "model.grad_checkpoint": {
         "auto": "recomputed where memory is short and that is faster than fewer answers",
@@ -275,10 +281,10 @@ def value_text(view: View, field: FormField) -> tuple[str, str]:
         return form.origin.name, "cloned run" if form.origin.run else ""
     if path == "name" and not field.changed:
         return view.name, "suggested"
+    if is_unread(view, field):
+        return text, "not read"
     if text:
         return text, "" if path in form.axes else recipe_value(view, path)
-    if is_unread(view, field):
-        return "", "not read"
     if section == "algorithm" and form.recipe is not None:
         value = getattr(form.recipe, name, None)
         return as_text(value) or "off", f"as {form.recipe.name}"
@@ -310,11 +316,11 @@ def no_value(path: str) -> str:
 def is_unread(view: View, field: FormField) -> bool:
     """Whether the recipe does not read this setting."""
     section, _, leaf = field.path.partition(".")
+    if section != "algorithm":
+        return view.form.recipe is not None and not field.info.is_read(view.form.recipe)
     read = view.form.settings_read
     # beta switches the anchor on
-    return (
-        bool(read) and section == "algorithm" and leaf not in {*read, "recipe", "beta", "options"}
-    )
+    return bool(read) and leaf not in {*read, "recipe", "beta", "options"}
 
 
 def allowed(info: Setting) -> str:
@@ -385,11 +391,12 @@ def _recipe_entries(view: View, path: str) -> list[tuple[str, str]]:
         return [("", card.summary), ("good", card.good), ("bad", card.bad)]
     entries = []
     if leaf == "importance_cap" and form.config is not None:
-        dtype: str = form.config.model.dtype
-        dtype = auto_format(on_gpu=uses_gpu()) if dtype == "auto" else dtype
-        if form.config.algorithm.importance_cap is None and not can_agree(dtype):
-            text = f"on where the weights are in 16 bits ({dtype}): {CORRECTION_TEXT}"
-            entries.append(("here", text))
+        model = form.config.model
+        dtype = auto_format(on_gpu=uses_gpu()) if model.dtype == "auto" else model.dtype
+        cause = "" if can_agree(dtype) else f"weights are in 16 bits ({dtype})"
+        cause = "the cache is quantised" if model.cache_bits else cause
+        if form.config.algorithm.importance_cap is None and cause:
+            entries.append(("here", f"on where {cause}: {CORRECTION_TEXT}"))
     condition = SETTINGS[leaf].condition.text if leaf in SETTINGS else ""
     if section == "algorithm" and leaf != "beta" and condition:
         read = ", as here" if leaf in form.settings_read else ""
@@ -424,7 +431,7 @@ def cost_lines(view: View, width: int, palette: Palette) -> list[Line]:
         time = f"{seconds(price.seconds_per_step)} a step, {seconds(price.seconds)} in all, "
         time += source
     rows, count = price.rollouts_per_step, price.tokens_per_step
-    per = f"{config.rollout.prompts} prompts × {config.rollout.group_size}"
+    per = f"{config.rollout.prompts} prompts × {config.training.group_size}"
     lines = entry_lines([
         ("answers", f"{per} = {rows:,} a step, {tokens(rows * config.steps)} in all"),
         ("tokens", f"{about} {tokens(count)} a step, {tokens(count * config.steps)} in all"),
@@ -432,7 +439,7 @@ def cost_lines(view: View, width: int, palette: Palette) -> list[Line]:
     lines += memory_lines(view, width, palette)
     lines += entry_lines([
         ("time", time), ("disk", f"{size(price.gigabytes * GIGA)} of token numbers"),
-        *side_costs(config, count, view.examples.get("held_out")),
+        *side_costs(config, count, view.examples.get("held_out"), view.memory),
     ], width, palette)  # fmt: skip
     if form.count > 1:
         entries = [(p.rpartition(".")[2], ", ".join(values)) for p, values in form.axes.items()]
@@ -451,13 +458,17 @@ def sweep_cost(view: View) -> str:
 
 
 def side_costs(
-    config: RunConfig, per_step: int, held_out: int | None = None
+    config: RunConfig,
+    per_step: int,
+    held_out: int | None = None,
+    memory: Mapping[str, Any] | None = None,
 ) -> list[tuple[str, str]]:
     """Sampling and scoring that happen besides training.
 
-    `held_out` is how many problems the task holds out; None if that is not known yet.
+    `held_out` is how many problems the task holds out; None if that is not known yet. `memory` is
+    what is known of the models.
     """
-    rollout, check, entries = config.rollout, config.evaluation, []
+    rollout, check, entries = config.training, config.evaluation, []
     rows = rollout.prompts * rollout.group_size
 
     def answers(count: int, when: str, times: int) -> str:
@@ -480,6 +491,10 @@ def side_costs(
     if config.record.kl and config.algorithm.resolved().anchor == "none":
         text = f"{rows} answers scored by the reference as well: +100% of a forward"
         entries.append(("KL", text))
+    if config.teacher.path:
+        share = (memory or {}).get("teacher_share")
+        text = f"{rows} answers scored by it" + (f": +{share:.0%} of a forward" if share else "")
+        entries.append(("teacher", text))
     if config.record.tokens not in ("none", "nothing"):
         text = f"1 of {rollout.prompts} groups (+{1 / rollout.prompts:.0%} time)"
         entries.append(("extra check", text))
@@ -504,6 +519,8 @@ def memory_lines(view: View, width: int, palette: Palette) -> list[Line]:
         (f" {size(memory['peak'])} of {size(memory['limit'])}", palette.text),
     ]
     per, unit = byte_unit(memory["peak"])
+    if memory.get("teacher"):
+        line = [*line, (f", teacher {size(memory['teacher'])}", palette.label)]
     names = ("weights", "optimizer", "sampling", "update")
     weights, optimizer, sampling, update = (f"{n} {short(memory[n] / per)}" for n in names)
     text = f"{weights}, {optimizer}, {sampling} or {update} {unit}, in {memory['dtype']}"
@@ -941,6 +958,7 @@ def value_picker(view: View, field: FormField) -> Picker:
                     else meaning_of(path, text, recipe)), bad=view.refuses(path, text))
         for text in choices_of(field)
     ]  # fmt: skip
+    items += [Item(FORMS, (FORMS, "type the name of a function of yours"))] * field.info.open
 
     def details(text: str, width: int, palette: Palette) -> list[Line]:
         then = view.with_form(view.form.type(path, text))
@@ -1025,7 +1043,7 @@ def launch_text(view: View, training: str) -> str:
     """Describe the run, or the sweep, and any objections to it."""
     config, form = view.config, view.form
     assert config is not None
-    rollout, recipe = config.rollout, config.algorithm.recipe
+    rollout, recipe = config.training, config.algorithm.recipe
     lines = [
         f"{config.model.path} learns {config.task.name} with {recipe}: "
         f"{config.steps:,} step{'s' * (config.steps > 1)} of "

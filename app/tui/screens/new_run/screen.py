@@ -1,5 +1,6 @@
 """The New run screen: settings as a form that is checked, tried out, estimated and launched."""
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -17,6 +18,7 @@ from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import Input, TextArea
 
+from grpo_engine.config.custom import FORMS
 from grpo_engine.config.declaration import as_text
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError
@@ -29,7 +31,7 @@ from grpo_tui.app.tui.dialogs.picker import Picked
 from grpo_tui.app.tui.keys import unbound
 from grpo_tui.app.tui.messages import LaunchRequested, NewRunRequested, SweepRequested
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
-from grpo_tui.app.tui.screens.new_run.completion import NAMES, Completer
+from grpo_tui.app.tui.screens.new_run.completion import ENDINGS, NAMES, Completer
 from grpo_tui.app.tui.screens.new_run.render import (
     PAGE,
     as_json,
@@ -298,7 +300,7 @@ class SettingsPanel(ViewPanel):
         entry = self.input
         entry.placeholder = "  ".join(filter(None, value_text(view, field)))
         with entry.prevent(Input.Changed):
-            entry.suggester = Completer(field.path) if field.path in NAMES else None
+            entry.suggester = Completer(field.path) if field.path in {*NAMES, *ENDINGS} else None
             entry.value = field.text
         self.place_field()
         entry.focus()
@@ -604,9 +606,12 @@ class NewRunScreen(WorkbenchScreen):
         elif choices:
             self._choose(field)
         else:
-            self.change(self.view.form)
-            self.view = replace(self.view, cursor=field.path, editing=True)
-            self.query_one(SettingsPanel).edit(self.view, field)
+            self._type(field)
+
+    def _type(self, field: FormField) -> None:
+        self.change(self.view.form)
+        self.view = replace(self.view, cursor=field.path, editing=True)
+        self.query_one(SettingsPanel).edit(self.view, field)
 
     @on(Input.Changed, "#value")
     def check_typed(self, event: Input.Changed) -> None:
@@ -721,7 +726,9 @@ class NewRunScreen(WorkbenchScreen):
 
     def _choose(self, field: FormField) -> None:
         def choose(picked: Picked | None) -> None:
-            if picked is not None:
+            if picked is not None and FORMS in picked.marks:
+                self._type(field)
+            elif picked is not None:
                 self._set(field.path, ",".join(picked.marks))
 
         self.app.push_screen(value_picker(self.view, field), choose)
@@ -783,7 +790,11 @@ class NewRunScreen(WorkbenchScreen):
                    config.rewards.completions)  # fmt: skip
         for method, activity, key in (
             ("examples", "downloading…" if online else "reading the task…", prompts),
-            ("memory", "estimating memory…", (*prompts, config.rollout, config.optimizer)),
+            (
+                "memory",
+                "estimating memory…",
+                (*prompts, config.rollout, config.optimizer, config.teacher),
+            ),
             ("ready", "trying the rewards…", None),
         ):
             if key is None or key != self._tried.get(method) or online:
@@ -799,6 +810,12 @@ class NewRunScreen(WorkbenchScreen):
     async def _request(
         self, method: str, config: RunConfig, online: bool = False, **more: Any
     ) -> Mapping[str, Any]:
+        from grpo_tui.app.jobs.start import with_teacher
+
+        try:
+            config = await asyncio.to_thread(with_teacher, config, self.workbench.store)
+        except ConfigError as error:
+            return {"problem": str(error)}
         return await self.trial.request(method, config, online=online, **more)
 
     def action_fetch(self) -> None:

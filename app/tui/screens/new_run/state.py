@@ -365,7 +365,7 @@ class Cost:
 
 def cost(config: RunConfig, runs: Sequence[RunSummary] = ()) -> Cost:
     """Estimate costs from the config and the latest local run of the same model."""
-    rollouts = config.rollout.prompts * config.rollout.group_size
+    rollouts = config.training.rows
     latest = next((run for run in runs if run.model == config.model.path and run.step > 0), None)
     length, seconds = float(config.rollout.max_new_tokens), None
     source = "no run of this model on this machine yet: the longest answers are assumed"

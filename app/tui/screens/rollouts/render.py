@@ -33,7 +33,14 @@ from grpo_tui.app.inspector.groups import (
 from grpo_tui.app.inspector.layout import EMPTY_SIGN, Piece, lay_out
 from grpo_tui.app.inspector.layout import Line as TokenLine
 from grpo_tui.app.inspector.losses import TokenLoss, loss_mask
-from grpo_tui.app.inspector.measures import HEAT_MODES, HEAT_NAMES, MEASURES, Values, newest
+from grpo_tui.app.inspector.measures import (
+    HEAT_MODES,
+    HEAT_NAMES,
+    MEASURES,
+    SURPRISE,
+    Values,
+    newest,
+)
 from grpo_tui.app.text.numbers import BARS, narrow, seconds, short, signed, sparkline
 from grpo_tui.app.text.prompt_text import asked as last_question
 from grpo_tui.app.text.prompt_text import question
@@ -69,8 +76,10 @@ def origin_name(origin: str) -> str:
 
 def group_lines(view: View, width: int, palette: Palette) -> list[Line]:
     """The groups: number, prompt, mean reward, sorted measure or spread, `=` without a signal."""
-    heading = ORDER_HEADINGS.get(view.order, "std")
+    heading, scored = ORDER_HEADINGS.get(view.order, "std"), 12
     lines: list[Line] = [[(" " * max(0, width - 12) + f"{'mean':>5}{heading:>5}", palette.label)]]
+    if all(group.demonstrated for group in view.groups):
+        lines, scored = [[]], 0
     for position, group in enumerate(view.groups):
         selected = position == view.group_at
         second = measure_of(group, view.order) if heading != "std" else group.reward_std
@@ -78,13 +87,16 @@ def group_lines(view: View, width: int, palette: Palette) -> list[Line]:
             (f"{group.index + 1:>2}", palette.label),
             ("▸" if selected else " ", palette.focus),
             (
-                pad(last_question(group.prompt_text), max(1, width - 15)),
+                pad(last_question(group.prompt_text), max(1, width - 3 - scored)),
                 palette.headline if selected else palette.text,
             ),
-            (pad(narrow(group.reward_mean, 4), 5, ">"), palette.text),
-            (pad(narrow(second, 4), 5, ">"), palette.label),
-            (" =" if group.no_signal or group.reward_std == 0 else "  ", palette.label),
         ]
+        if scored:
+            line += [
+                (pad(narrow(group.reward_mean, 4), 5, ">"), palette.text),
+                (pad(narrow(second, 4), 5, ">"), palette.label),
+                (" =" if group.no_signal or group.reward_std == 0 else "  ", palette.label),
+            ]
         lines.append(list_row(line, width, palette, selected=selected))
     return lines
 
@@ -127,8 +139,11 @@ def search_note(search: Search, hit: int) -> str:
     return f"{hit + 1} of {'the first ' if search.more else ''}{count}"
 
 
-def position_line(view: View, width: int, palette: Palette) -> Line:
-    """The current position: run, step, prompt as far as it fits, target, answer."""
+def position_line(view: View, width: int, palette: Palette, *, newest: int) -> Line:
+    """The current position: run, step, prompt as far as it fits, target, answer.
+
+    Where the step is not the newest, also the key that leads there.
+    """
     group, rollout = view.group, view.rollout
     if view.step is None or group is None:
         return []
@@ -144,6 +159,8 @@ def position_line(view: View, width: int, palette: Palette) -> Line:
     if rollout is not None:
         end += [("  answer ", label), (letter(rollout.index), text)]
         end.append((f" of {len(group.rollouts)}", label))
+    if newest > group.step and group.origin == "train":
+        end.append(("  4 goes to the newest step", label))
     prompt = clip(last_question(group.prompt_text), max(8, width - cells(line) - cells(end) - 3))
     return [*line, (f"“{prompt}”", text), *end]
 
@@ -158,7 +175,7 @@ def history_line(
     label = palette.label
     same = visits(history, group)
     if len(same) < 2:
-        text = " this prompt was sampled once; @ goes to pinned prompts"
+        text = " this prompt was drawn once; @ goes to pinned prompts"
         return [(clip(text + ", * pins it" * live, width), label)]
     rewards = [visit.reward_mean for visit in same]
     bars = sparkline([math.nan if reward is None else reward for reward in rewards], len(rewards))
@@ -441,7 +458,7 @@ def probability_line(answer: Answer, token: int, width: int, palette: Palette) -
     row = answer.row
     assert row is not None
     stages = [
-        ("reference" if width >= 58 else "ref", row.reference),
+        ("reference" if width >= 58 else "ref", row.reference), ("teacher", row.teacher),
         ("sampled", () if row.old else row.sampler),
         ("old", row.old), ("new", row.passes[-1] if row.passes else ()), ("after", row.after),
     ]  # fmt: skip
@@ -526,6 +543,8 @@ def notable(answer: Answer, recipe: Recipe) -> list[tuple[str, str]]:
 def heat_notes(view: View, changes: bool) -> list[str]:
     """What the bars show and which highlight this is, from the longest to the shortest text."""
     shade, number = HEAT_NAMES[view.mode], HEAT_MODES.index(view.mode) + 1
+    if view.mode == "push" and view.group is not None and view.group.demonstrated:
+        shade = SURPRISE
     none = "" if view.shades(view.answer_at) else "no "
     here = " here" if none else ""
     texts = (

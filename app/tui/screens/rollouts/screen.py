@@ -36,7 +36,7 @@ from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.dialogs.choices import Choice
 from grpo_tui.app.tui.keys import LAST, PAGE, unbound
-from grpo_tui.app.tui.messages import RolloutOpened
+from grpo_tui.app.tui.messages import HighlightRequested, RolloutOpened
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
 from grpo_tui.app.tui.screens.rollouts import render
 from grpo_tui.app.tui.screens.rollouts.state import (
@@ -89,6 +89,7 @@ class HistoryBar(ViewPanel, can_focus=False):
     DEFAULT_CSS = "HistoryBar { height: 2; }"
     framed: ClassVar[bool] = False
     live: reactive[bool] = reactive(False)
+    newest: reactive[int] = reactive(0)  # the run's last step; 0 while the screen follows it
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - two lines always
         view, palette = self.view, self.palette
@@ -96,7 +97,7 @@ class HistoryBar(ViewPanel, can_focus=False):
             return []
         history = view.loaded.history if view.loaded else ()
         return [
-            render.position_line(view, width, palette),
+            render.position_line(view, width, palette, newest=self.newest),
             render.history_line(history, view.group, width, palette, live=self.live),
         ]
 
@@ -341,6 +342,7 @@ class RolloutsScreen(WorkbenchScreen):
         self._following = True
         self._seen_step = -1
         self._loading: int | None = None  # the step that is being read
+        self._measure: Measure = "clipped"  # what f and F go through
         self.typing_pause: Callable[[], Awaitable[None]] = partial(asyncio.sleep, TYPING_S)
 
     def body(self) -> ComposeResult:
@@ -366,8 +368,7 @@ class RolloutsScreen(WorkbenchScreen):
 
     def show(self, snapshot: Snapshot) -> None:
         """Follow the run on Watch until the user picks a step; follow each newly opened run."""
-        for bar in self.query(HistoryBar):
-            bar.live = snapshot.active
+        self._update_history()
         session = self.workbench.session
         if session is None or not session.run:  # a run that is not in the store yet
             if self._watched and (session is None or isinstance(session.feed, StartingFeed)):
@@ -384,12 +385,33 @@ class RolloutsScreen(WorkbenchScreen):
             self.opening = self._read_group(self.view.group)
         self._seen_step = snapshot.step
 
+    def _update_history(self) -> None:
+        for bar in self.query(HistoryBar):
+            bar.live = self.snapshot.active
+            bar.newest = 0 if self._following else self.snapshot.step
+
+    def again(self) -> None:
+        """Go to the newest step, and follow the run."""
+        if self.view.step is not None:
+            self._following = True
+            self._load(None, None)
+
     def receive(self, message: Message) -> None:
         """Open the answer that another screen requests."""
         if isinstance(message, RolloutOpened):
             self._following = False
             origin: Origin = next((o for o in ORIGINS if o == message.origin), "train")
             self._load(message.run or None, message.step, origin, (message.group, message.answer))
+        elif isinstance(message, HighlightRequested):
+            self.opening = self._find_in_newest(self.run_on_watch, message.measure)
+
+    @work(exclusive=True, group="step")
+    async def _find_in_newest(self, run: int, measure: Measure) -> None:
+        with reporting(self):
+            step = await self.workbench.reader.ask(partial(load_step, run=run, step=None), "step")
+            self._watched = self._requested = run
+            self.view = View(mode=self.view.mode).with_step(step)
+            self.action_measure(measure)
 
     def _load(
         self, run: int | None, step: int | None, origin: Origin = "train",
@@ -417,7 +439,7 @@ class RolloutsScreen(WorkbenchScreen):
             view = self.view
             if source is not current:
                 view = view.cleared()
-                self.key_bar.renamed = {}
+                self._measure, self.key_bar.renamed = "clipped", {}
             view = view.with_step(groups)
             self.view = view.at_answer(*at) if at else view
 
@@ -429,6 +451,7 @@ class RolloutsScreen(WorkbenchScreen):
         hidden = frozenset({"heat"} if new.diff and new.earlier is not None else ())
         hidden |= NEED_ANSWERS if new.group is None else frozenset()
         self.key_bar.hidden = hidden | {"origin"} if new.step is None else hidden
+        self._update_history()
         for panel in self.query(ViewPanel):
             panel.view = new
         if new.group is not None and new.loaded is None:
@@ -553,15 +576,21 @@ class RolloutsScreen(WorkbenchScreen):
     def action_measure(self, measure: Measure) -> None:
         """Choose what f goes to, and go to the first one of the step."""
         if self.view.step is not None:
-            self._move(replace(self.view, measure=measure, highlights=None))
+            self._measure = measure
             self.key_bar.renamed = {"highlight(1)": f"next {HINTS[measure]}"}
-            self._go_to_highlight(self.view.step, 1, START)
+            self._go_to_first(self.view.step, measure)
+
+    def _go_to_first(self, step: StepGroups, measure: Measure) -> None:
+        self._move(replace(self.view, measure=measure, highlights=None))
+        self._go_to_highlight(step, 1, START)
 
     def action_highlight(self, by: int) -> None:
         """Go to the next highlight of the step, or to the first one of the next step with any."""
         view = self.view
         if view.step is not None:
-            self._following = False
+            if view.measure != self._measure:  # those of a sort
+                view = replace(view, measure=self._measure, highlights=None)
+            self._move(view)
             # a step begins with its furthest
             goes_on = view.measure == "clipped" or view.highlight
             self._go_to_highlight(view.step, by, view.cursor if goes_on else START)
@@ -591,7 +620,8 @@ class RolloutsScreen(WorkbenchScreen):
             return f"There is a {name} only in training prompts (t)."
         if detail is not None and detail.missing and not self.view.highlights:
             return f"No {name}: {detail.missing}."
-        return f"No {'later' if by > 0 else 'earlier'} {name} in this run."
+        where, back = ("later", "F goes back") if by > 0 else ("earlier", "f goes on")
+        return f"No {where} {name} in this run; {back}."
 
     async def _highlights(self, step: StepGroups) -> tuple[Highlight, ...]:
         read = partial(load_highlights, step=step, measure=self.view.measure)
@@ -607,12 +637,12 @@ class RolloutsScreen(WorkbenchScreen):
         self.app.push_screen(Choice[Order]("sort groups", question, answers), self._sort)
 
     def _sort(self, order: Order | None) -> None:
-        if order is None or self.view.step is None:
+        step, measure = self.view.step, ORDERS[order][-1] if order else None
+        if order is None or step is None:
             return
         self.view = self.view.ordered_by(order)
-        measure = ORDERS[order][-1]
         if measure is not None:
-            self.action_measure(measure)
+            self._go_to_first(step, measure)
 
     # -- what leaves the screen -------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from grpo_engine.config.removed import without_removed
 from grpo_engine.config.settings import AlgorithmConfig
 from grpo_engine.errors import EngineError
 from grpo_engine.events import CUT, REPLACED, Origin, UpdateTotals
+from grpo_tui.app.inspector.functions import evaluable
 from grpo_tui.app.inspector.groups import Change, Order, furthest, ordered, visits, word_diff
 from grpo_tui.app.inspector.layout import token_texts
 from grpo_tui.app.inspector.losses import TokenLoss, not_recorded, token_losses
@@ -123,7 +124,8 @@ class GroupDetail:
 @lru_cache(maxsize=4)
 def shades_of(detail: GroupDetail, mode: HeatMode) -> tuple[Values, ...]:
     """The shade of each token of a group's answers; no shades where no token has one."""
-    values = [values_of(mode, a.row, a.last) if a.row else () for a in detail.answers]
+    measure = "surprise" if mode == "push" and detail.group.demonstrated else mode
+    values = [values_of(measure, a.row, a.last) if a.row else () for a in detail.answers]
     return tuple(
         () if all(shade is None for shade in answer) else answer for answer in shades(mode, values)
     )
@@ -146,7 +148,7 @@ def run_info(reader: "StoreReader", run: int) -> RunInfo:
         key=run,
         id=detail.summary.id,
         name=detail.summary.name or detail.summary.id,
-        recipe=resolved,
+        recipe=evaluable(resolved, {}),
         max_length=int(rollout.get("max_new_tokens", 1)),
         think_budget=int(rollout.get("think_budget", 0)),
         unreadable=unreadable,
@@ -163,6 +165,8 @@ def load_step(
     newest = steps[-1] if steps else 0
     step = newest if step is None else min(step, newest)
     groups = reader.groups(run.key, step, origin) if steps else ()
+    # a resumed run may have had another file of its functions
+    run = replace(run, recipe=evaluable(run.recipe, reader.functions(run.key, max(1, step))))
     if origin != "train":  # an advantage that pushes nothing is not shown
         groups = tuple(
             replace(group, rollouts=tuple(replace(r, advantage=None) for r in group.rollouts))
@@ -230,7 +234,7 @@ def load_losses(
     passes = max(1, *(len(row.passes) for row in tokens.rows), 1)
     try:
         losses = tuple(
-            token_losses(tokens, run.recipe, at=at, max_length=run.max_length)
+            token_losses(tokens, run.recipe, at=at, max_length=run.max_length, step=step.step)
             for at in range(passes - 1 if last else 0, passes)
         )
     except EngineError as error:

@@ -446,9 +446,10 @@ class RunsScreen(ControlScreen):
             self.post_message(request)
 
     def _side_by_side(self) -> msg.CompareRequested:
-        """The baseline, if one is pinned, and the selected runs."""
+        """The baseline, if one is pinned, and the selected runs, the oldest first."""
         baseline = self.view.baseline_run
-        refs = [run.id for run in self.view.selection if run.key != self.view.baseline]
+        runs = sorted(self.view.selection, key=lambda run: run.created_at)
+        refs = [run.id for run in runs if run.key != self.view.baseline]
         if baseline is None:
             return msg.CompareRequested(tuple(refs))
         return msg.CompareRequested((baseline.id, *refs), baseline.id)

@@ -26,6 +26,7 @@ from grpo_tui.app.tui.screens.watch.state import (
     counted,
     group_at,
     guides_of,
+    is_demonstrated,
     last_step,
     log_entries,
     no_push_reason,
@@ -42,6 +43,10 @@ AXIS_FROM = 16  # lines with which there is an axis of steps
 TELLING = 4  # charts at the start of the list that get most of the spare lines
 HEAD_FROM, FOOT_FROM = 2, 4  # rows above which there are the header, and the signal of each step
 ALERT_LINES = 3  # of an alert, unless the panel is high
+DEMONSTRATED = (
+    "This answer is the data's own. Nothing was sampled, and no reward scores it: every token is "
+    "made likelier."
+)
 ORIGINS = {"train": "prompt", "eval": "held-out problem", "pinned": "pinned prompt"}
 
 
@@ -171,8 +176,9 @@ class Answers(SnapshotList):
             self.title, self.note = "answers", ""
             text = render.no_answers(self.snapshot)
             return hint(text, width, palette)
-        names = f"{letter(0)}–{letter(len(group.rollouts) - 1)}" if group.rollouts else ""
-        self.title = (f"answers to {ORIGINS.get(group.origin) or safe(group.origin, ' ')} "
+        names = f"{letter(0)}–{letter(len(group.rollouts) - 1)}" if group.rollouts[1:] else ""
+        names_it = "the data's answer" if is_demonstrated(group) else "answers"
+        self.title = (f"{names_it} to {ORIGINS.get(group.origin) or safe(group.origin, ' ')} "
                       f"{group.index + 1}")  # fmt: skip
         lines = render.prompt_lines(group, width, height, palette)
         if not lines and not self.snapshot.active:  # while it is, Watch's sentence has the prompt
@@ -180,7 +186,8 @@ class Answers(SnapshotList):
             self.title += f": {clip(text, max(1, width - cell_len(self.title) - 6))}"
         waiting = sum(waits_since(item) is not None for item in group.rollouts)
         answers_note = f"⚙ {waiting} wait{'s' if waiting == 1 else ''}" if waiting else names
-        self.note_first(f"step {self.snapshot.groups_step} · {answers_note}", answers_note)
+        noted = f"step {self.snapshot.groups_step}"
+        self.note_first(f"{noted} · {answers_note}" if answers_note else noted, answers_note)
         self._items = [None] * len(lines)
         return lines + self._answers(group, width, height - len(lines))
 
@@ -200,6 +207,8 @@ class Answers(SnapshotList):
                                       self.now)  # fmt: skip
             lines += render.with_edge(block, self.has_focus and index == selected, self.palette)
             self._items += [index] * rows
+        if is_demonstrated(group) and len(lines) + 4 < height:
+            lines += [[], *hint(DEMONSTRATED, width, self.palette)]
         return lines
 
     def action_open(self) -> None:
@@ -254,6 +263,8 @@ class Groups(SnapshotList):
             text = "Each prompt of a step gets a row here, each answer a cell: ▲ pushed up, ▼ down."
             return hint(text, width, palette)
         number, answers = render.number_width(groups), _answers(snapshot)
+        if all(map(is_demonstrated, groups)):
+            return self._prompts(width, height, number)
         cell = render.cell_width(width - number, answers)
         # the mean stays beside the answers, however wide the panel is
         table = min(width, number + cell * answers + 1 + render.MEAN) if cell else width
@@ -283,6 +294,21 @@ class Groups(SnapshotList):
         more = (f"step {step} · {hidden} more", f"step {step} · {hidden} ↓", f"{step} · {hidden} ↓")
         self.note_first(*(more if hidden else ()), f"step {step}", f"{step}")
         return [*lines, *([[]] * (height - 1 - len(lines))), foot] if foot else lines
+
+    def _prompts(self, width: int, height: int, number: int) -> list[Line]:
+        """The prompts whose answers are the data's own, which nothing compares."""
+        groups, palette = self.snapshot.groups, self.palette
+        selected = min(self.prompt, len(groups) - 1)
+        first = max(0, selected - height + 1)
+        self.title = "prompts"
+        self.note_first(f"step {self.snapshot.groups_step}", "")
+        indices = range(first, min(len(groups), first + height))
+        self._items = [*indices]
+        return [
+            render.prompt_row(groups[index], width, number, self.linked and index == selected,
+                              palette)
+            for index in indices
+        ]  # fmt: skip
 
     def action_move(self, rows: int, columns: int) -> None:
         """Select another prompt, or another answer to it."""

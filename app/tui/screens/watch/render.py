@@ -31,6 +31,7 @@ from grpo_tui.app.tui.looks.colours import Palette, style
 from grpo_tui.app.tui.screens.watch.state import (
     Chart,
     guides_of,
+    is_demonstrated,
     largest_push,
     last_step,
     no_push_reason,
@@ -216,7 +217,9 @@ def lane_lines(
     push_cells, reward_cells = number_cells(group)
     lead_cells = LEAD - 9 + push_cells + reward_cells
     lead: Line = [(f"{letter(rollout.index):>2} ", palette.text)]
-    if isinstance(rollout, BoardRollout):
+    if is_demonstrated(group):
+        lead, lead_cells = [(" ", None)], 1
+    elif isinstance(rollout, BoardRollout):
         lead.append((f"{rollout.tokens:>7} tok".ljust(lead_cells - 3), palette.label))
     else:
         colour = palette.of_push(rollout.advantage, largest_push(group))
@@ -390,6 +393,18 @@ def signal_line(snapshot: Snapshot, width: int, palette: Palette) -> Line:
         (" signal ", palette.label),
         (curve, style(palette.of_series("kl"))),
         (f" {number}", palette.text),
+    ]
+
+
+def prompt_row(
+    group: StepGroup, width: int, number: int, focused: bool, palette: Palette
+) -> Line:  # fmt: skip
+    """A prompt with its number."""
+    bright = style(palette.headline if focused else palette.text, bold=focused)
+    return [
+        (f"{group.index + 1:>{number - 2}}", bright),
+        ("▸ " if focused else "  ", palette.accent),
+        (clip(asked(group.prompt_text), width - number), bright),
     ]
 
 

@@ -16,6 +16,7 @@ from grpo_tui.app.feed.replay import ReplayFeed
 from grpo_tui.app.feed.snapshot import LogLine, Snapshot
 from grpo_tui.app.feed.stored import snapshot_of
 from grpo_tui.app.text.safe_text import safe
+from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.dialogs.export import Writer
 from grpo_tui.app.tui.keys import unbound
 from grpo_tui.app.tui.messages import MetricRequested, PromptFocused, RolloutOpened
@@ -57,6 +58,8 @@ class WatchScreen(ControlScreen):
                 tooltip="Show the next prompt of the step", key_display="n p"),
         Binding("p", "prompt(-1)", "previous prompt", id="watch.previous", show=False,
                 tooltip="Show the previous prompt of the step"),
+        Binding("at", "seek_to", "step", id="watch.step", show=False,
+                tooltip="Go to a step that you type"),
         Binding("less_than_sign", "seek(-1)", "previous step", id="watch.back", key_display="< >",
                 tooltip="The step before, while the run continues; in a replay, go there"),
         Binding("greater_than_sign", "seek(1)", "next step", id="watch.forth", show=False,
@@ -208,16 +211,32 @@ class WatchScreen(ControlScreen):
         replay = self.replay
         if replay is None:
             step = self.past.step if self.past else self.snapshot.groups_step
-            self._show_step((self._seeking or step) + by)
+            self._go_to((self._seeking or step) + by)
         else:
-            step = replay.sought if replay.catching_up else self.snapshot.step
-            replay.seek(min(step + by, self.snapshot.head.total_steps or step + by))
+            self._go_to((replay.sought if replay.catching_up else self.snapshot.step) + by)
+
+    def _go_to(self, step: int) -> None:
+        if self.replay is None:
+            self._show_step(step)
+        else:
+            self.replay.seek(min(step, self.snapshot.head.total_steps or step))
             self.workbench.frame_now()
+
+    def action_seek_to(self) -> None:
+        """Ask for a step, and go there."""
+
+        def go(text: str | None) -> None:
+            if text is not None and text.strip().isdecimal():
+                self._go_to(int(text))
+            elif text is not None:
+                self.notify(f"“{text}” is no step: 21 is one.", markup=False)
+
+        self.app.push_screen(Ask("step", "The step to look at; esc returns to the present."), go)
 
     def action_present(self) -> None:
         """Return to the step that the run is at."""
         if self.replay is not None:
-            self.action_seek(self.snapshot.head.total_steps)
+            self._go_to(self.snapshot.head.total_steps)
         self._return()
 
     def action_escape(self) -> None:

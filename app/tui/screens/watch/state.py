@@ -71,6 +71,11 @@ def waits_since(rollout: StepRollout) -> float | None:
     return rollout.waits_since if isinstance(rollout, BoardRollout) else None
 
 
+def is_demonstrated(group: StepGroup) -> bool:
+    """Whether the group has the data's own answer."""
+    return isinstance(group, Group) and group.demonstrated
+
+
 def no_push_reason(group: StepGroup) -> str:
     """Why no answer of a recorded group is pushed; empty if some are, or if not recorded yet."""
     return group.no_signal if isinstance(group, Group) else ""
@@ -139,6 +144,7 @@ class Chart:
 
 FIXED = (
     Chart("KL to reference", ("kl",), family=("kl",), guide="limit", short="KL"),
+    Chart("KL to teacher", ("teacher/kl",), family=("kl",)),
     Chart("held-out accuracy", ("eval/accuracy",), family=("reward",)),
     Chart("clipped", ("clip_ratio/low_mean", "clip_ratio/high_mean"), ("low", "high"),
           ("entropy", "clip"), "alert at"),
@@ -146,6 +152,7 @@ FIXED = (
     Chart("entropy", ("entropy",), family=("entropy",)),
     Chart("answer length", ("completions/mean_length",), family=("length",)),
     Chart("loss", ("loss",), family=("loss",)),
+    Chart("perplexity", ("perplexity",), family=("reward",)),
     Chart("gradient norm", ("grad_norm",), family=("gradient",)),
     Chart("learning rate", ("learning_rate",), family=("rate",)),
     Chart("step time", ("step_time",), family=("time",)),
@@ -161,7 +168,10 @@ def charts_of(snapshot: Snapshot) -> tuple[Chart, ...]:
     """The charts that a run has data for; those that never change come last."""
     charts = (reward_chart(snapshot), *FIXED)
     recorded = [chart for chart in charts if any(key in snapshot.series for key in chart.keys)]
-    return tuple(sorted(recorded, key=lambda chart: is_constant(chart, snapshot)))
+    of_data = ("loss", "perplexity") if "perplexity" in snapshot.series else ()
+    return tuple(sorted(recorded, key=lambda chart: (
+        is_constant(chart, snapshot), chart.title not in of_data
+    )))  # fmt: skip
 
 
 def reward_chart(snapshot: Snapshot) -> Chart:

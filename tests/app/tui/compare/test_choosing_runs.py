@@ -169,14 +169,14 @@ async def test_runs_that_were_marked_are_compared_however_one_goes_there(store: 
         await watch(app, pilot, "rates-2")
         await pilot.press("1", "home", *["space"] * 3)
         screen = await on_compare(app, pilot)
-        assert names(screen) == ["lone-wolf", "rates-6", "rates-5"]
+        assert names(screen) == ["rates-5", "rates-6", "lone-wolf"]  # the oldest first
         assert screen.view.baseline == screen.view.refs[0]
         # what is chosen on Compare stays until other runs are marked
         await pilot.press("x", "1")
-        assert names(await on_compare(app, pilot)) == ["rates-6", "rates-5"]
+        assert names(await on_compare(app, pilot)) == ["rates-6", "lone-wolf"]
         await pilot.press("1", "space", "3")
         await on_compare(app, pilot)
-        await until(app, lambda: names(screen) == ["lone-wolf", "rates-6", "rates-5", "rates-4"])
+        await until(app, lambda: names(screen) == ["rates-4", "rates-5", "rates-6", "lone-wolf"])
         # runs that are asked for count more than marks, and one mark alone is no comparison
         await pilot.press("1", "escape", "home", "space", "space")
         await opened(app, pilot, refs_of(store)[:2])

@@ -239,3 +239,23 @@ async def test_the_diff_names_both_values_to_the_recipe_and_to_the_preset(store:
         assert sum("0.35 ← " in row for row in rows) >= 2
         own = RECIPES["grpo"].clip_high
         assert any(f"0.35 ← {own:g}" in row for row in rows)
+
+
+async def test_a_function_takes_the_place_of_a_choice(store: Path, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("def ranks(rewards_PG): ...")
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot)
+        await go_to(pilot, screen, "algorithm.signal")
+        await pilot.press("enter")
+        await until(app, lambda: isinstance(app.screen, Picker))
+        frames.check(app)
+        await pilot.press("end", "enter")
+        await until(app, lambda: screen.view.editing)
+        await write(pilot, f"{file}:r")
+        await pilot.pause()
+        await pilot.press("right", "enter")
+        assert screen.view.form.fields["algorithm.signal"].text == f"{file}:ranks"
+        assert not screen.view.form.errors
+        frames.check(app)

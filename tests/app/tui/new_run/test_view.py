@@ -17,6 +17,7 @@ from grpo_tui.app.tui.screens.new_run.render import (
     recipe_lines,
     setting_lines,
     size,
+    value_text,
 )
 from grpo_tui.app.tui.screens.new_run.state import (
     INFO,
@@ -126,6 +127,15 @@ def test_each_recipe_can_be_taken_with_its_own_answers(start: str, name: str) ->
     assert made.recipe.name == name
 
 
+def test_how_to_sample_is_unread_where_the_data_has_the_answers() -> None:
+    view = typed(preset_view("starter"), algorithm__recipe="sft")
+    fields = view.form.fields
+    assert is_unread(view, fields["rollout.group_size"])
+    assert is_unread(view, fields["rollout.temperature"])
+    assert not is_unread(view, fields["rollout.prompts"])
+    assert value_text(view, fields["rollout.group_size"])[1] == "not read"
+
+
 def test_settings_that_the_recipe_does_not_read_are_said_to_be_unread() -> None:
     view = typed(preset_view("starter"), algorithm__anchor="none")
     fields = view.form.fields
@@ -226,18 +236,20 @@ def test_the_number_format_says_what_auto_becomes_here(
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"model__dtype": "float32"}, False),
-        ({"model__dtype": "bfloat16"}, True),
-        ({"model__dtype": "bfloat16", "algorithm__importance_cap": "0"}, False),
+        ({"model__dtype": "float32"}, ""),
+        ({"model__dtype": "bfloat16"}, "weights are in 16 bits (bfloat16)"),
+        ({"model__dtype": "float32", "model__kv_bits": "8"}, "the cache is quantised"),
+        ({"model__dtype": "bfloat16", "algorithm__importance_cap": "0"}, ""),
     ],
 )
 def test_the_correction_for_the_sampler_says_when_it_is_on_by_itself(
-    changes: dict[str, str], said: bool
+    changes: dict[str, str], said: str
 ) -> None:
     view = replace(typed(preset_view("starter"), **changes), cursor="algorithm.importance_cap")
     view = replace(view, all_settings=True)
     shown = words(help_lines(view, 200, DARK))
-    assert ("in 16 bits (bfloat16): algorithm.importance_cap 3" in shown) == said
+    assert (": algorithm.importance_cap 3" in shown) == bool(said)
+    assert not said or f"on where {said}: algorithm.importance_cap 3" in shown
 
 
 def test_sizes_are_read_in_their_unit() -> None:

@@ -16,6 +16,7 @@ from grpo_tui.app.tui.dialogs.help.topics import Part, alert_part, setting_parts
 from grpo_tui.app.tui.looks.colours import PALETTES, hex_of
 from grpo_tui.app.tui.messages import ExplainRequested
 from grpo_tui.app.tui.screens.watch.panels import Curves
+from grpo_tui.app.tui.widgets.field import Field
 from grpo_tui.experiments.values import AlertView
 from tests.app import frames
 from tests.app.rest import until
@@ -88,6 +89,17 @@ def place_of(app: Workbench, words: str) -> tuple[int, int]:
         if words in row:
             return cell_len(row[: row.index(words)]), y
     raise AssertionError(frames.text(app))
+
+
+async def test_arrows_scroll_what_the_search_finds(tmp_path: Path) -> None:
+    app = workbench(SHORT.events(), tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        walk = await helped(pilot, app)
+        await walk.press("slash", *"algorithm", "down", "down", "pagedown")
+        assert app.screen.query_one(VerticalScroll).scroll_y == 12
+        await walk.press("up")
+        assert app.screen.query_one(VerticalScroll).scroll_y == 11
+        assert app.screen.query_one(Field).value == "algorithm"
 
 
 @pytest.mark.parametrize("theme", list(PALETTES))

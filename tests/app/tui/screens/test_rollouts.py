@@ -21,7 +21,7 @@ from grpo_tui.app.text.numbers import BARS, short
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.looks.colours import PALETTES
-from grpo_tui.app.tui.messages import RolloutOpened
+from grpo_tui.app.tui.messages import RolloutOpened, RunOpened
 from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.screens.rollouts import RolloutsScreen
 from grpo_tui.app.tui.screens.rollouts.lab.screen import LabScreen
@@ -610,7 +610,7 @@ async def test_a_run_without_answers_has_no_next_clipped_token(tmp_path: Path) -
         await until(app, lambda: screen.view.step is not None)
         await pilot.press("f")
         await app.workers.wait_for_complete()
-        assert app.said[-1].text == "No later clipped token in this run."
+        assert app.said[-1].text == "No later clipped token in this run; F goes back."
 
 
 async def test_without_token_numbers_f_says_so_and_not_that_nothing_was_clipped(
@@ -715,6 +715,9 @@ async def test_sorting_goes_to_the_furthest_token_of_the_furthest_answer(store: 
         furthest = max(one.value for one in view.highlights)
         assert distances[view.token] == max(distances) == furthest > 0
         assert f"highest KL {short(furthest, 3)}, 1 of" in frames.text(app)
+        await pilot.press("f")
+        await settled(pilot, screen)
+        assert "clipped token " in frames.text(app)  # f does not follow the sort
         await pilot.press("s", "l")
         await settled(pilot, screen)
         chosen, rollout = screen.view.group, screen.view.rollout
@@ -727,6 +730,48 @@ async def test_sorting_goes_to_the_furthest_token_of_the_furthest_answer(store: 
         assert first is not None
         assert screen.view.group_at == first.index
         frames.check(app)
+
+
+async def test_the_key_of_the_screen_leads_to_the_newest_step(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        app.post_message(RunOpened("calm-otter"))
+        await until(app, lambda: "▌3 Watch▐" in frames.text(app), app.frame_now)
+        await pilot.press("4")
+        screen = app.screen
+        assert isinstance(screen, RolloutsScreen)
+        await settled(pilot, screen)
+        assert screen.view.step is not None
+        newest = screen.view.step.step
+        assert "4 goes to the newest step" not in frames.text(app)
+        await pilot.press("<", "<")
+        await settled(pilot, screen)
+        assert screen.view.step.step == newest - 2
+        assert "4 goes to the newest step" in frames.text(app)
+        await pilot.press("4")
+        await settled(pilot, screen)
+        assert screen.view.step.step == newest
+        assert "4 goes to the newest step" not in frames.text(app)
+
+
+async def test_a_search_on_watch_leads_to_the_furthest_token_of_the_newest_step(
+    store: Path,
+) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await opened(app, pilot)  # an older step
+        app.post_message(RunOpened("calm-otter"))
+        await until(app, lambda: "▌3 Watch▐" in frames.text(app), app.frame_now)
+        await pilot.press("z")  # the chosen chart alone, which is another screen
+        await until(app, lambda: "moved the reward most" in frames.text(app), app.frame_now)
+        await pilot.press("slash", *"highest kl")
+        await until(app, lambda: "Token: highest KL" in frames.text(app))
+        await pilot.press("enter")
+        await until(app, lambda: "highest KL " in frames.text(app) and ", 1 of" in frames.text(app))
+        screen = app.screen
+        assert isinstance(screen, RolloutsScreen)
+        assert screen.view.step is not None
+        assert screen.view.step.step == screen.view.step.steps[-1]
 
 
 async def test_the_first_one_is_found_from_anywhere(store: Path) -> None:

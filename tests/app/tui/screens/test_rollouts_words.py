@@ -241,7 +241,7 @@ def test_only_a_run_at_work_offers_to_pin_a_prompt(store: Path) -> None:
     with_reader.close()
     for live in (False, True):
         shown = said([history_line([one], one, 100, PALETTE, live=live)])
-        assert shown.startswith(" this prompt was sampled once; @ goes to pinned prompts")
+        assert shown.startswith(" this prompt was drawn once; @ goes to pinned prompts")
         assert ("* pins it" in shown) == live
 
 

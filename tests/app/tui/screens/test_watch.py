@@ -544,6 +544,10 @@ async def test_earlier_steps_are_looked_at_while_the_run_goes_on(tmp_path: Path)
         await back_at(1)
         await pilot.press("greater_than_sign")
         await back_at(2)
+        await pilot.press("at", "5", "enter")
+        await back_at(5)
+        await pilot.press("at", "x", "enter")
+        assert app.said[-1].text == "“x” is no step: 21 is one."
         await pilot.press("escape")
         assert lanes.snapshot.groups_step >= 7
         assert "seen from" not in frames.text(app)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from grpo_engine.config import recipes
+from grpo_engine.config.custom import Custom
 from grpo_engine.config.recipes import Recipe
 from grpo_tui.app.inspector.lab import (
     Effect,
@@ -224,6 +225,8 @@ def value_text(value: Any) -> str:
         return "off"
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, Custom):
+        return value.short
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

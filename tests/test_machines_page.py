@@ -1,4 +1,4 @@
-"""docs/devices.md names existing places in the code, and only states that it explains."""
+"""docs/machines.md names existing places in the code, and only states that it explains."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[1]
 STATES = {"tested", "emulated", "run", "never run", "–"}
 ROWS = [
     [cell.strip() for cell in line.strip("|").split("|")]
-    for line in (ROOT / "docs" / "devices.md").read_text().splitlines()
+    for line in (ROOT / "docs" / "machines.md").read_text().splitlines()
     if line.count("|") == 8 and "---" not in line
 ][1:]
 

@@ -1,0 +1,100 @@
+"""`grpo-tui explain`: what a metric, an alert, a setting, a key or a table of the store means."""
+
+import shutil
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated
+
+import typer
+
+from grpo_tui.app import exit_codes
+from grpo_tui.app.cli.output import print_json, print_text
+from grpo_tui.app.cli.params import Json
+from grpo_tui.app.text.stderr import print_stderr
+from grpo_tui.app.tui.dialogs.help.topics import Part, alert_parts, metric_parts, setting_parts
+
+WIDEST, INDENT = 100, 2
+
+
+def key_parts() -> list[Part]:
+    """The keys of the workbench, by screen; what has none is in the palette."""
+    from grpo_tui.app.tui.key_actions import described_keys
+
+    return [Part(f"keys: {name}", rows) for name, rows in described_keys()]
+
+
+def table_parts() -> list[Part]:
+    """The tables of the store."""
+    from grpo_tui.experiments.db.described import described_tables
+
+    return [Part(f"table {name}", tuple(lines)) for name, lines in described_tables()]
+
+
+def reward_parts() -> list[Part]:
+    """The built-in reward functions."""
+    from grpo_engine.rewards.builtins import BUILT_IN
+
+    return [Part(f"reward {name}", (("", item.summary), ("scores", item.scores)))
+            for name, item in BUILT_IN.items()]  # fmt: skip
+
+
+def recipe_parts() -> list[Part]:
+    """The algorithms."""
+    from grpo_tui.app.text.recipe_cards import CARDS
+
+    return [Part(f"recipe {name}", (("", card.summary), ("good at", card.good),
+                                    ("bad at", card.bad), ("paper", card.paper)))
+            for name, card in CARDS.items()]  # fmt: skip
+
+
+SECTIONS: Mapping[str, Callable[[], Sequence[Part]]] = {
+    "metrics": metric_parts, "alerts": alert_parts, "settings": setting_parts,
+    "rewards": reward_parts, "recipes": recipe_parts, "keys": key_parts, "schema": table_parts,
+}  # fmt: skip
+
+
+def explain(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(help=f"{', '.join(SECTIONS)}, a name from one of these, or any words."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Explain a metric, alert, setting, reward, recipe, key or table of the store.
+
+    Example: grpo-tui explain algorithm.beta
+    """
+    words = words or list(SECTIONS)
+    parts = [part for name in words if name in SECTIONS for part in SECTIONS[name]()]
+    if not set(words) <= set(SECTIONS):
+        parts = select((part for section in SECTIONS.values() for part in section()), words)
+    if not parts:
+        print_stderr(f"nothing is called {' '.join(words)!r}, and no explanation has these words; "
+                     "grpo-tui explain lists all")  # fmt: skip
+        raise typer.Exit(exit_codes.NOT_FOUND)
+    if as_json:
+        print_json([{"heading": part.heading, "paragraphs": part.paragraphs} for part in parts])
+    else:
+        print_text("\n\n".join(map(text_of, parts)))
+
+
+def select(parts: Iterable[Part], words: Sequence[str]) -> list[Part]:
+    """The parts of this name; where there is none, those that have all the words."""
+    name = " ".join(words).casefold()
+    parts = list(parts)
+    exact = [part for part in parts
+             if name in (part.heading.casefold(), part.heading.partition(" ")[2], part.stored_as)
+             ]  # fmt: skip
+    return exact or [part for part in parts if all(word in part.haystack for word in name.split())]
+
+
+def text_of(part: Part) -> str:
+    """A heading, and its paragraphs indented below it."""
+    width = min(WIDEST, shutil.get_terminal_size((WIDEST, 0)).columns)
+    column = max(len(word) for word, _ in part.paragraphs) + INDENT
+    lines = [part.heading]
+    for word, text in part.paragraphs:
+        first = " " * INDENT + (word.ljust(column) if word else "")
+        rest = " " * (INDENT + column * bool(word))
+        lines.append(textwrap.fill(text, width, initial_indent=first, subsequent_indent=rest))
+    return "\n".join(lines)

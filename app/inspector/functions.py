@@ -1,0 +1,104 @@
+"""Evaluates functions of users for the inspector and the lab, in a process of their own.
+
+Only a file that is on this machine is run, and only as it was when the run was recorded: what a
+store says of it is never run.
+"""
+
+import atexit
+import hashlib
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grpo_engine.config.custom import Custom
+from grpo_engine.config.recipes import Recipe
+from grpo_engine.errors import MathsError
+from grpo_engine.names import IN_PROCESS
+from grpo_engine.platform.scratch import scratch
+from grpo_engine.sandbox.client import Call, Sandbox
+
+if TYPE_CHECKING:
+    import mlx.core as mx
+
+LIMIT_S = 60.0
+Source = Mapping[str, Any]
+
+
+def evaluable(recipe: Recipe, sources: Mapping[str, Source] | None = None) -> Recipe:
+    """The recipe with functions that the process evaluates.
+
+    Those of a run have its `sources`; others are the files that they name now.
+    """
+    changes: dict[str, Any] = {}
+    for choice, function in recipe.functions.items():
+        if sources is not None or "source" not in vars(function):
+            source = _ask("describe", name=function) if sources is None else {
+                "name": function, "file": "", "sha256": "", "parameters": {},
+                **sources.get(choice, {}),
+            }  # fmt: skip
+            changes[choice] = remote = Custom(function, partial(_evaluate, source))
+            remote.source, remote.parameters = source, source["parameters"]
+    return replace(recipe, **changes)
+
+
+def _evaluate(source: Source, **values: Any) -> "mx.array":
+    """The value of a function; its slopes are computed in the process as well."""
+    import mlx.core as mx
+
+    inputs = [name for name, value in values.items() if isinstance(value, mx.array)]
+    others = {name: value for name, value in values.items() if name not in inputs}
+
+    def ask(given: Any, push: mx.array | None = None) -> list[mx.array]:
+        results = _ask(
+            "call", source=source, others=others, push=None if push is None else push.tolist(),
+            inputs={name: value.tolist() for name, value in zip(inputs, given, strict=True)},
+        )  # fmt: skip
+        return [mx.array(result) for result in results]
+
+    value = mx.custom_function(lambda *given: ask(given)[0])
+    value.vjp(lambda given, push, _: tuple(ask(given if len(inputs) > 1 else [given], push)))
+    return value(*(values[name] for name in inputs))  # type: ignore[return-value]  # untyped in mlx
+
+
+@cache
+def _sandbox() -> Sandbox:
+    stack = ExitStack()
+    atexit.register(stack.close)
+    folder = stack.enter_context(scratch("functions"))
+    return stack.enter_context(Sandbox(f"{__name__}:Functions", folder, "functions"))
+
+
+def _ask(method: str, **arguments: Any) -> Any:
+    return _sandbox().ask(Call(method, arguments, LIMIT_S)).value_or(MathsError)
+
+
+class Functions:
+    """What the process does."""
+
+    def __init__(self, _server: object) -> None: ...
+
+    def describe(self, name: str) -> Source:
+        return Custom(name).source
+
+    def call(self, source: Source, inputs: Source, others: Source, push: Any) -> list[Any]:
+        """The value, or the slopes in each input times `push`."""
+        import mlx.core as mx
+
+        name, file = source["name"], Path(source["file"])
+        if name.startswith(IN_PROCESS):
+            raise MathsError(f"{name} was given by a Python process, which alone can evaluate it")
+        if not file.is_file() or hashlib.sha256(file.read_bytes()).hexdigest() != source["sha256"]:
+            raise MathsError(f"{name} is not evaluated: {file} is no longer as the run had it")
+        function = Custom(f"{file}:{name.rpartition(':')[2]}").function
+
+        def value(*given: mx.array) -> mx.array:
+            result: mx.array = function(**dict(zip(inputs, given, strict=True)), **others)
+            return result
+
+        given = [mx.array(values) for values in inputs.values()]
+        if push is None:
+            return [value(*given).tolist()]
+        return [slope.tolist() for slope in mx.vjp(value, given, [mx.array(push)])[1]]

@@ -1,0 +1,68 @@
+"""The screens of a run of recipe sft: no pushes to compare, no rewards, and its own curves."""
+
+from pathlib import Path
+
+import pytest
+
+from grpo_engine.config.parse import build
+from grpo_engine.control import Control
+from grpo_engine.trainer import run
+from grpo_tui.app.feed.stored import StoreFeed
+from grpo_tui.app.tui.app import Workbench
+from grpo_tui.app.tui.messages import RolloutOpened
+from grpo_tui.experiments.record.recorder import Recorder
+from tests.app import frames
+from tests.app.rest import until
+from tests.patience import PATIENCE
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sft")
+    config = build({
+        "steps": 3, "algorithm": {"recipe": "sft"}, "rollout": {"prompts": 4},
+        "evaluation": {"problems": 8, "pinned": 1},
+    })  # fmt: skip
+    recorder = Recorder(folder / "runs.db")
+    handle = recorder.start_run(config, name="tutor")
+    for event in run(config, Control(), folder=folder / "run"):
+        handle.put(event)
+    recorder.close()
+    return folder / "runs.db"
+
+
+def opened(store: Path) -> Workbench:
+    feed = StoreFeed(store, "@last")
+    assert feed.caught_up.wait(PATIENCE)
+    return Workbench(store, feed=feed, mode="watch")
+
+
+@pytest.mark.parametrize("size", frames.SIZES)
+async def test_watch_shows_the_datas_answers_and_no_comparison(
+    store: Path, size: tuple[int, int]
+) -> None:
+    app = opened(store)
+    async with app.run_test(size=size):
+        app.frame_now()
+        await until(app, lambda: "the data's answer to prompt 1" in frames.text(app))
+        shown = frames.text(app)
+        frames.check(app)
+    for word in ("perplexity", "loss", "prompts", "</answer>"):
+        assert word in shown
+    # what is watched comes first
+    assert shown.index("loss") < shown.index("perplexity") < shown.index("held-out accuracy ")
+    for word in ("▲+1", "signal", "cut", "no push"):
+        assert word not in shown
+
+
+async def test_rollouts_shades_by_surprise_and_says_why_there_is_no_reward(store: Path) -> None:
+    app = opened(store)
+    async with app.run_test(size=(160, 48)):
+        app.frame_now()
+        await app.forward("rollouts", RolloutOpened(1, 3, "train", 1, 0))
+        await until(app, lambda: "surprise, −log π" in frames.text(app))
+        await until(app, lambda: "pushed up, more" in frames.text(app))
+        shown = " ".join(frames.text(app).split())
+        frames.check(app)
+    assert "group: the data's own" in shown
+    assert "better answer" not in shown

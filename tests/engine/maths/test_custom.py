@@ -1,0 +1,116 @@
+"""Functions of users as choices: equal to the built-in ones where they compute the same."""
+
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grpo_engine.config.recipes import Recipe, recipe
+from grpo_engine.errors import EngineError, RecipeError
+from grpo_engine.maths.advantage import advantages
+from grpo_engine.maths.weight import totals_of
+from tests.engine.maths.custom_choices import RECIPES, written
+from tests.engine.maths.helpers import (
+    assert_close,
+    gradient_of,
+    loss_of,
+    number,
+    numbers,
+    random_batch,
+)
+
+
+@given(seed=st.integers(0, 10_000), name=st.sampled_from([*RECIPES]))
+def test_recipes_written_as_functions_equal_the_built_in_ones(seed: int, name: str) -> None:
+    batch, how = random_batch(seed), recipe(name, **written(name))
+    assert set(how.functions) == set(RECIPES[name])
+    assert number(loss_of(batch, how).value) == pytest.approx(
+        number(loss_of(batch, name).value), rel=1e-6, abs=1e-6
+    )
+    assert_close(gradient_of(batch, how), gradient_of(batch, name), rtol=1e-6, atol=1e-6)
+    groups, rewards = [0] * 4 + [1] * 4, mx.random.uniform(shape=(8,), key=mx.random.key(seed))
+    assert_close(advantages(rewards, groups, how).values, advantages(rewards, groups, name).values)
+
+
+@given(seed=st.integers(0, 10_000), name=st.sampled_from([*RECIPES]))
+def test_the_order_of_the_arithmetic_gives_the_same_bits(seed: int, name: str) -> None:
+    batch = random_batch(seed)
+    how = recipe(name, **{c: f for c, f in written(name).items() if c != "signal"})
+    if name == "gspo":  # the gradient of a ratio is summed in another order
+        assert numbers(loss_of(batch, how).terms.objective) == numbers(
+            loss_of(batch, name).terms.objective
+        )
+        return
+    assert numbers(gradient_of(batch, how)) == numbers(gradient_of(batch, name))
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_micro_batches_sum_to_the_batch(name: str) -> None:
+    batch, how = random_batch(7), recipe(name, **written(name))
+    totals, loss = totals_of(batch["mask"]), number(loss_of(batch, how).value)
+    halves = [{key: values[part] for key, values in batch.items()}
+              for part in (slice(0, 3), slice(3, 8))]  # fmt: skip
+    summed = sum(number(loss_of(half, how, totals=totals).value) for half in halves)
+    assert summed == pytest.approx(loss, rel=1e-6, abs=1e-7)
+
+
+def test_a_worked_signal() -> None:
+    # rewards 1 0 and 3 3, twice the distance to the mean: 2·(1 - .5) = 1, -1, 0, 0
+    how = recipe("grpo", signal=lambda rewards_PG: 2 * (rewards_PG - rewards_PG.mean(1)[:, None]))
+    computed = advantages([1.0, 0.0, 3.0, 3.0], [0, 0, 1, 1], how)
+    assert numbers(computed.values) == [1.0, -1.0, 0.0, 0.0]
+    assert numbers(computed.has_signal) == [True, True, False, False]
+
+
+def test_a_function_gets_only_what_it_names() -> None:
+    def signal(rewards_PG: mx.array, level: list[int], step: int, other: float = 2.0) -> mx.array:
+        return rewards_PG * mx.array(level).reshape(rewards_PG.shape) * step * other
+
+    # r·level·step·2 = 1·1·3·2, 1·2·3·2
+    how = recipe("grpo", signal=signal)
+    values = advantages([1.0, 1.0], [0, 0], how, extra={"step": 3, "level": [1, 2], "x": 0}).values
+    assert numbers(values) == [6.0, 12.0]
+
+
+def test_a_signal_by_token_is_0_off_the_mask_and_without_a_reward() -> None:
+    mask = mx.array([[1, 1], [1, 0], [1, 1]])
+    how = recipe("grpo", signal=lambda mask_BT: mx.ones(mask_BT.shape))
+    values = advantages([1.0, 0.0, None], [0, 0, 0], how, mask=mask).values
+    assert numbers(values) == [[1, 1], [1, 0], [0, 0]]
+
+
+def test_a_kl_estimate_in_the_reward() -> None:
+    batch = random_batch(3)
+    how, built_in = (
+        recipe("rloo", anchor=anchor)
+        for anchor in (lambda ref_log_ratio_BT: ref_log_ratio_BT, "k1")
+    )
+    args: dict[str, Any] = {"mask": batch["mask"], "old": batch["old"], "ref": batch["ref"]}
+    rewards, groups = [1.0, 0, 0, 1, 1, 1, 0, 0], batch["group_ids"]
+    values = [numbers(advantages(rewards, groups, r, **args).values) for r in (how, built_in)]
+    assert values[0] == values[1]
+
+
+def test_groups_of_other_sizes_are_refused() -> None:
+    how = recipe("grpo", signal=lambda rewards_PG: rewards_PG)
+    for groups in ([0, 0, 1], [0, 1, 0, 1]):
+        with pytest.raises(EngineError, match="groups of one size, one after the other"):
+            advantages([1.0] * len(groups), groups, how)
+
+
+def test_a_recipe_with_functions_is_a_recipe_like_others(tmp_path: Path) -> None:
+    how: Recipe = recipe("dr-grpo", signal=f"{tmp_path}/no.py:f")
+    assert how == recipe("dr-grpo", signal=f"{tmp_path}/no.py:f")  # nothing is loaded yet
+    assert hash(how)
+    assert how.compares == "completions"
+    with pytest.raises(EngineError, match=r"there is no file .*no\.py"):
+        advantages([1.0, 0.0], [0, 0], how)
+    with pytest.raises(RecipeError, match=r"one of none, clip.* or file\.py:function"):
+        recipe("grpo", trust="clipp")
+    with pytest.raises(RecipeError, match="ratio"):
+        recipe("grpo", ratio="mine.py:ratio")
+    with pytest.raises(RecipeError, match="no effect with beta=0"):
+        recipe("dr-grpo", anchor="mine.py:k")

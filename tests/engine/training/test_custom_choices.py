@@ -1,0 +1,176 @@
+"""Runs whose choices are functions of the user: equal numbers, ten faults, resume."""
+
+import hashlib
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from grpo_engine.config.recipes import recipe
+from grpo_engine.config.settings import RunConfig
+from grpo_engine.events import (
+    Event,
+    FunctionsLoaded,
+    NoteWritten,
+    PassFinished,
+    RunFailed,
+    RunStarted,
+)
+from tests.engine.maths.custom_choices import RECIPES, written
+from tests.engine.policy.helpers import COMPUTES
+from tests.engine.runs import events_of, settings, write_world
+
+ALGORITHM = {"grpo": {"passes": 2}, "dr-grpo": {}, "gspo": {"minibatches": 2}, "cispo": {}}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_world(tmp_path_factory.mktemp("world"))
+
+
+def config_of(world: Path, algorithm: dict[str, Any], **changes: Any) -> RunConfig:
+    return settings(world, steps=2, algorithm=algorithm, **changes)
+
+
+def losses(events: list[Event]) -> list[tuple[float, float]]:
+    found = [(e.loss, e.grad_norm) for e in events if isinstance(e, PassFinished)]
+    assert found
+    return found
+
+
+@pytest.mark.parametrize("compute", COMPUTES)
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipes_written_as_functions_train_alike(
+    world: Path, tmp_path: Path, name: str, compute: str
+) -> None:
+    base = {"recipe": name, **ALGORITHM[name]}
+    built_in, custom, one_signal = (
+        losses(events_of(config_of(world, algorithm, model={"compute": compute}), tmp_path / key))
+        for key, algorithm in {
+            "a": base, "b": base | written(name),
+            "c": base | written(name) | {"signal": recipe(name).signal},
+        }.items()
+    )  # fmt: skip
+    assert np.array(custom) == pytest.approx(np.array(built_in), rel=2e-5, abs=1e-6)
+    if name != "gspo":  # whose gradients, and the std of whose signal, are summed in another order
+        assert one_signal == built_in
+    if name == "dr-grpo":
+        assert custom == built_in
+
+
+def test_micro_batches_of_any_size_give_equal_numbers(world: Path, tmp_path: Path) -> None:
+    algorithm = {"recipe": "gspo", **written("gspo")}
+    whole, cut = (
+        losses(events_of(
+            config_of(world, algorithm, optimizer={"micro_rows": rows}), tmp_path / str(rows)
+        ))
+        for rows in (8, 3)
+    )  # fmt: skip
+    assert np.array(cut[:4]) == pytest.approx(np.array(whole[:4]), rel=1e-4, abs=1e-6)
+
+
+def test_bfloat16_and_columns_and_everything_that_may_be_named(world: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("""
+import mlx.core as mx
+
+def signal(rewards_PG, rewards_PGF, scored_PG, lengths_PG, mask_BT, old_logprobs_BT,
+           ref_logprobs_BT, entropy_BT, sampler_logprobs_BT, step, answer, prompts=None):
+    assert prompts is None and step in (1, 2) and len(answer) == rewards_PG.size
+    assert rewards_PGF.shape == (*rewards_PG.shape, 2) and scored_PG.all()
+    assert entropy_BT.shape == sampler_logprobs_BT.shape == mask_BT.shape == ref_logprobs_BT.shape
+    return (rewards_PG - rewards_PG.mean(1)[:, None] + 0 * lengths_PG).reshape(-1, 1) * mask_BT
+
+def trust(ratio_BT, advantages_BT, entropy_BT, ref_logprobs_BT, sampler_logprobs_BT, step, answer):
+    assert len(answer) == ratio_BT.shape[0] == sampler_logprobs_BT.shape[0]
+    return ratio_BT * advantages_BT + .01 * entropy_BT + 0 * ref_logprobs_BT * step
+""")
+    mine = f"{tmp_path}/mine.py"
+    algorithm = {"recipe": "dr-grpo", "signal": f"{mine}:signal", "trust": f"{mine}:trust"}
+    for dtype in ("float32", "bfloat16"):
+        config = config_of(world, algorithm, model={"dtype": dtype})
+        assert losses(events_of(config, tmp_path / dtype))
+
+
+FAULTS = {
+    # what the function's file says, and what its user is told
+    "float": ("def signal(rewards_PG):\n    return 1.0", r"returned a Python float; it must"),
+    "shape": ("def signal(rewards_PG):\n    return rewards_PG[0]",
+              r"returned float32 of shape \(4,\); it must return an mx\.array, float32 of shape "
+              r"\(2, 4\) or \(8, 5\)"),
+    "dtype": ("def signal(rewards_PG):\n    return rewards_PG.astype(mx.int32)",
+              r"returned int32 of shape \(2, 4\)"),
+    "numpy": ("import numpy as np\ndef trust(ratio_BT):\n    return np.array(ratio_BT)",
+              r"returned a Python ndarray"),
+    "nan": ("def signal(rewards_PG):\n    return rewards_PG / (rewards_PG - rewards_PG)",
+            r"returned NaN for a small batch"),
+    "nan gradient": ("def trust(ratio_BT):\n    return mx.sqrt(ratio_BT - ratio_BT)",
+                     r"returned a gradient of NaN"),
+    "argument": ("def signal(reward_PG):\n    return reward_PG",
+                 r"needs the argument 'reward_PG', which there is not; there are: rewards_PG"),
+    "raises": ("def weight(mask_BT):\n    return mask_BT / {}['x']", r"failed: KeyError: 'x'"),
+    "syntax": ("def signal(rewards_PG:\n    return 1", r"cannot be loaded: SyntaxError"),
+    "missing": ("def other(rewards_PG):\n    return 1", r"has no 'signal'; it has other"),
+    "no function": ("signal = 3", r"is no function but of type int"),
+    "no gradient": ("def trust(ratio_BT):\n    return mx.stop_gradient(ratio_BT)",
+                    r"has gradient 0 in the log-probabilities"),
+    "other rows": ("def weight(mask_BT):\n    return mask_BT / mask_BT.sum()",
+                   r"gives an answer other numbers alone than beside others.*rows and tokens"),
+    "padding": ("def trust(ratio_BT, advantages_BT):\n"
+                "    return ratio_BT * advantages_BT / ratio_BT.shape[1]",
+                r"gives an answer other numbers alone"),
+    "anchor": ("def anchor(x):\n    return x", r"needs the argument 'x'.*ref_log_ratio_BT"),
+    "column": ("def trust(ratio_BT, level):\n    return ratio_BT",
+               r"needs the argument 'level'.*there are: step, answer"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_faulty_function_is_refused_before_step_1_in_one_sentence(
+    world: Path, tmp_path: Path, fault: str
+) -> None:
+    code, message = FAULTS[fault]
+    (tmp_path / "mine.py").write_text(f"import mlx.core as mx\n\n{code}\n")
+    role = next(r for r in ("trust", "weight", "anchor", "signal") if r in code or r == "signal")
+    name = f"{tmp_path}/mine.py:{role}"
+    events = events_of(config_of(world, {"recipe": "grpo", role: name}), tmp_path / "run")
+    assert not any(isinstance(event, RunStarted) for event in events)
+    (text,) = (event.message for event in events if isinstance(event, RunFailed))
+    assert re.search(f"^(function|{role}) {re.escape(name)}.*{message}", text)
+    assert "\n" not in text
+    if fault not in ("missing", "no function"):  # these name the file, and have no line
+        line = {"raises": 4, "float": 3, "numpy": 4}.get(fault, 3)
+        assert text.endswith(f"(at {tmp_path}/mine.py:{line})"), text
+
+
+def test_a_file_that_is_not_there_is_named(world: Path, tmp_path: Path) -> None:
+    config = config_of(world, {"recipe": "grpo", "signal": f"{tmp_path}/none.py:f"})
+    (failed,) = (e for e in events_of(config, tmp_path / "run") if isinstance(e, RunFailed))
+    assert f"there is no file {tmp_path}/none.py; give file.py:function" in failed.message
+
+
+def test_its_source_is_recorded_and_a_change_is_noted_on_resume(
+    world: Path, tmp_path: Path
+) -> None:
+    file, folder = tmp_path / "mine.py", tmp_path / "run"
+    file.write_text("def signal(rewards_PG):\n    return rewards_PG - rewards_PG.mean()\n")
+    config = config_of(world, {"recipe": "grpo", "signal": f"{file}:signal"})
+    first = events_of(config, folder)
+    loaded = next(event for event in first if isinstance(event, FunctionsLoaded))
+    source = loaded.sources["signal"]
+    assert (source["file"], source["line"], source["text"]) == (str(file), 1, file.read_text())
+    assert source["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
+    longer = config.model_copy(update={"steps": 3})
+    assert not [
+        e for e in events_of(longer, folder, resume=True) if "mine.py" in getattr(e, "text", "")
+    ]
+    file.write_text(file.read_text().replace("mean()", "min()"))
+    now = hashlib.sha256(file.read_bytes()).hexdigest()
+    notes = [
+        event.text
+        for event in events_of(config.model_copy(update={"steps": 4}), folder, resume=True)
+        if isinstance(event, NoteWritten)
+    ]
+    expected = f"the file of {file}:signal was {source['sha256'][:12]} and is {now[:12]}: "
+    assert any(text.startswith(expected) for text in notes)

@@ -1,0 +1,336 @@
+"""On-policy distillation: a teacher scores what the policy sampled, and that pushes each token."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from mlx import nn
+from mlx_lm import convert
+
+from grpo_engine import trainer
+from grpo_engine.config.recipes import RECIPES, recipe
+from grpo_engine.config.settings import RunConfig
+from grpo_engine.control import Control
+from grpo_engine.errors import MathsError, ModelError, RecipeError
+from grpo_engine.events import (
+    Event,
+    GroupScored,
+    NoteWritten,
+    RunFailed,
+    StepFinished,
+    TokensScored,
+)
+from grpo_engine.maths.advantage import advantages
+from grpo_engine.policy.embedded import EMBEDDED
+from grpo_engine.policy.load import load_policy
+from grpo_engine.policy.teacher import load_teacher
+from grpo_engine.policy.trees import flatten
+from grpo_engine.run import checkpoint
+from tests.engine.runs import events_of, settings, write_world
+from tests.engine.tiny import write_model
+from tests.engine.training.test_resume import facts
+
+GROUPS = mx.array([0, 0])
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_world(tmp_path_factory.mktemp("world"))
+    write_model(folder / "teacher", seed=9, hidden_size=64, num_hidden_layers=3)
+    # the starter, a little surer of itself
+    shutil.copytree(EMBEDDED["starter"], folder / "sure")
+    file = folder / "sure" / "model.safetensors"
+    weights: dict[str, mx.array] = mx.load(str(file))  # type: ignore[assignment]
+    mx.eval(weights)
+    mx.save_safetensors(
+        str(file), {name: 1.1 * value for name, value in weights.items()}, {"format": "mlx"}
+    )
+    convert(str(folder / "sure"), str(folder / "packed"), quantize=True, q_group_size=32, q_bits=4)
+    return folder
+
+
+def distilling(world: Path, teacher: str = "teacher", **changes: Any) -> RunConfig:
+    tree = {"algorithm": {"recipe": "distill"}, "teacher": {"path": str(world / teacher)}}
+    return settings(world, **tree | changes)
+
+
+def of_steps(events: list[Event]) -> list[dict[str, float]]:
+    assert not isinstance(events[-1], RunFailed), events[-1]
+    return [dict(event.metrics) for event in events if isinstance(event, StepFinished)]
+
+
+# -- the maths --------------------------------------------------------------------------------
+
+
+def test_a_token_is_worth_what_the_teacher_finds_it_likelier() -> None:
+    # log(.5/.25) = .6931, log(.1/.4) = -1.3863; the third token of the first answer is padding
+    old = mx.log(mx.array([[0.25, 0.4, 0.5], [0.5, 0.5, 0.5]]))
+    teacher = mx.log(mx.array([[0.5, 0.1, 0.9], [0.5, 0.25, 1.0]]))
+    mask = mx.array([[1, 1, 0], [1, 1, 1]])
+    tokens: dict[str, Any] = {"mask": mask, "old": old, "teacher": teacher}
+    expected = [[0.6931, -1.3863, 0], [0, -0.6931, 0.6931]]
+    alone = advantages([[1.0], [0.0]], GROUPS, "distill", **tokens)
+    np.testing.assert_allclose(alone.values, expected, atol=1e-4)
+    # group_mean of 1 and 0 is +.5 and -.5; padding gets the answer's, as where [B] is broadcast
+    both = recipe("dr-grpo", teacher_weight=0.5)
+    added = advantages([[1.0], [0.0]], GROUPS, both, **tokens)
+    expected = [[0.5 + 0.3466, 0.5 - 0.6931, 0.5], [-0.5, -0.5 - 0.3466, -0.5 + 0.3466]]
+    np.testing.assert_allclose(added.values, expected, atol=1e-4)
+    assert alone.has_signal.tolist() == [True, True]
+
+
+CAN_ADD = [
+    name for name, made in RECIPES.items()
+    if made.trust != "target" and made.signal != "demonstration"
+]  # fmt: skip
+
+
+@given(st.sampled_from(CAN_ADD), st.floats(0.01, 3), st.integers(0, 99))
+@hypothesis_settings(deadline=None, max_examples=40)
+def test_a_teacher_adds_to_the_advantages_of_any_recipe(
+    name: str, weight: float, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    old, ref, teacher, values = (mx.array(-rng.exponential(1, (4, 5))) for _ in range(4))
+    mask = mx.array(rng.random((4, 5)) > 0.3)
+    tokens: dict[str, Any] = {"mask": mask, "old": old, "ref": ref, "values": values,
+                              "steps": [[(2, 1.0)], [(4, 0.0)], [], [(1, 0.5)]]}  # fmt: skip
+    rewards, groups = mx.array(rng.random((4, 2))), mx.array([0, 0, 1, 1])
+    with_teacher = recipe(name, teacher_weight=weight)
+    plain = advantages(rewards, groups, "dr-grpo", **tokens).values * 0
+    if name != "distill":
+        plain = advantages(rewards, groups, name, **tokens).values
+    found = advantages(rewards, groups, with_teacher, teacher=teacher, **tokens).values
+    expected = plain.reshape(4, -1) + weight * mx.where(mask, teacher - old, 0.0)
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_settings_that_a_teacher_excludes_are_refused(world: Path, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"signal=none leaves the push to a teacher"):
+        recipe("distill", teacher_weight=0.0)
+    with pytest.raises(RecipeError, match=r"trust=target reads the sign"):
+        recipe("how-much", teacher_weight=1.0)
+    with pytest.raises(RecipeError, match=r"signal=none does not read"):
+        recipe("distill", beta=0.1, anchor_place="reward")
+    with pytest.raises(MathsError, match=r"teacher_weight=1\) reads teacher: give teacher"):
+        advantages([1.0, 0.0], GROUPS, "distill", mask=mx.ones((2, 1)), old=mx.zeros((2, 1)))
+    for tree in ({"algorithm": {"recipe": "distill"}}, {"teacher": {"path": "starter"}}):
+        assert "a teacher needs both" in failure(settings(world, **tree), tmp_path)
+
+
+# -- a step against plain autodiff ------------------------------------------------------------
+
+
+def logprobs_of(model: Any, prompt: tuple[int, ...], ids: tuple[int, ...], heat: float) -> mx.array:
+    """Of each token of an answer, from the whole model's logits."""
+    logits = model(mx.array([[*prompt, *ids]])).astype(mx.float32)[0, len(prompt) - 1 : -1] / heat
+    scores = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+    return mx.take_along_axis(scores, mx.array(ids)[:, None], axis=-1)[:, 0]
+
+
+CASES = {
+    "float32": ("sure", {"dtype": "float32"}, 1e-5),
+    "bfloat16": ("sure", {"dtype": "bfloat16"}, 2e-2),
+    "quantised": ("packed", {"quantized": "keep"}, 1e-5),
+    "dequantised": ("packed", {"quantized": "dequantize"}, 1e-5),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("weight", ["per_token", "per_sequence"])
+def test_the_gradient_is_that_of_the_estimate_by_plain_autodiff(
+    world: Path, tmp_path: Path, case: str, weight: str
+) -> None:
+    teacher, model, tolerance = CASES[case]
+    rate, heat = 1.0, 1.3  # so large a step that the weights' rounding is small beside it
+    config = distilling(
+        world, teacher, steps=1,
+        model={"path": "starter", **model},
+        algorithm={"recipe": "distill", "weight": weight, "importance_cap": 0.0, "passes": 1,
+                   "minibatches": 1},
+        optimizer={"name": "sgd", "learning_rate": rate, "max_grad_norm": 0.0, "micro_rows": 3,
+                   "options": {"beta1": 0.0}},
+        rollout={"prompts": 2, "group_size": 4, "max_new_tokens": 12, "temperature": heat},
+    )  # fmt: skip
+    events = events_of(config, tmp_path)
+    (metrics,) = of_steps(events)
+    groups = [e.group for e in events if isinstance(e, GroupScored) and e.group.origin == "train"]
+    answers = [(group.prompt_ids, answer.ids) for group in groups for answer in group.rollouts]
+    policy = load_policy(config.model, seed=config.seed)
+    taught = load_teacher(config, policy)
+    assert (case == "quantised") == any(".scales" in n for n in flatten(taught.model.parameters()))
+    gaps = [
+        logprobs_of(taught.model, *answer, heat) - logprobs_of(policy.model, *answer, heat)
+        for answer in answers
+    ]
+    tokens = sum(len(ids) for _, ids in answers)
+    per_token = weight == "per_token"
+
+    def loss(model: Any) -> mx.array:
+        total = mx.array(0.0)
+        for gap, answer in zip(gaps, answers, strict=True):
+            divisor = tokens if per_token else len(answer[1]) * len(answers)
+            total = total - (gap * logprobs_of(model, *answer, heat)).sum() / divisor
+        return total
+
+    gradient = flatten(nn.value_and_grad(policy.model, loss)(policy.model)[1])
+    before = policy.snapshot()
+    after = checkpoint.load(tmp_path, 1).tensors("trained")
+    largest = max(float(mx.abs(array).max()) for array in gradient.values())
+    assert largest > 0.01
+    for name, expected in gradient.items():
+        found = (before[name] - after[name]) / rate
+        if name.endswith("lora_b"):  # which begins at 0, so that nothing is rounded away
+            np.testing.assert_allclose(found, expected, atol=tolerance * largest)
+    kl = -float(sum(gap.sum() for gap in gaps)) / tokens
+    assert metrics["teacher/kl"] == pytest.approx(kl, rel=max(tolerance, 1e-4))
+
+
+def test_recorded_tokens_have_what_the_teacher_gave_them(world: Path, tmp_path: Path) -> None:
+    events = events_of(distilling(world, steps=1), tmp_path)
+    scored = [e for e in events if isinstance(e, TokensScored) and e.origin == "train"]
+    numbers = [row for event in scored for row in event.numbers]
+    for row in numbers:
+        gaps = np.array(row.teacher) - np.array(row.old)
+        np.testing.assert_allclose(row.advantages, gaps, atol=1e-6)
+    answers = [
+        answer for event in events
+        if isinstance(event, GroupScored) and event.group.origin == "train"
+        for answer in event.group.rollouts
+    ]  # fmt: skip
+    for answer, row in zip(answers, numbers, strict=True):
+        assert answer.advantage == pytest.approx(np.mean(row.advantages), abs=1e-5)
+
+
+def test_micro_batches_and_minibatches_do_not_change_what_the_teacher_says(
+    world: Path, tmp_path: Path
+) -> None:
+    found = [
+        of_steps(events_of(
+            distilling(world, steps=2, optimizer={"micro_rows": rows, "learning_rate": 1e-3}),
+            tmp_path / str(rows),
+        ))
+        for rows in (1, 3, 8)
+    ]  # fmt: skip
+    for name in ("teacher/kl", "loss", "grad_norm"):
+        first, *others = [[step[name] for step in steps] for steps in found]
+        for values in others:
+            assert values == pytest.approx(first, rel=1e-4)
+
+
+def test_a_teacher_and_rewards_push_together(world: Path, tmp_path: Path) -> None:
+    both = distilling(world, steps=2, algorithm={"recipe": "grpo", "teacher_weight": 0.1})
+    steps = of_steps(events_of(both, tmp_path))
+    assert all(step["teacher/kl"] > 0 and step["reward_std"] > 0 for step in steps)
+
+
+def test_the_policy_comes_nearer_to_its_teacher(world: Path, tmp_path: Path) -> None:
+    config = distilling(
+        world, "sure", steps=8, model={"path": "starter"}, task={"name": "arithmetic"},
+        rewards={"functions": ["numeric_answer"]}, optimizer={"learning_rate": 7e-4},
+    )  # fmt: skip
+    steps = of_steps(events_of(config, tmp_path))
+    first, last = (np.mean([s["teacher/kl"] for s in part]) for part in (steps[:3], steps[-3:]))
+    assert last < 0.5 * first
+
+
+# -- which teacher ----------------------------------------------------------------------------
+
+
+def test_a_runs_adapter_is_a_teacher_on_the_model_that_it_names(
+    world: Path, tmp_path: Path
+) -> None:
+    events_of(settings(world, steps=2), tmp_path / "grpo")
+    folder = checkpoint.folder(tmp_path / "grpo", 2)
+    config = distilling(world, str(folder), steps=1)
+    policy = load_policy(config.model, seed=config.seed)
+    teacher = load_teacher(config, policy)
+    assert teacher.trainable_parameters == 0
+    assert teacher.kernels is None
+    # before the first update the policy is the base model, which the trained run has left
+    (metrics,) = of_steps(events_of(config, tmp_path / "distill"))
+    assert 0 < metrics["teacher/kl"] < 1
+    bare = load_teacher(distilling(world, "model"), policy)
+    assert bare.fingerprint != teacher.fingerprint
+
+
+def test_a_policy_is_at_no_distance_from_itself(world: Path, tmp_path: Path) -> None:
+    (metrics,) = of_steps(events_of(distilling(world, "model", steps=1), tmp_path))
+    assert metrics["teacher/kl"] == pytest.approx(0, abs=1e-6)
+
+
+def failure(config: RunConfig, folder: Path, **options: bool) -> str:
+    end = events_of(config, folder, **options)[-1]
+    assert isinstance(end, RunFailed)
+    return end.message
+
+
+def test_another_vocabulary_is_named_before_the_first_step(world: Path, tmp_path: Path) -> None:
+    write_model(tmp_path / "small", vocab_size=250)
+    text = failure(distilling(world, str(tmp_path / "small")), tmp_path / "a")
+    assert "has another vocabulary: it has 250 logits and the policy 261" in text
+    # a head with spare rows, as larger models of a family have
+    write_model(tmp_path / "padded", vocab_size=320)
+    of_steps(events_of(distilling(world, str(tmp_path / "padded"), steps=1), tmp_path / "b"))
+    other = write_model(tmp_path / "other")
+    tokens = json.loads((other / "tokenizer.json").read_text())
+    vocabulary = tokens["model"]["vocab"]
+    vocabulary["A"], vocabulary["B"] = vocabulary["B"], vocabulary["A"]
+    (other / "tokenizer.json").write_text(json.dumps(tokens))
+    text = failure(distilling(world, str(other)), tmp_path / "c")
+    first = min(vocabulary["A"], vocabulary["B"])
+    assert f"it has 261 tokens and the policy 261, and the first that differs is number {first}: "\
+        f"'B' there, 'A' in {world / 'model'}" in text  # fmt: skip
+    assert "choose a teacher of the same family" in text
+
+
+def test_a_teacher_that_cannot_be_loaded_is_named_by_its_setting(
+    world: Path, tmp_path: Path
+) -> None:
+    text = failure(distilling(world, "nowhere"), tmp_path)
+    assert text.startswith(f"teacher.path {world / 'nowhere'} is no folder")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "adapter_config.json").write_text("{}")
+    with pytest.raises(ModelError, match=r"does not name the adapter's model"):
+        load_teacher(distilling(world, str(tmp_path / "broken")), None)  # type: ignore[arg-type]
+
+
+# -- resuming ---------------------------------------------------------------------------------
+
+
+def test_a_run_resumes_with_its_teacher_to_the_bit_and_refuses_another(
+    world: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(world / "teacher", tmp_path / "teacher")
+    config = distilling(
+        world, str(tmp_path / "teacher"), steps=4,
+        algorithm={"recipe": "grpo", "teacher_weight": 0.3, "minibatches": 2},
+    )  # fmt: skip
+    unbroken = events_of(config, tmp_path / "whole")
+    events = trainer.run(config, Control(), folder=tmp_path / "cut")
+    for event in events:
+        if event.step == 3:
+            break
+    events.close()  # type: ignore[attr-defined]
+    shutil.copytree(tmp_path / "cut", tmp_path / "again")
+    resumed = events_of(config, tmp_path / "cut", resume=True)
+    assert not isinstance(resumed[-1], RunFailed), resumed[-1]
+    assert facts(resumed, 2) == facts(unbroken, 2)
+    assert not [e for e in resumed if isinstance(e, NoteWritten) and e.severity == "warning"]
+    write_model(tmp_path / "teacher", seed=2, hidden_size=64, num_hidden_layers=3)
+    text = failure(config, tmp_path / "again", resume=True)
+    assert text.startswith(f"the content of teacher.path {tmp_path / 'teacher'} was ")
+    assert "restore the teacher, or clone the run" in text
+
+
+def test_an_evaluation_loads_no_teacher(world: Path, tmp_path: Path) -> None:
+    config = distilling(world, "nowhere")
+    events = list(trainer.evaluate_only(config, Control(), folder=tmp_path))
+    assert not isinstance(events[-1], RunFailed), events[-1]
