@@ -25,10 +25,9 @@ from grpo_engine.cpu import blas
 from grpo_engine.policy.batch import TokenRow, micro_batches
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.load import load_policy
-from grpo_engine.policy.memory import estimate_memory
+from grpo_engine.policy.memory import Lengths, estimate_memory
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.shapes import describe
-from grpo_engine.setup.preflight import Lengths
 from tests.engine.tiny import write_config
 
 CONFIGS = Path(__file__).parents[1] / "tests" / "engine" / "policy" / "configs"

@@ -28,7 +28,7 @@ from grpo_engine.policy.trees import flatten
 CHUNK_SCORES = 2  # arrays of the chunk of attention that the backward pass is in
 # With recomputed layers: as much as so many layers keep, the hidden states between all of them, and
 # of the keys and values a part.
-RECOMPUTED, CACHES = 1.5, 0.6
+RECOMPUTED, CACHES = 1.6, 0.6
 GRADIENTS = 2  # copies of the trained weights: the accumulated gradient and the one being added
 LOGITS = 4  # arrays of a head chunk: logits, exponentials, slope, product
 # While sampling: layers' arrays of the prefill, caches of prompts and of rows, logits of all rows.
@@ -303,17 +303,17 @@ def _update(
         logits = 4 * head_tokens(rows * new_tokens, sizes.vocabulary) * sizes.vocabulary
         return sizes.pass_bytes(run.tokens, _trained_layers(policy, sizes.layers)) + logits
     activations = _kept(policy, sizes, run)
-    if policy.grad_checkpoint:
-        caches = CACHES * run.keys * _activations(policy).keys
-        between = run.tokens * sizes.hidden * sizes.layers + caches
-        activations *= RECOMPUTED / sizes.layers
-        activations += between * sizes.bytes
     current = max(_activations(policy).heads, default=0) * sizes.bytes
     current *= run.pairs + CHUNK_SCORES * run.chunk
     positions = rows * (prompt_tokens + new_tokens)
     if policy.parts is not None:
         positions = min(rows * new_tokens, policy.head_chunk)
-    return int(activations + current + LOGITS * positions * sizes.vocabulary * 4)
+    logits = LOGITS * positions * sizes.vocabulary * 4
+    if not policy.grad_checkpoint:
+        return int(activations + current + logits)
+    caches = CACHES * run.keys * _activations(policy).keys
+    between = (run.tokens * sizes.hidden * sizes.layers + caches) * sizes.bytes
+    return int(between + max(RECOMPUTED / sizes.layers * activations + current, logits))
 
 
 def _scoring(

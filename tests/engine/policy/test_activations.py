@@ -14,8 +14,8 @@ from grpo_engine.config.settings import ModelConfig
 from grpo_engine.policy.forward import _head_scores
 from grpo_engine.policy.head import Scoring
 from grpo_engine.policy.load import load_policy
+from grpo_engine.policy.memory import Lengths
 from grpo_engine.policy.shapes import describe
-from grpo_engine.setup.preflight import Lengths
 from tests.engine.tiny import write_model
 
 LENGTHS = Lengths(16, 64)
