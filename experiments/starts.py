@@ -11,7 +11,9 @@ from grpo_tui.experiments.db.paths import STARTS, inside_store, runs_folder, sta
 
 PARTIAL = ".partial-"
 # the settings that can name a checkpoint of another run
-SETTINGS = (("model", "adapter"), ("model", "path"), ("optimizer", "start"))
+SETTINGS = (
+    ("model", "adapter"), ("model", "path"), ("optimizer", "start"), ("teacher", "path"),
+)  # fmt: skip
 PATHS = tuple(f"{section}.{name}" for section, name in SETTINGS)
 
 

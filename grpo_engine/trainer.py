@@ -42,7 +42,7 @@ from grpo_engine.run.persist import save_if_due, save_last
 from grpo_engine.run.requests import answer_requests, wait_until_recorded
 from grpo_engine.run.session import Run, is_stopping
 from grpo_engine.run.user_objects import NO_OBJECTS, UserObjects
-from grpo_engine.setup.opening import load_run, open_run
+from grpo_engine.setup.opening import load_run, open_run, plan_next_step
 from grpo_engine.setup.parts import LoadedTask, load_tasks
 from grpo_engine.setup.self_check import check_itself
 from grpo_engine.training.advantages import (
@@ -165,12 +165,13 @@ def _train(run: Run) -> Iterator[Event]:
         yield from score_pinned_after_update(run, step, pinned, updated=updated)
         yield from finish_step(run, step, sampled, experience, result)
 
-        # 7. The entropy bonus and the reference policy of the next step.
+        # 7. The entropy bonus, the reference policy and the memory plan of the next step.
         control_entropy(run, result)
         yield from refresh_reference(run)
+        planned_anew = yield from plan_next_step(run)
 
         yield from evaluate_if_due(run)
-        yield from save_if_due(run)
+        yield from save_if_due(run, planned_anew=planned_anew)
         yield from wait_until_recorded(run)
 
 

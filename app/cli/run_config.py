@@ -1,7 +1,6 @@
 """Build a RunConfig from the command line: preset, then file, then single settings."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -52,14 +51,10 @@ def checkpoint_start(ref: str, db: Path | None, *, with_optimizer: bool) -> dict
     """The settings of `RUN` or `RUN:STEP`, with the model of its checkpoint."""
     from grpo_engine.evaluation.target import of_run
     from grpo_engine.run import checkpoint
-    from grpo_tui.experiments.db.paths import run_folder, store_path
-    from grpo_tui.experiments.reader import StoreReader
+    from grpo_tui.app.jobs.start import folder_and_step
+    from grpo_tui.experiments.db.paths import store_path
 
-    name, colon, digits = ref.rpartition(":")
-    run, step = (name, int(digits)) if colon and digits.isdigit() else (ref, None)
-    path = store_path(db)
-    with closing(StoreReader(path)) as reader:
-        folder = run_folder(path, reader.resolve(run).id)
+    folder, step = folder_and_step(ref, store_path(db))
     if step is None and (steps := checkpoint.steps(folder)):
         step = steps[-1]
     target = of_run(folder, {"name": ""}, step)

@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grpo_engine.config.parse import build, merge
-from grpo_engine.config.settings import RunConfig
+from grpo_engine.config.settings import RunConfig, TeacherConfig
 from grpo_engine.control import Control
 from grpo_engine.errors import CheckpointError, ConfigError, EngineError
 from grpo_engine.events import EvaluationFinished, Event, PhaseStarted, RunFailed
 from grpo_engine.names import refuse_missing
 from grpo_engine.platform.device import require_open_files
 from grpo_engine.platform.threads import launched_rank
+from grpo_engine.policy.embedded import EMBEDDED
+from grpo_engine.run.checkpoint import folder as checkpoint_folder
 from grpo_engine.run.checkpoint import latest, newest_step
 from grpo_tui.experiments.db.paths import RUNS, inside_store, run_folder, store_path
 
@@ -97,7 +99,7 @@ def new_job(
     """Prepare a new run; one that is not stored uses `folder`."""
     if launched_rank():
         return follower(config, resume=False)
-    config = with_pass_rates(config, store_path(db))
+    config = with_teacher(with_pass_rates(config, store_path(db)), store_path(db))
     if not store:
         return Job(config=config, folder=folder or loose_folder(config, db), resume=False)
     from grpo_engine.versions import versions
@@ -158,6 +160,36 @@ def with_pass_rates(config: RunConfig, store: Path) -> RunConfig:
     file.write_text(json.dumps({"answers": answers, "pass_rates": rates}), encoding="utf-8")
     changed = config.task.model_copy(update={"pass_rates": str(file)})
     return config.model_copy(update={"task": changed})
+
+
+def with_teacher(config: RunConfig, store: Path) -> RunConfig:
+    """Name the checkpoint that `teacher.path` means by `RUN` or `RUN:STEP`: the best by default."""
+    from grpo_engine.evaluation.target import of_run
+    from grpo_tui.experiments.errors import StoreError
+
+    named = config.teacher.path
+    if not named or "/" in named or named in EMBEDDED or Path(named).expanduser().exists():
+        return config
+    try:
+        folder, step = folder_and_step(named, store)
+        target = of_run(folder, {}, step)
+    except (StoreError, CheckpointError) as error:
+        raise ConfigError(
+            f"teacher.path {named!r} is neither a model nor a run of the store: {error}",
+            "teacher.path",
+        ) from error
+    path = str(checkpoint_folder(folder, target.step))
+    return config.model_copy(update={"teacher": TeacherConfig(path=path)})
+
+
+def folder_and_step(ref: str, store: Path) -> tuple[Path, int | None]:
+    """The folder of a run, and the step if it is named, of `RUN` or `RUN:STEP`."""
+    from grpo_tui.experiments.reader import StoreReader
+
+    name, colon, digits = ref.rpartition(":")
+    run, step = (name, int(digits)) if colon and digits.isdigit() else (ref, None)
+    with closing(StoreReader(store)) as reader:
+        return run_folder(store, reader.resolve(run).id), step
 
 
 def resumed_job(

@@ -60,8 +60,6 @@ class Readiness:
         has_config = bool(now) or passes("model.path", always, _model_config)
         if has_task and not now:
             passes("algorithm.signal", always, self._functions)
-        if has_task and not now:
-            passes("algorithm.signal", always, self._functions)
         if has_task and has_config and not now:
             scored = task, config.rewards, config.algorithm, self.scores.stamps(config)
             passes("rewards.functions", scored, self.scores.rehearse)
@@ -71,6 +69,8 @@ class Readiness:
         if has_config and not now and not model.trust_remote_code:
             passes("optimizer.name", config.optimizer, _rule)
             has_model = passes("model.path", model, self.estimates.shapes)
+            if has_model and not problems:
+                has_model = passes("teacher.path", always, self.estimates.teacher)
             usable = task, model, config.rollout.max_new_tokens
             if has_task and has_model and passes("task.name", usable, self.examples.usable):
                 now = str(self.estimates.estimate(config)["refused"])

@@ -228,10 +228,12 @@ class RunApp(ThemedApp):
 
     def _enqueue(self, message: msg.LaunchRequested) -> None:
         from grpo_tui.app.jobs.launch import enqueue
+        from grpo_tui.app.jobs.start import with_teacher
         from grpo_tui.app.trial.ready import require_apart
 
-        require_apart([message.config], later=True)
-        self._post(msg.Queued(enqueue(message.config, self.store, message.parent)))
+        config = with_teacher(message.config, self.store)
+        require_apart([config], later=True)
+        self._post(msg.Queued(enqueue(config, self.store, message.parent)))
 
     @on(msg.SweepRequested)
     def launch_sweep(self, message: msg.SweepRequested) -> None:
@@ -245,11 +247,13 @@ class RunApp(ThemedApp):
 
     def _enqueue_sweep(self, message: msg.SweepRequested) -> None:
         from grpo_tui.app.jobs.launch import enqueue_sweep, start_queue_worker
+        from grpo_tui.app.jobs.start import with_teacher
         from grpo_tui.app.jobs.sweep import sweep_of
         from grpo_tui.app.trial.ready import require_apart
 
-        require_apart([config for _, config in message.points], later=True)
-        sweep = sweep_of(message.points, message.seeds)
+        points = [(point, with_teacher(config, self.store)) for point, config in message.points]
+        require_apart([config for _, config in points], later=True)
+        sweep = sweep_of(points, message.seeds)
         count = enqueue_sweep(message.name, sweep, self.store, message.parent)
         if message.start:
             start_queue_worker(self.store)

@@ -581,15 +581,6 @@ class RunConfig(Section):
                 "algorithm.options",
                 "model.tuning",
             )
-        if bool(chosen.teacher_weight) != bool(self.teacher.path):
-            raise ConfigError(
-                f"recipe {chosen.name} has teacher_weight {chosen.teacher_weight:g}, and "
-                f"teacher.path is {quoted(self.teacher.path)}: a teacher needs both; name a model "
-                "or run in teacher.path, or leave it empty with algorithm.teacher_weight 0",
-                "teacher.path",
-                "algorithm.teacher_weight",
-                "algorithm.recipe",
-            )
         if rewards.weights and len(rewards.weights) != len(rewards.functions):
             raise ConfigError(
                 f"rewards.weights has {len(rewards.weights)} values for "

@@ -59,8 +59,18 @@ INNER_NAMES = ("intermediate_size", "n_inner", "ffn_hidden_size", "block_ff_dim"
 EXPERT_NAMES = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_top_k", "moe_k")
 
 
+class Lengths(NamedTuple):
+    """Most tokens of a prompt, and of what follows it."""
+
+    prompt: int
+    answer: int
+
+
 class MemoryPlan(NamedTuple):
-    """How sampling and backward passes use memory: the same on every rank, and for a whole run."""
+    """How sampling and backward passes use memory: the same on every rank.
+
+    It changes between steps only, if a backward pass took more memory than was estimated.
+    """
 
     micro_rows: int  # rows per forward and backward
     grad_checkpoint: bool  # whether the backward pass recomputes layers
@@ -81,6 +91,8 @@ class MemoryPlan(NamedTuple):
     def apply(self, policy: Policy) -> None:
         """Let the policy run under this plan."""
         policy.head_chunk = self.head_chunk
+        if policy.teacher is not None:
+            policy.teacher.head_chunk = self.head_chunk
         if self.grad_checkpoint and not policy.grad_checkpoint:
             checkpoint_layers(policy.model)
             policy.grad_checkpoint = True
@@ -93,22 +105,28 @@ class MemoryEstimate:
     weights: int  # the model, its adapter, and the reference if it has its own weights
     optimizer: int  # gradients, moments, and float32 copies of 16-bit weights
     sampling: int  # caches and logits of all rows
-    update: int  # activations of one micro-batch
+    update: int  # activations of one micro-batch, of the update or of the teacher
+    teacher: int = 0  # its weights
 
     @property
     def peak(self) -> int:
         """The most bytes in use at any time."""
-        return self.weights + self.optimizer + max(self.sampling, self.update)
+        return self.held + max(self.sampling, self.update)
 
     @property
     def decoding(self) -> int:
         """Bytes of everything but an update's activations."""
-        return self.weights + self.optimizer + self.sampling
+        return self.held + self.sampling
 
     @property
     def training(self) -> int:
         """Bytes of everything but sampling."""
-        return self.weights + self.optimizer + self.update
+        return self.held + self.update
+
+    @property
+    def held(self) -> int:
+        """Bytes that a run always holds."""
+        return self.weights + self.teacher + self.optimizer
 
 
 class Tokens(NamedTuple):
@@ -223,8 +241,13 @@ def estimate_memory(
         weights=weights,
         optimizer=int(floats * (GRADIENTS + moments)) + copies,
         sampling=_sampling(policy, sizes, rows, prompts, prompt_tokens, new_tokens),
-        update=_update(policy, sizes, micro_rows, together, prompt_tokens, new_tokens),
-    )
+        update=max(
+            _update(policy, sizes, micro_rows, together, prompt_tokens, new_tokens),
+            _scoring(policy.teacher, micro_rows, together, prompt_tokens, new_tokens),
+        ),
+        teacher=0 if policy.teacher is None
+        else _bytes(flatten(policy.teacher.module.parameters())),
+    )  # fmt: skip
 
 
 def _bytes(weights: Mapping[str, Any]) -> int:
@@ -284,6 +307,18 @@ def _update(
     scored = rows * new_tokens if policy.parts is not None else rows * (prompt_tokens + new_tokens)
     positions = min(scored, policy.head_chunk)
     return int(activations + LOGITS * positions * sizes.vocabulary * 4)
+
+
+def _scoring(
+    teacher: Policy | None, rows: int, prompts: int, prompt_tokens: int, new_tokens: int
+) -> int:
+    """Bytes of a micro-batch without a gradient: a layer's arrays, all keys, and logits."""
+    if teacher is None:
+        return 0
+    sizes, run = Sizes.of(teacher), _run(teacher, rows, prompts, prompt_tokens, new_tokens)
+    keys = sizes.layers * run.keys * sizes.kv_width * sizes.bytes
+    logits = LOGITS * min(rows * new_tokens, teacher.head_chunk) * sizes.vocabulary * 4
+    return int(sizes.layer_bytes(run) + keys + logits)
 
 
 def _trained_layers(policy: Policy, layers: int) -> int:
@@ -360,7 +395,7 @@ def choose_plan(
 def choose_head_chunk(policy: Policy, budget: int) -> int:
     """Positions per product of the head, from the vocabulary and what weights leave of a budget."""
     fixed = estimate_memory(policy, rows=0, micro_rows=0, prompt_tokens=0, new_tokens=0)
-    fitting = HEAD_SHARE * (budget - fixed.weights - fixed.optimizer) / (4 * LOGITS)
+    fitting = HEAD_SHARE * (budget - fixed.held) / (4 * LOGITS)
     logits = min(fitting, CPU_LOGITS if on_cpu() else GPU_LOGITS)
     return max(HEAD_TILE, int(logits / policy.vocabulary) // HEAD_TILE * HEAD_TILE)
 

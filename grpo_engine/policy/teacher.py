@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from grpo_engine.config.settings import ModelConfig, RunConfig
-from grpo_engine.errors import ModelError, quoted
+from grpo_engine.errors import ConfigError, ModelError, quoted
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.source import fingerprint
@@ -17,12 +17,25 @@ from grpo_engine.policy.source import fingerprint
 T = TypeVar("T")
 
 
+def check_teacher(config: RunConfig) -> None:
+    """Refuse a teacher without a weight, and a weight without a teacher."""
+    chosen, path = config.algorithm.resolved(), config.teacher.path
+    if bool(chosen.teacher_weight) != bool(path):
+        raise ConfigError(
+            f"recipe {chosen.name} has teacher_weight {chosen.teacher_weight:g}, and teacher.path "
+            f"is {quoted(path)}: a teacher needs both; name a model or run in teacher.path, or "
+            "leave it empty with algorithm.teacher_weight 0",
+            "teacher.path",
+            "algorithm.teacher_weight",
+            "algorithm.recipe",
+        )
+
+
 def load_teacher(config: RunConfig, policy: Policy) -> Policy:
     """Load `teacher.path` once, without anything to train; refuse another vocabulary."""
     settings = settings_of(config)
     teacher = named(lambda: load_policy(settings, seed=config.seed, frozen=True))
-    check_vocabulary(config, (policy.tokenizer, policy.vocabulary),
-                     (teacher.tokenizer, teacher.vocabulary))  # fmt: skip
+    check_vocabulary(config, policy, teacher)
     if settings.adapter:
         teacher.fingerprint += fingerprint(Path(settings.adapter))
     return teacher
@@ -61,16 +74,13 @@ def named(load: Callable[[], T]) -> T:
         raise type(error)(text, "teacher.path") from error
 
 
-Tokens = tuple[Any, int]  # a tokenizer, and how many logits its model has
-
-
-def check_vocabulary(config: RunConfig, policy: Tokens, teacher: Tokens) -> None:
+def check_vocabulary(config: RunConfig, policy: Policy, teacher: Policy) -> None:
     """Refuse a teacher whose tokens are others, or that has no logit for some of the policy's."""
-    texts, others = (_by_id(tokenizer) for tokenizer, _ in (policy, teacher))
+    texts, others = _by_id(policy.tokenizer), _by_id(teacher.tokenizer)
     differs = next((i for i in sorted({*texts, *others}) if texts.get(i) != others.get(i)), None)
-    if differs is None and policy[1] <= teacher[1]:
+    if differs is None and policy.vocabulary <= teacher.vocabulary:
         return
-    detail = f"it has {teacher[1]:,} logits and the policy {policy[1]:,}"
+    detail = f"it has {teacher.vocabulary:,} logits and the policy {policy.vocabulary:,}"
     if differs is not None:
         ours, theirs = (
             quoted(side[differs]) if differs in side else "none" for side in (texts, others)

@@ -92,13 +92,14 @@ def save_checkpoint(run: Run) -> Iterator[Event]:
     )
 
 
-def save_if_due(run: Run) -> Iterator[Event]:
-    """Between steps: save if requested, scheduled, the best so far, or the last step."""
+def save_if_due(run: Run, *, planned_anew: bool = False) -> Iterator[Event]:
+    """Between steps: save if requested, scheduled, planned anew, the best so far, or the last."""
     config, step = run.config.checkpoint, run.step
     is_requested = run.control.pop_checkpoint()
     is_scheduled = config.every and step % config.every == 0
     is_best = config.best_by != "none" and run.progress.best_step == step
-    if is_requested or is_scheduled or is_best or run.unsaved or run.is_complete:
+    is_due = is_requested or is_scheduled or is_best or planned_anew
+    if is_due or run.unsaved or run.is_complete:
         yield from save_checkpoint(run)
 
 

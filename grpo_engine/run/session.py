@@ -14,7 +14,7 @@ from grpo_engine.control import Control
 from grpo_engine.cpu.guard import ThreadGuard
 from grpo_engine.distributed.ranks import Ranks
 from grpo_engine.environments.dialogues import Environments
-from grpo_engine.policy.memory import MemoryPlan
+from grpo_engine.policy.memory import Lengths, MemoryPlan
 from grpo_engine.policy.optimizer import Learner
 from grpo_engine.policy.policy import Policy
 from grpo_engine.rewards.scorer import Scorer
@@ -84,6 +84,7 @@ class Run:
     critic_optimizer: Learner | None
     alerts: Alerts
     sampling: Sampling
+    lengths: Lengths
     plan: MemoryPlan
     threads: int
     environments: Environments | None = None
@@ -97,6 +98,9 @@ class Run:
     unsaved: str = ""  # why the newest checkpoint could not be written, until one can
     step_state: Arrays | None = None  # during a step: the state before it
     last_metrics: dict[str, float] = field(default_factory=dict)  # for the summary
+    # bytes at their peak in a step: before its backward passes, and from these on
+    earlier_peak: int = 0
+    update_peak: int = 0
 
     @property
     def fingerprint(self) -> str:

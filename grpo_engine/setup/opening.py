@@ -30,10 +30,10 @@ from grpo_engine.events import (
 )
 from grpo_engine.policy import optimizer
 from grpo_engine.policy.load import load_policy
-from grpo_engine.policy.memory import MemoryPlan
+from grpo_engine.policy.memory import Lengths, MemoryPlan
 from grpo_engine.policy.optimizer import Learner
 from grpo_engine.policy.policy import Policy
-from grpo_engine.policy.teacher import load_teacher
+from grpo_engine.policy.teacher import check_teacher, load_teacher
 from grpo_engine.policy.trees import flatten
 from grpo_engine.rollouts.batches import check_cache_bits
 from grpo_engine.rollouts.prompts import PromptRenderer
@@ -91,6 +91,7 @@ def open_run(
             )
         persist.check_same_settings(config, saved)
     optimizer.build(config.optimizer)  # validates settings before anything slow
+    check_teacher(config)
     tasks = load_tasks(config, objects)
     functions = objects.recipe(config.algorithm).functions
     # loaded once: what is recorded is what runs
@@ -208,7 +209,7 @@ def load_run(
         )
         for loaded, render in zip(tasks, renders, strict=True)
     ]  # fmt: skip
-    longest = preflight.Lengths(*map(max, zip(*lengths, strict=True)))
+    longest = Lengths(*map(max, zip(*lengths, strict=True)))
     plan = yield from _planned(config, policy, longest, ranks, step, saved)
     sampling = Sampling.of(config.training)
     if plan.max_rows < config.training.rows:  # else evaluations may have more rows than a step
@@ -222,7 +223,7 @@ def load_run(
         config=config, recipe=recipe, control=control, folder=folder, policy=policy, parts=parts,
         environments=environments, optimizer=learner, critic_optimizer=critic,
         alerts=Alerts(_limits(config, recipe, policy, parts)),
-        sampling=sampling, plan=plan, threads=threads, ranks=ranks,
+        sampling=sampling, lengths=longest, plan=plan, threads=threads, ranks=ranks,
     )  # fmt: skip
     run.progress.entropy_control = recipe.entropy_bonus
     if recipe.entropy_target is None:  # else nothing has been measured yet
@@ -280,7 +281,7 @@ def _renderer(config: RunConfig, task: Task, policy: Policy) -> PromptRenderer:
 
 
 def _planned(
-    config: RunConfig, policy: Policy, lengths: preflight.Lengths, ranks: Ranks, step: int,
+    config: RunConfig, policy: Policy, lengths: Lengths, ranks: Ranks, step: int,
     saved: Mapping[str, Any] | None,
 ) -> Generator[Event, None, MemoryPlan]:  # fmt: skip
     """Apply the memory plan of the run; refuse a step that is too large.
@@ -288,12 +289,7 @@ def _planned(
     A resumed run keeps its plan where that fits. A new one is that of the rank with least memory.
     """
     limit = preflight.memory_limit()
-    local = preflight.plan_memory(config, policy, lengths, limit)
-    _, *smallest = min(ranks.gather([limit, *local]))
-    plan = MemoryPlan(*smallest)
-    # all ranks split the rollouts equally, so that each gets some of the batches
-    rank_rows = -(-config.training.rows // ranks.size)
-    plan = plan._replace(micro_rows=min(rank_rows, plan.micro_rows))
+    plan = _agreed_plan(config, policy, lengths, ranks, limit)
     if saved is not None:
         before = persist.saved_plan(config, saved)
         peak = preflight.estimated(config, policy, lengths, before).peak
@@ -314,6 +310,46 @@ def _planned(
         f"{f'; answers of up to {lengths.answer} tokens with their replies' * replies}",
     )
     return plan
+
+
+def _agreed_plan(
+    config: RunConfig, policy: Policy, lengths: Lengths, ranks: Ranks, budget: int
+) -> MemoryPlan:
+    """The plan of the rank with least memory."""
+    local = preflight.plan_memory(config, policy, lengths, budget)
+    _, *smallest = min(ranks.gather([budget, *local]))
+    plan = MemoryPlan(*smallest)
+    # all ranks split the rollouts equally, so that each gets some of the batches
+    rank_rows = -(-config.training.rows // ranks.size)
+    return plan._replace(micro_rows=min(rank_rows, plan.micro_rows))
+
+
+def plan_next_step(run: Run) -> Generator[Event, None, bool]:
+    """If backward passes took more memory than a run may use, let those of later steps take less.
+
+    The estimate is corrected by what was measured on any rank. Returns whether the plan changed.
+    """
+    limit, peak = preflight.memory_limit(), run.update_peak
+    if run.is_complete or not any(run.ranks.gather(peak > limit)):
+        return False
+    estimate = preflight.estimated(run.config, run.policy, run.lengths, run.plan).training
+    budget = int(limit * estimate / max(1, peak))
+    smaller = _agreed_plan(run.config, run.policy, run.lengths, run.ranks, budget)
+    plan = run.plan._replace(
+        micro_rows=min(run.plan.micro_rows, smaller.micro_rows),
+        grad_checkpoint=run.plan.grad_checkpoint or smaller.grad_checkpoint,
+    )
+    if plan == run.plan:
+        return False
+    yield NoteWritten(
+        step=run.step, severity="warning",
+        text=f"a backward pass took up to {peak / preflight.GIGABYTE:.2f} GB, and a run may use "
+        f"{limit / preflight.GIGABYTE:.2f}; from step {run.step + 1} on the memory plan is {plan}, "
+        f"before it was {run.plan}: {persist.SAME_TO_TOLERANCE}",
+    )  # fmt: skip
+    run.plan = plan
+    plan.apply(run.policy)
+    return True
 
 
 def _optimizers(

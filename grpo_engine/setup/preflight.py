@@ -1,7 +1,6 @@
 """Checks before a run that a step fits in memory, and plans its passes."""
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import mlx.core as mx
 
@@ -10,6 +9,7 @@ from grpo_engine.environments.dialogues import specs_of
 from grpo_engine.errors import DataError, MemoryLimitError
 from grpo_engine.platform.memory import memory, on_device
 from grpo_engine.policy.memory import (
+    Lengths,
     MemoryEstimate,
     MemoryPlan,
     choose_plan,
@@ -42,13 +42,6 @@ def set_limits() -> None:
         limit = memory_limit()
         mx.set_memory_limit(limit)
         mx.set_cache_limit(int(CACHE_SHARE * limit))
-
-
-class Lengths(NamedTuple):
-    """Most tokens of a prompt, and of what follows it."""
-
-    prompt: int
-    answer: int
 
 
 def longest(
@@ -112,10 +105,12 @@ def check_memory(
 ) -> MemoryEstimate:
     """Estimate a step's memory; raise an error with numbers and remedies if it cannot fit."""
     limit, estimate = memory_limit(), estimated(config, policy, lengths, plan)
+    teacher = f"teacher {estimate.teacher / GIGABYTE:.1f}, " * bool(estimate.teacher)
     if estimate.peak > limit:
         raise MemoryLimitError(
             f"a step needs about {estimate.peak / GIGABYTE:.1f} GB (weights "
-            f"{estimate.weights / GIGABYTE:.1f}, optimiser {estimate.optimizer / GIGABYTE:.1f}, "
+            f"{estimate.weights / GIGABYTE:.1f}, {teacher}"
+            f"optimiser {estimate.optimizer / GIGABYTE:.1f}, "
             f"sampling {estimate.sampling / GIGABYTE:.1f}, update "
             f"{estimate.update / GIGABYTE:.1f}) and {limit / GIGABYTE:.1f} GB may be used. "
             + remedy(config, estimate, plan, lengths)
@@ -129,6 +124,8 @@ def remedy(config: RunConfig, estimate: MemoryEstimate, plan: MemoryPlan, length
     shorter = f"rollout.max_new_tokens={max(1, rollout.max_new_tokens // 2)}"
     if lengths.answer > rollout.max_new_tokens:  # of a dialogue
         shorter = f"rollout.max_context={lengths.prompt + lengths.answer // 2}"
+    if estimate.teacher > max(estimate.weights, estimate.sampling, estimate.update):
+        return "Try a smaller or quantised teacher.path, with model.quantized=keep."
     if estimate.weights + estimate.optimizer > max(estimate.sampling, estimate.update):
         return "Try model.tuning=lora, model.quantized=keep, or a smaller model."
     if estimate.sampling > estimate.update:

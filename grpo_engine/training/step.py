@@ -23,6 +23,7 @@ def begin_step(run: Run) -> None:
     run.clock.start_step()
     store_state(run)
     run.policy.forget_peak_memory()  # so that the peak excludes an earlier evaluation
+    run.earlier_peak = run.update_peak = 0
 
 
 def why_skipped(experience: Experience | None, result: UpdateResult | None) -> str:
@@ -66,7 +67,7 @@ def finish_step(
     written = 0 if run.recipe.demonstrates else sampled_tokens
     metrics |= report.time_metrics(run.clock.phases, step_time, written)
     metrics["time/others"] = run.clock.others_seconds
-    metrics["memory/peak_gb"] = run.policy.peak_memory / 1e9
+    metrics["memory/peak_gb"] = max(run.earlier_peak, run.policy.peak_memory) / 1e9
     run.last_metrics = {name: metrics[name] for name in ("reward", "kl", "loss") if name in metrics}
     finished = StepFinished(
         step=step, metrics=metrics, tokens=progress.tokens, elapsed=progress.elapsed

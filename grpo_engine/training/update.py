@@ -107,11 +107,14 @@ def update(run: Run, step: int, experience: Experience) -> Generator[Event, None
         targets=step_targets(experience, recipe), step=step,
     )  # fmt: skip
     result = UpdateResult(experience=experience)
+    run.earlier_peak = run.policy.peak_memory
+    run.policy.forget_peak_memory()
     with run.clock.phase("update"):
         yield PhaseStarted(step=step, phase="update", total=recipe.passes)
         while result.complete_passes < recipe.passes and not result.has_ended:
             result = yield from _make_pass(run, step, inputs, result)
             inputs = replace(inputs, experience=result.experience, is_first=False)
+    run.update_peak = run.policy.peak_memory
     free_cache()
     if result.updates and recipe.trust == "target":
         with run.clock.phase("logprobs"):

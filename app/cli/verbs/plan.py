@@ -46,12 +46,15 @@ def plan(
     Example: grpo-tui plan starter --memory 16GB --set rollout.max_new_tokens=512
     """
     from grpo_engine.policy.shapes import describe
+    from grpo_engine.policy.teacher import named, settings_of
     from grpo_tui.app.cli.run_config import assemble
 
     total = size_in_bytes(memory) if memory else None
     config = assemble(None, preset, sets or [])
     config = config.model_copy(update={"model": config.model.model_copy(update={"path": model})})
     policy = describe(config.model)
+    if config.teacher.path:
+        policy.teacher = named(lambda: describe(settings_of(config)))
     report = report_of(config, policy, prompt_tokens, usable(total))
     print_json(report) if as_json else print_report(report)
     if report["requested"]["remedy"]:
@@ -100,7 +103,8 @@ def plan_of(
     config: "RunConfig", policy: "Policy", prompt_tokens: int, answer_tokens: int, limit: int
 ) -> dict[str, Any]:
     """How a step with answers of this length uses memory, and what to change if it cannot."""
-    from grpo_engine.setup.preflight import Lengths, estimated, plan_memory, remedy
+    from grpo_engine.policy.memory import Lengths
+    from grpo_engine.setup.preflight import estimated, plan_memory, remedy
 
     lengths = Lengths(prompt_tokens, answer_tokens)
     chosen = plan_memory(config, policy, lengths, limit)

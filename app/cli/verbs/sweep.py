@@ -96,6 +96,7 @@ def _plan(
 ) -> int:  # fmt: skip
     """Queue the grid, or find it; try the settings of every point before training any."""
     from grpo_tui.app.cli.run_config import assemble
+    from grpo_tui.app.jobs.start import with_teacher
     from grpo_tui.app.jobs.sweep import sweep_of
     from grpo_tui.app.trial.ready import require_apart
     from grpo_tui.experiments.queue import points
@@ -104,6 +105,7 @@ def _plan(
         (point, assemble(file, preset, [f"{p}={text}" for p, text in point.items()], steps=steps))
         for point in points(dict(map(_axis, sets)))
     ]
+    configs = [(point, with_teacher(config, queue.store.path)) for point, config in configs]
     for download in require_apart([config for _, config in configs], later=later):
         print_stderr(download)
     sweep = sweep_of(configs, seeds)

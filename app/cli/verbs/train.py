@@ -83,8 +83,10 @@ def train(
     if detach:
         leave_to_background(as_json=as_json)
     from grpo_tui.app.jobs.headless import run_headless
-    from grpo_tui.app.jobs.start import new_job
+    from grpo_tui.app.jobs.start import new_job, with_teacher
+    from grpo_tui.experiments.db.paths import store_path
 
+    config = with_teacher(config, store_path(db))
     engine = _engine_for(config)
     job = new_job(config, db=db, folder=folder, store=not no_store, tags=tuple(tag or ()))
     raise typer.Exit(

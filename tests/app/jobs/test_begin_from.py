@@ -9,11 +9,11 @@ import pytest
 
 from grpo_engine import events as ev
 from grpo_engine.config.parse import build
-from grpo_engine.config.settings import RunConfig
-from grpo_engine.errors import CheckpointError
+from grpo_engine.config.settings import RunConfig, TeacherConfig
+from grpo_engine.errors import CheckpointError, ConfigError
 from grpo_engine.run import checkpoint
 from grpo_tui.app.cli.run_config import assemble, checkpoint_start
-from grpo_tui.app.jobs.start import new_job, resumed_job
+from grpo_tui.app.jobs.start import new_job, resumed_job, with_teacher
 from grpo_tui.experiments.purge import purge
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.starts import keep
@@ -143,3 +143,22 @@ def test_an_optimisers_state_that_does_not_fit_is_refused(tmp_path: Path) -> Non
     assert failed.error == CheckpointError.__name__
     assert "optimizer.start" in failed.message
     assert "the same optimiser" in failed.message
+
+
+def test_a_run_is_a_teacher_by_its_name_and_is_kept_for_the_run_that_learns(tmp_path: Path) -> None:
+    (tmp_path / "world").mkdir()
+    store = tmp_path / "s.db"
+    first(store, tmp_path / "world")
+    learns = settings(
+        tmp_path / "world", steps=1, name="second", algorithm={"recipe": "distill"},
+        teacher={"path": "first:2"},
+    )  # fmt: skip
+    assert with_teacher(learns, store).teacher.path.endswith("checkpoints/step-000002")
+    trained(learns, store)
+    with closing(StoreReader(store)) as reader:
+        path = Path(reader.run(reader.resolve("second").key).config["teacher"]["path"])
+    assert path.parent == tmp_path / "starts"
+    assert (path / "adapters.safetensors").is_file()
+    nobody = learns.model_copy(update={"teacher": TeacherConfig(path="nobody")})
+    with pytest.raises(ConfigError, match=r"'nobody' is neither a model nor a run of the store"):
+        with_teacher(nobody, store)

@@ -300,3 +300,19 @@ def test_a_model_whose_configuration_is_wrong_is_the_only_thing_blamed(
     changes = {"model": {"path": str(folder)}, "rewards": {"functions": ["length"]}}
     ((setting, said),) = ready.of(config_of(world, changes))["problems"]
     assert (setting, words in said) == ("model.path", True)
+
+
+def test_a_teacher_is_tried_before_a_run(world: Path, tmp_path: Path) -> None:
+    def problems(path: str) -> list[tuple[str, str]]:
+        config = settings(world, algorithm={"recipe": "distill"}, teacher={"path": path})
+        with closing(Readiness()) as readiness:
+            found: list[tuple[str, str]] = readiness.of(config)["problems"]
+            return found
+
+    assert problems(str(write_model(tmp_path / "teacher"))) == []
+    ((setting, text),) = problems("")
+    assert setting == "teacher.path"
+    assert "a teacher needs both" in text
+    ((setting, text),) = problems(str(write_model(tmp_path / "small", vocab_size=250)))
+    assert setting == "teacher.path"
+    assert "it has 250 logits and the policy 261" in text

@@ -1,29 +1,35 @@
 """How backward passes use memory is decided once, the same on all ranks, and kept."""
 
 import json
+import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
 import pytest
 
 import grpo_engine
+from grpo_engine import trainer
+from grpo_engine.config.parse import build
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
 from grpo_engine.distributed.ranks import Ranks
 from grpo_engine.events import (
+    CheckpointSaved,
     Event,
     GroupScored,
     NoteWritten,
     PassFinished,
     PhaseStarted,
     RunFinished,
+    StepFinished,
 )
 from grpo_engine.policy import memory
 from grpo_engine.policy.load import load_policy
-from grpo_engine.policy.memory import MemoryPlan
+from grpo_engine.policy.memory import Lengths, MemoryPlan
 from grpo_engine.rollouts import decode
 from grpo_engine.run import checkpoint, persist
 from grpo_engine.setup import opening, preflight
@@ -31,7 +37,7 @@ from grpo_engine.trainer import run
 from tests.engine.policy.helpers import COMPUTES
 from tests.engine.runs import events_of, settings, write_world
 
-LENGTHS = preflight.Lengths(8, 12)
+LENGTHS = Lengths(8, 12)
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +125,7 @@ def test_a_step_under_a_limit_has_the_tokens_and_the_loss_of_one_without(
     )
     events = events_of(config, tmp_path / "unlimited")
     policy = load_policy(config.model, seed=5)
-    lengths = preflight.Lengths(8, 40)
+    lengths = Lengths(8, 40)
     smallest = preflight.plan_memory(config, policy, lengths, 1)
     assert smallest[0] == smallest.max_rows == 1
     budget = int(1.05 * preflight.estimated(config, policy, lengths, smallest).training)
@@ -172,14 +178,12 @@ class Two(Ranks):
         return [json.loads(json.dumps(value)), *self.sent]
 
 
-def planned(events: Iterator[Event]) -> MemoryPlan:
-    plan: MemoryPlan
+def planned(events: Iterator[Event]) -> Any:
     while True:
         try:
             next(events)
         except StopIteration as stopped:
-            plan = stopped.value
-            return plan
+            return stopped.value
 
 
 @pytest.mark.parametrize("limit", [1, 10**15])
@@ -195,6 +199,121 @@ def test_the_rank_with_least_memory_decides(world: Path, limit: int) -> None:
     else:
         assert plan == (4, False, policy.head_chunk, 8)  # of 8 answers a rank has 4
     assert policy.head_chunk == plan.head_chunk
+
+
+@dataclass
+class Machine:
+    """One whose memory is, after the first step, a share of what its backward passes took.
+
+    It is plenty at any other time, or always with a share of 0. `peaks` are those of each step.
+    """
+
+    monkeypatch: pytest.MonkeyPatch
+    share: float = 0
+    peaks: list[int] = field(default_factory=list)
+
+    def run(self, config: RunConfig, folder: Path) -> list[Event]:
+        plan = opening.plan_next_step
+
+        def measured(current: Any) -> Any:
+            self.peaks.append(current.update_peak)
+            limit = int(self.share * current.update_peak) if current.step == 1 else 0
+            self.monkeypatch.setattr(preflight, "memory_limit", lambda: limit or 10**12)
+            changed = yield from plan(current)
+            self.monkeypatch.setattr(preflight, "memory_limit", lambda: 10**12)
+            return changed
+
+        self.monkeypatch.setattr(trainer, "plan_next_step", measured)
+        events = events_of(config, folder, resume=folder.exists())
+        self.monkeypatch.undo()
+        return events
+
+
+@pytest.mark.parametrize("compute", COMPUTES)
+def test_after_a_backward_pass_that_took_too_much_the_next_steps_take_less(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compute: str
+) -> None:
+    """The starter has the tokens and the loss of a run with memory, and resumes to the bit."""
+    config = build({
+        "steps": 3, "model": {"compute": compute}, "task": {"held_out_size": 8},
+        "rollout": {"prompts": 4, "group_size": 8, "max_new_tokens": 12},
+        "checkpoint": {"every": 0}, "evaluation": {"pinned": 0, "before_and_after": False},
+    })  # fmt: skip
+    plenty = Machine(monkeypatch)
+    expected = plenty.run(config, tmp_path / "plenty")
+    short = Machine(monkeypatch, share=0.6)
+    events = short.run(config, tmp_path / "short")
+    text = notes(events)
+    assert "from step 2 on the memory plan is" in text
+    assert "from step 2 on the memory plan is" not in notes(expected)
+    saved = [event.step for event in events if isinstance(event, CheckpointSaved)]
+    assert saved == [1, 3]
+    rows = [
+        checkpoint.open_folder(tmp_path / name).state["micro_rows"]
+        for name in ("short/checkpoints/step-000001", "plenty/checkpoints/step-000003")
+    ]
+    assert rows[0] < rows[1] == 32
+    assert short.peaks[0] == pytest.approx(plenty.peaks[0], rel=0.1)
+    assert max(short.peaks[1:]) < 0.75 * min(plenty.peaks[1:])
+    assert rollouts(events) == rollouts(expected)
+    assert losses(events) == pytest.approx(losses(expected), rel=1e-3, abs=1e-6)
+    name = "checkpoints/step-000001"
+    shutil.copytree(tmp_path / "short" / name, tmp_path / "halves" / name)
+    Machine(monkeypatch).run(config, tmp_path / "halves")
+    assert state(tmp_path / "halves")["micro_rows"] == rows[0]
+    final = weights(tmp_path / "short")
+    assert all(mx.array_equal(a, final[name]) for name, a in weights(tmp_path / "halves").items())
+
+
+def losses(events: list[Event]) -> list[float]:
+    return [event.loss for event in events if isinstance(event, PassFinished)]
+
+
+def test_rows_that_are_set_stay_and_layers_are_recomputed(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for chosen, recomputed in (("auto", True), ("off", False)):
+        model = {"compute": "graph", "grad_checkpoint": chosen}
+        config = settings(world, steps=2, model=model)
+        machine = Machine(monkeypatch, share=0.5)
+        events = machine.run(config, tmp_path / chosen)
+        assert (machine.peaks[1] < 0.8 * machine.peaks[0]) == recomputed, machine.peaks
+        saved = state(tmp_path / chosen)
+        assert (saved["micro_rows"], saved["grad_checkpoint"]) == (4, recomputed)
+        assert ("the memory plan is" in notes(events)) == recomputed
+
+
+def test_the_peak_of_a_step_is_that_of_sampling_where_this_takes_more(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rollout = {"prompts": 2, "group_size": 64, "max_new_tokens": 40}
+    model = {"compute": "graph"}
+    config = settings(world, steps=1, model=model, rollout=rollout, optimizer={"micro_rows": 1})
+    machine = Machine(monkeypatch)
+    events = machine.run(config, tmp_path / "run")
+    (finished,) = [event for event in events if isinstance(event, StepFinished)]
+    assert finished.metrics["memory/peak_gb"] * 1e9 > 1.1 * machine.peaks[0] > 0
+
+
+@dataclass(frozen=True)
+class Short(Two):
+    """Beside a rank whose backward pass took too much."""
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value, True] if isinstance(value, bool) else super().gather(value)
+
+
+def test_a_rank_takes_the_smaller_plan_of_the_one_that_is_short_of_memory(world: Path) -> None:
+    config = auto(world)
+    policy = load_policy(config.model, seed=5)
+    current: Any = SimpleNamespace(
+        config=config, policy=policy, lengths=LENGTHS, plan=MemoryPlan(4, False, 64, 8), step=1,
+        is_complete=False, update_peak=1, ranks=Short(sent=([1, 2, False, 64, 8],)),
+    )  # fmt: skip
+    assert planned(opening.plan_next_step(current)) is True
+    assert current.plan == (2, False, 64, 8)
+    current.ranks = Ranks()
+    assert planned(opening.plan_next_step(current)) is False
 
 
 def test_freed_memory_is_dropped_between_phases_on_a_gpu_only(

@@ -17,6 +17,7 @@ from grpo_engine.policy.batch import TokenRow, micro_batches
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.memory import (
+    Lengths,
     MemoryEstimate,
     MemoryPlan,
     Sizes,
@@ -248,7 +249,7 @@ def test_a_step_that_cannot_fit_is_refused_with_what_would_help(
     huge = replace(real, **{part: 10**13})
     monkeypatch.setattr(preflight, "estimate_memory", lambda *_, **__: huge)
     with pytest.raises(MemoryLimitError, match=remedy) as refused:
-        preflight.check_memory(settings(world), policy, preflight.Lengths(8, 12), PLAN)
+        preflight.check_memory(settings(world), policy, Lengths(8, 12), PLAN)
     assert "10000.0 GB" in str(refused.value)
 
 
@@ -281,7 +282,7 @@ def test_a_dialogue_is_estimated_with_its_replies(world: Path) -> None:
 def test_a_dialogue_that_does_not_fit_is_told_to_limit_its_context(world: Path) -> None:
     """Half of the 140 tokens after the prompt of 8: 8 + 70."""
     estimate = MemoryEstimate(weights=1, optimizer=1, sampling=5, update=10)
-    said = preflight.remedy(settings(world), estimate, PLAN, preflight.Lengths(8, 140))
+    said = preflight.remedy(settings(world), estimate, PLAN, Lengths(8, 140))
     assert "or rollout.max_context=78." in said
-    said = preflight.remedy(settings(world), estimate, PLAN, preflight.Lengths(8, 12))
+    said = preflight.remedy(settings(world), estimate, PLAN, Lengths(8, 12))
     assert "or rollout.max_new_tokens=6." in said

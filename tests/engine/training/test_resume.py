@@ -26,11 +26,13 @@ from grpo_engine.events import (
 from grpo_engine.rollouts.noise import NOISE
 from grpo_engine.run import checkpoint
 from grpo_engine.run.persist import OTHER_NOISE, OTHER_REFILLS
+from tests.engine.maths.custom_choices import written
 from tests.engine.policy.helpers import COMPUTES
 from tests.engine.runs import events_of, settings, write_world
 
 CASES: dict[str, dict[str, Any]] = {
     "grpo": {"recipe": "grpo", "passes": 2, "minibatches": 2},
+    "functions": {"recipe": "grpo", "passes": 2, **written("grpo")},
     "dapo": {"recipe": "dapo", "refill_rounds": 2},
     "grpo-iterative": {"recipe": "grpo-iterative", "ref_refresh_every": 2},
     "grpo-sequence": {"recipe": "grpo-sequence", "sampler_sync_every": 4},

@@ -103,9 +103,9 @@ PANELS: Mapping[str, Part] = {
     )),
     "tokens": Part("tokens of an answer", (
         ("", "The bar under a token is what m chose: push (the gradient in its log-probability, "
-             "with clipping and KL), change of its log-probability, KL to the reference, entropy, "
-             "or whether it is clipped. A full bar is the largest of the group, so bars of two "
-             "answers can be compared. Yellow is down, blue is up."),
+             "with clipping and KL), change of its log-probability, KL to the reference, what a "
+             "teacher finds likelier, entropy, or whether it is clipped. A full bar is the largest "
+             "of the group, so bars of two answers can be compared. Yellow is down, blue is up."),
         ("← → ↑ ↓", "go to the next token and to the next answer."),
         ("f F", "go to the next and the previous clipped token of the run. The palette has highest "
                 "ratio, highest KL, lowest probability and largest share of the loss instead."),

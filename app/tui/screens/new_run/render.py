@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 from grpo_engine.config.custom import FORMS
 from grpo_engine.config.declaration import Setting, as_text
 from grpo_engine.config.mismatch import CORRECTION_TEXT, can_agree
-from grpo_engine.config.recipes import MEANINGS, SETTINGS, Recipe, available
+from grpo_engine.config.recipes import SETTINGS, Recipe, available
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.platform.device import uses_gpu
 from grpo_engine.platform.formats import auto_format, auto_text
@@ -439,7 +439,7 @@ def cost_lines(view: View, width: int, palette: Palette) -> list[Line]:
     lines += memory_lines(view, width, palette)
     lines += entry_lines([
         ("time", time), ("disk", f"{size(price.gigabytes * GIGA)} of token numbers"),
-        *side_costs(config, count, view.examples.get("held_out")),
+        *side_costs(config, count, view.examples.get("held_out"), view.memory),
     ], width, palette)  # fmt: skip
     if form.count > 1:
         entries = [(p.rpartition(".")[2], ", ".join(values)) for p, values in form.axes.items()]
@@ -458,11 +458,15 @@ def sweep_cost(view: View) -> str:
 
 
 def side_costs(
-    config: RunConfig, per_step: int, held_out: int | None = None
+    config: RunConfig,
+    per_step: int,
+    held_out: int | None = None,
+    memory: Mapping[str, Any] | None = None,
 ) -> list[tuple[str, str]]:
     """Sampling and scoring that happen besides training.
 
-    `held_out` is how many problems the task holds out; None if that is not known yet.
+    `held_out` is how many problems the task holds out; None if that is not known yet. `memory` is
+    what is known of the models.
     """
     rollout, check, entries = config.training, config.evaluation, []
     rows = rollout.prompts * rollout.group_size
@@ -487,6 +491,10 @@ def side_costs(
     if config.record.kl and config.algorithm.resolved().anchor == "none":
         text = f"{rows} answers scored by the reference as well: +100% of a forward"
         entries.append(("KL", text))
+    if config.teacher.path:
+        share = (memory or {}).get("teacher_share")
+        text = f"{rows} answers scored by it" + (f": +{share:.0%} of a forward" if share else "")
+        entries.append(("teacher", text))
     if config.record.tokens not in ("none", "nothing"):
         text = f"1 of {rollout.prompts} groups (+{1 / rollout.prompts:.0%} time)"
         entries.append(("extra check", text))
@@ -511,6 +519,8 @@ def memory_lines(view: View, width: int, palette: Palette) -> list[Line]:
         (f" {size(memory['peak'])} of {size(memory['limit'])}", palette.text),
     ]
     per, unit = byte_unit(memory["peak"])
+    if memory.get("teacher"):
+        line = [*line, (f", teacher {size(memory['teacher'])}", palette.label)]
     names = ("weights", "optimizer", "sampling", "update")
     weights, optimizer, sampling, update = (f"{n} {short(memory[n] / per)}" for n in names)
     text = f"{weights}, {optimizer}, {sampling} or {update} {unit}, in {memory['dtype']}"
@@ -930,7 +940,7 @@ def meaning_of(path: str, text: str, recipe: Recipe | None) -> str:
         return "on" if text == "true" else "off"
     if text in VALUE_MEANINGS.get(path, {}):
         return VALUE_MEANINGS[path][text]
-    meaning = SETTINGS[leaf].meanings.get(text) or MEANINGS["function"][leaf]
+    meaning = SETTINGS[leaf].meanings[text]
     result = meaning.text.format(**{**values_of(recipe), leaf: text})
     if leaf == "anchor" and meaning.formula:
         result = f"{meaning.formula[0]}, x = log π − log π_ref: {result}"

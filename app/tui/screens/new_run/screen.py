@@ -1,5 +1,6 @@
 """The New run screen: settings as a form that is checked, tried out, estimated and launched."""
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -789,7 +790,11 @@ class NewRunScreen(WorkbenchScreen):
                    config.rewards.completions)  # fmt: skip
         for method, activity, key in (
             ("examples", "downloading…" if online else "reading the task…", prompts),
-            ("memory", "estimating memory…", (*prompts, config.rollout, config.optimizer)),
+            (
+                "memory",
+                "estimating memory…",
+                (*prompts, config.rollout, config.optimizer, config.teacher),
+            ),
             ("ready", "trying the rewards…", None),
         ):
             if key is None or key != self._tried.get(method) or online:
@@ -805,6 +810,12 @@ class NewRunScreen(WorkbenchScreen):
     async def _request(
         self, method: str, config: RunConfig, online: bool = False, **more: Any
     ) -> Mapping[str, Any]:
+        from grpo_tui.app.jobs.start import with_teacher
+
+        try:
+            config = await asyncio.to_thread(with_teacher, config, self.workbench.store)
+        except ConfigError as error:
+            return {"problem": str(error)}
         return await self.trial.request(method, config, online=online, **more)
 
     def action_fetch(self) -> None:
