@@ -214,3 +214,19 @@ def test_rewards_and_a_teacher_are_written_out_side_by_side() -> None:
 def test_a_teacher_is_in_the_reason(changes: dict[str, object], words: str) -> None:
     token = term(**({"side": "free", "ratio": 1.0} | changes))
     assert explanation(token, recipe("distill"), first_pass=False).startswith(words)
+
+
+def test_the_teachers_part_of_an_advantage_is_weighted_and_both_parts_add_up() -> None:
+    # .5 x (-1 + 2) = .5 and .5 x (-3 + 1) = -1; with +.75 by rewards 1.25 and -.25
+    row = TokenRow(
+        index=0, ids=(1, 2), sampler=(-2.0, -1.0), old=(-2.0, -1.0), teacher=(-1.0, -3.0),
+        passes=((-2.0, -1.0),), advantages=(1.25, -0.25),
+        updates=(UpdateTotals(rows=1, tokens=2),),
+    )  # fmt: skip
+    how = recipe("dr-grpo", teacher_weight=0.5, weight="per_token")
+    view = TokenView(group=0, prompt_ids=(), rows=(row,))
+    ((first, second),) = token_losses(view, how, at=0, max_length=8)
+    assert [first.taught, second.taught] == pytest.approx([0.5, -1.0])
+    assert [first.rewarded, second.rewarded] == pytest.approx([0.75, 0.75])
+    parts = sum((token.rewarded + token.taught) / 2 for token in (first, second))
+    assert parts == pytest.approx(first.contribution + second.contribution)
