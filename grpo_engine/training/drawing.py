@@ -110,6 +110,14 @@ def take_rates(run: Run) -> Iterator[Event]:
             "task.curriculum",
             "evaluation.accuracy",
         )
+    if config.curriculum != "off" and run.recipe.demonstrates and not config.pass_rates:
+        raise ConfigError(
+            f"task.curriculum {config.curriculum} needs pass rates, and none are measured where "
+            "the data has the answers; name a run or a file with them in task.pass_rates, or turn "
+            "it off",
+            "task.curriculum",
+            "task.pass_rates",
+        )
     if not config.pass_rates:
         return
     file = Path(config.pass_rates)

@@ -20,6 +20,7 @@ from tests.e2e.training import environment
 
 NETWORK, MINUTES = "installs from the network", "takes ten minutes or more"
 SCREEN = "opens the workbench, as the tests in tests/e2e do"
+CHAIN = "needs answers of more tokens than here, as in tests/app/cli/test_examples_first.py"
 # Commands that are not run, by how they begin.
 NOT_RUN: Mapping[str, str] = {
     "make run": NETWORK, "make test": NETWORK, "pip install": NETWORK, "python -m venv": NETWORK,
@@ -30,6 +31,8 @@ NOT_RUN: Mapping[str, str] = {
     "mlx.launch -n 2": "two processes, as in tests/e2e/test_launcher.py",
     "make device": MINUTES, "make bench-quick": MINUTES, "python -m bench": MINUTES,
     "python -m tools.make_guess": MINUTES,
+    "grpo-tui train --set algorithm.recipe=sft": CHAIN, "grpo-tui train --from": CHAIN,
+    "grpo-tui export @last --what rollouts --where": CHAIN,
     "grpo-tui train --preset starter --set 'record.trackers": "needs an account of wandb",
 }  # fmt: skip
 # Blocks of Python that are only compiled, by page and how they begin.

@@ -281,7 +281,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_world(tmp_path_factory.mktemp("world"))
 
 
-LEARN = {
+LEARN: dict[str, Any] = {
     "algorithm": {"recipe": "sft"},
     "task": {"columns": {"completion": "answer"}, "options": {"chat": False}},
     "rollout": {"prompts": 6, "group_size": 8, "temperature": 0.5},
@@ -352,6 +352,13 @@ def test_a_run_without_rewards_trains_and_says_that_nothing_is_evaluated(
     assert not [e for e in events if isinstance(e, RunFailed | EvaluationFinished)], events[-1]
     notes = [e.text for e in events if isinstance(e, NoteWritten)]
     assert any("without a reward function, held-out answers are sampled" in n for n in notes)
+
+
+def test_a_curriculum_without_pass_rates_is_refused(world: Path, tmp_path: Path) -> None:
+    task: dict[str, Any] = {"curriculum": "half", **LEARN["task"]}
+    (*_, last) = events_of(settings(world, **{**LEARN, "task": task}), tmp_path)
+    assert isinstance(last, RunFailed)
+    assert "task.curriculum half needs pass rates, and none are measured" in last.message
 
 
 def test_tasks_with_tools_are_refused(world: Path, tmp_path: Path) -> None:

@@ -1,0 +1,47 @@
+"""Examples first, then GRPO; and a model's own best answers as examples."""
+
+import json
+from contextlib import closing
+from pathlib import Path
+
+from grpo_tui.app.cli.main import main
+from grpo_tui.experiments.reader import StoreReader
+
+SMALL = [
+    "rollout.prompts=4", "evaluation.problems=16", "evaluation.samples=0", "evaluation.pinned=0",
+]  # fmt: skip
+
+
+def trained(db: Path, name: str, *words: str) -> None:
+    sets = [word for setting in SMALL for word in ("--set", setting)]
+    assert main(["train", "--db", str(db), "--name", name, *sets, *words]) == 0
+
+
+def test_grpo_goes_on_with_what_was_learned_and_the_best_answers_are_learned(
+    tmp_path: Path,
+) -> None:
+    db, best = tmp_path / "store.db", tmp_path / "best.jsonl"
+    learn = ["--set", "algorithm.recipe=sft", "--set", "optimizer.learning_rate=1e-3"]
+    trained(db, "warm", "--steps", "6", *learn)
+    trained(db, "further", "--from", "warm", "--set", "algorithm.recipe=grpo", "--steps", "2")
+    where = "origin=train reward/numeric_answer>=1"
+    words = ["export", "further", "--db", str(db), "--what", "rollouts", "--where", where]
+    assert main([*words, "--out", str(best)]) == 0
+    rows = [json.loads(line) for line in best.read_text().splitlines()]
+    assert rows
+    assert all(row["reward/numeric_answer"] >= 1 and row["origin"] == "train" for row in rows)
+    data = [f"task.name={best}", "task.options.chat=false", "task.columns.answer=target"]
+    sets = [word for setting in data for word in ("--set", setting)]
+    trained(db, "best", "--from", "further", "--steps", "2", *learn, *sets)
+    with closing(StoreReader(db)) as reader:
+        runs = {name: reader.resolve(name) for name in ("warm", "further", "best")}
+        tried = {name: reader.evaluations(run.key) for name, run in runs.items()}
+        key = runs["best"].key
+        groups = reader.groups(key, 1)
+    # greedy answers to the same problems by the same weights
+    after, before = tried["warm"][-1], tried["further"][0]
+    assert before.metrics == after.metrics != tried["warm"][0].metrics
+    learned = {(row["prompt"], row["completion"]) for row in rows}
+    for group in groups:
+        if group.origin == "train":
+            assert (group.prompt_text, group.rollouts[0].text) in learned
