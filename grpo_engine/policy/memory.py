@@ -26,9 +26,9 @@ from grpo_engine.policy.source import on_cpu
 from grpo_engine.policy.trees import flatten
 
 CHUNK_SCORES = 2  # arrays of the chunk of attention that the backward pass is in
-# With recomputed layers: as much as so many layers keep, the hidden states between all of them, and
-# of the keys and values a part.
-RECOMPUTED, CACHES = 1.6, 0.6
+# With recomputed layers: as much as so many layers keep, hidden states between all of them, and of
+# the keys and values a part.
+RECOMPUTED, BETWEEN, CACHES = 1.4, 2, 0.6
 GRADIENTS = 2  # copies of the trained weights: the accumulated gradient and the one being added
 LOGITS = 4  # arrays of a head chunk: logits, exponentials, slope, product
 # While sampling: layers' arrays of the prefill, caches of prompts and of rows, logits of all rows.
@@ -312,7 +312,7 @@ def _update(
     if not policy.grad_checkpoint:
         return int(activations + current + logits)
     caches = CACHES * run.keys * _activations(policy).keys
-    between = (run.tokens * sizes.hidden * sizes.layers + caches) * sizes.bytes
+    between = (BETWEEN * run.tokens * sizes.hidden * sizes.layers + caches) * sizes.bytes
     return int(between + max(RECOMPUTED / sizes.layers * activations + current, logits))
 
 
