@@ -18,6 +18,7 @@ from tests.e2e.training import Gate, command, environment, events_in, grpo_tui, 
 from tests.engine.environments.test_runs import STOPS, TURNS
 from tests.engine.maths.custom_choices import written
 from tests.engine.runs import write_world
+from tests.engine.tiny import write_model
 from tests.patience import PATIENCE
 
 pytestmark = [
@@ -47,6 +48,7 @@ CASES: dict[str, dict[str, Any]] = {
         "algorithm": {"recipe": "sft"},
         "task": {"columns": {"completion": "answer"}, "options": {"chat": False}},
     },
+    "teacher": {"rollout": {"prompts": 3}, "algorithm": {"teacher_weight": 0.3, "passes": 2}},
     "turns": {"rollout": {"prompts": 3, "max_new_tokens": 40, "stop": STOPS}, "task": {}},
 }
 NOT_EQUAL = ("time/", "memory/", "step_time", "tokens_per_second")
@@ -111,6 +113,8 @@ def adapter_of(home: Path, name: str) -> dict[str, mx.array]:
 @pytest.mark.parametrize("case", CASES)
 def test_two_ranks_train_what_one_process_trains(world: Path, tmp_path: Path, case: str) -> None:
     changes = {"rewards": {"functions": [f"{world}/some.py:some"]}, **CASES[case]}
+    if case == "teacher":
+        changes["teacher"] = {"path": str(write_model(world / "teacher", seed=9))}
     if case == "turns":
         changes["task"] = {"environment": f"{world}/turns.py:Turns", "max_turns": 3}
     config = write_config(world, tmp_path / "c.yaml", steps=4, **changes)

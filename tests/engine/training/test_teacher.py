@@ -30,9 +30,11 @@ from grpo_engine.events import (
 from grpo_engine.maths.advantage import advantages
 from grpo_engine.policy.embedded import EMBEDDED
 from grpo_engine.policy.load import load_policy
+from grpo_engine.policy.memory import Lengths
 from grpo_engine.policy.teacher import load_teacher
 from grpo_engine.policy.trees import flatten
 from grpo_engine.run import checkpoint
+from grpo_engine.setup.preflight import estimated, plan_memory
 from tests.engine.runs import events_of, settings, write_world
 from tests.engine.tiny import write_model
 from tests.engine.training.test_resume import facts
@@ -334,3 +336,19 @@ def test_an_evaluation_loads_no_teacher(world: Path, tmp_path: Path) -> None:
     config = distilling(world, "nowhere")
     events = list(trainer.evaluate_only(config, Control(), folder=tmp_path))
     assert not isinstance(events[-1], RunFailed), events[-1]
+
+
+def test_the_memory_of_a_step_counts_the_teacher(world: Path) -> None:
+    config = distilling(world)
+    policy = load_policy(config.model, seed=0)
+    lengths = Lengths(prompt=20, answer=12)
+    plan = plan_memory(config, policy, lengths, 10**9)
+    alone = estimated(config, policy, lengths, plan)
+    policy.teacher = load_teacher(config, policy)
+    both = estimated(config, policy, lengths, plan)
+    weights = sum(array.nbytes for array in flatten(policy.teacher.model.parameters()).values())
+    assert both.teacher == weights > 0
+    assert both.peak >= alone.peak + weights
+    assert (both.weights, both.optimizer) == (alone.weights, alone.optimizer)
+    plan._replace(head_chunk=32).apply(policy)
+    assert policy.teacher.head_chunk == 32
