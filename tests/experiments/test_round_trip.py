@@ -53,7 +53,7 @@ def groups(draw: st.DrawFn, index: int, step: int) -> list[ev.Event]:
             passes = (lambda: (row(), row())) if length else tuple
             loss_parts = {
                 "mask": tuple(int(x < -1) for x in row()), "entropies": passes(),
-                "values": passes(), "old_values": row(), "returns": row(),
+                "values": passes(), "old_values": row(), "returns": row(), "teacher": row(),
                 "updates": (ev.UpdateTotals(rows=8, tokens=40), ev.UpdateTotals(
                     rows=8, tokens=40, minibatch=1, micro_batches=3, batch_tokens=20,
                     entropy_bonus=0.1, entropy_floor=float(np.float32(1.3)), updated_tokens=9,

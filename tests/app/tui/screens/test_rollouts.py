@@ -434,7 +434,7 @@ async def test_a_store_without_answers_says_what_would_fill_the_screen(tmp_path:
         )
         await pilot.pause()
         assert "No answers are recorded" in frames.text(app)
-        assert "heat 1/5" not in frames.text(app)
+        assert "heat 1/6" not in frames.text(app)
         assert "sort prompt" not in frames.text(app)
         assert "token" not in frames.frame(app)[-1]
 
@@ -842,7 +842,7 @@ async def test_outside_the_gradient_nothing_says_0_or_that_it_is_shaded(store: P
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await opened(app, pilot, origin="pinned", group=0)
-        assert "heat 1/5: no push with KL here" in frames.text(app)
+        assert "heat 1/6: no push with KL here" in frames.text(app)
         await pilot.press("s", "s")
         await settled(pilot, screen)
         assert [measure_of(one, "surprise") for one in screen.view.groups] == [None, None]
