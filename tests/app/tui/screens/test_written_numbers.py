@@ -52,7 +52,7 @@ def test_the_end_of_a_run_is_told_by_the_numbers_that_its_charts_show() -> None:
     assert {name: round(move, 3) for name, move in whole.moves.items()} == {
         "right": 0.263, "form": -0.263
     }  # fmt: skip
-    change = "Reward, smoothed: 0 to .53, highest in one step 1, moved most by right (+.26)."
+    change = "Reward, smoothed: 0 to .53, highest in one step 1, moved most by right (+.26 of it)."
     assert narrate(whole)[2] == change
 
 
