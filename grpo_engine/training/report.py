@@ -180,6 +180,8 @@ def step_metrics(
         if count
     }
     metrics |= length_metrics(samples.rollouts)
+    if not is_sampled(samples):
+        del metrics["completions/clipped_ratio"]  # what is too long was refused
     metrics |= dialogue_metrics(samples.rollouts)
     distinct = sum(len({r.ids for r in group.rollouts}) for group in samples.groups)
     total = len(samples.rollouts)

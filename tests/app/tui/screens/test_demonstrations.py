@@ -47,7 +47,7 @@ async def test_watch_shows_the_datas_answers_and_no_comparison(
         await until(app, lambda: "the data's answer to prompt 1" in frames.text(app))
         shown = frames.text(app)
         frames.check(app)
-    for word in ("perplexity", "loss", "prompts", "</answer>"):
+    for word in ("perplexity", "loss", "prompts", "<think>"):
         assert word in shown
     # what is watched comes first
     assert shown.index("loss") < shown.index("perplexity") < shown.index("held-out accuracy ")
