@@ -100,7 +100,7 @@ def test_csv_opens_in_pandas_and_csv_with_the_numbers_of_json(
         ("origin=train", lambda row: row["origin"] == "train"),
         ("origin!=train", lambda row: row["origin"] != "train"),
         ("step>=3 origin=train", lambda row: row["step"] >= 3 and row["origin"] == "train"),
-        ("step<3 | !origin=eval", lambda row: row["step"] < 3 or row["origin"] != "eval"),
+        ("step<3 | !origin=train", lambda row: row["step"] < 3 or row["origin"] != "train"),
         ("completion~yes", lambda row: "yes" in row["completion"]),
         ("reward/none>=1", lambda _: False),
     ],

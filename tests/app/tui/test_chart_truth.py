@@ -93,9 +93,11 @@ def pieces(points: Points) -> list[Points]:
 
 def line_is_true(picture: Picture, colour: int | None, line: Points, last: float) -> None:
     """Each point has its dot, and each dot is on the line."""
+    inset = picture.inset[0]
 
     def dot(step: float, value: float) -> tuple[float, float]:
-        return step * (picture.wide - 1) / (last or 1), picture.place(value)
+        width = picture.wide - 1 - 2 * inset
+        return inset + step * width / (last or 1), picture.place(value)
 
     for step, value in finite(line):
         assert picture.near(colour, *dot(step, value)), (step, value, dot(step, value))
@@ -410,7 +412,9 @@ def printed(lines: Iterable[str]) -> Picture:
     edge = min(line.index("┤") if "┤" in line else line.index("│") for line in rows)
     inside = [line[:edge].ljust(edge) + " " + line[edge + 1 :].rstrip("│") for line in rows]
     wide = max(map(len, inside))
-    return read([[(line.ljust(wide), None)] for line in inside], edge + 1)
+    picture = read([[(line.ljust(wide), None)] for line in inside], edge + 1)
+    picture.inset = 0.5, 1.5  # plotext's axes end at the middles of cells, where its ticks are
+    return picture
 
 
 @settings(deadline=None, max_examples=EXAMPLES)

@@ -81,11 +81,10 @@ class SettingsPanel(LabPanel):
 
     def _help(self, base: Recipe, recipe: Recipe) -> str:
         old = getattr(base, self.setting)
-        part = setting_part(self.topic().removeprefix("setting:"))
-        text = part.paragraphs[0][1]
+        text = setting_part(self.topic().removeprefix("setting:")).paragraphs[0][1]
         text = card_of(recipe.name).summary if self.setting == "name" else text
         before = f" The run had {value_text(old)}." if getattr(recipe, self.setting) != old else ""
-        return f"{part.heading}: {text}{before}"
+        return text + before
 
     def action_move(self, rows: int, columns: int) -> None:
         """Select another setting; changing its value is for the screen."""
