@@ -189,7 +189,7 @@ def assert_adds_up(told: str, contribution: float) -> None:
     # thousands and millions have two digits: 1.45 M is printed as 1.5M
     allowed = 0.03 if scaled == numbers else 0.05
     # factors have three digits: where parts nearly cancel, half a digit of each remains
-    parts = abs(eval(scaled.replace(" - ", " + ").strip()))
+    parts = abs(eval(scaled.replace(" - ", " + ").strip().removeprefix("-")))
     allowed_apart = 2e-4 + 0.002 * parts
     assert eval(scaled.strip()) == pytest.approx(contribution, rel=allowed, abs=allowed_apart), told
 

@@ -213,6 +213,8 @@ def without_losses(step: StepGroups, group: GroupView, tokens: TokenView | None)
         return run.unreadable or not_recorded(tokens, run.recipe, run.think_budget)
     if group.no_signal:
         return f"no push: {group.no_signal}, so its tokens were left out of the update"
+    if all(rollout.advantage == 0 for rollout in group.rollouts):
+        return "no push: no token of its answers is in the loss"
     return "the step ended before its tokens were scored"
 
 
