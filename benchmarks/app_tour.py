@@ -5,17 +5,12 @@ shows an active run changes by itself; `still` is the part that does not, and a 
 answered when a cell of that part has changed.
 """
 
-import importlib
-import inspect
-import pkgutil
 import re
 from codecs import getincrementaldecoder
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from textual.binding import Binding
-
-from grpo_tui import app
+from grpo_tui.app.tui.key_actions import bindings_of_classes
 from grpo_tui.app.tui.keys import is_bound
 
 BYTES = {
@@ -162,18 +157,12 @@ LIVE_STOPS = (
 
 def bindings() -> dict[str, tuple[str, frozenset[str]]]:
     """Return every named binding of the app that has keys: its name, its class and its keys."""
-    found = {}
-    for info in pkgutil.walk_packages(app.__path__, "grpo_tui.app."):
-        if info.name.startswith("grpo_tui.app.cli.verbs"):
-            continue
-        module = importlib.import_module(info.name)
-        for name, cls in inspect.getmembers(module, inspect.isclass):
-            for binding in vars(cls).get("BINDINGS", []):
-                if not (isinstance(binding, Binding) and binding.id and is_bound(binding.key)):
-                    continue
-                if cls.__module__ == info.name:
-                    found[f"{name}:{binding.id}"] = (name, frozenset(binding.key.split(",")))
-    return found
+    return {
+        f"{name}:{binding.id}": (name, frozenset(binding.key.split(",")))
+        for name, bindings in bindings_of_classes().items()
+        for binding in bindings
+        if is_bound(binding.key)
+    }
 
 
 def unfired() -> list[str]:

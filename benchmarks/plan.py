@@ -40,9 +40,12 @@ def planned(config: ModelConfig, lengths: Lengths) -> int:
     """The bytes of an update that `plan` expects, without weights and their gradients."""
     policy = replace(describe(config), grad_checkpoint=config.grad_checkpoint == "on")
     return estimate_memory(
-        policy, rows=ROWS, micro_rows=ROWS, prompt_tokens=lengths.prompt,
+        policy,
+        rows=ROWS,
+        micro_rows=ROWS,
+        prompt_tokens=lengths.prompt,
         new_tokens=lengths.answer,
-    ).update  # fmt: skip
+    ).update
 
 
 def measured(config: ModelConfig, lengths: Lengths) -> int:
@@ -91,11 +94,14 @@ def rows(name: str, folder: Path) -> Iterator[tuple[str, ...]]:
         config = settings(model, layers)
         size, plan = measured(config, lengths), planned(config, lengths)
         yield (
-            name, f"{describe(config).parameters / 1e6:.1f}",
+            name,
+            f"{describe(config).parameters / 1e6:.1f}",
             f"{lengths.prompt} + {lengths.answer}",
             {"on": "recomputed", "off": "kept"}[layers],
-            f"{size / 1e6:.1f}", f"{plan / 1e6:.1f}", f"{plan / size - 1:+.0%}",
-        )  # fmt: skip
+            f"{size / 1e6:.1f}",
+            f"{plan / 1e6:.1f}",
+            f"{plan / size - 1:+.0%}",
+        )
 
 
 def main(names: list[str]) -> None:

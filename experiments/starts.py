@@ -12,8 +12,11 @@ from grpo_tui.experiments.db.paths import STARTS, inside_store, runs_folder, sta
 PARTIAL = ".partial-"
 # the settings that can name a checkpoint of another run
 SETTINGS = (
-    ("model", "adapter"), ("model", "path"), ("optimizer", "start"), ("teacher", "path"),
-)  # fmt: skip
+    ("model", "adapter"),
+    ("model", "path"),
+    ("optimizer", "start"),
+    ("teacher", "path"),
+)
 PATHS = tuple(f"{section}.{name}" for section, name in SETTINGS)
 
 

@@ -65,8 +65,6 @@ def _truncating(snapshot: Snapshot) -> str:
     last = curve.recent[-DELTA_STEPS:] if curve is not None else ()
     if not last:
         return ""
-    if "perplexity" in snapshot.series:  # answers of data are never cut
-        return ""
     limit = snapshot.head.config.get("rollout", {}).get("max_new_tokens")
     limit_text = f"at {limit} tokens" if limit else "at the length limit"
     alert = any(one.rule == "most_truncated" for one in snapshot.open_alerts)

@@ -28,11 +28,11 @@ def explanation(token: TokenLoss, recipe: Recipe, *, first_pass: bool) -> str:
 
 def _answer(token: TokenLoss) -> str:
     """What its answer's rewards and its teacher say of the token."""
-    answer = "better answer" if token.rewarded > 0 else "worse answer"
-    if not token.taught:
+    answer = "better answer" if token.reward_part > 0 else "worse answer"
+    if not token.teacher_part:
         return answer
-    taught = f"a token {'likelier' if token.taught > 0 else 'less likely'} to the teacher"
-    return f"{answer}, {taught}" if token.rewarded else taught
+    likelihood = f"a token {'likelier' if token.teacher_part > 0 else 'less likely'} to the teacher"
+    return f"{answer}, {likelihood}" if token.reward_part else likelihood
 
 
 def _way(gradient: float) -> str:
@@ -172,11 +172,13 @@ def _objective(token: TokenLoss, recipe: Recipe) -> str:
 
 def _parts(token: TokenLoss, total: float) -> str:
     """What is in proportion to the advantage, by rewards and by the teacher; empty if one is 0."""
-    if not (token.advantage and token.taught and token.rewarded):
+    if not (token.advantage and token.teacher_part and token.reward_part):
         return ""
-    rewarded, taught = (total * part / token.advantage for part in (token.rewarded, token.taught))
-    sign = "+" if taught > 0 else MINUS
-    return f"({signed(rewarded, 3)} by rewards {sign} {short(abs(taught), 3)} by the teacher)"
+    rewards, teacher = (
+        total * part / token.advantage for part in (token.reward_part, token.teacher_part)
+    )
+    sign = "+" if teacher > 0 else MINUS
+    return f"({signed(rewards, 3)} by rewards {sign} {short(abs(teacher), 3)} by the teacher)"
 
 
 def _divisors(

@@ -35,10 +35,17 @@ def evaluable(recipe: Recipe, sources: Mapping[str, Source] | None = None) -> Re
     changes: dict[str, Any] = {}
     for choice, function in recipe.functions.items():
         if sources is not None or "source" not in vars(function):
-            source = _ask("describe", name=function) if sources is None else {
-                "name": function, "file": "", "sha256": "", "parameters": {},
-                **sources.get(choice, {}),
-            }  # fmt: skip
+            source = (
+                _ask("describe", name=function)
+                if sources is None
+                else {
+                    "name": function,
+                    "file": "",
+                    "sha256": "",
+                    "parameters": {},
+                    **sources.get(choice, {}),
+                }
+            )
             changes[choice] = remote = Custom(function, partial(_evaluate, source))
             remote.source, remote.parameters = source, source["parameters"]
     return replace(recipe, **changes)
@@ -53,9 +60,12 @@ def _evaluate(source: Source, **values: Any) -> "mx.array":
 
     def ask(given: Any, push: mx.array | None = None) -> list[mx.array]:
         results = _ask(
-            "call", source=source, others=others, push=None if push is None else push.tolist(),
+            "call",
+            source=source,
+            others=others,
+            push=None if push is None else push.tolist(),
             inputs={name: value.tolist() for name, value in zip(inputs, given, strict=True)},
-        )  # fmt: skip
+        )
         return [mx.array(result) for result in results]
 
     value = mx.custom_function(lambda *given: ask(given)[0])

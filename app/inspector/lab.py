@@ -267,13 +267,21 @@ def _advantages(numbers: StepNumbers, recipe: Recipe) -> Array | None:
     tokens: dict[str, Any] = {"extra": {"step": numbers.step}}
     if numbers.packed is not None and len(numbers.recorded) == len(numbers.groups):
         arrays = numbers.packed.arrays
-        tokens = {"mask": arrays["mask"], "old": arrays["old"], "ref": arrays.get("ref"),
-                  "values": arrays.get("old_values"), "teacher": arrays.get("teacher"),
-                  **tokens}  # fmt: skip
+        tokens = {
+            "mask": arrays["mask"],
+            "old": arrays["old"],
+            "ref": arrays.get("ref"),
+            "values": arrays.get("old_values"),
+            "teacher": arrays.get("teacher"),
+            **tokens,
+        }
     elif recipe.signal == "gae" or recipe.pays_in_reward or recipe.teacher_weight:
         return None
-    needs = {"ref": recipe.pays_in_reward, "values": recipe.signal == "gae",
-             "teacher": recipe.teacher_weight > 0}  # fmt: skip
+    needs = {
+        "ref": recipe.pays_in_reward,
+        "values": recipe.signal == "gae",
+        "teacher": recipe.teacher_weight > 0,
+    }
     lacking = any(need and tokens.get(name) is None for name, need in needs.items())
     if lacking or recipe.signal == "process" or not numbers.weights:
         return None

@@ -43,7 +43,7 @@ class TokenLoss:
     on_policy: bool
     objective: float
     anchor: float
-    taught: float = 0.0  # the teacher's part of the advantage
+    teacher_part: float = 0.0  # the teacher's part of the advantage
     kl: float | None = None
     entropy: float | None = None
     value_loss: float
@@ -54,10 +54,10 @@ class TokenLoss:
     pull: float
 
     @property
-    def rewarded(self) -> float:
+    def reward_part(self) -> float:
         """The part of the advantage that is not the teacher's."""
-        rest = self.advantage - self.taught
-        return rest if abs(rest) > 1e-6 * abs(self.taught) else 0.0
+        rest = self.advantage - self.teacher_part
+        return rest if abs(rest) > 1e-6 * abs(self.teacher_part) else 0.0
 
     @property
     def gradient(self) -> float:
@@ -164,9 +164,12 @@ def loss_of(numbers: Packed, recipe: Recipe, *, max_length: int) -> "Loss":
         changes |= {"entropy_bonus": 0.0, "entropy_top_quantile": 1.0}
     recipe = replace(recipe, **changes)
     return policy_loss(
-        **arrays, recipe=recipe, max_length=max_length, totals=numbers.totals,
+        **arrays,
+        recipe=recipe,
+        max_length=max_length,
+        totals=numbers.totals,
         extra={"step": numbers.step},
-    )  # fmt: skip
+    )
 
 
 def gradients(numbers: Packed, recipe: Recipe, *, max_length: int) -> tuple["mx.array", "mx.array"]:
@@ -215,11 +218,11 @@ def token_losses(
     }
     if "teacher" in numbers.arrays:
         gap = numbers.arrays["teacher"] - numbers.arrays["old"]
-        arrays["taught"] = recipe.teacher_weight * terms.mask * gap
+        arrays["teacher_part"] = recipe.teacher_weight * terms.mask * gap
     arrays |= {
         field.name: getattr(terms, field.name)
         for field in fields(TokenLoss)
-        if field.name not in (*arrays, "taught")
+        if field.name not in (*arrays, "teacher_part")
     }
     lists = {name: array.tolist() for name, array in arrays.items() if array is not None}
 

@@ -44,9 +44,13 @@ class Finding(Provider):
         with suppress(StoreError):  # there is no store yet
             runs = await app.reader.ask(_read)
         self._others = (
-            *_metrics(app, screen), *_tokens(app, screen), *screen.places(),
-            *_runs(app, screen, runs), *_settings(app), *_helps(screen),
-        )  # fmt: skip
+            *_metrics(app, screen),
+            *_tokens(app, screen),
+            *screen.places(),
+            *_runs(app, screen, runs),
+            *_settings(app),
+            *_helps(screen),
+        )
 
     async def discover(self) -> Hits:
         """Yield the actions by their names."""

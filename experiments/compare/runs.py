@@ -56,10 +56,12 @@ def compare(
         )
     functions = [reader.functions(run.key) for run in runs]
     stored, settings = (
-        [reader.settings(run.key, in_force=in_force) | _versions(sources)
-         for run, sources in zip(runs, functions, strict=True)]
+        [
+            reader.settings(run.key, in_force=in_force) | _versions(sources)
+            for run, sources in zip(runs, functions, strict=True)
+        ]
         for in_force in (False, True)
-    )  # fmt: skip
+    )
     differing, by_recipe = _differences(settings, stored)
     keys = keys or _all_keys(reader, runs)
     full = reader.runs(archived=True, keys=[run.key for run in runs], metrics=keys)
@@ -111,11 +113,17 @@ def _sources(
         for choice in (choice for choice in functions[base] if choice in sources):
             old, new = functions[base][choice], sources[choice]
             part, title = ("text", "file") if old["name"] == new["name"] else ("code", "name")
-            diffs[tuple(unified_diff(
-                old[part].splitlines(), new[part].splitlines(), lineterm="",
-                fromfile=f"{old[title]} of {runs[base].name}",
-                tofile=f"{new[title]} of {run.name}",
-            ))] = None  # fmt: skip
+            diffs[
+                tuple(
+                    unified_diff(
+                        old[part].splitlines(),
+                        new[part].splitlines(),
+                        lineterm="",
+                        fromfile=f"{old[title]} of {runs[base].name}",
+                        tofile=f"{new[title]} of {run.name}",
+                    )
+                )
+            ] = None
     return tuple(line for diff in diffs for line in diff)
 
 

@@ -35,9 +35,12 @@ def _meanings() -> dict[tuple[str, str], str]:
     tree = ast.parse(Path(tables.__file__).read_text(encoding="utf-8"))
     return {
         (row.name, field.target.id): doc.value.value
-        for row in tree.body if isinstance(row, ast.ClassDef)
+        for row in tree.body
+        if isinstance(row, ast.ClassDef)
         for field, doc in pairwise(row.body)
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
-        and isinstance(doc, ast.Expr) and isinstance(doc.value, ast.Constant)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(doc, ast.Expr)
+        and isinstance(doc.value, ast.Constant)
         and isinstance(doc.value.value, str)
-    }  # fmt: skip
+    }

@@ -86,9 +86,11 @@ def resume(
     """
     control = Control()
     objects = UserObjects(
-        task=task, rewards=_by_name(rewards), environments=_by_name(tools, environment),
+        task=task,
+        rewards=_by_name(rewards),
+        environments=_by_name(tools, environment),
         functions=_by_name(functions),
-    )  # fmt: skip
+    )
     if launched_rank():  # settings and checkpoints are rank 0's
         follower = Run(RunConfig(), objects, record=None, control=control, resume=True)
         follower.finish()

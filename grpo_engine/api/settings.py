@@ -116,9 +116,11 @@ def _name_objects(tree: dict[str, Any]) -> UserObjects:
             for item in section["functions"]
         ]
     return UserObjects(
-        task=_name_task(tree), rewards=functions, environments=_name_environments(tree),
+        task=_name_task(tree),
+        rewards=functions,
+        environments=_name_environments(tree),
         functions=_name_choices(tree),
-    )  # fmt: skip
+    )
 
 
 def _name_choices(tree: dict[str, Any]) -> dict[str, Any]:

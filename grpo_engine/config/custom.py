@@ -65,10 +65,14 @@ class Custom(str):
             written = text = inspect.getsource(code)
             text = Path(code.co_filename).read_text(encoding="utf-8")
         return {
-            "name": str(self), "file": code.co_filename, "line": code.co_firstlineno,
-            "parameters": dict(self.parameters), "code": written, "text": text,
+            "name": str(self),
+            "file": code.co_filename,
+            "line": code.co_firstlineno,
+            "parameters": dict(self.parameters),
+            "code": written,
+            "text": text,
             "sha256": hashlib.sha256(text.encode()).hexdigest(),
-        }  # fmt: skip
+        }
 
     @property
     def short(self) -> str:

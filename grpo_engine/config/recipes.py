@@ -80,11 +80,14 @@ class Recipe:
     )  # fmt: skip
 
     teacher_weight: float = setting(
-        0.0, "Weight of the teacher in a token's advantage; 0 is off.", off=0, belongs="signal",
+        0.0,
+        "Weight of the teacher in a token's advantage; 0 is off.",
+        off=0,
+        belongs="signal",
         steps=(0.0, 0.01, 0.1, 0.3, 1.0, 3.0),
         phrase=", and each token adds {teacher_weight:g} times its log-probability under the "
         "teacher less that under the policy",
-    )  # fmt: skip
+    )
 
     # 2. Ratio: how is old data re-weighted?
     ratio: Literal["none", "token", "sequence_mean", "sequence_sum"] = setting(
@@ -215,9 +218,12 @@ class Recipe:
         condition=above("refill_rounds", 0),
     )  # fmt: skip
     overlong_buffer: float = setting(
-        0.0, "Share of the longest length with a soft penalty; 0 is off.", le=1, off=0,
+        0.0,
+        "Share of the longest length with a soft penalty; 0 is off.",
+        le=1,
+        off=0,
         condition=SAMPLED,
-    )  # fmt: skip
+    )
     mask_truncated: bool = setting(False, "Leave cut answers out of the loss.", condition=SAMPLED)
     entropy_bonus: float = setting(
         0.0, "Weight of the entropy bonus.", off=0, outside=" − {entropy_bonus:g}·mean(H)"
@@ -321,8 +327,9 @@ class Recipe:
 
     def reads(self, *names: str) -> bool:
         """Whether a function of the user names one of these arguments."""
-        return any(not function.parameters.keys().isdisjoint(names)
-                   for function in self.functions.values())  # fmt: skip
+        return any(
+            not function.parameters.keys().isdisjoint(names) for function in self.functions.values()
+        )
 
     def meaning(self, choice: str) -> Meaning:
         """What its value of a choice means."""
@@ -386,12 +393,6 @@ EXCLUSIONS: tuple[tuple[tuple[str, ...], Callable[[Recipe], bool], str], ...] = 
         "those of signal={signal}: choose ratio=none",
     ),
     (
-        ("anchor_place", "signal", "anchor", "beta"),
-        lambda r: r.demonstrates and r.pays_in_reward,
-        "anchor_place=reward subtracts the distance from the score of an answer, but "
-        "signal={signal} has no scores: choose anchor_place=loss",
-    ),
-    (
         ("trust", "ratio"),
         lambda r: r.trust == "target" and r.ratio != "token",
         "trust=target gives every token its own target, but ratio={ratio} is one number per "
@@ -449,9 +450,9 @@ EXCLUSIONS: tuple[tuple[tuple[str, ...], Callable[[Recipe], bool], str], ...] = 
     ),
     (
         ("anchor_place", "signal", "anchor", "beta"),
-        lambda r: r.pays_in_reward and r.signal == "none",
-        "anchor_place=reward subtracts the distance from the reward, which signal=none does not "
-        "read: choose anchor_place=loss",
+        lambda r: r.pays_in_reward and not r.reads_rewards,
+        "anchor_place=reward subtracts the distance from the reward, which signal={signal} does "
+        "not read: choose anchor_place=loss",
     ),
     (
         ("teacher_weight", "trust"),

@@ -42,11 +42,14 @@ def advantages(
     recipe: str | Recipe,
     weights: mx.array | Sequence[float] | None = None,
     *,
-    mask: mx.array | None = None, old: mx.array | None = None, ref: mx.array | None = None,
-    teacher: mx.array | None = None, values: mx.array | None = None,
+    mask: mx.array | None = None,
+    old: mx.array | None = None,
+    ref: mx.array | None = None,
+    teacher: mx.array | None = None,
+    values: mx.array | None = None,
     steps: Steps | None = None,
     extra: Mapping[str, Any] | None = None,
-) -> Advantages:  # fmt: skip
+) -> Advantages:
     """The advantages of rewards [B,F], which are None or NaN where a function does not apply.
 
     Equal `group_ids` [B] make siblings; `weights` [F] default to 1. [B,T]: an anchor in the reward
@@ -128,9 +131,12 @@ def required(recipe: Recipe, name: str, value: T | None) -> T:
 
 
 def token_penalty(
-    recipe: Recipe, mask: mx.array | None, old: mx.array | None, ref: mx.array | None,
+    recipe: Recipe,
+    mask: mx.array | None,
+    old: mx.array | None,
+    ref: mx.array | None,
     extra: Mapping[str, Any],
-) -> mx.array | None:  # fmt: skip
+) -> mx.array | None:
     """β·k(π_old, π_ref), [B,T] or [B,1], if the anchor is in the reward; else None."""
     if not recipe.pays_in_reward:
         return None
@@ -143,9 +149,12 @@ def token_penalty(
 
 
 def with_teacher(
-    recipe: Recipe, advantage: mx.array, mask: mx.array | None, old: mx.array | None,
+    recipe: Recipe,
+    advantage: mx.array,
+    mask: mx.array | None,
+    old: mx.array | None,
     teacher: mx.array | None,
-) -> mx.array:  # fmt: skip
+) -> mx.array:
     """A_it + w·(log π_teacher - log π_old) of each token, a constant. [B] or [B,T] -> [B,T]
 
     The mean of the difference estimates -KL(π_old, π_teacher): on-policy distillation by reverse

@@ -50,9 +50,13 @@ def call(role: str, function: Custom, values: Values, *shapes: tuple[int, ...]) 
 
 
 def advantages(
-    function: Custom, group: Siblings, rewards: mx.array, group_ids: mx.array,
-    mask: mx.array | None, values: Values,
-) -> mx.array:  # fmt: skip
+    function: Custom,
+    group: Siblings,
+    rewards: mx.array,
+    group_ids: mx.array,
+    mask: mx.array | None,
+    values: Values,
+) -> mx.array:
     """The advantages by a function, [B] or [B,T]; 0 without a reward, and off the mask."""
     sizes = [len([*ids]) for _, ids in itertools.groupby(group_ids.tolist())]  # type: ignore[arg-type]
     if len(set(sizes)) > 1 or len(sizes) != len({*group_ids.tolist()}):  # type: ignore[misc]
@@ -61,12 +65,13 @@ def advantages(
         )
     shape, rows = (len(sizes), sizes[0]), group.score.shape[0]
     arguments = {
-        "rewards_PG": group.score.reshape(shape), "scored_PG": group.valid.reshape(shape) * 1.0,
+        "rewards_PG": group.score.reshape(shape),
+        "scored_PG": group.valid.reshape(shape) * 1.0,
         "rewards_PGF": rewards.reshape(*shape, -1),
         "lengths_PG": None if mask is None else lengths(mask).reshape(shape),
         "mask_BT": None if mask is None else (mask > 0) * 1.0,
         **values,
-    }  # fmt: skip
+    }
     by_token = [] if mask is None else [tuple(mask.shape)]
     result = call("signal", function, arguments, shape, *by_token)
     if tuple(result.shape) == shape:
@@ -91,9 +96,16 @@ def token_values(
     return {
         **batch.extra,
         "log_ratio_BT": mx.broadcast_to(mx.clip(log_ratio, -LIMIT, LIMIT), shape),
-        "ratio_BT": ratio, "advantages_BT": batch.advantage, "mask_BT": batch.mask * 1.0,
-        "lengths_B": lengths(batch.mask)[:, 0], "logprobs_BT": batch.new,
-        "old_logprobs_BT": batch.old, "ref_logprobs_BT": batch.ref,
-        "sampler_logprobs_BT": batch.sampler, "entropy_BT": batch.entropy,
-        "rows": totals.rows, "tokens": totals.tokens, "max_length": max_length,
-    }  # fmt: skip
+        "ratio_BT": ratio,
+        "advantages_BT": batch.advantage,
+        "mask_BT": batch.mask * 1.0,
+        "lengths_B": lengths(batch.mask)[:, 0],
+        "logprobs_BT": batch.new,
+        "old_logprobs_BT": batch.old,
+        "ref_logprobs_BT": batch.ref,
+        "sampler_logprobs_BT": batch.sampler,
+        "entropy_BT": batch.entropy,
+        "rows": totals.rows,
+        "tokens": totals.tokens,
+        "max_length": max_length,
+    }

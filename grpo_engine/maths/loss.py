@@ -112,8 +112,9 @@ def recipe_loss(
     objective = custom.by_token("trust", recipe, named, mask)
     push = (
         trust.push(batch, recipe, r, importance, targets)
-        if objective is None else trust.unbounded(objective)
-    )  # fmt: skip
+        if objective is None
+        else trust.unbounded(objective)
+    )
     top = _top_entropy(batch, recipe, totals)
     distance, value = _distance(batch, recipe, r, named), _value_loss(batch, recipe)
     # a gate already contains the importance

@@ -20,9 +20,19 @@ from grpo_engine.policy.trees import flatten
 
 TOKENS = 127  # of the row: no other dimension of a model, and almost two chunks of 64
 VIEWS = {
-    "AsStrided", "Broadcast", "Depends", "ExpandDims", "Flatten", "Reshape", "Slice", "Split",
-    "Squeeze", "StopGradient", "Transpose", "Unflatten",
-}  # fmt: skip
+    "AsStrided",
+    "Broadcast",
+    "Depends",
+    "ExpandDims",
+    "Flatten",
+    "Reshape",
+    "Slice",
+    "Split",
+    "Squeeze",
+    "StopGradient",
+    "Transpose",
+    "Unflatten",
+}
 PRODUCTS = {"AddMM", "GatherMM", "GatherQMM", "Matmul", "QuantizedMatmul"}  # no output in an input
 
 

@@ -179,7 +179,7 @@ def prefix_caches(parts: Structure, probe: mx.array, tolerance: float) -> list[P
     padding, offsets and masks.
     """
     try:
-        empty = empty_caches(parts.model)
+        empty = empty_prefixes(parts.model)
         if empty is None:
             return None
         length = probe.shape[1] // 2
@@ -197,7 +197,7 @@ def prefix_caches(parts: Structure, probe: mx.array, tolerance: float) -> list[P
         return None  # an unknown kind of model: its prompts run per row
 
 
-def empty_caches(model: nn.Module) -> list[Prefix] | None:
+def empty_prefixes(model: nn.Module) -> list[Prefix] | None:
     """An empty cache for each layer; None if a layer has one of another kind."""
     caches: list[Prefix] = []
     for cache in make_prompt_cache(model):

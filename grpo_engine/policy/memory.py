@@ -247,9 +247,10 @@ def estimate_memory(
             _update(policy, sizes, micro_rows, together, prompt_tokens, new_tokens),
             _scoring(policy.teacher, micro_rows, together, prompt_tokens, new_tokens),
         ),
-        teacher=0 if policy.teacher is None
+        teacher=0
+        if policy.teacher is None
         else _bytes(flatten(policy.teacher.module.parameters())),
-    )  # fmt: skip
+    )
 
 
 def _bytes(weights: Mapping[str, Any]) -> int:

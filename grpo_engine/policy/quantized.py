@@ -74,9 +74,10 @@ def empty_caches(model: nn.Module, bits: int) -> list[Any]:
     """The caches of a row without tokens, in so many bits if not 0; windows and states stay."""
     return [
         QuantizedCache(bits, [KVCache() for _ in range(3)])
-        if bits and type(cache) is KVCache else cache
+        if bits and type(cache) is KVCache
+        else cache
         for cache in make_prompt_cache(model)
-    ]  # fmt: skip
+    ]
 
 
 def bits_of(model: nn.Module, bits: int, dtype_bits: int) -> float:

@@ -11,7 +11,7 @@ from mlx_lm.utils import _get_classes, get_total_parameters, load_config
 
 from grpo_engine.config.settings import ModelConfig
 from grpo_engine.policy import adapters, gated_delta
-from grpo_engine.policy.caches import empty_caches
+from grpo_engine.policy.caches import empty_prefixes
 from grpo_engine.policy.load import context_length, main_dtype, number
 from grpo_engine.policy.policy import Policy, Trained
 from grpo_engine.policy.repairs import repair
@@ -61,7 +61,7 @@ def without_weights(
         dtype=main_dtype(model),
         adapter=adapter,
         parts=parts,
-        prefix_caches=empty_caches(model) if parts else None,
+        prefix_caches=empty_prefixes(model) if parts else None,
         head_is_trained=False,
         notes=tuple(notes),
     )

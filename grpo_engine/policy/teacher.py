@@ -50,9 +50,10 @@ def settings_of(config: RunConfig) -> ModelConfig:
         try:
             saved = json.loads(file.read_text(encoding="utf-8"))
             changes = {
-                "path": saved["model"], "adapter": str(file.parent),
+                "path": saved["model"],
+                "adapter": str(file.parent),
                 "tuning": saved.get("fine_tune_type", "lora"),
-            }  # fmt: skip
+            }
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ModelError(
                 f"teacher.path {path}: {file.name} does not name the adapter's model ({error!r}); "

@@ -34,8 +34,9 @@ TOKENS_PER_BYTE = 2
 ANSWER = "a made-up answer"
 # A turn of a made-up dialogue, which shows what a chat template writes around an answer.
 TURN: tuple[Message, Message] = (
-    {"role": "user", "content": "a question"}, {"role": "assistant", "content": ANSWER},
-)  # fmt: skip
+    {"role": "user", "content": "a question"},
+    {"role": "assistant", "content": ANSWER},
+)
 # For models whose template knows no tools, or whose own form of a call is unknown.
 EXPLANATION = """\
 You can call the tools below. To call one, write nothing but the call, in this form:

@@ -47,7 +47,7 @@ class UserObjects:
         names = {
             "reward": list(self.rewards),
             "function": [name for name in self.functions if name.startswith(IN_PROCESS)],
-        }  # fmt: skip
+        }
         if self.environments:  # if one of them is local, all are
             names["tool"] = list(config.tools)
             names["environment"] = list(filter(None, config.environments.values()))

@@ -5,21 +5,49 @@ others: micro-batches and ranks cut an update anywhere.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
 
 from grpo_engine.config.recipes import Recipe
-from grpo_engine.errors import MathsError
+from grpo_engine.config.settings import RunConfig
+from grpo_engine.distributed.ranks import Ranks
+from grpo_engine.errors import ConfigError, MathsError
 from grpo_engine.maths.advantage import advantages
 from grpo_engine.maths.loss import policy_loss
 from grpo_engine.maths.weight import totals_of
 from grpo_engine.rewards.scorer import columns_of
+from grpo_engine.run.user_objects import UserObjects
 from grpo_engine.sandbox.report import describe
 from grpo_engine.setup.parts import LoadedTask
 
 LENGTHS = (5, 3, 1, 4, 2)  # of the answers, again and again
 TERMS = {"trust": "objective", "anchor": "anchor", "weight": "weight"}
+READS_OTHERS = (
+    "gives an answer other numbers alone than beside others, but micro-batches and ranks cut an "
+    "update: read only the answer's row; rows and tokens count the update's answers and tokens"
+)
+NO_GRADIENT = (
+    "has gradient 0 in the log-probabilities, so that nothing would be learned: compute it from "
+    "log_ratio_BT, ratio_BT or logprobs_BT with mlx.core"
+)
+
+
+def load_functions(
+    config: RunConfig, objects: UserObjects, tasks: Sequence[LoadedTask], ranks: Ranks
+) -> UserObjects:
+    """The objects with the recipe's functions, loaded once and tried: what is recorded is run."""
+    functions = objects.recipe(config.algorithm).functions.values()
+    objects = replace(objects, functions={str(function): function for function in functions})
+    check_functions(objects.recipe(config.algorithm), tasks)
+    hashes = ranks.gather([function.source["sha256"] for function in functions])
+    if any(other != hashes[0] for other in hashes):
+        raise ConfigError(
+            f"{' and '.join(map(str, functions))}: the file is not the same on every rank; copy it "
+            "to all machines"
+        )
+    return objects
 
 
 def check_functions(recipe: Recipe, tasks: Sequence[LoadedTask]) -> None:
@@ -48,19 +76,35 @@ class _Trial:
         self.recipe, self.max_length = recipe, config.rollout.max_new_tokens
         self.columns = columns_of([task.train[row // answers % len(task.train)] for row in rows])
         computed = advantages(
-            mx.where(groups[:, None] == 0, rewards, 0.0), groups, recipe, mask=mask, old=old,
-            ref=ref, values=new, steps=[[(0, float(row))] for row in rows],
-            extra={"sampler_logprobs_BT": sampler, "entropy_BT": -entropy, "step": 1,
-                   **self.columns},
-        )  # fmt: skip
+            mx.where(groups[:, None] == 0, rewards, 0.0),
+            groups,
+            recipe,
+            mask=mask,
+            old=old,
+            ref=ref,
+            values=new,
+            steps=[[(0, float(row))] for row in rows],
+            extra={
+                "sampler_logprobs_BT": sampler,
+                "entropy_BT": -entropy,
+                "step": 1,
+                **self.columns,
+            },
+        )
         self._require_finite("signal", computed.values)
         if recipe.pays_in_reward:
             self._require_finite("anchor", computed.penalty)
         self.arrays = {
-            "new": new, "old": old, "ref": ref, "sampler": sampler, "entropy": -entropy,
-            "mask": mask, "group_ids": groups, "advantages": computed.values,
+            "new": new,
+            "old": old,
+            "ref": ref,
+            "sampler": sampler,
+            "entropy": -entropy,
+            "mask": mask,
+            "group_ids": groups,
+            "advantages": computed.values,
             "token_ids": mx.zeros(mask.shape, mx.int32),
-        }  # fmt: skip
+        }
 
     def check(self, role: str) -> None:
         """Try the numbers that a function gives tokens."""
@@ -71,11 +115,7 @@ class _Trial:
         for row, length in zip(range(len(values)), LENGTHS, strict=False):
             alone = self._term(self.arrays["new"], role, slice(row, row + 1), length)
             if not mx.allclose(alone[0], values[row, :length], 1e-4, 1e-6):
-                raise self._refused(role, (
-                    "gives an answer other numbers alone than beside others, but micro-batches and "
-                    "ranks cut an update: read only the answer's row; rows and tokens count the "
-                    "update's answers and tokens"
-                ))  # fmt: skip
+                raise self._refused(role, READS_OTHERS)
 
     def _term(
         self, new: mx.array, role: str, rows: slice = slice(None), width: int | None = None
@@ -86,10 +126,12 @@ class _Trial:
             for name, values in {**self.arrays, "new": new}.items()
         }
         loss = policy_loss(
-            **arrays, recipe=self.recipe, totals=totals_of(self.arrays["mask"]),
+            **arrays,
+            recipe=self.recipe,
+            totals=totals_of(self.arrays["mask"]),
             max_length=self.max_length,
             extra={"step": 1, **{name: column[rows] for name, column in self.columns.items()}},
-        )  # fmt: skip
+        )
         values: mx.array = getattr(loss.terms, TERMS[role])
         return values
 
@@ -104,10 +146,7 @@ class _Trial:
             raise self._refused(role, problem) from error
         self._require_finite(role, gradient, "a gradient of ")
         if not gradient.any():
-            raise self._refused(role, (
-                "has gradient 0 in the log-probabilities, so that nothing would be learned: "
-                "compute it from log_ratio_BT, ratio_BT or logprobs_BT with mlx.core"
-            ))  # fmt: skip
+            raise self._refused(role, NO_GRADIENT)
 
     def _require_finite(self, role: str, values: mx.array, what: str = "") -> None:
         if role in self.recipe.functions and not mx.isfinite(values).all():

@@ -18,7 +18,7 @@ from grpo_engine.control import Control
 from grpo_engine.cpu import blas
 from grpo_engine.distributed.ranks import Lifeline, Ranks
 from grpo_engine.environments.dialogues import open_environments
-from grpo_engine.errors import CheckpointError, ConfigError
+from grpo_engine.errors import CheckpointError
 from grpo_engine.evaluation.pinned import first_pins
 from grpo_engine.events import (
     Event,
@@ -42,7 +42,7 @@ from grpo_engine.run import checkpoint, persist
 from grpo_engine.run.session import Part, Run
 from grpo_engine.run.user_objects import NO_OBJECTS, UserObjects
 from grpo_engine.setup import preflight
-from grpo_engine.setup.functions import check_functions
+from grpo_engine.setup.functions import load_functions
 from grpo_engine.setup.parts import LoadedTask, load_tasks, open_parts
 from grpo_engine.setup.patched import patched
 from grpo_engine.tasks.base import Task, fingerprint_of
@@ -93,16 +93,8 @@ def open_run(
     optimizer.build(config.optimizer)  # validates settings before anything slow
     check_teacher(config)
     tasks = load_tasks(config, objects)
+    objects = load_functions(config, objects, tasks, ranks)
     functions = objects.recipe(config.algorithm).functions
-    # loaded once: what is recorded is what runs
-    objects = replace(objects, functions={str(f): f for f in functions.values()})
-    check_functions(objects.recipe(config.algorithm), tasks)
-    sources = {choice: function.source for choice, function in functions.items()}
-    if len({*map(str, ranks.gather([source["sha256"] for source in sources.values()]))}) > 1:
-        raise ConfigError(
-            f"{' and '.join(map(str, functions.values()))}: the file is not the same on every "
-            "rank; copy it to all machines"
-        )
     threads = _threads(state["threads"] if state else None)
     replaced = patched()
     recipe = " + ".join([config.algorithm.recipe, *(f.short for f in functions.values())])
@@ -118,7 +110,8 @@ def open_run(
         dataset_fingerprint=fingerprint_of([loaded.task for loaded in tasks]),
         recipe=recipe,
     )
-    if sources:
+    if functions:
+        sources = {choice: function.source for choice, function in functions.items()}
         yield FunctionsLoaded(step=step, sources=sources)
     yield from _notes(step, tasks, problems, replaced, recipe, ranks)
     run = yield from load_run(
@@ -342,11 +335,12 @@ def plan_next_step(run: Run) -> Generator[Event, None, bool]:
     if plan == run.plan:
         return False
     yield NoteWritten(
-        step=run.step, severity="warning",
+        step=run.step,
+        severity="warning",
         text=f"a backward pass took up to {peak / preflight.GIGABYTE:.2f} GB, and a run may use "
         f"{limit / preflight.GIGABYTE:.2f}; from step {run.step + 1} on the memory plan is {plan}, "
         f"before it was {run.plan}: {persist.SAME_TO_TOLERANCE}",
-    )  # fmt: skip
+    )
     run.plan = plan
     plan.apply(run.policy)
     return True

@@ -140,9 +140,12 @@ def _demonstrated(
 
 
 def _groups(
-    run: Run, request: SampleRequest, prompts: Sequence[RenderedPrompt],
-    rows: Sequence[PromptRows], scored: Sequence[ScoredRollouts],
-) -> list[SampledGroup]:  # fmt: skip
+    run: Run,
+    request: SampleRequest,
+    prompts: Sequence[RenderedPrompt],
+    rows: Sequence[PromptRows],
+    scored: Sequence[ScoredRollouts],
+) -> list[SampledGroup]:
     groups = []
     for row, prompt, example, (completions, group_scores) in zip(
         rows, prompts, request.examples, scored, strict=True

@@ -166,9 +166,17 @@ def test_the_inspector_and_the_lab_evaluate_functions_as_the_engine_did(
             [replace(t, **sides) for t in row] for one in expected for row in one
         ]
         # the lab: the built-in run under the functions, and the other way round
-        for name, changes in (("plain", functions), ("custom", {
-            "signal": "group_mean", "trust": "clip", "weight": "constant",
-        })):  # fmt: skip
+        for name, changes in (
+            ("plain", functions),
+            (
+                "custom",
+                {
+                    "signal": "group_mean",
+                    "trust": "clip",
+                    "weight": "constant",
+                },
+            ),
+        ):
             step = load_step(opened, opened.resolve(name).key, None)
             base, study = step.run.recipe, Study(step)
             variant = recipe(base, **changes)

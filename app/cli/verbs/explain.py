@@ -10,6 +10,7 @@ import typer
 from grpo_tui.app import exit_codes
 from grpo_tui.app.cli.output import print_json, print_text
 from grpo_tui.app.cli.params import Json
+from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.text.stderr import print_stderr
 from grpo_tui.app.tui.dialogs.help.topics import Part, alert_parts, metric_parts, setting_parts
 
@@ -34,23 +35,39 @@ def reward_parts() -> list[Part]:
     """The built-in reward functions."""
     from grpo_engine.rewards.builtins import BUILT_IN
 
-    return [Part(f"reward {name}", (("", item.summary), ("scores", item.scores)))
-            for name, item in BUILT_IN.items()]  # fmt: skip
+    return [
+        Part(f"reward {name}", (("", item.summary), ("scores", item.scores)))
+        for name, item in BUILT_IN.items()
+    ]
 
 
 def recipe_parts() -> list[Part]:
     """The algorithms."""
     from grpo_tui.app.text.recipe_cards import CARDS
 
-    return [Part(f"recipe {name}", (("", card.summary), ("good at", card.good),
-                                    ("bad at", card.bad), ("paper", card.paper)))
-            for name, card in CARDS.items()]  # fmt: skip
+    return [
+        Part(
+            f"recipe {name}",
+            (
+                ("", card.summary),
+                ("good at", card.good),
+                ("bad at", card.bad),
+                ("paper", card.paper),
+            ),
+        )
+        for name, card in CARDS.items()
+    ]
 
 
 SECTIONS: Mapping[str, Callable[[], Sequence[Part]]] = {
-    "metrics": metric_parts, "alerts": alert_parts, "settings": setting_parts,
-    "rewards": reward_parts, "recipes": recipe_parts, "keys": key_parts, "schema": table_parts,
-}  # fmt: skip
+    "metrics": lambda: metric_parts(Snapshot()),
+    "alerts": alert_parts,
+    "settings": setting_parts,
+    "rewards": reward_parts,
+    "recipes": recipe_parts,
+    "keys": key_parts,
+    "schema": table_parts,
+}
 
 
 def explain(
@@ -69,8 +86,10 @@ def explain(
     if not set(words) <= set(SECTIONS):
         parts = select((part for section in SECTIONS.values() for part in section()), words)
     if not parts:
-        print_stderr(f"nothing is called {' '.join(words)!r}, and no explanation has these words; "
-                     "grpo-tui explain lists all")  # fmt: skip
+        print_stderr(
+            f"nothing is called {' '.join(words)!r}, and no explanation has these words; "
+            "grpo-tui explain lists all"
+        )
         raise typer.Exit(exit_codes.NOT_FOUND)
     if as_json:
         print_json([{"heading": part.heading, "paragraphs": part.paragraphs} for part in parts])
@@ -82,9 +101,11 @@ def select(parts: Iterable[Part], words: Sequence[str]) -> list[Part]:
     """The parts of this name; where there is none, those that have all the words."""
     name = " ".join(words).casefold()
     parts = list(parts)
-    exact = [part for part in parts
-             if name in (part.heading.casefold(), part.heading.partition(" ")[2], part.stored_as)
-             ]  # fmt: skip
+    exact = [
+        part
+        for part in parts
+        if name in (part.heading.casefold(), part.heading.partition(" ")[2], part.stored_as)
+    ]
     return exact or [part for part in parts if all(word in part.haystack for word in name.split())]
 
 

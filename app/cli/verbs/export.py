@@ -36,26 +36,15 @@ def export(
 
     Example: grpo-tui export @last --what rollouts --format parquet --out rollouts.parquet
     """
-    from grpo_engine.errors import nearest, quoted
     from grpo_engine.platform.priority import lower_priority
-    from grpo_tui.experiments.errors import ExportError
-    from grpo_tui.experiments.export.files import FORMATS, header_for, write_rows
-    from grpo_tui.experiments.export.rows import WHAT, matching, rows_of
+    from grpo_tui.experiments.export.files import header_for, write_rows
+    from grpo_tui.experiments.export.rows import matching, rows_of
     from grpo_tui.experiments.export.trackers import TRACKERS, export_to
 
     out = None if out == Path("-") else out
     lower_priority(5)  # recording a run has priority
     format = format or (_by_ending(out) if out else "csv")
-    if format not in (*FORMATS, *TRACKERS):
-        every = (*FORMATS, *TRACKERS)
-        raise ExportError(
-            f"unknown format {quoted(format)}{nearest(format, every)}; "
-            f"choose from {', '.join(every)}"
-        )
-    if what not in WHAT:
-        raise ExportError(
-            f"{quoted(what)} cannot be exported{nearest(what, WHAT)}; choose from {', '.join(WHAT)}"
-        )
+    _refuse_unknown(what, format)
     if where and format in TRACKERS:
         raise typer.BadParameter(f"--where selects rows, and {format} gets all values")
     if raw and format != "csv":
@@ -75,6 +64,25 @@ def export(
         written = write_rows(rows, format, target, raw=raw, header=header)
     print_stderr(f"{written.rows} rows" + (f" in {out}" if out else ""))
     warn_of_escapes(written.escaped)
+
+
+def _refuse_unknown(what: str, format: str) -> None:
+    from grpo_engine.errors import nearest, quoted
+    from grpo_tui.experiments.errors import ExportError
+    from grpo_tui.experiments.export.files import FORMATS
+    from grpo_tui.experiments.export.rows import WHAT
+    from grpo_tui.experiments.export.trackers import TRACKERS
+
+    formats = (*FORMATS, *TRACKERS)
+    if format not in formats:
+        raise ExportError(
+            f"unknown format {quoted(format)}{nearest(format, formats)}; "
+            f"choose from {', '.join(formats)}"
+        )
+    if what not in WHAT:
+        raise ExportError(
+            f"{quoted(what)} cannot be exported{nearest(what, WHAT)}; choose from {', '.join(WHAT)}"
+        )
 
 
 def _by_ending(out: Path) -> str:

@@ -94,8 +94,9 @@ class TopBar(Panel, can_focus=False):
         passes = f"{head.passes} passes" if head.passes > 1 else ""
         about = " · ".join(part for part in (head.model, head.recipe, passes) if part)
         free = space - cell_len(name) - 2
-        run += [(f"  {text}", palette.label)
-                for text in (about, head.recipe) if cell_len(text) < free][:1]  # fmt: skip
+        run += [
+            (f"  {text}", palette.label) for text in (about, head.recipe) if cell_len(text) < free
+        ][:1]
         gap = width - cells([*tabs, *run]) - len(warning + step)
         return [
             [

@@ -8,8 +8,11 @@ from grpo_tui.app.cli.main import main
 from grpo_tui.experiments.reader import StoreReader
 
 SMALL = [
-    "rollout.prompts=4", "evaluation.problems=16", "evaluation.samples=0", "evaluation.pinned=0",
-]  # fmt: skip
+    "rollout.prompts=4",
+    "evaluation.problems=16",
+    "evaluation.samples=0",
+    "evaluation.pinned=0",
+]
 
 
 def trained(db: Path, name: str, *words: str) -> None:

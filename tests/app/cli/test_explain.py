@@ -30,10 +30,16 @@ def headings(*words: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("name", "heading"),
-    [("algorithm.beta", "algorithm.beta"), ("kl", "KL to reference"), ("KL to reference",
-     "KL to reference"), ("no_signal", "alert: no signal"), ("rollout", "table rollout"),
-     ("numeric_answer", "reward numeric_answer"), ("dapo", "recipe dapo")],
-)  # fmt: skip
+    [
+        ("algorithm.beta", "algorithm.beta"),
+        ("kl", "KL to reference"),
+        ("KL to reference", "KL to reference"),
+        ("no_signal", "alert: no signal"),
+        ("rollout", "table rollout"),
+        ("numeric_answer", "reward numeric_answer"),
+        ("dapo", "recipe dapo"),
+    ],
+)
 def test_a_name_is_explained_alone(name: str, heading: str) -> None:
     assert headings(*name.split()) == [heading]
 

@@ -186,8 +186,8 @@ def test_another_clip_range_changes_what_is_clipped() -> None:
 
 def test_rewards_and_a_teacher_are_written_out_side_by_side() -> None:
     # A = +1.21 = 1.50 by rewards - .29 by the teacher; 1.2 x 1.21 / 192 = .00756
-    both, plain = term(taught=-0.29, high=1.5), recipe("grpo", beta=0.0, teacher_weight=0.1)
-    assert both.rewarded == pytest.approx(1.5)
+    both, plain = term(teacher_part=-0.29, high=1.5), recipe("grpo", beta=0.0, teacher_weight=0.1)
+    assert both.reward_part == pytest.approx(1.5)
     text = arithmetic(both, plain, TOTALS, **SIZES)
     assert text == ("1.2 × (+1.5 by rewards − .29 by the teacher) ÷ 24 tokens ÷ 8 answers = +.0076")
     # of the objective of a smooth rule: 1.452 x 1.5/1.21 = 1.8, 1.452 x .29/1.21 = .348
@@ -195,8 +195,8 @@ def test_rewards_and_a_teacher_are_written_out_side_by_side() -> None:
     assert arithmetic(both, smooth, TOTALS, **SIZES).startswith(
         "(+1.8 by rewards − .348 by the teacher) ÷"
     )
-    alone = term(taught=1.21)
-    assert alone.rewarded == 0
+    alone = term(teacher_part=1.21)
+    assert alone.reward_part == 0
     text = arithmetic(alone, recipe("distill", minibatches=1), TOTALS, **SIZES)
     assert text.startswith("1.2 × +1.21 ÷ ")
 
@@ -204,13 +204,15 @@ def test_rewards_and_a_teacher_are_written_out_side_by_side() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"taught": 1.21}, "a token likelier to the teacher: pushed up"),
-        ({"taught": -0.29}, "better answer, a token less likely to the teacher: pushed up"),
-        ({"advantage": -1.0, "taught": -2.0, "push": -1.0},
-         "better answer, a token less likely to the teacher: pushed down"),
+        ({"teacher_part": 1.21}, "a token likelier to the teacher: pushed up"),
+        ({"teacher_part": -0.29}, "better answer, a token less likely to the teacher: pushed up"),
+        (
+            {"advantage": -1.0, "teacher_part": -2.0, "push": -1.0},
+            "better answer, a token less likely to the teacher: pushed down",
+        ),
         ({"advantage": 0.0}, "no push: the teacher finds it as likely"),
     ],
-)  # fmt: skip
+)
 def test_a_teacher_is_in_the_reason(changes: dict[str, object], words: str) -> None:
     token = term(**({"side": "free", "ratio": 1.0} | changes))
     assert explanation(token, recipe("distill"), first_pass=False).startswith(words)
@@ -219,14 +221,19 @@ def test_a_teacher_is_in_the_reason(changes: dict[str, object], words: str) -> N
 def test_the_teachers_part_of_an_advantage_is_weighted_and_both_parts_add_up() -> None:
     # .5 x (-1 + 2) = .5 and .5 x (-3 + 1) = -1; with +.75 by rewards 1.25 and -.25
     row = TokenRow(
-        index=0, ids=(1, 2), sampler=(-2.0, -1.0), old=(-2.0, -1.0), teacher=(-1.0, -3.0),
-        passes=((-2.0, -1.0),), advantages=(1.25, -0.25),
+        index=0,
+        ids=(1, 2),
+        sampler=(-2.0, -1.0),
+        old=(-2.0, -1.0),
+        teacher=(-1.0, -3.0),
+        passes=((-2.0, -1.0),),
+        advantages=(1.25, -0.25),
         updates=(UpdateTotals(rows=1, tokens=2),),
-    )  # fmt: skip
+    )
     how = recipe("dr-grpo", teacher_weight=0.5, weight="per_token")
     view = TokenView(group=0, prompt_ids=(), rows=(row,))
     ((first, second),) = token_losses(view, how, at=0, max_length=8)
-    assert [first.taught, second.taught] == pytest.approx([0.5, -1.0])
-    assert [first.rewarded, second.rewarded] == pytest.approx([0.75, 0.75])
-    parts = sum((token.rewarded + token.taught) / 2 for token in (first, second))
+    assert [first.teacher_part, second.teacher_part] == pytest.approx([0.5, -1.0])
+    assert [first.reward_part, second.reward_part] == pytest.approx([0.75, 0.75])
+    parts = sum((token.reward_part + token.teacher_part) / 2 for token in (first, second))
     assert parts == pytest.approx(first.contribution + second.contribution)

@@ -150,9 +150,12 @@ def test_a_run_is_a_teacher_by_its_name_and_is_kept_for_the_run_that_learns(tmp_
     store = tmp_path / "s.db"
     first(store, tmp_path / "world")
     learns = settings(
-        tmp_path / "world", steps=1, name="second", algorithm={"recipe": "distill"},
+        tmp_path / "world",
+        steps=1,
+        name="second",
+        algorithm={"recipe": "distill"},
         teacher={"path": "first:2"},
-    )  # fmt: skip
+    )
     assert with_teacher(learns, store).teacher.path.endswith("checkpoints/step-000002")
     trained(learns, store)
     with closing(StoreReader(store)) as reader:

@@ -51,8 +51,9 @@ def test_the_order_of_the_arithmetic_gives_the_same_bits(seed: int, name: str) -
 def test_micro_batches_sum_to_the_batch(name: str) -> None:
     batch, how = random_batch(7), recipe(name, **written(name))
     totals, loss = totals_of(batch["mask"]), number(loss_of(batch, how).value)
-    halves = [{key: values[part] for key, values in batch.items()}
-              for part in (slice(0, 3), slice(3, 8))]  # fmt: skip
+    halves = [
+        {key: values[part] for key, values in batch.items()} for part in (slice(0, 3), slice(3, 8))
+    ]
     summed = sum(number(loss_of(half, how, totals=totals).value) for half in halves)
     assert summed == pytest.approx(loss, rel=1e-6, abs=1e-7)
 

@@ -150,8 +150,9 @@ def test_a_run_shows_the_gap_and_corrects_for_it_by_itself(tmp_path: Path) -> No
     write_model(world / "model", head_dim=32, scale=1.0)
     (loaded, *_), notes, steps = outcome(world, tmp_path / "few", kv_bits="4")
     assert loaded.settled == {
-        "algorithm.importance_cap": 3.0, "algorithm.importance_mode": "sequence_mask",
-    }  # fmt: skip
+        "algorithm.importance_cap": 3.0,
+        "algorithm.importance_mode": "sequence_mask",
+    }
     assert "sampler and trainer cannot agree exactly" in notes
     _, usual_notes, usual = outcome(world, tmp_path / "usual")
     assert "cannot agree" not in usual_notes

@@ -124,19 +124,32 @@ def test_bare_text_has_the_reply_on_its_own_line(tokenizer: Any) -> None:
     ("template", "turn", "tools"),
     [
         # lists tools before the last question, so the first prompt changes when another follows
-        ("{% for m in messages %}{% if loop.last and tools %}{{ tools | tojson }}{% endif %}"
-         "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>{% endfor %}", 1, [TOOL]),
-        (REWRITES.replace("{{ m.content }}", "{{ m.content if loop.last else m.content|upper }}"),
-         1, ()),
-        (NO_TOOLS.replace(
-            "<|im_end|>",
-            "{{ '<end>' if m.role == 'assistant' and not loop.last else '<|im_end|>' }}",
-        ), 1, ()),
+        (
+            "{% for m in messages %}{% if loop.last and tools %}{{ tools | tojson }}{% endif %}"
+            "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>{% endfor %}",
+            1,
+            [TOOL],
+        ),
+        (
+            REWRITES.replace(
+                "{{ m.content }}", "{{ m.content if loop.last else m.content|upper }}"
+            ),
+            1,
+            (),
+        ),
+        (
+            NO_TOOLS.replace(
+                "<|im_end|>",
+                "{{ '<end>' if m.role == 'assistant' and not loop.last else '<|im_end|>' }}",
+            ),
+            1,
+            (),
+        ),
         # the replies after the second turn would be numbered like those after the first
         (NO_TOOLS.replace("{{ m.role }}", "{{ m.role }} {{ loop.index // 2 }}"), 2, ()),
     ],
     ids=["prompt", "answer", "end token", "numbered"],
-)  # fmt: skip
+)
 def test_a_template_that_rewrites_dialogues_is_refused_with_the_turn_and_a_remedy(
     tokenizer: Any, template: str, turn: int, tools: Any
 ) -> None:
@@ -149,10 +162,12 @@ def test_a_template_that_rewrites_dialogues_is_refused_with_the_turn_and_a_remed
 @pytest.mark.parametrize(
     ("roles", "tools"),
     [
-        (("user", "user"), ()), (("user", "user"), (TOOL,)), (("tool", "tool"), (TOOL,)),
+        (("user", "user"), ()),
+        (("user", "user"), (TOOL,)),
+        (("tool", "tool"), (TOOL,)),
         (("tool", "user"), (TOOL,)),
     ],
-)  # fmt: skip
+)
 def test_a_template_that_drops_thinking_trains_what_was_sampled(
     tokenizer: Any, roles: tuple[str, ...], tools: Any
 ) -> None:

@@ -234,11 +234,16 @@ def test_after_a_backward_pass_that_took_too_much_the_next_steps_take_less(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compute: str
 ) -> None:
     """The starter has the tokens and the loss of a run with memory, and resumes to the bit."""
-    config = build({
-        "steps": 3, "model": {"compute": compute}, "task": {"held_out_size": 8},
-        "rollout": {"prompts": 4, "group_size": 8, "max_new_tokens": 12},
-        "checkpoint": {"every": 0}, "evaluation": {"pinned": 0, "before_and_after": False},
-    })  # fmt: skip
+    config = build(
+        {
+            "steps": 3,
+            "model": {"compute": compute},
+            "task": {"held_out_size": 8},
+            "rollout": {"prompts": 4, "group_size": 8, "max_new_tokens": 12},
+            "checkpoint": {"every": 0},
+            "evaluation": {"pinned": 0, "before_and_after": False},
+        }
+    )
     plenty = Machine(monkeypatch)
     expected = plenty.run(config, tmp_path / "plenty")
     short = Machine(monkeypatch, share=0.6)
@@ -307,9 +312,15 @@ def test_a_rank_takes_the_smaller_plan_of_the_one_that_is_short_of_memory(world:
     config = auto(world)
     policy = load_policy(config.model, seed=5)
     current: Any = SimpleNamespace(
-        config=config, policy=policy, lengths=LENGTHS, plan=MemoryPlan(4, False, 64, 8), step=1,
-        is_complete=False, update_peak=1, ranks=Short(sent=([1, 2, False, 64, 8],)),
-    )  # fmt: skip
+        config=config,
+        policy=policy,
+        lengths=LENGTHS,
+        plan=MemoryPlan(4, False, 64, 8),
+        step=1,
+        is_complete=False,
+        update_peak=1,
+        ranks=Short(sent=([1, 2, False, 64, 8],)),
+    )
     assert planned(opening.plan_next_step(current)) is True
     assert current.plan == (2, False, 64, 8)
     current.ranks = Ranks()

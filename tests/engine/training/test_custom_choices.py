@@ -49,10 +49,11 @@ def test_recipes_written_as_functions_train_alike(
     built_in, custom, one_signal = (
         losses(events_of(config_of(world, algorithm, model={"compute": compute}), tmp_path / key))
         for key, algorithm in {
-            "a": base, "b": base | written(name),
+            "a": base,
+            "b": base | written(name),
             "c": base | written(name) | {"signal": recipe(name).signal},
         }.items()
-    )  # fmt: skip
+    )
     assert np.array(custom) == pytest.approx(np.array(built_in), rel=2e-5, abs=1e-6)
     if name != "gspo":  # whose gradients, and the std of whose signal, are summed in another order
         assert one_signal == built_in
@@ -63,11 +64,13 @@ def test_recipes_written_as_functions_train_alike(
 def test_micro_batches_of_any_size_give_equal_numbers(world: Path, tmp_path: Path) -> None:
     algorithm = {"recipe": "gspo", **written("gspo")}
     whole, cut = (
-        losses(events_of(
-            config_of(world, algorithm, optimizer={"micro_rows": rows}), tmp_path / str(rows)
-        ))
+        losses(
+            events_of(
+                config_of(world, algorithm, optimizer={"micro_rows": rows}), tmp_path / str(rows)
+            )
+        )
         for rows in (8, 3)
-    )  # fmt: skip
+    )
     assert np.array(cut[:4]) == pytest.approx(np.array(whole[:4]), rel=1e-4, abs=1e-6)
 
 
@@ -96,34 +99,54 @@ def trust(ratio_BT, advantages_BT, entropy_BT, ref_logprobs_BT, sampler_logprobs
 FAULTS = {
     # what the function's file says, and what its user is told
     "float": ("def signal(rewards_PG):\n    return 1.0", r"returned a Python float; it must"),
-    "shape": ("def signal(rewards_PG):\n    return rewards_PG[0]",
-              r"returned float32 of shape \(4,\); it must return an mx\.array, float32 of shape "
-              r"\(2, 4\) or \(8, 5\)"),
-    "dtype": ("def signal(rewards_PG):\n    return rewards_PG.astype(mx.int32)",
-              r"returned int32 of shape \(2, 4\)"),
-    "numpy": ("import numpy as np\ndef trust(ratio_BT):\n    return np.array(ratio_BT)",
-              r"returned a Python ndarray"),
-    "nan": ("def signal(rewards_PG):\n    return rewards_PG / (rewards_PG - rewards_PG)",
-            r"returned NaN for a small batch"),
-    "nan gradient": ("def trust(ratio_BT):\n    return mx.sqrt(ratio_BT - ratio_BT)",
-                     r"returned a gradient of NaN"),
-    "argument": ("def signal(reward_PG):\n    return reward_PG",
-                 r"needs the argument 'reward_PG', which there is not; there are: rewards_PG"),
+    "shape": (
+        "def signal(rewards_PG):\n    return rewards_PG[0]",
+        r"returned float32 of shape \(4,\); it must return an mx\.array, float32 of shape "
+        r"\(2, 4\) or \(8, 5\)",
+    ),
+    "dtype": (
+        "def signal(rewards_PG):\n    return rewards_PG.astype(mx.int32)",
+        r"returned int32 of shape \(2, 4\)",
+    ),
+    "numpy": (
+        "import numpy as np\ndef trust(ratio_BT):\n    return np.array(ratio_BT)",
+        r"returned a Python ndarray",
+    ),
+    "nan": (
+        "def signal(rewards_PG):\n    return rewards_PG / (rewards_PG - rewards_PG)",
+        r"returned NaN for a small batch",
+    ),
+    "nan gradient": (
+        "def trust(ratio_BT):\n    return mx.sqrt(ratio_BT - ratio_BT)",
+        r"returned a gradient of NaN",
+    ),
+    "argument": (
+        "def signal(reward_PG):\n    return reward_PG",
+        r"needs the argument 'reward_PG', which there is not; there are: rewards_PG",
+    ),
     "raises": ("def weight(mask_BT):\n    return mask_BT / {}['x']", r"failed: KeyError: 'x'"),
     "syntax": ("def signal(rewards_PG:\n    return 1", r"cannot be loaded: SyntaxError"),
     "missing": ("def other(rewards_PG):\n    return 1", r"has no 'signal'; it has other"),
     "no function": ("signal = 3", r"is no function but of type int"),
-    "no gradient": ("def trust(ratio_BT):\n    return mx.stop_gradient(ratio_BT)",
-                    r"has gradient 0 in the log-probabilities"),
-    "other rows": ("def weight(mask_BT):\n    return mask_BT / mask_BT.sum()",
-                   r"gives an answer other numbers alone than beside others.*rows and tokens"),
-    "padding": ("def trust(ratio_BT, advantages_BT):\n"
-                "    return ratio_BT * advantages_BT / ratio_BT.shape[1]",
-                r"gives an answer other numbers alone"),
+    "no gradient": (
+        "def trust(ratio_BT):\n    return mx.stop_gradient(ratio_BT)",
+        r"has gradient 0 in the log-probabilities",
+    ),
+    "other rows": (
+        "def weight(mask_BT):\n    return mask_BT / mask_BT.sum()",
+        r"gives an answer other numbers alone than beside others.*rows and tokens",
+    ),
+    "padding": (
+        "def trust(ratio_BT, advantages_BT):\n"
+        "    return ratio_BT * advantages_BT / ratio_BT.shape[1]",
+        r"gives an answer other numbers alone",
+    ),
     "anchor": ("def anchor(x):\n    return x", r"needs the argument 'x'.*ref_log_ratio_BT"),
-    "column": ("def trust(ratio_BT, level):\n    return ratio_BT",
-               r"needs the argument 'level'.*there are: step, answer"),
-}  # fmt: skip
+    "column": (
+        "def trust(ratio_BT, level):\n    return ratio_BT",
+        r"needs the argument 'level'.*there are: step, answer",
+    ),
+}
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -80,9 +80,13 @@ def written(folder: Path, rows: Sequence[Any]) -> str:
 def renderer(policy: Policy, path: str, **changes: Any) -> PromptRenderer:
     config = TaskConfig(name=path, held_out_size=0, **changes)
     return PromptRenderer(
-        tokenizer=policy.tokenizer, task=build_task(config), config=config, max_new_tokens=64,
-        vocabulary=policy.vocabulary, demonstrates=True,
-    )  # fmt: skip
+        tokenizer=policy.tokenizer,
+        task=build_task(config),
+        config=config,
+        max_new_tokens=64,
+        vocabulary=policy.vocabulary,
+        demonstrates=True,
+    )
 
 
 @pytest.fixture(scope="module", params=["starter", "smollm2", "kernels"])
@@ -91,10 +95,12 @@ def policy(request: pytest.FixtureRequest) -> Policy:
     compute = "auto" if request.param == "kernels" else "graph"
     policy = load_policy(ModelConfig(path=path, compute=compute, lora_rank=4), seed=0)
     key = mx.random.key(1)  # adapters begin at 0, where half of the gradient is 0
-    policy.load_trainable({
-        name: value + 0.02 * mx.random.normal(value.shape, key=key)
-        for name, value in policy.snapshot().items()
-    })  # fmt: skip
+    policy.load_trainable(
+        {
+            name: value + 0.02 * mx.random.normal(value.shape, key=key)
+            for name, value in policy.snapshot().items()
+        }
+    )
     return policy
 
 
@@ -106,19 +112,34 @@ def ours(policy: Policy, path: str, micro_rows: int = 8) -> tuple[float, dict[st
         ids = render(example).ids
         row = PromptRows(key=example.key, group=index, ids=ids, rows=1)
         answer = demonstration(row, render.completion_ids(example), decode)
-        groups.append(SampledGroup(
-            index=index, example=example, prompt_ids=ids, prompt_text="", attempt=0,
-            rollouts=[answer], scores=Scores(rewards=((),)), right=Right(""), format="",
-        ))  # fmt: skip
+        groups.append(
+            SampledGroup(
+                index=index,
+                example=example,
+                prompt_ids=ids,
+                prompt_text="",
+                attempt=0,
+                rollouts=[answer],
+                scores=Scores(rewards=((),)),
+                right=Right(""),
+                format="",
+            )
+        )
     samples = gather(groups, SFT)
     rollouts, mask_BT = samples.rollouts, samples.mask_BT
     inputs = LossInputs(
         experience=Experience(
-            samples=samples, old=OldScores(), trained_rows=[*range(len(rollouts))],
+            samples=samples,
+            old=OldScores(),
+            trained_rows=[*range(len(rollouts))],
             advantages=step_advantages(samples, OldScores(), SFT, 1),
         ),
-        recipe=SFT, rollout=RolloutConfig(), targets=None, is_first=True, step=1,
-    )  # fmt: skip
+        recipe=SFT,
+        rollout=RolloutConfig(),
+        targets=None,
+        is_first=True,
+        step=1,
+    )
     loss, total = 0.0, None
     for batch in micro_batches(rollouts, max_rows=micro_rows, pad_id=policy.pad_id):
         outputs, gradients = gradient(policy, inputs, totals_of(mask_BT), batch)
@@ -217,18 +238,25 @@ def test_a_prefill_begins_the_completion(policy: Policy, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        ([{"prompt": "a", "answer": "4", "kind": "sum"}], "data.jsonl:1: there is no answer to "
-         "learn; the columns beside the prompt are answer, kind. Give each row a `completion`, "
-         "name the column with the answer in task.columns.completion, or end `messages`"),
+        (
+            [{"prompt": "a", "answer": "4", "kind": "sum"}],
+            "data.jsonl:1: there is no answer to "
+            "learn; the columns beside the prompt are answer, kind. Give each row a `completion`, "
+            "name the column with the answer in task.columns.completion, or end `messages`",
+        ),
         ([{"messages": [{"role": "user", "content": "a"}]}], "there is no answer to learn"),
-        ([{"prompt": "a", "completion": [{"role": "user", "content": "b"}]}],
-         "a completion is text or one message of the assistant"),
-        ([{"prompt": "a", "completion": "word " * 100}],
-         r"data.jsonl:1: the completion has \d+ tokens, more than rollout.max_new_tokens 64 "
-         "allows; raise it"),
+        (
+            [{"prompt": "a", "completion": [{"role": "user", "content": "b"}]}],
+            "a completion is text or one message of the assistant",
+        ),
+        (
+            [{"prompt": "a", "completion": "word " * 100}],
+            r"data.jsonl:1: the completion has \d+ tokens, more than rollout.max_new_tokens 64 "
+            "allows; raise it",
+        ),
         ([{"prompt": "a", "completion": "word " * 10_000}], "has 50,000 characters, more than"),
     ],
-)  # fmt: skip
+)
 def test_a_row_that_cannot_be_learned_is_refused_in_words(
     policy: Policy, tmp_path: Path, rows: list[Any], words: str
 ) -> None:

@@ -89,9 +89,10 @@ def test_a_token_is_worth_what_the_teacher_finds_it_likelier() -> None:
 
 
 CAN_ADD = [
-    name for name, made in RECIPES.items()
+    name
+    for name, made in RECIPES.items()
     if made.trust != "target" and made.signal != "demonstration"
-]  # fmt: skip
+]
 
 
 @given(st.sampled_from(CAN_ADD), st.floats(0.01, 3), st.integers(0, 99))
@@ -102,8 +103,13 @@ def test_a_teacher_adds_to_the_advantages_of_any_recipe(
     rng = np.random.default_rng(seed)
     old, ref, teacher, values = (mx.array(-rng.exponential(1, (4, 5))) for _ in range(4))
     mask = mx.array(rng.random((4, 5)) > 0.3)
-    tokens: dict[str, Any] = {"mask": mask, "old": old, "ref": ref, "values": values,
-                              "steps": [[(2, 1.0)], [(4, 0.0)], [], [(1, 0.5)]]}  # fmt: skip
+    tokens: dict[str, Any] = {
+        "mask": mask,
+        "old": old,
+        "ref": ref,
+        "values": values,
+        "steps": [[(2, 1.0)], [(4, 0.0)], [], [(1, 0.5)]],
+    }
     rewards, groups = mx.array(rng.random((4, 2))), mx.array([0, 0, 1, 1])
     with_teacher = recipe(name, teacher_weight=weight)
     plain = advantages(rewards, groups, "dr-grpo", **tokens).values * 0
@@ -153,14 +159,26 @@ def test_the_gradient_is_that_of_the_estimate_by_plain_autodiff(
     teacher, model, tolerance = CASES[case]
     rate, heat = 1.0, 1.3  # so large a step that the weights' rounding is small beside it
     config = distilling(
-        world, teacher, steps=1,
+        world,
+        teacher,
+        steps=1,
         model={"path": "starter", **model},
-        algorithm={"recipe": "distill", "weight": weight, "importance_cap": 0.0, "passes": 1,
-                   "minibatches": 1},
-        optimizer={"name": "sgd", "learning_rate": rate, "max_grad_norm": 0.0, "micro_rows": 3,
-                   "options": {"beta1": 0.0}},
+        algorithm={
+            "recipe": "distill",
+            "weight": weight,
+            "importance_cap": 0.0,
+            "passes": 1,
+            "minibatches": 1,
+        },
+        optimizer={
+            "name": "sgd",
+            "learning_rate": rate,
+            "max_grad_norm": 0.0,
+            "micro_rows": 3,
+            "options": {"beta1": 0.0},
+        },
         rollout={"prompts": 2, "group_size": 4, "max_new_tokens": 12, "temperature": heat},
-    )  # fmt: skip
+    )
     events = events_of(config, tmp_path)
     (metrics,) = of_steps(events)
     groups = [e.group for e in events if isinstance(e, GroupScored) and e.group.origin == "train"]
@@ -203,10 +221,11 @@ def test_recorded_tokens_have_what_the_teacher_gave_them(world: Path, tmp_path: 
         gaps = np.array(row.teacher) - np.array(row.old)
         np.testing.assert_allclose(row.advantages, gaps, atol=1e-6)
     answers = [
-        answer for event in events
+        answer
+        for event in events
         if isinstance(event, GroupScored) and event.group.origin == "train"
         for answer in event.group.rollouts
-    ]  # fmt: skip
+    ]
     for answer, row in zip(answers, numbers, strict=True):
         assert answer.advantage == pytest.approx(np.mean(row.advantages), abs=1e-5)
 
@@ -215,12 +234,14 @@ def test_micro_batches_and_minibatches_do_not_change_what_the_teacher_says(
     world: Path, tmp_path: Path
 ) -> None:
     found = [
-        of_steps(events_of(
-            distilling(world, steps=2, optimizer={"micro_rows": rows, "learning_rate": 1e-3}),
-            tmp_path / str(rows),
-        ))
+        of_steps(
+            events_of(
+                distilling(world, steps=2, optimizer={"micro_rows": rows, "learning_rate": 1e-3}),
+                tmp_path / str(rows),
+            )
+        )
         for rows in (1, 3, 8)
-    ]  # fmt: skip
+    ]
     for name in ("teacher/kl", "loss", "grad_norm"):
         first, *others = [[step[name] for step in steps] for steps in found]
         for values in others:
@@ -235,9 +256,14 @@ def test_a_teacher_and_rewards_push_together(world: Path, tmp_path: Path) -> Non
 
 def test_the_policy_comes_nearer_to_its_teacher(world: Path, tmp_path: Path) -> None:
     config = distilling(
-        world, "sure", steps=8, model={"path": "starter"}, task={"name": "arithmetic"},
-        rewards={"functions": ["numeric_answer"]}, optimizer={"learning_rate": 7e-4},
-    )  # fmt: skip
+        world,
+        "sure",
+        steps=8,
+        model={"path": "starter"},
+        task={"name": "arithmetic"},
+        rewards={"functions": ["numeric_answer"]},
+        optimizer={"learning_rate": 7e-4},
+    )
     steps = of_steps(events_of(config, tmp_path))
     first, last = (np.mean([s["teacher/kl"] for s in part]) for part in (steps[:3], steps[-3:]))
     assert last < 0.5 * first
@@ -288,8 +314,10 @@ def test_another_vocabulary_is_named_before_the_first_step(world: Path, tmp_path
     (other / "tokenizer.json").write_text(json.dumps(tokens))
     text = failure(distilling(world, str(other)), tmp_path / "c")
     first = min(vocabulary["A"], vocabulary["B"])
-    assert f"it has 261 tokens and the policy 261, and the first that differs is number {first}: "\
-        f"'B' there, 'A' in {world / 'model'}" in text  # fmt: skip
+    assert (
+        f"it has 261 tokens and the policy 261, and the first that differs is number {first}: "
+        f"'B' there, 'A' in {world / 'model'}" in text
+    )
     assert "choose a teacher of the same family" in text
 
 
@@ -312,9 +340,11 @@ def test_a_run_resumes_with_its_teacher_to_the_bit_and_refuses_another(
 ) -> None:
     shutil.copytree(world / "teacher", tmp_path / "teacher")
     config = distilling(
-        world, str(tmp_path / "teacher"), steps=4,
+        world,
+        str(tmp_path / "teacher"),
+        steps=4,
         algorithm={"recipe": "grpo", "teacher_weight": 0.3, "minibatches": 2},
-    )  # fmt: skip
+    )
     unbroken = events_of(config, tmp_path / "whole")
     events = trainer.run(config, Control(), folder=tmp_path / "cut")
     for event in events:

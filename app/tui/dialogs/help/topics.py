@@ -357,7 +357,7 @@ def setting_parts() -> tuple[Part, ...]:
     return tuple(_setting_part(info) for info in settings().values())
 
 
-def metric_parts(snapshot: Snapshot = Snapshot()) -> list[Part]:  # noqa: B008 - it is frozen
+def metric_parts(snapshot: Snapshot) -> list[Part]:
     """Return all metrics, and those that are only in the shown run."""
     custom = [name for name in snapshot.series if name not in METRICS]
     return [metric_part(name, snapshot) for name in (*METRICS, *custom)]

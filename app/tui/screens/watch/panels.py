@@ -177,8 +177,8 @@ class Answers(SnapshotList):
             text = render.no_answers(self.snapshot)
             return hint(text, width, palette)
         names = f"{letter(0)}–{letter(len(group.rollouts) - 1)}" if group.rollouts[1:] else ""
-        names_it = "the data's answer" if is_demonstrated(group) else "answers"
-        self.title = (f"{names_it} to {ORIGINS.get(group.origin) or safe(group.origin, ' ')} "
+        subject = "the data's answer" if is_demonstrated(group) else "answers"
+        self.title = (f"{subject} to {ORIGINS.get(group.origin) or safe(group.origin, ' ')} "
                       f"{group.index + 1}")  # fmt: skip
         lines = render.prompt_lines(group, width, height, palette)
         if not lines and not self.snapshot.active:  # while it is, Watch's sentence has the prompt
@@ -186,8 +186,8 @@ class Answers(SnapshotList):
             self.title += f": {clip(text, max(1, width - cell_len(self.title) - 6))}"
         waiting = sum(waits_since(item) is not None for item in group.rollouts)
         answers_note = f"⚙ {waiting} wait{'s' if waiting == 1 else ''}" if waiting else names
-        noted = f"step {self.snapshot.groups_step}"
-        self.note_first(f"{noted} · {answers_note}" if answers_note else noted, answers_note)
+        step = f"step {self.snapshot.groups_step}"
+        self.note_first(f"{step} · {answers_note}" if answers_note else step, answers_note)
         self._items = [None] * len(lines)
         return lines + self._answers(group, width, height - len(lines))
 
@@ -305,10 +305,11 @@ class Groups(SnapshotList):
         indices = range(first, min(len(groups), first + height))
         self._items = [*indices]
         return [
-            render.prompt_row(groups[index], width, number, self.linked and index == selected,
-                              palette)
+            render.prompt_row(
+                groups[index], width, number, self.linked and index == selected, palette
+            )
             for index in indices
-        ]  # fmt: skip
+        ]
 
     def action_move(self, rows: int, columns: int) -> None:
         """Select another prompt, or another answer to it."""

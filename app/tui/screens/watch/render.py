@@ -325,10 +325,7 @@ def group_line(
 ) -> Line:  # fmt: skip
     """One prompt: number, the pushes of its answers or why there are none, the mean reward."""
     bright = style(palette.headline if focused else palette.text, bold=focused)
-    spans: Line = [
-        (f"{group.index + 1:>{number - 2}}", bright),
-        ("▸ " if focused else "  ", palette.accent),
-    ]
+    spans = numbered(group, number, focused, palette)
     reason, size = "" if explained else no_push_reason(group), cell * len(group.rollouts)
     if reason and cell_len(reason) + 2 <= size:
         spans += _marked(f"= {reason}".ljust(size), cell, marked, style(palette.label), palette)
@@ -396,15 +393,19 @@ def signal_line(snapshot: Snapshot, width: int, palette: Palette) -> Line:
     ]
 
 
-def prompt_row(
-    group: StepGroup, width: int, number: int, focused: bool, palette: Palette
-) -> Line:  # fmt: skip
+def prompt_row(group: StepGroup, width: int, number: int, focused: bool, palette: Palette) -> Line:
     """A prompt with its number."""
+    bright = style(palette.headline if focused else palette.text, bold=focused)
+    prompt = clip(asked(group.prompt_text), width - number)
+    return [*numbered(group, number, focused, palette), (prompt, bright)]
+
+
+def numbered(group: StepGroup, number: int, focused: bool, palette: Palette) -> Line:
+    """The begin of a row: the number of a prompt, and the mark of the one in focus."""
     bright = style(palette.headline if focused else palette.text, bold=focused)
     return [
         (f"{group.index + 1:>{number - 2}}", bright),
         ("▸ " if focused else "  ", palette.accent),
-        (clip(asked(group.prompt_text), width - number), bright),
     ]
 
 

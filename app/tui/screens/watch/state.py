@@ -169,9 +169,11 @@ def charts_of(snapshot: Snapshot) -> tuple[Chart, ...]:
     charts = (reward_chart(snapshot), *FIXED)
     recorded = [chart for chart in charts if any(key in snapshot.series for key in chart.keys)]
     of_data = ("loss", "perplexity") if "perplexity" in snapshot.series else ()
-    return tuple(sorted(recorded, key=lambda chart: (
-        is_constant(chart, snapshot), chart.title not in of_data
-    )))  # fmt: skip
+    return tuple(
+        sorted(
+            recorded, key=lambda chart: (is_constant(chart, snapshot), chart.title not in of_data)
+        )
+    )
 
 
 def reward_chart(snapshot: Snapshot) -> Chart:

@@ -190,9 +190,19 @@ def test_a_reward_field_says_what_the_functions_get() -> None:
 
 def test_costs_count_answers_memory_and_what_is_done_beside_training() -> None:
     form = RunForm(build({"steps": 100, "rollout": {"prompts": 16, "group_size": 8}}))
-    memory = {"peak": 2e9, "limit": 8e9, "weights": 1e9, "optimizer": 0.5e9, "sampling": 0.25e9,
-              "update": 0.5e9, "refused": "", "dtype": "bfloat16", "max_rows": 48,
-              "micro_rows": 4, "grad_checkpoint": True}  # fmt: skip
+    memory = {
+        "peak": 2e9,
+        "limit": 8e9,
+        "weights": 1e9,
+        "optimizer": 0.5e9,
+        "sampling": 0.25e9,
+        "update": 0.5e9,
+        "refused": "",
+        "dtype": "bfloat16",
+        "max_rows": 48,
+        "micro_rows": 4,
+        "grad_checkpoint": True,
+    }
     view = View(form=form, memory=memory)
     shown = words(cost_lines(view, 90, DARK))
     assert "48 answers sampled at a time, 4 per backward pass, layers recomputed" in shown

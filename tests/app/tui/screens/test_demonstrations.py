@@ -19,10 +19,14 @@ from tests.patience import PATIENCE
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sft")
-    config = build({
-        "steps": 3, "algorithm": {"recipe": "sft"}, "rollout": {"prompts": 4},
-        "evaluation": {"problems": 8, "pinned": 1},
-    })  # fmt: skip
+    config = build(
+        {
+            "steps": 3,
+            "algorithm": {"recipe": "sft"},
+            "rollout": {"prompts": 4},
+            "evaluation": {"problems": 8, "pinned": 1},
+        }
+    )
     recorder = Recorder(folder / "runs.db")
     handle = recorder.start_run(config, name="tutor")
     for event in run(config, Control(), folder=folder / "run"):
