@@ -69,10 +69,8 @@ def advantages(
         advantage, differ = normalize_then_sum(r_BF, w_F, ids, recipe)
     elif recipe.signal == "gae":
         advantage, returns = from_critic(recipe, r, penalty_BT, values, mask)
-    elif isinstance(recipe.signal, Custom):
-        advantage = custom.advantages(recipe.signal, group, r_BF, ids, mask, named)
     else:
-        advantage = _built_in(recipe, group, ids, mask, steps)
+        advantage = _signal(recipe, group, r_BF, ids, mask, steps, named)
     advantage = with_teacher(recipe, advantage, mask, old, teacher)
     return Advantages(
         values=advantage, rewards=r, penalty=penalty, group_mean=group.mean, differ=differ,
@@ -80,10 +78,18 @@ def advantages(
     )  # fmt: skip
 
 
-def _built_in(
-    recipe: Recipe, group: Siblings, ids: mx.array, mask: mx.array | None, steps: Steps | None
+def _signal(
+    recipe: Recipe,
+    group: Siblings,
+    r_BF: mx.array,
+    ids: mx.array,
+    mask: mx.array | None,
+    steps: Steps | None,
+    named: Mapping[str, Any],
 ) -> mx.array:
-    """The recipe's signal, of totals or of steps. [B] or [B,T]"""
+    """The recipe's signal: of totals, of steps, or the user's function. [B] or [B,T]"""
+    if isinstance(recipe.signal, Custom):
+        return custom.advantages(recipe.signal, group, r_BF, ids, mask, named)
     if recipe.signal == "process":
         mask, steps = required(recipe, "mask", mask), required(recipe, "steps", steps)
         return process(steps, ids, mask > 0, recipe)

@@ -110,11 +110,10 @@ def recipe_loss(
     importance, on_policy = _importance(batch, recipe)
     named = custom.token_values(batch, totals, max_length, log_r, r)
     objective = custom.by_token("trust", recipe, named, mask)
-    push = (
-        trust.push(batch, recipe, r, importance, targets)
-        if objective is None
-        else trust.unbounded(objective)
-    )
+    if objective is None:
+        push = trust.push(batch, recipe, r, importance, targets)
+    else:
+        push = trust.unbounded(objective)
     top = _top_entropy(batch, recipe, totals)
     distance, value = _distance(batch, recipe, r, named), _value_loss(batch, recipe)
     # a gate already contains the importance

@@ -3,13 +3,16 @@
 import hashlib
 import re
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from grpo_engine.config.recipes import recipe
 from grpo_engine.config.settings import RunConfig
+from grpo_engine.distributed.ranks import Ranks
+from grpo_engine.errors import ConfigError
 from grpo_engine.events import (
     Event,
     FunctionsLoaded,
@@ -18,6 +21,9 @@ from grpo_engine.events import (
     RunFailed,
     RunStarted,
 )
+from grpo_engine.run.user_objects import UserObjects
+from grpo_engine.setup.functions import load_functions
+from grpo_engine.setup.parts import load_tasks
 from tests.engine.maths.custom_choices import RECIPES, written
 from tests.engine.policy.helpers import COMPUTES
 from tests.engine.runs import events_of, settings, write_world
@@ -59,6 +65,18 @@ def test_recipes_written_as_functions_train_alike(
         assert one_signal == built_in
     if name == "dr-grpo":
         assert custom == built_in
+
+
+def test_files_that_differ_between_ranks_are_refused(world: Path) -> None:
+    config = config_of(world, {"recipe": "cispo", **written("cispo")})
+    tasks = load_tasks(config, UserObjects())
+    alike, apart = (
+        cast(Ranks, SimpleNamespace(gather=lambda hashes, other=other: [hashes, other or hashes]))
+        for other in (None, ["another", "another"])
+    )
+    assert load_functions(config, UserObjects(), tasks, alike).functions
+    with pytest.raises(ConfigError, match="the file is not the same on every rank"):
+        load_functions(config, UserObjects(), tasks, apart)
 
 
 def test_micro_batches_of_any_size_give_equal_numbers(world: Path, tmp_path: Path) -> None:

@@ -296,7 +296,10 @@ def test_the_advantage_is_1_whatever_the_reward() -> None:
         ({"overlong_buffer": 0.2}, "has no effect: it is read only with answers that are sampled"),
         ({"importance_cap": 2.0}, "has no effect: it is read only with answers that are sampled"),
         ({"mask_truncated": True}, "has no effect: it is read only with answers that are sampled"),
-        ({"beta": 0.1, "anchor_place": "reward"}, "signal=demonstration has no scores"),
+        (
+            {"beta": 0.1, "anchor_place": "reward"},
+            "subtracts the distance from the reward, which signal=demonstration does not read",
+        ),
     ],
 )
 def test_what_only_sampled_answers_need_is_refused(changes: dict[str, Any], words: str) -> None:

@@ -42,6 +42,7 @@ from grpo_tui.app.tui.screens.rollouts.state import (
     load_step,
     run_info,
     search,
+    without_losses,
 )
 from grpo_tui.app.tui.widgets.panel import visible
 from grpo_tui.experiments.reader import StoreReader
@@ -72,6 +73,12 @@ async def opened(app: Workbench, pilot: Pilot[int], step: int = 4, origin: str =
     assert isinstance(screen, RolloutsScreen)
     await settled(pilot, screen)
     return screen
+
+
+async def watched(app: Workbench) -> None:
+    """Open the run on Watch."""
+    app.post_message(RunOpened("calm-otter"))
+    await until(app, lambda: "▌3 Watch▐" in frames.text(app), app.frame_now)
 
 
 async def settled(pilot: Pilot[int], screen: RolloutsScreen) -> None:
@@ -735,12 +742,11 @@ async def test_sorting_goes_to_the_furthest_token_of_the_furthest_answer(store: 
 async def test_the_key_of_the_screen_leads_to_the_newest_step(store: Path) -> None:
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
-        app.post_message(RunOpened("calm-otter"))
-        await until(app, lambda: "▌3 Watch▐" in frames.text(app), app.frame_now)
+        await watched(app)
         await pilot.press("4")
         screen = app.screen
         assert isinstance(screen, RolloutsScreen)
-        await settled(pilot, screen)
+        await until(app, lambda: screen.view.loaded is not None, app.frame_now)
         assert screen.view.step is not None
         newest = screen.view.step.step
         assert "4 goes to the newest step" not in frames.text(app)
@@ -760,8 +766,7 @@ async def test_a_search_on_watch_leads_to_the_furthest_token_of_the_newest_step(
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
         await opened(app, pilot)  # an older step
-        app.post_message(RunOpened("calm-otter"))
-        await until(app, lambda: "▌3 Watch▐" in frames.text(app), app.frame_now)
+        await watched(app)
         await pilot.press("z")  # the chosen chart alone, which is another screen
         await until(app, lambda: "moved the reward most" in frames.text(app), app.frame_now)
         await pilot.press("slash", *"highest kl")
@@ -783,6 +788,24 @@ async def test_the_first_one_is_found_from_anywhere(store: Path) -> None:
             await settled(pilot, screen)
             assert screen.view.highlights is not None
             assert screen.view.highlight == screen.view.highlights[0]
+
+
+def test_a_group_whose_answers_are_not_in_the_loss_says_so_and_one_without_scores_too(
+    store: Path,
+) -> None:
+    reader = StoreReader(store)
+    step = load_step(reader, run_info(reader, 1), 2)
+    group = next(group for group in step.groups if group.has_tokens)
+    tokens = reader.tokens(1, group.key)
+    reader.close()
+    assert tokens is not None
+    tokens = replace(tokens, rows=tuple(replace(row, old=()) for row in tokens.rows))
+    masked = tuple(replace(rollout, advantage=0.0) for rollout in group.rollouts)
+    expected = "no push: no token of its answers is in the loss"
+    assert without_losses(step, replace(group, no_signal="", rollouts=masked), tokens) == expected
+    cut_off = "the step ended before its tokens were scored"
+    pushed = tuple(replace(rollout, advantage=1.0) for rollout in group.rollouts)
+    assert without_losses(step, replace(group, no_signal="", rollouts=pushed), tokens) == cut_off
 
 
 def test_a_group_without_clipped_tokens_is_passed_over_without_reading_its_tokens(
