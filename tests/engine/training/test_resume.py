@@ -27,7 +27,7 @@ from grpo_engine.rollouts.noise import NOISE
 from grpo_engine.run import checkpoint
 from grpo_engine.run.persist import OTHER_NOISE, OTHER_REFILLS
 from tests.engine.maths.custom_choices import written
-from tests.engine.policy.helpers import COMPUTES
+from tests.engine.policy.helpers import CHOSEN_AND_GRAPH
 from tests.engine.runs import events_of, settings, write_world
 
 CASES: dict[str, dict[str, Any]] = {
@@ -84,7 +84,7 @@ def timeless(metrics: Mapping[str, float]) -> dict[str, float]:
     return {name: value for name, value in metrics.items() if not name.startswith(apart)}
 
 
-@pytest.mark.parametrize("compute", COMPUTES)
+@pytest.mark.parametrize("compute", CHOSEN_AND_GRAPH)
 @pytest.mark.parametrize("name", [name for name in CASES if " " not in name])
 def test_a_resumed_run_equals_the_unbroken_one(
     world: Path, tmp_path: Path, name: str, compute: str
