@@ -143,7 +143,7 @@ def _weights_read(model: nn.Module) -> set[str]:
         f"{path}.{name}".lstrip(".")
         for layer in model.layers
         for path, module in layer.named_modules()
-        for name in _weights_read_by(type(module))
+        for name in _weights_read_by(type(module))  # type: ignore[arg-type]
     }
 
 
