@@ -11,7 +11,7 @@ from grpo_engine.metrics import natural_range, spec
 from grpo_tui.app.charts.axis import axis
 from grpo_tui.app.charts.series import Series, Trace, cut
 from grpo_tui.app.cli.output import cut as cut_text
-from grpo_tui.app.cli.output import uses_colour
+from grpo_tui.app.cli.output import uses_colour, writes_unicode
 from grpo_tui.app.text.numbers import short
 from grpo_tui.app.text.safe_text import safe
 from grpo_tui.experiments.values import MetricSeries
@@ -34,12 +34,11 @@ class Canvas(NamedTuple):
 
 def terminal() -> Canvas:
     """Return the canvas for stdout: its width, and no colour in a pipe."""
-    encoding = str(getattr(sys.stdout, "encoding", None)).lower().replace("-", "")
     plain = os.environ.get("TERM") in ("dumb", "linux") and sys.stdout.isatty()
     return Canvas(
         width=max(LEAST_WIDTH, shutil.get_terminal_size().columns),
         colour=uses_colour() and os.environ.get("TERM") != "dumb",
-        unicode=encoding == "utf8" and not plain,
+        unicode=writes_unicode() and not plain,
     )
 
 

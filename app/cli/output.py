@@ -163,3 +163,8 @@ def dim(text: str) -> str:
 def uses_colour() -> bool:
     """Return whether stdout is a terminal and NO_COLOR is not set."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+
+def writes_unicode() -> bool:
+    """Return whether stdout can encode blocks and marks."""
+    return (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "") == "utf8"

@@ -14,7 +14,8 @@ from grpo_engine.platform import device, kernels, memory, private, speed
 from grpo_tui.app import exit_codes
 from grpo_tui.app.cli.main import main
 from grpo_tui.app.cli.verbs import doctor
-from grpo_tui.app.health import Check, Level, machine, mlx, packages, store, terminal
+from grpo_tui.app.health import machine, mlx, packages, store, terminal
+from grpo_tui.app.health.checks import Check, Level
 from grpo_tui.experiments.db.connection import open_writer
 from grpo_tui.experiments.db.migrations import migrate
 from grpo_tui.experiments.db.tables import CURRENT
@@ -125,7 +126,7 @@ def test_a_gpu_with_a_processor_build_gets_the_extra_that_fits(
 ) -> None:
     monkeypatch.setattr(device, "backends", lambda: {"cpu": "1"})
     monkeypatch.setattr(device, "suitable_extra", lambda: "cuda13")
-    (result,) = mlx.builds()
+    result = mlx.build()
     assert result.level is Level.WARNING
     assert "'grpo-tui[cuda13]'" in result.remedy
 
@@ -143,7 +144,7 @@ def test_the_number_format_of_weights_is_told(
 def test_two_builds_in_one_environment_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "backends", lambda: {"cpu": "1", "cuda12": "1"})
     monkeypatch.setattr(device, "suitable_extra", lambda: "cpu")
-    assert mlx.builds()[0].level is Level.WARNING
+    assert mlx.build().level is Level.WARNING
 
 
 def test_slow_products_are_a_warning_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,15 +215,15 @@ def test_every_package_of_an_extra_is_named() -> None:
 
 
 def test_the_page_puts_a_remedy_below_the_line_it_mends() -> None:
-    checks = [
-        Check(area="MLX", name="BLAS", result="none", level=Level.STOPS, remedy="Install one."),
-        Check(area="Store", name="folder", result="/data"),
-    ]
+    areas = {
+        "MLX": [Check("BLAS", "none", "Install one.", stops=True)],
+        "Store": [Check("folder", "/data")],
+    }
     expected = (
         "MLX\n  X BLAS    none\n            -> Install one.\n\n"
         "Store\n    folder  /data\n\nA run cannot start here: BLAS."
     )
-    assert doctor.page(checks, colour=False, ascii_only=True) == expected
+    assert doctor.page(areas, colour=False, ascii_only=True) == expected
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Metal's kernels are compiled in memory")
