@@ -1,4 +1,4 @@
-"""Record the bundled demo again (`python -m tools.make_demo`); pack stores for tests and pictures."""
+"""Record the bundled demo again (python -m tools.make_demo); pack stores for tests and docs."""
 
 import sqlite3
 import subprocess
