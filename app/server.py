@@ -146,8 +146,12 @@ class Served(Server):
         """Run a window for as long as its socket is open."""
         self._require_room()
         page = web.WebSocketResponse(heartbeat=15, max_msg_size=MESSAGE_BYTES)
+
+        async def close() -> None:
+            await page.close()
+
         window = Window(
-            self.command, write_bytes=page.send_bytes, write_str=page.send_str, close=page.close,
+            self.command, write_bytes=page.send_bytes, write_str=page.send_str, close=close,
             download_manager=self.download_manager,
         )  # fmt: skip
         self.windows.add(window)
@@ -161,7 +165,7 @@ class Served(Server):
         finally:
             await window.stop()
             self.windows.remove(window)
-            await page.close()
+            await close()
         return page
 
     def _require_room(self) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from grpo_engine import events as ev
 from grpo_tui.app.charts.series import SMOOTHING, Series
 from grpo_tui.app.feed.snapshot import ENDED, Asked, Head, LogLine, Snapshot, Status, StepGroup
-from grpo_tui.app.text.numbers import share
+from grpo_tui.app.text.event_text import sentence, severity
 from grpo_tui.experiments.values import AlertView, BoardView
 
 LOG_LINES = 500
@@ -48,6 +48,8 @@ class RunState:
     def apply(self, event: ev.Event, at: float | None = None) -> None:
         """Apply one recorded event."""
         self._dirty = True
+        if text := sentence(event):
+            self._log.append(LogLine(at=at, step=event.step, severity=severity(event), text=text))
         handler = _HANDLERS.get(type(event))
         if handler is not None:
             handler(self, event, at)
@@ -179,7 +181,7 @@ class RunState:
 
     # -- one handler for each event ---------------------------------------------------------
 
-    def _run_started(self, event: ev.RunStarted, at: float | None) -> None:
+    def _run_started(self, event: ev.RunStarted, _at: float | None) -> None:
         config = event.config
         self._head = dataclasses.replace(
             self._head,
@@ -198,15 +200,9 @@ class RunState:
                 self._groups.clear()  # the step is sampled again
                 self._trained = (0, ())
         self._values.update(status="loading", step=event.step, asked="", failure=None)
-        begun = "went on from" if event.resumed else "started at"
-        self._write(event, at, f"{begun} step {event.step} on {_device(event.device)}")
 
-    def _model_loaded(self, event: ev.ModelLoaded, at: float | None) -> None:
+    def _model_loaded(self, _event: ev.ModelLoaded, _at: float | None) -> None:
         self._values["status"] = "running"
-        trained = share(event.trainable / max(1, event.parameters))
-        text = (f"model in memory after {event.seconds:.1f} s: {event.parameters:,} weights, "
-                f"{trained} of them trained, {event.dtype}")  # fmt: skip
-        self._write(event, at, "; ".join((text, *event.notes)))
 
     def _phase_started(self, event: ev.PhaseStarted, _at: float | None) -> None:
         if self._values.get("status") in ("empty", "loading") and event.phase != "load":
@@ -226,12 +222,10 @@ class RunState:
             groups = (group for group in self._groups.values() if group.origin == "train")
             self._trained = event.step, tuple(groups)
 
-    def _pass_finished(self, event: ev.PassFinished, at: float | None) -> None:
+    def _pass_finished(self, event: ev.PassFinished, _at: float | None) -> None:
         if self._passes and self._passes[0].step != event.step:
             self._passes.clear()
         self._passes.append(event)
-        if event.stop_reason:
-            self._write(event, at, f"pass {event.index} was the last: {event.stop_reason}")
 
     def _step_finished(self, event: ev.StepFinished, _at: float | None) -> None:
         for name, value in event.metrics.items():
@@ -245,9 +239,8 @@ class RunState:
         if "frac_reward_zero_std" in event.metrics:
             self._signal.append((event.step, 1.0 - event.metrics["frac_reward_zero_std"]))
 
-    def _step_skipped(self, event: ev.StepSkipped, at: float | None) -> None:
+    def _step_skipped(self, event: ev.StepSkipped, _at: float | None) -> None:
         self._values.update(step=event.step, skipped=event.reason)
-        self._write(event, at, f"step {event.step} made no update: {event.reason}", "warning")
 
     def _alert_raised(self, event: ev.AlertRaised, at: float | None) -> None:
         old = self._alerts.get(event.rule)
@@ -258,50 +251,33 @@ class RunState:
             at=at,
         )
 
-    def _evaluation_finished(self, event: ev.EvaluationFinished, at: float | None) -> None:
+    def _evaluation_finished(self, event: ev.EvaluationFinished, _at: float | None) -> None:
         if event.mode == "sampled" or not _samples(self._head.config):
             for name, value in event.metrics.items():
                 self._push(name if "/" in name else f"eval/{name}", event.step, value)
         self._values["evaluation"] = event
-        accuracy = event.metrics.get("eval/accuracy", event.metrics.get("accuracy"))
-        right = f", {share(accuracy)} right" if accuracy is not None else ""
-        self._write(event, at, f"{event.problems} held-out problems ({event.mode}){right}")
 
-    def _checkpoint_saved(self, event: ev.CheckpointSaved, at: float | None) -> None:
+    def _checkpoint_saved(self, _event: ev.CheckpointSaved, _at: float | None) -> None:
         self._answer("checkpoint")
-        best = ", the best so far" if event.best else ""
-        self._write(event, at, f"checkpoint of step {event.step} saved{best}")
 
-    def _note_written(self, event: ev.NoteWritten, at: float | None) -> None:
-        self._write(event, at, event.text, event.severity)
-
-    def _paused(self, event: ev.RunPaused, at: float | None) -> None:
+    def _paused(self, event: ev.RunPaused, _at: float | None) -> None:
         self._answer("pause")
         self._values.update(status="paused", paused_for=event.reason)
-        self._write(event, at, f"paused: {event.reason}" if event.reason else "paused")
 
-    def _resumed(self, event: ev.RunResumed, at: float | None) -> None:
+    def _resumed(self, _event: ev.RunResumed, _at: float | None) -> None:
         self._answer("continue")
         self._values.update(status="running", paused_for="")
-        self._write(event, at, "resumed")
 
-    def _finished(self, event: ev.RunFinished, at: float | None) -> None:
+    def _finished(self, event: ev.RunFinished, _at: float | None) -> None:
         self._values.update(status=event.reason, asked="", summary=event.summary, step=event.step)
-        self._write(event, at, f"run {event.reason} at step {event.step}")
 
-    def _failed(self, event: ev.RunFailed, at: float | None) -> None:
+    def _failed(self, event: ev.RunFailed, _at: float | None) -> None:
         self._values.update(status="failed", asked="", failure=event)
-        self._write(event, at, f"{event.error}: {event.message}", "error")
 
     def _push(self, name: str, step: int, value: float) -> None:
         steps, values = self._new.setdefault(name, ([], []))
         steps.append(step)
         values.append(value)
-
-    def _write(
-        self, event: Any, at: float | None, text: str, severity: ev.Severity = "info"
-    ) -> None:
-        self._log.append(LogLine(at=at, step=event.step, severity=severity, text=text))
 
 
 _HANDLERS: Mapping[type, Any] = {
@@ -315,7 +291,6 @@ _HANDLERS: Mapping[type, Any] = {
     ev.AlertRaised: RunState._alert_raised,
     ev.EvaluationFinished: RunState._evaluation_finished,
     ev.CheckpointSaved: RunState._checkpoint_saved,
-    ev.NoteWritten: RunState._note_written,
     ev.RunPaused: RunState._paused,
     ev.RunResumed: RunState._resumed,
     ev.RunFinished: RunState._finished,
@@ -326,12 +301,6 @@ _HANDLERS: Mapping[type, Any] = {
 def _get(config: Mapping[str, Any], section: str, name: str) -> Any:
     inner = config.get(section)
     return inner.get(name) if isinstance(inner, Mapping) else None
-
-
-def _device(name: str) -> str:
-    """A device in words; MLX calls one `Device(cpu, 0)`."""
-    device = name.removeprefix("Device(").partition(",")[0]
-    return f"the {device.upper()}" if device in ("cpu", "gpu") else name
 
 
 def _passes(config: Mapping[str, Any]) -> int:

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from grpo_engine import events as ev
 from grpo_tui.app.jobs.report_table import before_and_after
+from grpo_tui.app.text.event_text import sentence, severity
 
 
 class Printer(Protocol):
@@ -92,45 +93,17 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
-def sentence(event: ev.Event, progress: RunProgress) -> str:
+def line_of(event: ev.Event, progress: RunProgress) -> str:
     """Return the line for an event; empty for progress events."""
     match event:
-        case ev.RunStarted():
-            start = "resumes after" if event.resumed else "starts at"
-            return f"run {start} step {event.step} of {event.total_steps}, recipe {event.recipe}"
-        case ev.ModelLoaded():
-            return (
-                f"model {event.path}: {event.parameters:,} parameters, {event.trainable:,} "
-                f"trained, {event.dtype}, {event.seconds:.1f} s"
-            )
         case ev.StepFinished():
             return f"step {event.step}/{progress.total}  {progress.numbers()}"
-        case ev.StepSkipped():
-            return f"step {event.step}: no update, {event.reason}"
         case ev.AlertRaised():
-            return f"{event.severity}: {event.explanation} {event.remedy}"
-        case ev.EvaluationFinished():
-            accuracy = event.metrics.get("eval/accuracy")
-            accuracy_text = "" if accuracy is None else f"  accuracy {accuracy:.3f}"
-            reward = event.metrics.get("eval/reward", float("nan"))
-            return (
-                f"evaluation {event.moment} step {event.step}, {event.mode}, {event.problems} "
-                f"problems{accuracy_text}  reward {reward:.3f}  {event.seconds:.1f} s"
-            )
-        case ev.CheckpointSaved():
-            return f"checkpoint {event.path}{' (best)' if event.best else ''}"
-        case ev.NoteWritten():
-            return f"{'' if event.severity == 'info' else event.severity + ': '}{event.text}"
-        case ev.RunPaused():
-            reason = f": {event.reason}" if event.reason else ""
-            return f"paused after step {event.step}{reason}"
-        case ev.RunResumed():
-            return "resumed"
-        case ev.RunFinished():
-            return f"{event.reason} at step {event.step}"
-        case ev.RunFailed():
-            return f"failed at step {event.step}: {event.message}"
-    return ""
+            text = f"{event.explanation} {event.remedy}"
+        case _:
+            text = sentence(event)
+    level = severity(event)
+    return text if level == "info" or not text else f"{level}: {text}"
 
 
 class LinePrinter:
@@ -146,7 +119,7 @@ class LinePrinter:
 
     def show(self, event: ev.Event) -> None:
         self._run.add(event)
-        if text := sentence(event, self._run):
+        if text := line_of(event, self._run):
             self.write(text)
 
     def write(self, text: str) -> None:
@@ -194,7 +167,7 @@ class BarPrinter:
 
     def show(self, event: ev.Event) -> None:
         self._run.add(event)
-        if not isinstance(event, self._IN_THE_BAR) and (text := sentence(event, self._run)):
+        if not isinstance(event, self._IN_THE_BAR) and (text := line_of(event, self._run)):
             self.write(text)
         self._progress.numbers = self._run.numbers()
         self._progress.update(

@@ -142,7 +142,7 @@ def _resolved(
 
 def _print_rows(rows: list[dict[str, Any]], *, as_csv: bool, raw: bool) -> None:
     if as_csv:
-        print_rows(rows, as_json=False, as_csv=True, raw=raw)
+        print_rows(rows, as_csv=True, raw=raw)
         return
     from grpo_tui.experiments.export.files import write_rows
 
@@ -313,4 +313,4 @@ def _print_grid(
         for row, cells in zip(view.rows, view.cells, strict=True)
     ]
     print_stderr(f"best {view.key}; rows: {paths[0]}, columns: {paths[1]}")
-    print_rows(rows, as_json=False, as_csv=as_csv, raw=raw)
+    print_rows(rows, as_csv=as_csv, raw=raw)
