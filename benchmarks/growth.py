@@ -137,8 +137,8 @@ def show(points: Sequence[Point]) -> None:
         chosen = [p for p in points if p.axis == axis]
         print(f"\n{chosen[0].model}: seconds by {axis}")
         rows = [
-            {axis: p.value, "rollout": p.rollout, "law of rollouts": p.law["rollout"], "update": p.update,
-             "law of updates": p.law["update"]}
+            {axis: p.value, "rollout": p.rollout, "law of rollouts": p.law["rollout"],
+             "update": p.update, "law of updates": p.law["update"]}
             for p in chosen
         ]  # fmt: skip
         print(*table_lines(rows), sep="\n")
