@@ -55,9 +55,7 @@ class Watcher:
         self._job = job
         self._as_json, self._on_end, self._ready = as_json, on_end, ready
         self._queue: SimpleQueue[ev.Event | None] = SimpleQueue()
-        self._printer: Printer = (
-            Silent() if job.follows else printer(job.evaluations, as_json=as_json)
-        )
+        self._printer = Printer() if job.follows else printer(job.evaluations, as_json=as_json)
         self._log = RunLog(job.folder)
         self._interrupts = self._step = 0
         self._deadline = float("inf")
@@ -168,7 +166,7 @@ class Watcher:
 
     def _go_dark(self) -> None:
         """Stop printing when the output has no reader; the run, its log and its record continue."""
-        self._printer = Silent()
+        self._printer = Printer()
         null = os.open(os.devnull, os.O_WRONLY)
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):
@@ -242,8 +240,7 @@ class Watcher:
     def _status(self) -> int:
         match self._ended:
             case ev.RunFailed():
-                error_class = getattr(errors, self._ended.error, RuntimeError)
-                return exit_codes.exit_code(error_class(self._ended.message))
+                return exit_codes.of_failure(self._ended.error)
             case ev.RunFinished(reason="aborted"):
                 return exit_codes.INTERRUPTED
             case ev.RunFinished(reason="stopped") if self._interrupts > 1:
@@ -266,19 +263,6 @@ class Watcher:
         done = subprocess.run(command, shell=True, env=environment, check=False)
         if done.returncode:
             self._write(f"--on-end command exited with status {done.returncode}: {command}")
-
-
-class Silent:
-    """A printer that prints nothing."""
-
-    def show(self, event: ev.Event) -> None:
-        """Do nothing."""
-
-    def write(self, text: str) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 def ring() -> None:

@@ -7,8 +7,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from grpo_engine.events import Event, RunFailed
-from grpo_tui.app.jobs.progress import RunProgress, line_of, visible
+from grpo_tui.app.jobs.progress import RunProgress, line_of
 from grpo_tui.experiments.db.paths import fault_file, log_file
+from grpo_tui.experiments.db.texts import visible
 
 
 class RunLog:

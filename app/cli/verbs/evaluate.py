@@ -65,7 +65,6 @@ def evaluate(
 
 def _evaluate(target: "Target", base: bool, as_json: bool) -> int:
     """Evaluate the base model and then the target; return the exit status."""
-    from grpo_engine import errors
     from grpo_engine.control import Control
     from grpo_engine.events import RunFailed
     from grpo_engine.platform.scratch import scratch
@@ -87,7 +86,6 @@ def _evaluate(target: "Target", base: bool, as_json: bool) -> int:
             for event in events:
                 show.show(event)
                 if isinstance(event, RunFailed):
-                    error_class = getattr(errors, event.error, RuntimeError)
-                    status = exit_codes.exit_code(error_class(event.message))
+                    status = exit_codes.of_failure(event.error)
     show.close()
     return status
