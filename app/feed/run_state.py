@@ -50,9 +50,43 @@ class RunState:
         self._dirty = True
         if text := sentence(event):
             self._log.append(LogLine(at=at, step=event.step, severity=severity(event), text=text))
-        handler = _HANDLERS.get(type(event))
-        if handler is not None:
-            handler(self, event, at)
+        values, status = self._values, self._values["status"]
+        match event:
+            case ev.RunStarted():
+                self._start(event)
+            case ev.ModelLoaded():
+                values["status"] = "running"
+            case ev.PhaseStarted(phase=phase) if phase != "load":
+                values["status"] = "running" if status in ("empty", "loading") else status
+            case ev.GroupScored():
+                self._add_group(event)
+            case ev.PassFinished():
+                if self._passes and self._passes[0].step != event.step:
+                    self._passes.clear()
+                self._passes.append(event)
+            case ev.StepFinished():
+                self._finish_step(event)
+            case ev.StepSkipped():
+                values.update(step=event.step, skipped=event.reason)
+            case ev.AlertRaised():
+                self._raise_alert(event, at)
+            case ev.EvaluationFinished():
+                if event.mode == "sampled" or not _samples(self._head.config):
+                    for name, value in event.metrics.items():
+                        self._push(name if "/" in name else f"eval/{name}", event.step, value)
+                values["evaluation"] = event
+            case ev.CheckpointSaved():
+                self._answer("checkpoint")
+            case ev.RunPaused():
+                self._answer("pause")
+                values.update(status="paused", paused_for=event.reason)
+            case ev.RunResumed():
+                self._answer("continue")
+                values.update(status="running", paused_for="")
+            case ev.RunFinished():
+                values.update(status=event.reason, asked="", summary=event.summary, step=event.step)
+            case ev.RunFailed():
+                values.update(status="failed", asked="", failure=event)
 
     def look(self, board: BoardView | None) -> None:
         """Update from the board; a board of the same version changes nothing."""
@@ -179,9 +213,9 @@ class RunState:
         trained = tuple(group for group in groups if group.origin == "train")
         return self._group_step, trained or tuple(groups)
 
-    # -- one handler for each event ---------------------------------------------------------
+    # -- events that change more than a value -----------------------------------------------
 
-    def _run_started(self, event: ev.RunStarted, _at: float | None) -> None:
+    def _start(self, event: ev.RunStarted) -> None:
         config = event.config
         self._head = dataclasses.replace(
             self._head,
@@ -201,14 +235,7 @@ class RunState:
                 self._trained = (0, ())
         self._values.update(status="loading", step=event.step, asked="", failure=None)
 
-    def _model_loaded(self, _event: ev.ModelLoaded, _at: float | None) -> None:
-        self._values["status"] = "running"
-
-    def _phase_started(self, event: ev.PhaseStarted, _at: float | None) -> None:
-        if self._values.get("status") in ("empty", "loading") and event.phase != "load":
-            self._values["status"] = "running"
-
-    def _group_scored(self, event: ev.GroupScored, _at: float | None) -> None:
+    def _add_group(self, event: ev.GroupScored) -> None:
         if event.step != self._group_step:
             self._group_step = event.step
             self._groups.clear()
@@ -218,31 +245,23 @@ class RunState:
             rollouts = (dataclasses.replace(one, advantage=None) for one in group.rollouts)
             group = dataclasses.replace(group, rollouts=tuple(rollouts))
         self._groups[(group.origin, group.index)] = group
-        if event.group.origin == "train":
+        if group.origin == "train":
             groups = (group for group in self._groups.values() if group.origin == "train")
             self._trained = event.step, tuple(groups)
 
-    def _pass_finished(self, event: ev.PassFinished, _at: float | None) -> None:
-        if self._passes and self._passes[0].step != event.step:
-            self._passes.clear()
-        self._passes.append(event)
-
-    def _step_finished(self, event: ev.StepFinished, _at: float | None) -> None:
+    def _finish_step(self, event: ev.StepFinished) -> None:
         for name, value in event.metrics.items():
             self._push(name, event.step, value)
-        memory = event.metrics.get("memory/peak_gb", self._values.get("memory_gb"))
-        self._values.update(
-            status="paused" if self._values.get("status") == "paused" else "running",
-            step=event.step, metrics=event.metrics, tokens=event.tokens, elapsed=event.elapsed,
-            memory_gb=memory, skipped="",
+        values, metrics = self._values, event.metrics
+        values.update(
+            status="paused" if values["status"] == "paused" else "running", step=event.step,
+            metrics=metrics, tokens=event.tokens, elapsed=event.elapsed, skipped="",
+            memory_gb=metrics.get("memory/peak_gb", values.get("memory_gb")),
         )  # fmt: skip
-        if "frac_reward_zero_std" in event.metrics:
-            self._signal.append((event.step, 1.0 - event.metrics["frac_reward_zero_std"]))
+        if "frac_reward_zero_std" in metrics:
+            self._signal.append((event.step, 1.0 - metrics["frac_reward_zero_std"]))
 
-    def _step_skipped(self, event: ev.StepSkipped, _at: float | None) -> None:
-        self._values.update(step=event.step, skipped=event.reason)
-
-    def _alert_raised(self, event: ev.AlertRaised, at: float | None) -> None:
+    def _raise_alert(self, event: ev.AlertRaised, at: float | None) -> None:
         old = self._alerts.get(event.rule)
         self._alerts[event.rule] = AlertView(
             **{field.name: getattr(event, field.name) for field in dataclasses.fields(event)},
@@ -251,51 +270,10 @@ class RunState:
             at=at,
         )
 
-    def _evaluation_finished(self, event: ev.EvaluationFinished, _at: float | None) -> None:
-        if event.mode == "sampled" or not _samples(self._head.config):
-            for name, value in event.metrics.items():
-                self._push(name if "/" in name else f"eval/{name}", event.step, value)
-        self._values["evaluation"] = event
-
-    def _checkpoint_saved(self, _event: ev.CheckpointSaved, _at: float | None) -> None:
-        self._answer("checkpoint")
-
-    def _paused(self, event: ev.RunPaused, _at: float | None) -> None:
-        self._answer("pause")
-        self._values.update(status="paused", paused_for=event.reason)
-
-    def _resumed(self, _event: ev.RunResumed, _at: float | None) -> None:
-        self._answer("continue")
-        self._values.update(status="running", paused_for="")
-
-    def _finished(self, event: ev.RunFinished, _at: float | None) -> None:
-        self._values.update(status=event.reason, asked="", summary=event.summary, step=event.step)
-
-    def _failed(self, event: ev.RunFailed, _at: float | None) -> None:
-        self._values.update(status="failed", asked="", failure=event)
-
     def _push(self, name: str, step: int, value: float) -> None:
         steps, values = self._new.setdefault(name, ([], []))
         steps.append(step)
         values.append(value)
-
-
-_HANDLERS: Mapping[type, Any] = {
-    ev.RunStarted: RunState._run_started,
-    ev.ModelLoaded: RunState._model_loaded,
-    ev.PhaseStarted: RunState._phase_started,
-    ev.GroupScored: RunState._group_scored,
-    ev.PassFinished: RunState._pass_finished,
-    ev.StepFinished: RunState._step_finished,
-    ev.StepSkipped: RunState._step_skipped,
-    ev.AlertRaised: RunState._alert_raised,
-    ev.EvaluationFinished: RunState._evaluation_finished,
-    ev.CheckpointSaved: RunState._checkpoint_saved,
-    ev.RunPaused: RunState._paused,
-    ev.RunResumed: RunState._resumed,
-    ev.RunFinished: RunState._finished,
-    ev.RunFailed: RunState._failed,
-}
 
 
 def _get(config: Mapping[str, Any], section: str, name: str) -> Any:
