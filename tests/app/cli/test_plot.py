@@ -1,7 +1,6 @@
 """Curves in the shell: what `plot`, `report` and `compare` draw, and on which kind of output."""
 
 import os
-import re
 import shutil
 import sys
 from pathlib import Path
@@ -63,37 +62,6 @@ def test_runs_differ_by_letters_where_there_is_no_colour() -> None:
     coloured = "\n".join(metric_chart("reward", two, Canvas(width=40, colour=True)))
     assert "\x1b[38;5;12m" in coloured
     assert "aaaa" not in coloured
-
-
-def test_six_runs_have_six_colours_and_more_have_letters_that_begin_again_after_z() -> None:
-    runs = [(f"run-{n}", stored(0.0, float(n))) for n in range(27)]
-    colours = re.compile("\x1b\\[38;5;([0-9]+)m")
-    for count in (6, 7):
-        lines = metric_chart("reward", runs[:count], Canvas(width=60, colour=True))
-        names = lines[1 : count + 1]
-        assert len({colours.findall(line)[0] for line in names}) == 6
-        plain = re.sub("\x1b\\[[0-9;]*m", "", names[0])
-        assert plain == ("━ run-0  0" if count == 6 else "a run-0  0")
-        assert "\x1b[48" not in "".join(lines)  # the terminal's own background
-    letters = [line[0] for line in metric_chart("reward", runs, PLAIN)[1:28]]
-    assert "".join(letters) == "abcdefghijklmnopqrstuvwxyza"
-
-
-def test_a_chart_is_as_wide_and_as_tall_as_asked_whatever_the_terminal_is() -> None:
-    for width, height in ((150, 60), (40, 14)):
-        lines = metric_chart("reward", [("otter", stored(0.0, 1.0))],
-                             Canvas(width=width, unicode=False), height=height)  # fmt: skip
-        assert max(map(len, lines)) == width
-        assert len(lines) == 2 + height + 1
-    assert len(metric_chart("reward", [("x" * 99, stored(0.0, 1.0))], Canvas(width=40))[1]) == 40
-
-
-@pytest.mark.parametrize("steps", [(1, 9), (10**6, 10**6 + 1), (7,)])
-def test_the_first_and_the_last_step_are_below_the_ends(steps: tuple[int, ...]) -> None:
-    series = MetricSeries(run=1, key="reward", steps=steps, values=(0.0, 1.0)[: len(steps)])
-    line = metric_chart("reward", [("otter", series)], PLAIN)[-1]
-    assert line.split() == ["step", *map(str, steps)]
-    assert len(line) == 40 or len(steps) == 1
 
 
 def test_a_long_curve_that_is_not_smoothed_shows_the_range_of_each_column() -> None:
