@@ -46,6 +46,7 @@ from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
 from tests.app.frames import cut_beside_blank
 from tests.app.script import FIRST_WALL_TIME
+from tools.make_demo import pack
 
 WORDS_WIDTH = 110  # a narrower screen may leave out what shows that a picture is complete
 SECONDS = 6.0  # of a replay that are shown at their own pace before a picture is taken
@@ -375,7 +376,7 @@ def record_several() -> None:
                        for part in ("--set", setting)]  # fmt: skip
             command = [sys.executable, "-m", "grpo_tui", *words, *changes, "--db", str(store)]
             subprocess.run(command, check=True)
-        demo.pack(store, SEVERAL)
+        pack(store, SEVERAL)
 
 
 def main() -> None:
