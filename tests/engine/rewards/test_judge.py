@@ -15,7 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grpo_engine.config.stop_when import StopRule
 from grpo_engine.errors import RewardError
+from grpo_engine.metrics import spec
 from grpo_engine.rewards import http_client
 from grpo_engine.rewards.cache import Cache
 from grpo_engine.rewards.client import PATIENCE, RewardClient
@@ -423,3 +425,8 @@ def test_the_key_goes_with_the_request_and_is_cut_out_of_what_comes_back(tmp_pat
     stored = [path.read_bytes() for path in (tmp_path / "cache").rglob("*") if path.is_file()]
     assert len(stored) == 1
     assert not any(KEY.encode() in data for data in stored)
+
+
+def test_the_cost_can_be_a_budget() -> None:
+    assert StopRule("judge/r/cost > 5").metrics == {"judge/r/cost"}
+    assert "total since the run was started or resumed" in spec("judge/r/cost").help
