@@ -247,7 +247,8 @@ async def catch_up(pilot: Pilot[int], app: Workbench, feed: ReplayFeed) -> None:
         app.frame_now()
         await pilot.pause(0.01)
         head = feed._peek()
-        idle = idle + 1 if head is None or head.due > feed._now() else 0
+        comes = feed.catching_up if head is None else head.due <= feed._now()
+        idle = 0 if comes else idle + 1
 
 
 async def shoot(
