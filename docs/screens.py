@@ -319,7 +319,7 @@ async def film(store: Path, size: tuple[int, int], theme: str) -> str:
 
 def moments() -> list[float]:
     """Seconds of the run at which a frame is taken: the first steps slowly, the rest in leaps."""
-    return [*(0.5 * i for i in range(1, 11)), *(6.0 + 5.5 * i for i in range(24))]
+    return [*(0.5 * i for i in range(1, 8)), *(6.0 + 9.0 * i for i in range(15))]
 
 
 def moving(frames: list[list[Row]], size: tuple[int, int], paper: str, each: float = 0.3) -> str:
