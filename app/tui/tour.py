@@ -8,7 +8,6 @@ from textual.screen import Screen
 
 from grpo_tui.app.text.safe_text import wrap
 from grpo_tui.app.tui.key_actions import key_name
-from grpo_tui.app.tui.looks.colours import style
 from grpo_tui.app.tui.widgets.panel import Line, Panel
 from grpo_tui.app.tui.widgets.top_bar import TABS
 
@@ -102,12 +101,10 @@ class TourLine(Panel, can_focus=False):
 
     def paint(self, width: int, height: int) -> list[Line]:
         """The sentence after its number, on two lines at most."""
-        palette = self.palette
         count = f" {min(self.place + 1, len(STOPS))}/{len(STOPS)} "
-        bold = style(palette.headline, palette.cursor, bold=True)
         lines = wrap(self.sentence, max(8, width - len(count) - 1), height)
         return [
-            [(count if not at else " " * len(count), style(palette.accent, palette.cursor)),
-             (text.ljust(width - len(count)), bold)]
+            [(count if not at else " " * len(count), "accent on cursor"),
+             (text.ljust(width - len(count)), "bold headline on cursor")]
             for at, text in enumerate([*lines, *[""] * (height - len(lines))])
         ]  # fmt: skip

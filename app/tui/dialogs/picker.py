@@ -15,7 +15,6 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from grpo_tui.app.text.safe_text import cell_len, pad, safe
-from grpo_tui.app.tui.looks.colours import Palette
 from grpo_tui.app.tui.textual_private.screens import Dialog
 from grpo_tui.app.tui.widgets.field import Field
 from grpo_tui.app.tui.widgets.panel import Line, Panel, paragraph
@@ -86,7 +85,7 @@ class Picked:
 
 
 Find = Callable[[str], Awaitable[Sequence[Item]]]  # the items for a text
-Details = Callable[[str, int, Palette], list[Line]]
+Details = Callable[[str, int], list[Line]]
 
 
 class DetailsPanel(Panel, can_focus=False):
@@ -102,7 +101,7 @@ class DetailsPanel(Panel, can_focus=False):
     def paint(self, width: int, height: int) -> list[Line]:
         lines = self.describe(self.item, width)
         if len(lines) > height > 0:
-            lines = [*lines[: height - 1], [("…", None)]]
+            lines = [*lines[: height - 1], [("…", "")]]
         return lines
 
     def describe(self, item: Item | None, width: int) -> list[Line]:
@@ -110,8 +109,8 @@ class DetailsPanel(Panel, can_focus=False):
         if item is None or item.value is None:
             return []
         if self._details is not None:
-            return self._details(item.value, width, self.palette)
-        return paragraph(item.columns[-1], width, NOTE_LINES, self.palette.text)
+            return self._details(item.value, width)
+        return paragraph(item.columns[-1], width, NOTE_LINES, "text")
 
 
 class Picker(Filtered[Picked]):

@@ -11,7 +11,6 @@ from textual.widgets import Input, TextArea
 
 from grpo_tui.app.text.safe_text import cell_len
 from grpo_tui.app.tui.key_actions import key_name
-from grpo_tui.app.tui.looks.colours import style
 from grpo_tui.app.tui.widgets.field import Field
 from grpo_tui.app.tui.widgets.panel import Line, Panel
 
@@ -103,12 +102,12 @@ class KeyBar(Panel, can_focus=False):
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - the base class has it
         """Bright keys with dim descriptions."""
         hints, gap = self.shown
-        line: Line = [(" ", None)]
+        line: Line = [(" ", "")]
         for key, description, _ in hints:
             line += [
-                (key, style(self.palette.headline, bold=True)),
-                (f" {description}", self.palette.label),
-                (" " * gap, None),
+                (key, "bold headline"),
+                (f" {description}", "label"),
+                (" " * gap, ""),
             ]
         return [line[:-1]]
 

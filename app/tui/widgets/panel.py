@@ -7,11 +7,10 @@ focus and themes. It does not paint while the panel is hidden or its screen is i
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 from rich.segment import Segment
-from rich.style import Style
 from textual.binding import BindingType
 from textual.color import Color
 from textual.geometry import Offset, Region, Size
@@ -22,11 +21,12 @@ from textual.widget import Widget
 
 from grpo_tui.app.text.safe_text import cell_len, clip, safe, wrap
 from grpo_tui.app.tui.keys import NAVIGATION
-from grpo_tui.app.tui.looks.colours import Palette, palette_of, style
+from grpo_tui.app.tui.looks.colours import look_style
 
-Span = tuple[str, Style | int | None]  # safe text with its style, or its colour alone
+Span = tuple[str, str]  # safe text, and its look: `bold headline on cursor`
 Line = list[Span]
 
+BASE = "text on paper"
 BLACK = Color(0, 0, 0)  # no filter in use looks at the background
 
 HIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
@@ -92,11 +92,6 @@ class Panel(Widget, can_focus=True):
         self.note = next((text for text in texts if cell_len(text) <= space), "")
 
     @property
-    def palette(self) -> Palette:
-        """The data colours of the theme in use."""
-        return palette_of(self.app.theme)
-
-    @property
     def inner(self) -> Size:
         """The size inside the frame."""
         edge = 2 if self.framed else 0
@@ -139,47 +134,50 @@ class Panel(Widget, can_focus=True):
         return self.size, self.app.theme, self.has_focus_within
 
     def _draw(self) -> None:
-        palette = self.palette
         width, height = self.inner
         lines = self.paint(width, height)[:height] if width > 0 and height > 0 else []
         lines += [[]] * (height - len(lines))
-        base = style(palette.text, palette.paper)
         # a line with unchanged spans keeps its strip, as most lines do most of the time
         same = self._drawn_for == self._key() and len(self._painted) == len(lines)
         old, first = (self._painted, int(self.framed)) if same else ([], 0)
-        edge: Line = [("│", self._frame_colour(palette))] if self.framed else []
+        edge: Line = [("│", self._frame_colour())] if self.framed else []
         strips = [
             self._strips[y + first] if y < len(old) and old[y] == line
-            else _strip([*edge, *_fitted(line, width), *edge], base)
+            else self._strip([*edge, *_fitted(line, width), *edge])
             for y, line in enumerate(lines)
         ]  # fmt: skip
         if self.framed and self.size.height:
-            strips.insert(0, self._frame_top(palette, base))
+            strips.insert(0, self._frame_top())
             if self.size.height > 1:
-                strips.append(self._frame_bottom(palette, base))
+                strips.append(self._frame_bottom())
         self._painted, self._strips = lines, strips
         self._drawn_for = self._key()
 
-    def _frame_colour(self, palette: Palette) -> int:
-        return palette.focus if self.has_focus_within else palette.border
+    def _frame_colour(self) -> str:
+        return "focus" if self.has_focus_within else "border"
 
-    def _frame_top(self, palette: Palette, base: Style) -> Strip:
-        line, focus, width = self._frame_colour(palette), self.has_focus_within, self.size.width
+    def _frame_top(self) -> Strip:
+        line, focus, width = self._frame_colour(), self.has_focus_within, self.size.width
         left: Line = [("╭─", line)]
         if title := clip(self.title, width - 6):
-            left.append(
-                (f" {title} ", style(palette.headline if focus else palette.label, bold=focus))
-            )
+            left.append((f" {title} ", "bold headline" if focus else "label"))
         note = clip(self.note, width - cells(left) - 4)
         right: Line = [("╮", line)]
         if note not in ("", "…"):
-            right = [(f" {note} ", palette.label), ("─╮", line)]
+            right = [(f" {note} ", "label"), ("─╮", line)]
         between = max(0, width - cells(left) - cells(right))
-        return _strip([*left, ("─" * between, line), *right], base)
+        return self._strip([*left, ("─" * between, line), *right])
 
-    def _frame_bottom(self, palette: Palette, base: Style) -> Strip:
+    def _frame_bottom(self) -> Strip:
         width = max(0, self.size.width - 2)
-        return _strip([(f"╰{'─' * width}╯", self._frame_colour(palette))], base)
+        return self._strip([(f"╰{'─' * width}╯", self._frame_colour())])
+
+    def _strip(self, spans: Line) -> Strip:
+        theme = self.app.theme
+        base = look_style(theme, BASE)
+        return Strip(
+            [Segment(text, base + look_style(theme, look)) for text, look in spans if text]
+        )
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """Lines for the compositor; overrides Textual, whose borders and padding no panel has."""
@@ -200,7 +198,7 @@ class Panel(Widget, can_focus=True):
 
     def _line(self, y: int) -> Strip:
         if y >= len(self._strips):
-            return Strip.blank(self.size.width, style(None, self.palette.paper))
+            return Strip.blank(self.size.width, look_style(self.app.theme, BASE))
         strip = self._strips[y]
         selection = self.text_selection
         if selection is not None and (span := selection.get_span(y)) is not None:
@@ -229,22 +227,21 @@ class Panel(Widget, can_focus=True):
 
 
 def paragraph(
-    text: str, width: int, max_lines: int, colour: int, head: Span = ("", None)
+    text: str, width: int, max_lines: int, look: str, head: Span = ("", "")
 ) -> list[Line]:
     """Text in one colour, wrapped into at most `max_lines` lines, all to the right of `head`."""
     indent = cell_len(head[0])
     parts = wrap(text, max(8, width - indent) if indent else width, max_lines)
     if not indent:
-        return [[(part, colour)] for part in parts]
+        return [[(part, look)] for part in parts]
     return [
-        [(" " * indent, None) if index else head, (part, colour)]
-        for index, part in enumerate(parts)
+        [(" " * indent, "") if index else head, (part, look)] for index, part in enumerate(parts)
     ]
 
 
-def hint(text: str, width: int, palette: Palette) -> list[Line]:
+def hint(text: str, width: int) -> list[Line]:
     """What would fill an empty panel."""
-    return [[(" ", None), *line] for line in paragraph(text, width - 2, 5, palette.label)]
+    return [[(" ", ""), *line] for line in paragraph(text, width - 2, 5, "label")]
 
 
 def cells(line: Line) -> int:
@@ -252,21 +249,12 @@ def cells(line: Line) -> int:
     return sum(cell_len(text) for text, _ in line)
 
 
-def list_row(line: Line, width: int, palette: Palette, *, selected: bool) -> Line:
+def list_row(line: Line, width: int, *, selected: bool) -> Line:
     """A row of a list, on the colour of the cursor if it is selected."""
     if not selected:
         return line
-    background = style(None, palette.cursor)
-    spans: Line = [
-        (
-            text,
-            style(look, palette.cursor)
-            if isinstance(look, int)
-            else (look or background) + background,
-        )
-        for text, look in line
-    ]
-    return [*spans, (" " * (width - cells(line)), background)]
+    padded: Line = [*line, (" " * (width - cells(line)), "")]
+    return [(text, f"{look} on cursor") for text, look in padded]
 
 
 def visible(
@@ -303,14 +291,14 @@ def _fitted(line: Line, width: int) -> Line:
     line = [(safe(text) if HIDDEN.search(text) else text, look) for text, look in line]
     left = width - cells(line)
     if left >= 0:
-        return [*line, (" " * left, None)] if left else line
+        return [*line, (" " * left, "")] if left else line
     spans: Line = []
     left = width - 1
     for text, look in line:
         length = cell_len(text)
         if length > left:
             part = _take(text, left) + "…"
-            return [*spans, (part, look), (" " * (left + 1 - cell_len(part)), None)]
+            return [*spans, (part, look), (" " * (left + 1 - cell_len(part)), "")]
         spans.append((text, look))
         left -= length
     return spans
@@ -321,8 +309,3 @@ def _take(text: str, width: int) -> str:
     while cell_len(part) > width:
         part = part[:-1]
     return part
-
-
-def _strip(spans: Iterable[Span], base: Style) -> Strip:
-    looks = ((text, style(look) if isinstance(look, int) else look) for text, look in spans if text)
-    return Strip([Segment(text, base + look if look else base) for text, look in looks])

@@ -137,7 +137,7 @@ class Lines(Panel):
     BINDINGS = [unbound("log", "log axis", "lines.log", "Logarithmic axis")]  # noqa: RUF012
 
     def paint(self, width: int, height: int) -> list[Line]:
-        return [[("line"[:width], None)]] * height
+        return [[("line"[:width], "")]] * height
 
     def action_log(self) -> None:
         """What the palette offers."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from grpo_tui.app.charts.axis import Axis
 from grpo_tui.app.charts.series import Series, column, cut
 from grpo_tui.app.tui.app import Workbench
-from grpo_tui.app.tui.looks.colours import LIGHT, PALETTES
+from grpo_tui.app.tui.looks.colours import LIGHT
 from grpo_tui.app.tui.screens.watch.panels import Curves
 from grpo_tui.app.tui.screens.watch.render import chart_lines
 from grpo_tui.app.tui.screens.watch.state import Chart
@@ -21,8 +21,7 @@ from grpo_tui.app.tui.widgets.charts.plot import Canvas, Cell, Curve, plot
 from tests.app.script import ScriptFeed
 from tests.app.stored import run_events
 
-DARK = PALETTES["dark"]
-LINE, RAW = 1, 2
+LINE, RAW = "accent", "raw"
 SIDES = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 Dots = set[tuple[int, int]]
 VALUES = st.lists(
@@ -30,7 +29,7 @@ VALUES = st.lists(
 )
 
 
-def dots(cells: Sequence[Sequence[Cell]], colour: int) -> Dots:
+def dots(cells: Sequence[Sequence[Cell]], colour: str) -> Dots:
     """The dots in cells of one colour."""
     return {
         (2 * x + side, 4 * y + down)
@@ -45,7 +44,7 @@ def series_of(values: Sequence[float], smoothing: float = 0.9, first: int = 0) -
 
 
 def drawn(
-    curves: Iterable[tuple[Series, int, int | None]], scale: Axis, end: float, width: int,
+    curves: Iterable[tuple[Series, str, str]], scale: Axis, end: float, width: int,
     height: int, first: float = 0,
 ) -> list[list[Cell]]:  # fmt: skip
     """The cells of series, each with its colour and that of its range."""
@@ -53,7 +52,7 @@ def drawn(
         Curve(cut(one, one.steps, end - first, 2 * width, first), colour, range_colour=ranged)
         for one, colour, ranged in curves
     ]
-    return plot(traced, scale, width, height, DARK)
+    return plot(traced, scale, width, height)
 
 
 def test_a_bar_is_cut_at_the_edges() -> None:
@@ -75,7 +74,7 @@ def test_the_last_colour_takes_a_cell() -> None:
     assert (dots(canvas.cells(), LINE), dots(canvas.cells(), RAW)) == (set(), {(1, 0)})
     canvas.bar(2, 3, 3, LINE)
     assert canvas.cells() == [[("\u2808", RAW, False), ("\u2840", LINE, False)]]
-    assert Canvas(3, 2).cells() == [[(" ", None, False)] * 3] * 2
+    assert Canvas(3, 2).cells() == [[(" ", "", False)] * 3] * 2
 
 
 def test_a_stroke_has_one_dot_in_each_column_or_row_of_its_way() -> None:
@@ -95,7 +94,7 @@ def test_a_stroke_has_one_dot_in_each_column_or_row_of_its_way() -> None:
 def test_a_sparse_line_joins_steps_without_a_value_and_breaks_where_one_is_no_number() -> None:
     def columns_of(steps: Sequence[int], values: Sequence[float]) -> set[int]:
         one = Series.of("eval/accuracy", steps, values)
-        return {x for x, _ in dots(drawn([(one, LINE, None)], Axis(0.0, 1.0), 9, 5, 1), LINE)}
+        return {x for x, _ in dots(drawn([(one, LINE, "")], Axis(0.0, 1.0), 9, 5, 1), LINE)}
 
     assert columns_of((0, 3, 9), (0.0, 0.0, 0.0)) == set(range(10))
     assert columns_of((0, 3, 5, 7, 9), (0.0, 0.0, math.nan, 0.0, 0.0)) == {0, 1, 2, 3, 7, 8, 9}
@@ -128,7 +127,7 @@ def test_a_line_has_the_dots_of_all_its_values(
     values: list[float], width: int, height: int, span: int, first: int
 ) -> None:
     one, scale, last = series_of(values), Axis(-1.0, 1.0), first + span - 1
-    found = dots(drawn([(one, LINE, None)], scale, last, width, height, first), LINE)
+    found = dots(drawn([(one, LINE, "")], scale, last, width, height, first), LINE)
     expected = value_by_value(one, scale, first, last, 2 * width, 4 * height)
     inside = values[first : last + 1]
     if all(map(math.isfinite, inside)) or len(inside) <= width:
@@ -144,8 +143,8 @@ def test_a_column_shows_the_range_of_its_raw_values_behind_all_lines() -> None:
     assert dots(cells, LINE) >= {(0, y) for y in range(3)} | {(1, y) for y in range(4, 8)}
     # 7, 3.3, 4.7, 3.1 … on average: the line stays above the lowest row, the range does not
     flat, wild = series_of([0.0] * 8), series_of([7.0, 0.0] * 4)
-    cells = drawn([(flat, 3, None), (wild, LINE, RAW)], Axis(0.0, 7.0), 7, 2, 4)
-    assert [cell[1] for cell in cells[3]] == [3, 3]
+    cells = drawn([(flat, "good", ""), (wild, LINE, RAW)], Axis(0.0, 7.0), 7, 2, 4)
+    assert [cell[1] for cell in cells[3]] == ["good", "good"]
     assert any(cell[1] == RAW for row in cells for cell in row)
 
 
@@ -153,7 +152,7 @@ def test_many_values_of_one_column_reach_from_the_lowest_to_the_highest() -> Non
     # 12 steps in 2 columns of dots; with 8 dots from 7 down to 0, a value is its own row
     for first in ([3, 0, 7, 3, 3, 3], [3, 7, 0, 3, 3, 3], [3, 3, 0, 3, 3, 2], [3, 3, 7, 3, 3, 4]):
         one = series_of([*map(float, first), *[3.0] * 6], smoothing=0.0)
-        cells = drawn([(one, LINE, None)], Axis(0.0, 7.0), 11, 1, 2)
+        cells = drawn([(one, LINE, "")], Axis(0.0, 7.0), 11, 1, 2)
         rows = {y for x, y in dots(cells, LINE) if x == 0}
         assert rows == set(range(7 - max(first), 7 - min(first) + 1))
 
@@ -161,7 +160,7 @@ def test_many_values_of_one_column_reach_from_the_lowest_to_the_highest() -> Non
 @given(VALUES.filter(lambda values: any(map(math.isfinite, values))))
 def test_the_drawn_values_are_those_of_the_line_and_of_the_range(values: list[float]) -> None:
     one = series_of(values)
-    for ranged, expected in ((RAW, one.values), (None, one.line)):
+    for ranged, expected in ((RAW, one.values), ("", one.line)):
         curve = Curve(cut(one, one.steps, len(values), 40), LINE, range_colour=ranged)
         known = [value for value in curve.values() if math.isfinite(value)]
         finite = [value for value in expected if math.isfinite(value)]

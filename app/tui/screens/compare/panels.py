@@ -10,7 +10,6 @@ from textual.reactive import reactive
 
 from grpo_engine.metrics import spec
 from grpo_tui.app.text.safe_text import wrap
-from grpo_tui.app.tui.looks.colours import style
 from grpo_tui.app.tui.screens.compare.render import (
     answers_lines,
     differences,
@@ -63,14 +62,14 @@ class VerdictLine(ViewPanel, can_focus=False):
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - as many as needed
         """Two sentences; the first may take all but a line."""
-        palette, changes = self.palette, differences(self.view)
+        changes = differences(self.view)
         sentence = wrap(verdict(self.view), width - 4, MAX_SENTENCE - 1)
         lines: list[Line] = [
-            [("   " if index else " ▸ ", palette.accent), (text, palette.text)]
+            [("   " if index else " ▸ ", "accent"), (text, "text")]
             for index, text in enumerate(sentence)
         ]
         for text in wrap(changes, width - 4, max(1, 3 - len(lines))) if changes else ():
-            lines.append([("   " + text, palette.label)])
+            lines.append([("   " + text, "label")])
         return lines
 
     def copy_text(self) -> str:
@@ -89,7 +88,7 @@ class TablePanel(ViewPanel):
     def paint(self, width: int, height: int) -> list[Line]:
         """The table, or where it will be while the runs are read for the first time."""
         if self.view.comparison is None:
-            return [[("reading" if self.view.reading else "", self.palette.label)]]
+            return [[("reading" if self.view.reading else "", "label")]]
         return self.lines(width, height)
 
     def on_mouse_scroll_down(self) -> None:
@@ -141,12 +140,12 @@ class RunsPanel(TablePanel):
     def lines(self, width: int, height: int) -> list[Line]:
         """A header, the runs around the cursor, and what is missing."""
         view = self.view
-        head, *rows = legend_lines(view, width, self.palette, self.now or time.time())
+        head, *rows = legend_lines(view, width, self.now or time.time())
         notes = self._notes(width)
         count = max(1, height - 1 - min(3, len(notes)) if height > 8 else height - 1)
         self._first = max(0, min(max(min(self._first, view.run), view.run - count + 1),
                                  len(rows) - count))  # fmt: skip
-        tail: list[Line] = [[(note, self.palette.label)] for note in notes]
+        tail: list[Line] = [[(note, "label")] for note in notes]
         return [head, *rows[self._first : self._first + count], *tail]
 
     def on_click(self, event: events.Click) -> None:
@@ -181,7 +180,7 @@ class SettingsPanel(TablePanel):
         return super().paint(width, height)
 
     def lines(self, width: int, height: int) -> list[Line]:
-        return settings_lines(self.view, width, height, self.palette)
+        return settings_lines(self.view, width, height)
 
 
 def settings_note(view: View) -> str:
@@ -241,21 +240,20 @@ class PagePanel(TablePanel):
     def lines(self, width: int, height: int) -> list[Line]:
         draw = {"ranking": ranking_lines, "metrics": metrics_lines, "settings": settings_lines,
                 "answers": answers_lines}[self.view.page]  # fmt: skip
-        return draw(self.view, width, height, self.palette)
+        return draw(self.view, width, height)
 
     def _tab_line(self) -> Line:
-        palette = self.palette
         line: Line = []
         for page in self.pages:
             if page == self.view.page:
                 line += [
-                    ("▌", palette.accent),
-                    (page, style(palette.headline, bold=True)),
-                    ("▐", palette.accent),
+                    ("▌", "accent"),
+                    (page, "bold headline"),
+                    ("▐", "accent"),
                 ]
             else:
-                line.append((f" {page} ", palette.label))
-        return [*line, ("  [ ] page", palette.label)]
+                line.append((f" {page} ", "label"))
+        return [*line, ("  [ ] page", "label")]
 
     def copy_text(self) -> str:
         """Return the visible part of the page."""
@@ -279,19 +277,17 @@ class CardPanel(ViewPanel):
         super().__init__("compare", **kwargs)
 
     def paint(self, width: int, height: int) -> list[Line]:
-        view, palette = self.view, self.palette
+        view = self.view
         if view.problem:
-            return [[(part, palette.bad)] for part in wrap(view.problem, width - 2, height)]
+            return [[(part, "bad")] for part in wrap(view.problem, width - 2, height)]
         if not view.loaded:
-            return [[("reading the store", palette.label)]]
+            return [[("reading the store", "label")]]
         left = " " * max(2, (width - 64) // 2)
         lines: list[Line] = [[] for _ in range(max(0, (height - 11) // 2))]
-        lines += [[(left + "No runs to compare yet.", style(palette.headline, bold=True))], []]
+        lines += [[(left + "No runs to compare yet.", "bold headline")], []]
         for key, name, hint in self._offers():
-            lines.append(
-                [(f"{left}  {key}  ", style(palette.accent, bold=True)), (name, palette.text)]
-            )
-            lines.append([(f"{left}     {hint}", palette.label)])
+            lines.append([(f"{left}  {key}  ", "bold accent"), (name, "text")])
+            lines.append([(f"{left}     {hint}", "label")])
         return lines
 
     def _offers(self) -> list[tuple[str, str, str]]:

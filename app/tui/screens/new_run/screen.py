@@ -106,7 +106,7 @@ class HeaderPanel(ViewPanel, can_focus=False):
     ALLOW_MAXIMIZE = False
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - one line always
-        return [header_line(self.view, width, self.palette)]
+        return [header_line(self.view, width)]
 
 
 class ScrolledPanel(ViewPanel):
@@ -122,7 +122,7 @@ class ScrolledPanel(ViewPanel):
         visible = lines[top : top + height]
         left = len(lines) - top - height
         if left > 0:
-            visible[-1] = [(f"… {left + 1} more lines", None)]
+            visible[-1] = [(f"… {left + 1} more lines", "")]
         return visible
 
     def action_move(self, rows: int, columns: int) -> None:  # noqa: ARG002 - a panel's
@@ -142,7 +142,7 @@ class HelpPanel(ScrolledPanel):
         if title != self.title:
             self.set_reactive(ScrolledPanel.top, 0)
         self.title = title
-        return self.scrolled(help_lines(self.view, width, self.palette), height)
+        return self.scrolled(help_lines(self.view, width), height)
 
 
 class PagePanel(ScrolledPanel):
@@ -188,7 +188,7 @@ class PagePanel(ScrolledPanel):
         examples = view.examples.get("examples", ())
         if view.page == "prompts" and view.example < len(examples):
             return safe(str(examples[view.example]["text"]), "\n")
-        return plain_text(PAGE[view.page].lines(view, 100, self.palette))
+        return plain_text(PAGE[view.page].lines(view, 100))
 
     def paint(self, width: int, height: int) -> list[Line]:
         """The strip, and the page with space for its field."""
@@ -199,20 +199,20 @@ class PagePanel(ScrolledPanel):
         elif view.page == "prompts" and view.examples.get("name"):
             self.title = f"the model sees · {view.examples['name']}"
         self.note_first(view.activity or "[ ] turn the page", "[ ] page")
-        head: list[Line] = [strip_line(view, width, self.palette), []]
+        head: list[Line] = [strip_line(view, width), []]
         if view.page == "try":
-            head += prompt_end(view, width, self.palette) + [[]] * (ANSWER_LINES + 1)
+            head += prompt_end(view, width) + [[]] * (ANSWER_LINES + 1)
         elif view.page == "yaml":
             head += [[]] * (height - YAML_LINES - len(head))
         below = int(view.page == "play")
-        lines = PAGE[view.page].lines(view, width, self.palette)
+        lines = PAGE[view.page].lines(view, width)
         return head + self.scrolled(lines, height - len(head) - below)
 
     async def on_click(self, event: events.Click) -> None:
         """Turn to the clicked page."""
         offset, end = self.inside(event.offset), 0
         names = {page.title: name for name, page in PAGE.items()}
-        for text, _ in strip_line(self.view, self.inner.width, self.palette):
+        for text, _ in strip_line(self.view, self.inner.width):
             start, end = end, end + len(text)
             if offset.y == 0 and start <= offset.x < end and text in names:
                 await self.run_action(f"screen.page('{names[text]}')")
@@ -272,8 +272,8 @@ class SettingsPanel(ViewPanel):
                  "" if view.listed else "/ finds others"]  # fmt: skip
         self.note = " · ".join(filter(None, notes))
         if view.row is None:
-            return [[("no setting matches; esc shows all again", None)]]
-        lines = form_lines(view, width, self.palette)
+            return [[("no setting matches; esc shows all again", "")]]
+        lines = form_lines(view, width)
         self._paths = [path for path, _ in lines]
         self._first = self._paths.index(view.row.path)
         last = self._first + self._paths.count(view.row.path) - 1

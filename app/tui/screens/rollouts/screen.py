@@ -92,13 +92,13 @@ class HistoryBar(ViewPanel, can_focus=False):
     newest: reactive[int] = reactive(0)  # the run's last step; 0 while the screen follows it
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - two lines always
-        view, palette = self.view, self.palette
+        view = self.view
         if view.group is None:
             return []
         history = view.loaded.history if view.loaded else ()
         return [
-            render.position_line(view, width, palette, newest=self.newest),
-            render.history_line(history, view.group, width, palette, live=self.live),
+            render.position_line(view, width, newest=self.newest),
+            render.history_line(history, view.group, width, live=self.live),
         ]
 
 
@@ -109,7 +109,7 @@ class GroupsPanel(ViewPanel):
         return "panel:prompts"
 
     def paint(self, width: int, height: int) -> list[Line]:
-        view, palette = self.view, self.palette
+        view = self.view
         if view.search is not None:
             return self._paint_search(view.search, width, height)
         origin = view.step.origin if view.step else "train"
@@ -117,9 +117,9 @@ class GroupsPanel(ViewPanel):
         self.note = f"sort {view.order}" if view.groups else ""
         if not view.groups:
             text = "The prompts of a step, with the mean reward of their answers, appear here."
-            return hint(text, width, palette)
-        heading, *rows = render.group_lines(view, width, palette)
-        foot = render.group_keys(view, palette)
+            return hint(text, width)
+        heading, *rows = render.group_lines(view, width)
+        foot = render.group_keys(view)
         space = max(1, height - 1 - len(foot))
         rows = self._scrolled(rows, view.group_at, space)
         return [heading, *rows, *([[]] * (space - len(rows))), *foot]
@@ -130,8 +130,8 @@ class GroupsPanel(ViewPanel):
             text = f"Searching “{safe(search.text)}” in all prompts and answers of this run."
             if search.done:
                 text = f"No prompt or answer of this run contains “{safe(search.text)}”."
-            return hint(text, width, self.palette)
-        lines = render.hit_lines(search.hits, self.view.hit, width, self.palette)
+            return hint(text, width)
+        lines = render.hit_lines(search.hits, self.view.hit, width)
         return self._scrolled(lines, self.view.hit, height)
 
     def _scrolled(self, lines: list[Line], selected: int, height: int) -> list[Line]:
@@ -172,15 +172,15 @@ class AnswerPanel(ViewPanel):
 
     def paint(self, width: int, height: int) -> list[Line]:
         """The group's answers, the text with its bars, the token's numbers, and the siblings."""
-        view, palette = self.view, self.palette
+        view = self.view
         group, answer = view.group, view.answer
         self.title, self.note = "answer", ""
         if group is None or answer is None:
-            return hint(NO_RUN if view.step is None else NO_GROUPS, width, palette)
+            return hint(NO_RUN if view.step is None else NO_GROUPS, width)
         changes = view.diff and (view.earlier is not None or view.loaded is None)
         self.title += f" {letter(answer.rollout.index)}{', changes' if changes else ' by token'}"
         self.note_first(*render.heat_notes(view, changes))
-        head = [render.answers_line(group.rollouts, view.answer_at, width, palette)]
+        head = [render.answers_line(group.rollouts, view.answer_at, width)]
         if changes:
             return head + self._changes(width)
         head += self._reason(width)
@@ -192,30 +192,30 @@ class AnswerPanel(ViewPanel):
         left = max(render.NUMBER_LINES, space - len(text))
         if len(foot) > left:
             more = f"… {len(foot) - left + 1} more lines; z makes room"
-            foot = [*foot[: left - 1], [(more, palette.label)]]
+            foot = [*foot[: left - 1], [(more, "label")]]
         lines = [*head, *text, [], *foot, []]
-        return lines + render.sibling_lines(view, width, height - len(lines), palette)
+        return lines + render.sibling_lines(view, width, height - len(lines))
 
     def _reason(self, width: int) -> list[Line]:
         """Why there are no changes, shades or losses to show; a blank line if there are."""
         detail = self.view.loaded
         if self.view.diff and detail is not None:
             text = "this prompt has no earlier answer to compare with"
-            return paragraph(text, width, 1, self.palette.label)
+            return paragraph(text, width, 1, "label")
         if detail is None or not detail.missing:
             return [[]]
-        colour = self.palette.label if detail.recorded else self.palette.warn
+        colour = "label" if detail.recorded else "warn"
         return paragraph(detail.missing, width, 3, colour)
 
     def _changes(self, width: int) -> list[Line]:
         changes, earlier = self.view.changes(), self.view.earlier
         if earlier is None:
-            return paragraph("reading the earlier answer", width, 1, self.palette.label)
+            return paragraph("reading the earlier answer", width, 1, "label")
         same = all(change.tag == "same" for change in changes)
         since = f"{'unchanged' if same else 'what changed'} since step {earlier.step}"
         return [
-            *paragraph(since, width, 1, self.palette.label),
-            *render.diff_lines(changes, width, self.palette),
+            *paragraph(since, width, 1, "label"),
+            *render.diff_lines(changes, width),
         ]
 
     def _token(self, width: int) -> list[Line]:
@@ -223,17 +223,16 @@ class AnswerPanel(ViewPanel):
         answer, step = view.answer, view.step
         if answer is None or step is None or answer.row is None or not answer.row.ids:
             text = "" if view.loaded else "reading the token numbers"
-            return [[(text, self.palette.label)]]
-        return render.token_lines(answer, view.token, step.run, width, self.palette)
+            return [[(text, "label")]]
+        return render.token_lines(answer, view.token, step.run, width)
 
     def _text(self, width: int, height: int) -> list[Line]:
-        view, palette = self.view, self.palette
-        rows, shades = render.text_rows(view, width, palette), view.shades(view.answer_at)
+        view = self.view
+        rows, shades = render.text_rows(view, width), view.shades(view.answer_at)
         indices = render.visible_rows(rows, view.token, 2 if shades else 1, height, self._top)
         self._top = indices.start
         drawn = [
-            (row, render.row_lines(view, row, shades, palette))
-            for row in rows[indices.start : indices.stop]
+            (row, render.row_lines(view, row, shades)) for row in rows[indices.start : indices.stop]
         ]
         self._drawn = [row for row, lines in drawn for _ in lines]
         return [line for _, lines in drawn for line in lines]
@@ -261,8 +260,8 @@ class RewardPanel(ViewPanel):
         return "panel:why"
 
     def paint(self, width: int, height: int) -> list[Line]:
-        lines = render.reward_lines(self.view, width, self.palette)
-        lines, self._top = render.scrolled(lines, self._top, height, self.palette)
+        lines = render.reward_lines(self.view, width)
+        lines, self._top = render.scrolled(lines, self._top, height)
         return lines
 
     def watch_view(self, old: View, new: View) -> None:

@@ -18,7 +18,6 @@ from grpo_tui.app.text.safe_text import cell_len, pad, safe
 from grpo_tui.app.tui.dialogs.choices import Choice
 from grpo_tui.app.tui.dialogs.picker import Item
 from grpo_tui.app.tui.lifecycle import RunApp
-from grpo_tui.app.tui.looks.colours import style
 from grpo_tui.app.tui.store.writes import shared_tags
 from grpo_tui.app.tui.textual_private.screens import Dialog
 from grpo_tui.app.tui.widgets.field import Field
@@ -55,24 +54,23 @@ class QueuePanel(ListPanel):
     def paint(self, width: int, height: int) -> list[Line]:
         """State, name, differing settings, and the run it became; below, a note that is cut."""
         self.note = f"{sum(item.state == 'queued' for item in self.items)} waiting"
-        palette = self.palette
         if self.item is None:
-            return paragraph(EMPTY, width, height, palette.label)
+            return paragraph(EMPTY, width, height, "label")
         note_width = max(1, width - 45)
         details: list[Line] = []
         if cell_len(self.item.note) > note_width:
-            details = [[], *paragraph(self.item.note, width, height // 2, palette.text)]
+            details = [[], *paragraph(self.item.note, width, height // 2, "text")]
         height -= len(details)
         top = max(0, self.selected - height + 1)
         lines: list[Line] = []
         for index, item in enumerate(self.items[top : top + height], top):
-            background = palette.cursor if index == self.selected else palette.paper
+            background = "cursor" if index == self.selected else "paper"
             settings = ", ".join(f"{path}={value}" for path, value in item.settings.items())
             lines.append([
-                (pad(item.state, 11), style(palette.label, background)),
-                (pad(item.name or item.sweep or "run", 24), style(palette.headline, background)),
-                (pad(item.note or settings, note_width), style(palette.text, background)),
-                (pad(item.run or "", 10), style(palette.label, background)),
+                (pad(item.state, 11), f"label on {background}"),
+                (pad(item.name or item.sweep or "run", 24), f"headline on {background}"),
+                (pad(item.note or settings, note_width), f"text on {background}"),
+                (pad(item.run or "", 10), f"label on {background}"),
             ])  # fmt: skip
         lines += [[]] * (height - len(lines))
         return lines + details

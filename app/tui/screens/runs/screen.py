@@ -119,18 +119,18 @@ class RunsTable(ViewPanel):
 
     def paint(self, width: int, height: int) -> list[Line]:
         """Titles, then the rows around the cursor; a hint card if there are no runs."""
-        view, palette = self.view, self.palette
+        view = self.view
         self.note = table_note(view)
         if view.problem:
-            return paragraph(view.problem, width, height, palette.bad)
+            return paragraph(view.problem, width, height, "bad")
         if view.is_empty:
-            return card_lines(view, width, height, palette)
+            return card_lines(view, width, height)
         if not view.loaded:
-            return [[("reading the store", palette.label)]]
+            return [[("reading the store", "label")]]
         count, rows = len(view.rows), max(1, height - 1)
         first = max(min(self._top, view.cursor), view.cursor - rows + 1)
         self._top = max(0, min(first, count - rows))
-        return table_lines(view, self._top, width, height, palette, self.now or time.time())
+        return table_lines(view, self._top, width, height, self.now or time.time())
 
     def on_click(self, event: events.Click) -> None:
         """Sort by the clicked title, or go to the clicked row; a double click opens it."""
@@ -156,17 +156,17 @@ class PreviewPanel(ViewPanel):
 
     def paint(self, width: int, height: int) -> list[Line]:
         """The run's preview, or a hint if there is no run."""
-        view, palette = self.view, self.palette
+        view = self.view
         run, preview = view.selected, view.preview
         self.title = (run.name or run.id) if run else "preview"
         if run is None:
             hint = "⏎ folds or unfolds the group, space marks its runs."
             if view.row is None:
                 hint = "The curves of a run appear here."
-            return [[(part, palette.label)] for part in wrap(hint, width, height)]
+            return [[(part, "label")] for part in wrap(hint, width, height)]
         if preview is None or preview.detail.summary.key != run.key:
-            return [[("reading", palette.label)]]
-        return preview_lines(preview, width, height, palette)
+            return [[("reading", "label")]]
+        return preview_lines(preview, width, height)
 
 
 class RunsScreen(ControlScreen):

@@ -39,7 +39,7 @@ class Functions(Panel, can_focus=False):
         return len(reward_chart(self.snapshot).keys) - 1
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - the base class has it
-        return function_lines(self.snapshot, width - 2, self.palette, curves=True)
+        return function_lines(self.snapshot, width - 2, curves=True)
 
 
 class ExploreScreen(ChartScreen):

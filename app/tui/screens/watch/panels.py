@@ -90,7 +90,7 @@ class Curves(ChartStack, SnapshotList):
                 text = "The curves of a run appear here."
             elif snapshot.reading:
                 text = "The run is being read."
-            return paragraph(text, width, 2, self.palette.label)
+            return paragraph(text, width, 2, "label")
         axis = 1 if height >= AXIS_FROM else 0
         columns, cells = self.columns(len(charts)), self.chart_width(len(charts))
         rows = self.fitting(
@@ -103,20 +103,20 @@ class Curves(ChartStack, SnapshotList):
         self.note_first(f"values and lines smoothed, dots as recorded{more}", f"smoothed{more}")
         if not axis:
             return lines
-        below = [[step_axis(last_step(snapshot), cells, self.palette)]] * columns
+        below = [[step_axis(last_step(snapshot), cells)]] * columns
         gap: list[Line] = [[] for _ in range(height - 1 - len(lines))]
         return [*lines, *gap, *side_by_side(below, cells)]
 
     def _chart(self, index: int, width: int, height: int) -> list[Line]:
         """The lines of a chart, drawn again only where their content changes."""
-        snapshot, palette, chart = self.snapshot, self.palette, charts_of(self.snapshot)[index]
+        snapshot, chart = self.snapshot, charts_of(self.snapshot)[index]
         chosen = index == self.selected and self.has_focus
         series = tuple(snapshot.series.get(key) for key in chart.keys)
-        key = (chart, series, width, height, chosen, palette, snapshot.step,
+        key = (chart, series, width, height, chosen, snapshot.step,
                snapshot.head.total_steps, guides_of(chart, snapshot), snapshot.weights)  # fmt: skip
         return self.unchanged(
             chart.title, key,
-            lambda: render.chart_lines(chart, snapshot, width, height, palette, chosen),
+            lambda: render.chart_lines(chart, snapshot, width, height, chosen),
         )  # fmt: skip
 
     def action_move(self, rows: int, columns: int) -> None:
@@ -171,16 +171,16 @@ class Answers(SnapshotList):
 
     def paint(self, width: int, height: int) -> list[Line]:
         """The prompt, then each answer that fits."""
-        group, palette = self.group, self.palette
+        group = self.group
         if group is None:
             self.title, self.note = "answers", ""
             text = render.no_answers(self.snapshot)
-            return hint(text, width, palette)
+            return hint(text, width)
         names = f"{letter(0)}–{letter(len(group.rollouts) - 1)}" if group.rollouts[1:] else ""
         subject = "the data's answer" if is_demonstrated(group) else "answers"
         self.title = (f"{subject} to {ORIGINS.get(group.origin) or safe(group.origin, ' ')} "
                       f"{group.index + 1}")  # fmt: skip
-        lines = render.prompt_lines(group, width, height, palette)
+        lines = render.prompt_lines(group, width, height)
         if not lines and not self.snapshot.active:  # while it is, Watch's sentence has the prompt
             text = " ".join(question(group.prompt_text).split())
             self.title += f": {clip(text, max(1, width - cell_len(self.title) - 6))}"
@@ -203,12 +203,11 @@ class Answers(SnapshotList):
         self._top = max(selected - visible + 1, min(self._top, selected, max(0, count - visible)))
         lines: list[Line] = []
         for index in range(self._top, min(count, self._top + visible)):
-            block = render.lane_lines(group.rollouts[index], width - 1, rows, self.palette, group,
-                                      self.now)  # fmt: skip
-            lines += render.with_edge(block, self.has_focus and index == selected, self.palette)
+            block = render.lane_lines(group.rollouts[index], width - 1, rows, group, self.now)
+            lines += render.with_edge(block, self.has_focus and index == selected)
             self._items += [index] * rows
         if is_demonstrated(group) and len(lines) + 4 < height:
-            lines += [[], *hint(DEMONSTRATED, width, self.palette)]
+            lines += [[], *hint(DEMONSTRATED, width)]
         return lines
 
     def action_open(self) -> None:
@@ -257,20 +256,20 @@ class Groups(SnapshotList):
 
     def paint(self, width: int, height: int) -> list[Line]:
         """A header, the groups around the selected one, and the signal over the last steps."""
-        palette, snapshot, groups = self.palette, self.snapshot, self.snapshot.groups
+        snapshot, groups = self.snapshot, self.snapshot.groups
         self._items = []
         if not groups:
             text = "Each prompt of a step gets a row here, each answer a cell: ▲ pushed up, ▼ down."
-            return hint(text, width, palette)
+            return hint(text, width)
         number, answers = render.number_width(groups), _answers(snapshot)
         if all(map(is_demonstrated, groups)):
             return self._prompts(width, height, number)
         cell = render.cell_width(width - number, answers)
         # the mean stays beside the answers, however wide the panel is
         table = min(width, number + cell * answers + 1 + render.MEAN) if cell else width
-        head = [render.group_header(number, cell, answers, table, palette)]
+        head = [render.group_header(number, cell, answers, table)]
         head = head if height > HEAD_FROM else []
-        foot = render.signal_line(snapshot, width, palette) if height > FOOT_FROM else []
+        foot = render.signal_line(snapshot, width) if height > FOOT_FROM else []
         space = height - len(head) - bool(foot)
         selected = min(self.prompt, len(groups) - 1)
         first, explain = render.groups_window(groups, selected, space)
@@ -281,10 +280,11 @@ class Groups(SnapshotList):
             if len(lines) - len(head) + 1 + bool(reason) > space:
                 break
             marked = self.selected if index == selected and self.has_focus else None
-            line = render.group_line(group, table, number, cell, palette, focused=focused,
-                                     marked=marked, explained=bool(reason))  # fmt: skip
-            block = [[*line, *render.prompt_of(group, width - table, focused, palette)]]
-            block += [render.reason_line(reason, width, palette)] if reason else []
+            line = render.group_line(
+                group, table, number, cell, focused=focused, marked=marked, explained=bool(reason)
+            )
+            block = [[*line, *render.prompt_of(group, width - table, focused)]]
+            block += [render.reason_line(reason, width)] if reason else []
             lines = [*lines, *block]
             self._items += [index] * len(block)
             drawn += 1
@@ -297,7 +297,7 @@ class Groups(SnapshotList):
 
     def _prompts(self, width: int, height: int, number: int) -> list[Line]:
         """The prompts whose answers are the data's own, which nothing compares."""
-        groups, palette = self.snapshot.groups, self.palette
+        groups = self.snapshot.groups
         selected = min(self.prompt, len(groups) - 1)
         first = max(0, selected - height + 1)
         self.title = "prompts"
@@ -305,9 +305,7 @@ class Groups(SnapshotList):
         indices = range(first, min(len(groups), first + height))
         self._items = [*indices]
         return [
-            render.prompt_row(
-                groups[index], width, number, self.linked and index == selected, palette
-            )
+            render.prompt_row(groups[index], width, number, self.linked and index == selected)
             for index in indices
         ]
 
@@ -376,14 +374,14 @@ class AlertsLog(SnapshotList):
         entries, selected, snapshot = self.entries, self.selected, self.snapshot
         self.note = counted(snapshot) + render.dated(snapshot)
         if not entries:
-            return paragraph("Alerts and log messages appear here.", width, 2, self.palette.label)
+            return paragraph("Alerts and log messages appear here.", width, 2, "label")
         active = len(snapshot.open_alerts) + len(snapshot.muted_alerts)
         limit = max(ALERT_LINES, height // 4)
         limit = max(1, min(limit, height // max(1, len(snapshot.open_alerts))))
         top = max(selected - height + 1, min(self._top, selected, max(0, len(entries) - height)))
         blocks = {
-            index: render.entry_lines(entry, self.palette, self.has_focus and index == selected,
-                                      width, limit, active=index < active)
+            index: render.entry_lines(entry, self.has_focus and index == selected, width, limit,
+                                      active=index < active)
             for index, entry in enumerate(entries[top : top + height], top)
         }  # fmt: skip
         while top < selected and sum(len(blocks[i]) for i in range(top, selected + 1)) > height:
@@ -423,7 +421,7 @@ class NarratorLine(Panel, can_focus=False):
     sentences: reactive[tuple[str, ...]] = reactive(())
 
     def paint(self, width: int, height: int) -> list[Line]:
-        return render.sentence_lines(self.sentences, width, height, self.palette)
+        return render.sentence_lines(self.sentences, width, height)
 
 
 class PhaseBar(Panel, can_focus=False):
@@ -437,4 +435,4 @@ class PhaseBar(Panel, can_focus=False):
     now: reactive[float] = reactive(0.0)
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - the base class has it
-        return [render.phase_line(self.snapshot, self.now, width, self.palette)]
+        return [render.phase_line(self.snapshot, self.now, width)]

@@ -103,5 +103,5 @@ def side_by_side(blocks: Sequence[list[Line]], width: int) -> list[Line]:
         return blocks[0] if blocks else []
     lines: list[Line] = []
     for left, right in zip(*blocks, strict=True):
-        lines.append([*left, (" " * (width - cells(left) + GAP), None), *right])
+        lines.append([*left, (" " * (width - cells(left) + GAP), ""), *right])
     return lines

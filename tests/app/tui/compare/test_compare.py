@@ -309,7 +309,7 @@ async def test_hidden_and_dropped_runs_leave_the_charts_but_keep_their_marks(sto
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await opened(app, pilot)
         fox = screen.view.refs[1]
-        look = screen.view.marker(fox, PALETTES["dark"])
+        look = screen.view.marker(fox)
         await pilot.press("space")
         await pilot.pause()
         assert [run.id for run in screen.view.visible_runs] == [fox]
@@ -320,16 +320,15 @@ async def test_hidden_and_dropped_runs_leave_the_charts_but_keep_their_marks(sto
         await pilot.press("up", "space", "x")
         await settled(pilot, screen)
         assert [run.id for run in screen.view.runs] == [fox]
-        assert screen.view.marker(fox, PALETTES["dark"]) == look
+        assert screen.view.marker(fox) == look
 
 
 def test_thirty_runs_are_told_apart_by_mark_and_colour_together() -> None:
     view = View().with_refs([str(number) for number in range(30)])
     for palette in PALETTES.values():
-        looks = {(one := view.marker(ref, palette)).mark + str(one.colour) for ref in view.refs}
-        assert len(looks) == 30
-        first = [view.marker(str(number), palette) for number in range(10)]
-        assert len({look.mark for look in first}) == 10
+        markers = [view.marker(ref) for ref in view.refs]
+        assert len({(one.mark, palette.colour(one.colour)) for one in markers}) == 30
+        assert len({one.mark for one in markers[:10]}) == 10
 
 
 def test_charts_are_the_main_metrics_of_the_runs_until_others_are_chosen(tmp_path: Path) -> None:

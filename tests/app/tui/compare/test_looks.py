@@ -248,7 +248,7 @@ async def test_only_the_verdict_marks_what_is_better(
             assert [place for place, line in enumerate(rows[:6]) if said in line] == [first]
             shown = [re.findall(r"baseline|same setting as \S", line)[0] for line in rows[:3]]
             assert shown == ["baseline", "same setting as ◆", "same setting as ◆"]
-            mark = screen.view.marker(other.own.runs[0], screen.query_one(RunsPanel).palette).mark
+            mark = screen.view.marker(other.own.runs[0]).mark
             assert all(f"same setting as {mark}" in line for line in rows[first + 1 : 6])
 
 

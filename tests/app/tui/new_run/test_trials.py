@@ -15,7 +15,6 @@ from textual.message import Message
 from grpo_engine.config.parse import Problem, build, problems
 from grpo_engine.config.settings import RunConfig
 from grpo_tui.app.trial import TrialProcess
-from grpo_tui.app.tui.looks.colours import PALETTES
 from grpo_tui.app.tui.messages import LaunchRefused, LaunchRequested
 from grpo_tui.app.tui.screens.new_run import NewRunScreen
 from grpo_tui.app.tui.screens.new_run.render import cost_lines
@@ -277,7 +276,7 @@ async def test_held_out_answers_are_priced_by_the_problems_that_there_are(
         form = form.type("evaluation.problems", "512")
         screen.change(form.type("task.chat_template", "plain"))
         await until(app, lambda: screen.view.examples.get("held_out") == 95)
-        costs = words_of(cost_lines(screen.view, 120, PALETTES["dark"]))
+        costs = words_of(cost_lines(screen.view, 120))
         # greedy and sampled: 95 x 2 = 190
         assert "190 answers to the 95 problems there are" in costs
         await turn_to(pilot, screen, "prompts")

@@ -7,7 +7,6 @@ import pytest
 from grpo_engine.config.parse import build
 from grpo_engine.config.recipes import EXCLUSIONS, RECIPES
 from grpo_engine.presets import names
-from grpo_tui.app.tui.looks.colours import PALETTES
 from grpo_tui.app.tui.screens.new_run import render
 from grpo_tui.app.tui.screens.new_run.render import (
     cost_lines,
@@ -30,8 +29,6 @@ from grpo_tui.app.tui.screens.new_run.state import (
 )
 from grpo_tui.app.tui.widgets.panel import Line
 
-DARK = PALETTES["dark"]
-
 
 def typed(view: View, **texts: str) -> View:
     """The view with these settings typed; `__` replaces the dot."""
@@ -48,7 +45,7 @@ def words(lines: list[Line]) -> str:
 def test_the_purpose_of_a_preset_is_shown_in_whole_sentences() -> None:
     view = preset_view("starter")
     for width in (60, 120):
-        text = " ".join(words(help_lines(view, width, DARK)).split())
+        text = " ".join(words(help_lines(view, width)).split())
         assert text.endswith("so that clipping can be seen at work.")
 
 
@@ -63,7 +60,7 @@ def test_help_begins_with_the_whole_error_of_the_setting() -> None:
     error = "mine.py: brevity takes `lenght`, which the data lacks; it has: question, solution"
     view = replace(preset_view("starter"), cursor="rewards.functions")
     view = replace(view, ready={"problems": {"rewards.functions": error}})
-    assert " ".join(words(help_lines(view, 30, DARK)).split()).startswith(f"✗ {error}")
+    assert " ".join(words(help_lines(view, 30)).split()).startswith(f"✗ {error}")
 
 
 def test_a_mapping_that_cannot_be_read_is_refused_with_an_example() -> None:
@@ -92,14 +89,14 @@ def test_an_error_stands_at_its_field_and_nothing_can_be_launched() -> None:
     assert list(view.form.errors) == ["rollout.temperature"]
     assert view.config is None
     row = next(r for r in view.searched("temperature").rows if r.path == "rollout.temperature")
-    shown = words(setting_lines(view, row, 90, DARK))
+    shown = words(setting_lines(view, row, 90))
     assert "✗ must be a number > 0 and ≤ 10, such as 1; got 0" in shown
     assert "allowed" not in shown
 
 
 def test_an_error_beside_the_recipe_names_its_setting() -> None:
     view = typed(preset_view("starter"), algorithm__beta="-1")
-    shown = words(recipe_lines(view, 90, DARK))
+    shown = words(recipe_lines(view, 90))
     assert "✗ beta must be a number ≥ 0" in shown
     assert "rollouts are used in 2 passes" in shown  # as the preset has it
 
@@ -108,7 +105,7 @@ def test_an_illegal_combination_is_refused_in_the_rules_own_words_at_the_edited_
     view = typed(preset_view("starter"), algorithm__ratio="none")
     own = EXCLUSIONS[0][2].format(trust="clip")
     assert own in view.form.errors["algorithm.ratio"]
-    assert own[:30] in words(recipe_lines(view, 200, DARK))
+    assert own[:30] in words(recipe_lines(view, 200))
 
 
 def test_an_error_of_two_fields_stands_at_the_one_edited_last() -> None:
@@ -183,9 +180,9 @@ def test_a_run_of_another_version_is_cloned_without_what_is_not_known() -> None:
 
 def test_a_reward_field_says_what_the_functions_get() -> None:
     view = replace(preset_view("starter"), cursor="rewards.functions", search="rewards.functions")
-    assert "chat messages" not in words(help_lines(view, 60, DARK))
+    assert "chat messages" not in words(help_lines(view, 60))
     view = replace(view, examples={"gets": "completions as chat messages, because …"})
-    assert "gets        completions as chat messages" in words(help_lines(view, 60, DARK))
+    assert "gets        completions as chat messages" in words(help_lines(view, 60))
 
 
 def test_costs_count_answers_memory_and_what_is_done_beside_training() -> None:
@@ -204,7 +201,7 @@ def test_costs_count_answers_memory_and_what_is_done_beside_training() -> None:
         "grad_checkpoint": True,
     }
     view = View(form=form, memory=memory)
-    shown = words(cost_lines(view, 90, DARK))
+    shown = words(cost_lines(view, 90))
     assert "48 answers sampled at a time, 4 per backward pass, layers recomputed" in shown
     # 16 prompts x 8 answers = 128; x 100 steps = 12,800; x 64 tokens = 8,192 a step
     assert "16 prompts × 8 = 128 a step, 13k in all" in shown
@@ -226,7 +223,7 @@ def test_the_price_of_kl_at_beta_0_is_shown_where_no_penalty_pays_it(
 ) -> None:
     tree = {"record": {"kl": True}, "algorithm": {"recipe": recipe}, "rollout": {"prompts": 16}}
     form = RunForm(build(tree))
-    shown = words(cost_lines(View(form=form), 90, DARK))
+    shown = words(cost_lines(View(form=form), 90))
     assert ("128 answers scored by the reference as well: +100% of a forward" in shown) == more
 
 
@@ -240,7 +237,7 @@ def test_the_number_format_says_what_auto_becomes_here(
     monkeypatch.setattr(render, "uses_gpu", lambda: on_gpu)
     form = RunForm(build({}))
     view = View(form=form, cursor="model.dtype", all_settings=True)
-    assert words_ in words(help_lines(view, 60, DARK))
+    assert words_ in words(help_lines(view, 60))
 
 
 @pytest.mark.parametrize(
@@ -257,7 +254,7 @@ def test_the_correction_for_the_sampler_says_when_it_is_on_by_itself(
 ) -> None:
     view = replace(typed(preset_view("starter"), **changes), cursor="algorithm.importance_cap")
     view = replace(view, all_settings=True)
-    shown = words(help_lines(view, 200, DARK))
+    shown = words(help_lines(view, 200))
     assert (": algorithm.importance_cap 3" in shown) == bool(said)
     assert not said or f"on where {said}: algorithm.importance_cap 3" in shown
 
@@ -274,7 +271,7 @@ def test_the_form_says_what_it_would_put_back() -> None:
 
 def row_words(view: View, path: str, width: int = 60) -> str:
     row = next(row for row in view.searched(path).rows if row.path == path)
-    return words(setting_lines(view, row, width, DARK))
+    return words(setting_lines(view, row, width))
 
 
 def test_a_unit_follows_its_value_unless_the_name_says_it() -> None:
@@ -290,4 +287,4 @@ def test_a_unit_follows_its_value_unless_the_name_says_it() -> None:
 def test_a_difference_shows_both_values_whole_where_they_fit() -> None:
     view = typed(preset_view("starter"), algorithm__recipe="grpo-iterative")
     # 30 cells for the name and 4 around it leave 24: 14 + 4 are needed
-    assert "grpo-iterative ← grpo" in words(diff_lines(view, 58, DARK))
+    assert "grpo-iterative ← grpo" in words(diff_lines(view, 58))

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.style import Style
 from textual.pilot import Pilot
 
 from grpo_engine import events as ev
@@ -20,7 +19,6 @@ from grpo_tui.app.text.numbers import short
 from grpo_tui.app.text.prompt_text import asked
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.dialogs.help import HelpScreen
-from grpo_tui.app.tui.looks.colours import PALETTES, Palette, style
 from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.screens.new_run import NewRunScreen
 from grpo_tui.app.tui.screens.rollouts import RolloutsScreen
@@ -113,7 +111,7 @@ async def test_what_another_beta_would_have_changed_is_five_keys_from_watch(stor
         assert "Later steps would have" in text
         assert "temperature" not in text
         assert isinstance(app.screen, LabScreen)
-        told = [words for ((words, _),) in notes(app.screen.view, 400, 1, PALETTES["dark"])]
+        told = [words for ((words, _),) in notes(app.screen.view, 400, 1)]
         assert "The run's ratios are from ." in told[0]
 
 
@@ -237,18 +235,18 @@ async def test_a_group_shows_its_answers_before_and_after(store: Path) -> None:
         assert "would " in text
         assert "push in the loss" in text
         lines = ["".join(text for text, _ in line)
-                 for line in answer_lines(lab.view, 46, 4, PALETTES["dark"])]  # fmt: skip
+                 for line in answer_lines(lab.view, 46, 4)]  # fmt: skip
         count = len(lab.view.answers)
         assert "push in the loss" in lines[0]
         assert lines[-1] == f"… and {count - 2} more answers (↑↓)"
-        assert len(answer_lines(lab.view, 46, count + 1, PALETTES["dark"])) == count + 1
+        assert len(answer_lines(lab.view, 46, count + 1)) == count + 1
         # every answer has its tokens below as far as there are lines, the chosen one first
-        rows = token_lines(lab.view, 80, 60, PALETTES["dark"])
+        rows = token_lines(lab.view, 80, 60)
         begins = ["".join(text for text, _ in row)[:6].strip() for row in rows]
         assert [one for one in begins if one not in ("", "was", "would")] == ["a", "b", "c", "d"]
-        short_of = token_lines(lab.view, 80, len(rows) - 1, PALETTES["dark"])
+        short_of = token_lines(lab.view, 80, len(rows) - 1)
         assert short_of == rows[: len(short_of)]
-        assert len(token_lines(lab.view, 80, 2, PALETTES["dark"])) == 0
+        assert len(token_lines(lab.view, 80, 2)) == 0
         lab.query_one(EffectPanel).focus()
         await pilot.press("down")
         assert lab.view.answer_at == 1
@@ -417,19 +415,16 @@ async def test_replies_of_an_environment_have_no_push_in_the_lab(tmp_path: Path)
         assert lab.view.answer_at == 0
 
 
-@pytest.mark.parametrize("palette", PALETTES.values(), ids=list(PALETTES))
-def test_a_variant_is_marked_in_the_colour_of_its_curve(palette: Palette, store: Path) -> None:
+def test_a_variant_is_marked_in_the_colour_of_its_curve(store: Path) -> None:
     with closing(StoreReader(store)) as reader:
         shown = load_step(reader, run_info(reader, 1), None)
     variants = tuple(recipe("grpo", beta=beta) for beta in (0.1, 0.2, 0.3, 0.4))
     for chosen in range(4):
         view = LabView(step=shown, group=None, answer=0, variants=variants, steps=(1,),
                        variant=chosen)  # fmt: skip
-        rows = table_lines(view, 120, palette)[2:]
-        looks = [row[0][1] for row in rows]
-        assert [isinstance(look, Style) and look.color for look in looks] == [
-            style(colour_of(place, palette)).color for place in range(1, 5)
-        ]
+        rows = table_lines(view, 120)[2:]
+        looks = [row[0][1].removesuffix(" on cursor") for row in rows]
+        assert looks == [colour_of(place) for place in range(1, 5)]
 
 
 def test_a_variant_of_one_setting_has_its_whole_name_at_80_columns(store: Path) -> None:
@@ -437,7 +432,7 @@ def test_a_variant_of_one_setting_has_its_whole_name_at_80_columns(store: Path) 
         shown = load_step(reader, run_info(reader, 1), None)
     variants = (replace(shown.run.recipe, clip_low=0.5),)
     view = LabView(step=shown, group=None, answer=0, variants=variants, steps=(1,))
-    row = "".join(text for text, _ in table_lines(view, 46, PALETTES["dark"])[2])
+    row = "".join(text for text, _ in table_lines(view, 46)[2])
     assert row.startswith("● clip_low 0.5 ")
 
 

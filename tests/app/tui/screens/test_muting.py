@@ -19,7 +19,6 @@ from grpo_tui.app.feed.snapshot import LogLine, Snapshot
 from grpo_tui.app.feed.stored import StoreFeed
 from grpo_tui.app.text.safe_text import cell_len
 from grpo_tui.app.tui.app import Workbench
-from grpo_tui.app.tui.looks.colours import PALETTES
 from grpo_tui.app.tui.screens.runs.render import preview_lines
 from grpo_tui.app.tui.screens.runs.state import load_preview
 from grpo_tui.app.tui.screens.watch.panels import AlertsLog
@@ -79,7 +78,7 @@ def test_an_alert_uses_the_whole_width_and_ends_with_its_steps(
     alert = AlertView(step=9, first_step=4, count=5, rule="no_signal", severity="warning",
                       explanation="word " * 12, remedy="word " * 12 + "end.")  # fmt: skip
     lines = ["".join(text for text, _ in line)
-             for line in alert_lines(alert, PALETTES["dark"], False, width, most)]  # fmt: skip
+             for line in alert_lines(alert, False, width, most)]  # fmt: skip
     assert len(lines) == count
     assert width - 6 < cell_len(lines[0].rstrip())
     assert lines[-1].endswith(" steps 4 to 9  ⏎")
@@ -138,7 +137,7 @@ async def test_what_was_muted_is_muted_in_the_next_window_and_left_out_of_the_pr
         whole = ("Reward rose by 0.295 over the last 20 steps while numeric_answer did not: the "
                  "model earns by form and not by being right.")  # fmt: skip
         shown = replace(shown, alert=replace(shown.alert, explanation=whole))
-        lines = preview_lines(shown, 42, 40, PALETTES["dark"])
+        lines = preview_lines(shown, 42, 40)
         assert whole in " ".join(text for line in lines for text, _ in line)
 
 

@@ -20,7 +20,6 @@ from grpo_tui.app.inspector.measures import Measure
 from grpo_tui.app.text.numbers import BARS, short
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.dialogs.ask import Ask
-from grpo_tui.app.tui.looks.colours import PALETTES
 from grpo_tui.app.tui.messages import RolloutOpened, RunOpened
 from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.screens.rollouts import RolloutsScreen
@@ -135,7 +134,7 @@ def test_no_probability_is_cut_where_the_panel_is_narrow() -> None:
                    after=rare)  # fmt: skip
     answer = Answer(rollout=rollout(0), texts=("x",), row=row)
     for width in (54, 58, 64, 100):
-        line = probability_line(answer, 0, width, PALETTES["dark"])
+        line = probability_line(answer, 0, width)
         text = "".join(part for part, _ in line)
         assert len(text) <= width
         assert text.count("e−5") == 4
@@ -827,9 +826,9 @@ async def test_a_list_of_answers_that_is_not_whole_says_which_are_shown(store: P
     app = workbench(store)
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await opened(app, pilot)
-        lines = sibling_lines(screen.view, 60, 4, PALETTES["dark"])
+        lines = sibling_lines(screen.view, 60, 4)
         assert "".join(text for text, _ in lines[0]) == "answers b to d of 4"
-        lines = sibling_lines(screen.view, 60, 9, PALETTES["dark"])
+        lines = sibling_lines(screen.view, 60, 9)
         assert "".join(text for text, _ in lines[0]) == "all answers to this prompt"
 
 
@@ -996,7 +995,7 @@ async def test_wide_rewards_leave_every_text_in_its_panel(
         assert "17 + 25 = ?" in frames.frame(app)[-3]
         await pilot.press("home")
         assert "advantage" in frames.frame(app)[5]
-        lines = sibling_lines(screen.view, 60, 6, PALETTES["dark"])[1:]
+        lines = sibling_lines(screen.view, 60, 6)[1:]
         texts = ["".join(text for text, _ in line) for line in lines]
         assert len({text.index("so 17") for text in texts}) == 1  # below each other
 

@@ -18,7 +18,6 @@ from grpo_tui.app.feed.narrator import _group as sentence_on
 from grpo_tui.app.feed.stored import StoreFeed
 from grpo_tui.app.inspector.groups import largest_by_reward, verdicts
 from grpo_tui.app.tui.app import Workbench
-from grpo_tui.app.tui.looks.colours import PALETTES
 from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.screens.rollouts.render import (
     _ratio_line,
@@ -47,7 +46,6 @@ from tests.app.script import CONFIG, answer, scored
 from tests.app.stored import STEPS, record, run_events, with_ends
 from tests.app.tui.screens.test_rollouts import opened, settled
 
-PALETTE = next(iter(PALETTES.values()))
 HELD_OUT = (12, 30)
 
 
@@ -224,15 +222,11 @@ def test_greedy_and_sampled_answers_have_strips_of_their_own(store: Path) -> Non
     with_reader = StoreReader(store)
     history = with_reader.history(1, with_reader.groups(1, STEPS, "eval")[0].prompt_hash)
     with_reader.close()
-    strips = [
-        said([history_line(history, shown, 100, PALETTE, live=True)]) for shown in history[-2:]
-    ]
+    strips = [said([history_line(history, shown, 100, live=True)]) for shown in history[-2:]]
     assert strips[0].startswith(f" held-out, greedy, by step 0 ▁──[{STEPS} █]")
     assert strips[1].startswith(f" held-out, sampled, by step 0 ▁──[{STEPS} █]")
     assert ".1 → 1.1" in strips[0]
-    assert "→" not in said(
-        [history_line(history, history[0], 100, PALETTE, live=True)]
-    )  # nothing before it
+    assert "→" not in said([history_line(history, history[0], 100, live=True)])  # nothing before it
 
 
 def test_only_a_run_at_work_offers_to_pin_a_prompt(store: Path) -> None:
@@ -240,7 +234,7 @@ def test_only_a_run_at_work_offers_to_pin_a_prompt(store: Path) -> None:
     one = with_reader.groups(1, STEPS, "train")[0]
     with_reader.close()
     for live in (False, True):
-        shown = said([history_line([one], one, 100, PALETTE, live=live)])
+        shown = said([history_line([one], one, 100, live=live)])
         assert shown.startswith(" this prompt was drawn once; @ goes to pinned prompts")
         assert ("* pins it" in shown) == live
 
@@ -248,7 +242,7 @@ def test_only_a_run_at_work_offers_to_pin_a_prompt(store: Path) -> None:
 def test_a_strip_says_on_which_sides_there_are_more_steps() -> None:
     history = [replace(group(0), key=step, step=step, origin="pinned") for step in range(20)]
     for step, before, after in ((0, False, True), (10, True, True), (19, True, False)):
-        strip = said([history_line(history, history[step], 80, PALETTE, live=True)])
+        strip = said([history_line(history, history[step], 80, live=True)])
         assert len(strip) <= 80
         assert strip.startswith(" pinned prompt by step …") is before
         assert ("…  .5" in strip) is after
@@ -273,12 +267,12 @@ def test_a_bar_is_full_at_the_largest_score_of_its_function_in_the_step() -> Non
     assert largest == {"format_all": 0.5, "accuracy": 1.0}
     bars = [
         line
-        for line in said(function_lines(one, largest, 40, PALETTE)).splitlines()
+        for line in said(function_lines(one, largest, 40)).splitlines()
         if "░" in line or "█" in line
     ]
     assert "████████" in bars[0]
     assert "░░░░░░░░" in bars[1]
-    half = said(function_lines(other, largest, 40, PALETTE))
+    half = said(function_lines(other, largest, 40))
     assert "████░░░░" in half
 
 
@@ -286,14 +280,14 @@ def test_the_name_of_a_reward_is_whole_before_its_bar_is_wide() -> None:
     reward = RewardValue(name="numeric_answer", value=1.0, weight=1.0, reason="")
     one = rollout(0, rewards=(reward,))
     # 14 cells of name, 8 of bar and 7 for gap and value need 29
-    assert "numeric_answer ████████ " in said(function_lines(one, {}, 29, PALETTE))
-    assert "numeric_answer █████ " in said(function_lines(one, {}, 26, PALETTE))
-    assert "numeric_a… █████ " in said(function_lines(one, {}, 22, PALETTE))
+    assert "numeric_answer ████████ " in said(function_lines(one, {}, 29))
+    assert "numeric_answer █████ " in said(function_lines(one, {}, 26))
+    assert "numeric_a… █████ " in said(function_lines(one, {}, 22))
 
 
 def test_an_answer_like_its_siblings_is_marked_neither_good_nor_bad() -> None:
     one, twin = rollout(0, text="x"), rollout(1, text="x")
-    marks = said(verdict_lines(verdicts(one, group(0, one, twin)), PALETTE))
+    marks = said(verdict_lines(verdicts(one, group(0, one, twin))))
     assert "· same as b" in marks
     assert "✗" not in marks
 
@@ -301,7 +295,7 @@ def test_an_answer_like_its_siblings_is_marked_neither_good_nor_bad() -> None:
 @pytest.mark.parametrize("width", [52, 60, 100])
 def test_the_diamond_is_beyond_its_bound_only_where_the_ratio_is(width: int) -> None:
     for ratio in (0.01, 0.79, 0.8, 1.0, 1.1, 1.2, 1.21, 50.0):
-        line = _ratio_line(term(ratio=ratio, low=0.8, high=1.2, side="free"), width, PALETTE)
+        line = _ratio_line(term(ratio=ratio, low=0.8, high=1.2, side="free"), width)
         drawn = said([line])
         assert len(drawn) <= width
         before, _, rest = drawn.partition(".8")

@@ -16,7 +16,6 @@ from grpo_tui.app.tui import messages as msg
 from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.dialogs.picker import Picker
-from grpo_tui.app.tui.looks.colours import PALETTES
 from grpo_tui.app.tui.preferences import Preferences
 from grpo_tui.app.tui.screens.runs import RunsScreen, state
 from grpo_tui.app.tui.screens.runs.dialogs import QueueScreen
@@ -100,9 +99,7 @@ async def test_the_preview_says_what_is_smoothed_and_the_whole_alert(store: Path
         preview = (await ready(app, pilot)).view.preview
         assert preview
         steps = MetricSeries(run=1, key="reward", steps=(1, 2), values=(1.0, 2.0))
-        shown = preview_lines(
-            replace(preview, alert=alert, series=(steps,)), 42, 48, PALETTES["dark"]
-        )
+        shown = preview_lines(replace(preview, alert=alert, series=(steps,)), 42, 48)
     lines = ["".join(text for text, _ in line) for line in shown]
     assert "reward 1.53 smoothed" in lines  # the last value, in the table, is 2
     assert "".join(lines).replace(" ", "").count("rightanswersdidnot.") == 4
@@ -612,7 +609,7 @@ def test_the_last_alert_of_a_run_has_its_step(tmp_path: Path) -> None:
         (run,) = reader.runs()
         preview = load_preview(reader, run)
     assert preview.alert is not None
-    lines = preview_lines(preview, 60, 60, PALETTES["dark"])
+    lines = preview_lines(preview, 60, 60)
     assert any(
         text.startswith(f"▲ step {preview.alert.last_step}: ") for line in lines for text, _ in line
     )

@@ -73,10 +73,10 @@ class SettingsPanel(LabPanel):
         base, recipe = self.view.base, self.view.recipe
         count = len(self.view.variants)
         self.note = f"variant {self.view.variant + 1} of {count}" if count > 1 else ""
-        lines = render.setting_lines(base, recipe, self.selected, width, self.palette)
+        lines = render.setting_lines(base, recipe, self.selected, width)
         space = height - len(lines)
         text = self._help(base, recipe)
-        help_lines = paragraph(text, width, max(1, min(8, space)), self.palette.label)
+        help_lines = paragraph(text, width, max(1, min(8, space)), "label")
         return [*lines, *([[]] if len(help_lines) < space else []), *help_lines]
 
     def _help(self, base: Recipe, recipe: Recipe) -> str:
@@ -101,15 +101,15 @@ class EffectPanel(LabPanel):
 
     def paint(self, width: int, height: int) -> list[Line]:
         """The variants as a table, the scope, and what the numbers can say."""
-        view, palette = self.view, self.palette
+        view = self.view
         self.title, self.note = view.title, ""
         if view.scope == "steps":
             count, left = len(view.steps), len({step for _, step in view.pending})
             self.note = f"{count - left} of {count} steps" if left else f"{count} steps"
-        head = render.missing_lines(view, width, palette) + render.table_lines(view, width, palette)
-        foot = render.notes(view, width, max(5, height // 5), palette)
+        head = render.missing_lines(view, width) + render.table_lines(view, width)
+        foot = render.notes(view, width, max(5, height // 5))
         space = max(0, height - len(head) - len(foot) - 2)
-        lines = render.scope_lines(view, width, space, palette)[:space]
+        lines = render.scope_lines(view, width, space)[:space]
         return [*head, [], *lines, *([[]] * (space - len(lines))), [], *foot]
 
 
