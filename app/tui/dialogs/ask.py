@@ -4,11 +4,12 @@ from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.widgets import Input, Static
 
 from grpo_tui.app.text.safe_text import safe
+from grpo_tui.app.tui.keys import bind
 from grpo_tui.app.tui.textual_private.screens import Dialog
 from grpo_tui.app.tui.widgets.field import Field
 
@@ -28,7 +29,7 @@ class Ask(Dialog[str | None]):
     Ask Input:focus { border: none; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss", "cancel", id="ask.cancel", tooltip="Change nothing"),
+        bind("escape", "dismiss", "cancel", "ask.cancel", "Change nothing"),
     ]
 
     def __init__(self, title: str, hint: str, text: str = "", *, select: bool = True) -> None:

@@ -15,6 +15,7 @@ from grpo_tui.app.chat.client import Chat, Pair, Token, Turn
 from grpo_tui.app.inspector.layout import lay_out
 from grpo_tui.app.text.numbers import short
 from grpo_tui.app.text.safe_text import clip, safe, wrap
+from grpo_tui.app.tui.keys import bind
 from grpo_tui.app.tui.looks.colours import push_colour
 from grpo_tui.app.tui.textual_private.screens import Dialog
 from grpo_tui.app.tui.widgets.field import Field
@@ -137,8 +138,8 @@ class ChatScreen(Dialog[None]):
     ChatScreen Field:focus { border: none; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "leave", "stop, close", id="chat.leave",
-                tooltip="Stop the answer, or close the dialogue"),
+        bind("escape", "leave", "stop, close", "chat.leave",
+             "Stop the answer, or close the dialogue"),
         Binding("ctrl+n", "begin", "new dialogue", id="chat.begin", priority=True,
                 tooltip="Forget this dialogue"),
     ]  # fmt: skip

@@ -15,6 +15,7 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from grpo_tui.app.text.safe_text import cell_len, pad, safe
+from grpo_tui.app.tui.keys import bind, hidden
 from grpo_tui.app.tui.textual_private.screens import Dialog
 from grpo_tui.app.tui.widgets.field import Field
 from grpo_tui.app.tui.widgets.panel import Line, Panel, paragraph
@@ -139,18 +140,14 @@ class Picker(Filtered[Picked]):
     Picker.-below.-note DetailsPanel { height: 3; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("space", "mark", "mark", id="pick.mark",
-                tooltip="Mark or unmark, and go to the next line"),
-        Binding("ctrl+a", "mark_all", "mark all", id="pick.all",
-                tooltip="Mark all that are listed, or none"),
+        bind("space", "mark", "mark", "pick.mark", "Mark or unmark, and go to the next line"),
+        bind("ctrl+a", "mark_all", "mark all", "pick.all", "Mark all that are listed, or none"),
         Binding("enter", "choose", "choose", id="pick.take", priority=True,
                 tooltip="Use the marked ones; without a mark, the line under the cursor"),
-        Binding("slash", "filter", "filter", id="pick.search",
-                tooltip="Filter the list, as typing does"),
-        Binding("escape", "leave", "cancel", id="pick.leave",
-                tooltip="End the filter, or change nothing"),
-        Binding("down", "move(1, 0)", "down", id="move.down", show=False, tooltip="Next line"),
-        Binding("up", "move(-1, 0)", "up", id="move.up", show=False, tooltip="Line above"),
+        bind("slash", "filter", "filter", "pick.search", "Filter the list, as typing does"),
+        bind("escape", "leave", "cancel", "pick.leave", "End the filter, or change nothing"),
+        hidden("down", "move(1, 0)", "down", "move.down", "Next line"),
+        hidden("up", "move(-1, 0)", "up", "move.up", "Line above"),
     ]  # fmt: skip
 
     def __init__(

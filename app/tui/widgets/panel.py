@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 from rich.segment import Segment
+from textual import events
 from textual.binding import BindingType
 from textual.color import Color
 from textual.geometry import Offset, Region, Size
@@ -44,6 +45,7 @@ class Panel(Widget, can_focus=True):
 
     framed: ClassVar[bool] = True
     navigable: ClassVar[bool] = False  # whether the arrows act in it
+    wheel: ClassVar[int] = 3  # lines that the mouse wheel moves by
 
     class Moved(Message):
         """The cursor of a panel is to move by so many rows and columns."""
@@ -63,11 +65,19 @@ class Panel(Widget, can_focus=True):
 
     def action_move(self, rows: int, columns: int) -> None:
         """Ask the screen to move the cursor; a panel that knows its lines moves it itself."""
-        self.post_message(self.Moved(self, rows, columns))
+        if self.navigable and (rows or columns):
+            self.post_message(self.Moved(self, rows, columns))
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:  # noqa: ARG002 - Textual's
+        self.action_move(self.wheel, 0)
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:  # noqa: ARG002 - Textual's
+        self.action_move(-self.wheel, 0)
 
     def __init__(self, title: str = "", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.title, self.note = title, ""
+        self._top = 0  # the first visible line or item
         self._strips: list[Strip] = []
         self._painted: list[Line] = []
         self._drawn_for: tuple[Size, str, bool] | None = None
@@ -223,6 +233,24 @@ class Panel(Widget, can_focus=True):
 
     def on_descendant_blur(self) -> None:
         """Dim the frame."""
+        self.refresh()
+
+
+class ScrolledPanel(Panel):
+    """A panel that scrolls its lines."""
+
+    navigable = True
+
+    def scrolled(self, lines: list[Line], height: int) -> list[Line]:
+        """The visible lines; the last one says how many follow."""
+        self._top = max(0, min(self._top, len(lines) - height))
+        left = len(lines) - self._top - height
+        visible = lines[self._top : self._top + max(1, height)]
+        return [*visible[:-1], [(f"… {left + 1} more lines", "label")]] if left > 0 else visible
+
+    def action_move(self, rows: int, columns: int) -> None:  # noqa: ARG002 - lines only
+        """Scroll."""
+        self._top = max(0, self._top + rows)
         self.refresh()
 
 

@@ -66,9 +66,7 @@ class CurvesPanel(ViewPanel, ChartStack):
 
     navigable = True
     two_columns = 116
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__("curves", **kwargs)
+    wheel = 0
 
     @property
     def pixels(self) -> int:

@@ -2,7 +2,7 @@
 
 import time
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from textual import events
 from textual.message import Message
@@ -27,7 +27,6 @@ from grpo_tui.app.tui.widgets.top_bar import pulse
 
 MAX_RUNS = 12
 MAX_SENTENCE = 5  # lines
-WHEEL = 3  # lines
 
 
 @dataclass
@@ -91,21 +90,11 @@ class TablePanel(ViewPanel):
             return [[("reading" if self.view.reading else "", "label")]]
         return self.lines(width, height)
 
-    def on_mouse_scroll_down(self) -> None:
-        self.action_move(WHEEL, 0)
-
-    def on_mouse_scroll_up(self) -> None:
-        self.action_move(-WHEEL, 0)
-
 
 class RunsPanel(TablePanel):
     """The legend, with each run's value of the chosen metric."""
 
     now: reactive[float] = reactive(0.0, repaint=False)
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__("runs", **kwargs)
-        self._first = 0
 
     def height_needed(self) -> int:
         """The rows for the runs and, on a large terminal, for notes on their values."""
@@ -143,14 +132,14 @@ class RunsPanel(TablePanel):
         head, *rows = legend_lines(view, width, self.now or time.time())
         notes = self._notes(width)
         count = max(1, height - 1 - min(3, len(notes)) if height > 8 else height - 1)
-        self._first = max(0, min(max(min(self._first, view.run), view.run - count + 1),
+        self._top = max(0, min(max(min(self._top, view.run), view.run - count + 1),
                                  len(rows) - count))  # fmt: skip
         tail: list[Line] = [[(note, "label")] for note in notes]
-        return [head, *rows[self._first : self._first + count], *tail]
+        return [head, *rows[self._top : self._top + count], *tail]
 
     def on_click(self, event: events.Click) -> None:
         """Choose the clicked run; a double click opens it."""
-        index = self.inside(event.offset).y - 1 + self._first
+        index = self.inside(event.offset).y - 1 + self._top
         if 0 <= index < len(self.view.runs):
             self.action_move(index - self.view.run, 0)
             if event.chain > 1:
@@ -159,9 +148,6 @@ class RunsPanel(TablePanel):
 
 class SettingsPanel(TablePanel):
     """The changed settings."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__("changed settings", **kwargs)
 
     def height_needed(self) -> int:
         """The rows for the settings; few for a single run's, which differ from nothing."""
@@ -196,9 +182,6 @@ class PagePanel(TablePanel):
     """One of the pages, with the page names on top."""
 
     pages: reactive[tuple[Page, ...]] = reactive[tuple[Page, ...]](())
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__("metrics", **kwargs)
 
     def _note(self) -> str:
         """A note in the frame on what the page shows."""
@@ -272,9 +255,6 @@ class PagePanel(TablePanel):
 
 class CardPanel(ViewPanel):
     """Shown when there is nothing to compare: how to add runs."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__("compare", **kwargs)
 
     def paint(self, width: int, height: int) -> list[Line]:
         view = self.view

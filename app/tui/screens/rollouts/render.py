@@ -616,16 +616,6 @@ def verdict_lines(labels: Sequence[Verdict]) -> list[Line]:
     ]
 
 
-def scrolled(lines: list[Line], top: int, height: int) -> tuple[list[Line], int]:
-    """The lines from `top`, with how many more there are; and the top as far as there are lines."""
-    top = max(0, min(top, len(lines) - height))
-    more = len(lines) - top - height
-    if more <= 0:
-        return lines[top:], top
-    note: Line = [(f"↓ {more + 1} more lines", "label")]
-    return [*lines[top : top + height - 1], note], top
-
-
 # -- files --------------------------------------------------------------------------------------
 
 GROUP_COLUMNS = ("step", "origin", "prompt", "target", "answer", "completion")

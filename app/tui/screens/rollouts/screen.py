@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final
 
 from textual import events, on, work
 from textual.app import ComposeResult, SuspendNotSupported
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Horizontal
 from textual.message import Message
 from textual.reactive import reactive
@@ -35,7 +35,7 @@ from grpo_tui.app.text.numbers import clamped
 from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.dialogs.choices import Choice
-from grpo_tui.app.tui.keys import LAST, PAGE, unbound
+from grpo_tui.app.tui.keys import LAST, PAGE, bind, hidden, unbound
 from grpo_tui.app.tui.messages import HighlightRequested, RolloutOpened
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
 from grpo_tui.app.tui.screens.rollouts import render
@@ -52,7 +52,7 @@ from grpo_tui.app.tui.screens.rollouts.state import (
     search,
 )
 from grpo_tui.app.tui.store.reader import reporting
-from grpo_tui.app.tui.widgets.panel import Line, Panel, hint, paragraph, visible
+from grpo_tui.app.tui.widgets.panel import Line, Panel, ScrolledPanel, hint, paragraph, visible
 from grpo_tui.experiments.values import GroupView
 
 HINTS: Final[dict[Measure, str]] = {
@@ -77,10 +77,6 @@ class ViewPanel(Panel):
 
     navigable = True
     view: reactive[View] = reactive(View)
-
-    def __init__(self, title: str = "", **kwargs: Any) -> None:
-        super().__init__(title, **kwargs)
-        self._top = 0
 
 
 class HistoryBar(ViewPanel, can_focus=False):
@@ -151,6 +147,8 @@ class GroupsPanel(ViewPanel):
 
 class AnswerPanel(ViewPanel):
     """One answer token by token, with the numbers of the token under the cursor."""
+
+    wheel = 0
 
     @dataclass
     class Clicked(Message):
@@ -253,26 +251,19 @@ class AnswerPanel(ViewPanel):
                 return
 
 
-class RewardPanel(ViewPanel):
+class RewardPanel(ViewPanel, ScrolledPanel):
     """The parts of the reward, and how they compare within the group."""
 
     def topic(self) -> str:
         return "panel:why"
 
     def paint(self, width: int, height: int) -> list[Line]:
-        lines = render.reward_lines(self.view, width)
-        lines, self._top = render.scrolled(lines, self._top, height)
-        return lines
+        return self.scrolled(render.reward_lines(self.view, width), height)
 
     def watch_view(self, old: View, new: View) -> None:
         """Begin with the reward of another answer."""
         if old.rollout is not new.rollout:
             self._top = 0
-
-    def action_move(self, rows: int, columns: int) -> None:  # noqa: ARG002 - lines only
-        """Scroll."""
-        self._top = max(0, self._top + rows)
-        self.refresh()
 
 
 class RolloutsScreen(WorkbenchScreen):
@@ -282,49 +273,44 @@ class RolloutsScreen(WorkbenchScreen):
     parent_mode = "watch"
     CSS_PATH = "rollouts.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("n", "prompt(1)", "next prompt", id="rollouts.group", key_display="n p",
-                tooltip="Go to the next prompt of the step, or to the next hit of a search"),
-        Binding("p", "prompt(-1)", "previous prompt", id="rollouts.group_before", show=False,
-                tooltip="Go to the previous prompt of the step, or the previous hit of a search"),
-        Binding("f", "highlight(1)", "next clipped", id="rollouts.moment",
-                tooltip="Go to the next clipped token of the run, or what the palette chose: "
+        bind("n", "prompt(1)", "next prompt", "rollouts.group",
+             "Go to the next prompt of the step, or to the next hit of a search", "n p"),
+        hidden("p", "prompt(-1)", "previous prompt", "rollouts.group_before",
+               "Go to the previous prompt of the step, or the previous hit of a search"),
+        bind("f", "highlight(1)", "next clipped", "rollouts.moment",
+             "Go to the next clipped token of the run, or what the palette chose: "
                         "highest ratio, highest KL, lowest probability, largest share of the loss"),
-        Binding("F", "highlight(-1)", "previous clipped", id="rollouts.moment_before", show=False,
-                tooltip="Go to the previous clipped token of the run, or what the palette chose"),
-        Binding("v", "lab", "what if", id="rollouts.lab",
-                tooltip="The lab: what other settings would have done to the steps or a group"),
-        Binding("s", "sort", "sort", id="rollouts.sort",
-                tooltip="Sort groups by surprise, reward, length, KL or clip, and go to the "
+        hidden("F", "highlight(-1)", "previous clipped", "rollouts.moment_before",
+               "Go to the previous clipped token of the run, or what the palette chose"),
+        bind("v", "lab", "what if", "rollouts.lab",
+             "The lab: what other settings would have done to the steps or a group"),
+        bind("s", "sort", "sort", "rollouts.sort",
+             "Sort groups by surprise, reward, length, KL or clip, and go to the "
                         "furthest answer and token"),
-        Binding("t", "origin", "kind", id="rollouts.origin",
-                tooltip="Switch between training, pinned and held-out prompts"),
-        Binding("m", "heat", "heat", id="rollouts.heat",
-                tooltip="Shade tokens by the next measure"),
-        Binding("right_square_bracket", "visit(1)", "same prompt", id="rollouts.visit",
-                key_display="[ ]",
-                tooltip="The same prompt at a later step"),
-        Binding("left_square_bracket", "visit(-1)", "same prompt, earlier", show=False,
-                id="rollouts.visit_before", tooltip="The same prompt at an earlier step"),
-        Binding("at", "visit_at", "step of this prompt", id="rollouts.visit_at", show=False,
-                tooltip="The same prompt at a step that you type, or -50 for 50 steps earlier"),
-        Binding("d", "diff", "diff", id="rollouts.diff",
-                tooltip="Show the words that changed since this prompt was last sampled"),
-        Binding("greater_than_sign", "step(1)", "next step", id="rollouts.step", show=False,
-                tooltip="Go to the next step of the run"),
-        Binding("less_than_sign", "step(-1)", "previous step", id="rollouts.step_before",
-                show=False,
-                tooltip="Go to the previous step"),
-        Binding("right_curly_bracket", "step(10)", "ten steps on", id="rollouts.steps", show=False,
-                tooltip="Go ten steps on"),
-        Binding("left_curly_bracket", "step(-10)", "ten steps back", id="rollouts.steps_before",
-                show=False,
-                tooltip="Go ten steps back"),
-        Binding("space", "unfold", "unfold", id="rollouts.unfold", show=False,
-                tooltip="Unfold every turn of a dialogue, or only the one at the cursor"),
-        Binding("o", "pager", "pager", id="rollouts.pager", show=False,
-                tooltip="Read the answer in your pager"),
-        Binding("asterisk", "pin", "pin", id="rollouts.pin", show=False,
-                tooltip="Follow this prompt through the rest of the run"),
+        bind("t", "origin", "kind", "rollouts.origin",
+             "Switch between training, pinned and held-out prompts"),
+        bind("m", "heat", "heat", "rollouts.heat", "Shade tokens by the next measure"),
+        bind("right_square_bracket", "visit(1)", "same prompt", "rollouts.visit",
+             "The same prompt at a later step", "[ ]"),
+        hidden("left_square_bracket", "visit(-1)", "same prompt, earlier", "rollouts.visit_before",
+               "The same prompt at an earlier step"),
+        hidden("at", "visit_at", "step of this prompt", "rollouts.visit_at",
+               "The same prompt at a step that you type, or -50 for 50 steps earlier"),
+        bind("d", "diff", "diff", "rollouts.diff",
+             "Show the words that changed since this prompt was last sampled"),
+        hidden("greater_than_sign", "step(1)", "next step", "rollouts.step",
+               "Go to the next step of the run"),
+        hidden("less_than_sign", "step(-1)", "previous step", "rollouts.step_before",
+               "Go to the previous step"),
+        hidden("right_curly_bracket", "step(10)", "ten steps on", "rollouts.steps",
+               "Go ten steps on"),
+        hidden("left_curly_bracket", "step(-10)", "ten steps back", "rollouts.steps_before",
+               "Go ten steps back"),
+        hidden("space", "unfold", "unfold", "rollouts.unfold",
+               "Unfold every turn of a dialogue, or only the one at the cursor"),
+        hidden("o", "pager", "pager", "rollouts.pager", "Read the answer in your pager"),
+        hidden("asterisk", "pin", "pin", "rollouts.pin",
+               "Follow this prompt through the rest of the run"),
         *(
             unbound(f"measure('{measure}')", name, f"rollouts.find_{measure}",
                     f"Go to the {name} of the step; f and F then go to the next and the previous")
@@ -407,7 +393,7 @@ class RolloutsScreen(WorkbenchScreen):
     @work(exclusive=True, group="step")
     async def _find_in_newest(self, run: int, measure: Measure) -> None:
         with reporting(self):
-            step = await self.workbench.reader.ask(partial(load_step, run=run, step=None), "step")
+            step = await self.ask(partial(load_step, run=run, step=None), "step")
             self._watched = self._requested = run
             self.view = View(mode=self.view.mode).with_step(step)
             self.action_measure(measure)
@@ -431,7 +417,7 @@ class RolloutsScreen(WorkbenchScreen):
         source = current if current is not None and run in (None, current.key) else run or 0
         with reporting(self):
             read = partial(load_step, run=source, step=step, origin=origin)
-            groups = await self.workbench.reader.ask(read, "step")
+            groups = await self.ask(read, "step")
             self._loading = None
             if step is not None and groups.step != step:
                 self.notify(f"Step {step} has no recorded answers yet; this is step {groups.step}.")
@@ -462,8 +448,8 @@ class RolloutsScreen(WorkbenchScreen):
         with reporting(self):
             if step is not None:
                 read = partial(load_group, step=step, group=group)
-                detail = await self.workbench.reader.ask(read, "group")
-                self.view = replace(self.view, detail=detail)
+                detail = await self.ask(read, "group")
+                self.update(detail=detail)
 
     # -- moves ------------------------------------------------------------------------------
 
@@ -498,7 +484,7 @@ class RolloutsScreen(WorkbenchScreen):
 
     def action_unfold(self) -> None:
         """Unfold every turn, or fold all but the one at the cursor."""
-        self.view = replace(self.view, unfolded=not self.view.unfolded)
+        self.update(unfolded=not self.view.unfolded)
 
     def action_heat(self) -> None:
         """Shade by the next measure."""
@@ -506,7 +492,7 @@ class RolloutsScreen(WorkbenchScreen):
 
     def action_diff(self) -> None:
         """Toggle between the changes since the previous visit and the tokens."""
-        self.view = replace(self.view, diff=not self.view.diff)
+        self.update(diff=not self.view.diff)
 
     def action_step(self, by: int) -> None:
         """Go to another step that has groups of this origin."""
@@ -604,7 +590,7 @@ class RolloutsScreen(WorkbenchScreen):
             index = next_highlight(measure, highlights, groups, cursor, by)
             while index is None and (beside := step.step_beside(step.step, by)) != step.step:
                 read = partial(load_step, run=step.run, step=beside, origin=step.origin)
-                step = await self.workbench.reader.ask(read, "step")
+                step = await self.ask(read, "step")
                 highlights = await self._highlights(step)
                 index = (0 if by > 0 else len(highlights) - 1) if highlights else None
             if index is None:
@@ -624,7 +610,7 @@ class RolloutsScreen(WorkbenchScreen):
 
     async def _highlights(self, step: StepGroups) -> tuple[Highlight, ...]:
         read = partial(load_highlights, step=step, measure=self.view.measure)
-        highlights = await self.workbench.reader.ask(read, "highlights")
+        highlights = await self.ask(read, "highlights")
         groups = ordered(step.groups, self.view.order)
         return in_order(highlights, [group.index for group in groups])
 
@@ -653,7 +639,7 @@ class RolloutsScreen(WorkbenchScreen):
         if session.run != step.run.key or not self.snapshot.active:
             self.notify("Only an active run can follow another prompt.")
         elif self.workbench.read_only or not session.feed.may_control:
-            self.notify("This view is read-only.", severity="warning")
+            self.warn("This view is read-only.")
         else:
             session.feed.pin(group.example_key)
             self.notify("Pinned: this prompt will be sampled again during the run.")
@@ -678,13 +664,12 @@ class RolloutsScreen(WorkbenchScreen):
     async def _read_for_lab(self, step: StepGroups) -> None:
         with reporting(self):
             read = partial(load_step, run=step.run, step=step.step)
-            training = await self.workbench.reader.ask(read, "lab")
+            training = await self.ask(read, "lab")
             self._open_lab(training, next(iter(training.groups), None), 0)
 
     def action_pager(self) -> None:
         """Hand the terminal to `$PAGER` until it exits; the text is escaped already."""
-        if self.workbench.read_only:
-            self.notify("This view is read-only.", severity="warning")
+        if self.refused():
             return
         command = shlex.split(os.environ.get("PAGER") or "less")
         with tempfile.NamedTemporaryFile("w", suffix=".md", delete=False, encoding="utf-8") as file:
@@ -693,10 +678,10 @@ class RolloutsScreen(WorkbenchScreen):
             with self.app.suspend():
                 subprocess.run([*command, file.name], check=False)
         except SuspendNotSupported:
-            self.notify("There is no pager here; y copies the answer.", severity="warning")
+            self.warn("There is no pager here; y copies the answer.")
         except OSError as error:
             problem = f"{command[0]} did not start: {error.strerror}; set PAGER"
-            self.notify(problem, severity="error", markup=False)
+            self.report(problem)
         finally:
             Path(file.name).unlink()
 
@@ -713,7 +698,7 @@ class RolloutsScreen(WorkbenchScreen):
         """Search all answers and prompts of the run once the user stops typing."""
         self.workers.cancel_group(self, "search")
         new = Search(text=text) if self.view.step is not None and text.strip() else None
-        self.view = replace(self.view, search=new, hit=0)
+        self.update(search=new, hit=0)
         if self.view.step is not None and new is not None:
             self._search(self.view.step.run.key, text)
 
@@ -721,13 +706,13 @@ class RolloutsScreen(WorkbenchScreen):
     async def _search(self, run: int, text: str) -> None:
         with reporting(self):
             await self.typing_pause()
-            ask = self.workbench.reader.ask
+            ask = self.ask
             results = await ask(partial(search, run=run, text=text), "search")
             result = Search(text=text)
             while not result.done and self.view.step and self.view.step.run.key == run:
                 result = await ask(lambda _: next(results), "search")
                 first = not self.view.hits
-                self.view = replace(self.view, search=result)
+                self.update(search=result)
                 if first and result.hits:
                     self._open_hit(0)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual import on, work
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.reactive import reactive
 from textual.widgets import Input, Label
@@ -17,6 +17,7 @@ from grpo_tui.app.jobs.launch import start_queue_worker
 from grpo_tui.app.text.safe_text import cell_len, pad, safe
 from grpo_tui.app.tui.dialogs.choices import Choice
 from grpo_tui.app.tui.dialogs.picker import Item
+from grpo_tui.app.tui.keys import bind
 from grpo_tui.app.tui.lifecycle import RunApp
 from grpo_tui.app.tui.store.writes import shared_tags
 from grpo_tui.app.tui.textual_private.screens import Dialog
@@ -81,13 +82,12 @@ class QueueScreen(Dialog[None]):
 
     DEFAULT_CSS = "QueueScreen { background: $background; }"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "start_worker", "start a worker", id="queue.work",
-                tooltip="Train the waiting runs, one after another, in a background process"),
-        Binding("x", "remove", "remove", id="queue.cancel",
-                tooltip="Remove a waiting run from the queue"),
-        Binding("r", "train_anyway", "run anyway", id="queue.again",
-                tooltip="Train a run that was skipped, failed or removed after all"),
-        Binding("escape,q,Q", "close", "close", id="queue.close", tooltip="Back to the runs"),
+        bind("enter", "start_worker", "start a worker", "queue.work",
+             "Train the waiting runs, one after another, in a background process"),
+        bind("x", "remove", "remove", "queue.cancel", "Remove a waiting run from the queue"),
+        bind("r", "train_anyway", "run anyway", "queue.again",
+             "Train a run that was skipped, failed or removed after all"),
+        bind("escape,q,Q", "close", "close", "queue.close", "Back to the runs"),
     ]  # fmt: skip
 
     @property
@@ -111,9 +111,7 @@ class QueueScreen(Dialog[None]):
     async def read(self) -> None:
         """Read the queue."""
         try:
-            items = await self.workbench.reader.ask(
-                lambda reader: reader.queue(ended=ENDED), "queue"
-            )
+            items = await self.ask(lambda reader: reader.queue(ended=ENDED), "queue")
         except (StoreError, asyncio.CancelledError):
             return
         self.query_one(QueuePanel).items = items
@@ -121,8 +119,7 @@ class QueueScreen(Dialog[None]):
 
     def action_start_worker(self) -> None:
         """Start a process that works through the queue."""
-        if self.workbench.read_only:
-            self.notify("This view is read-only.", severity="warning")
+        if self.refused():
             return
         start_queue_worker(self.workbench.store)
         self.notify("A worker trains the waiting runs, one after another.")
@@ -130,7 +127,7 @@ class QueueScreen(Dialog[None]):
     def action_remove(self) -> None:
         """Remove the run under the cursor from the queue."""
         item = self.query_one(QueuePanel).item
-        if item is None or self.workbench.read_only:
+        if item is None or self.refused():
             return
         if item.state == "queued":
             self._write(lambda queue: queue.finish(item.key, "cancelled"))
@@ -140,7 +137,7 @@ class QueueScreen(Dialog[None]):
     def action_train_anyway(self) -> None:
         """Queue the run under the cursor once more."""
         item = self.query_one(QueuePanel).item
-        if item is None or self.workbench.read_only:
+        if item is None or self.refused():
             return
         if item.state in AGAIN:
             done = f"{item.name or 'The run'} waits again; ⏎ starts a worker."
@@ -164,7 +161,7 @@ class QueueScreen(Dialog[None]):
         try:
             await self.workbench.write(write)
         except StoreError as error:
-            self.notify(str(error), severity="error")
+            self.report(error)
             return
         if done:
             self.notify(done)
@@ -207,7 +204,7 @@ class DescribeDialog(Dialog[dict[str, str] | None]):
     DescribeDialog Input:focus { border: none; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "cancel", "cancel", id="describe.cancel", tooltip="Change nothing"),
+        bind("escape", "cancel", "cancel", "describe.cancel", "Change nothing"),
     ]
 
     def __init__(self, runs: Sequence[RunSummary]) -> None:

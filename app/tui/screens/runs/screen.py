@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from textual import events, on, work
 from textual.app import ComposeResult, SuspendNotSupported
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Horizontal
 from textual.message import Message
 from textual.reactive import reactive
@@ -21,7 +21,7 @@ from grpo_tui.app.feed.snapshot import Asked
 from grpo_tui.app.text.safe_text import wrap
 from grpo_tui.app.tui import messages as msg
 from grpo_tui.app.tui.dialogs.ask import Ask
-from grpo_tui.app.tui.keys import unbound
+from grpo_tui.app.tui.keys import bind, hidden, unbound
 from grpo_tui.app.tui.screens.run_keys import (
     CONTROL_BINDINGS,
     CONTROLS,
@@ -97,10 +97,6 @@ class RunsTable(ViewPanel):
 
         key: str
 
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__("runs", **kwargs)
-        self._top = 0
-
     def watch_now(self, old: float, new: float) -> None:
         """Animate the marks of live runs."""
         if pulse(old) != pulse(new) and any(run.active for run in self.view.runs[:200]):
@@ -141,18 +137,9 @@ class RunsTable(ViewPanel):
         elif 0 < y <= len(self.view.rows) - self._top:
             self.post_message(self.Clicked(y - 1 + self._top, event.chain > 1))
 
-    def on_mouse_scroll_down(self) -> None:
-        self.post_message(self.Clicked(self.view.moved(3).cursor))
-
-    def on_mouse_scroll_up(self) -> None:
-        self.post_message(self.Clicked(self.view.moved(-3).cursor))
-
 
 class PreviewPanel(ViewPanel):
     """The run under the cursor at a glance."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__("preview", **kwargs)
 
     def paint(self, width: int, height: int) -> list[Line]:
         """The run's preview, or a hint if there is no run."""
@@ -176,35 +163,30 @@ class RunsScreen(ControlScreen):
     find_hint = "words of name, tags or note, or reward>.5 status:running"
     CSS_PATH = "runs.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "open", "open", id="runs.open", tooltip="Watch the run under the cursor"),
-        Binding("space", "mark", "mark", id="runs.mark", tooltip="Mark for the next action"),
-        Binding("G", "mark_sweep", "sweep", id="runs.sweep",
-                tooltip="Mark this run's sweep and no other runs, or unmark it; space adds"),
-        Binding("d", "compare", "compare", id="runs.compare",
-                tooltip="The marked runs side by side"),
-        Binding("c", "clone", "clone", id="runs.clone", tooltip="A new run with these settings"),
-        Binding("A", "chat", "ask", id="runs.chat", show=False,
-                tooltip="Ask the trained model and the one it began as the same thing"),
-        Binding("r", "resume", "resume", id="runs.resume",
-                tooltip="Resume from the last checkpoint"),
+        bind("enter", "open", "open", "runs.open", "Watch the run under the cursor"),
+        bind("space", "mark", "mark", "runs.mark", "Mark for the next action"),
+        bind("G", "mark_sweep", "sweep", "runs.sweep",
+             "Mark this run's sweep and no other runs, or unmark it; space adds"),
+        bind("d", "compare", "compare", "runs.compare", "The marked runs side by side"),
+        bind("c", "clone", "clone", "runs.clone", "A new run with these settings"),
+        hidden("A", "chat", "ask", "runs.chat",
+               "Ask the trained model and the one it began as the same thing"),
+        bind("r", "resume", "resume", "runs.resume", "Resume from the last checkpoint"),
         *CONTROL_BINDINGS,
-        Binding("b", "baseline", "baseline", id="runs.baseline", show=False,
-                tooltip="Pin this run as the baseline"),
-        Binding("i", "describe", "name, tags, note", id="runs.describe", show=False,
-                tooltip="Name, tags and note of this run; tags of the marked runs"),
-        Binding("g", "group", "group", id="runs.group", show=False,
-                tooltip="Group by recipe, task, model, sweep, seed or status"),
-        Binding("m", "columns", "columns…", id="runs.columns", show=False,
-                tooltip="Choose columns from all settings and metrics"),
-        Binding("s", "sort", "sort", id="runs.order", show=False,
-                tooltip="Sort by the next column; a click on a title sorts by it"),
-        Binding("x", "remove", "remove…", id="runs.archive",
-                tooltip="Archive or delete runs; u brings them back"),
-        Binding("u", "undo", "undo", id="runs.undo",
-                tooltip="Bring back what was archived or deleted last"),
-        Binding("Q", "queue", "queue", id="runs.queue", show=False,
-                tooltip="The queue of waiting runs"),
-        Binding("P", "demo", "play demo", id="runs.demo", tooltip="Play the bundled recorded run"),
+        hidden("b", "baseline", "baseline", "runs.baseline", "Pin this run as the baseline"),
+        hidden("i", "describe", "name, tags, note", "runs.describe",
+               "Name, tags and note of this run; tags of the marked runs"),
+        hidden("g", "group", "group", "runs.group",
+               "Group by recipe, task, model, sweep, seed or status"),
+        hidden("m", "columns", "columns…", "runs.columns",
+               "Choose columns from all settings and metrics"),
+        hidden("s", "sort", "sort", "runs.order",
+               "Sort by the next column; a click on a title sorts by it"),
+        bind("x", "remove", "remove…", "runs.archive",
+             "Archive or delete runs; u brings them back"),
+        bind("u", "undo", "undo", "runs.undo", "Bring back what was archived or deleted last"),
+        hidden("Q", "queue", "queue", "runs.queue", "The queue of waiting runs"),
+        bind("P", "demo", "play demo", "runs.demo", "Play the bundled recorded run"),
         unbound("new", "new run", "runs.new", "Settings of a new run"),
         unbound("group_by", "group by…", "runs.group_by", "Group by any setting or metric"),
         unbound("reverse", "reverse order", "runs.turn_round", "Sort the other way round"),
@@ -224,14 +206,14 @@ class RunsScreen(ControlScreen):
 
     def body(self) -> ComposeResult:
         with Horizontal(id="panes"):
-            yield RunsTable(id="table")
-            yield PreviewPanel(id="preview")
+            yield RunsTable("runs", id="table")
+            yield PreviewPanel("preview", id="preview")
 
     def on_mount(self) -> None:
         """Apply the remembered columns, read the runs, and poll for changes while active."""
         columns = self.workbench.preferences.get("runs.columns", [])
         if isinstance(columns, list):
-            self.view = replace(self.view, columns=tuple(map(str, columns)))
+            self.update(columns=tuple(map(str, columns)))
         self.query_one(RunsTable).focus()
         self.refresh_runs()
         self.set_interval(POLL_S, self._poll)
@@ -274,7 +256,7 @@ class RunsScreen(ControlScreen):
         if not self.is_current:
             return
         try:
-            changed = await self.workbench.reader.ask(lambda reader: reader.changed(), "changed")
+            changed = await self.ask(lambda reader: reader.changed(), "changed")
         except (StoreError, asyncio.CancelledError):
             return
         if changed or self.view.is_empty or any(run.active for run in self.view.runs):
@@ -289,13 +271,13 @@ class RunsScreen(ControlScreen):
         """Read the table; the cursor stays on its run."""
         view, selected = self.view, self.view.selected
         try:
-            fields = await self.workbench.reader.ask(partial(load_list, view=view), "runs")
+            fields = await self.ask(partial(load_list, view=view), "runs")
         except asyncio.CancelledError:
             return
         except NoStoreError:  # before the very first run
             fields = {"runs": ()}
         except StoreError as error:
-            self.view = replace(self.view, problem=str(error), loaded=True)
+            self.update(problem=str(error), loaded=True)
             return
         view = replace(self.view, loaded=True, problem="", **fields)
         key = self._returning or (selected.key if selected is not None else 0)
@@ -313,14 +295,14 @@ class RunsScreen(ControlScreen):
         runs = [row.run for row in tables.first().visible_rows() if row.run is not None]
         unread = [run for run in runs if run.active or run.key not in self.view.sparks]
         selected = self.view.selected
-        ask = self.workbench.reader.ask
+        ask = self.ask
         try:
             if unread:
                 sparks = await ask(partial(load_sparks, runs=unread), "sparks")
-                self.view = replace(self.view, sparks={**self.view.sparks, **sparks})
+                self.update(sparks={**self.view.sparks, **sparks})
             if selected is not None:
                 preview = await ask(partial(load_preview, run=selected), "preview")
-                self.view = replace(self.view, preview=preview)
+                self.update(preview=preview)
         except (StoreError, asyncio.CancelledError):
             return
 
@@ -416,11 +398,9 @@ class RunsScreen(ControlScreen):
         if run is None:
             return
         try:
-            pair = await self.workbench.reader.ask(
-                lambda reader: pair_of(reader, run.id, None), "chat"
-            )
+            pair = await self.ask(lambda reader: pair_of(reader, run.id, None), "chat")
         except (StoreError, EngineError, asyncio.CancelledError) as error:
-            self.notify(str(error), severity="warning", markup=False)
+            self.warn(error)
             return
         self.app.push_screen(ChatScreen(pair))
 
@@ -461,13 +441,13 @@ class RunsScreen(ControlScreen):
         from grpo_tui.experiments.processes import environment
 
         if not available():
-            self.notify("The recording is missing; install grpo-tui again.", severity="error")
+            self.report("The recording is missing; install grpo-tui again.")
             return
         try:
             with self.app.suspend():
                 subprocess.run(command("demo"), env=environment(), check=False)
         except SuspendNotSupported:
-            self.notify("Not here: run `grpo-tui demo` in a terminal.", severity="warning")
+            self.warn("Not here: run `grpo-tui demo` in a terminal.")
 
     def action_queue(self) -> None:
         """Show the queue."""
@@ -497,12 +477,10 @@ class RunsScreen(ControlScreen):
         """Send a request; the answer names the run."""
         run, controlled = self.view.selected, self.controlled_run()
         if run is None or controlled is None:
-            self.notify("No run is under the cursor.", severity="warning")
-        elif self.workbench.read_only:
-            self.notify("This view is read-only.", severity="warning")
+            self.warn("No run is under the cursor.")
         elif not controlled.active:
-            self.notify(f"{controlled.name} has ended.", severity="warning", markup=False)
-        else:
+            self.warn(f"{controlled.name} has ended.")
+        elif not self.refused():
             self.notify(f"Asked {controlled.name} to {REQUESTS[verb]}.", markup=False)
             session = self._session(run)
             if session is not None and session.feed.may_control:
@@ -528,13 +506,12 @@ class RunsScreen(ControlScreen):
     @work(group="write")
     async def _write(self, call: Callable[[], str]) -> None:
         """Change the store on the writer's thread, and say what was done."""
-        if self.workbench.read_only:
-            self.notify("This view is read-only.", severity="warning")
+        if self.refused():
             return
         try:
             self.notify(await self.workbench.write(call))
         except StoreError as error:
-            self.notify(str(error), severity="error")
+            self.report(error)
             return
         self.refresh_runs()
 
@@ -546,9 +523,7 @@ class RunsScreen(ControlScreen):
         active = next((run for run in runs if run.active), None)
         if active is not None:
             self.notify(f"{active.name or active.id} has not ended yet; stop it first (S).")
-        elif runs and self.workbench.read_only:
-            self.notify("This view is read-only.", severity="warning")
-        elif runs:
+        elif runs and not self.refused():
             self.app.push_screen(RemoveDialog(runs), partial(self._remove, runs))
 
     def _remove(self, runs: tuple[RunSummary, ...], answer: str | None) -> None:
@@ -560,7 +535,7 @@ class RunsScreen(ControlScreen):
         }
         if answer not in changes:
             return
-        self.view = replace(self.view, marked=frozenset())
+        self.update(marked=frozenset())
         if answer != "restore":
             undo = changes["restore"] if answer == "archive" else self._restore
             self._undo.append((undo, runs[0].key))
@@ -593,7 +568,7 @@ class RunsScreen(ControlScreen):
     def action_escape(self) -> None:
         """Clear the marks once no search is open."""
         if self.view.marked and not self.query_one(FindBar).display:
-            self.view = replace(self.view, marked=frozenset())
+            self.update(marked=frozenset())
         else:
             super().action_escape()
 
@@ -602,7 +577,7 @@ class RunsScreen(ControlScreen):
         self._relist(filter=text, problem="")
 
     def _relist(self, **changes: Any) -> None:
-        self.view = replace(self.view, **changes)
+        self.update(**changes)
         self.refresh_runs()
 
     def action_active_only(self) -> None:
@@ -631,11 +606,9 @@ class RunsScreen(ControlScreen):
     async def _try_group(self, group: str) -> None:
         try:
             if group not in GROUPS:
-                await self.workbench.reader.ask(
-                    lambda reader: reader.runs(columns=[group], limit=0), "columns"
-                )
+                await self.ask(lambda reader: reader.runs(columns=[group], limit=0), "columns")
         except StoreError as error:
-            self.notify(str(error), severity="error", markup=False)
+            self.report(error)
             return
         self._relist(group=group, folded=frozenset())
 
@@ -647,9 +620,7 @@ class RunsScreen(ControlScreen):
 
         columns = self.view.columns
         try:
-            items = await self.workbench.reader.ask(
-                partial(column_items, columns=columns), "columns"
-            )
+            items = await self.ask(partial(column_items, columns=columns), "columns")
         except (StoreError, asyncio.CancelledError):  # there is no store yet
             return
         picker = Picker("columns", items, marks=columns, verb="show", optional=True)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.geometry import Size
 from textual.message import Message
 from textual.reactive import reactive
@@ -13,6 +13,7 @@ from textual.reactive import reactive
 from grpo_tui.app.feed.snapshot import Snapshot
 from grpo_tui.app.tui.dialogs.export import Writer
 from grpo_tui.app.tui.dialogs.picker import Picked
+from grpo_tui.app.tui.keys import bind
 from grpo_tui.app.tui.messages import ExplainRequested, MetricRequested
 from grpo_tui.app.tui.screens.compare.charts import ChartScreen
 from grpo_tui.app.tui.screens.compare.curves import CurvesPanel
@@ -47,8 +48,8 @@ class ExploreScreen(ChartScreen):
 
     mode = "watch"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "explain_metric", "explain metric", id="explore.explain",
-                tooltip="Explain the chosen metric"),
+        bind("enter", "explain_metric", "explain metric", "explore.explain",
+             "Explain the chosen metric"),
     ]  # fmt: skip
 
     def __init__(self, run: str, chart: str, *, pick: bool = False) -> None:
@@ -60,7 +61,7 @@ class ExploreScreen(ChartScreen):
         """Where the step is, and the charts."""
         yield PhaseBar(id="phase")
         yield Functions(id="functions")
-        yield CurvesPanel(id="curves")
+        yield CurvesPanel("curves", id="curves")
 
     def on_mount(self) -> None:
         """Draw the chart that was chosen on Watch, with the others behind it."""
@@ -90,7 +91,7 @@ class ExploreScreen(ChartScreen):
     def choose(self, key: str) -> None:
         """Show a metric alone, whichever it is."""
         metrics = self.view.metrics if key in self.view.metrics else (*self.view.metrics, key)
-        self.view = replace(self.view, metrics=metrics, chart=metrics.index(key), solo=True)
+        self.update(metrics=metrics, chart=metrics.index(key), solo=True)
         self.draw()
 
     def receive(self, message: Message) -> None:

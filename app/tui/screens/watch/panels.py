@@ -1,9 +1,9 @@
 """The panels of Watch; each draws a snapshot, moves its cursor and posts what a key asks for."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from textual import events
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.geometry import Size
 from textual.reactive import reactive
 
@@ -11,6 +11,7 @@ from grpo_tui.app.feed.snapshot import LogLine, Snapshot, StepGroup
 from grpo_tui.app.inspector.groups import letter
 from grpo_tui.app.text.prompt_text import question
 from grpo_tui.app.text.safe_text import cell_len, clip, safe
+from grpo_tui.app.tui.keys import bind
 from grpo_tui.app.tui.messages import (
     ExplainRequested,
     MuteRequested,
@@ -61,12 +62,8 @@ class Curves(ChartStack, SnapshotList):
 
     two_columns = 76
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "open", "explain metric", id="curves.explain",
-                tooltip="Explain the chosen metric"),
+        bind("enter", "open", "explain metric", "curves.explain", "Explain the chosen metric"),
     ]  # fmt: skip
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__("curves", **kwargs)
 
     def count(self) -> int:
         return len(charts_of(self.snapshot))
@@ -137,15 +134,12 @@ class Answers(SnapshotList):
     """The answers to one prompt, one below the other, updated live."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "open", "open", id="lanes.open",
-                tooltip="Open this answer, token by token, on Rollouts"),
+        bind("enter", "open", "open", "lanes.open",
+             "Open this answer, token by token, on Rollouts"),
     ]  # fmt: skip
 
     prompt: reactive[int] = reactive(0)
     now: reactive[float] = reactive(0.0, repaint=False)
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__("answers", **kwargs)
 
     @property
     def group(self) -> StepGroup | None:
@@ -227,15 +221,11 @@ class Groups(SnapshotList):
     """All prompts of the step in an overview; the cursor is on an answer of the one in focus."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "open", "open", id="groups.open",
-                tooltip="Open this group on Rollouts"),
+        bind("enter", "open", "open", "groups.open", "Open this group on Rollouts"),
     ]  # fmt: skip
 
     prompt: reactive[int] = reactive(0)
     linked: reactive[bool] = reactive(True)  # whether the answers on screen are of these groups
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__("groups", **kwargs)
 
     def get_content_width(self, container: Size, viewport: Size) -> int:  # noqa: ARG002 - the base class has it
         """The width of the arrows of all answers; overrides Textual, for `width: auto`."""
@@ -337,14 +327,9 @@ class AlertsLog(SnapshotList):
     """Active alerts, then the log, newest first."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "open", "explain", id="log.explain",
-                tooltip="Explain the alert and what to try"),
-        Binding("x", "mute", "mute", id="log.mute",
-                tooltip="Mute this kind of alert in this run, or unmute it"),
+        bind("enter", "open", "explain", "log.explain", "Explain the alert and what to try"),
+        bind("x", "mute", "mute", "log.mute", "Mute this kind of alert in this run, or unmute it"),
     ]  # fmt: skip
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__("alerts · log", **kwargs)
 
     @property
     def entries(self) -> list[AlertView | LogLine]:
@@ -401,7 +386,7 @@ class AlertsLog(SnapshotList):
         if isinstance(entry, AlertView):
             self.post_message(MuteRequested(entry.rule, not entry.muted))
         else:
-            self.notify("Alerts can be muted, lines of the log cannot.", severity="warning")
+            self.notify("Alerts can be muted, lines of the log cannot.")
 
     def copy_text(self) -> str:
         """Return the selected line."""

@@ -24,7 +24,6 @@ class ChartStack(Panel):
 
     def __init__(self, title: str, **kwargs: Any) -> None:
         super().__init__(title, **kwargs)
-        self._top = 0  # the first visible row of charts
         self._boxes: list[tuple[int, Offset, int]] = []
         self._cache: dict[str, tuple[Any, Any]] = {}
 
