@@ -44,5 +44,5 @@ class Ask(Dialog[str | None]):
             yield Field(self._text, select_on_focus=self._select)
 
     @on(Input.Submitted)
-    def answer(self, event: Input.Submitted) -> None:
+    def submit(self, event: Input.Submitted) -> None:
         self.dismiss(event.value)

@@ -191,9 +191,9 @@ def palette_of(theme: str) -> Palette:
 @lru_cache(maxsize=4096)
 def look_style(theme: str, look: str) -> Style:
     """The style of a look in a theme, as `bold headline on cursor`; the base style for `""`."""
-    front, _, back = look.partition(" on ")
+    front, on, back = f" {look}".partition(" on ")
     words, palette = front.split(), palette_of(theme)
     colours = [palette.colour(word) for word in words if word not in EFFECTS]
-    background = palette.colour(back.rpartition(" ")[2]) if back else None
+    background = palette.colour(back.split()[-1]) if on else None
     effects = {word: True for word in words if word in EFFECTS}
     return style(colours[0] if colours else None, background, **effects)

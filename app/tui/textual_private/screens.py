@@ -34,6 +34,10 @@ class DrawnOnce(Beside):
         result: T = await app.reader.ask(call, key)
         return result
 
+    async def answer(self, dialog: Screen[T]) -> T | None:
+        """Show a dialog and wait for its result; called in a worker."""
+        return await self.app.push_screen_wait(dialog)
+
     def update(self, **changes: Any) -> None:
         """Change the state."""
         self.view = replace(self.view, **changes)

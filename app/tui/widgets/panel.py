@@ -20,7 +20,7 @@ from textual.selection import Selection
 from textual.strip import Strip
 from textual.widget import Widget
 
-from grpo_tui.app.text.safe_text import cell_len, clip, safe, wrap
+from grpo_tui.app.text.safe_text import cell_len, clip, pad, safe, wrap
 from grpo_tui.app.tui.keys import NAVIGATION
 from grpo_tui.app.tui.looks.colours import look_style
 
@@ -110,6 +110,12 @@ class Panel(Widget, can_focus=True):
     def inside(self, offset: Offset) -> Offset:
         """The position of a mouse event inside the frame."""
         return offset - Offset(1, 1) if self.framed else offset
+
+    def around(self, lines: list[Line], selected: int, height: int) -> list[Line]:
+        """The lines that fit, with the selected one; they move only as far as they must."""
+        indices = visible([1] * len(lines), height, selected, top=self._top)
+        self._top = indices.start
+        return [lines[index] for index in indices]
 
     def refresh(
         self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False
@@ -208,7 +214,7 @@ class Panel(Widget, can_focus=True):
 
     def _line(self, y: int) -> Strip:
         if y >= len(self._strips):
-            return Strip.blank(self.size.width, look_style(self.app.theme, BASE))
+            return Strip.blank(self.size.width, look_style(self.app.theme, "on paper"))
         strip = self._strips[y]
         selection = self.text_selection
         if selection is not None and (span := selection.get_span(y)) is not None:
@@ -267,6 +273,11 @@ def paragraph(
     ]
 
 
+def plain_text(lines: Sequence[Line]) -> str:
+    """The text of lines."""
+    return "\n".join("".join(text for text, _ in line).rstrip() for line in lines)
+
+
 def hint(text: str, width: int) -> list[Line]:
     """What would fill an empty panel."""
     return [[(" ", ""), *line] for line in paragraph(text, width - 2, 5, "label")]
@@ -283,6 +294,15 @@ def list_row(line: Line, width: int, *, selected: bool) -> Line:
         return line
     padded: Line = [*line, (" " * (width - cells(line)), "")]
     return [(text, f"{look} on cursor") for text, look in padded]
+
+
+def aligned(line: Line, width: int, align: str) -> Line:
+    """Spans as a cell of a table: the last one is padded, or the first one if aligned right."""
+    index = 0 if align == ">" else -1
+    text, look = line[index]
+    space = width - cells(line[1:] if index == 0 else line[:-1])
+    line[index] = (pad(text, space, align), look)
+    return line
 
 
 def visible(

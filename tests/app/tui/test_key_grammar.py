@@ -85,7 +85,6 @@ MEANINGS = {
     "Q": ("queue", "close"),
     "P": ("play",),
     "T": ("threshold",),
-    "o": ("pager",),
     "D": ("download",),
     "ctrl+n": ("new dialogue",),
     "ctrl+a": ("mark",),

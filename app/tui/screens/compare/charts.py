@@ -7,6 +7,7 @@ thread.
 import asyncio
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import ClassVar
@@ -18,13 +19,15 @@ from textual.reactive import reactive
 from grpo_engine.metrics import spec
 from grpo_tui.app.charts.series import SMOOTHINGS
 from grpo_tui.app.charts.stored import CurveLoader, CurveRequest
+from grpo_tui.app.text.numbers import clamped
 from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.dialogs.picker import Item, Picked, Picker
 from grpo_tui.app.tui.keys import LAST, bind, hidden, unbound
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
-from grpo_tui.app.tui.screens.compare.curves import ChartChosen, CurvesPanel, CurvesResized, Panned
+from grpo_tui.app.tui.screens.compare.curves import ChartChosen, CurvesPanel, CurvesResized
 from grpo_tui.app.tui.screens.compare.panels import ViewPanel
-from grpo_tui.app.tui.screens.compare.state import AXES, View, load_comparison
+from grpo_tui.app.tui.screens.compare.state import AXES, Loaded, View, load_comparison
+from grpo_tui.app.tui.store.reader import reporting
 from grpo_tui.app.tui.widgets.panel import Panel
 from grpo_tui.experiments.errors import StoreError
 
@@ -51,8 +54,8 @@ class ChartScreen(WorkbenchScreen):
         bind("m", "metrics", "metrics", "compare.metrics", "Choose the metrics to draw"),
         hidden("minus", "smooth(-1)", "less smooth", "compare.less", "Smooth the curves less"),
         hidden("equals_sign", "smooth(1)", "more smooth", "compare.more", "Smooth the curves more"),
-        unbound("log", "log axis", "compare.log", "Logarithmic vertical axis, or linear"),
-        unbound("solo", "one chart", "compare.solo", "Only the chosen chart, or all"),
+        unbound("switch('log')", "log axis", "compare.log", "Logarithmic vertical axis, or linear"),
+        unbound("switch('solo')", "one chart", "compare.solo", "Only the chosen chart, or all"),
         unbound("zoom_axis(1)", "less of the axis", "compare.closer",
                 "Show half as much of the axis, around the crosshair"),
         unbound("zoom_axis(-1)", "more of the axis", "compare.wider",
@@ -87,10 +90,9 @@ class ChartScreen(WorkbenchScreen):
     async def _poll(self) -> None:
         if not self.is_current or self._reading or time.monotonic() < self._wait_until:
             return
-        try:
+        changed = False
+        with suppress(StoreError, asyncio.CancelledError):
             changed = await self.ask(lambda reader: reader.changed(), "changed")
-        except (StoreError, asyncio.CancelledError):
-            return
         if changed and self.view.refs:
             self.reload()
         elif changed:
@@ -105,22 +107,19 @@ class ChartScreen(WorkbenchScreen):
     @work(exclusive=True, group="comparison")
     async def _read(self) -> None:
         view, began = self.view, time.monotonic()
+        loaded: Loaded | None = None
         self._reading += 1
-        try:
+        with reporting(self):
             loaded = await self.ask(
                 lambda r: load_comparison(
                     r, view.refs, view.baseline, view.axis, view.at, view.reach
                 ),
                 "comparison",
             )  # fmt: skip
-        except asyncio.CancelledError:
-            return
-        except StoreError as error:
+        self._reading -= 1
+        if loaded is None:
             self.update(reading=False)
-            self.report(error)
             return
-        finally:
-            self._reading -= 1
         self._wait_until = time.monotonic() + PATIENCE * (time.monotonic() - began)
         if loaded.missing:
             refs = tuple(ref for ref in self.view.refs if ref not in loaded.missing)
@@ -132,13 +131,6 @@ class ChartScreen(WorkbenchScreen):
         self.view = self.view.with_comparison(loaded.comparison)
         self.draw()
         self.read_more()
-
-    def draw(self) -> None:
-        """Load and draw the visible curves."""
-        if self.view.comparison is not None:
-            worker = self._draw()
-            if self.view.charts is None:
-                self.opening = worker
 
     @work(exclusive=True, group="curves")
     async def _draw(self) -> None:
@@ -154,15 +146,10 @@ class ChartScreen(WorkbenchScreen):
         parts = [request]
         if view.charts is None and view.metric:
             parts.insert(0, replace(request, metrics=(view.metric,)))
-        for part in parts:
-            try:
-                charts = await self.ask(partial(self._curve_loader.charts, request=part), "curves")
-            except asyncio.CancelledError:
-                return
-            except StoreError as error:
-                self.report(error)
-                return
-            self.update(charts=charts)
+        with reporting(self):
+            for part in parts:
+                read = partial(self._curve_loader.charts, request=part)
+                self.update(charts=await self.ask(read, "curves"))
 
     @work(exclusive=True, group="crosshair")
     async def read_at_crosshair(self) -> None:
@@ -181,9 +168,12 @@ class ChartScreen(WorkbenchScreen):
         self.watch_view(self.view, self.view)
 
     @on(CurvesResized)
-    def read_curves(self) -> None:
-        """Reload curves for the new chart width."""
-        self.draw()
+    def draw(self) -> None:
+        """Load and draw the visible curves."""
+        if self.view.comparison is not None:
+            worker = self._draw()
+            if self.view.charts is None:
+                self.opening = worker
 
     @on(ChartChosen)
     def pick_chart(self, message: ChartChosen) -> None:
@@ -195,11 +185,6 @@ class ChartScreen(WorkbenchScreen):
             return
         self.view = view if message.x is None else view.with_crosshair(message.x)
         self.read_at_crosshair()
-
-    @on(Panned)
-    def pan_with_wheel(self, message: Panned) -> None:
-        """Show an earlier or later part of the axis."""
-        self.action_pan(message.by)
 
     @on(Panel.Moved, "#curves")
     def move_in_curves(self, message: Panel.Moved) -> None:
@@ -254,20 +239,14 @@ class ChartScreen(WorkbenchScreen):
         self.view = self.view.panned(by)
         self.draw()
 
-    def action_log(self) -> None:
-        """Toggle between a logarithmic and a linear vertical axis."""
-        self.update(log=not self.view.log)
+    def action_switch(self, name: str) -> None:
+        """Turn on or off how the curves are drawn: `log`, `solo`, `bands`."""
+        self.update(**{name: not getattr(self.view, name)})
         self.draw()
 
     def action_smooth(self, by: int) -> None:
         """Smooth more or less."""
-        place = max(0, min(len(SMOOTHINGS) - 1, self.view.smooth + by))
-        self.update(smooth=place)
-        self.draw()
-
-    def action_solo(self) -> None:
-        """Toggle between the chosen chart alone and all charts."""
-        self.update(solo=not self.view.solo)
+        self.update(smooth=clamped(self.view.smooth + by, len(SMOOTHINGS)))
         self.draw()
 
     def action_metrics(self) -> None:
@@ -291,6 +270,5 @@ class ChartScreen(WorkbenchScreen):
 
     def action_down(self, by: int) -> None:
         """Move to another chart."""
-        last = max(0, len(self.view.metrics) - 1)
-        self.update(chart=max(0, min(last, self.view.chart + by)))
+        self.update(chart=clamped(self.view.chart + by, len(self.view.metrics)))
         self.draw()

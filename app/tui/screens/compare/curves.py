@@ -50,13 +50,6 @@ class ChartChosen(Message):
 
 
 @dataclass
-class Panned(Message):
-    """The wheel asked for an earlier or later part of the axis."""
-
-    by: int
-
-
-@dataclass
 class CurvesResized(Message):
     """The width of the charts has changed."""
 
@@ -176,7 +169,7 @@ class CurvesPanel(ViewPanel, ChartStack):
     def _wheel(self, event: events.MouseEvent, by: int) -> None:
         event.stop()
         if event.shift:
-            self.post_message(Panned(-by))
+            self.call_later(self.run_action, f"screen.pan({-by})")
         else:
             self._pick(event, by)
 

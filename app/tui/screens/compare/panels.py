@@ -1,6 +1,7 @@
 """The panels of the Compare screen: each draws the screen's view."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -22,18 +23,12 @@ from grpo_tui.app.tui.screens.compare.render import (
     verdict,
 )
 from grpo_tui.app.tui.screens.compare.state import Page, View, measure_of
-from grpo_tui.app.tui.widgets.panel import Line, Panel
+from grpo_tui.app.tui.widgets.pages import PagesPanel
+from grpo_tui.app.tui.widgets.panel import Line, Panel, plain_text
 from grpo_tui.app.tui.widgets.top_bar import pulse
 
 MAX_RUNS = 12
 MAX_SENTENCE = 5  # lines
-
-
-@dataclass
-class PageChosen(Message):
-    """The name of a page was clicked."""
-
-    page: Page
 
 
 @dataclass
@@ -132,10 +127,8 @@ class RunsPanel(TablePanel):
         head, *rows = legend_lines(view, width, self.now or time.time())
         notes = self._notes(width)
         count = max(1, height - 1 - min(3, len(notes)) if height > 8 else height - 1)
-        self._top = max(0, min(max(min(self._top, view.run), view.run - count + 1),
-                                 len(rows) - count))  # fmt: skip
         tail: list[Line] = [[(note, "label")] for note in notes]
-        return [head, *rows[self._top : self._top + count], *tail]
+        return [head, *self.around(rows, view.run, count), *tail]
 
     def on_click(self, event: events.Click) -> None:
         """Choose the clicked run; a double click opens it."""
@@ -178,10 +171,17 @@ def settings_note(view: View) -> str:
     return f"{len(comparison.differing)} differ, {len(comparison.same)} equal{more}"
 
 
-class PagePanel(TablePanel):
+class PagePanel(TablePanel, PagesPanel):
     """One of the pages, with the page names on top."""
 
     pages: reactive[tuple[Page, ...]] = reactive[tuple[Page, ...]](())
+
+    def titles(self) -> Mapping[str, str]:
+        return {page: page for page in self.pages}
+
+    @property
+    def page(self) -> str:
+        return self.view.page
 
     def _note(self) -> str:
         """A note in the frame on what the page shows."""
@@ -218,39 +218,16 @@ class PagePanel(TablePanel):
     def paint(self, width: int, height: int) -> list[Line]:
         """The page names, then the current page."""
         self.title, self.note = self.view.page, self._note()
-        return [self._tab_line(), *super().paint(width, height - 1)]
+        return [self.strip_line(width), *super().paint(width, height - 1)]
 
     def lines(self, width: int, height: int) -> list[Line]:
         draw = {"ranking": ranking_lines, "metrics": metrics_lines, "settings": settings_lines,
                 "answers": answers_lines}[self.view.page]  # fmt: skip
         return draw(self.view, width, height)
 
-    def _tab_line(self) -> Line:
-        line: Line = []
-        for page in self.pages:
-            if page == self.view.page:
-                line += [
-                    ("▌", "accent"),
-                    (page, "bold headline"),
-                    ("▐", "accent"),
-                ]
-            else:
-                line.append((f" {page} ", "label"))
-        return [*line, ("  [ ] page", "label")]
-
     def copy_text(self) -> str:
         """Return the visible part of the page."""
-        lines = self.paint(max(40, self.inner.width), 400)[1:]
-        return "\n".join("".join(text for text, _ in line).rstrip() for line in lines)
-
-    def on_click(self, event: events.Click) -> None:
-        """Switch to the clicked page."""
-        position = self.inside(event.offset)
-        end = 0
-        for page in self.pages if position.y == 0 else ():
-            start, end = end, end + len(page) + 2
-            if start <= position.x < end:
-                self.post_message(PageChosen(page))
+        return plain_text(self.paint(max(40, self.inner.width), 400)[1:])
 
 
 class CardPanel(ViewPanel):

@@ -31,7 +31,7 @@ from grpo_tui.app.text.prompt_text import asked
 from grpo_tui.app.text.safe_text import cell_len, clip, clip_start, pad, safe, wrap
 from grpo_tui.app.tui.looks.colours import push_colour
 from grpo_tui.app.tui.screens.compare.state import Value, View, measure_of
-from grpo_tui.app.tui.widgets.panel import Line
+from grpo_tui.app.tui.widgets.panel import Line, cells, list_row
 from grpo_tui.app.tui.widgets.top_bar import status_mark
 from grpo_tui.experiments.compare.values import PairedTest
 from grpo_tui.experiments.export.csv import csv_string, header_of
@@ -154,31 +154,31 @@ def legend_lines(view: View, width: int, now: float) -> list[Line]:
     label = raw_label(view.metric)
     described = legend_columns(view)
     needed = [
-        max(cell_len(title), *(cell_len(text) for text, _ in cells)) + 1
-        for title, _, cells in described
+        max(cell_len(title), *(cell_len(text) for text, _ in column)) + 1
+        for title, _, column in described
     ]
     steady = [max(size, minimum) for size, (_, minimum, _) in zip(needed, described, strict=True)]
     longest = max(cell_len(label), *(cell_len(view.name(run)) for run in view.runs))
     sizes = steady if width - 5 - sum(steady) >= longest else needed
     space = width - 5 - NAME_WIDTH
     columns = []
-    for size, (title, _, cells) in zip(sizes, described, strict=True):
+    for size, (title, _, column) in zip(sizes, described, strict=True):
         if size <= space:
-            columns.append((size, [(title, "label"), *cells]))
+            columns.append((size, [(title, "label"), *column]))
             space -= size
     name = space + NAME_WIDTH
-    titles = "".join(pad(cells[0][0], size - 1, ">") + " " for size, cells in columns)
+    titles = "".join(pad(column[0][0], size - 1, ">") + " " for size, column in columns)
     free = cell_len(titles) - cell_len(titles.lstrip())  # before the first title
     head: Line = [
         (" " * 5 + pad(label, name + max(0, free - 1)), "label"),
         (titles[max(0, free - 1) :], "label"),
     ]
-    lines = [legend_name(view, run, name, now) for run in view.runs]
-    for index, (run, line) in enumerate(zip(view.runs, lines, strict=True), 1):
-        background = "cursor" if run is view.chosen else "paper"
-        for size, cells in columns:
-            text, colour = cells[index]
-            line.append((pad(text, size - 1, ">") + " ", f"{colour} on {background}"))
+    lines = []
+    for index, run in enumerate(view.runs, 1):
+        line = legend_name(view, run, name, now)
+        line += [(pad(column[index][0], size - 1, ">") + " ", column[index][1])
+                 for size, column in columns]  # fmt: skip
+        lines.append(list_row(line, width, selected=run is view.chosen))
     return [head, *lines]
 
 
@@ -215,23 +215,15 @@ def legend_columns(view: View) -> list[tuple[str, int, list[Cell]]]:
 
 def legend_name(view: View, run: RunSummary, width: int, now: float) -> Line:
     """The cursor, mark, name and state of a run; ◆ the baseline."""
-    current, hidden, marker = (
-        run is view.chosen,
-        run.id in view.hidden,
-        view.marker(run.id),
-    )
-    background = "cursor" if current else "paper"
+    current, hidden, marker = run is view.chosen, run.id in view.hidden, view.marker(run.id)
     colour = "label" if hidden else "headline" if current else "text"
     glyph, state_colour = status_mark(run.status, now)
     state = f" {glyph}" if run.active or run.status in ("failed", "lost") else ""
-    base = " ◆" if run is view.base and len(view.runs) > 1 else "  "
+    mark = ("·", "bold label") if hidden else marker.span
     return [
-        ("▸" if current else " ", f"focus on {background}"),
-        ("·" if hidden else marker.mark,
-         f"bold {'label' if hidden else marker.colour} on {background}"),
-        (" " + pad(view.name(run), width - cell_len(state)), f"{colour} on {background}"),
-        (state, f"{state_colour} on {background}"),
-        (base, f"label on {background}"),
+        ("▸" if current else " ", "focus"), mark,
+        (" " + pad(view.name(run), width - cell_len(state)), colour), (state, state_colour),
+        (" ◆" if run is view.base and len(view.runs) > 1 else "  ", "label"),
     ]  # fmt: skip
 
 
@@ -320,7 +312,7 @@ def column_heads(view: View, window: range, size: int, tail: int = 0) -> Line:
         text = f" {texts[index]}".rstrip() + (base[index] if len(columns) > 1 else "")
         gap = max(0, size - tail - 2 - cell_len(text))
         line += [
-            (" " * gap, ""), (marker.mark, f"bold {marker.colour}"),
+            (" " * gap, ""), marker.span,
             (pad(text, size - gap - 1),
              "bold headline" if current else "label"),
         ]  # fmt: skip
@@ -346,13 +338,13 @@ def settings_lines(view: View, width: int, height: int) -> list[Line]:
     size = min(size, 30)
     base = columns.index(view.base_column) if view.base_column else 0
     rows: list[Line] = []
-    for (path, _, differs), cells in zip(settings, texts, strict=True):
+    for (path, _, differs), values in zip(settings, texts, strict=True):
         colour = "text" if differs else "label"
         row: Line = [(clip_start(path, path_width).ljust(path_width), colour)]
         for index in window:
-            changed = differs and cells[index] != cells[base]
+            changed = differs and values[index] != values[base]
             row.append(
-                (pad(cells[index], size - 1, ">") + " ", "bold headline" if changed else colour)
+                (pad(values[index], size - 1, ">") + " ", "bold headline" if changed else colour)
             )
         rows.append(row)
     marks = {"+": "good", "-": "bad"}
@@ -378,17 +370,16 @@ def metrics_lines(view: View, width: int, height: int) -> list[Line]:
     head = (pad(window_text(window, len(columns)), name_width), "label")
     lines: list[Line] = [[head, *column_heads(view, window, size, tail=10)]]
     for index, metric in enumerate(metrics[top : top + height - 1], top):
-        background = "cursor" if index == current else "paper"
         title = pad(metric_title(metric.key, name_width - 3), name_width - 2)
         arrow = {"up": "↑", "down": "↓", "none": " "}[metric.direction]
         line: Line = [
-            ("▸" if metric.key in view.metrics else " ", f"accent on {background}"),
-            (title, f"text on {background}"),
-            (arrow, f"label on {background}"),
+            ("▸" if metric.key in view.metrics else " ", "accent"),
+            (title, "text"),
+            (arrow, "label"),
         ]
         for column in window:
-            line += metric_cell(view, metric.key, columns[column], size, step_width, background)
-        lines.append([*line, (" " * max(0, width - line_width(line)), f"on {background}")])
+            line += metric_cell(view, metric.key, columns[column], size, step_width)
+        lines.append(list_row(line, width, selected=index == current))
     return lines
 
 
@@ -402,22 +393,20 @@ def metric_title(key: str, width: int) -> str:
     return full_name(key) if cell_len(full_name(key)) <= width else clip(spec(key).label, width)
 
 
-def metric_cell(
-    view: View, key: str, runs: Sequence[str], size: int, step_width: int,
-    background: str,
-) -> Line:  # fmt: skip
+def metric_cell(view: View, key: str, runs: Sequence[str], size: int, step_width: int) -> Line:
     """A value with its step, or a mean with its interval if that fits, then the difference."""
-    value, label = view.value(key, runs), f"label on {background}"
+    value = view.value(key, runs)
     if value is None:
-        return [(pad("–", size), label)]
-    width = max(1, size - 11)
+        return [(pad("–", size), "label")]
+    width, unit, step = max(1, size - 11), spec(key).unit, ""
     delta = pad(delta_text(key, view.delta(key, runs, view.base_column)), 10) + " "
     if value.step is None:
-        text = mean_text(value, spec(key).unit, width - 1)
-        return [(pad(text, width - 1, ">"), f"text on {background}"), (" " + delta, label)]
-    number = with_unit(value.mean, spec(key).unit)
-    return [(pad(number, max(1, width - step_width), ">"), f"text on {background}"),
-            (pad(f" @{value.step}", step_width), label), (delta, label)]  # fmt: skip
+        text, width = mean_text(value, unit, width - 1), width - 1
+    else:
+        text, width = with_unit(value.mean, unit), max(1, width - step_width)
+        step = f" @{value.step}"
+    return [(pad(text, width, ">"), "text"),
+            (pad(step, step_width if step else 1) + delta, "label")]  # fmt: skip
 
 
 def mean_text(value: Value, unit: str, width: int) -> str:
@@ -427,11 +416,6 @@ def mean_text(value: Value, unit: str, width: int) -> str:
         return text
     full = f"{text} [{with_unit(value.low, unit)}, {with_unit(value.high, unit)}]"
     return full if cell_len(full) <= width else text
-
-
-def line_width(line: Line) -> int:
-    """The cells of a line."""
-    return sum(cell_len(text) for text, _ in line)
 
 
 # -- ranking ------------------------------------------------------------------------------------
@@ -480,7 +464,7 @@ def setting_line(view: View, row: Setting, columns: dict[str, int]) -> Line:
     marker = view.marker(row.runs[0])
     selected = view.chosen is not None and view.chosen.id in row.runs
     colour = "headline" if selected else "text"
-    line: Line = [(marker.mark + " ", f"bold {marker.colour}")]
+    line: Line = [marker.span, (" ", "")]
     for name, size in columns.items():
         of_result = name in ("points", "95%", "p")
         line.append((pad(row.cells[name], size), row.colour if of_result else colour))
@@ -579,7 +563,7 @@ def side_by_side(parts: Sequence[Line], size: int) -> Line:
     line: Line = []
     for index, part in enumerate(parts):
         line += [(" │ ", "border")] if index else []
-        line += [*part, (" " * max(0, size - 3 - line_width(part)), "")]
+        line += [*part, (" " * max(0, size - 3 - cells(part)), "")]
     return line
 
 
@@ -590,7 +574,7 @@ def answer_column(view: View, run: RunSummary, group: GroupView | None, width: i
     colour = "bold headline" if chosen else "text"
     mean = f"  @{group.step} mean {short(group.reward_mean)}" if group else ""
     name = clip(view.name(run), max(4, width - 2 - cell_len(mean)))
-    lines: list[Line] = [[(marker.mark + " ", f"bold {marker.colour}"), (name, colour),
+    lines: list[Line] = [[marker.span, (" ", ""), (name, colour),
                           (clip(mean, width - 2 - cell_len(name)), "label")]]  # fmt: skip
     if group is None:
         return [*lines, [("not sampled up to here", "label")]]
@@ -608,7 +592,7 @@ def answer(rollout: RolloutView, width: int) -> list[Line]:
     lines: list[Line] = [[(first[: len(head)], colour), (first[len(head) :], "text")]]
     lines += [[("  " + part, "text")] for part in others]
     if rollout.finish in CUT:
-        space = max(0, width - line_width(lines[-1]))
+        space = max(0, width - cells(lines[-1]))
         lines[-1].append((clip(" [cut]", space), "warn"))
     return lines
 

@@ -13,6 +13,7 @@ from textual.containers import Container, Horizontal
 from textual.message import Message
 from textual.widget import Widget
 
+from grpo_tui.app.text.numbers import clamped
 from grpo_tui.app.tui import messages as msg
 from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.dialogs.picker import Item, Picker
@@ -21,7 +22,6 @@ from grpo_tui.app.tui.screens.compare.charts import ChartScreen
 from grpo_tui.app.tui.screens.compare.curves import CurvesPanel
 from grpo_tui.app.tui.screens.compare.panels import (
     CardPanel,
-    PageChosen,
     PagePanel,
     RunActivated,
     RunsPanel,
@@ -39,9 +39,11 @@ from grpo_tui.app.tui.screens.compare.state import (
     load_answers,
     load_prompts,
 )
+from grpo_tui.app.tui.store.reader import reporting
 from grpo_tui.app.tui.widgets.panel import Panel
 from grpo_tui.experiments.compare.runs import threshold
 from grpo_tui.experiments.errors import CompareError, NoStoreError, StoreError
+from grpo_tui.experiments.values import RunSummary
 
 POLL_S = 0.5
 EXPORTS = {"csv": as_csv, "json": as_json, "md": as_markdown, "curves.csv": curves_csv}
@@ -55,9 +57,9 @@ class CompareScreen(ChartScreen):
     mode = "compare"
     CSS_PATH = "compare.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
-        bind("right_square_bracket", "page(1)", "page", "compare.page",
+        bind("right_square_bracket", "turn(1)", "page", "compare.page",
              "Next page: changed settings, ranking, metrics, answers", "[ ]"),
-        hidden("left_square_bracket", "page(-1)", "previous page", "compare.page_before",
+        hidden("left_square_bracket", "turn(-1)", "previous page", "compare.page_before",
                "Previous page"),
         bind("plus", "pick", "add runs", "compare.pick", "Add or remove runs", "+"),
         bind("G", "sweep", "sweep", "compare.sweep",
@@ -251,10 +253,9 @@ class CompareScreen(ChartScreen):
     async def action_sweep(self) -> None:
         """Compare the chosen run's sweep and no other runs; the newest sweep if it has none."""
         key = self.view.chosen.key if self.view.chosen else self.run_on_watch
-        try:
+        runs: Sequence[RunSummary] = ()
+        with reporting(self):
             runs = await self.ask(lambda r: r.runs(limit=MAX_LISTED), "sweep")
-        except (StoreError, asyncio.CancelledError):
-            return
         chosen = [run for run in runs if run.key == key]
         sweeps = [run.sweep_id for run in (*chosen, *runs) if run.sweep_id is not None]
         if sweeps:
@@ -269,23 +270,18 @@ class CompareScreen(ChartScreen):
 
     @work(exclusive=True, group="page")
     async def _read_answers(self) -> None:
-        view, ask = self.view, self.ask
-        runs = view.runs
-        try:
-            prompts = view.prompts
+        view = self.view
+        runs, prompts = view.runs, view.prompts
+        with reporting(self):
             if prompts is None:
-                prompts = await ask(lambda reader: load_prompts(reader, runs), "prompts")
+                prompts = await self.ask(lambda reader: load_prompts(reader, runs), "prompts")
                 self.update(prompts=prompts)
             if prompts:
-                prompt = prompts[min(view.prompt, len(prompts) - 1)]
-                answers = await ask(
+                prompt = prompts[clamped(view.prompt, len(prompts))]
+                answers = await self.ask(
                     lambda reader: load_answers(reader, runs, prompt, view.axis, view.x), "answers"
                 )
                 self.update(answers=answers)
-        except asyncio.CancelledError:
-            return
-        except StoreError as error:
-            self.report(error)
 
     # -- requests from panels and other screens ------------------------------------------------
 
@@ -318,12 +314,7 @@ class CompareScreen(ChartScreen):
             return
         tables = {"settings": len(view.settings()) + len(view.sources), "answers": MAX_ROW}
         page = "settings" if message.panel.id == "settings" else view.page
-        last = tables.get(page, len(view.rows)) - 1
-        self.view = replace(view, row=max(0, min(last, view.row + message.rows)))
-
-    @on(PageChosen)
-    def choose_page(self, message: PageChosen) -> None:
-        self.turn_to(message.page)
+        self.update(row=clamped(view.row + message.rows, tables.get(page, len(view.rows))))
 
     @on(RunActivated)
     def open_run(self) -> None:
@@ -349,8 +340,7 @@ class CompareScreen(ChartScreen):
 
     def action_run(self, by: int) -> None:
         """Choose another run."""
-        last = max(0, len(self.view.runs) - 1)
-        self.update(run=max(0, min(last, self.view.run + by)))
+        self.update(run=clamped(self.view.run + by, len(self.view.runs)))
 
     def action_baseline(self) -> None:
         """Make the chosen run the baseline."""
@@ -382,7 +372,7 @@ class CompareScreen(ChartScreen):
         has_panel = self.query_one(SettingsPanel).display
         return tuple(page for page in PAGES if page != "settings" or not has_panel)
 
-    def action_page(self, by: int) -> None:
+    def action_turn(self, by: int) -> None:
         """Go to another page; on a small terminal the curves are one of them."""
         short = self.has_class("-short")
         pages: tuple[Page | None, ...] = (None, *self.pages()) if short else self.pages()
@@ -394,9 +384,9 @@ class CompareScreen(ChartScreen):
             self.query_one(CurvesPanel).focus()
             self.call_after_refresh(self.draw)
         else:
-            self.turn_to(page)
+            self.action_page(page)
 
-    def turn_to(self, page: Page) -> None:
+    def action_page(self, page: Page) -> None:
         """Show a page."""
         self.set_class(True, "-page")
         self.update(page=page, row=0)
@@ -425,14 +415,14 @@ class CompareScreen(ChartScreen):
             self.warn(error)
             return
         self.update(reach=text)
-        self.turn_to("ranking")
+        self.action_page("ranking")
         self.reload()
 
     def action_settings(self) -> None:
         """Toggle between all settings and those that differ; if none are visible, show them."""
         self.update(everything=not self.view.everything, row=0)
         if "settings" in self.pages():
-            self.turn_to("settings")
+            self.action_page("settings")
 
     def action_prompt(self, by: int) -> None:
         """Show answers to another prompt; if the page is hidden, show it first."""
@@ -441,7 +431,7 @@ class CompareScreen(ChartScreen):
             self.update(prompt=(self.view.prompt + by) % count, row=0)
             self.read_more()
         else:
-            self.turn_to("answers")
+            self.action_page("answers")
 
     def action_enter(self) -> None:
         """Open the item under the cursor."""
@@ -480,7 +470,7 @@ class CompareScreen(ChartScreen):
         view = self.view
         if not view.rows:
             return
-        key = view.rows[min(view.row, len(view.rows) - 1)].key
+        key = view.rows[clamped(view.row, len(view.rows))].key
         others = tuple(metric for metric in view.metrics if metric != key)
         metrics = others if key in view.metrics and others else (*others, key)
         chart = metrics.index(key) if key in metrics else 0

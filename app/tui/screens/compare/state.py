@@ -75,6 +75,11 @@ class Marker:
     mark: str
     colour: str
 
+    @property
+    def span(self) -> tuple[str, str]:
+        """The mark in its colour."""
+        return self.mark, f"bold {self.colour}"
+
 
 @dataclass(frozen=True, slots=True)
 class Prompt:

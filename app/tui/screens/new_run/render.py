@@ -30,7 +30,7 @@ from grpo_tui.app.tui.screens.new_run.state import (
     choices_of,
     cost,
 )
-from grpo_tui.app.tui.widgets.panel import Line, paragraph
+from grpo_tui.app.tui.widgets.panel import Line, list_row, paragraph
 from grpo_tui.experiments.export.json import json_text
 from grpo_tui.experiments.export.markdown import md_cell
 from grpo_tui.experiments.export.markdown import table as md_table
@@ -127,11 +127,6 @@ VALUE_MEANINGS: Final[Mapping[str, Mapping[str, str]]] = {
 }
 
 
-def plain_text(lines: Sequence[Line]) -> str:
-    """The text of lines."""
-    return "\n".join("".join(text for text, _ in line).rstrip() for line in lines)
-
-
 def heading(text: str) -> Line:
     return [(text, "bold headline")]
 
@@ -226,7 +221,6 @@ def setting_lines(view: View, field: FormField, width: int) -> list[Line]:
     """A setting: mark, name, value, previous value; below it any problem."""
     path = field.path
     selected = view.row is not None and view.row.path == path
-    background = "cursor" if selected else "paper"
     error, mark, colour = view.errors.get(path, ""), " ", "label"
     if error:
         mark, colour = "✗", "bad"
@@ -237,10 +231,11 @@ def setting_lines(view: View, field: FormField, width: int) -> list[Line]:
     is_full = field.section in ("main", CHANGED) and cell_len(path) <= space
     name = path if is_full else path.rpartition(".")[2]
     line: Line = [
-        (f" {mark} ", f"bold {colour} on {background}"),
-        (pad(name, space) + " ", f"{'headline' if selected else dim} on {background}"),
-        *_value(view, field, width - value_at(width), background),
+        (f" {mark} ", f"bold {colour}"),
+        (pad(name, space) + " ", "headline" if selected else dim),
+        *_value(view, field, width - value_at(width)),
     ]
+    line = list_row(line, width, selected=selected)
     if not error:
         return [line]
     text = allowed(field.info)
@@ -248,12 +243,12 @@ def setting_lines(view: View, field: FormField, width: int) -> list[Line]:
     return [line, *paragraph(error, width, 4, "bad", ("   ✗ ", "bad"))]
 
 
-def _value(view: View, field: FormField, width: int, background: str) -> Line:
+def _value(view: View, field: FormField, width: int) -> Line:
     """The value with its unit, and at the right end a note, if it is not cut."""
     text, note = value_text(view, field)
     colour = "label" if note == "suggested" or text != field.text else "text"
     if field.changed:
-        colour = "bad" if field.path in view.errors else "headline"
+        colour = "bold bad" if field.path in view.errors else "bold headline"
         note = f"← {start_text(view, field)}"
     if not text:
         text, colour = OFF, "label"
@@ -264,10 +259,7 @@ def _value(view: View, field: FormField, width: int, background: str) -> Line:
         note = ""
     value = clip(text, max(1, width - cell_len(note) - len(unit) - 3))
     space = max(1, width - cell_len(value + unit + note) - 1)
-    return [
-        (value, f"{'bold ' * field.changed}{colour} on {background}"),
-        (f"{unit}{' ' * space}{note} ", f"label on {background}"),
-    ]
+    return [(value, colour), (f"{unit}{' ' * space}{note} ", "label")]
 
 
 def value_text(view: View, field: FormField) -> tuple[str, str]:
@@ -906,20 +898,6 @@ PAGE: Final[Mapping[str, Page]] = {
         "edit the reply",
     ),
 }
-
-
-def strip_line(view: View, width: int) -> Line:
-    """The titles of the pages, the current one marked, with gaps where they fit."""
-    titles = [PAGE[name].title for name in view.pages]
-    gap = " " * (1 + (sum(map(cell_len, titles)) + 2 * len(titles) <= width))
-    line: Line = [(" ", "")]
-    for title in titles:
-        if title == PAGE[view.page].title:
-            line[-1] = (f"{gap}▌"[-len(line[-1][0]) :], "accent")
-            line += [*heading(title), (f"▐{gap}"[: len(gap)], "accent")]
-        else:
-            line += [(title, "label"), (gap, "")]
-    return line
 
 
 # -- lists and dialogs ----------------------------------------------------------------------

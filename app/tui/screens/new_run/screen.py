@@ -41,12 +41,10 @@ from grpo_tui.app.tui.screens.new_run.render import (
     header_line,
     help_lines,
     launch_dialog,
-    plain_text,
     probe_enter,
     probe_key,
     prompt_end,
     start_picker,
-    strip_line,
     sweep_command,
     value_at,
     value_picker,
@@ -68,7 +66,8 @@ from grpo_tui.app.tui.screens.new_run.state import (
 )
 from grpo_tui.app.tui.widgets.field import Field, TextField
 from grpo_tui.app.tui.widgets.find_bar import FindBar
-from grpo_tui.app.tui.widgets.panel import Line, Panel, ScrolledPanel
+from grpo_tui.app.tui.widgets.pages import PagesPanel
+from grpo_tui.app.tui.widgets.panel import Line, Panel, ScrolledPanel, plain_text
 from grpo_tui.experiments.errors import StoreError
 
 FIRST_PRESET = "starter"
@@ -119,13 +118,20 @@ class HelpPanel(ViewPanel, ScrolledPanel):
         return self.scrolled(help_lines(self.view, width), height)
 
 
-class PagePanel(ViewPanel, ScrolledPanel):
+class PagePanel(ViewPanel, PagesPanel, ScrolledPanel):
     """One page of what belongs to the settings, below a strip with the titles of all pages."""
 
     def compose(self) -> ComposeResult:
         yield TextField(placeholder="an answer, as the model might give it", id="answer")
         yield TextField(soft_wrap=False, tab_behavior="focus", id="text")
         yield Field(id="reply")
+
+    def titles(self) -> Mapping[str, str]:
+        return {name: PAGE[name].title for name in self.view.pages}
+
+    @property
+    def page(self) -> str:
+        return self.view.page
 
     @property
     def entry(self) -> Widget | None:
@@ -173,7 +179,7 @@ class PagePanel(ViewPanel, ScrolledPanel):
         elif view.page == "prompts" and view.examples.get("name"):
             self.title = f"the model sees · {view.examples['name']}"
         self.note_first(view.activity or "[ ] turn the page", "[ ] page")
-        head: list[Line] = [strip_line(view, width), []]
+        head: list[Line] = [self.strip_line(width), []]
         if view.page == "try":
             head += prompt_end(view, width) + [[]] * (ANSWER_LINES + 1)
         elif view.page == "yaml":
@@ -181,15 +187,6 @@ class PagePanel(ViewPanel, ScrolledPanel):
         below = int(view.page == "play")
         lines = PAGE[view.page].lines(view, width)
         return head + self.scrolled(lines, height - len(head) - below)
-
-    async def on_click(self, event: events.Click) -> None:
-        """Turn to the clicked page."""
-        offset, end = self.inside(event.offset), 0
-        names = {page.title: name for name, page in PAGE.items()}
-        for text, _ in strip_line(self.view, self.inner.width):
-            start, end = end, end + len(text)
-            if offset.y == 0 and start <= offset.x < end and text in names:
-                await self.run_action(f"screen.page('{names[text]}')")
 
 
 class ValueField(Field):

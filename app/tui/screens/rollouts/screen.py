@@ -1,19 +1,14 @@
 """The Rollouts screen: browse steps, groups, answers and tokens of a stored run."""
 
 import asyncio
-import os
 import re
-import shlex
-import subprocess
-import tempfile
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from textual import events, on, work
-from textual.app import ComposeResult, SuspendNotSupported
+from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal
 from textual.message import Message
@@ -52,7 +47,7 @@ from grpo_tui.app.tui.screens.rollouts.state import (
     search,
 )
 from grpo_tui.app.tui.store.reader import reporting
-from grpo_tui.app.tui.widgets.panel import Line, Panel, ScrolledPanel, hint, paragraph, visible
+from grpo_tui.app.tui.widgets.panel import Line, Panel, ScrolledPanel, hint, paragraph
 from grpo_tui.experiments.values import GroupView
 
 HINTS: Final[dict[Measure, str]] = {
@@ -66,7 +61,9 @@ ORDERS: Final[dict[Order, tuple[str, str, str, Measure | None]]] = {
     "kl": ("k", "KL", "the furthest from the reference, at the furthest token", "kl"),
     "clip": ("c", "clip", "the most clipped, at the first clipped token", "clipped"),
 }
-NEED_ANSWERS = frozenset({"prompt(1)", "highlight(1)", "lab", "sort", "heat", "visit(1)", "diff"})
+NEED_ANSWERS = frozenset(
+    {"prompt(1)", "highlight(1)", "lab", "sort", "heat", "visit(1)", "switch('diff')"}
+)
 START: Cursor = (-1, -1, -1)  # before the first highlight of a step
 TYPING_S = 0.25  # without a key before a search begins
 NO_RUN = "No run is open. Press 1 for the list of runs, then ⏎ on one."
@@ -117,7 +114,7 @@ class GroupsPanel(ViewPanel):
         heading, *rows = render.group_lines(view, width)
         foot = render.group_keys(view)
         space = max(1, height - 1 - len(foot))
-        rows = self._scrolled(rows, view.group_at, space)
+        rows = self.around(rows, view.group_at, space)
         return [heading, *rows, *([[]] * (space - len(rows))), *foot]
 
     def _paint_search(self, search: Search, width: int, height: int) -> list[Line]:
@@ -128,12 +125,7 @@ class GroupsPanel(ViewPanel):
                 text = f"No prompt or answer of this run contains “{safe(search.text)}”."
             return hint(text, width)
         lines = render.hit_lines(search.hits, self.view.hit, width)
-        return self._scrolled(lines, self.view.hit, height)
-
-    def _scrolled(self, lines: list[Line], selected: int, height: int) -> list[Line]:
-        indices = visible([1] * len(lines), height, selected, top=self._top)
-        self._top = indices.start
-        return [lines[index] for index in indices]
+        return self.around(lines, self.view.hit, height)
 
     def on_click(self, event: events.Click) -> None:
         """Choose the clicked group or hit."""
@@ -296,7 +288,7 @@ class RolloutsScreen(WorkbenchScreen):
                "The same prompt at an earlier step"),
         hidden("at", "visit_at", "step of this prompt", "rollouts.visit_at",
                "The same prompt at a step that you type, or -50 for 50 steps earlier"),
-        bind("d", "diff", "diff", "rollouts.diff",
+        bind("d", "switch('diff')", "diff", "rollouts.diff",
              "Show the words that changed since this prompt was last sampled"),
         hidden("greater_than_sign", "step(1)", "next step", "rollouts.step",
                "Go to the next step of the run"),
@@ -306,9 +298,8 @@ class RolloutsScreen(WorkbenchScreen):
                "Go ten steps on"),
         hidden("left_curly_bracket", "step(-10)", "ten steps back", "rollouts.steps_before",
                "Go ten steps back"),
-        hidden("space", "unfold", "unfold", "rollouts.unfold",
+        hidden("space", "switch('unfolded')", "unfold", "rollouts.unfold",
                "Unfold every turn of a dialogue, or only the one at the cursor"),
-        hidden("o", "pager", "pager", "rollouts.pager", "Read the answer in your pager"),
         hidden("asterisk", "pin", "pin", "rollouts.pin",
                "Follow this prompt through the rest of the run"),
         *(
@@ -482,17 +473,13 @@ class RolloutsScreen(WorkbenchScreen):
         elif self.view.search is None:
             self._move(self.view.move_group(by))
 
-    def action_unfold(self) -> None:
-        """Unfold every turn, or fold all but the one at the cursor."""
-        self.update(unfolded=not self.view.unfolded)
-
     def action_heat(self) -> None:
         """Shade by the next measure."""
         self.view = self.view.next_mode()
 
-    def action_diff(self) -> None:
-        """Toggle between the changes since the previous visit and the tokens."""
-        self.update(diff=not self.view.diff)
+    def action_switch(self, name: str) -> None:
+        """Show the changes since the previous visit, or unfold every turn; or no longer."""
+        self.update(**{name: not getattr(self.view, name)})
 
     def action_step(self, by: int) -> None:
         """Go to another step that has groups of this origin."""
@@ -531,13 +518,12 @@ class RolloutsScreen(WorkbenchScreen):
         self._following = False
         self._load(None, step, origin, (index, self.view.answer_at))
 
-    def action_visit_at(self) -> None:
+    @work(exclusive=True, group="visit")
+    async def action_visit_at(self) -> None:
         """Ask for a step, and go to the same prompt there."""
         hint = ("A step, or -50 for 50 steps earlier. The nearest one with this prompt opens; for "
                 "a prompt that was sampled once, a pinned one.")  # fmt: skip
-        self.app.push_screen(Ask("this prompt at another step", hint), self._typed_step)
-
-    def _typed_step(self, text: str | None) -> None:
+        text = await self.answer(Ask("this prompt at another step", hint))
         typed, group = re.fullmatch(r"([+-]?)(\d+)", (text or "").strip()), self.view.group
         if typed is None or group is None:
             if text is not None:
@@ -614,20 +600,17 @@ class RolloutsScreen(WorkbenchScreen):
         groups = ordered(step.groups, self.view.order)
         return in_order(highlights, [group.index for group in groups])
 
-    def action_sort(self) -> None:
+    @work(exclusive=True, group="sort")
+    async def action_sort(self) -> None:
         """Ask what to sort the groups by."""
         self._following = False
         answers = [(order, key, name, text) for order, (key, name, text, _) in ORDERS.items()]
         question = "The cursor goes to the first group, or to the token that is named."
-        self.app.push_screen(Choice[Order]("sort groups", question, answers), self._sort)
-
-    def _sort(self, order: Order | None) -> None:
-        step, measure = self.view.step, ORDERS[order][-1] if order else None
-        if order is None or step is None:
-            return
-        self.view = self.view.ordered_by(order)
-        if measure is not None:
-            self._go_to_first(step, measure)
+        order = await self.answer(Choice[Order]("sort groups", question, answers))
+        if order is not None and self.view.step is not None:
+            step, self.view = self.view.step, self.view.ordered_by(order)
+            if measure := ORDERS[order][-1]:
+                self._go_to_first(step, measure)
 
     # -- what leaves the screen -------------------------------------------------------------
 
@@ -646,44 +629,22 @@ class RolloutsScreen(WorkbenchScreen):
 
     def action_lab(self) -> None:
         """Open the lab on this step and this group; without training prompts, on the step's."""
-        step = self.view.step
-        if step is not None and step.origin == "train":
-            self._open_lab(step, self.view.group, self.view.answer_at)
-        elif step is not None:
-            self.opening = self._read_for_lab(step)
-
-    def _open_lab(self, step: StepGroups, group: GroupView | None, answer: int) -> None:
-        from grpo_tui.app.tui.screens.rollouts.lab.screen import LabScreen
-
-        if step.steps:
-            self.app.push_screen(LabScreen(step, group, answer, self.snapshot))
-        else:
-            self.notify("The lab needs training prompts, and this run has recorded none.")
+        if self.view.step is not None:
+            self.opening = self._open_lab(self.view.step, self.view.group, self.view.answer_at)
 
     @work(exclusive=True, group="lab")
-    async def _read_for_lab(self, step: StepGroups) -> None:
-        with reporting(self):
-            read = partial(load_step, run=step.run, step=step.step)
-            training = await self.ask(read, "lab")
-            self._open_lab(training, next(iter(training.groups), None), 0)
+    async def _open_lab(self, step: StepGroups, group: GroupView | None, answer: int) -> None:
+        from grpo_tui.app.tui.screens.rollouts.lab.screen import LabScreen
 
-    def action_pager(self) -> None:
-        """Hand the terminal to `$PAGER` until it exits; the text is escaped already."""
-        if self.refused():
-            return
-        command = shlex.split(os.environ.get("PAGER") or "less")
-        with tempfile.NamedTemporaryFile("w", suffix=".md", delete=False, encoding="utf-8") as file:
-            file.write(render.as_markdown(self.view))
-        try:
-            with self.app.suspend():
-                subprocess.run([*command, file.name], check=False)
-        except SuspendNotSupported:
-            self.warn("There is no pager here; y copies the answer.")
-        except OSError as error:
-            problem = f"{command[0]} did not start: {error.strerror}; set PAGER"
-            self.report(problem)
-        finally:
-            Path(file.name).unlink()
+        with reporting(self):
+            if step.origin != "train":
+                read = partial(load_step, run=step.run, step=step.step)
+                step = await self.ask(read, "lab")
+                group, answer = next(iter(step.groups), None), 0
+            if step.steps:
+                self.app.push_screen(LabScreen(step, group, answer, self.snapshot))
+            else:
+                self.notify("The lab needs training prompts, and this run has recorded none.")
 
     def exports(self) -> Mapping[str, Callable[[], str]]:
         """The step's answers as CSV, JSON or Markdown."""

@@ -24,7 +24,7 @@ from grpo_tui.app.tui.textual_private.screens import Dialog
 from grpo_tui.app.tui.widgets.field import Field
 from grpo_tui.app.tui.widgets.key_bar import KeyBar
 from grpo_tui.app.tui.widgets.list_panel import ListPanel
-from grpo_tui.app.tui.widgets.panel import Line, paragraph
+from grpo_tui.app.tui.widgets.panel import Line, list_row, paragraph
 from grpo_tui.experiments.errors import StoreError
 from grpo_tui.experiments.values import QueueItemView, RunSummary
 
@@ -62,19 +62,18 @@ class QueuePanel(ListPanel):
         if cell_len(self.item.note) > note_width:
             details = [[], *paragraph(self.item.note, width, height // 2, "text")]
         height -= len(details)
-        top = max(0, self.selected - height + 1)
         lines: list[Line] = []
-        for index, item in enumerate(self.items[top : top + height], top):
-            background = "cursor" if index == self.selected else "paper"
+        for index, item in enumerate(self.items):
             settings = ", ".join(f"{path}={value}" for path, value in item.settings.items())
-            lines.append([
-                (pad(item.state, 11), f"label on {background}"),
-                (pad(item.name or item.sweep or "run", 24), f"headline on {background}"),
-                (pad(item.note or settings, note_width), f"text on {background}"),
-                (pad(item.run or "", 10), f"label on {background}"),
-            ])  # fmt: skip
+            line: Line = [
+                (pad(item.state, 11), "label"),
+                (pad(item.name or item.sweep or "run", 24), "headline"),
+                (pad(item.note or settings, note_width), "text"),
+                (pad(item.run or "", 10), "label"),
+            ]
+            lines.append(list_row(line, width, selected=index == self.selected))
         lines += [[]] * (height - len(lines))
-        return lines + details
+        return self.around(lines, self.selected, height) + details
 
 
 class QueueScreen(Dialog[None]):

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,7 +26,7 @@ from grpo_tui.app.tui.widgets.charts.plot import (
     plot_lines,
     step_axis,
 )
-from grpo_tui.app.tui.widgets.panel import Line, Span, paragraph
+from grpo_tui.app.tui.widgets.panel import Line, aligned, list_row, paragraph
 from grpo_tui.app.tui.widgets.top_bar import status_mark
 from grpo_tui.experiments.db.texts import seconds as seconds_of
 from grpo_tui.experiments.export.csv import csv_string, header_of
@@ -51,20 +51,7 @@ DATE = re.compile(r"^\d{4}-\d\d-\d\dT(\d\d:\d\d:\d\d)\S*")  # of a line of the l
 # -- columns ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
-    """What a cell is drawn from besides the run."""
-
-    background: str
-    now: float
-    sparks: Mapping[int, tuple[float, ...]]
-    baseline: RunSummary | None
-
-    def span(self, text: str, colour: str = "text") -> Span:
-        return text, f"{colour} on {self.background}"
-
-
-Draw = Callable[[RunSummary, Cell, int], Line]
+Draw = Callable[[RunSummary, View], Line]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,33 +67,29 @@ class Column:
 
 
 def _text(value_of: Callable[[RunSummary], str]) -> Draw:
-    return lambda run, cell, width: [cell.span(pad(value_of(run), width))]
+    return lambda run, _: [(value_of(run), "text")]
 
 
-def _name(run: RunSummary, cell: Cell, width: int) -> Line:
-    glyph, colour = status_mark(run.status, cell.now)
-    name = pad(run.name or run.id, width - 2)
-    return [cell.span(f"{glyph} ", colour), cell.span(name, "headline")]
+def _name(run: RunSummary, view: View) -> Line:
+    glyph, colour = status_mark(run.status, view.now)
+    return [(f"{glyph} ", colour), (run.name or run.id, "headline")]
 
 
-def _steps(run: RunSummary, cell: Cell, width: int) -> Line:
-    progress = min(1.0, run.step / run.total_steps) if run.total_steps else 0.0
-    full = round(4 * progress)
-    steps = pad(f"{short(run.step)}/{short(run.total_steps)}", width - 5, ">")
-    return [cell.span(f"{steps} "), cell.span("━" * full, "accent"),
-            cell.span("─" * (4 - full), "guide")]  # fmt: skip
+def _steps(run: RunSummary, _view: View) -> Line:
+    full = round(4 * min(1.0, run.step / run.total_steps)) if run.total_steps else 0
+    return [(f"{short(run.step)}/{short(run.total_steps)}", "text"),
+            (" " + "━" * full, "accent"), ("─" * (4 - full), "guide")]  # fmt: skip
 
 
-def _age(run: RunSummary, cell: Cell, width: int) -> Line:
+def _age(run: RunSummary, view: View) -> Line:
     created = seconds_of(run.created_at)
-    age = run.created_at if math.isnan(created) else seconds(max(0.0, cell.now - created))
-    return [cell.span(pad(age, width, ">"), "label")]
+    age = run.created_at if math.isnan(created) else seconds(max(0.0, view.now - created))
+    return [(age, "label")]
 
 
-def _spark(run: RunSummary, cell: Cell, width: int) -> Line:
-    bars = sparkline(cell.sparks.get(run.key, ()), width)
-    line = pad(bars.replace("█", "▇"), width)  # a gap to the row above
-    return [cell.span(line, "series.reward")]
+def _spark(run: RunSummary, view: View) -> Line:
+    bars = sparkline(view.sparks.get(run.key, ()), SPARK_WIDTH)
+    return [(bars.replace("█", "▇"), "series.reward")]  # a gap to the row above
 
 
 def metric_of(run: RunSummary, key: str) -> MetricSummary | None:
@@ -121,21 +104,18 @@ def _best(key: str) -> Draw:
     """The best value and its step; with a baseline, the tinted difference to it."""
     unit = spec(key).unit
 
-    def draw(run: RunSummary, cell: Cell, width: int) -> Line:
-        metric = metric_of(run, key)
+    def draw(run: RunSummary, view: View) -> Line:
+        metric, base = metric_of(run, key), view.baseline_run
         if metric is None or metric.best is None:
-            return [cell.span(pad("–", width, ">"), "label")]
-        other = cell.baseline if cell.baseline and cell.baseline.key != run.key else None
-        base = metric_of(other, key) if other else None
+            return [("–", "label")]
+        other = metric_of(base, key) if base and base.key != run.key else None
         tint, note = "label", f"@{short(metric.best_step)}"
-        if base is not None and base.best is not None:
-            difference = metric.best - base.best
+        if other is not None and other.best is not None:
+            difference = metric.best - other.best
             note = change(metric.best, difference, unit)
             better = (difference > 0) == (spec(key).direction == "up")
-            if note != "=":
-                tint = "good" if better else "bad"
-        value = pad(with_unit(metric.best, unit), width - 6, ">")
-        return [cell.span(f"{value} "), cell.span(pad(note, 5), tint)]
+            tint = "label" if note == "=" else "good" if better else "bad"
+        return [(with_unit(metric.best, unit), "text"), (" " + pad(note, 5), tint)]
 
     return draw
 
@@ -143,9 +123,9 @@ def _best(key: str) -> Draw:
 def _last(key: str) -> Draw:
     unit = spec(key).unit.replace("tok/s", "")  # which is the title
 
-    def draw(run: RunSummary, cell: Cell, width: int) -> Line:
+    def draw(run: RunSummary, _view: View) -> Line:
         metric = metric_of(run, key)
-        return [cell.span(pad(with_unit(metric.last if metric else None, unit), width, ">"))]
+        return [(with_unit(metric.last if metric else None, unit), "text")]
 
     return draw
 
@@ -155,11 +135,10 @@ def _added(expression: str) -> Column:
     unit = next(filter(None, (spec(word).unit for word in expression.split())), "")
     label = column_label(expression)
 
-    def draw(run: RunSummary, cell: Cell, width: int) -> Line:
+    def draw(run: RunSummary, _view: View) -> Line:
         value = run.columns.get(label)
         is_number = value is None or isinstance(value, float)
-        return [cell.span(pad(with_unit(value, unit) if is_number else value_text(value), width,
-                              ">"))]  # fmt: skip
+        return [(with_unit(value, unit) if is_number else value_text(value), "text")]
 
     title = label.rpartition(".")[2] if setting_path(expression) else label
     width = max(6, min(18, len(title) + 1))
@@ -255,16 +234,13 @@ def table_note(view: View) -> str:
     return " · ".join(filter(None, parts))
 
 
-def table_lines(view: View, top: int, width: int, height: int, now: float) -> list[Line]:
+def table_lines(view: View, top: int, width: int, height: int) -> list[Line]:
     """The titles and the rows from `top` on."""
     columns = fitting(width, view)
     lines = [head_line(columns, view.sort)]
     for index, row in enumerate(view.rows[top : top + height - 1], top):
-        background = "cursor" if index == view.cursor else "paper"
-        cell = Cell(background=background, now=now, sparks=view.sparks, baseline=view.baseline_run)
-        line = run_line(row.run, columns, cell, view) if row.run else _heading(row, cell, view)
-        used = sum(cell_len(text) for text, _ in line)
-        lines.append([*line, cell.span(" " * max(0, width - used))])
+        line = run_line(row.run, columns, view) if row.run else _heading(row, view)
+        lines.append(list_row(line, width, selected=index == view.cursor))
     if not view.rows:
         lines.append([("No run matches; esc ends the search.", "label")])
     return lines
@@ -281,19 +257,19 @@ def head_line(columns: Sequence[Column], sort: str) -> Line:
     return line
 
 
-def run_line(run: RunSummary, columns: Sequence[Column], cell: Cell, view: View) -> Line:
+def run_line(run: RunSummary, columns: Sequence[Column], view: View) -> Line:
     """One run as a row: ◆ baseline and * mark, which are no status glyphs, then the cells."""
     signs = ("◆" if run.key == view.baseline else " ") + ("*" if run.key in view.marked else " ")
-    line: Line = [(signs, f"bold accent on {cell.background}")]
+    line: Line = [(signs, "bold accent")]
     for column in columns:
-        line += [*column.draw(run, cell, column.width), cell.span(" ")]
+        line += [*aligned(column.draw(run, view), column.width, column.align), (" ", "")]
     return line
 
 
-def _heading(row: Row, cell: Cell, view: View) -> Line:
+def _heading(row: Row, view: View) -> Line:
     sign = "▸" if row.folded else "▾"
     name = f"no {view.group}" if row.group == "–" else f"{view.group} {row.group}"
-    return [cell.span(f"{sign} {safe(name)}  ({row.count})", "headline")]
+    return [(f"{sign} {safe(name)}  ({row.count})", "headline")]
 
 
 def card_lines(view: View, width: int, height: int) -> list[Line]:

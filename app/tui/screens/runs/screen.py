@@ -4,9 +4,10 @@ import asyncio
 import subprocess
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from textual import events, on, work
 from textual.app import ComposeResult, SuspendNotSupported
@@ -15,7 +16,6 @@ from textual.containers import Horizontal
 from textual.message import Message
 from textual.reactive import reactive
 
-from grpo_engine.errors import EngineError
 from grpo_tui.app.feed.session import Session
 from grpo_tui.app.feed.snapshot import Asked
 from grpo_tui.app.text.safe_text import wrap
@@ -50,14 +50,12 @@ from grpo_tui.app.tui.screens.runs.state import (
     load_sparks,
 )
 from grpo_tui.app.tui.store import writes
+from grpo_tui.app.tui.store.reader import reporting
 from grpo_tui.app.tui.widgets.find_bar import FindBar
 from grpo_tui.app.tui.widgets.panel import Line, Panel, paragraph
 from grpo_tui.app.tui.widgets.top_bar import pulse
 from grpo_tui.experiments.errors import NoStoreError, StoreError
 from grpo_tui.experiments.values import RunSummary
-
-if TYPE_CHECKING:
-    from grpo_tui.app.tui.dialogs.picker import Picked
 
 POLL_S = 0.5
 PREVIEW_DELAY_S = 0.12
@@ -126,7 +124,8 @@ class RunsTable(ViewPanel):
         count, rows = len(view.rows), max(1, height - 1)
         first = max(min(self._top, view.cursor), view.cursor - rows + 1)
         self._top = max(0, min(first, count - rows))
-        return table_lines(view, self._top, width, height, self.now or time.time())
+        view = replace(view, now=self.now or time.time())
+        return table_lines(view, self._top, width, height)
 
     def on_click(self, event: events.Click) -> None:
         """Sort by the clicked title, or go to the clicked row; a double click opens it."""
@@ -190,8 +189,10 @@ class RunsScreen(ControlScreen):
         unbound("new", "new run", "runs.new", "Settings of a new run"),
         unbound("group_by", "group by…", "runs.group_by", "Group by any setting or metric"),
         unbound("reverse", "reverse order", "runs.turn_round", "Sort the other way round"),
-        unbound("active_only", "active runs only", "runs.running", "Only active runs, or all"),
-        unbound("archived", "archived runs too", "runs.archived", "Show archived runs as well"),
+        unbound("switch('active_only')", "active runs only", "runs.running",
+                "Only active runs, or all"),
+        unbound("switch('archived')", "archived runs too", "runs.archived",
+                "Show archived runs as well"),
     ]  # fmt: skip
 
     view: reactive[View] = reactive(View, repaint=False)
@@ -255,19 +256,14 @@ class RunsScreen(ControlScreen):
     async def _poll(self) -> None:
         if not self.is_current:
             return
-        try:
+        changed = False
+        with suppress(StoreError, asyncio.CancelledError):
             changed = await self.ask(lambda reader: reader.changed(), "changed")
-        except (StoreError, asyncio.CancelledError):
-            return
         if changed or self.view.is_empty or any(run.active for run in self.view.runs):
             self.refresh_runs()
 
-    def refresh_runs(self) -> None:
-        """Reload the table."""
-        self._read_list()
-
     @work(exclusive=True, group="runs")
-    async def _read_list(self) -> None:
+    async def refresh_runs(self) -> None:
         """Read the table; the cursor stays on its run."""
         view, selected = self.view, self.view.selected
         try:
@@ -295,16 +291,13 @@ class RunsScreen(ControlScreen):
         runs = [row.run for row in tables.first().visible_rows() if row.run is not None]
         unread = [run for run in runs if run.active or run.key not in self.view.sparks]
         selected = self.view.selected
-        ask = self.ask
-        try:
+        with suppress(StoreError, asyncio.CancelledError):
             if unread:
-                sparks = await ask(partial(load_sparks, runs=unread), "sparks")
+                sparks = await self.ask(partial(load_sparks, runs=unread), "sparks")
                 self.update(sparks={**self.view.sparks, **sparks})
             if selected is not None:
-                preview = await ask(partial(load_preview, run=selected), "preview")
+                preview = await self.ask(partial(load_preview, run=selected), "preview")
                 self.update(preview=preview)
-        except (StoreError, asyncio.CancelledError):
-            return
 
     def watch_view(self, _old: View, new: View) -> None:
         """Pass the view to every panel, and what is selected to the other screens."""
@@ -397,12 +390,9 @@ class RunsScreen(ControlScreen):
         run = self.view.selected
         if run is None:
             return
-        try:
+        with reporting(self):
             pair = await self.ask(lambda reader: pair_of(reader, run.id, None), "chat")
-        except (StoreError, EngineError, asyncio.CancelledError) as error:
-            self.warn(error)
-            return
-        self.app.push_screen(ChatScreen(pair))
+            self.app.push_screen(ChatScreen(pair))
 
     def action_resume(self) -> None:
         """Resume the run from its last checkpoint."""
@@ -453,7 +443,7 @@ class RunsScreen(ControlScreen):
         """Show the queue."""
         from grpo_tui.app.tui.screens.runs.dialogs import QueueScreen
 
-        self.app.push_screen(QueueScreen(), lambda _: self.refresh_runs())
+        self.app.push_screen(QueueScreen())
 
     # -- controlling the run under the cursor, wherever it is training ----------------------
 
@@ -508,40 +498,34 @@ class RunsScreen(ControlScreen):
         """Change the store on the writer's thread, and say what was done."""
         if self.refused():
             return
-        try:
+        with reporting(self):
             self.notify(await self.workbench.write(call))
-        except StoreError as error:
-            self.report(error)
-            return
-        self.refresh_runs()
+            self.refresh_runs()
 
-    def action_remove(self) -> None:
+    @work
+    async def action_remove(self) -> None:
         """Ask whether to archive or to delete the marked runs."""
         from grpo_tui.app.tui.screens.runs.dialogs import RemoveDialog
 
-        runs = self.view.selection
+        runs, path = self.view.selection, self.workbench.store
         active = next((run for run in runs if run.active), None)
         if active is not None:
             self.notify(f"{active.name or active.id} has not ended yet; stop it first (S).")
-        elif runs and not self.refused():
-            self.app.push_screen(RemoveDialog(runs), partial(self._remove, runs))
-
-    def _remove(self, runs: tuple[RunSummary, ...], answer: str | None) -> None:
-        path = self.workbench.store
-        changes: dict[str, Callable[[], str]] = {
-            "archive": partial(writes.set_archived, path, runs, True),
-            "restore": partial(writes.set_archived, path, runs, False),
-            "delete": partial(writes.delete, path, runs),
-        }
-        if answer not in changes:
+        if active is not None or not runs or self.refused():
             return
-        self.update(marked=frozenset())
-        if answer != "restore":
-            undo = changes["restore"] if answer == "archive" else self._restore
-            self._undo.append((undo, runs[0].key))
-        if answer == "delete":
+        restore = partial(writes.set_archived, path, runs, False)
+        answer = await self.answer(RemoveDialog(runs))
+        if answer:
+            self.update(marked=frozenset())
+        if answer == "restore":
+            self._write(restore)
+        elif answer == "archive":
+            self._undo.append((restore, runs[0].key))
+            self._write(partial(writes.set_archived, path, runs, True))
+        elif answer == "delete":
+            self._undo.append((self._restore, runs[0].key))
             self.workbench.close_runs({run.key for run in runs})
-        self._write(changes[answer])
+            self._write(partial(writes.delete, path, runs))
 
     def action_undo(self) -> None:
         """Bring back what was archived or deleted last, also by an earlier process."""
@@ -551,16 +535,13 @@ class RunsScreen(ControlScreen):
     def _restore(self) -> str:
         return writes.restore(self.workbench.store)
 
-    def action_describe(self) -> None:
+    @work
+    async def action_describe(self) -> None:
         """Ask for name, tags and note of the selected run, or for tags of the marked ones."""
         from grpo_tui.app.tui.screens.runs.dialogs import DescribeDialog
 
         runs = self.view.selection
-        if runs:
-            self.app.push_screen(DescribeDialog(runs), partial(self._describe, runs))
-
-    def _describe(self, runs: tuple[RunSummary, ...], values: Mapping[str, str] | None) -> None:
-        if values:
+        if runs and (values := await self.answer(DescribeDialog(runs))):
             self._write(partial(writes.describe, self.workbench.store, runs, values))
 
     # -- the list ---------------------------------------------------------------------------
@@ -580,37 +561,27 @@ class RunsScreen(ControlScreen):
         self.update(**changes)
         self.refresh_runs()
 
-    def action_active_only(self) -> None:
-        """Toggle between active runs and all."""
-        self._relist(active_only=not self.view.active_only)
-
-    def action_archived(self) -> None:
-        """Show or hide archived runs."""
-        self._relist(archived=not self.view.archived)
+    def action_switch(self, name: str) -> None:
+        """List active runs only, or archived ones as well; or no longer."""
+        self._relist(**{name: not getattr(self.view, name)})
 
     def action_group(self) -> None:
         """Group by the next property."""
         index = GROUPS.index(self.view.group) if self.view.group in GROUPS else -1
         self._relist(group=GROUPS[(index + 1) % len(GROUPS)], folded=frozenset())
 
-    def action_group_by(self) -> None:
+    @work(exclusive=True, group="columns")
+    async def action_group_by(self) -> None:
         """Ask what to group by, and do so if the store has it."""
         hint = "A setting or a metric, such as optimizer.learning_rate. Empty for no groups."
-        self.app.push_screen(Ask("group by", hint, self.view.group), self._group_by)
-
-    def _group_by(self, text: str | None) -> None:
-        if text is not None:
-            self._try_group(text.strip())
-
-    @work(exclusive=True, group="columns")
-    async def _try_group(self, group: str) -> None:
-        try:
+        text = await self.answer(Ask("group by", hint, self.view.group))
+        if text is None:
+            return
+        group = text.strip()
+        with reporting(self):
             if group not in GROUPS:
                 await self.ask(lambda reader: reader.runs(columns=[group], limit=0), "columns")
-        except StoreError as error:
-            self.report(error)
-            return
-        self._relist(group=group, folded=frozenset())
+            self._relist(group=group, folded=frozenset())
 
     @work(exclusive=True, group="columns")
     async def action_columns(self) -> None:
@@ -619,17 +590,12 @@ class RunsScreen(ControlScreen):
         from grpo_tui.app.tui.screens.runs.dialogs import column_items
 
         columns = self.view.columns
-        try:
+        with suppress(StoreError, asyncio.CancelledError):  # there is no store yet
             items = await self.ask(partial(column_items, columns=columns), "columns")
-        except (StoreError, asyncio.CancelledError):  # there is no store yet
-            return
-        picker = Picker("columns", items, marks=columns, verb="show", optional=True)
-        self.app.push_screen(picker, self._show_columns)
-
-    def _show_columns(self, picked: "Picked | None") -> None:
-        if picked is not None:
-            self.workbench.preferences.remember(**{"runs.columns": list(picked.marks)})
-            self._relist(columns=picked.marks)
+            picker = Picker("columns", items, marks=columns, verb="show", optional=True)
+            if picked := await self.answer(picker):
+                self.workbench.preferences.remember(**{"runs.columns": list(picked.marks)})
+                self._relist(columns=picked.marks)
 
     def action_sort(self) -> None:
         """Sort by the next visible column; before the first layout, by the next of all columns."""
