@@ -65,13 +65,9 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
         bind("slash", "find", "find", "find",
              "Search on this screen; on Watch, as the palette does"),
         bind("z", "zoom", "zoom", "zoom", "Zoom the panel, or unzoom it"),
-        hidden("right_parenthesis", "resize_panel(1)", "larger", "panel.larger",
-               "Make the panel larger, its neighbour smaller"),
-        hidden("left_parenthesis", "resize_panel(-1)", "smaller", "panel.smaller",
-               "Make the panel smaller"),
         hidden("X", "hide_panel", "hide panel", "panel.hide", "Hide the panel"),
         bind("Z", "restore_panels", "all panels", "panel.restore",
-             "Show all panels; if none is hidden, reset their sizes"),
+             "Show all panels"),
         hidden("y", "copy", "copy", "copy", "Copy what is selected"),
         hidden("e", "export", "export", "export", "Write what is shown to a file"),
         bind("question_mark,f1", "explain", "explain", "explain",
@@ -133,7 +129,7 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
 
     @cached_property
     def arrangement(self) -> Arrangement:
-        """The sizes of the panels and which are hidden."""
+        """Which panels are hidden."""
         return Arrangement(self, self.mode, self.workbench.preferences)
 
     @property
@@ -230,12 +226,6 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
         if panel is not None:
             self.maximize(panel, container=False)
 
-    def action_resize_panel(self, by: int) -> None:
-        """Move the border between the focused panel and its neighbour."""
-        panel = self._focused_panel()
-        if self.maximized is None and panel is not None and not self.arrangement.resize(panel, by):
-            self.notify("Nothing beside this panel can make room for it.")
-
     def action_hide_panel(self) -> None:
         """Hide the focused panel."""
         panel = self._focused_panel()
@@ -243,7 +233,7 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
             self.notify("This is the only panel.")
 
     def action_restore_panels(self) -> None:
-        """Undo what was hidden, then what was resized."""
+        """Show what was hidden."""
         if self.maximized is None:
             self.arrangement.restore()
 

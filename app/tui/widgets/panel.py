@@ -283,6 +283,19 @@ def hint(text: str, width: int) -> list[Line]:
     return [[(" ", ""), *line] for line in paragraph(text, width - 2, 5, "label")]
 
 
+def card(title: str, offers: Sequence[tuple[str, str, str]], width: int, height: int) -> list[Line]:
+    """What to do where there is nothing yet: a key, what it does, and more about that."""
+    left = " " * max(2, (width - 62) // 2)
+    lines: list[Line] = [[] for _ in range(max(0, (height - 9) // 2))]
+    lines += [[(left + title, "bold headline")], []]
+    for key, name, about in offers:
+        lines += [
+            [(f"{left}  {key}  ", "bold accent"), (name, "text")],
+            [(f"{left}     {about}", "label")],
+        ]
+    return lines
+
+
 def cells(line: Line) -> int:
     """The width of a line."""
     return sum(cell_len(text) for text, _ in line)

@@ -42,8 +42,6 @@ MEANINGS = {
     "z": ("zoom",),
     "Z": ("all",),
     "X": ("hide",),
-    "left_parenthesis": ("smaller",),
-    "right_parenthesis": ("larger",),
     "y": ("copy",),
     "e": ("export",),
     "question_mark,f1": ("explain", "close"),

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from grpo_tui.app.charts.axis import Axis
 from grpo_tui.app.charts.series import Series, column, cut
 from grpo_tui.app.tui.app import Workbench
-from grpo_tui.app.tui.looks.colours import LIGHT
 from grpo_tui.app.tui.screens.watch.panels import Curves
 from grpo_tui.app.tui.screens.watch.render import chart_lines
 from grpo_tui.app.tui.screens.watch.state import Chart

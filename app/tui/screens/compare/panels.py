@@ -24,7 +24,7 @@ from grpo_tui.app.tui.screens.compare.render import (
 )
 from grpo_tui.app.tui.screens.compare.state import Page, View, measure_of
 from grpo_tui.app.tui.widgets.pages import PagesPanel
-from grpo_tui.app.tui.widgets.panel import Line, Panel, plain_text
+from grpo_tui.app.tui.widgets.panel import Line, Panel, card, plain_text
 from grpo_tui.app.tui.widgets.top_bar import pulse
 
 MAX_RUNS = 12
@@ -239,13 +239,7 @@ class CardPanel(ViewPanel):
             return [[(part, "bad")] for part in wrap(view.problem, width - 2, height)]
         if not view.loaded:
             return [[("reading the store", "label")]]
-        left = " " * max(2, (width - 64) // 2)
-        lines: list[Line] = [[] for _ in range(max(0, (height - 11) // 2))]
-        lines += [[(left + "No runs to compare yet.", "bold headline")], []]
-        for key, name, hint in self._offers():
-            lines.append([(f"{left}  {key}  ", "bold accent"), (name, "text")])
-            lines.append([(f"{left}     {hint}", "label")])
-        return lines
+        return card("No runs to compare yet.", self._offers(), width, height)
 
     def _offers(self) -> list[tuple[str, str, str]]:
         newest = self.view.newest

@@ -130,15 +130,12 @@ class CompareScreen(ChartScreen):
         page.pages = self.pages()
         if short and new.page == "ranking" != old.page:
             self.set_class(True, "-page")
-        if "top" not in self.arrangement.sizes:
-            rows = page.height_needed()
-            fraction = max(1.5, (total - 5) / rows - 1) if rows and not short else 0
-            self.query_one("#top").styles.height = f"{8 * fraction:.2f}fr" if fraction else None
-        if "side" not in self.arrangement.sizes:
-            runs, settings = self.query_one(RunsPanel), self.query_one(SettingsPanel)
-            needed = settings.height_needed() if settings.display else 0
-            rows = max(runs.height_needed(), needed)
-            self.query_one("#side").styles.height = min(rows, 4 if short else total // 5) + 3
+        rows = page.height_needed()
+        fraction = max(1.5, (total - 5) / rows - 1) if rows and not short else 0
+        self.query_one("#top").styles.height = f"{8 * fraction:.2f}fr" if fraction else None
+        runs, settings = self.query_one(RunsPanel), self.query_one(SettingsPanel)
+        rows = max(runs.height_needed(), settings.height_needed() if settings.display else 0)
+        self.query_one("#side").styles.height = min(rows, 4 if short else total // 5) + 3
 
     @property
     def ready(self) -> bool:

@@ -31,9 +31,6 @@ from grpo_tui.app.tui.screens.new_run.state import (
     cost,
 )
 from grpo_tui.app.tui.widgets.panel import Line, list_row, paragraph
-from grpo_tui.experiments.export.json import json_text
-from grpo_tui.experiments.export.markdown import md_cell
-from grpo_tui.experiments.export.markdown import table as md_table
 from grpo_tui.experiments.values import CheckpointView
 
 GIGA = 1e9
@@ -1062,26 +1059,3 @@ def beside(training: str) -> str:
 
     used, free = memory_now()
     return f"in parallel; this process uses {used:.1f} GB, {free:.1f} GB are free"
-
-
-# -- the settings as text -------------------------------------------------------------------
-
-
-def as_json(config: RunConfig) -> str:
-    """All settings as one JSON object."""
-    return json_text(config.model_dump(mode="json"), indent=2) + "\n"
-
-
-def as_markdown(view: View) -> str:
-    """The differences, then all settings, as tables."""
-    form, origin = view.form, view.form.origin
-    lines = [f"# {md_cell(view.name)}", "", f"From {origin.kind} {md_cell(origin.name)}.", ""]
-    if form.changed:
-        changed = (
-            {"setting": path, "was": as_text(form.start[path]), "is": form.fields[path].text}
-            for path in form.changed
-        )
-        lines += [*md_table(("setting", "was", "is"), changed), ""]
-    rows = ({"setting": path, "value": row.text} for path, row in form.fields.items()
-            if path not in FORM_ONLY)  # fmt: skip
-    return "\n".join([*lines, *md_table(("setting", "value"), rows)]) + "\n"

@@ -34,8 +34,6 @@ from grpo_tui.app.tui.screens.base import WorkbenchScreen
 from grpo_tui.app.tui.screens.new_run.completion import ENDINGS, NAMES, Completer
 from grpo_tui.app.tui.screens.new_run.render import (
     PAGE,
-    as_json,
-    as_markdown,
     checkpoint_picker,
     form_lines,
     header_line,
@@ -514,15 +512,9 @@ class NewRunScreen(WorkbenchScreen):
         self.update(search="", all_settings=False)
 
     def exports(self) -> Mapping[str, Callable[[], str]]:
-        """The settings as YAML, JSON or Markdown."""
-        view, config = self.view, self.view.form.config
-        if config is None:
-            return {}
-        return {
-            "yaml": view.form.to_yaml,
-            "json": partial(as_json, config),
-            "md": partial(as_markdown, view),
-        }
+        """The settings as YAML."""
+        form = self.view.form
+        return {"yaml": form.to_yaml} if form.config is not None else {}
 
     # -- moves ------------------------------------------------------------------------------
 

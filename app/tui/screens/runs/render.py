@@ -26,7 +26,7 @@ from grpo_tui.app.tui.widgets.charts.plot import (
     plot_lines,
     step_axis,
 )
-from grpo_tui.app.tui.widgets.panel import Line, aligned, list_row, paragraph
+from grpo_tui.app.tui.widgets.panel import Line, aligned, card, list_row, paragraph
 from grpo_tui.app.tui.widgets.top_bar import status_mark
 from grpo_tui.experiments.db.texts import seconds as seconds_of
 from grpo_tui.experiments.export.csv import csv_string, header_of
@@ -274,16 +274,8 @@ def _heading(row: Row, view: View) -> Line:
 
 def card_lines(view: View, width: int, height: int) -> list[Line]:
     """What to do where no run is listed."""
-    left = " " * max(0, (width - 62) // 2)
     head = "No runs left; u brings back what was deleted." if view.deleted else "No runs yet."
-    lines: list[Line] = [[] for _ in range(max(0, (height - 9) // 2))]
-    lines += [[(left + head, "bold headline")], []]
-    for key, name, help_text in CARD:
-        lines += [
-            [(f"{left}  {key}  ", "bold accent"), (name, "text")],
-            [(f"{left}     {help_text}", "label")],
-        ]
-    return lines
+    return card(head, CARD, width, height)
 
 
 # -- the preview --------------------------------------------------------------------------------

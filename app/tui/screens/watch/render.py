@@ -420,91 +420,49 @@ def groups_window(groups: Sequence[StepGroup], prompt: int, height: int) -> tupl
 # -- alerts and log -----------------------------------------------------------------------------
 
 ENTRY_LEAD = 12  # cells before an alert's text: mark, time, sign
-SIGNS = {"info": "·", "warning": "▲", "error": "✗"}
+SIGNS = {"info": ("·", "label"), "warning": ("▲", "warn"), "error": ("✗", "bad")}
 
 
 def entry_lines(
-    entry: AlertView | LogLine, marked: bool, width: int, limit: int, *,
-    active: bool = True,
-) -> list[Line]:  # fmt: skip
+    entry: AlertView | LogLine, marked: bool, width: int, limit: int, *, active: bool = True
+) -> list[Line]:
     """An alert or a line of the log, in at most so many lines."""
+    look, tail = "text", list[tuple[str, str]]()
     if isinstance(entry, LogLine):
-        return [log_line(entry, marked)]
-    if not active:
-        return closed_lines(entry, marked, width, limit)
-    if entry.muted:
-        return [muted_line(entry, marked)]
-    return alert_lines(entry, marked, width, limit)
-
-
-def sign_of(severity: str) -> str:
-    """The sign of a severity; one of another version is written as it is."""
-    return SIGNS.get(severity) or safe(severity, " ")
-
-
-def colour_of(severity: str) -> str:
-    return {"info": "label", "warning": "warn", "error": "bad"}.get(severity, "warn")
-
-
-def _start(at: float | None, sign: str, marked: bool, colour: str) -> Line:
-    """What is before the text of an entry: cursor, time and sign."""
-    return [("▌" if marked else " ", "accent"),
-            (f"{clock(at)} ", "label"),
-            (f"{sign} ", f"bold {colour}")]  # fmt: skip
-
-
-def alert_lines(alert: AlertView, marked: bool, width: int, limit: int) -> list[Line]:
-    """An alert's time, severity, message and duration, wrapped to at most `most` lines."""
-    ends = alert.first_step, alert.last_step
-    since = f" at step {ends[1]}" if alert.count == 1 else " steps {} to {}".format(*ends)
-    if limit == 1:
-        since = ""  # a single line is for what the alert says; ⏎ tells the steps
-    text = f"{safe(alert.explanation, ' ')} {safe(alert.remedy, ' ')}"
-    space, tail = width - ENTRY_LEAD, cell_len(since) + 3
-    rows = wrap(text, max(8, space), limit) or [""]
-    if len(rows) == limit:
-        rows[-1] = clip(rows[-1], max(8, space - tail))
-    elif cell_len(rows[-1]) + tail > space:
+        text, (sign, colour), limit = entry.text, sign_of(entry.severity), 1
+        look = "text" if entry.severity == "info" else colour
+    elif not active:
+        text, sign, colour = f"alert {_steps(entry)}, closed: {entry.explanation}", "·", "label"
+    elif entry.muted:
+        text, sign, colour, look, limit = entry.explanation, "–", "label", "label", 1
+        tail = [("  muted in this run  ", "label"), ("x", "accent")]
+    else:
+        text, look = f"{safe(entry.explanation, ' ')} {safe(entry.remedy, ' ')}", "headline"
+        sign, colour = sign_of(entry.severity)
+        # a single line is for what the alert says; ⏎ tells the steps
+        tail = [(f" {_steps(entry)}" if limit > 1 else "", "label"), ("  ⏎", "accent")]
+    space = max(8, width - ENTRY_LEAD)
+    rows = wrap(safe(text, " "), space, limit) or [""]
+    if tail and len(rows) == limit:
+        rows[-1] = clip(rows[-1], max(8, space - cells(tail)))
+    elif cell_len(rows[-1]) + cells(tail) > space:
         rows.append("")
-    lines = _indented(rows, marked, "headline")
-    colour = colour_of(alert.severity)
-    lines[0][:2] = _start(alert.at, sign_of(alert.severity), marked, colour)
-    lines[-1] += [
-        (since if rows[-1] else since.lstrip(), "label"),
-        ("  ⏎", "accent"),
-    ]
-    return lines
-
-
-def _indented(rows: Sequence[str], marked: bool, colour: str) -> list[Line]:
-    lines: list[Line] = [[(" " * (ENTRY_LEAD - 1), ""), (row, colour)] for row in rows]
+    head: Line = [(f"{clock(entry.at)} ", "label"), (f"{sign} ", f"bold {colour}")]
+    indent: Line = [(" " * (ENTRY_LEAD - 1), "")]
+    lines = [[*(indent if i else head), (row, look)] for i, row in enumerate(rows)]
+    lines[-1] += tail
     return with_edge(lines, marked)
 
 
-def closed_lines(alert: AlertView, marked: bool, width: int, limit: int) -> list[Line]:
-    """An alert that is no longer active, as lines of the log."""
+def _steps(alert: AlertView) -> str:
+    """When an alert was active."""
     first, last = alert.first_step, alert.last_step
-    steps_text = f"alert at step {last}" if first == last else f"alert in steps {first} to {last}"
-    text = f"{steps_text}, closed: {safe(alert.explanation, ' ')}"
-    rows = wrap(text, max(8, width - ENTRY_LEAD), limit)
-    lines = _indented(rows, marked, "text")
-    lines[0][:2] = _start(alert.at, SIGNS["info"], marked, "label")
-    return lines
+    return f"at step {last}" if first == last else f"in steps {first} to {last}"
 
 
-def muted_line(alert: AlertView, marked: bool) -> Line:
-    """An active alert that is muted."""
-    start = _start(alert.at, "–", marked, "label")
-    text = f"{safe(alert.explanation, ' ')}  muted in this run  "
-    return [*start, (text, "label"), ("x", "accent")]
-
-
-def log_line(line: LogLine, marked: bool) -> Line:
-    """A line of the log."""
-    colour = colour_of(line.severity)
-    text = "text" if line.severity == "info" else colour
-    start = _start(line.at, sign_of(line.severity), marked, colour)
-    return [*start, (safe(line.text, " "), text)]
+def sign_of(severity: str) -> tuple[str, str]:
+    """Sign and colour of a severity; one of another version is written as it is."""
+    return SIGNS.get(severity) or (safe(severity, " "), "warn")
 
 
 def dated(snapshot: Snapshot) -> str:

@@ -220,7 +220,7 @@ async def test_only_the_verdict_marks_what_is_better(
         for metric in screen.view.metrics:
             choose(screen, metric)
             for page in ("metrics", "ranking"):
-                screen.turn_to(page)
+                screen.action_page(page)
                 await settled(pilot, screen)
                 text = frames.text(app)
                 assert not re.search(r"[▲▼★] ?[+−\d]|\d ★", text)
@@ -260,7 +260,7 @@ async def test_what_is_read_is_said_where_the_results_will_be(store: Path) -> No
         refs = (shown.refs[1], shown.refs[0])
         screen.view = View().with_refs(refs)  # as before the first answer of the store
         for page in PAGES:
-            screen.turn_to(page)
+            screen.action_page(page)
             await pilot.pause()
             text = frames.text(app)
             assert "▸ Reading the runs …" in text

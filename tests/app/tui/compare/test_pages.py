@@ -80,7 +80,7 @@ async def test_four_runs_have_a_column_each(sweep: Path) -> None:
     app = workbench(sweep)
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await opened(app, pilot, refs_of(sweep)[:4])
-        screen.turn_to("metrics")
+        screen.action_page("metrics")
         screen.action_bands()
         await settled(pilot, screen)
         heads = [re.findall("sweep-[0-9]", line) for line in frames.frame(app)[20:]]
@@ -132,7 +132,7 @@ async def test_intervals_over_seeds_stay_within_what_is_possible(tmp_path: Path)
     app = workbench(path)
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await opened(app, pilot)
-        screen.turn_to("metrics")
+        screen.action_page("metrics")
         await settled(pilot, screen)
         found = screen.view.comparison
         assert found is not None

@@ -22,7 +22,7 @@ from grpo_tui.app.tui.app import Workbench
 from grpo_tui.app.tui.screens.runs.render import preview_lines
 from grpo_tui.app.tui.screens.runs.state import load_preview
 from grpo_tui.app.tui.screens.watch.panels import AlertsLog
-from grpo_tui.app.tui.screens.watch.render import alert_lines, dated
+from grpo_tui.app.tui.screens.watch.render import dated, entry_lines
 from grpo_tui.experiments.reader import StoreReader
 from grpo_tui.experiments.record.recorder import Recorder
 from grpo_tui.experiments.store import ExperimentStore
@@ -78,7 +78,7 @@ def test_an_alert_uses_the_whole_width_and_ends_with_its_steps(
     alert = AlertView(step=9, first_step=4, count=5, rule="no_signal", severity="warning",
                       explanation="word " * 12, remedy="word " * 12 + "end.")  # fmt: skip
     lines = ["".join(text for text, _ in line)
-             for line in alert_lines(alert, False, width, most)]  # fmt: skip
+             for line in entry_lines(alert, False, width, most)]  # fmt: skip
     assert len(lines) == count
     assert width - 6 < cell_len(lines[0].rstrip())
     assert lines[-1].endswith(" steps 4 to 9  ⏎")

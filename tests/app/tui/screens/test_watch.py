@@ -25,7 +25,7 @@ from grpo_tui.app.tui.screens.watch import WatchScreen
 from grpo_tui.app.tui.screens.watch.panels import AlertsLog, Answers, Curves, Groups
 from grpo_tui.app.tui.screens.watch.render import (
     LEAD,
-    alert_lines,
+    entry_lines,
     lane_lines,
     phase_line,
     reason_line,
@@ -401,7 +401,7 @@ def test_an_alert_and_its_help_name_the_steps_at_which_it_was_raised() -> None:
     often = replace(once, step=58, first_step=28, count=4)
 
     def told(alert: AlertView, width: int, most: int) -> list[str]:
-        lines = alert_lines(alert, False, width, most)
+        lines = entry_lines(alert, False, width, most)
         return ["".join(text for text, _ in line).rstrip() for line in lines]
 
     assert told(once, 120, 3)[-1].endswith("Use harder tasks. at step 24  ⏎")
