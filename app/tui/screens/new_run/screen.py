@@ -27,7 +27,6 @@ from grpo_tui.app.trial import TrialProcess
 from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.dialogs.choices import Choice
 from grpo_tui.app.tui.dialogs.export import free_path
-from grpo_tui.app.tui.dialogs.picker import Picked
 from grpo_tui.app.tui.keys import bind, hidden, unbound
 from grpo_tui.app.tui.messages import LaunchRequested, NewRunRequested, SweepRequested
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
@@ -62,6 +61,7 @@ from grpo_tui.app.tui.screens.new_run.state import (
     next_number,
     preset_view,
 )
+from grpo_tui.app.tui.store.reader import reporting
 from grpo_tui.app.tui.widgets.field import Field, TextField
 from grpo_tui.app.tui.widgets.find_bar import FindBar
 from grpo_tui.app.tui.widgets.pages import PagesPanel
@@ -423,14 +423,11 @@ class NewRunScreen(WorkbenchScreen):
     @work(exclusive=True, group="clone")
     async def clone(self, ref: str, changes: Sequence[tuple[str, Any]] = ()) -> None:
         """Start from a run's settings, with some changed."""
-        try:
+        with reporting(self):
             form = (await self.ask(lambda r: clone_view(r, ref), "clone")).form
-        except (StoreError, ConfigError) as error:
-            self.report(error, "not cloned")
-            return
-        for path, value in changes:
-            form = form.type(path, as_text(value))
-        self.start_from(form)
+            for path, value in changes:
+                form = form.type(path, as_text(value))
+            self.start_from(form)
 
     def start_from(self, form: RunForm) -> None:
         """Start from another preset or run."""
@@ -681,20 +678,18 @@ class NewRunScreen(WorkbenchScreen):
 
     # -- lists ------------------------------------------------------------------------------
 
-    def _choose(self, field: FormField) -> None:
-        def choose(picked: Picked | None) -> None:
-            if picked is not None and FORMS in picked.marks:
-                self._type(field)
-            elif picked is not None:
-                self._set(field.path, ",".join(picked.marks))
+    @work
+    async def _choose(self, field: FormField) -> None:
+        picked = await self.answer(value_picker(self.view, field))
+        if picked is not None and FORMS in picked.marks:
+            self._type(field)
+        elif picked is not None:
+            self._set(field.path, ",".join(picked.marks))
 
-        self.app.push_screen(value_picker(self.view, field), choose)
-
-    def action_preset(self) -> None:
+    @work
+    async def action_preset(self) -> None:
         """List presets and runs to start from."""
-        self.app.push_screen(start_picker(self.view), self._start_with)
-
-    def _start_with(self, picked: Picked | None) -> None:
+        picked = await self.answer(start_picker(self.view))
         kind, _, name = (picked.value if picked else "").partition(":")
         if kind == "preset":
             self.start_from(preset_view(name).form)
@@ -708,22 +703,17 @@ class NewRunScreen(WorkbenchScreen):
         if not run:
             self.notify("Clone a run first: ⏎ on preset. A run can begin with its checkpoints.")
             return
-        try:
+        with reporting(self):
             saved = await self.ask(
                 lambda reader: reader.checkpoints(reader.resolve(run).key), "checkpoints"
             )
-        except StoreError as error:
-            self.report(error)
-            return
-        if picked := await self.app.push_screen_wait(checkpoint_picker(saved)):
-            self._begin_with(*picked.value.partition(":")[::2])
-
-    def _begin_with(self, kind: str, path: str) -> None:
-        form = self.view.form.reset("optimizer.start")
-        full = self.view.form.fields["model.tuning"].text == "full"
-        setting = "model.path" if full else "model.adapter"
-        form = form.type(setting, path) if path else form.reset(setting)
-        self.change(form.type("optimizer.start", path if kind == "both" else ""))
+            if picked := await self.answer(checkpoint_picker(saved)):
+                kind, _, path = picked.value.partition(":")
+                form = self.view.form.reset("optimizer.start")
+                full = form.fields["model.tuning"].text == "full"
+                setting = "model.path" if full else "model.adapter"
+                form = form.type(setting, path) if path else form.reset(setting)
+                self.change(form.type("optimizer.start", path if kind == "both" else ""))
 
     # -- trying the settings, shortly after the last change ---------------------------------
 
@@ -906,7 +896,8 @@ class NewRunScreen(WorkbenchScreen):
             count, text = "", f"the YAML is not applied: {view.yaml_error}"
         self.warn(f"{text}{count}", "errors to fix first")
 
-    def action_launch(self) -> None:
+    @work(exclusive=True, group="launch")
+    async def action_launch(self) -> None:
         """Describe the launch and ask where to run."""
         if self._ready() is None:
             return
@@ -921,9 +912,7 @@ class NewRunScreen(WorkbenchScreen):
             return
         bridge = self.workbench.bridge
         training = (bridge.name or "a run") if bridge.running else ""
-        self.app.push_screen(launch_dialog(self.view, training), self._launch)
-
-    def _launch(self, way: str | None) -> None:
+        way = await self.answer(launch_dialog(self.view, training))
         config, form = self.view.config, self.view.form
         if config is None or not way:
             return
@@ -933,37 +922,27 @@ class NewRunScreen(WorkbenchScreen):
             name, start = self.view.name, way == "worker"
             self.post_message(SweepRequested(name, form.points, form.seeds, parent, start))
         else:
-            self.post_message(LaunchRequested(config, way, parent))  # type: ignore[arg-type]  # one of the three
+            self.post_message(LaunchRequested(config, way, parent))
 
-    def action_save(self) -> None:
+    @work(group="save")
+    async def action_save(self) -> None:
         """Ask for a file name and write the YAML."""
+        from grpo_engine.config.parse import write_yaml
+
         config = self._ready()
         if config is None:
             return
         stem = "".join(c if c.isalnum() or c in "-_." else "-" for c in config.name) or "run"
-        path = free_path(Path.cwd(), stem, "yaml")
         hint = "A YAML file for `grpo-tui train FILE` and for this screen."
-        self.app.push_screen(Ask("save as", hint, path.name), partial(self._save, config))
-
-    def _save(self, config: RunConfig, name: str | None) -> None:
-        if name and name.strip():
-            self._write(config, Path(name.strip()).expanduser().absolute())
-
-    @work(group="save")
-    async def _write(self, config: RunConfig, path: Path) -> None:
-        from grpo_engine.config.parse import write_yaml
-
-        if path.exists():
-            question = Choice[str](
-                "save as",
-                f"{path} exists already.",
-                [
-                    ("", "n", "cancel", ""),  # a second ⏎ overwrites nothing
-                    ("over", "o", "overwrite it", ""),
-                ],
-            )
-            if not await self.app.push_screen_wait(question):
-                return
+        name = await self.answer(Ask("save as", hint, free_path(Path.cwd(), stem, "yaml").name))
+        if not name or not name.strip():
+            return
+        path = Path(name.strip()).expanduser().absolute()
+        # a second ⏎ overwrites nothing
+        answers = [("", "n", "cancel", ""), ("over", "o", "overwrite it", "")]
+        question = Choice("save as", f"{path} exists already.", answers)
+        if path.exists() and not await self.answer(question):
+            return
         command = f"grpo-tui train {path.name}"
         if self.view.form.count > 1:
             command = sweep_command(self.view, path.name)
