@@ -13,7 +13,6 @@ from typing import Any, ClassVar, cast
 
 from textual import events, on
 from textual.app import SystemCommand
-from textual.binding import BindingType
 from textual.command import Provider
 from textual.driver import Driver
 from textual.message import Message
@@ -87,7 +86,7 @@ class Workbench(RunApp):
     ESCAPE_TO_MINIMIZE = False
     COMMAND_PALETTE_BINDING = "ctrl+p"
     COMMANDS: ClassVar[set[Any]] = {finding_provider}
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS: ClassVar = [
         hidden("1", "mode('runs')", "Runs", "mode.runs", "All runs"),
         hidden("2", "mode('new_run')", "New run", "mode.new_run", "Configure and start a new run"),
         hidden("3", "mode('watch')", "Watch", "mode.watch", "The run while it trains"),

@@ -1,7 +1,7 @@
 """The tour: nine sentences on a recorded run, each of which asks for one key."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from textual.reactive import reactive
 from textual.screen import Screen
@@ -94,7 +94,7 @@ class TourLine(Panel, can_focus=False):
     """The tour's sentence, below the tabs."""
 
     DEFAULT_CSS = "TourLine { height: 2; }"
-    framed: ClassVar[bool] = False
+    framed = False
     ALLOW_MAXIMIZE = False
     sentence: reactive[str] = reactive("")
     place: reactive[int] = reactive(0)

@@ -4,7 +4,6 @@ from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.widgets import Input, Static
 
@@ -28,7 +27,7 @@ class Ask(Dialog[str | None]):
     Ask Input { border: none; height: 1; padding: 0; background: $panel; }
     Ask Input:focus { border: none; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS: ClassVar = [
         bind("escape", "dismiss", "cancel", "ask.cancel", "Change nothing"),
     ]
 

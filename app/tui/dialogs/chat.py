@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
 from textual.reactive import reactive
 from textual.widgets import Input
@@ -103,13 +103,13 @@ def answer_lines(tokens: Sequence[Token], cursor: int | None, width: int) -> lis
 class TokenLine(Panel, can_focus=False):
     """The probability of the token under the cursor, after and before training."""
 
-    framed: ClassVar[bool] = False
+    framed = False
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002  # one line
         for panel in self.screen.query(AnswersPanel):
             if panel.cursor is not None and panel.cursor < len(panel.tokens):
                 token = panel.tokens[panel.cursor]
-                line: Line = [(f"“{clip(token.text, 20)}”", "headline")]
+                line = [(f"“{clip(token.text, 20)}”", "headline")]
                 for name, value in (("trained", token.trained), ("before", token.before)):
                     line += [(f"  {name} ", "label"), (short(math.exp(value), 3), "headline")]
                 change = token.trained - token.before
@@ -137,7 +137,7 @@ class ChatScreen(Dialog[None]):
     ChatScreen Field { border: none; height: 1; padding: 0 1; background: $panel; }
     ChatScreen Field:focus { border: none; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS: ClassVar = [
         bind("escape", "leave", "stop, close", "chat.leave",
              "Stop the answer, or close the dialogue"),
         Binding("ctrl+n", "begin", "new dialogue", id="chat.begin", priority=True,

@@ -4,7 +4,6 @@ from typing import ClassVar, Generic, TypeVar
 
 from textual import events
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import OptionList, Static
@@ -32,7 +31,7 @@ class Choice(Dialog[T | None], Generic[T]):
     Choice OptionList { height: auto; border: none; background: $background; padding: 0; }
     Choice OptionList:focus { border: none; background-tint: $background 0%; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS: ClassVar = [
         bind("escape,q", "dismiss", "cancel", "choice.cancel", "Change nothing"),
     ]
 

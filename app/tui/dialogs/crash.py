@@ -3,7 +3,6 @@
 from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
@@ -56,7 +55,7 @@ class CrashScreen(Dialog[None]):
     CrashScreen VerticalScroll { height: auto; max-height: 100%; background: $background; }
     CrashScreen Static { width: 100%; height: auto; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS: ClassVar = [
         bind("escape,q,enter", "dismiss", "close", "crash.close", "Back to what was recorded"),
         bind("y", "copy", "copy", "crash.copy", "Copy message and traceback"),
     ]  # fmt: skip

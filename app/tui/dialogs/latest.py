@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
@@ -31,7 +30,7 @@ class LatestScreen(Dialog[None]):
     }
     LatestScreen Static { width: 100%; color: $foreground; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS: ClassVar = [
         bind("escape,q,exclamation_mark,enter", "dismiss", "close", "messages.close",
              "Back to the screen"),
         hidden("j", "move(1, 0)", "down", "move.down", "Older messages"),

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from textual import events, on, work
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.reactive import reactive
@@ -92,7 +92,7 @@ Details = Callable[[str, int], list[Line]]
 class DetailsPanel(Panel, can_focus=False):
     """The description of the highlighted item, or all of its last column."""
 
-    framed: ClassVar[bool] = False
+    framed = False
     item: reactive[Item | None] = reactive(None)
 
     def __init__(self, details: Details | None, **kwargs: Any) -> None:
@@ -139,7 +139,7 @@ class Picker(Filtered[Picked]):
     Picker.-below.-details OptionList { height: auto; max-height: 50%; }
     Picker.-below.-note DetailsPanel { height: 3; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS: ClassVar = [
         bind("space", "mark", "mark", "pick.mark", "Mark or unmark, and go to the next line"),
         bind("ctrl+a", "mark_all", "mark all", "pick.all", "Mark all that are listed, or none"),
         Binding("enter", "choose", "choose", id="pick.take", priority=True,

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual import events, on
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.dom import DOMNode
 from textual.geometry import Size
 from textual.message import Message
@@ -57,11 +56,11 @@ class Entry:
 class WorkbenchScreen(DrawnOnce, Screen[None]):
     """A screen of the workbench with its top bar and key bar."""
 
-    mode: ClassVar[str] = ""
-    parent_mode: ClassVar[str] = "runs"  # where esc and q lead, unless the user came from elsewhere
-    find_hint: ClassVar[str] = "find"
+    mode = ""
+    parent_mode = "runs"  # where esc and q lead, unless the user came from elsewhere
+    find_hint = "find"
     ALLOW_IN_MAXIMIZED_VIEW = "TopBar, TourLine, KeyBar, FindBar"
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS: ClassVar = [
         bind("slash", "find", "find", "find",
              "Search on this screen; on Watch, as the palette does"),
         bind("z", "zoom", "zoom", "zoom", "Zoom the panel, or unzoom it"),

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from typing import ClassVar
 
 from textual import events
 from textual.binding import ActiveBinding
@@ -40,7 +39,7 @@ class KeyBar(Panel, can_focus=False):
     """One line at the bottom of every screen; hints can be clicked."""
 
     DEFAULT_CSS = "KeyBar { height: 1; dock: bottom; }"
-    framed: ClassVar[bool] = False
+    framed = False
     ALLOW_MAXIMIZE = False
 
     bindings: reactive[list[ActiveBinding]] = reactive(list)
@@ -102,7 +101,7 @@ class KeyBar(Panel, can_focus=False):
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - the base class has it
         """Bright keys with dim descriptions."""
         hints, gap = self.shown
-        line: Line = [(" ", "")]
+        line = [(" ", "")]
         for key, description, _ in hints:
             line += [
                 (key, "bold headline"),

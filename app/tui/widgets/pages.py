@@ -26,7 +26,7 @@ class PagesPanel(Panel):
         """The titles of the pages, the current one marked, with gaps where they fit."""
         titles = self.titles()
         gap = " " * (1 + (sum(map(cell_len, titles.values())) + 2 * len(titles) <= width))
-        line: Line = [(" ", "")]
+        line = [(" ", "")]
         for name, title in titles.items():
             if name == self.page:
                 line[-1] = (f"{gap}▌"[-len(line[-1][0]) :], "accent")

@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Self
 
 from rich.segment import Segment
 from textual import events
-from textual.binding import BindingType
 from textual.color import Color
 from textual.geometry import Offset, Region, Size
 from textual.message import Message
@@ -41,7 +40,7 @@ class Panel(Widget, can_focus=True):
     """
     ALLOW_MAXIMIZE: ClassVar[bool | None] = True
 
-    BINDINGS: ClassVar[list[BindingType]] = [*NAVIGATION]
+    BINDINGS: ClassVar = [*NAVIGATION]
 
     framed: ClassVar[bool] = True
     navigable: ClassVar[bool] = False  # whether the arrows act in it
@@ -156,7 +155,7 @@ class Panel(Widget, can_focus=True):
         # a line with unchanged spans keeps its strip, as most lines do most of the time
         same = self._drawn_for == self._key() and len(self._painted) == len(lines)
         old, first = (self._painted, int(self.framed)) if same else ([], 0)
-        edge: Line = [("│", self._frame_colour())] if self.framed else []
+        edge = [("│", self._frame_colour())] if self.framed else []
         strips = [
             self._strips[y + first] if y < len(old) and old[y] == line
             else self._strip([*edge, *_fitted(line, width), *edge])
@@ -174,11 +173,11 @@ class Panel(Widget, can_focus=True):
 
     def _frame_top(self) -> Strip:
         line, focus, width = self._frame_colour(), self.has_focus_within, self.size.width
-        left: Line = [("╭─", line)]
+        left = [("╭─", line)]
         if title := clip(self.title, width - 6):
             left.append((f" {title} ", "bold headline" if focus else "label"))
         note = clip(self.note, width - cells(left) - 4)
-        right: Line = [("╮", line)]
+        right = [("╮", line)]
         if note not in ("", "…"):
             right = [(f" {note} ", "label"), ("─╮", line)]
         between = max(0, width - cells(left) - cells(right))
@@ -305,7 +304,7 @@ def list_row(line: Line, width: int, *, selected: bool) -> Line:
     """A row of a list, on the colour of the cursor if it is selected."""
     if not selected:
         return line
-    padded: Line = [*line, (" " * (width - cells(line)), "")]
+    padded = [*line, (" " * (width - cells(line)), "")]
     return [(text, f"{look} on cursor") for text, look in padded]
 
 

@@ -1,7 +1,5 @@
 """The top line: the five screens, the shown run and its step."""
 
-from typing import ClassVar
-
 from textual import events
 from textual.reactive import reactive
 
@@ -44,7 +42,7 @@ class TopBar(Panel, can_focus=False):
     """One line at the top of every screen; tabs can be clicked."""
 
     DEFAULT_CSS = "TopBar { height: 1; dock: top; }"
-    framed: ClassVar[bool] = False
+    framed = False
     ALLOW_MAXIMIZE = False
 
     snapshot: reactive[Snapshot] = reactive(Snapshot, always_update=True)
@@ -60,7 +58,7 @@ class TopBar(Panel, can_focus=False):
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - the base class has it
         """Tabs on the left, then the run, its alerts and its step on the right."""
         snapshot, head = self.snapshot, self.snapshot.head
-        tabs: Line = []
+        tabs = []
         for mode, key, name in TABS:
             if mode == self.active:
                 tabs += [("▌", "accent"), (f"{key} {name}", "bold headline"), ("▐", "accent")]
@@ -82,7 +80,7 @@ class TopBar(Panel, can_focus=False):
         status = "" if snapshot.reading else snapshot.status
         glyph, colour = status_mark(status, self.now)
         name = clip(name, space)
-        run: Line = [(f" {glyph} ", colour), (name, "headline")]
+        run = [(f" {glyph} ", colour), (name, "headline")]
         passes = f"{head.passes} passes" if head.passes > 1 else ""
         about = " · ".join(part for part in (head.model, head.recipe, passes) if part)
         free = space - cell_len(name) - 2

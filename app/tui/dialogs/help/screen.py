@@ -5,7 +5,6 @@ from typing import Any, ClassVar
 
 from textual import events, on
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import Screen
@@ -83,7 +82,7 @@ class HelpScreen(Filtered[None]):
     HelpScreen Static { width: 100%; height: auto; padding-right: 1; }
     """
     content = VerticalScroll
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS: ClassVar = [
         bind("escape,q,question_mark,f1,enter", "leave", "close", "help.close",
              "Back to where you were"),
         bind("slash", "filter", "filter", "help.filter",

@@ -13,7 +13,6 @@ from functools import partial
 from typing import ClassVar
 
 from textual import on, work
-from textual.binding import BindingType
 from textual.reactive import reactive
 
 from grpo_engine.metrics import spec
@@ -38,7 +37,7 @@ PATIENCE = 6  # a read that took t seconds is not repeated within 6 t
 class ChartScreen(WorkbenchScreen):
     """A screen with a `CurvesPanel` on runs of the store."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS: ClassVar = [
         hidden("less_than_sign", "cross(-1)", "previous step", "compare.before",
                "Move the crosshair back, as the left arrow does"),
         hidden("greater_than_sign", "cross(1)", "next step", "compare.after",

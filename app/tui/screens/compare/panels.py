@@ -3,7 +3,6 @@
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from textual import events
 from textual.message import Message
@@ -45,7 +44,7 @@ class ViewPanel(Panel):
 class VerdictLine(ViewPanel, can_focus=False):
     """Which setting is better, with what confidence, and what differs."""
 
-    framed: ClassVar[bool] = False
+    framed = False
 
     def watch_view(self) -> None:
         """Update the height to fit the sentences."""
@@ -58,7 +57,7 @@ class VerdictLine(ViewPanel, can_focus=False):
         """Two sentences; the first may take all but a line."""
         changes = differences(self.view)
         sentence = wrap(verdict(self.view), width - 4, MAX_SENTENCE - 1)
-        lines: list[Line] = [
+        lines = [
             [("   " if index else " ▸ ", "accent"), (text, "text")]
             for index, text in enumerate(sentence)
         ]
@@ -127,7 +126,7 @@ class RunsPanel(TablePanel):
         head, *rows = legend_lines(view, width, self.now or time.time())
         notes = self._notes(width)
         count = max(1, height - 1 - min(3, len(notes)) if height > 8 else height - 1)
-        tail: list[Line] = [[(note, "label")] for note in notes]
+        tail = [[(note, "label")] for note in notes]
         return [head, *self.around(rows, view.run, count), *tail]
 
     def on_click(self, event: events.Click) -> None:

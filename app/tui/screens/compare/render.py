@@ -169,7 +169,7 @@ def legend_lines(view: View, width: int, now: float) -> list[Line]:
     name = space + NAME_WIDTH
     titles = "".join(pad(column[0][0], size - 1, ">") + " " for size, column in columns)
     free = cell_len(titles) - cell_len(titles.lstrip())  # before the first title
-    head: Line = [
+    head = [
         (" " * 5 + pad(label, name + max(0, free - 1)), "label"),
         (titles[max(0, free - 1) :], "label"),
     ]
@@ -305,7 +305,7 @@ def column_heads(view: View, window: range, size: int, tail: int = 0) -> Line:
              for name, mark in zip(names, base, strict=True)]  # fmt: skip
     if texts != names and (size - 5 < MIN_NAME or view.bands):
         texts = [""] * len(names)
-    line: Line = []
+    line = []
     for index in window:
         runs = columns[index]
         marker, current = view.marker(runs[0]), index == view.column
@@ -337,10 +337,10 @@ def settings_lines(view: View, width: int, height: int) -> list[Line]:
     )
     size = min(size, 30)
     base = columns.index(view.base_column) if view.base_column else 0
-    rows: list[Line] = []
+    rows = []
     for (path, _, differs), values in zip(settings, texts, strict=True):
         colour = "text" if differs else "label"
-        row: Line = [(clip_start(path, path_width).ljust(path_width), colour)]
+        row = [(clip_start(path, path_width).ljust(path_width), colour)]
         for index in window:
             changed = differs and values[index] != values[base]
             row.append(
@@ -368,11 +368,11 @@ def metrics_lines(view: View, width: int, height: int) -> list[Line]:
     current = min(view.row, len(metrics) - 1)
     top = max(0, min(current - (height - 1) // 2, len(metrics) - (height - 1)))
     head = (pad(window_text(window, len(columns)), name_width), "label")
-    lines: list[Line] = [[head, *column_heads(view, window, size, tail=10)]]
+    lines = [[head, *column_heads(view, window, size, tail=10)]]
     for index, metric in enumerate(metrics[top : top + height - 1], top):
         title = pad(metric_title(metric.key, name_width - 3), name_width - 2)
         arrow = {"up": "↑", "down": "↓", "none": " "}[metric.direction]
-        line: Line = [
+        line = [
             ("▸" if metric.key in view.metrics else " ", "accent"),
             (title, "text"),
             (arrow, "label"),
@@ -440,7 +440,7 @@ def ranking_lines(view: View, width: int, height: int) -> list[Line]:
     """
     comparison = view.comparison
     tables = [*ranking_tables(view), *seed_tables(view)]
-    lines: list[Line] = []
+    lines = []
     if comparison is None or not comparison.rankings:
         notes = (comparison.notes if comparison else ()) or (NO_RANKING,)
         lines += [[(part, "label")] for note in notes for part in wrap(note, width, height)]
@@ -464,7 +464,7 @@ def setting_line(view: View, row: Setting, columns: dict[str, int]) -> Line:
     marker = view.marker(row.runs[0])
     selected = view.chosen is not None and view.chosen.id in row.runs
     colour = "headline" if selected else "text"
-    line: Line = [marker.span, (" ", "")]
+    line = [marker.span, (" ", "")]
     for name, size in columns.items():
         of_result = name in ("points", "95%", "p")
         line.append((pad(row.cells[name], size), row.colour if of_result else colour))
@@ -544,7 +544,7 @@ def answers_lines(view: View, width: int, height: int) -> list[Line]:
     position += f"  runs {runs}" if runs else ""
     target = f"   target {clip(prompt.target, 24)}" if prompt.target else ""
     question = clip(asked(prompt.text), max(8, width - cell_len(position) - cell_len(target) - 4))
-    lines: list[Line] = [[(position, "label"), (f"  {question}", "headline"),
+    lines = [[(position, "label"), (f"  {question}", "headline"),
                           (target, "label")]]  # fmt: skip
     answers = view.answers
     if answers is None or answers.prompt.example_key != prompt.example_key:
@@ -560,7 +560,7 @@ def answers_lines(view: View, width: int, height: int) -> list[Line]:
 
 def side_by_side(parts: Sequence[Line], size: int) -> Line:
     """Lines of columns with a rule between them."""
-    line: Line = []
+    line = []
     for index, part in enumerate(parts):
         line += [(" │ ", "border")] if index else []
         line += [*part, (" " * max(0, size - 3 - cells(part)), "")]
@@ -574,7 +574,7 @@ def answer_column(view: View, run: RunSummary, group: GroupView | None, width: i
     colour = "bold headline" if chosen else "text"
     mean = f"  @{group.step} mean {short(group.reward_mean)}" if group else ""
     name = clip(view.name(run), max(4, width - 2 - cell_len(mean)))
-    lines: list[Line] = [[marker.span, (" ", ""), (name, colour),
+    lines = [[marker.span, (" ", ""), (name, colour),
                           (clip(mean, width - 2 - cell_len(name)), "label")]]  # fmt: skip
     if group is None:
         return [*lines, [("not sampled up to here", "label")]]
@@ -589,7 +589,7 @@ def answer(rollout: RolloutView, width: int) -> list[Line]:
         head += f"{'▲' if rollout.advantage > 0 else '▼'}{signed(rollout.advantage)} "
     first, *others = wrap(f"{head}{rollout.text}", max(1, width - 2), ANSWER_LINES)
     colour = f"bold {push_colour(rollout.advantage)}"
-    lines: list[Line] = [[(first[: len(head)], colour), (first[len(head) :], "text")]]
+    lines = [[(first[: len(head)], colour), (first[len(head) :], "text")]]
     lines += [[("  " + part, "text")] for part in others]
     if rollout.finish in CUT:
         space = max(0, width - cells(lines[-1]))

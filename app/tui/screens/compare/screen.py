@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from textual import on, work
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import Binding
 from textual.containers import Container, Horizontal
 from textual.message import Message
 from textual.widget import Widget
@@ -56,7 +56,7 @@ class CompareScreen(ChartScreen):
 
     mode = "compare"
     CSS_PATH = "compare.tcss"
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS: ClassVar = [
         bind("right_square_bracket", "turn(1)", "page", "compare.page",
              "Next page: changed settings, ranking, metrics, answers", "[ ]"),
         hidden("left_square_bracket", "turn(-1)", "previous page", "compare.page_before",

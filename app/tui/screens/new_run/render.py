@@ -227,7 +227,7 @@ def setting_lines(view: View, field: FormField, width: int) -> list[Line]:
     space = name_cells(width)
     is_full = field.section in ("main", CHANGED) and cell_len(path) <= space
     name = path if is_full else path.rpartition(".")[2]
-    line: Line = [
+    line = [
         (f" {mark} ", f"bold {colour}"),
         (pad(name, space) + " ", "headline" if selected else dim),
         *_value(view, field, width - value_at(width)),
@@ -498,7 +498,7 @@ def memory_lines(view: View, width: int) -> list[Line]:
         return paragraph(f"✗ {refused}", width, 4, "bad", label)
     used = min(1.0, memory["peak"] / max(1, memory["limit"]))
     full = max(1, round(10 * used))
-    line: Line = [
+    line = [
         label,
         ("━" * full, "warn" if used > 0.8 else "accent"),
         ("─" * (10 - full), "guide"),
@@ -537,7 +537,7 @@ def cost_summary(view: View) -> str:
 def recipe_lines(view: View, width: int) -> list[Line]:
     """The six choices by their names in a recipe file, the formula, and what is refused."""
     form = view.form
-    lines: list[Line] = []
+    lines = []
     for path, error in form.errors.items():
         if path.startswith("algorithm."):
             # rules name their settings, ranges do not
@@ -611,7 +611,7 @@ def prompt_lines(view: View, width: int) -> list[Line]:
 
 def prompt_text(text: str, width: int) -> list[Line]:
     """The text that the model reads, with each line end as a dim symbol."""
-    lines: list[Line] = []
+    lines = []
     for line in text.split("\n"):
         lines += paragraph(line, width - 1, 40, "text")
         lines[-1].append(("⏎", "label"))
@@ -644,7 +644,7 @@ def score_lines(view: View, width: int) -> list[Line]:
         return paragraph("The scores of the reward functions appear here.", width, 3, "label")
     if error := scores.get("problem"):
         return problem_lines(error, width)
-    lines: list[Line] = []
+    lines = []
     for row in scores["rows"]:
         value = weighted = ""
         if row["value"] is not None:
@@ -737,7 +737,7 @@ def _signal_table(probe: Mapping[str, Any], width: int) -> list[Line]:
     text = f"prompts with a signal{' (95% interval)' if wide else ''}, seconds to sample a step"
     letter = "temperature" if wide else "T"
     heads = (pad(f"{letter} {table['temperature']:g}", column) for table in tables)
-    lines: list[Line] = paragraph(text, width, 2, "label")
+    lines = paragraph(text, width, 2, "label")
     lines.append([("group ", "label"), *((head, "label") for head in heads)])
     rows = {
         (row["group_size"], table["temperature"]): row
@@ -745,7 +745,7 @@ def _signal_table(probe: Mapping[str, Any], width: int) -> list[Line]:
         for row in table["group_sizes"]
     }
     for group_size in sorted({group_size for group_size, _ in rows}):
-        line: Line = [(f"{group_size:>4}  ", "text")]
+        line = [(f"{group_size:>4}  ", "text")]
         for temperature in (table["temperature"] for table in tables):
             row = rows.get((group_size, temperature))
             chosen = probe["best"] == {"group_size": group_size, "temperature": temperature}
@@ -774,7 +774,7 @@ def _pass_rates(table: Mapping[str, Any], width: int) -> list[Line]:
         text = "No reward function says which answers are right, so there are no pass rates."
         return paragraph(text, width, 2, "label")
     text = f"right: {share(table['right'])} of the answers at T {table['temperature']:g}; prompts "
-    lines: list[Line] = paragraph(f"{text}by their share of right answers", width, 2, "label")
+    lines = paragraph(f"{text}by their share of right answers", width, 2, "label")
     highest, longest = max(count for _, count in rows), max(4, width - 18)
     for name, count in rows:
         bar = "▆" * round(longest * count / highest)
@@ -808,7 +808,7 @@ def diff_lines(view: View, width: int) -> list[Line]:
     form, origin = view.form, view.form.origin
     from_recipe = {path: as_text(value) or "none" for path, value in form.overrides.items()}
     from_origin = {path: start_text(view, form.fields[path]) for path in form.changed}
-    lines: list[Line] = []
+    lines = []
     for name, rows in (
         (f"recipe {form.recipe.name}" if form.recipe is not None else "the recipe", from_recipe),
         (f"{'parent run' if origin.run else 'preset'} {origin.name}", from_origin),
@@ -836,7 +836,7 @@ def play_lines(view: View, width: int) -> list[Line]:
         "You answer in the model's place and see what the environment replies: the quickest "
         "way to find out that it is wrong. `grpo-tui tasks test` does the same."
     )
-    lines: list[Line] = []
+    lines = []
     for role, text in view.episode.lines or (("hint", hint),):
         colour = colours.get(role, "text")
         lines += paragraph(text, width, 40, colour, (marks.get(role, "  "), colour))

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 
 from textual import events, on, work
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import Container, Vertical
 from textual.message import Message
 from textual.reactive import reactive
@@ -93,7 +92,7 @@ class HeaderPanel(ViewPanel, can_focus=False):
     """The costs or what prevents a launch, and whether the run can be launched."""
 
     DEFAULT_CSS = "HeaderPanel { height: 1; }"
-    framed: ClassVar[bool] = False
+    framed = False
     ALLOW_MAXIMIZE = False
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - one line always
@@ -177,7 +176,7 @@ class PagePanel(ViewPanel, PagesPanel, ScrolledPanel):
         elif view.page == "prompts" and view.examples.get("name"):
             self.title = f"the model sees · {view.examples['name']}"
         self.note_first(view.activity or "[ ] turn the page", "[ ] page")
-        head: list[Line] = [self.strip_line(width), []]
+        head = [self.strip_line(width), []]
         if view.page == "try":
             head += prompt_end(view, width) + [[]] * (ANSWER_LINES + 1)
         elif view.page == "yaml":
@@ -292,7 +291,7 @@ class NewRunScreen(WorkbenchScreen):
     mode = "new_run"
     find_hint = "find a setting by its name or purpose"
     CSS_PATH = "new_run.tcss"
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS: ClassVar = [
         bind("enter", "open", "edit", "new.edit",
              "Edit the setting, or choose from its list; do what the page offers"),
         bind("L,f5", "launch", "launch…", "new.launch",

@@ -77,13 +77,13 @@ def origin_name(origin: str) -> str:
 def group_lines(view: View, width: int) -> list[Line]:
     """The groups: number, prompt, mean reward, sorted measure or spread, `=` without a signal."""
     heading, scored = ORDER_HEADINGS.get(view.order, "std"), 12
-    lines: list[Line] = [[(" " * max(0, width - 12) + f"{'mean':>5}{heading:>5}", "label")]]
+    lines = [[(" " * max(0, width - 12) + f"{'mean':>5}{heading:>5}", "label")]]
     if all(group.demonstrated for group in view.groups):
         lines, scored = [[]], 0
     for position, group in enumerate(view.groups):
         selected = position == view.group_at
         second = measure_of(group, view.order) if heading != "std" else group.reward_std
-        line: Line = [
+        line = [
             (f"{group.index + 1:>2}", "label"),
             ("▸" if selected else " ", "focus"),
             (
@@ -105,7 +105,7 @@ def group_keys(view: View) -> list[Line]:
     """Which keys show other groups."""
     if view.step is None:
         return []
-    lines: list[Line] = [
+    lines = [
         [
             ("t ", "headline"),
             (f"{name} at {len(steps)} step{'s' if len(steps) != 1 else ''}", "label"),
@@ -123,10 +123,10 @@ def hit_lines(hits: Sequence[SearchHit], selected: int, width: int) -> list[Line
     """The hits of a search: step, answer, and the match with the text around it."""
     heads = [f"{hit.step:>4} {hit.group_index + 1}{letter(hit.index)} " for hit in hits]
     column = max(map(len, heads), default=0)
-    lines: list[Line] = []
+    lines = []
     for position, (hit, head) in enumerate(zip(hits, heads, strict=True)):
         before, match, after = excerpt(hit.text, hit.start, hit.end, max(1, width - column))
-        line: Line = [
+        line = [
             (head.ljust(column), "label"), (before, "text"),
             (match, "bold underline headline"), (after, "text"),
         ]  # fmt: skip
@@ -152,12 +152,12 @@ def position_line(view: View, width: int, *, newest: int) -> Line:
     group, rollout = view.group, view.rollout
     if view.step is None or group is None:
         return []
-    line: Line = [(f" {clip(view.step.run.name, 40)}", "headline"),
+    line = [(f" {clip(view.step.run.name, 40)}", "headline"),
                   (f"  step {group.step}", "text")]  # fmt: skip
     if group.origin != "train":
         line.append((f"  {origin_name(group.origin)}", "accent"))
     line.append((f"  prompt {group.index + 1} ", "label"))
-    end: Line = []
+    end = []
     if group.target:
         end += [("  target ", "label"), (clip(group.target, 20), "text")]
     if rollout is not None:
@@ -189,7 +189,7 @@ def history_line(history: Sequence[GroupView], group: GroupView, width: int, *, 
     end = f"  {before}{short(rewards[current])}  [ ] @ step  d diff"
     space = width - len(name) - len(end) - 3
     indices = visible([len(text) + 2 for text in texts], space, current)
-    line: Line = [(name + "…" * (indices.start > 0), "label")]
+    line = [(name + "…" * (indices.start > 0), "label")]
     for index in indices:
         text = f"[{texts[index]}]─" if index == current else f"{texts[index]}──"
         colour = "headline" if index == current else "series.reward"
@@ -207,7 +207,7 @@ def answers_line(rollouts: Sequence[RolloutView], selected: int, width: int) -> 
         for r in rollouts
     ]
     indices = visible([len(text) + 2 for text in texts], width - 2, selected)
-    line: Line = [("…", "label")] if indices.start else []
+    line = [("…", "label")] if indices.start else []
     for index in indices:
         current = index == selected
         colour = push_colour(rollouts[index].advantage)
@@ -228,7 +228,7 @@ def sibling_lines(view: View, width: int, height: int) -> list[Line]:
     heading = "all answers to this prompt"
     if len(indices) < len(rollouts):
         heading = f"answers {letter(indices[0])} to {letter(indices[-1])} of {len(rollouts)}"
-    lines: list[Line] = [[(heading, "label")]]
+    lines = [[(heading, "label")]]
     for index in indices:
         lane = lane_lines(rollouts[index], width - 1, 1, group)
         shades = view.shades(index) if barred else ()
@@ -418,7 +418,7 @@ def token_lines(answer: Answer, token: int, run: RunInfo, width: int) -> list[Li
     row, recipe = answer.row, run.recipe
     assert row is not None
     title = f"← token {_name(answer, token, f'of {len(row.own)} ')} →"
-    lines: list[Line] = [[(clip(title, width), "headline")]]
+    lines = [[(clip(title, width), "headline")]]
     lines.append(probability_line(answer, token, width))
     passes = [losses[token] for losses in answer.losses]
     texts: list[tuple[str, str]] = []
@@ -455,7 +455,7 @@ def probability_line(answer: Answer, token: int, width: int) -> Line:
         ("old", row.old), ("new", row.passes[-1] if row.passes else ()), ("after", row.after),
     ]  # fmt: skip
     logprobs = [(name, values[token]) for name, values in stages if token < len(values)]
-    line: Line = []
+    line = []
     for digits, gap in ((3, "  "), (3, " "), (2, " "), (1, " ")):
         line = [(f"{'prob.':<{LABEL}}" if gap == "  " else "prob. ", "label")]
         for index, (name, value) in enumerate(logprobs):
@@ -478,7 +478,7 @@ def _ratio_line(loss: TokenLoss, width: int) -> Line:
     """The ratio as a diamond on its interval: `┈.8├────┼────┤1.2┈◆  1.35 CLIPPED high`."""
     clipped = {"low": " CLIPPED low", "high": " CLIPPED high", "ceiling": " AT THE CEILING"}
     alarm = "bold series.clip"
-    ratio: Line = [(short(loss.ratio, 3), "headline"), (clipped.get(loss.side, ""), alarm)]
+    ratio = [(short(loss.ratio, 3), "headline"), (clipped.get(loss.side, ""), alarm)]
     name = f"{'ratio':<{LABEL}}"
     if loss.high >= UNBOUNDED or loss.low <= 1 / UNBOUNDED:
         bounds = "no bounds" if loss.high >= UNBOUNDED else f"at most {short(loss.high)}"
@@ -500,7 +500,7 @@ def _ratio_line(loss: TokenLoss, width: int) -> Line:
     track.insert(high + 1, short(loss.high))
     track.insert(low, short(loss.low))
     diamond = alarm if ratio[1][0] else "headline"
-    line: Line = [(mark, diamond if mark == "◆" else "label") for mark in track]
+    line = [(mark, diamond if mark == "◆" else "label") for mark in track]
     return [(name, "label"), *line, ("  ", ""), *ratio]
 
 
@@ -560,7 +560,7 @@ def reward_lines(view: View, width: int) -> list[Line]:
     if group is None or rollout is None:
         text = "What each reward function gave an answer, and why, appears here."
         return hint(text, width)
-    lines: list[Line] = [
+    lines = [
         [(pad("reward", width - 8), "label"), (f"{short(rollout.reward):>8}", "bold headline")]
     ]
     if rollout.advantage is not None:
@@ -582,7 +582,7 @@ def function_lines(rollout: RolloutView, largest: Mapping[str, float], width: in
 
     A bar is full at the largest score that the function gave in this step.
     """
-    lines: list[Line] = []
+    lines = []
     longest = max((cell_len(safe(reward.name)) for reward in rollout.rewards), default=0)
     wide = 8 if width >= longest + 15 else 5
     for reward in rollout.rewards:
@@ -592,7 +592,7 @@ def function_lines(rollout: RolloutView, largest: Mapping[str, float], width: in
         colour = "series.reward" if (reward.value or 0) >= 0 else "bad"
         name = pad(reward.name, max(6, min(longest, width - wide - 7)))
         value = "n/a" if reward.value is None else short(reward.value)
-        line: Line = [
+        line = [
             (f"{name} ", "label"),
             ("█" * full, colour),
             ("░" * (wide - full), "guide"),

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Final
 
 from textual import events, on, work
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import Horizontal
 from textual.message import Message
 from textual.reactive import reactive
@@ -80,7 +79,7 @@ class HistoryBar(ViewPanel, can_focus=False):
     """The current position, and the same prompt over the steps."""
 
     DEFAULT_CSS = "HistoryBar { height: 2; }"
-    framed: ClassVar[bool] = False
+    framed = False
     live: reactive[bool] = reactive(False)
     newest: reactive[int] = reactive(0)  # the run's last step; 0 while the screen follows it
 
@@ -264,7 +263,7 @@ class RolloutsScreen(WorkbenchScreen):
     mode = "rollouts"
     parent_mode = "watch"
     CSS_PATH = "rollouts.tcss"
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS: ClassVar = [
         bind("n", "prompt(1)", "next prompt", "rollouts.group",
              "Go to the next prompt of the step, or to the next hit of a search", "n p"),
         hidden("p", "prompt(-1)", "previous prompt", "rollouts.group_before",

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual import on, work
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.reactive import reactive
 from textual.widgets import Input, Label
@@ -58,14 +57,14 @@ class QueuePanel(ListPanel):
         if self.item is None:
             return paragraph(EMPTY, width, height, "label")
         note_width = max(1, width - 45)
-        details: list[Line] = []
+        details = []
         if cell_len(self.item.note) > note_width:
             details = [[], *paragraph(self.item.note, width, height // 2, "text")]
         height -= len(details)
-        lines: list[Line] = []
+        lines = []
         for index, item in enumerate(self.items):
             settings = ", ".join(f"{path}={value}" for path, value in item.settings.items())
-            line: Line = [
+            line = [
                 (pad(item.state, 11), "label"),
                 (pad(item.name or item.sweep or "run", 24), "headline"),
                 (pad(item.note or settings, note_width), "text"),
@@ -80,7 +79,7 @@ class QueueScreen(Dialog[None]):
     """Show waiting runs and the worker that takes them."""
 
     DEFAULT_CSS = "QueueScreen { background: $background; }"
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS: ClassVar = [
         bind("enter", "start_worker", "start a worker", "queue.work",
              "Train the waiting runs, one after another, in a background process"),
         bind("x", "remove", "remove", "queue.cancel", "Remove a waiting run from the queue"),
@@ -202,7 +201,7 @@ class DescribeDialog(Dialog[dict[str, str] | None]):
     }
     DescribeDialog Input:focus { border: none; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS: ClassVar = [
         bind("escape", "cancel", "cancel", "describe.cancel", "Change nothing"),
     ]
 

@@ -248,7 +248,7 @@ def table_lines(view: View, top: int, width: int, height: int) -> list[Line]:
 
 def head_line(columns: Sequence[Column], sort: str) -> Line:
     """The column titles, with an arrow on the sort column."""
-    line: Line = [("  ", "")]
+    line = [("  ", "")]
     for column in columns:
         is_sorted = sort.lstrip("-") == column.key
         arrow = ("▾" if sort.startswith("-") else "▴") if is_sorted else " " * column.annotated
@@ -260,7 +260,7 @@ def head_line(columns: Sequence[Column], sort: str) -> Line:
 def run_line(run: RunSummary, columns: Sequence[Column], view: View) -> Line:
     """One run as a row: ◆ baseline and * mark, which are no status glyphs, then the cells."""
     signs = ("◆" if run.key == view.baseline else " ") + ("*" if run.key in view.marked else " ")
-    line: Line = [(signs, "bold accent")]
+    line = [(signs, "bold accent")]
     for column in columns:
         line += [*aligned(column.draw(run, view), column.width, column.align), (" ", "")]
     return line
@@ -360,7 +360,7 @@ def _chart(series: MetricSeries, last: float, width: int) -> list[Line]:
                   range_colour="" if curve.sparse else "raw")  # fmt: skip
     scale = axis_of(series.key, [trace], CHART_HEIGHT)
     last_value = with_unit(curve.value, metric.unit)  # where the line ends
-    title: Line = [(f"{metric.label} ", "label"), (last_value, "headline")]
+    title = [(f"{metric.label} ", "label"), (last_value, "headline")]
     if not curve.sparse:  # the table has the last step's value
         left = width - cell_len(metric.label + last_value) - 1
         title.append((clip(" smoothed", left), "label"))
@@ -370,7 +370,7 @@ def _chart(series: MetricSeries, last: float, width: int) -> list[Line]:
 
 def _evaluations(preview: Preview, width: int) -> list[Line]:
     """Held-out accuracy before and after training, for each sampling method."""
-    lines: list[Line] = []
+    lines = []
     for mode in ("greedy", "sampled"):
         evaluations = [
             evaluation.metrics for evaluation in preview.evaluations if evaluation.mode == mode

@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Final
 
 from textual import events, on, work
 from textual.app import ComposeResult, SuspendNotSupported
-from textual.binding import BindingType
 from textual.containers import Horizontal
 from textual.message import Message
 from textual.reactive import reactive
@@ -161,7 +160,7 @@ class RunsScreen(ControlScreen):
     mode = "runs"
     find_hint = "words of name, tags or note, or reward>.5 status:running"
     CSS_PATH = "runs.tcss"
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS: ClassVar = [
         bind("enter", "open", "open", "runs.open", "Watch the run under the cursor"),
         bind("space", "mark", "mark", "runs.mark", "Mark for the next action"),
         bind("G", "mark_sweep", "sweep", "runs.sweep",

@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.geometry import Size
 from textual.message import Message
 from textual.reactive import reactive
@@ -31,7 +30,7 @@ class Functions(Panel, can_focus=False):
     """What became of each reward function, above the chart of the reward."""
 
     DEFAULT_CSS = "Functions { height: auto; }"
-    framed: ClassVar[bool] = False
+    framed = False
 
     snapshot: reactive[Snapshot] = reactive(Snapshot, always_update=True)
 
@@ -47,7 +46,7 @@ class ExploreScreen(ChartScreen):
     """One chart of the watched run, or several with one crosshair."""
 
     mode = "watch"
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS: ClassVar = [
         bind("enter", "explain_metric", "explain metric", "explore.explain",
              "Explain the chosen metric"),
     ]  # fmt: skip

@@ -3,7 +3,6 @@
 from typing import ClassVar
 
 from textual import events
-from textual.binding import BindingType
 from textual.geometry import Size
 from textual.reactive import reactive
 
@@ -61,7 +60,7 @@ class Curves(ChartStack, SnapshotList):
     """The charts of a run, with a cursor for `?`; scrolls with the cursor."""
 
     two_columns = 76
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS: ClassVar = [
         bind("enter", "open", "explain metric", "curves.explain", "Explain the chosen metric"),
     ]  # fmt: skip
 
@@ -133,7 +132,7 @@ class Curves(ChartStack, SnapshotList):
 class Answers(SnapshotList):
     """The answers to one prompt, one below the other, updated live."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS: ClassVar = [
         bind("enter", "open", "open", "lanes.open",
              "Open this answer, token by token, on Rollouts"),
     ]  # fmt: skip
@@ -195,7 +194,7 @@ class Answers(SnapshotList):
         visible = max(1, height // rows)
         selected = self.selected
         self._top = max(selected - visible + 1, min(self._top, selected, max(0, count - visible)))
-        lines: list[Line] = []
+        lines = []
         for index in range(self._top, min(count, self._top + visible)):
             block = render.lane_lines(group.rollouts[index], width - 1, rows, group, self.now)
             lines += render.with_edge(block, self.has_focus and index == selected)
@@ -220,7 +219,7 @@ class Answers(SnapshotList):
 class Groups(SnapshotList):
     """All prompts of the step in an overview; the cursor is on an answer of the one in focus."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS: ClassVar = [
         bind("enter", "open", "open", "groups.open", "Open this group on Rollouts"),
     ]  # fmt: skip
 
@@ -326,7 +325,7 @@ def _answers(snapshot: Snapshot) -> int:
 class AlertsLog(SnapshotList):
     """Active alerts, then the log, newest first."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS: ClassVar = [
         bind("enter", "open", "explain", "log.explain", "Explain the alert and what to try"),
         bind("x", "mute", "mute", "log.mute", "Mute this kind of alert in this run, or unmute it"),
     ]  # fmt: skip
@@ -400,7 +399,7 @@ class NarratorLine(Panel, can_focus=False):
     """Whole sentences, as many as fit; only one that is longer than the panel is wrapped."""
 
     DEFAULT_CSS = "NarratorLine { height: 2; }"
-    framed: ClassVar[bool] = False
+    framed = False
     ALLOW_MAXIMIZE = False
 
     sentences: reactive[tuple[str, ...]] = reactive(())
@@ -413,7 +412,7 @@ class PhaseBar(Panel, can_focus=False):
     """The step's phase, speed, duration and memory use in one line."""
 
     DEFAULT_CSS = "PhaseBar { height: 1; }"
-    framed: ClassVar[bool] = False
+    framed = False
     ALLOW_MAXIMIZE = False
 
     snapshot: reactive[Snapshot] = reactive(Snapshot, always_update=True)

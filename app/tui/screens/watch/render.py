@@ -67,7 +67,7 @@ def chart_lines(
     tall -= len(curves) - 1 if listed else 0
     below = function_lines(snapshot, width) if listed else []
     guides = guides_of(chart, snapshot)
-    plotted: list[Line] = []
+    plotted = []
     hints = [f"{texts[-1]} " for _, texts in guides]
     if tall > 0 and wide > 2:
         end = last_step(snapshot)
@@ -124,14 +124,14 @@ def function_lines(snapshot: Snapshot, width: int, *, curves: bool = False) -> l
     left = max(map(cell_len, map(str.__add__, functions, times)), default=0)
     scale = [*filter(math.isfinite, chain(*(one.average for one in functions.values())))]
     low, high = min(scale, default=None), max(scale, default=None)  # one scale for all curves
-    lines: list[Line] = []
+    lines = []
     for i, (name, series) in enumerate(functions.items()):
         colour = curve_colour(chart, i + 1)
         mark = (word if name == mover else " " * len(word)) if len(functions) > 1 else ""
         room = width - 3 - right - cell_len(mark)
         # all curves begin below each other
         curve = sparkline(list(series.average), room - left - 2, low, high) if curves else ""
-        named: Line = [
+        named = [
             (clip_middle(name, room - cell_len(times[i])), "text"),
             (times[i], "label"),
         ]
@@ -210,7 +210,7 @@ def lane_lines(
     """One answer in `rows` lines: name, push and reward on the left, then its text."""
     push_cells, reward_cells = number_cells(group)
     lead_cells = LEAD - 9 + push_cells + reward_cells
-    lead: Line = [(f"{letter(rollout.index):>2} ", "text")]
+    lead = [(f"{letter(rollout.index):>2} ", "text")]
     if is_demonstrated(group):
         lead, lead_cells = [(" ", "")], 1
     elif isinstance(rollout, BoardRollout):
@@ -221,12 +221,12 @@ def lane_lines(
         lead.append((f"{arrow(rollout.advantage)}{push:>{push_cells}} ", f"bold {colour}"))
         lead.append((f"{reward:>{reward_cells}}  ", "text"))
     mark = end_mark(rollout, now)
-    lines: list[Line] = []
+    lines = []
     parts = text_rows(rollout, mark, width - lead_cells, rows)
     for i, part in enumerate(parts):
-        start: Line = lead if i == 0 else [(" " * lead_cells, "")]
+        start = lead if i == 0 else [(" " * lead_cells, "")]
         last = i == len(parts) - 1
-        tail: Line = [(mark, _mark_colour(rollout))] if last and mark else []
+        tail = [(mark, _mark_colour(rollout))] if last and mark else []
         text = [(text, "label" if reply else "text") for text, reply in part]
         lines.append([*start, *text, *tail])
     return lines + [[]] * (rows - len(lines))
@@ -273,7 +273,7 @@ def prompt_lines(group: StepGroup, width: int, height: int) -> list[Line]:
     if space <= 0 or height < len(group.rollouts) + 2:
         return []
     rows = wrap(" ".join(question(group.prompt_text).split()), space, 1 if height < 20 else 3)
-    lines: list[Line] = [[(" ", ""), (row, "headline")] for row in rows]
+    lines = [[(" ", ""), (row, "headline")] for row in rows]
     lines[0].append((target, "label"))
     return [*lines, []]
 
@@ -447,8 +447,8 @@ def entry_lines(
         rows[-1] = clip(rows[-1], max(8, space - cells(tail)))
     elif cell_len(rows[-1]) + cells(tail) > space:
         rows.append("")
-    head: Line = [(f"{clock(entry.at)} ", "label"), (f"{sign} ", f"bold {colour}")]
-    indent: Line = [(" " * (ENTRY_LEAD - 1), "")]
+    head = [(f"{clock(entry.at)} ", "label"), (f"{sign} ", f"bold {colour}")]
+    indent = [(" " * (ENTRY_LEAD - 1), "")]
     lines = [[*(indent if i else head), (row, look)] for i, row in enumerate(rows)]
     lines[-1] += tail
     return with_edge(lines, marked)
@@ -535,7 +535,7 @@ def _phases(snapshot: Snapshot, now: float, width: int) -> Line:
         status = {"failed": "bad", "lost": "warn"}.get(snapshot.status, "good")
         return [(f" {snapshot.status}", f"bold {status}"), (worked, "label"),
                 *_usual_step(spent, space)]  # fmt: skip
-    spans: Line = []
+    spans = []
     extra = board.phase if board.phase and board.phase not in PHASES else ""
     for name in (*PHASES, *([extra] if extra else ())):
         if name == board.phase:
@@ -554,7 +554,7 @@ def _usual_step(spent: dict[str, float], space: int) -> Line:
     """The phases of a step, the slowest marked; the shortest join the others where it is narrow."""
     slowest = max(spent, key=spent.__getitem__, default="")
     while True:
-        spans: Line = []
+        spans = []
         for name, took in spent.items():
             slow = name == slowest
             spans += [
@@ -572,7 +572,7 @@ def _usual_step(spent: dict[str, float], space: int) -> Line:
 
 def _running(snapshot: Snapshot, name: str, now: float) -> Line:
     board = snapshot.board
-    spans: Line = [(f" {PHASE_NAMES.get(name, name)} ", "bold headline")]
+    spans = [(f" {PHASE_NAMES.get(name, name)} ", "bold headline")]
     if board.phase_detail:
         spans.append((f"{clip(board.phase_detail, 24)} ", "text"))
     if board.total:

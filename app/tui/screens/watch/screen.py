@@ -7,7 +7,6 @@ from typing import ClassVar, Final
 
 from textual import on, work
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import Container, Horizontal
 from textual.message import Message
 from textual.reactive import reactive
@@ -50,7 +49,7 @@ class WatchScreen(ControlScreen):
 
     mode = "watch"
     CSS_PATH = "watch.tcss"
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS: ClassVar = [
         *CONTROL_BINDINGS,
         bind("m", "metrics", "metrics", "curves.metrics", "Choose any metrics to draw"),
         bind("n", "prompt(1)", "next prompt", "watch.next",

@@ -165,11 +165,11 @@ def _lay_guide(row: list[Cell], texts: Sequence[str]) -> None:
 
 def plot_lines(cells: Sequence[Sequence[Cell]], scale: Axis, cross: int = -1) -> list[Line]:
     """The rows of a plot behind their axis labels, with a crosshair in one column."""
-    lines: list[Line] = []
+    lines = []
     for label, row in zip(scale.margin(len(cells)), map(list, cells), strict=True):
         if 0 <= cross < len(row) and row[cross][0] in CROSSED:
             row[cross] = (CROSSED[row[cross][0]], "label", False)
-        line: Line = [(label, "label")]
+        line = [(label, "label")]
         for (colour, bold), group in groupby(row, key=lambda cell: cell[1:]):
             look = f"bold {colour}" if bold else colour
             line.append(("".join(char for char, _, _ in group), look))

@@ -100,7 +100,7 @@ def side_by_side(blocks: Sequence[list[Line]], width: int) -> list[Line]:
     """One chart, or two beside each other, the left one `width` wide."""
     if len(blocks) < 2:
         return blocks[0] if blocks else []
-    lines: list[Line] = []
+    lines = []
     for left, right in zip(*blocks, strict=True):
         lines.append([*left, (" " * (width - cells(left) + GAP), ""), *right])
     return lines

@@ -22,7 +22,7 @@ class Readout:
     def spans(self, level: int) -> Line:
         """Mark, name and value, with the name of this level."""
         name = self.names[min(level, len(self.names) - 1)]
-        named: Line = [(f"{name} ", "label")] if name else []
+        named = [(f"{name} ", "label")] if name else []
         return [*([self.mark] if self.mark else []), *named, (self.value, self.value_style)]
 
 
@@ -38,7 +38,7 @@ def title_line(
     fitting = (name for name in names if cell_len(name + hint) + used <= width)
     name = clip(next(fitting, names[0]), width - 3)
     value_style = "bold headline" if chosen else "label"
-    left: Line = [("▸" if chosen else " ", "accent"), (name, value_style)]
+    left = [("▸" if chosen else " ", "accent"), (name, value_style)]
     for hint in hints:
         if cells(left) + cells(right) + cell_len(hint) + 2 <= width:
             left.append((f"  {hint}", "label"))

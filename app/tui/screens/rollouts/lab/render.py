@@ -31,7 +31,7 @@ NO_TOKENS = (
 
 def setting_lines(base: Recipe, recipe: Recipe, selected: int, width: int) -> list[Line]:
     """One line per setting: its value, and the recorded one if it was changed."""
-    lines: list[Line] = []
+    lines = []
     names = ["recipe" if name == "name" else name for name in VARIED]
     column = min(max(map(len, names)) + 1, width - 16)
     for index, name in enumerate(VARIED):
@@ -41,7 +41,7 @@ def setting_lines(base: Recipe, recipe: Recipe, selected: int, width: int) -> li
         before = f"  was {value_text(old)}" if new != old else ""
         before = before if cell_len(text + before) <= width - column else ""
         look = "bold " * current + ("accent" if new != old else "text")
-        line: Line = [(pad(names[index], column), "label"), (text + before, look)]
+        line = [(pad(names[index], column), "label"), (text + before, look)]
         lines.append(list_row(line, width, selected=current))
     count = len(differences(base, recipe))
     text = f"{count} setting{'s differ' if count > 1 else ' differs'} from the run"
@@ -54,11 +54,11 @@ def table_lines(view: LabView, width: int) -> list[Line]:
     name_width = min(MAX_NAME, width - len(MEASURES) * column)
     names = [name if cell_len(name) < column else name.split()[-1] for name, _ in MEASURES]
     heading = " " * name_width + "".join(pad(name, column, ">") for name in names)
-    lines: list[Line] = [[(heading, "label")]]
+    lines = [[(heading, "label")]]
     before = _measures(view, view.base)
     for index, variant in enumerate((view.base, *view.variants)):
         name = name_of(variant, view.base) if index else "the run"
-        line: Line = [
+        line = [
             ("● " if index else "○ ", colour_of(index)),
             (pad(name, name_width - 2), "text"),
         ]
@@ -174,11 +174,11 @@ def _before_after(
     widths = ((8, 7),) * 3 if width >= 57 else ((6, 5), (4, 4), (7, 7))
     columns = [pad(name, sum(pair) + 3, "^") for name, pair in zip(headings, widths, strict=True)]
     indent = len(rows[0][0]) if rows else 0
-    lines: list[Line] = [[(" " * indent + "".join(columns), "label")]]
+    lines = [[(" " * indent + "".join(columns), "label")]]
     indices = visible([1] * len(rows), height - 1 - (len(rows) >= height), selected)
     for index in indices:
         name, pairs = rows[index]
-        line: Line = [(name, "text")]
+        line = [(name, "text")]
         for (before, after), (left, right) in zip(pairs, widths, strict=True):
             look = "bold accent" if before != after else "label"
             line += [
@@ -223,7 +223,7 @@ def _token_parts(
     replies = view.rows[view.group.index, view.answers[row]].replies
     head = letter(view.answers[row])
     for line in lay_out(view.texts(row), max(2, width - 6)):
-        text: Line = [(f"{head:<6}", "label")]
+        text = [(f"{head:<6}", "label")]
         text += [(p.text, "label" if p.token in replies else "text") for p in line]
         part = [text]
         if not all(p.token in replies for p in line):

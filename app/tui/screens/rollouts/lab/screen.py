@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 from textual import events, on, work
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.reactive import reactive
 
@@ -121,7 +120,7 @@ class LabScreen(Dialog[None]):
     LabScreen { background: $background; }
     LabScreen #settings { width: 40%; min-width: 32; max-width: 46; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS: ClassVar = [
         bind("escape,q", "close", "close", "lab.close", "Back to the rollouts"),
         bind("enter", "type", "edit", "lab.type",
              "Type the value, or several: beta=.1 clip_high=.3; a digit begins at once"),
