@@ -1,6 +1,7 @@
 """Terms of made-up groups by hand: masks, entropies, values, denominators, and what is missing."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,7 +31,7 @@ def view(*rows: TokenRow) -> TokenView:
     return TokenView(group=1, prompt_ids=(1,), rows=rows)
 
 
-def terms(how: Any, *rows: TokenRow, at: int = 0, **more: Any) -> tuple[tuple[TokenLoss, ...], ...]:
+def terms(how: Any, *rows: TokenRow, at: int = 0, **more: Any) -> tuple[Sequence[TokenLoss], ...]:
     return token_losses(view(*rows), how, at=at, max_length=16, **more)
 
 

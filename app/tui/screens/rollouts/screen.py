@@ -298,7 +298,7 @@ class RolloutsScreen(WorkbenchScreen):
         hidden("left_curly_bracket", "step(-10)", "ten steps back", "rollouts.steps_before",
                "Go ten steps back"),
         hidden("space", "switch('unfolded')", "unfold", "rollouts.unfold",
-               "Unfold every turn of a dialogue, or only the one at the cursor"),
+               "Unfold every turn of a dialogue and long thinking, or only what is at the cursor"),
         hidden("asterisk", "pin", "pin", "rollouts.pin",
                "Follow this prompt through the rest of the run"),
         *(
@@ -439,7 +439,7 @@ class RolloutsScreen(WorkbenchScreen):
             if step is not None:
                 read = partial(load_group, step=step, group=group)
                 detail = await self.ask(read, "group")
-                self.update(detail=detail)
+                self.view = self.view.with_detail(detail)
 
     # -- moves ------------------------------------------------------------------------------
 
@@ -477,7 +477,7 @@ class RolloutsScreen(WorkbenchScreen):
         self.view = self.view.next_mode()
 
     def action_switch(self, name: str) -> None:
-        """Show the changes since the previous visit, or unfold every turn; or no longer."""
+        """Show the changes since the previous visit, or unfold all that is folded; or no longer."""
         self.update(**{name: not getattr(self.view, name)})
 
     def action_step(self, by: int) -> None:
