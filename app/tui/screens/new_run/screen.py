@@ -26,6 +26,7 @@ from grpo_tui.app.trial import TrialProcess
 from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.dialogs.choices import Choice
 from grpo_tui.app.tui.dialogs.export import free_path
+from grpo_tui.app.tui.dialogs.picker import Picked
 from grpo_tui.app.tui.keys import bind, hidden, unbound
 from grpo_tui.app.tui.messages import LaunchRequested, NewRunRequested, SweepRequested
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
@@ -677,25 +678,27 @@ class NewRunScreen(WorkbenchScreen):
 
     # -- lists ------------------------------------------------------------------------------
 
-    @work
-    async def _choose(self, field: FormField) -> None:
-        picked = await self.answer(value_picker(self.view, field))
-        if picked is not None and FORMS in picked.marks:
-            self._type(field)
-        elif picked is not None:
-            self._set(field.path, ",".join(picked.marks))
+    def _choose(self, field: FormField) -> None:
+        def choose(picked: Picked | None) -> None:
+            if picked is not None and FORMS in picked.marks:
+                self._type(field)
+            elif picked is not None:
+                self._set(field.path, ",".join(picked.marks))
 
-    @work
-    async def action_preset(self) -> None:
+        self.app.push_screen(value_picker(self.view, field), choose)
+
+    def action_preset(self) -> None:
         """List presets and runs to start from."""
-        picked = await self.answer(start_picker(self.view))
+        self.app.push_screen(start_picker(self.view), self._start_with)
+
+    def _start_with(self, picked: Picked | None) -> None:
         kind, _, name = (picked.value if picked else "").partition(":")
         if kind == "preset":
             self.start_from(preset_view(name).form)
         elif kind == "clone":
             self.clone(name)
 
-    @work(exclusive=True, group="begin")
+    @work(group="dialog")
     async def action_begin(self) -> None:
         """List the checkpoints of the cloned run to begin with."""
         run = self.view.form.origin.run
@@ -895,8 +898,7 @@ class NewRunScreen(WorkbenchScreen):
             count, text = "", f"the YAML is not applied: {view.yaml_error}"
         self.warn(f"{text}{count}", "errors to fix first")
 
-    @work(exclusive=True, group="launch")
-    async def action_launch(self) -> None:
+    def action_launch(self) -> None:
         """Describe the launch and ask where to run."""
         if self._ready() is None:
             return
@@ -911,7 +913,9 @@ class NewRunScreen(WorkbenchScreen):
             return
         bridge = self.workbench.bridge
         training = (bridge.name or "a run") if bridge.running else ""
-        way = await self.answer(launch_dialog(self.view, training))
+        self.app.push_screen(launch_dialog(self.view, training), self._launch)
+
+    def _launch(self, way: str | None) -> None:
         config, form = self.view.config, self.view.form
         if config is None or not way:
             return
@@ -921,22 +925,26 @@ class NewRunScreen(WorkbenchScreen):
             name, start = self.view.name, way == "worker"
             self.post_message(SweepRequested(name, form.points, form.seeds, parent, start))
         else:
-            self.post_message(LaunchRequested(config, way, parent))
+            self.post_message(LaunchRequested(config, way, parent))  # type: ignore[arg-type]  # one of the three
 
-    @work(group="save")
-    async def action_save(self) -> None:
+    def action_save(self) -> None:
         """Ask for a file name and write the YAML."""
-        from grpo_engine.config.parse import write_yaml
-
         config = self._ready()
         if config is None:
             return
         stem = "".join(c if c.isalnum() or c in "-_." else "-" for c in config.name) or "run"
         hint = "A YAML file for `grpo-tui train FILE` and for this screen."
-        name = await self.answer(Ask("save as", hint, free_path(Path.cwd(), stem, "yaml").name))
-        if not name or not name.strip():
-            return
-        path = Path(name.strip()).expanduser().absolute()
+        dialog = Ask("save as", hint, free_path(Path.cwd(), stem, "yaml").name)
+        self.app.push_screen(dialog, partial(self._save, config))
+
+    def _save(self, config: RunConfig, name: str | None) -> None:
+        if name and name.strip():
+            self._write(config, Path(name.strip()).expanduser().absolute())
+
+    @work(group="dialog")
+    async def _write(self, config: RunConfig, path: Path) -> None:
+        from grpo_engine.config.parse import write_yaml
+
         # a second ⏎ overwrites nothing
         answers = [("", "n", "cancel", ""), ("over", "o", "overwrite it", "")]
         question = Choice("save as", f"{path} exists already.", answers)

@@ -517,12 +517,13 @@ class RolloutsScreen(WorkbenchScreen):
         self._following = False
         self._load(None, step, origin, (index, self.view.answer_at))
 
-    @work(exclusive=True, group="visit")
-    async def action_visit_at(self) -> None:
+    def action_visit_at(self) -> None:
         """Ask for a step, and go to the same prompt there."""
         hint = ("A step, or -50 for 50 steps earlier. The nearest one with this prompt opens; for "
                 "a prompt that was sampled once, a pinned one.")  # fmt: skip
-        text = await self.answer(Ask("this prompt at another step", hint))
+        self.app.push_screen(Ask("this prompt at another step", hint), self._typed_step)
+
+    def _typed_step(self, text: str | None) -> None:
         typed, group = re.fullmatch(r"([+-]?)(\d+)", (text or "").strip()), self.view.group
         if typed is None or group is None:
             if text is not None:
@@ -599,15 +600,16 @@ class RolloutsScreen(WorkbenchScreen):
         groups = ordered(step.groups, self.view.order)
         return in_order(highlights, [group.index for group in groups])
 
-    @work(exclusive=True, group="sort")
-    async def action_sort(self) -> None:
+    def action_sort(self) -> None:
         """Ask what to sort the groups by."""
         self._following = False
         answers = [(order, key, name, text) for order, (key, name, text, _) in ORDERS.items()]
         question = "The cursor goes to the first group, or to the token that is named."
-        order = await self.answer(Choice[Order]("sort groups", question, answers))
-        if order is not None and self.view.step is not None:
-            step, self.view = self.view.step, self.view.ordered_by(order)
+        self.app.push_screen(Choice[Order]("sort groups", question, answers), self._sort)
+
+    def _sort(self, order: Order | None) -> None:
+        if order is not None and (step := self.view.step) is not None:
+            self.view = self.view.ordered_by(order)
             if measure := ORDERS[order][-1]:
                 self._go_to_first(step, measure)
 

@@ -501,19 +501,20 @@ class RunsScreen(ControlScreen):
             self.notify(await self.workbench.write(call))
             self.refresh_runs()
 
-    @work
-    async def action_remove(self) -> None:
+    def action_remove(self) -> None:
         """Ask whether to archive or to delete the marked runs."""
         from grpo_tui.app.tui.screens.runs.dialogs import RemoveDialog
 
-        runs, path = self.view.selection, self.workbench.store
+        runs = self.view.selection
         active = next((run for run in runs if run.active), None)
         if active is not None:
             self.notify(f"{active.name or active.id} has not ended yet; stop it first (S).")
-        if active is not None or not runs or self.refused():
-            return
+        elif runs and not self.refused():
+            self.app.push_screen(RemoveDialog(runs), partial(self._remove, runs))
+
+    def _remove(self, runs: tuple[RunSummary, ...], answer: str | None) -> None:
+        path = self.workbench.store
         restore = partial(writes.set_archived, path, runs, False)
-        answer = await self.answer(RemoveDialog(runs))
         if answer:
             self.update(marked=frozenset())
         if answer == "restore":
@@ -534,13 +535,16 @@ class RunsScreen(ControlScreen):
     def _restore(self) -> str:
         return writes.restore(self.workbench.store)
 
-    @work
-    async def action_describe(self) -> None:
+    def action_describe(self) -> None:
         """Ask for name, tags and note of the selected run, or for tags of the marked ones."""
         from grpo_tui.app.tui.screens.runs.dialogs import DescribeDialog
 
         runs = self.view.selection
-        if runs and (values := await self.answer(DescribeDialog(runs))):
+        if runs:
+            self.app.push_screen(DescribeDialog(runs), partial(self._describe, runs))
+
+    def _describe(self, runs: tuple[RunSummary, ...], values: Mapping[str, str] | None) -> None:
+        if values:
             self._write(partial(writes.describe, self.workbench.store, runs, values))
 
     # -- the list ---------------------------------------------------------------------------
@@ -569,20 +573,23 @@ class RunsScreen(ControlScreen):
         index = GROUPS.index(self.view.group) if self.view.group in GROUPS else -1
         self._relist(group=GROUPS[(index + 1) % len(GROUPS)], folded=frozenset())
 
-    @work(exclusive=True, group="columns")
-    async def action_group_by(self) -> None:
+    def action_group_by(self) -> None:
         """Ask what to group by, and do so if the store has it."""
         hint = "A setting or a metric, such as optimizer.learning_rate. Empty for no groups."
-        text = await self.answer(Ask("group by", hint, self.view.group))
-        if text is None:
-            return
-        group = text.strip()
+        self.app.push_screen(Ask("group by", hint, self.view.group), self._group_by)
+
+    def _group_by(self, text: str | None) -> None:
+        if text is not None:
+            self._try_group(text.strip())
+
+    @work(exclusive=True, group="columns")
+    async def _try_group(self, group: str) -> None:
         with reporting(self):
             if group not in GROUPS:
                 await self.ask(lambda reader: reader.runs(columns=[group], limit=0), "columns")
             self._relist(group=group, folded=frozenset())
 
-    @work(exclusive=True, group="columns")
+    @work(group="dialog")
     async def action_columns(self) -> None:
         """Choose columns from all settings and metrics, and remember them."""
         from grpo_tui.app.tui.dialogs.picker import Picker
