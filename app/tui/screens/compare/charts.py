@@ -23,7 +23,7 @@ from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.dialogs.picker import Item, Picked, Picker
 from grpo_tui.app.tui.keys import LAST, bind, hidden, unbound
 from grpo_tui.app.tui.screens.base import WorkbenchScreen
-from grpo_tui.app.tui.screens.compare.curves import ChartChosen, CurvesPanel, CurvesResized
+from grpo_tui.app.tui.screens.compare.curves import CurvesPanel, CurvesResized
 from grpo_tui.app.tui.screens.compare.panels import ViewPanel
 from grpo_tui.app.tui.screens.compare.state import AXES, Loaded, View, load_comparison
 from grpo_tui.app.tui.store.reader import reporting
@@ -174,15 +174,14 @@ class ChartScreen(WorkbenchScreen):
             if self.view.charts is None:
                 self.opening = worker
 
-    @on(ChartChosen)
-    def pick_chart(self, message: ChartChosen) -> None:
-        """Choose the chart, and put the crosshair or zoom there."""
-        view = replace(self.view, chart=message.chart)
-        if message.zoom:
-            self.view = view.zoomed(message.zoom, message.x)
+    def action_pick_chart(self, chart: int, x: float | None, zoom: int) -> None:
+        """Choose the chart, and put the crosshair or zoom by the mouse wheel there."""
+        view = replace(self.view, chart=chart)
+        if zoom:
+            self.view = view.zoomed(zoom, x)
             self.draw()
             return
-        self.view = view if message.x is None else view.with_crosshair(message.x)
+        self.view = view if x is None else view.with_crosshair(x)
         self.read_at_crosshair()
 
     @on(Panel.Moved, "#curves")

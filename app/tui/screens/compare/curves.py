@@ -41,15 +41,6 @@ AXIS_WORDS = {"step": "by step", "tokens": "at equal tokens", "wall": "at equal 
 
 
 @dataclass
-class ChartChosen(Message):
-    """A chart was clicked: choose it and move the crosshair there; `zoom` by the mouse wheel."""
-
-    chart: int
-    x: float | None
-    zoom: int = 0
-
-
-@dataclass
 class CurvesResized(Message):
     """The width of the charts has changed."""
 
@@ -152,7 +143,8 @@ class CurvesPanel(ViewPanel, ChartStack):
             if column < width:
                 x = data.first + cross_position(column, data.span, width)
                 chart = self.view.chart if self.view.solo else index
-                self.post_message(ChartChosen(chart, x if column >= 0 else None, zoom))
+                at_x = x if column >= 0 else None
+                self.call_later(self.run_action, f"screen.pick_chart({chart}, {at_x}, {zoom})")
 
     def on_click(self, event: events.Click) -> None:
         """Choose the clicked chart and move the crosshair there."""

@@ -2,10 +2,8 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from textual import events
-from textual.message import Message
 from textual.reactive import reactive
 
 from grpo_engine.metrics import spec
@@ -28,11 +26,6 @@ from grpo_tui.app.tui.widgets.top_bar import pulse
 
 MAX_RUNS = 12
 MAX_SENTENCE = 5  # lines
-
-
-@dataclass
-class RunActivated(Message):
-    """A run was clicked twice."""
 
 
 class ViewPanel(Panel):
@@ -129,13 +122,13 @@ class RunsPanel(TablePanel):
         tail = [[(note, "label")] for note in notes]
         return [head, *self.around(rows, view.run, count), *tail]
 
-    def on_click(self, event: events.Click) -> None:
+    async def on_click(self, event: events.Click) -> None:
         """Choose the clicked run; a double click opens it."""
         index = self.inside(event.offset).y - 1 + self._top
         if 0 <= index < len(self.view.runs):
             self.action_move(index - self.view.run, 0)
             if event.chain > 1:
-                self.post_message(RunActivated())
+                await self.run_action("screen.enter")
 
 
 class SettingsPanel(TablePanel):

@@ -23,7 +23,6 @@ from grpo_tui.app.tui.screens.compare.curves import CurvesPanel
 from grpo_tui.app.tui.screens.compare.panels import (
     CardPanel,
     PagePanel,
-    RunActivated,
     RunsPanel,
     SettingsPanel,
     VerdictLine,
@@ -313,7 +312,6 @@ class CompareScreen(ChartScreen):
         page = "settings" if message.panel.id == "settings" else view.page
         self.update(row=clamped(view.row + message.rows, tables.get(page, len(view.rows))))
 
-    @on(RunActivated)
     def open_run(self) -> None:
         """Watch the chosen run."""
         if self.view.chosen is not None:

@@ -3,7 +3,7 @@
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -141,12 +141,6 @@ class AnswerPanel(ViewPanel):
 
     wheel = 0
 
-    @dataclass
-    class Clicked(Message):
-        """A token was clicked."""
-
-        token: int
-
     def __init__(self, title: str = "", **kwargs: Any) -> None:
         super().__init__(title, **kwargs)
         self._text_top = 2  # the line on which the text begins
@@ -226,7 +220,7 @@ class AnswerPanel(ViewPanel):
         self._drawn = [row for row, lines in drawn for _ in lines]
         return [line for _, lines in drawn for line in lines]
 
-    def on_click(self, event: events.Click) -> None:
+    async def on_click(self, event: events.Click) -> None:
         """Choose the clicked token, or the first one of a clicked turn."""
         point = self.inside(event.offset)
         line = point.y - self._text_top
@@ -234,11 +228,11 @@ class AnswerPanel(ViewPanel):
             return
         row, end = self._drawn[line], 0
         if not row.pieces:
-            self.post_message(self.Clicked(row.token))
+            await self.run_action(f"screen.token({row.token})")
         for piece in row.pieces:
             end += piece.cells
             if point.x < end:
-                self.post_message(self.Clicked(piece.token))
+                await self.run_action(f"screen.token({piece.token})")
                 return
 
 
@@ -461,9 +455,9 @@ class RolloutsScreen(WorkbenchScreen):
         else:
             self._move(self.view.move_answer(event.rows))
 
-    @on(AnswerPanel.Clicked)
-    def choose_token(self, message: AnswerPanel.Clicked) -> None:
-        self._move(self.view.at_token(message.token))
+    def action_token(self, token: int) -> None:
+        """Go to a token."""
+        self._move(self.view.at_token(token))
 
     def action_prompt(self, by: int) -> None:
         """Go to another prompt of the step, or to another hit of a search."""

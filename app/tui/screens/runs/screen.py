@@ -5,14 +5,13 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Final
 
 from textual import events, on, work
 from textual.app import ComposeResult, SuspendNotSupported
 from textual.containers import Horizontal
-from textual.message import Message
 from textual.reactive import reactive
 
 from grpo_tui.app.feed.session import Session
@@ -81,19 +80,6 @@ class RunsTable(ViewPanel):
     navigable = True
     now: reactive[float] = reactive(0.0, repaint=False)
 
-    @dataclass
-    class Clicked(Message):
-        """A row was clicked, or scrolled to; `double` opens it."""
-
-        index: int
-        double: bool = False
-
-    @dataclass
-    class TitleClicked(Message):
-        """The title of a column was clicked, which sorts by this key."""
-
-        key: str
-
     def watch_now(self, old: float, new: float) -> None:
         """Animate the marks of live runs."""
         if pulse(old) != pulse(new) and any(run.active for run in self.view.runs[:200]):
@@ -126,14 +112,16 @@ class RunsTable(ViewPanel):
         view = replace(view, now=self.now or time.time())
         return table_lines(view, self._top, width, height)
 
-    def on_click(self, event: events.Click) -> None:
+    async def on_click(self, event: events.Click) -> None:
         """Sort by the clicked title, or go to the clicked row; a double click opens it."""
         x, y = self.inside(event.offset)
         column = column_at(fitting(self.inner.width, self.view), x)
         if y == 0 and column is not None and column.key:
-            self.post_message(self.TitleClicked(column.key))
+            await self.run_action(f"screen.sort_by({column.key!r})")
         elif 0 < y <= len(self.view.rows) - self._top:
-            self.post_message(self.Clicked(y - 1 + self._top, event.chain > 1))
+            self.action_move(y - 1 + self._top - self.view.cursor, 0)
+            if event.chain > 1:
+                await self.run_action("screen.open")
 
 
 class PreviewPanel(ViewPanel):
@@ -187,7 +175,7 @@ class RunsScreen(ControlScreen):
         bind("P", "demo", "play demo", "runs.demo", "Play the bundled recorded run"),
         unbound("new", "new run", "runs.new", "Settings of a new run"),
         unbound("group_by", "group by…", "runs.group_by", "Group by any setting or metric"),
-        unbound("reverse", "reverse order", "runs.turn_round", "Sort the other way round"),
+        unbound("sort_by", "reverse order", "runs.turn_round", "Sort the other way round"),
         unbound("switch('active_only')", "active runs only", "runs.running",
                 "Only active runs, or all"),
         unbound("switch('archived')", "archived runs too", "runs.archived",
@@ -312,26 +300,13 @@ class RunsScreen(ControlScreen):
     @on(Panel.Moved, "#table")
     def move(self, event: Panel.Moved) -> None:
         """Move the cursor; the preview follows once it stops."""
-        self._move(event.rows)
-
-    def _move(self, by: int) -> None:
-        self.view = self.view.moved(by)
+        self.view = self.view.moved(event.rows)
         self._rest()
 
     @work(exclusive=True, group="rest")
     async def _rest(self) -> None:
         await asyncio.sleep(PREVIEW_DELAY_S)
         await self._read_visible()
-
-    @on(RunsTable.Clicked)
-    def click(self, message: RunsTable.Clicked) -> None:
-        self._move(message.index - self.view.cursor)
-        if message.double:
-            self.action_open()
-
-    @on(RunsTable.TitleClicked)
-    def sort_by_title(self, message: RunsTable.TitleClicked) -> None:
-        self._relist(sort=self.view.sorted_by(message.key).sort)
 
     def action_open(self) -> None:
         """Watch the run, fold the group, or launch the starter preset if there are no runs."""
@@ -611,9 +586,9 @@ class RunsScreen(ControlScreen):
         index = keys.index(current) if current in keys else -1
         self._relist(sort="-" + keys[(index + 1) % len(keys)])
 
-    def action_reverse(self) -> None:
-        """Reverse the order."""
-        self._relist(sort=self.view.sorted_by(self.view.sort.lstrip("-")).sort)
+    def action_sort_by(self, key: str = "") -> None:
+        """Sort by a column, or the other way round if that is what the order is by."""
+        self._relist(sort=self.view.sorted_by(key or self.view.sort.lstrip("-")).sort)
 
     def exports(self) -> Mapping[str, Callable[[], str]]:
         """The listed runs as CSV, JSON or Markdown."""

@@ -14,7 +14,6 @@ from grpo_tui.app.tui.keys import bind
 from grpo_tui.app.tui.messages import (
     ExplainRequested,
     MuteRequested,
-    PromptFocused,
     RolloutOpened,
 )
 from grpo_tui.app.tui.screens.watch import render
@@ -307,7 +306,7 @@ class Groups(SnapshotList):
 
     def choose(self, item: int) -> None:
         """Show another prompt."""
-        self.post_message(PromptFocused(item))
+        self.call_later(self.run_action, f"screen.choose({item})")
 
     def action_open(self) -> None:
         """Open the selected group at the selected answer."""

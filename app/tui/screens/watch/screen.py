@@ -18,7 +18,7 @@ from grpo_tui.app.text.safe_text import safe
 from grpo_tui.app.tui.dialogs.ask import Ask
 from grpo_tui.app.tui.dialogs.export import Writer
 from grpo_tui.app.tui.keys import bind, hidden, unbound
-from grpo_tui.app.tui.messages import MetricRequested, PromptFocused, RolloutOpened
+from grpo_tui.app.tui.messages import MetricRequested, RolloutOpened
 from grpo_tui.app.tui.screens.base import Entry
 from grpo_tui.app.tui.screens.run_keys import (
     CONTROL_BINDINGS,
@@ -322,8 +322,6 @@ class WatchScreen(ControlScreen):
         if isinstance(message, MetricRequested):
             self.explore(message.key)
 
-    @on(PromptFocused)
-    def show_prompt(self, message: PromptFocused) -> None:
+    def action_choose(self, prompt: int) -> None:
         """Show the prompt that a panel chose."""
-        message.stop()
-        self.prompt = message.prompt
+        self.prompt = prompt
