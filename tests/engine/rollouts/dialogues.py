@@ -6,7 +6,13 @@ from typing import Any
 
 from grpo_engine.policy.policy import Policy
 from grpo_engine.rollouts.decode import make_rows
-from grpo_engine.rollouts.dialogue import Dialogues, EnvironmentReply
+from grpo_engine.rollouts.dialogue import (
+    NO_LIMITS,
+    Dialogues,
+    EnvironmentReply,
+    Limits,
+    Usage,
+)
 from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
 from tests.engine.rollouts.oracle import take_one
 
@@ -26,9 +32,15 @@ class Scripted:
     failures: Mapping[int, EnvironmentReply] = field(default_factory=dict)
     asked: list[list[Any]] = field(default_factory=list)
     turns: dict[int, int] = field(default_factory=dict)
+    limited: Mapping[tuple[int, int], Limits] = field(default_factory=dict)
+    usages: list[Usage] = field(default_factory=list)
     answers: dict[int, list[str]] = field(default_factory=dict)
 
-    def ask(self, place: int, answer: str) -> None:
+    def limits(self, place: int) -> Limits:
+        return self.limited.get((place, self.turns.get(place, 0)), NO_LIMITS)
+
+    def ask(self, place: int, answer: str, usage: Usage) -> None:
+        self.usages.append(usage)
         turn = self.turns.get(place, 0)
         self.turns[place] = turn + 1
         self.answers.setdefault(place, []).append(answer)
@@ -54,7 +66,7 @@ def dialogues(
 ) -> Dialogues:
     return Dialogues(
         episodes=episodes, tokens=tokens, end_token=end, max_turns=max_turns,
-        max_context=max_context,
+        max_context=max_context, restarted=lambda _, messages: (258, *tokens(messages)),
     )  # fmt: skip
 
 
@@ -73,6 +85,7 @@ def one_by_one(
             row.add_reply(failure)
             row.finish = "environment_error"
         while row.finish is None:
+            row.limits = dialogue.episodes.limited.get((row.number, row.turn), NO_LIMITS)
             take_one(policy, row, sampling)
             if row.finish in ("stop", "stop_string"):
                 row.end_turn()
@@ -94,12 +107,16 @@ def _reply(row: Any, reply: EnvironmentReply, dialogue: Dialogues) -> None:
         row.finish = "turns"
     else:
         said_by_it = list(tokens(reply.messages))
-        if dialogue.end_token is not None and row.ids[-1] != dialogue.end_token:
+        left = row.max_tokens - len(row.ids)
+        if reply.restarts:
+            said_by_it.insert(0, 258)
+            left += len(row.context)
+        elif dialogue.end_token is not None and row.ids[-1] != dialogue.end_token:
             said_by_it.insert(0, dialogue.end_token)
         if row.length == row.limit:
             row.add_reply(reply)
             row.finish = "length"
-        elif len(row.ids) + len(said_by_it) >= row.max_tokens:
+        elif len(said_by_it) >= left:
             row.add_reply(reply)
             row.finish = "context"
         else:
