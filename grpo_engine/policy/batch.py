@@ -27,7 +27,9 @@ class TokenRow:
         forced = [before + position for position in self.forced]
         return [
             TokenRow(
-                ids[start:begin], ids[begin:end], tuple(p - begin for p in forced if begin <= p < end)
+                ids[start:begin],
+                ids[begin:end],
+                tuple(p - begin for p in forced if begin <= p < end),
             )
             for (start, begin), end in zip(prompts, ends, strict=True)
         ]

@@ -316,12 +316,8 @@ class _Decoding:
                 "environment_error" if reply.error else "stop" if reply.done else "turns", reply
             )
             return None
-        restarted = self.dialogues.restarted if reply.restarts else None
         try:
-            if restarted is None:
-                tokens = self.dialogues.tokens(reply.messages)
-            else:
-                tokens = restarted(row.number, reply.messages)
+            tokens = self.dialogues.tokens(row.number, reply)
         except Exception as error:  # a template may raise anything
             error_text = f"the reply cannot be given to the model: {error}"
             row.end("environment_error", replace(reply, error=error_text))

@@ -91,14 +91,13 @@ class Episodes(Protocol):
 class Dialogues:
     """The environments of a batch, the tokens of their replies, and what limits a dialogue.
 
-    `tokens` are those from the end of the model's turn, its end token not included, to the begin
-    of the next one, `restarted` those of a whole dialogue for the row of an index. `waited` are the
-    seconds in which no row could be decoded.
+    `tokens` are those of a reply to a row: from the end of the model's turn, its end token not
+    included, to the begin of the next one, or of all the dialogue if the reply restarts it.
+    `waited` are the seconds in which no row could be decoded.
     """
 
     episodes: Episodes
-    tokens: Callable[[Sequence[Message]], tuple[int, ...]]
-    restarted: Callable[[int, Sequence[Message]], tuple[int, ...]] | None = None
+    tokens: Callable[[int, EnvironmentReply], tuple[int, ...]]
     end_token: int | None  # the one with which the chat template ends an answer
     max_turns: int
     max_context: int = 0  # tokens of prompt and answer; 0 for the model's context

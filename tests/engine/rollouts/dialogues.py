@@ -56,9 +56,10 @@ class Scripted:
         return self.failures.get(place)
 
 
-def tokens(messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+def tokens(_: int, reply: EnvironmentReply) -> tuple[int, ...]:
     """A stand-in for the chat template: marks around the bytes of each message."""
-    return (259, *(letter % 256 for m in messages for letter in m["content"].encode()), 260)
+    letters = (letter % 256 for m in reply.messages for letter in m["content"].encode())
+    return (*([258] if reply.restarts else []), 259, *letters, 260)
 
 
 def dialogues(
@@ -66,7 +67,7 @@ def dialogues(
 ) -> Dialogues:
     return Dialogues(
         episodes=episodes, tokens=tokens, end_token=end, max_turns=max_turns,
-        max_context=max_context, restarted=lambda _, messages: (258, *tokens(messages)),
+        max_context=max_context,
     )  # fmt: skip
 
 
@@ -79,13 +80,14 @@ def one_by_one(
         policy, prompts, sampling, seed=seed, step=step, max_context=dialogue.max_context
     )
     policy.module.eval()
+    limited = getattr(dialogue.episodes, "limited", {})
     for row in rows:
         failure = dialogue.episodes.failure(row.number)
         if failure is not None:
             row.add_reply(failure)
             row.finish = "environment_error"
         while row.finish is None:
-            row.limits = dialogue.episodes.limited.get((row.number, row.turn), NO_LIMITS)
+            row.limits = limited.get((row.number, row.turn), NO_LIMITS)
             take_one(policy, row, sampling)
             if row.finish in ("stop", "stop_string"):
                 row.end_turn()
@@ -106,10 +108,9 @@ def _reply(row: Any, reply: EnvironmentReply, dialogue: Dialogues) -> None:
         row.add_reply(reply)
         row.finish = "turns"
     else:
-        said_by_it = list(tokens(reply.messages))
+        said_by_it = list(tokens(row.number, reply))
         left = row.max_tokens - len(row.ids)
         if reply.restarts:
-            said_by_it.insert(0, 258)
             left += len(row.context)
         elif dialogue.end_token is not None and row.ids[-1] != dialogue.end_token:
             said_by_it.insert(0, dialogue.end_token)

@@ -100,8 +100,8 @@ LIMITS = st.dictionaries(
 
 
 @given(
-    made=scripts(), limited=LIMITS, end=st.sampled_from([None, END, STOP]), max_turns=st.integers(1, 4),
-    max_context=st.sampled_from([0, 60]),
+    made=scripts(), limited=LIMITS, end=st.sampled_from([None, END, STOP]),
+    max_turns=st.integers(1, 4), max_context=st.sampled_from([0, 60]),
     sampling=st.sampled_from([
         Sampling(max_new_tokens=60, stop=STOPS),
         Sampling(max_new_tokens=25, stop=STOPS[:4], temperature=0.8, top_k=20),
@@ -167,7 +167,7 @@ def test_log_probabilities_of_a_dialogue_equal_one_forward_over_its_text(policy:
 
 def test_a_turn_follows_a_reply_that_the_template_renders_as_nothing(policy: Policy) -> None:
     by_graph = replace(policy, kernels=None)
-    silent = replace(dialogues(Scripted(REPLIES), end=None), tokens=lambda _: ())
+    silent = replace(dialogues(Scripted(REPLIES), end=None), tokens=lambda *_: ())
     sampling = Sampling(max_new_tokens=40, stop=STOPS, temperature=0.7)
     rollouts = sample(by_graph, sampling, silent)
     assert max(rollout.spans[-1].turn for rollout in rollouts) >= 2
@@ -205,14 +205,15 @@ def test_a_rollout_has_the_gradient_of_its_segments(policy: Policy) -> None:
 
     def gradient(rows: Sequence[TokenRow]) -> Any:
         batch = make_batch(rows, range(len(rows)))
-        sampled = int(batch.mask.sum().item())
+        sampled = len(batch.flat)
 
         def loss() -> mx.array:
             scores = token_scores(policy, batch, temperature=1.0).logprobs
             return (scores.reshape(-1)[batch.flat] * mx.arange(1, sampled + 1)).sum()
 
         value, gradients = nn.value_and_grad(policy.module, loss)()
-        return float(value), [np.array(array) for _, array in tree_flatten(gradients)]
+        leaves: Any = tree_flatten(gradients)
+        return float(value), [np.array(array) for _, array in leaves]
 
     together, apart = gradient([rollout]), gradient(rollout.segments())
     assert together[0] == pytest.approx(apart[0], rel=1e-5)
