@@ -233,7 +233,8 @@ class Endpoint:
             raise RefusedError(408, "the request did not arrive in time") from None
         _, name, _, *parts = [*path.partition("?")[0].split("/"), "", "", ""]
         key, ask = self._rollouts.get(name, ("", None))
-        authorised = hmac.compare_digest(headers.get("authorization", ""), f"Bearer {key}")
+        sent = headers.get("authorization", "").encode()
+        authorised = hmac.compare_digest(sent, f"Bearer {key}".encode())
         if "origin" in headers:
             raise RefusedError(403, "this endpoint is not for pages of a browser")
         if ask is None or not authorised:
