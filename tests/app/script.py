@@ -11,6 +11,7 @@ import random
 import statistics
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 
 from grpo_engine import events as ev
 from grpo_tui.app.feed.feed import NOTHING_MUTED, TimedEvent
@@ -53,6 +54,9 @@ class Script:
 
     def events(self) -> Iterator[ev.Event]:
         """The whole run; steps are counted from 1."""
+        return iter(_made_once(self))
+
+    def made(self) -> Iterator[ev.Event]:
         rng = random.Random(self.seed)
         yield started(self.total_steps)
         yield ev.ModelLoaded(step=0, path="starter", parameters=1_853_440, trainable=147_456,
@@ -75,6 +79,11 @@ class Script:
         yield prompts_started(step, problems, self.group)
         answers = [[answer(rng, p, skill_at(step)) for _ in range(self.group)] for p in problems]
         yield from progress(step, answers, share)
+
+
+@cache
+def _made_once(script: Script) -> tuple[ev.Event, ...]:
+    return tuple(script.made())
 
 
 def started(total_steps: int = 500, resumed_from: int = 0) -> ev.RunStarted:

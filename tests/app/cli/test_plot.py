@@ -2,7 +2,6 @@
 
 import math
 import os
-import re
 import shutil
 import sys
 from pathlib import Path
@@ -49,16 +48,6 @@ def series(*values: float, smooth: float = 0.0) -> Series:
     return Series.of("reward", range(1, len(values) + 1), values, smooth)
 
 
-def test_a_rising_curve_goes_from_the_lower_left_to_the_upper_right() -> None:
-    lines = metric_chart("reward", [("otter", stored(0.0, 1.0))], PLAIN, height=8)
-    assert lines[:2] == ["reward", "* otter  1"]
-    body = [line for line in lines[2:] if "*" in line]
-    assert body[0].lstrip().startswith("1+")
-    assert body[0].rstrip("|").endswith("*")
-    assert body[-1].lstrip().startswith("0+*")
-    assert lines[-1].split() == ["1", "2"]
-
-
 def test_smoothed_points_are_the_debiased_average() -> None:
     ((steps, values),) = lines_of(series(1.0, 0.0, smooth=0.5), 80)
     # m = .5(.5*1) + .5*0 = .25 and 1 - .5^2 = .75
@@ -70,65 +59,6 @@ def test_a_gap_parts_a_line_and_a_curve_of_few_values_is_one_line_that_is_not_sm
     assert gap == [([1, 2], [1.0, 2.0]), ([4], [3.0])]
     sparse = Series.of("reward", (0, 20, 40), (0.0, 20.0, 40.0))
     assert lines_of(sparse, 80) == [([0, 20, 40], [0.0, 20.0, 40.0])]
-
-
-def test_runs_differ_by_letters_where_there_is_no_colour() -> None:
-    two = [("otter", stored(0.0, 0.0)), ("fox", stored(1.0, 1.0))]
-    lines = metric_chart("reward", two, PLAIN)
-    assert lines[1:3] == ["a otter  0", "b fox  1"]
-    assert any("aaaa" in line for line in lines)
-    assert any("bbbb" in line for line in lines)
-    coloured = "\n".join(metric_chart("reward", two, Canvas(width=40, colour=True)))
-    assert "\x1b[38;5;12m" in coloured
-    assert "aaaa" not in coloured
-
-
-def test_six_runs_have_six_colours_and_more_have_letters_that_begin_again_after_z() -> None:
-    runs = [(f"run-{n}", stored(0.0, float(n))) for n in range(27)]
-    colours = re.compile("\x1b\\[38;5;([0-9]+)m")
-    for count in (6, 7):
-        lines = metric_chart("reward", runs[:count], Canvas(width=60, colour=True))
-        names = lines[1 : count + 1]
-        assert len({colours.findall(line)[0] for line in names}) == 6
-        plain = re.sub("\x1b\\[[0-9;]*m", "", names[0])
-        assert plain == ("━ run-0  0" if count == 6 else "a run-0  0")
-        assert "\x1b[48" not in "".join(lines)  # the terminal's own background
-    letters = [line[0] for line in metric_chart("reward", runs, PLAIN)[1:28]]
-    assert "".join(letters) == "abcdefghijklmnopqrstuvwxyza"
-
-
-def test_a_chart_is_as_wide_and_as_tall_as_asked_whatever_the_terminal_is() -> None:
-    for width, height in ((150, 60), (40, 14)):
-        lines = metric_chart("reward", [("otter", stored(0.0, 1.0))],
-                             Canvas(width=width, unicode=False), height=height)  # fmt: skip
-        assert max(map(len, lines)) == width
-        assert len(lines) == 2 + height
-    assert len(metric_chart("reward", [("otter", stored(0.0, 1.0))], PLAIN)) == 2 + 14
-    assert len(metric_chart("reward", [("x" * 99, stored(0.0, 1.0))], Canvas(width=40))[1]) == 40
-
-
-@pytest.mark.parametrize(
-    ("width", "steps", "expected"),
-    [
-        # the chart is ten cells narrower, and a label of n figures takes n + 2
-        (40, (1, 9), [1, 3, 5, 7, 9]), (24, (1, 100), [1, 100]), (24, (50, 99), [50, 74, 99]),
-        (24, (10**6, 10**6 + 1), [10**6, 10**6 + 1]), (25, (1, 100), [1, 50, 100]),
-        (40, (7, 7), [7]),
-    ],
-)  # fmt: skip
-def test_labels_of_steps_are_at_both_ends_and_between_them_as_many_as_fit(
-    width: int, steps: tuple[int, int], expected: list[int]
-) -> None:
-    series = MetricSeries(run=1, key="reward", steps=steps[: 1 + (steps[0] < steps[1])],
-                          values=(0.0, 1.0)[: 1 + (steps[0] < steps[1])])  # fmt: skip
-    lines = metric_chart("reward", [("otter", series)], Canvas(width=width, unicode=False))
-    assert [int(text) for text in lines[-1].split()] == expected
-
-
-def test_a_chart_has_up_to_five_round_labels() -> None:
-    lines = metric_chart("reward", [("otter", stored(0.0, 1.0))], PLAIN)
-    labels = [line.split("+")[0].strip() for line in lines[3:-2] if "+" in line]
-    assert labels == ["1", ".8", ".5", ".2", "0"]
 
 
 def test_a_long_curve_that_is_not_smoothed_shows_the_range_of_each_column() -> None:

@@ -18,21 +18,6 @@ def printed(*args: str) -> str:
     return done.output
 
 
-def test_every_recipe_is_listed_without_naming_a_verb() -> None:
-    names = [line.split()[0] for line in printed().splitlines() if line and line[0] != " "]
-    assert set(RECIPES) <= set(names)
-
-
-def test_the_list_is_the_default_verb() -> None:
-    assert printed() == printed("list")
-    assert printed("--json") == printed("list", "--json")
-
-
-def test_the_list_fits_eighty_columns() -> None:
-    done = RUN.invoke(app, [], env={"COLUMNS": "80"})
-    assert max(map(len, done.output.splitlines())) <= 80
-
-
 def test_the_list_is_json_on_request() -> None:
     rows = json.loads(printed("list", "--json"))
     assert [row["name"] for row in rows] == list(RECIPES)
@@ -58,13 +43,6 @@ def test_a_recipe_is_shown_with_answers_formula_paper_settings_and_character(nam
     for setting in settings_read(made):
         if setting not in ("signal", "ratio", "trust", "anchor", "weight"):
             assert f"{path_of(setting)} " in text
-
-
-def test_grpo_is_shown_with_its_formula() -> None:
-    text = printed("show", "grpo")
-    assert "Aᵢ = (rᵢ − mean(r)) / (std(r) + 0.0001)" in text
-    assert "Jᵢₜ = min( ρᵢₜ·Aᵢ, clip(ρᵢₜ, 0.8, 1.2)·Aᵢ )" in text
-    assert "L = −1/B Σᵢ 1/|oᵢ| Σₜ ( Jᵢₜ − 0.04·kᵢₜ )" in text
 
 
 def test_a_recipe_is_json_on_request() -> None:
