@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import unified_diff
 from math import inf, isfinite
-from statistics import fmean, median
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from grpo_engine.errors import quoted
@@ -14,7 +14,6 @@ from grpo_tui.experiments.compare.values import (  # fmt: skip
     Comparison,
     Effect,
     Evaluated,
-    GridView,
     MetricCell,
     MetricComparison,
     PairedTest,
@@ -560,37 +559,3 @@ def side_by_side(
         example_key=example_key, prompt_text=first.prompt_text, target=first.target,
         groups=tuple(groups_by_run),
     )  # fmt: skip
-
-
-def grid(
-    reader: "StoreReader", runs: Sequence[RunSummary], rows_path: str, columns_path: str, key: str
-) -> GridView:
-    """Tabulate a metric over two settings; runs with the same two values are averaged."""
-    cells: dict[tuple[str, str], list[float]] = {}
-    rows: dict[str, Any] = {}
-    columns: dict[str, Any] = {}
-    for run in reader.runs(archived=True, keys=[run.key for run in runs], metrics=[key]):
-        settings = reader.settings(run.key, in_force=True)
-        row, column = (json.dumps(settings.get(path)) for path in (rows_path, columns_path))
-        rows[row], columns[column] = settings.get(rows_path), settings.get(columns_path)
-        series = run.metrics.get(key)
-        if series is not None and series.best is not None:
-            cells.setdefault((row, column), []).append(series.best)
-    left, top = _ordered(rows), _ordered(columns)
-    values = [[cells.get((row, column), []) for column in top] for row in left]
-    return GridView(
-        key=key, rows_path=rows_path, columns_path=columns_path,
-        rows=tuple(rows[row] for row in left), columns=tuple(columns[column] for column in top),
-        cells=tuple(tuple(fmean(cell) if cell else None for cell in line) for line in values),
-        counts=tuple(tuple(len(cell) for cell in line) for line in values),
-    )  # fmt: skip
-
-
-def _ordered(values: Mapping[str, Any]) -> list[str]:
-    """The keys, those of numbers first and by size."""
-
-    def order(text: str) -> tuple[bool, float, str]:
-        value = values[text]
-        return (False, value, text) if isinstance(value, int | float) else (True, 0.0, text)
-
-    return sorted(values, key=order)

@@ -11,7 +11,8 @@ from grpo_engine.cpu import blas
 from grpo_engine.platform import device, kernels, memory, private, speed
 from grpo_tui.app import exit_codes
 from grpo_tui.app.cli.main import main
-from grpo_tui.app.health import Level, machine, mlx, store, terminal
+from grpo_tui.app.health import machine, mlx, store, terminal
+from grpo_tui.app.health.checks import Level
 from grpo_tui.experiments.db.connection import open_writer
 from grpo_tui.experiments.db.migrations import migrate
 from grpo_tui.experiments.db.tables import CURRENT
@@ -108,7 +109,7 @@ def test_a_gpu_with_a_processor_build_gets_the_extra_that_fits(
 ) -> None:
     monkeypatch.setattr(device, "backends", lambda: {"cpu": "1"})
     monkeypatch.setattr(device, "suitable_extra", lambda: "cuda13")
-    (result,) = mlx.builds()
+    result = mlx.build()
     assert result.level is Level.WARNING
     assert "'grpo-tui[cuda13]'" in result.remedy
 
@@ -126,7 +127,7 @@ def test_the_number_format_of_weights_is_told(
 def test_two_builds_in_one_environment_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "backends", lambda: {"cpu": "1", "cuda12": "1"})
     monkeypatch.setattr(device, "suitable_extra", lambda: "cpu")
-    assert mlx.builds()[0].level is Level.WARNING
+    assert mlx.build().level is Level.WARNING
 
 
 def test_slow_products_are_a_warning_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:

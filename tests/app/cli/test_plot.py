@@ -1,6 +1,5 @@
 """Curves in the shell: what `plot`, `report` and `compare` draw, and on which kind of output."""
 
-import math
 import os
 import shutil
 import sys
@@ -11,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_tui.app import exit_codes
-from grpo_tui.app.charts.series import Series
-from grpo_tui.app.cli.curves import LEAST_WIDTH, Canvas, lines_of, metric_chart, terminal
+from grpo_tui.app.cli.curves import LEAST_WIDTH, Canvas, metric_chart, terminal
 from grpo_tui.experiments.values import MetricSeries
 from tests.app.calls import Cli, caller
 from tests.experiments.made import config, evaluated, record_run
@@ -44,21 +42,26 @@ def stored(*values: float, first: int = 1) -> MetricSeries:
     return MetricSeries(run=1, key="reward", steps=steps, values=values)
 
 
-def series(*values: float, smooth: float = 0.0) -> Series:
-    return Series.of("reward", range(1, len(values) + 1), values, smooth)
+def test_a_rising_curve_goes_from_the_lower_left_to_the_upper_right() -> None:
+    lines = metric_chart("reward", [("otter", stored(0.0, 1.0))], PLAIN, height=8)
+    assert lines[:2] == ["reward", "* otter  1"]
+    body = lines[2:-1]
+    assert len(body) == 8
+    assert body[0].split()[0] == "1"
+    assert (body[0][-1], len(body[0])) == ("*", PLAIN.width)
+    assert body[-1].startswith("     0 *")
+    assert lines[-1].split() == ["step", "1", "2"]
 
 
-def test_smoothed_points_are_the_debiased_average() -> None:
-    ((steps, values),) = lines_of(series(1.0, 0.0, smooth=0.5), 80)
-    # m = .5(.5*1) + .5*0 = .25 and 1 - .5^2 = .75
-    assert (steps, values) == ([1, 2], [1.0, pytest.approx(1 / 3)])
-
-
-def test_a_gap_parts_a_line_and_a_curve_of_few_values_is_one_line_that_is_not_smoothed() -> None:
-    gap = lines_of(series(1.0, 2.0, math.nan, 3.0), 80)
-    assert gap == [([1, 2], [1.0, 2.0]), ([4], [3.0])]
-    sparse = Series.of("reward", (0, 20, 40), (0.0, 20.0, 40.0))
-    assert lines_of(sparse, 80) == [([0, 20, 40], [0.0, 20.0, 40.0])]
+def test_runs_differ_by_letters_where_there_is_no_colour() -> None:
+    two = [("otter", stored(0.0, 0.0)), ("fox", stored(1.0, 1.0))]
+    lines = metric_chart("reward", two, PLAIN)
+    assert lines[1:3] == ["a otter  0", "b fox  1"]
+    assert any("aaaa" in line for line in lines)
+    assert any("bbbb" in line for line in lines)
+    coloured = "\n".join(metric_chart("reward", two, Canvas(width=40, colour=True)))
+    assert "\x1b[38;5;12m" in coloured
+    assert "aaaa" not in coloured
 
 
 def test_a_long_curve_that_is_not_smoothed_shows_the_range_of_each_column() -> None:
@@ -66,7 +69,7 @@ def test_a_long_curve_that_is_not_smoothed_shows_the_range_of_each_column() -> N
     values[4] = 8.0
     for smooth, top in ((0.0, "8"), (0.9, "1")):
         lines = metric_chart("reward", [("otter", stored(*values))], PLAIN, smooth=smooth)
-        assert lines[3].lstrip().startswith(f"{top}+") == (smooth == 0), lines[3]
+        assert (lines[2].split()[0] == top) == (smooth == 0), lines[2]
 
 
 def test_nothing_that_is_not_ascii_reaches_a_terminal_of_ascii() -> None:
@@ -161,7 +164,7 @@ def test_a_report_has_the_curve_of_the_reward_and_a_terminal_sees_it_in_compare(
     assert "## Curves\n\n```text\nreward\n" in report
     assert max(map(len, report.partition("```text\n")[2].partition("```")[0].splitlines())) == 80
     runs = ("plain-otter", "brave-fox")
-    assert "┌" not in cli("compare", *runs).out
+    assert "step 1" not in cli("compare", *runs).out
     monkeypatch.setattr(
         "grpo_tui.app.cli.verbs.compare.sys.stdout.isatty", lambda: True, raising=False
     )
