@@ -37,7 +37,6 @@ class RunState:
         self._alerts: dict[str, AlertView] = {}
         self._muted: frozenset[str] = frozenset()
         self._signal: deque[tuple[int, float]] = deque(maxlen=SIGNAL_STEPS)
-        self._passes: list[ev.PassFinished] = []
         self._board = BoardView()
         self._values: dict[str, Any] = {"status": "loading" if head else "empty"}
         self._dirty = True
@@ -60,21 +59,16 @@ class RunState:
                 values["status"] = "running" if status in ("empty", "loading") else status
             case ev.GroupScored():
                 self._add_group(event)
-            case ev.PassFinished():
-                if self._passes and self._passes[0].step != event.step:
-                    self._passes.clear()
-                self._passes.append(event)
             case ev.StepFinished():
                 self._finish_step(event)
             case ev.StepSkipped():
-                values.update(step=event.step, skipped=event.reason)
+                values["step"] = event.step
             case ev.AlertRaised():
                 self._raise_alert(event, at)
             case ev.EvaluationFinished():
                 if event.mode == "sampled" or not _samples(self._head.config):
                     for name, value in event.metrics.items():
                         self._push(name if "/" in name else f"eval/{name}", event.step, value)
-                values["evaluation"] = event
             case ev.CheckpointSaved():
                 self._answer("checkpoint")
             case ev.RunPaused():
@@ -84,7 +78,7 @@ class RunState:
                 self._answer("continue")
                 values.update(status="running", paused_for="")
             case ev.RunFinished():
-                values.update(status=event.reason, asked="", summary=event.summary, step=event.step)
+                values.update(status=event.reason, asked="", step=event.step)
             case ev.RunFailed():
                 values.update(status="failed", asked="", failure=event)
 
@@ -158,7 +152,6 @@ class RunState:
         live = board.tokens_per_second if board.phase in ("generate", "evaluate") else 0.0
         speed = self._smoothed("tokens_per_second")
         return Snapshot(
-            version=self._snapshot.version + 1,
             head=self._head,
             board=board,
             current_step=max(step, board.step if board.phase else step),
@@ -171,7 +164,6 @@ class RunState:
             trained=trained,
             trained_step=trained_step,
             signal=tuple(self._signal),
-            passes=tuple(self._passes),
             alerts=self._sorted_alerts(),
             log=tuple(self._log),
             **values,
@@ -239,7 +231,6 @@ class RunState:
         if event.step != self._group_step:
             self._group_step = event.step
             self._groups.clear()
-            self._passes.clear()
         group = event.group
         if group.origin != "train":  # what the advantages would be pushes nothing
             rollouts = (dataclasses.replace(one, advantage=None) for one in group.rollouts)
@@ -255,7 +246,7 @@ class RunState:
         values, metrics = self._values, event.metrics
         values.update(
             status="paused" if values["status"] == "paused" else "running", step=event.step,
-            metrics=metrics, tokens=event.tokens, elapsed=event.elapsed, skipped="",
+            metrics=metrics, elapsed=event.elapsed,
             memory_gb=metrics.get("memory/peak_gb", values.get("memory_gb")),
         )  # fmt: skip
         if "frac_reward_zero_std" in metrics:
