@@ -50,6 +50,7 @@ from tools.make_demo import pack
 
 WORDS_WIDTH = 110  # a narrower screen may leave out what shows that a picture is complete
 SECONDS = 6.0  # of a replay that are shown at their own pace before a picture is taken
+LAST_STAYS = 6  # frames of a moving picture for which the last one is shown
 KEYS = {"[": "left_square_bracket", "]": "right_square_bracket"}
 IMAGES = Path(__file__).parent / "images"
 SEVERAL = Path(__file__).parent / "several.tar.xz"
@@ -246,7 +247,8 @@ async def catch_up(pilot: Pilot[int], app: Workbench, feed: ReplayFeed) -> None:
         app.frame_now()
         await pilot.pause(0.01)
         head = feed._peek()
-        idle = idle + 1 if head is None or head.due > feed._now() else 0
+        comes = feed.catching_up if head is None else head.due <= feed._now()
+        idle = 0 if comes else idle + 1
 
 
 async def shoot(
@@ -317,13 +319,16 @@ async def film(store: Path, size: tuple[int, int], theme: str) -> str:
 
 def moments() -> list[float]:
     """Seconds of the run at which a frame is taken: the first steps slowly, the rest in leaps."""
-    return [*(0.5 * i for i in range(1, 11)), *(6.0 + 5.5 * i for i in range(24))]
+    return [*(0.5 * i for i in range(1, 8)), *(6.0 + 9.0 * i for i in range(15))]
 
 
 def moving(frames: list[list[Row]], size: tuple[int, int], paper: str, each: float = 0.3) -> str:
-    """Frames as one SVG that repeats; an element is drawn once for as long as it stays the same."""
+    """Frames as one SVG that repeats; an element is drawn once for as long as it stays the same.
+
+    It begins with the last one, which stays a while: what does not move a picture shows that.
+    """
     width, height = size
-    count = len(frames) + 6  # the last one stays a while
+    count = len(frames) + LAST_STAYS
     shown: dict[str, int] = {}  # elements that are on screen, and since when
     groups: dict[tuple[int, int], list[str]] = defaultdict(list)
     for number, frame in enumerate([*frames, []]):
@@ -353,9 +358,11 @@ def sheet(spans: set[tuple[int, int]], count: int, each: float) -> str:
             f"{off:.3f}%{{visibility:hidden}}" if end < count else ""
         )
         hidden = "0%{visibility:hidden}" if start else ""
+        at_first = "visible" if end == count else "hidden"
+        times = f"{count * each:.2f}s step-end {(LAST_STAYS - count) * each:.2f}s infinite"
         rules.append(
             f"@keyframes {name}{{{hidden}{marks}}}"
-            f".{name}{{visibility:hidden;animation:{name} {count * each:.2f}s step-end infinite}}"
+            f".{name}{{visibility:{at_first};animation:{name} {times}}}"
         )
     return "<style>" + "\n".join(rules) + "</style>"
 
