@@ -66,7 +66,7 @@ class RunState:
             case ev.AlertRaised():
                 self._raise_alert(event, at)
             case ev.EvaluationFinished():
-                if event.mode == "sampled" or not _samples(self._head.config):
+                if event.mode == "sampled" or not self._samples:
                     for name, value in event.metrics.items():
                         self._push(name if "/" in name else f"eval/{name}", event.step, value)
             case ev.CheckpointSaved():
@@ -90,13 +90,9 @@ class RunState:
 
     def name(self, head: Head) -> None:
         """Set the run's names, which may become known after the first events."""
-        old = self._head
-        self._head = dataclasses.replace(
-            head, passes=head.passes or old.passes or _passes(head.config),
-            total_steps=old.total_steps or head.total_steps, config=old.config or head.config,
-            model=old.model or head.model, task=old.task or head.task,
-            recipe=old.recipe or head.recipe, device=old.device or head.device,
-        )  # fmt: skip
+        if self._head.config:  # the run's first event has said the rest
+            head = dataclasses.replace(self._head, id=head.id, name=head.name)
+        self._head = head
         self._dirty = True
 
     def ask(self, verb: Asked) -> None:
@@ -211,10 +207,9 @@ class RunState:
         config = event.config
         self._head = dataclasses.replace(
             self._head,
-            model=_text(config, "model", "path"),
-            task=_text(config, "task", "name"),
+            model=config.get("model", {}).get("path", ""),
+            task=config.get("task", {}).get("name", ""),
             recipe=event.recipe,
-            passes=_passes(config) or self._head.passes,
             total_steps=event.total_steps,
             device=event.device,
             config=config,
@@ -261,35 +256,15 @@ class RunState:
             at=at,
         )
 
+    @property
+    def _samples(self) -> int:
+        """The sampled answers per held-out problem; 0 means the curve is of greedy ones."""
+        return self._head.config.get("evaluation", {}).get("samples") or 0
+
     def _push(self, name: str, step: int, value: float) -> None:
         steps, values = self._new.setdefault(name, ([], []))
         steps.append(step)
         values.append(value)
-
-
-def _get(config: Mapping[str, Any], section: str, name: str) -> Any:
-    inner = config.get(section)
-    return inner.get(name) if isinstance(inner, Mapping) else None
-
-
-def _passes(config: Mapping[str, Any]) -> int:
-    """Return the passes over the rollouts by settings or recipe; 0 if neither says."""
-    passes = _get(config, "algorithm", "passes")
-    if passes:
-        return int(passes)
-    from grpo_engine.config.recipes import RECIPES
-
-    recipe = RECIPES.get(_text(config, "algorithm", "recipe"))
-    return recipe.passes if recipe is not None else 0
-
-
-def _samples(config: Mapping[str, Any]) -> int:
-    """Return the sampled answers per held-out problem; 0 means the curve is of greedy ones."""
-    return int(_get(config, "evaluation", "samples") or 0)
-
-
-def _text(config: Mapping[str, Any], section: str, name: str) -> str:
-    return str(_get(config, section, name) or "")
 
 
 def clock(at: float | None) -> str:

@@ -14,7 +14,6 @@ from rich.text import Text
 from grpo_engine import events as ev
 from grpo_tui.app.jobs.report_table import before_and_after
 from grpo_tui.app.text.event_text import sentence, severity
-from grpo_tui.app.text.numbers import seconds
 from grpo_tui.app.text.stderr import print_stderr
 from grpo_tui.experiments.db.texts import visible
 
@@ -86,8 +85,15 @@ class RunProgress:
         if "step_time" in self.metrics:
             parts.append(f"{self.metrics['step_time']:.2f} s/step")
         if self.seconds_left is not None:
-            parts.append(f"{seconds(self.seconds_left)} left")
+            parts.append(f"{clock(self.seconds_left)} left")
         return "  ".join(parts)
+
+
+def clock(seconds: float) -> str:
+    """Format seconds as `m:ss` or `h:mm:ss`."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
 def line_of(event: ev.Event, progress: RunProgress) -> str:
