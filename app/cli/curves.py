@@ -57,7 +57,6 @@ def metric_chart(
     There is a title, a line per run with its last value, and the curves. Runs differ by colour, or
     by letter without colour or with more runs than colours.
     """
-    from grpo_tui.app.tui.looks.colours import DARK, PALETTES
     from grpo_tui.app.tui.widgets.charts.plot import LABELS, Curve, axis_of, plot
 
     label = spec(key).label
@@ -71,7 +70,7 @@ def metric_chart(
     last = max(series.last_step for _, series in runs)
     wide = canvas.width - LABELS
     curves = [
-        Curve(cut(series, series.steps, last - first, 2 * wide, first), index)
+        Curve(cut(series, series.steps, last - first, 2 * wide, first), str(index))
         for index, (_, series) in enumerate(runs)
     ]
     scale = axis_of(key, curves, height)
@@ -83,10 +82,11 @@ def metric_chart(
     for index, (name, series) in enumerate(runs):
         text = clip(f" {safe(name)}  {short(series.value, 3)}", canvas.width - 1)
         lines.append(canvas.paint(mark(index, "━"), index) + text)
-    rows = plot(curves, scale, wide, height, PALETTES[DARK])
+    rows = plot(curves, scale, wide, height)
     for margin, row in zip(scale.margin(height), rows, strict=True):
         line = margin
-        for run, cells in groupby(row, key=lambda cell: cell[1]):
+        for colour, cells in groupby(row, key=lambda cell: cell[1]):
+            run = int(colour) if colour else None
             signs = (sign if run is None else mark(run, sign) for sign, *_ in cells)
             line += canvas.paint("".join(signs), run)
         lines.append(line.rstrip())
