@@ -14,7 +14,6 @@ from grpo_engine import events as ev
 from grpo_engine.errors import nearest, quoted
 from grpo_engine.metrics import spec
 from grpo_tui.experiments import values as v
-from grpo_tui.experiments.board import board_from_json
 from grpo_tui.experiments.db.configs import flat
 from grpo_tui.experiments.db.paths import run_folder, tokens_file
 from grpo_tui.experiments.db.spilled import Spilled, runs_waiting, spilled
@@ -636,7 +635,7 @@ class StoreReader(Connection):
     def board(self, run: int) -> v.BoardView | None:
         """Return the board as the run's process last wrote it for viewers."""
         board = self.value(select(RUN_LIVE.c.board).where(RUN_LIVE.c.run_id == run))
-        return board_from_json(board) if board else None
+        return cast("v.BoardView", ev.decode(v.BoardView, board)) if board else None
 
     def control(self, request: int) -> v.ControlView:
         """Return a request and its outcome: asked, taken, done, expired, or no answer."""

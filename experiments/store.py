@@ -370,8 +370,8 @@ def _hide(conn: Connection, run: int, number: int, from_step: int) -> None:
     columns = ("attempt", "run_id", "key_id", "step", "value")
     values = select(literal(number - 1), *(METRIC.c[name] for name in columns[1:])).where(*later)
     conn.execute(insert(METRIC_HIDDEN).prefix_with("OR IGNORE").from_select(columns, values))
-    conn.execute(METRIC.delete().where(*later))
-    rebuild(conn, run, from_step)
+    if conn.execute(METRIC.delete().where(*later)).rowcount:
+        rebuild(conn, run)
     last = conn.execute(
         select(STEP.c.step, STEP.c.tokens, STEP.c.elapsed)
         .where(STEP.c.run_id == run, STEP.c.hidden == 0)

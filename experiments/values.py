@@ -381,7 +381,7 @@ class BoardGroup:
     origin: Origin
     prompt_text: str
     target: str
-    rollouts: tuple[BoardRollout, ...]
+    rollouts: tuple[BoardRollout, ...] = field(default=(), metadata={"stored": "rows"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,14 +14,7 @@ from grpo_tui.experiments.errors import ExportError, StoreError
 from grpo_tui.experiments.export.csv import Written, header_of, write_csv
 from grpo_tui.experiments.export.json import json_text
 from grpo_tui.experiments.export.markdown import HEAD_LINES, table
-from grpo_tui.experiments.export.rows import (
-    METRIC_FIELDS,
-    PAGE,
-    STEP_FIELDS,
-    Row,
-    numbers_of,
-    rows_of,
-)
+from grpo_tui.experiments.export.rows import PAGE, Row, rows_of
 from grpo_tui.experiments.values import RunSummary
 
 if TYPE_CHECKING:
@@ -32,16 +25,7 @@ FORMATS = ("csv", "jsonl", "parquet", "md")
 
 
 def header_for(table_name: str, reader: "StoreReader", runs: Sequence[RunSummary]) -> list[str]:
-    """Return the columns of an export, from the metadata of each run and its first rows."""
-    if table_name == "metrics":
-        return header_of(
-            dict.fromkeys((*METRIC_FIELDS, *reader.metric_keys(run.key))) for run in runs
-        )
-    if table_name == "steps":
-        return header_of(
-            dict.fromkeys((*STEP_FIELDS, *reader.metric_keys(run.key), *numbers_of(reader, run)))
-            for run in runs
-        )
+    """Return the columns of an export, from the first rows of each run."""
     names = header_of(
         chain.from_iterable(islice(rows_of(table_name, reader, [run]), PAGE) for run in runs)
     )

@@ -27,7 +27,6 @@ PAGE = 200
 WINDOW = 2000
 METRIC_FIELDS = ("run", "name", "step", "at", "elapsed", "tokens")
 SCORES = ("reward", "advantage", "tokens", "finish", "clip_fraction", "kl")
-STEP_FIELDS = ("run", "name", "recipe", "seed", "step", "elapsed", "tokens")
 _NAMES = [field.name for field in fields(RunSummary)]
 RUN_FIELDS = _NAMES[: _NAMES.index("bytes") + 1]
 
@@ -111,14 +110,14 @@ def metric_rows(
 def step_rows(reader: "StoreReader", runs: Sequence[RunSummary]) -> Iterator[Row]:
     """The metrics with the run's settings beside them; all but run, name and recipe is numbers."""
     for run in runs:
-        settings = numbers_of(reader, run)
+        settings = _numbers_of(reader, run)
         for row in metric_rows(reader, [run]):
             del row["at"]
             run_columns = {"run": run.id, "name": run.name, "recipe": run.recipe, "seed": run.seed}
             yield {**run_columns, **row, **settings}
 
 
-def numbers_of(reader: "StoreReader", run: RunSummary) -> Row:
+def _numbers_of(reader: "StoreReader", run: RunSummary) -> Row:
     """The settings of a run that are numbers, or switches as 0 and 1."""
     return {
         f"cfg.{path}": int(value) if isinstance(value, bool) else value

@@ -8,7 +8,7 @@ from sqlalchemy import select
 
 from grpo_engine import events as ev
 from grpo_engine.control import Control
-from grpo_tui.experiments.board import Board, board_json
+from grpo_tui.experiments.board import Board
 from grpo_tui.experiments.db.connection import begin
 from grpo_tui.experiments.db.machine import memory_now
 from grpo_tui.experiments.db.tables import ATTEMPT, CONTROL, RUN_LIVE
@@ -88,7 +88,7 @@ class LiveBoard:
         begin(self.writer.file, limit=0.05)
         with self.writer.file:
             self.writer.conn.execute(
-                live.values(version=view.version, updated_at=now, board=board_json(view))
+                live.values(version=view.version, updated_at=now, board=ev.encode(view))
             )
         self._written, self._at = view.version, now
 
